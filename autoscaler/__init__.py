@@ -1,0 +1,1 @@
+"""Lag to wanted replicas; the room exists, its rules come with scaling."""

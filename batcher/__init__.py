@@ -1,0 +1,1 @@
+"""The Faust application that forms batches and dispatches them against capacity."""

@@ -1,0 +1,1 @@
+"""Pure scheduling rules: closing, fairness, credits. The clock is an argument."""

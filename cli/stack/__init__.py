@@ -1,0 +1,1 @@
+"""The embedded stack: a real Kafka broker, a real Postgres and every role, as child processes."""

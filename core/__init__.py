@@ -1,0 +1,1 @@
+"""The shared language: ids, states, errors, limits, clock, settings and logs. No I/O."""

@@ -1,0 +1,48 @@
+"""The life cycle of a job: one table, read by every process and enforced by the database.
+
+    validating ──► in_progress ──► finalizing ──► completed | expired
+        │  │            │              │
+        │  └► failed    ▼              ▼
+        └─────────► cancelling ◄───────┘ ──► cancelled
+"""
+
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    """Where a job is; the value is what Postgres holds and `status` shows."""
+
+    VALIDATING = "validating"  # accepted; intake reads its input file
+    IN_PROGRESS = "in_progress"  # valid; items are expanded and executed
+    FINALIZING = "finalizing"  # every item has its row; files are being written
+    CANCELLING = "cancelling"  # closed by its owner; what has no row gets one
+    COMPLETED = "completed"
+    FAILED = "failed"  # the input file is not valid; nothing was executed
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+NEXT_STATES: dict[JobState, frozenset[JobState]] = {
+    JobState.VALIDATING: frozenset({JobState.IN_PROGRESS, JobState.FAILED, JobState.CANCELLING}),
+    JobState.IN_PROGRESS: frozenset({JobState.FINALIZING, JobState.CANCELLING}),
+    JobState.FINALIZING: frozenset({JobState.COMPLETED, JobState.EXPIRED, JobState.CANCELLING}),
+    JobState.CANCELLING: frozenset({JobState.CANCELLED}),
+    JobState.COMPLETED: frozenset(),
+    JobState.FAILED: frozenset(),
+    JobState.EXPIRED: frozenset(),
+    JobState.CANCELLED: frozenset(),
+}
+
+TERMINAL_STATES = frozenset(state for state, after in NEXT_STATES.items() if not after)
+
+
+class CloseReason(StrEnum):
+    """Why a job takes no more results; the first reason wins (DESIGN, rule 2 of delivery)."""
+
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+def can_move(current: JobState, target: JobState) -> bool:
+    """Whether `target` may follow `current`; repeating a state is a harmless redelivery."""
+    return target is current or target in NEXT_STATES[current]

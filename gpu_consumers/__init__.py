@@ -1,0 +1,1 @@
+"""The consumer loop of a GPU pool and the engines it runs."""

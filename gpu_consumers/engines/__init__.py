@@ -1,0 +1,1 @@
+"""Engines behind one interface: vLLM in process, any OpenAI-shaped upstream, simulated."""

@@ -1,0 +1,1 @@
+"""Models, their immutable versions and where they are served."""

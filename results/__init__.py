@@ -1,0 +1,1 @@
+"""Results topic to Postgres, and Postgres to output files."""

@@ -1,0 +1,1 @@
+"""Connections and nothing else: Postgres and the object store."""

@@ -1,0 +1,1 @@
+"""Tenants, API keys, quotas and the usage ledger."""

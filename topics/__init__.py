@@ -1,0 +1,1 @@
+"""The log: topic catalogue, record schemas, partitioner and Kafka clients."""

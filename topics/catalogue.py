@@ -1,0 +1,168 @@
+"""Every topic and its promises, declared once; `millrace topics` creates, checks and draws them."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from core.limits import RECORD_BYTES_MAX
+from topics.records import (
+    Batch,
+    Capacity,
+    Chunk,
+    Close,
+    DeadLetter,
+    Demand,
+    JobControl,
+    JobEvent,
+    Outcomes,
+    Record,
+)
+
+DAY_MS: Final = 24 * 3600 * 1000
+
+COMPLETION_WINDOW_DAYS_MAX: Final = 30
+RETENTION_DAYS: Final = COMPLETION_WINDOW_DAYS_MAX + 7
+"""Records outlive the longest completion window by a week, so that no job can outlive its log."""
+
+JOB_CLASSES: Final = ("bulk", "interactive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """One topic and its promises. `name` holds no prefix; `topic_prefix` is put before it."""
+
+    name: str
+    records: tuple[type[Record], ...]
+    key: str
+    partition_count: int
+    ordering: str  # what equal keys may rely on
+    written_by: tuple[str, ...]
+    read_by: tuple[str, ...]
+    retention_days: int = RETENTION_DAYS
+    compacted: bool = False
+    options: dict[str, str] = field(default_factory=dict)
+
+    def configuration(self, *, min_insync_replicas: int) -> dict[str, str]:
+        """Return the topic's configuration as the broker must report it."""
+        common = {
+            "max.message.bytes": str(RECORD_BYTES_MAX),
+            "min.insync.replicas": str(min_insync_replicas),
+        }
+        if self.compacted:
+            policy = {"cleanup.policy": "compact", "delete.retention.ms": str(DAY_MS)}
+        else:
+            policy = {
+                "cleanup.policy": "delete",
+                "retention.ms": str(self.retention_days * DAY_MS),
+                "message.timestamp.type": "LogAppendTime",
+            }
+        return common | policy | self.options
+
+
+def _requests(job_class: str, writer: str) -> Topic:
+    return Topic(
+        name=f"requests.{job_class}",
+        records=(Chunk,),
+        key="model, tenant",
+        partition_count=16,
+        ordering="none: item order is restored from the item index",
+        written_by=(writer, "batcher", "gpu-consumer"),
+        read_by=("batcher",),
+    )
+
+
+REQUESTS_BULK = _requests("bulk", "intake")
+REQUESTS_INTERACTIVE = _requests("interactive", "api")
+
+RESULTS = Topic(
+    name="results",
+    records=(Outcomes, Close),
+    key="job",
+    partition_count=8,
+    ordering="all outcomes of a job and its close are judged in one order",
+    written_by=("gpu-consumer", "batcher", "intake"),
+    read_by=("results-writer",),
+)
+
+CONTROL = Topic(
+    name="control",
+    records=(JobControl,),
+    key="job",
+    partition_count=1,
+    ordering="the newest version of a job's control state is the last",
+    written_by=("intake",),
+    read_by=("batcher", "gpu-consumer"),
+    compacted=True,
+)
+
+CAPACITY = Topic(
+    name="capacity",
+    records=(Capacity,),
+    key="replica",
+    partition_count=1,
+    ordering="the newest state of a replica is the last",
+    written_by=("gpu-consumer",),
+    read_by=("batcher", "intake"),
+    retention_days=1,
+)
+
+DEMAND = Topic(
+    name="demand",
+    records=(Demand,),
+    key="batcher",
+    partition_count=1,
+    ordering="the newest state of a batcher is the last",
+    written_by=("batcher",),
+    read_by=("gpu-consumer",),
+    retention_days=1,
+)
+
+EVENTS = Topic(
+    name="events",
+    records=(JobEvent,),
+    key="job",
+    partition_count=4,
+    ordering="events of a job are in the order of its states",
+    written_by=("intake",),
+    read_by=(),
+)
+
+DEAD_LETTERS = Topic(
+    name="dead_letters",
+    records=(DeadLetter,),
+    key="none",
+    partition_count=1,
+    ordering="none",
+    written_by=("batcher", "gpu-consumer", "results-writer"),
+    read_by=(),
+)
+
+SHARED_TOPICS: Final = (
+    REQUESTS_BULK,
+    REQUESTS_INTERACTIVE,
+    RESULTS,
+    CONTROL,
+    CAPACITY,
+    DEMAND,
+    EVENTS,
+    DEAD_LETTERS,
+)
+
+REQUESTS: Final = {"bulk": REQUESTS_BULK, "interactive": REQUESTS_INTERACTIVE}
+
+
+def batches_topic(pool: str, job_class: str) -> Topic:
+    """Return the topic on which a pool's replicas find their batches, kept shallow by credits."""
+    return Topic(
+        name=f"batches.{pool}.{job_class}",
+        records=(Batch,),
+        key="replica",
+        partition_count=8,
+        ordering="none",
+        written_by=("batcher",),
+        read_by=("gpu-consumer",),
+    )
+
+
+def pool_topics(pool: str) -> tuple[Topic, ...]:
+    """Return the topics that a pool needs beside the shared ones."""
+    return tuple(batches_topic(pool, job_class) for job_class in JOB_CLASSES)

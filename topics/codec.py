@@ -1,0 +1,60 @@
+"""Records to bytes and back; the `kind` and `schema` headers say what the bytes are."""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+
+from core.errors import RecordUnreadableError, SchemaTooNewError
+from topics.records import KINDS, SCHEMA_VERSIONS, Record
+
+Headers = list[tuple[str, bytes]]
+R = TypeVar("R", bound=Record)
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODERS = {kind: msgspec.msgpack.Decoder(record) for record, kind in KINDS.items()}
+
+
+def encode(record: Record) -> bytes:
+    """Return the value of `record`."""
+    return _ENCODER.encode(record)
+
+
+def kind_headers(record: type[Record]) -> Headers:
+    """Return the two headers that every record carries."""
+    kind = KINDS[record]
+    return [("kind", kind.encode()), ("schema", b"%d" % SCHEMA_VERSIONS[kind])]
+
+
+def kind_of(headers: Iterable[tuple[str, bytes]] | None) -> str:
+    """Return the kind a record's headers name.
+
+    Raises SchemaTooNewError for a version above ours, RecordUnreadableError without valid headers.
+    """
+    found = dict(headers or ())
+    try:
+        kind, version = found["kind"].decode(), int(found["schema"])
+    except (KeyError, ValueError, AttributeError):
+        raise RecordUnreadableError("the record has no readable kind and schema headers") from None
+    if kind not in SCHEMA_VERSIONS or version > SCHEMA_VERSIONS[kind]:
+        raise SchemaTooNewError(kind=kind, version=version)
+    return kind
+
+
+def decode(
+    record: type[R], value: bytes | None, headers: Iterable[tuple[str, bytes]] | None
+) -> R:
+    """Return the record in `value`. Raises SchemaTooNewError, RecordUnreadableError."""
+    kind = kind_of(headers)
+    if kind != KINDS[record]:
+        raise RecordUnreadableError(f"expected {KINDS[record]}, found {kind}")
+    return decode_value(record, value)
+
+
+def decode_value(record: type[R], value: bytes | None) -> R:
+    """Return the record in `value`, whose headers were looked at. Raises RecordUnreadableError."""
+    try:
+        return _DECODERS[KINDS[record]].decode(value or b"")  # type: ignore[no-any-return]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        # From None: the cause may quote the value, and values hold prompts.
+        raise RecordUnreadableError(f"the {KINDS[record]} cannot be decoded") from None

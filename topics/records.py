@@ -1,0 +1,166 @@
+"""Record schemas of the log: msgspec structs as MessagePack arrays (ADR 2).
+
+Bodies are bytes, never parsed between the file and the engine. Fields are only ever appended, with
+a default; a change that an old reader would misread raises the kind's number in `SCHEMA_VERSIONS`.
+"""
+
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from core.outcomes import Outcome
+from core.states import CloseReason
+
+
+class Struct(msgspec.Struct, array_like=True, gc=False):
+    """Base of all records: positional on the wire, not tracked by the collector."""
+
+
+class JobRef(Struct, frozen=True):
+    """What every record says about its job, so that no reader needs the database."""
+
+    job_id: UUID
+    day: int  # days since 1970-01-01 of the job's creation; names the partition of `items`
+    tenant_id: UUID
+    model: str  # the name that the client used
+    model_version: str
+    pool: str
+    endpoint: str  # e.g. `/v1/embeddings`
+    input_key: str  # object key of the input file, for items that travel by reference
+    deadline_s: float  # `expires_at` as seconds since the epoch, by the database's time
+    traceparent: str = ""  # W3C trace context of the call that created the job
+
+
+class Item(Struct, frozen=True):
+    """One line of an input file, on its way to an engine."""
+
+    index: int  # 0-based position among the items of the job
+    custom_id: str
+    body: bytes  # JSON request body; empty when it travels by reference
+    token_count: int  # estimate: prompt plus requested output
+    attempt: int = 1
+    offset: int = 0  # of the whole line in the input file, bytes
+    length: int = 0  # of the line; non-zero only when it travels by reference
+
+
+class Chunk(Struct, frozen=True):
+    """Items of one job, in index order: the record of `requests.*` and a part of a batch."""
+
+    job: JobRef
+    items: list[Item]
+
+
+class Batch(Struct, frozen=True):
+    """What an engine runs together: one pool, model version and endpoint (`batches.*`)."""
+
+    batch_id: UUID
+    batcher_id: str  # whose credit it spends
+    parts: list[Chunk]
+
+
+class ItemOutcome(Struct, frozen=True):
+    """How one execution of an item ended. Usage counts tokens; text never enters the error."""
+
+    index: int
+    custom_id: str | None  # None when the record that carried it could not be read
+    outcome: Outcome
+    status_code: int  # HTTP status of the answer; 0 when there is none
+    body: bytes  # JSON answer, or the JSON error envelope; empty when there is none
+    error_code: str | None = None  # stable code when the failure is ours, not an HTTP answer
+    error_message: str | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    attempt: int = 1
+
+
+class Outcomes(Struct, frozen=True):
+    """Outcomes of items of one job (`results`, keyed by job)."""
+
+    job: JobRef
+    items: list[ItemOutcome]
+
+
+class Close(Struct, frozen=True):
+    """No result behind this record counts; items without a row get one (`results`, by job)."""
+
+    job_id: UUID
+    day: int
+    reason: CloseReason
+
+
+class JobControl(Struct, frozen=True):
+    """The whole control state of a job, not a delta (`control`, compacted, keyed by job)."""
+
+    job_id: UUID
+    version: int
+    closed: CloseReason | None = None
+
+
+class Capacity(Struct, frozen=True):
+    """What a replica can take, absolute and repeated (`capacity`, keyed by replica).
+
+    `granted` maps a batcher to the items it may have sent to this replica epoch in all, as the
+    flow-control window of HTTP/2 does (RFC 9113, 5.2).
+    """
+
+    replica_id: str
+    epoch: int  # a new one voids every grant of the old
+    pool: str
+    job_class: str
+    partitions: list[int]  # of `batches.<pool>.<class>` that this replica reads
+    granted: dict[str, int]
+    items_per_s: float  # measured; 0 while unknown
+    concurrency: int  # items that the engine runs at once
+    available: bool = True  # False: the pool is away, grants are void
+
+
+class Demand(Struct, frozen=True):
+    """What a batcher holds for a pool (`demand`, keyed by batcher)."""
+
+    batcher_id: str
+    job_class: str
+    waiting: dict[str, int]  # pool to items
+
+
+class JobEvent(Struct, frozen=True):
+    """A change of a job's state that others may want to hear of (`events`, keyed by job)."""
+
+    event_id: UUID
+    job_id: UUID
+    tenant_id: UUID
+    state: str
+    at_s: float  # seconds since the epoch, by the database's time
+
+
+class DeadLetter(Struct, frozen=True):
+    """A record that could not be read, as it was, with where it lay (`dead_letters`)."""
+
+    topic: str
+    partition: int
+    offset: int
+    code: str
+    key: bytes | None
+    headers: list[tuple[str, bytes]]
+    value: bytes
+
+
+Record = Chunk | Batch | Outcomes | Close | JobControl | Capacity | Demand | JobEvent | DeadLetter
+
+KINDS: Final[dict[type[Record], str]] = {
+    Chunk: "chunk",
+    Batch: "batch",
+    Outcomes: "outcomes",
+    Close: "close",
+    JobControl: "control",
+    Capacity: "capacity",
+    Demand: "demand",
+    JobEvent: "event",
+    DeadLetter: "dead_letter",
+}
+"""The value of the `kind` header of each record type."""
+
+SCHEMA_VERSIONS: Final[dict[str, int]] = dict.fromkeys(KINDS.values(), 1)
+"""The newest version of each kind that this release can read."""

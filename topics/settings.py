@@ -1,0 +1,60 @@
+"""How this process reaches the log."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, SecretStr
+
+from core.settings import Settings
+
+
+class KafkaSettings(Settings):
+    """Connection and delivery bounds shared by every producer and consumer."""
+
+    env_prefix: ClassVar[str] = "MILLRACE_KAFKA_"
+
+    bootstrap_servers: str
+    """Comma-separated `host:port` list. No default: a wrong guess would look like an outage."""
+
+    topic_prefix: str = Field(default="", pattern=r"^[a-zA-Z0-9._-]*$", max_length=64)
+    """Put before every topic and group name, so that installations can share a cluster."""
+
+    replication_factor: int = Field(default=1, ge=1, le=7)
+    """Copies of each partition. Default 1 for one broker; a cluster of three wants 3."""
+
+    min_insync_replicas: int = Field(default=1, ge=1, le=7)
+    """Copies that must hold a record before it is acknowledged. With three copies, 2."""
+
+    delivery_timeout_s: float = Field(default=120.0, ge=1, le=3600)
+    """How long a produced record may be retried before the role gives up and restarts."""
+
+    session_timeout_s: float = Field(default=6.0, ge=0.5, le=300)
+    """Silence after which the broker gives a dead member's partitions to others."""
+
+    commit_interval_s: float = Field(default=0.2, ge=0.01, le=60)
+    """How often finished offsets are committed: bounds what a crash repeats."""
+
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    """As in Kafka's own `security.protocol`."""
+
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    sasl_username: str | None = None
+    sasl_password: SecretStr | None = None
+    ssl_ca_location: str | None = None
+
+    def client_options(self) -> dict[str, str | int | float | bool]:
+        """Return the librdkafka options of every client."""
+        options: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": self.bootstrap_servers,
+            "security.protocol": self.security_protocol,
+            "socket.keepalive.enable": True,
+            "reconnect.backoff.max.ms": 1000,
+            "log.connection.close": False,
+        }
+        if self.sasl_mechanism:
+            options["sasl.mechanism"] = self.sasl_mechanism
+            options["sasl.username"] = self.sasl_username or ""
+            secret = self.sasl_password
+            options["sasl.password"] = secret.get_secret_value() if secret else ""
+        if self.ssl_ca_location:
+            options["ssl.ca.location"] = self.ssl_ca_location
+        return options
