@@ -1,0 +1,146 @@
+"""Tables of files and jobs. Lease, cursor and counters are rows of their own, one writer each."""
+
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    DateTime,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    Uuid,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from storage.metadata import metadata
+
+files: Final = Table(
+    "files",
+    metadata,
+    Column[object]("id", Uuid, primary_key=True),
+    Column[object]("tenant_id", ForeignKey("tenants.id"), nullable=False),
+    Column[str]("purpose", Text, nullable=False),
+    Column[str]("filename", Text, nullable=False),
+    Column[str]("object_key", Text, nullable=False, unique=True),
+    Column[int]("size_bytes", BigInteger, nullable=False),
+    Column[str]("sha256", Text, nullable=False),
+    Column[datetime](
+        "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
+    ),
+    Column[datetime]("expires_at", DateTime(timezone=True)),
+    Column[datetime]("deleted_at", DateTime(timezone=True)),
+    Index("ix_files_tenant_id_created_at", "tenant_id", "created_at", "id"),
+)
+
+jobs: Final = Table(
+    "jobs",
+    metadata,
+    Column[object]("id", Uuid, primary_key=True),
+    Column[object]("tenant_id", ForeignKey("tenants.id"), nullable=False),
+    Column[str]("state", Text, nullable=False, server_default="validating"),
+    Column[str]("close_reason", Text, comment="why no more results count; the first one wins"),
+    Column[str]("endpoint", Text, nullable=False),
+    Column[object]("input_file_id", ForeignKey("files.id"), nullable=False),
+    Column[str]("input_key", Text, nullable=False, comment="object key, pinned until terminal"),
+    Column[int]("input_bytes", BigInteger, nullable=False),
+    Column[str]("completion_window", Text, nullable=False),
+    Column[object]("metadata", JSONB),
+    Column[int]("output_expires_after_s", Integer),
+    Column[str]("traceparent", Text, nullable=False, server_default=""),
+    # Set once by intake, in the transaction that ends validation.
+    Column[str]("model", Text),
+    Column[str]("model_version", Text),
+    Column[str]("pool", Text),
+    Column[int]("total_count", Integer, comment="items; NULL until the file was validated"),
+    Column[object]("errors", JSONB, comment="first validation errors, as shown"),
+    Column[int]("error_count", Integer, nullable=False, server_default="0"),
+    # Set once by the finaliser, in the terminal transaction.
+    Column[object]("output_file_id", ForeignKey("files.id")),
+    Column[object]("error_file_id", ForeignKey("files.id")),
+    Column[datetime](
+        "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
+    ),
+    Column[datetime]("expires_at", DateTime(timezone=True), nullable=False),
+    Column[datetime]("in_progress_at", DateTime(timezone=True)),
+    Column[datetime](
+        "settled_at", DateTime(timezone=True), comment="when the last item got its row"
+    ),
+    Column[datetime]("finalizing_at", DateTime(timezone=True)),
+    Column[datetime]("completed_at", DateTime(timezone=True)),
+    Column[datetime]("failed_at", DateTime(timezone=True)),
+    Column[datetime]("expired_at", DateTime(timezone=True)),
+    Column[datetime]("cancelling_at", DateTime(timezone=True)),
+    Column[datetime]("cancelled_at", DateTime(timezone=True)),
+    Index("ix_jobs_tenant_id_created_at", "tenant_id", "created_at", "id"),
+    Index(
+        "ix_jobs_unfinished",
+        "created_at",
+        postgresql_where=text("state IN ('validating', 'in_progress', 'finalizing', 'cancelling')"),
+    ),
+)
+
+job_leases: Final = Table(
+    "job_leases",
+    metadata,
+    Column[object]("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column[str]("role", Text, primary_key=True, comment="intake or finaliser"),
+    Column[str]("holder", Text, nullable=False),
+    Column[int]("epoch", BigInteger, nullable=False, comment="grows with each new holder"),
+    Column[datetime]("expires_at", DateTime(timezone=True), nullable=False),
+)
+
+job_cursors: Final = Table(
+    "job_cursors",
+    metadata,
+    Column[object]("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column[int]("byte_offset", BigInteger, nullable=False, server_default="0"),
+    Column[int]("line_number", Integer, nullable=False, server_default="0"),
+    Column[int]("item_index", Integer, nullable=False, server_default="0"),
+    Column[datetime](
+        "repaired_at", DateTime(timezone=True), comment="last emission of lost items again"
+    ),
+    comment="How far intake has expanded the input file; everything before was acknowledged",
+)
+
+job_counters: Final = Table(
+    "job_counters",
+    metadata,
+    Column[object]("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column[int]("succeeded", Integer, nullable=False, server_default="0"),
+    Column[int]("failed", Integer, nullable=False, server_default="0"),
+    Column[int]("cancelled", Integer, nullable=False, server_default="0"),
+    Column[int]("expired", Integer, nullable=False, server_default="0"),
+    Column[int]("input_tokens", BigInteger, nullable=False, server_default="0"),
+    Column[int]("output_tokens", BigInteger, nullable=False, server_default="0"),
+    Column[int]("cached_tokens", BigInteger, nullable=False, server_default="0"),
+    Column[int]("reasoning_tokens", BigInteger, nullable=False, server_default="0"),
+    Column[str]("closed_reason", Text, comment="set when the close record was read from the log"),
+    Column[datetime](
+        "updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()
+    ),
+    comment="Written by the results writer alone, in the transaction that inserts the item rows",
+)
+
+outbox: Final = Table(
+    "outbox",
+    metadata,
+    Column[int]("id", BigInteger, Identity(), primary_key=True),
+    Column[str]("topic", Text, nullable=False, comment="without the installation's prefix"),
+    Column[int]("partition", Integer, nullable=False),
+    Column[bytes]("key", LargeBinary),
+    Column[object]("headers", JSONB, nullable=False),
+    Column[bytes]("value", LargeBinary),
+    Column[datetime](
+        "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
+    ),
+    comment="Records committed with their cause; the relay deletes a row once it is on the log",
+)
+

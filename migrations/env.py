@@ -1,0 +1,19 @@
+"""Alembic's entry: runs the revisions on the connection that `migrations.upgrade` opened."""
+
+from alembic import context
+
+from jobs import tables as jobs_tables
+from registry import tables as registry_tables
+from results import tables as results_tables
+from storage.metadata import metadata
+from tenancy import tables as tenancy_tables
+
+assert all((jobs_tables, registry_tables, results_tables, tenancy_tables))  # registered by import
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    transaction_per_migration=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,44 @@
+"""The rows of finished items, partitioned by the day their job was created."""
+
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import (
+    Column,
+    DateTime,
+    Integer,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+    Uuid,
+    func,
+)
+
+from storage.metadata import metadata
+
+items: Final = Table(
+    "items",
+    metadata,
+    Column[object]("job_id", Uuid, nullable=False),
+    Column[int]("job_day", Integer, nullable=False, comment="days since 1970-01-01"),
+    Column[int]("item_index", Integer, nullable=False),
+    Column[int]("outcome", SmallInteger, nullable=False, comment="core.outcomes.Outcome"),
+    Column[int]("status_code", SmallInteger, nullable=False, comment="0: no answer"),
+    Column[int]("attempt", SmallInteger, nullable=False),
+    Column[int]("input_tokens", Integer, nullable=False),
+    Column[int]("output_tokens", Integer, nullable=False),
+    Column[int]("cached_tokens", Integer, nullable=False),
+    Column[int]("reasoning_tokens", Integer, nullable=False),
+    Column[datetime](
+        "finished_at", DateTime(timezone=True), nullable=False, server_default=func.now()
+    ),
+    Column[str]("custom_id", Text, comment="NULL: never read by a consumer; the input file has it"),
+    Column[str]("error_code", Text),
+    Column[str]("error_message", Text),
+    Column[bytes]("body", LargeBinary),
+    PrimaryKeyConstraint("job_day", "job_id", "item_index"),
+    postgresql_partition_by="RANGE (job_day)",
+    comment="Exactly one row per item, written by the results writer alone",
+)

@@ -1,0 +1,58 @@
+"""Tables of tenants and their API keys."""
+
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import BigInteger, Column, DateTime, ForeignKey, LargeBinary, Table, Text, Uuid, func
+
+from storage.metadata import metadata
+
+tenants: Final = Table(
+    "tenants",
+    metadata,
+    Column[object]("id", Uuid, primary_key=True),
+    Column[str]("name", Text, nullable=False, unique=True),
+    Column[int]("stored_bytes_max", BigInteger, comment="NULL: the installation's default"),
+    Column[datetime](
+        "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
+    ),
+)
+
+api_keys: Final = Table(
+    "api_keys",
+    metadata,
+    Column[object]("id", Uuid, primary_key=True),
+    Column[object]("tenant_id", ForeignKey("tenants.id"), nullable=False, index=True),
+    Column[str]("name", Text, nullable=False),
+    Column[bytes](
+        "secret_sha256",
+        LargeBinary,
+        nullable=False,
+        unique=True,
+        comment="SHA-256 of 256 random bits: enough to need no slow hash",
+    ),
+    Column[str]("hint", Text, nullable=False, comment="last characters, to tell keys apart"),
+    Column[datetime](
+        "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
+    ),
+    Column[datetime]("revoked_at", DateTime(timezone=True)),
+)
+
+usage_ledger: Final = Table(
+    "usage_ledger",
+    metadata,
+    Column[int]("id", BigInteger, primary_key=True, autoincrement=True),
+    Column[object]("tenant_id", Uuid, nullable=False),
+    Column[object]("job_id", Uuid, nullable=False),
+    Column[str]("model", Text, nullable=False),
+    Column[str]("model_version", Text, nullable=False),
+    Column[int]("item_count", BigInteger, nullable=False),
+    Column[int]("input_tokens", BigInteger, nullable=False),
+    Column[int]("output_tokens", BigInteger, nullable=False),
+    Column[int]("cached_tokens", BigInteger, nullable=False),
+    Column[int]("reasoning_tokens", BigInteger, nullable=False),
+    Column[datetime](
+        "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
+    ),
+    comment="Append-only: one row per job and commit of the results writer",
+)
