@@ -48,7 +48,11 @@ class Topic:
             "min.insync.replicas": str(min_insync_replicas),
         }
         if self.compacted:
-            policy = {"cleanup.policy": "compact", "delete.retention.ms": str(DAY_MS)}
+            policy = {
+                "cleanup.policy": "compact,delete",  # a closed job is forgotten with its records
+                "retention.ms": str(self.retention_days * DAY_MS),
+                "delete.retention.ms": str(DAY_MS),
+            }
         else:
             policy = {
                 "cleanup.policy": "delete",

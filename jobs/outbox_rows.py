@@ -1,0 +1,53 @@
+"""Records committed with their cause: a row in `outbox` is a record that will be on the log."""
+
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.ids import new_uuid
+from core.states import CloseReason, JobState
+from jobs.tables import outbox
+from topics.catalogue import CONTROL, EVENTS, RESULTS, Topic
+from topics.codec import encode, kind_headers
+from topics.partitioner import job_partition
+from topics.records import Close, JobControl, JobEvent, Record
+
+CONTROL_CLOSED_VERSION = 1
+"""Version of the control record that closes a job; it has no earlier control state."""
+
+NOTIFY_OUTBOX = sa.text("SELECT pg_notify('millrace_outbox', '')")
+"""Wakes the relay when the transaction commits."""
+
+NOTIFY_JOBS = sa.text("SELECT pg_notify('millrace_jobs', '')")
+"""Wakes intake and the finaliser when the transaction commits."""
+
+
+def outbox_insert(topic: Topic, record: Record, *, job_id: UUID) -> sa.Insert:
+    """Return the statement that puts `record`, keyed by its job, into the outbox."""
+    return outbox.insert().values(
+        topic=topic.name,
+        partition=job_partition(job_id, topic.partition_count),
+        key=job_id.bytes,
+        headers=[[name, value.decode()] for name, value in kind_headers(type(record))],
+        value=encode(record),
+    )
+
+
+def event_insert(job_id: UUID, tenant_id: UUID, state: JobState, at_s: float) -> sa.Insert:
+    """Return the statement that announces a state; `at_s` is the database's time."""
+    event = JobEvent(
+        event_id=new_uuid(), job_id=job_id, tenant_id=tenant_id, state=state.value, at_s=at_s
+    )
+    return outbox_insert(EVENTS, event, job_id=job_id)
+
+
+def close_inserts(job_id: UUID, day: int, reason: CloseReason) -> list[sa.Insert]:
+    """Return the statements that close a job: what decides, and what tells everyone early.
+
+    Written in the transaction that sets `jobs.close_reason`, once `total_count` is known.
+    """
+    control = JobControl(job_id=job_id, version=CONTROL_CLOSED_VERSION, closed=reason)
+    return [
+        outbox_insert(RESULTS, Close(job_id=job_id, day=day, reason=reason), job_id=job_id),
+        outbox_insert(CONTROL, control, job_id=job_id),
+    ]
