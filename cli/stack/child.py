@@ -1,0 +1,125 @@
+"""A child process that ends with its parent, however the parent ends."""
+
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+LOG_BYTES_MAX = 10 * 1024 * 1024
+"""A child's log that is larger when the child starts is moved aside to `<name>.log.1`."""
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)  # loaded before any fork: a forked child may not load libraries
+
+
+def _nothing() -> None:
+    """The default of `Child.before_start`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Child:
+    """What to run, and how it ends."""
+
+    name: str  # also the name of its log file
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)  # added to the parent's environment
+    cwd: str = "/"
+    stage: int = 1  # a higher stage stops earlier; equal stages stop together
+    stop_signal: signal.Signals = signal.SIGTERM
+    dies_by: signal.Signals = signal.SIGKILL  # sent by the kernel when the parent is gone
+    stop_timeout_s: float = 8.0
+    restart: bool = True
+    before_start: Callable[[], None] = _nothing  # clears what a killed predecessor left
+
+
+class Process(Protocol):
+    """What the supervisor needs of a running child."""
+
+    @property
+    def pid(self) -> int:
+        """The process id, also the id of its process group."""
+        ...
+
+    def has_ended(self) -> bool:
+        """Whether it is dead; a zombie is dead."""
+        ...
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal the process; nothing happens when it has ended."""
+        ...
+
+    def bury(self) -> int:
+        """Kill what is left of its process group, reap it, and return its exit code."""
+        ...
+
+
+class ChildProcess:
+    """A child that runs in a session and process group of its own."""
+
+    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+        """Take over `popen`, which nobody else may wait for."""
+        self._popen = popen
+
+    @property
+    def pid(self) -> int:
+        """See `Process`."""
+        return self._popen.pid
+
+    def has_ended(self) -> bool:
+        """See `Process`. The dead child is not reaped yet, so its ids are not used again."""
+        if self._popen.returncode is not None:
+            return True
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self.pid, options) is not None
+
+    def send(self, number: signal.Signals) -> None:
+        """See `Process`."""
+        if not self.has_ended():
+            os.kill(self.pid, number)
+
+    def bury(self) -> int:
+        """See `Process`. The group goes first: once reaped, its id might name another group."""
+        if self._popen.returncode is None:
+            os.killpg(self.pid, signal.SIGKILL)
+        return self._popen.wait()
+
+
+def spawn(child: Child, log_dir: Path) -> ChildProcess:
+    """Start `child`, its output appended to `<log_dir>/<name>.log`.
+
+    Call it from the main thread only: the kernel ties the child's life to the thread that forks.
+    Raises OSError when the program cannot be run.
+    """
+    child.before_start()
+    parent = os.getpid()
+    dies_by = int(child.dies_by)
+
+    def die_with_parent() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, dies_by, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)  # the parent ended before the line above
+
+    with _log_path(child.name, log_dir).open("ab") as log:
+        popen = subprocess.Popen(  # noqa: S603 (argv is ours)
+            child.argv,
+            env={**os.environ, **child.env},
+            cwd=child.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 (calls nothing that takes a lock)
+        )
+    return ChildProcess(popen)
+
+
+def _log_path(name: str, log_dir: Path) -> Path:
+    log_dir.mkdir(parents=True, exist_ok=True)
+    path = log_dir / f"{name}.log"
+    if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
+        path.replace(path.with_suffix(".log.1"))
+    return path

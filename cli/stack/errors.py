@@ -1,0 +1,33 @@
+"""Why the embedded stack cannot start or go on."""
+
+from core.errors import MillraceError
+
+
+class StackError(MillraceError):
+    """The embedded stack cannot run."""
+
+    code = "stack_failed"
+
+
+class JarMismatchError(StackError):
+    """A downloaded jar is not the one that the lock names."""
+
+    code = "jar_mismatch"
+
+
+class StackTimeoutError(StackError):
+    """A part of the embedded stack was not ready in time."""
+
+    code = "stack_timeout"
+
+
+class DataFolderInUseError(StackError):
+    """Another stack runs on this data folder."""
+
+    code = "data_folder_in_use"
+
+
+class DataFolderUnreachableError(StackError):
+    """Postgres refuses to run as root, and the user nobody cannot reach the data folder."""
+
+    code = "data_folder_unreachable"

@@ -1,0 +1,54 @@
+"""Ports on the loopback address for the parts of the stack."""
+
+import json
+import random
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+HOST = "127.0.0.1"
+LOWEST, HIGHEST = 20_000, 32_000
+"""Below the ports that the kernel hands out by itself, so no outgoing connection takes ours."""
+
+TRIES_MAX = 200
+
+
+def kept_ports(path: Path, names: tuple[str, ...], rng: random.Random) -> Mapping[str, int]:
+    """Return one free port a name: those in `path` while all are still free, else new ones.
+
+    The choice is written to `path`. Raises OSError when no port is free.
+    """
+    kept: dict[str, int] = json.loads(path.read_text()) if path.exists() else {}
+    if set(kept) == set(names) and all(is_free(port) for port in kept.values()):
+        return kept
+    ports = dict(zip(names, _free_ports(len(names), rng), strict=True))
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(ports))
+    partial.replace(path)
+    return ports
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on `port` now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def accepts(port: int) -> bool:
+    """Whether somebody listens on `port`."""
+    with socket.socket() as probe:
+        probe.settimeout(0.5)
+        return probe.connect_ex((HOST, port)) == 0
+
+
+def _free_ports(count: int, rng: random.Random) -> list[int]:
+    free = filter(is_free, rng.sample(range(LOWEST, HIGHEST), TRIES_MAX))
+    ports = [port for port, _ in zip(free, range(count), strict=False)]
+    if len(ports) < count:
+        raise OSError("no free port on the loopback address")
+    return ports

@@ -1,0 +1,96 @@
+"""Real services for tests: one broker and one cluster a session, fresh topics and databases a test.
+
+`MILLRACE_KAFKA_BOOTSTRAP_SERVERS` and `MILLRACE_DATABASE_URL` name running ones to use instead.
+Children die with the session, also when it is killed.
+"""
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from cli.stack import kafka, postgres
+from cli.stack.child import Child
+from cli.stack.data_folder import cache_dir
+from cli.stack.supervisor import Supervisor
+from migrations.runner import upgrade
+
+
+@contextmanager
+def running(child: Child, log_dir: Path) -> Iterator[Supervisor]:
+    """Run `child` and stop it at the end."""
+    supervisor = Supervisor(log_dir)
+    supervisor.start([child])
+    try:
+        yield supervisor
+    finally:
+        supervisor.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`host:port` of a real broker."""
+    if outside := os.environ.get("MILLRACE_KAFKA_BOOTSTRAP_SERVERS"):
+        yield outside
+        return
+    folder = tmp_path_factory.mktemp("kafka")
+    broker = kafka.EmbeddedKafka(folder, cache_dir(os.environ))
+    broker.prepare()
+    with running(broker.child(), folder / "logs") as supervisor:
+        supervisor.wait_until(broker.is_ready, timeout_s=kafka.READY_S_MAX, what="Kafka")
+        yield broker.bootstrap_servers
+
+
+@pytest.fixture(scope="session")
+def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The SQLAlchemy URL of an empty database in a real cluster."""
+    if outside := os.environ.get("MILLRACE_DATABASE_URL"):
+        yield outside
+        return
+    folder = tmp_path_factory.mktemp("postgres")
+    server = postgres.EmbeddedPostgres(folder)
+    server.prepare()
+    with running(server.child(), folder / "logs") as supervisor:
+        supervisor.wait_until(server.is_ready, timeout_s=postgres.READY_S_MAX, what="Postgres")
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def migrated_template(postgres_url: str) -> Iterator[str]:
+    """The name of a database at the newest revision; tests clone it and never open it."""
+    name = f"template_{uuid.uuid4().hex[:12]}"
+    execute(postgres_url, f"CREATE DATABASE {name}")
+    upgrade(with_database(postgres_url, name))
+    yield name
+    execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def database_url(postgres_url: str, migrated_template: str) -> Iterator[str]:
+    """The SQLAlchemy URL of a database of this test alone, at the newest revision, without rows."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    execute(postgres_url, f"CREATE DATABASE {name} TEMPLATE {migrated_template}")
+    yield with_database(postgres_url, name)
+    execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def topic_prefix() -> str:
+    """A prefix of this test alone, for its topics and groups."""
+    return f"test-{uuid.uuid4().hex[:12]}."
+
+
+def execute(url: str, statement: str) -> None:
+    """Run one statement outside any transaction."""
+    engine = sa.create_engine(url, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sa.text(statement))
+
+
+def with_database(url: str, name: str) -> str:
+    """Return `url` with another database."""
+    return sa.make_url(url).set(database=name).render_as_string(hide_password=False)
