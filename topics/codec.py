@@ -1,7 +1,7 @@
 """Records to bytes and back; the `kind` and `schema` headers say what the bytes are."""
 
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -12,7 +12,9 @@ Headers = list[tuple[str, bytes]]
 R = TypeVar("R", bound=Record)
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODERS = {kind: msgspec.msgpack.Decoder(record) for record, kind in KINDS.items()}
+_DECODERS: dict[type[Record], msgspec.msgpack.Decoder[Any]] = {
+    record: msgspec.msgpack.Decoder(record) for record in KINDS
+}
 
 
 def encode(record: Record) -> bytes:
@@ -41,9 +43,7 @@ def kind_of(headers: Iterable[tuple[str, bytes]] | None) -> str:
     return kind
 
 
-def decode(
-    record: type[R], value: bytes | None, headers: Iterable[tuple[str, bytes]] | None
-) -> R:
+def decode(record: type[R], value: bytes | None, headers: Iterable[tuple[str, bytes]] | None) -> R:
     """Return the record in `value`. Raises SchemaTooNewError, RecordUnreadableError."""
     kind = kind_of(headers)
     if kind != KINDS[record]:
@@ -54,7 +54,8 @@ def decode(
 def decode_value(record: type[R], value: bytes | None) -> R:
     """Return the record in `value`, whose headers were looked at. Raises RecordUnreadableError."""
     try:
-        return _DECODERS[KINDS[record]].decode(value or b"")  # type: ignore[no-any-return]
+        decoded: R = _DECODERS[record].decode(value or b"")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         # From None: the cause may quote the value, and values hold prompts.
         raise RecordUnreadableError(f"the {KINDS[record]} cannot be decoded") from None
+    return decoded

@@ -13,11 +13,11 @@ from core.outcomes import Outcome
 from core.states import CloseReason
 
 
-class Struct(msgspec.Struct, array_like=True, gc=False):
+class Record(msgspec.Struct, array_like=True, gc=False, frozen=True):
     """Base of all records: positional on the wire, not tracked by the collector."""
 
 
-class JobRef(Struct, frozen=True):
+class JobRef(Record):
     """What every record says about its job, so that no reader needs the database."""
 
     job_id: UUID
@@ -32,7 +32,7 @@ class JobRef(Struct, frozen=True):
     traceparent: str = ""  # W3C trace context of the call that created the job
 
 
-class Item(Struct, frozen=True):
+class Item(Record):
     """One line of an input file, on its way to an engine."""
 
     index: int  # 0-based position among the items of the job
@@ -44,14 +44,14 @@ class Item(Struct, frozen=True):
     length: int = 0  # of the line; non-zero only when it travels by reference
 
 
-class Chunk(Struct, frozen=True):
+class Chunk(Record):
     """Items of one job, in index order: the record of `requests.*` and a part of a batch."""
 
     job: JobRef
     items: list[Item]
 
 
-class Batch(Struct, frozen=True):
+class Batch(Record):
     """What an engine runs together: one pool, model version and endpoint (`batches.*`)."""
 
     batch_id: UUID
@@ -59,7 +59,7 @@ class Batch(Struct, frozen=True):
     parts: list[Chunk]
 
 
-class ItemOutcome(Struct, frozen=True):
+class ItemOutcome(Record):
     """How one execution of an item ended. Usage counts tokens; text never enters the error."""
 
     index: int
@@ -76,14 +76,14 @@ class ItemOutcome(Struct, frozen=True):
     attempt: int = 1
 
 
-class Outcomes(Struct, frozen=True):
+class Outcomes(Record):
     """Outcomes of items of one job (`results`, keyed by job)."""
 
     job: JobRef
     items: list[ItemOutcome]
 
 
-class Close(Struct, frozen=True):
+class Close(Record):
     """No result behind this record counts; items without a row get one (`results`, by job)."""
 
     job_id: UUID
@@ -91,7 +91,7 @@ class Close(Struct, frozen=True):
     reason: CloseReason
 
 
-class JobControl(Struct, frozen=True):
+class JobControl(Record):
     """The whole control state of a job, not a delta (`control`, compacted, keyed by job)."""
 
     job_id: UUID
@@ -99,7 +99,7 @@ class JobControl(Struct, frozen=True):
     closed: CloseReason | None = None
 
 
-class Capacity(Struct, frozen=True):
+class Capacity(Record):
     """What a replica can take, absolute and repeated (`capacity`, keyed by replica).
 
     `granted` maps a batcher to the items it may have sent to this replica epoch in all, as the
@@ -117,7 +117,7 @@ class Capacity(Struct, frozen=True):
     available: bool = True  # False: the pool is away, grants are void
 
 
-class Demand(Struct, frozen=True):
+class Demand(Record):
     """What a batcher holds for a pool (`demand`, keyed by batcher)."""
 
     batcher_id: str
@@ -125,7 +125,7 @@ class Demand(Struct, frozen=True):
     waiting: dict[str, int]  # pool to items
 
 
-class JobEvent(Struct, frozen=True):
+class JobEvent(Record):
     """A change of a job's state that others may want to hear of (`events`, keyed by job)."""
 
     event_id: UUID
@@ -135,7 +135,7 @@ class JobEvent(Struct, frozen=True):
     at_s: float  # seconds since the epoch, by the database's time
 
 
-class DeadLetter(Struct, frozen=True):
+class DeadLetter(Record):
     """A record that could not be read, as it was, with where it lay (`dead_letters`)."""
 
     topic: str
@@ -146,8 +146,6 @@ class DeadLetter(Struct, frozen=True):
     headers: list[tuple[str, bytes]]
     value: bytes
 
-
-Record = Chunk | Batch | Outcomes | Close | JobControl | Capacity | Demand | JobEvent | DeadLetter
 
 KINDS: Final[dict[type[Record], str]] = {
     Chunk: "chunk",

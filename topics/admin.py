@@ -1,0 +1,146 @@
+"""Create and check topics against the catalogue; measure lag."""
+
+import time
+from collections.abc import Iterable
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from topics.catalogue import Topic
+from topics.errors import LogUnavailableError
+from topics.settings import KafkaSettings
+
+REQUEST_TIMEOUT_S = 15.0
+
+
+class LogAdmin:
+    """Administration of the topics of one installation."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        """Connect lazily."""
+        self._settings = settings
+        self._client = AdminClient(settings.client_options())
+
+    def wait_for_broker(self, timeout_s: float) -> None:
+        """Return once a broker answers. Raises LogUnavailableError when time is up."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                self._client.list_topics(timeout=1.0)
+                return
+            except KafkaException as error:
+                if time.monotonic() > deadline:
+                    raise LogUnavailableError(error.args[0].str()) from None
+
+    def create(self, topics: Iterable[Topic]) -> list[str]:
+        """Create what is missing and return its names; what exists is left as it is.
+
+        Raises LogUnavailableError.
+        """
+        wanted = [
+            NewTopic(
+                self._settings.topic_prefix + topic.name,
+                num_partitions=topic.partition_count,
+                replication_factor=self._settings.replication_factor,
+                config=self._configuration(topic),
+            )
+            for topic in topics
+        ]
+        created = []
+        futures = self._client.create_topics(wanted, operation_timeout=REQUEST_TIMEOUT_S)
+        for name, future in futures.items():
+            try:
+                future.result(REQUEST_TIMEOUT_S)
+                created.append(name)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise LogUnavailableError(error.args[0].str(), topic=name) from None
+        self._await_leaders({topic.topic for topic in wanted})
+        return created
+
+    def drift(self, topics: Iterable[Topic]) -> list[str]:
+        """Return one sentence for each way in which the broker differs from the catalogue."""
+        wanted = {self._settings.topic_prefix + topic.name: topic for topic in topics}
+        present = self._metadata()
+        differences = [f"{name}: missing" for name in sorted(wanted.keys() - present.keys())]
+        found = {name: topic for name, topic in wanted.items() if name in present}
+        for name, topic in found.items():
+            if present[name] != topic.partition_count:
+                differences.append(
+                    f"{name}: {present[name]} partitions, the catalogue says "
+                    f"{topic.partition_count}"
+                )
+        return differences + self._configuration_drift(found)
+
+    def lag(self, group: str, topic: Topic) -> dict[int, int]:
+        """Return the records of each partition that `group` has not committed.
+
+        Raises LogUnavailableError.
+        """
+        name = self._settings.topic_prefix + topic.name
+        places = [TopicPartition(name, number) for number in range(topic.partition_count)]
+        asked = ConsumerGroupTopicPartitions(self._settings.topic_prefix + group, places)
+        try:
+            (committed,) = self._client.list_consumer_group_offsets([asked]).values()
+            starts = self._offsets(places, OffsetSpec.earliest())
+            ends = self._offsets(places, OffsetSpec.latest())
+            done = {
+                p.partition: p.offset for p in committed.result(REQUEST_TIMEOUT_S).topic_partitions
+            }
+        except KafkaException as error:
+            raise LogUnavailableError(error.args[0].str()) from None
+        return {n: ends[n] - max(done.get(n, -1), starts[n]) for n in ends}
+
+    def _offsets(self, places: list[TopicPartition], spec: OffsetSpec) -> dict[int, int]:
+        futures = self._client.list_offsets(dict.fromkeys(places, spec))
+        return {p.partition: f.result(REQUEST_TIMEOUT_S).offset for p, f in futures.items()}
+
+    def _metadata(self) -> dict[str, int]:
+        try:
+            listed = self._client.list_topics(timeout=REQUEST_TIMEOUT_S)
+        except KafkaException as error:
+            raise LogUnavailableError(error.args[0].str()) from None
+        return {name: len(topic.partitions) for name, topic in listed.topics.items()}
+
+    def _configuration(self, topic: Topic) -> dict[str, str]:
+        return topic.configuration(min_insync_replicas=self._settings.min_insync_replicas)
+
+    def _configuration_drift(self, found: dict[str, Topic]) -> list[str]:
+        if not found:
+            return []
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
+        differences = []
+        for resource, future in self._client.describe_configs(resources).items():
+            entries = future.result(REQUEST_TIMEOUT_S)
+            for option, wanted in self._configuration(found[resource.name]).items():
+                actual = entries[option].value
+                if _normal(actual) != _normal(wanted):
+                    differences.append(
+                        f"{resource.name}: {option} is {actual}, the catalogue says {wanted}"
+                    )
+        return differences
+
+    def _await_leaders(self, names: set[str]) -> None:
+        """A topic is usable only when its partitions have leaders, a moment after its creation."""
+        deadline = time.monotonic() + REQUEST_TIMEOUT_S
+        while time.monotonic() < deadline:
+            listed = self._client.list_topics(timeout=REQUEST_TIMEOUT_S).topics
+            if all(
+                name in listed
+                and listed[name].partitions
+                and all(p.leader >= 0 for p in listed[name].partitions.values())
+                for name in names
+            ):
+                return
+        raise LogUnavailableError("topics were created but have no leaders")
+
+
+def _normal(value: str | None) -> list[str]:
+    """Lists in a configuration have no order."""
+    return sorted((value or "").split(","))

@@ -1,0 +1,194 @@
+"""A member of a consumer group: explicit commits, cooperative rebalancing, safe pauses."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from topics.errors import LogUnavailableError, StaleMemberError
+from topics.offsets import Partition
+from topics.settings import KafkaSettings
+
+
+_STALE_CODES = frozenset(
+    {
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError._STATE,
+        KafkaError._ASSIGNMENT_LOST,
+    }
+)
+_POLL_INTERVAL_MS_MAX = 300_000
+_METADATA_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A record as it was read; `appended_ms` is the broker's time of appending it."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    headers: list[tuple[str, bytes]]
+    value: bytes | None
+    appended_ms: int
+
+
+class LogConsumer:
+    """Reads topics as a member of a group; the owner decides what is finished and commits it."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        *,
+        group: str,
+        topics: Sequence[str],
+        client_id: str,
+        on_assign: Callable[[list[Partition]], None],
+        on_revoke: Callable[[list[Partition]], None],
+    ) -> None:
+        """Join `group`. The callbacks run inside `poll`; revoked partitions must be dropped."""
+        self._prefix = settings.topic_prefix
+        self._assigned: set[Partition] = set()
+        self._on_assign, self._on_revoke = on_assign, on_revoke
+        self._consumer = Consumer(
+            settings.client_options()
+            | {
+                "client.id": client_id,
+                "group.id": self._prefix + group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "partition.assignment.strategy": "cooperative-sticky",
+                "session.timeout.ms": int(settings.session_timeout_s * 1000),
+                "heartbeat.interval.ms": max(100, int(settings.session_timeout_s * 1000 / 6)),
+                "max.poll.interval.ms": _POLL_INTERVAL_MS_MAX,
+                "fetch.wait.max.ms": 100,
+                "queued.max.messages.kbytes": 32 * 1024,
+            }
+        )
+        self._consumer.subscribe(
+            [self._prefix + topic for topic in topics],
+            on_assign=self._assign,
+            on_revoke=self._revoke,
+            on_lost=self._revoke,
+        )
+
+    @property
+    def assigned(self) -> frozenset[Partition]:
+        """The partitions that this member owns now."""
+        return frozenset(self._assigned)
+
+    def poll(self, count_max: int, timeout_s: float) -> list[Received]:
+        """Return up to `count_max` records, waiting at most `timeout_s` for the first.
+
+        Raises LogUnavailableError when the client cannot go on.
+        """
+        return self._receive(self._consumer.consume(count_max, timeout_s))
+
+    def commit(self, next_offsets: Mapping[Partition, int]) -> None:
+        """Commit, for partitions that are still ours, the offset after the last finished record.
+
+        Raises StaleMemberError when the group went on without us: drop what is held, keep polling.
+        A broker that does not answer is no error: the next commit says more than this one.
+        """
+        offsets = [
+            TopicPartition(self._prefix + topic, number, offset)
+            for (topic, number), offset in next_offsets.items()
+            if (topic, number) in self._assigned
+        ]
+        if not offsets:
+            return
+        try:
+            results = self._consumer.commit(offsets=offsets, asynchronous=False) or []
+        except KafkaException as error:
+            _raise_if_stale(error.args[0])
+            return
+        for result in results:
+            if result.error is not None:
+                _raise_if_stale(result.error)
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        """Stop fetching `partitions`; nothing fetched is lost, polling goes on."""
+        self._consumer.pause(self._ours(partitions))
+
+    def resume(self, partitions: Iterable[Partition]) -> None:
+        """Fetch `partitions` again."""
+        self._consumer.resume(self._ours(partitions))
+
+    def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Return the offset after the last record of each partition. Raises LogUnavailableError."""
+        ends: dict[Partition, int] = {}
+        for topic, number in partitions:
+            place = TopicPartition(self._prefix + topic, number)
+            try:
+                _, high = self._consumer.get_watermark_offsets(place, timeout=_METADATA_TIMEOUT_S)
+            except KafkaException as error:
+                raise LogUnavailableError(error.args[0].str()) from None
+            ends[topic, number] = high
+        return ends
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._consumer.close()
+
+    def _ours(self, partitions: Iterable[Partition]) -> list[TopicPartition]:
+        return [
+            TopicPartition(self._prefix + topic, number)
+            for topic, number in partitions
+            if (topic, number) in self._assigned
+        ]
+
+    def _receive(self, messages: list[Message]) -> list[Received]:
+        return received(messages, self._prefix)
+
+    def _assign(self, _consumer: Consumer, places: list[TopicPartition]) -> None:
+        partitions = self._named(places)
+        self._assigned.update(partitions)
+        self._on_assign(partitions)
+
+    def _revoke(self, _consumer: Consumer, places: list[TopicPartition]) -> None:
+        partitions = self._named(places)
+        self._assigned.difference_update(partitions)
+        self._on_revoke(partitions)
+
+    def _named(self, places: list[TopicPartition]) -> list[Partition]:
+        return [(place.topic.removeprefix(self._prefix), place.partition) for place in places]
+
+
+def received(messages: list[Message], prefix: str) -> list[Received]:
+    """Return what a client consumed; temporary errors are left to the client's own retries.
+
+    Raises LogUnavailableError for errors that only a new client could mend.
+    """
+    records = []
+    for message in messages:
+        error = message.error()
+        if error is not None:
+            if error.fatal() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise LogUnavailableError(error.str())
+            continue
+        records.append(
+            Received(
+                topic=(message.topic() or "").removeprefix(prefix),
+                partition=_number(message.partition()),
+                offset=_number(message.offset()),
+                key=message.key(),
+                headers=message.headers() or [],
+                value=message.value(),
+                appended_ms=message.timestamp()[1],
+            )
+        )
+    return records
+
+
+def _number(value: int | None) -> int:
+    assert value is not None  # only error events lack a place
+    return value
+
+
+def _raise_if_stale(error: KafkaError) -> None:
+    if error.code() in _STALE_CODES:
+        raise StaleMemberError(error.str())

@@ -1,0 +1,28 @@
+"""What can go wrong on the log, and who is at fault."""
+
+from core.errors import Disposition, MillraceError
+
+
+class DeliveryError(MillraceError):
+    """A record was not acknowledged in time; the role ends and what it read is delivered again."""
+
+    code = "delivery_failed"
+
+
+class LogUnavailableError(MillraceError):
+    """The log does not answer."""
+
+    code = "log_unavailable"
+
+
+class StaleMemberError(MillraceError):
+    """The group goes on without this member; what it holds belongs to others now."""
+
+    code = "stale_member"
+    disposition = Disposition.RETRY
+
+
+class TopicDriftError(MillraceError):
+    """A topic's configuration differs from the catalogue."""
+
+    code = "topic_drift"

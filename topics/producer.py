@@ -1,0 +1,171 @@
+"""The producer of every role: idempotent, acks=all, one poll thread for delivery reports.
+
+The plain Producer with a thread, because `AIOProducer` refuses headers and adds 100 ms or more.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from core.limits import RECORD_BYTES_MAX
+from topics.codec import Headers
+from topics.errors import DeliveryError
+from topics.settings import KafkaSettings
+
+OnDelivery = Callable[[BaseException | None], None]
+
+_QUEUE_KBYTES_MAX = 64 * 1024
+_QUEUE_RECORDS_MAX = 100_000
+_POLL_S = 0.1
+
+
+class LogProducer:
+    """Sends records; safe to use from several threads. Topic names carry no prefix here."""
+
+    def __init__(self, settings: KafkaSettings, *, client_id: str, linger_ms: float = 5.0) -> None:
+        """Start the poll thread. `linger_ms` 0 where latency counts, 5 where batches do."""
+        self._prefix = settings.topic_prefix
+        self._delivery_timeout_s = settings.delivery_timeout_s
+        self._producer = Producer(
+            settings.client_options()
+            | {
+                "client.id": client_id,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": linger_ms,
+                "compression.type": "lz4",
+                "batch.size": 1_000_000,
+                "message.max.bytes": RECORD_BYTES_MAX,
+                "delivery.timeout.ms": int(settings.delivery_timeout_s * 1000),
+                "queue.buffering.max.kbytes": _QUEUE_KBYTES_MAX,
+                "queue.buffering.max.messages": _QUEUE_RECORDS_MAX,
+            }
+        )
+        self._condition = threading.Condition()
+        self._sent = 0
+        self._reported = 0
+        self._failure: DeliveryError | None = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._poll, name="producer-poll", daemon=True)
+        self._thread.start()
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        partition: int,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        """Queue a record; blocks while the local queue is full, up to the delivery timeout.
+
+        `on_delivery` runs in the poll thread, with None or the failure. Raises DeliveryError.
+        """
+        deadline = time.monotonic() + self._delivery_timeout_s
+        report = self._reporter(on_delivery)
+        while True:
+            try:
+                self._producer.produce(
+                    self._prefix + topic,
+                    value,
+                    key,
+                    partition,
+                    on_delivery=report,
+                    headers=headers,
+                )
+                break
+            except BufferError:
+                if time.monotonic() > deadline:
+                    raise DeliveryError("the local queue stayed full") from None
+                time.sleep(0.005)  # the poll thread makes room
+            except KafkaException as error:
+                raise DeliveryError(_reason(error.args[0])) from None
+        with self._condition:
+            self._sent += 1
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until everything sent so far is acknowledged.
+
+        Raises DeliveryError when any record since the last flush failed, or time is up.
+        """
+        with self._condition:
+            goal = self._sent
+            arrived = self._condition.wait_for(lambda: self._reported >= goal, timeout_s)
+            failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        if not arrived:
+            raise DeliveryError("records were not acknowledged in time")
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        partition: int,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+    ) -> None:
+        """Send from an event loop and return when the record is acknowledged.
+
+        Raises DeliveryError.
+        """
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def settle(failure: BaseException | None) -> None:
+            if done.done():
+                return
+            if failure is None:
+                done.set_result(None)
+            else:
+                done.set_exception(failure)
+
+        def report(failure: BaseException | None) -> None:
+            loop.call_soon_threadsafe(settle, failure)
+
+        self.send(
+            topic,
+            value,
+            partition=partition,
+            key=key,
+            headers=headers,
+            on_delivery=report,
+        )
+        await done
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Flush what is queued and stop the thread; a second call does nothing."""
+        if self._closed:
+            return
+        self._producer.flush(timeout_s)
+        self._closed = True
+        self._thread.join(timeout_s)
+
+    def _poll(self) -> None:
+        while not self._closed:
+            self._producer.poll(_POLL_S)
+
+    def _reporter(
+        self, on_delivery: OnDelivery | None
+    ) -> Callable[[KafkaError | None, Message], None]:
+        def report(error: KafkaError | None, _message: Message) -> None:
+            failure = None if error is None else DeliveryError(_reason(error))
+            with self._condition:
+                self._reported += 1
+                self._failure = self._failure or failure
+                self._condition.notify_all()
+            if on_delivery is not None:
+                on_delivery(failure)
+
+        return report
+
+
+def _reason(error: KafkaError) -> str:
+    """The broker's own words; they name topics and codes, never a record's content."""
+    return f"{error.name()}: {error.str()}"

@@ -1,0 +1,80 @@
+"""A plain reader of a small topic, outside any group: from its beginning, then as it grows."""
+
+import time
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from topics.catalogue import Topic
+from topics.consumer import Received, received
+from topics.errors import LogUnavailableError
+from topics.settings import KafkaSettings
+
+_COUNT_MAX = 500
+
+
+class TopicTail:
+    """Reads every partition of one topic; used for control, capacity and demand."""
+
+    def __init__(self, settings: KafkaSettings, topic: Topic, *, client_id: str) -> None:
+        """Start at the oldest record of each partition."""
+        self._prefix = settings.topic_prefix
+        name = self._prefix + topic.name
+        self._places = [TopicPartition(name, n, 0) for n in range(topic.partition_count)]
+        self._consumer = Consumer(
+            settings.client_options()
+            | {
+                "client.id": client_id,
+                "group.id": f"{self._prefix}{client_id}",  # required by the client, never joined
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 500,
+                "queued.max.messages.kbytes": 8 * 1024,
+            }
+        )
+        self._consumer.assign(self._places)
+
+    def skip_to_end(self, timeout_s: float) -> None:
+        """Forget the past: read only what is appended from now on. Raises LogUnavailableError."""
+        ends = self._ends(timeout_s)
+        self._consumer.assign(
+            [TopicPartition(p.topic, p.partition, ends[p.partition]) for p in self._places]
+        )
+
+    def read_to_end(self, timeout_s: float) -> list[Received]:
+        """Return every record up to the present end. Raises LogUnavailableError when time is up."""
+        deadline = time.monotonic() + timeout_s
+        ends = self._ends(timeout_s)
+        records: list[Received] = []
+        while any(self._position(number) < end for number, end in ends.items()):
+            if time.monotonic() > deadline:
+                raise LogUnavailableError("the end of a topic was not reached in time")
+            records += self.poll(0.1)
+        return records
+
+    def poll(self, timeout_s: float) -> list[Received]:
+        """Return what has arrived, waiting at most `timeout_s`. Raises LogUnavailableError."""
+        first = self._consumer.consume(1, timeout_s)
+        more = self._consumer.consume(_COUNT_MAX, 0) if first else []
+        return received(first + more, self._prefix)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._consumer.close()
+
+    def _ends(self, timeout_s: float) -> dict[int, int]:
+        try:
+            return {
+                place.partition: self._consumer.get_watermark_offsets(place, timeout=timeout_s)[1]
+                for place in self._places
+            }
+        except KafkaException as error:
+            raise LogUnavailableError(error.args[0].str()) from None
+
+    def _position(self, number: int) -> int:
+        """The next offset to read; gaps of compaction count as read."""
+        (place,) = self._consumer.position([self._places[number]])
+        if place.offset >= 0:
+            return int(place.offset)
+        low, high = self._consumer.get_watermark_offsets(self._places[number], timeout=5.0)
+        return int(high) if low == high else 0
