@@ -17,7 +17,7 @@ class Record(msgspec.Struct, array_like=True, gc=False, frozen=True):
     """Base of all records: positional on the wire, not tracked by the collector."""
 
 
-class JobRef(Record):
+class JobRef(Record, frozen=True):
     """What every record says about its job, so that no reader needs the database."""
 
     job_id: UUID
@@ -32,7 +32,7 @@ class JobRef(Record):
     traceparent: str = ""  # W3C trace context of the call that created the job
 
 
-class Item(Record):
+class Item(Record, frozen=True):
     """One line of an input file, on its way to an engine."""
 
     index: int  # 0-based position among the items of the job
@@ -44,14 +44,14 @@ class Item(Record):
     length: int = 0  # of the line; non-zero only when it travels by reference
 
 
-class Chunk(Record):
+class Chunk(Record, frozen=True):
     """Items of one job, in index order: the record of `requests.*` and a part of a batch."""
 
     job: JobRef
     items: list[Item]
 
 
-class Batch(Record):
+class Batch(Record, frozen=True):
     """What an engine runs together: one pool, model version and endpoint (`batches.*`)."""
 
     batch_id: UUID
@@ -59,7 +59,7 @@ class Batch(Record):
     parts: list[Chunk]
 
 
-class ItemOutcome(Record):
+class ItemOutcome(Record, frozen=True):
     """How one execution of an item ended. Usage counts tokens; text never enters the error."""
 
     index: int
@@ -76,14 +76,14 @@ class ItemOutcome(Record):
     attempt: int = 1
 
 
-class Outcomes(Record):
+class Outcomes(Record, frozen=True):
     """Outcomes of items of one job (`results`, keyed by job)."""
 
     job: JobRef
     items: list[ItemOutcome]
 
 
-class Close(Record):
+class Close(Record, frozen=True):
     """No result behind this record counts; items without a row get one (`results`, by job)."""
 
     job_id: UUID
@@ -91,7 +91,7 @@ class Close(Record):
     reason: CloseReason
 
 
-class JobControl(Record):
+class JobControl(Record, frozen=True):
     """The whole control state of a job, not a delta (`control`, compacted, keyed by job)."""
 
     job_id: UUID
@@ -99,7 +99,7 @@ class JobControl(Record):
     closed: CloseReason | None = None
 
 
-class Capacity(Record):
+class Capacity(Record, frozen=True):
     """What a replica can take, absolute and repeated (`capacity`, keyed by replica).
 
     `granted` maps a batcher to the items it may have sent to this replica epoch in all, as the
@@ -117,7 +117,7 @@ class Capacity(Record):
     available: bool = True  # False: the pool is away, grants are void
 
 
-class Demand(Record):
+class Demand(Record, frozen=True):
     """What a batcher holds for a pool (`demand`, keyed by batcher)."""
 
     batcher_id: str
@@ -125,7 +125,7 @@ class Demand(Record):
     waiting: dict[str, int]  # pool to items
 
 
-class JobEvent(Record):
+class JobEvent(Record, frozen=True):
     """A change of a job's state that others may want to hear of (`events`, keyed by job)."""
 
     event_id: UUID
@@ -135,7 +135,7 @@ class JobEvent(Record):
     at_s: float  # seconds since the epoch, by the database's time
 
 
-class DeadLetter(Record):
+class DeadLetter(Record, frozen=True):
     """A record that could not be read, as it was, with where it lay (`dead_letters`)."""
 
     topic: str
