@@ -1,0 +1,213 @@
+"""Objects as files below one folder, for one host or a shared file system with hard links.
+
+    begin ─► .temporary/<random> ─► fsync ─► link or rename to <key> ─► fsync of its folder
+
+A crash leaves only files in `.temporary`; no key can start with a dot.
+"""
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from core.clock import Clock
+from storage.errors import (
+    ObjectExistsError,
+    ObjectKeyError,
+    ObjectMissingError,
+    ObjectStoreAwayError,
+    ObjectStoreFullError,
+)
+from storage.objects import BLOCK_BYTES, Blocks, ObjectInfo, checked_key, checked_prefix
+from storage.uploads import CountedUpload
+
+_TEMPORARY: Final = ".temporary"
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_AWAY: Final = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE})
+_PUBLISH_TRIES_MAX: Final = 8
+
+
+class LocalObjects:
+    """An `ObjectStore` in a folder."""
+
+    def __init__(self, root: Path, *, clock: Clock) -> None:
+        """Create `root` when missing; every role of the host gives the same one."""
+        self._root = root
+        self._clock = clock
+        with disk_errors():
+            (root / _TEMPORARY).mkdir(parents=True, exist_ok=True)
+
+    def begin(self, key: str) -> "LocalUpload":
+        """See `ObjectStore`."""
+        target = self._path(key)
+        temporary = self._root / _TEMPORARY / secrets.token_hex(16)
+        return LocalUpload(key, temporary=temporary, target=target, root=self._root)
+
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+        """See `ObjectStore`."""
+        path = self._path(key)
+        with disk_errors(), missing_means_no_object(key):
+            file = path.open("rb", buffering=0)
+            file.seek(offset)
+
+        def read(size: int) -> bytes:
+            with disk_errors():
+                return file.read(size)
+
+        return Blocks(read, file.close, length)
+
+    def size(self, key: str) -> int:
+        """See `ObjectStore`."""
+        path = self._path(key)
+        with disk_errors(), missing_means_no_object(key):
+            if path.is_dir():
+                raise ObjectMissingError(key=key)
+            return path.stat().st_size
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore`. Folders that become empty go too: jobs have one each."""
+        path = self._path(key)
+        with disk_errors():
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                path.unlink()
+            with contextlib.suppress(OSError):  # not empty: another object lives there
+                for folder in path.parents:
+                    if folder == self._root:
+                        break
+                    folder.rmdir()
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """See `ObjectStore`."""
+        folder = checked_prefix(prefix).rpartition("/")[0]
+        with disk_errors():
+            for path in _files_below(self._root / folder):
+                key = path.relative_to(self._root).as_posix()
+                if key.startswith(prefix):
+                    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                        seen = path.stat()
+                        yield ObjectInfo(key, seen.st_size, seen.st_mtime)
+
+    def sweep_temporary(self, older_than_s: float) -> int:
+        """See `ObjectStore`. Age counts from the last write."""
+        newest_s = self._clock.wall_s() - older_than_s
+        count = 0
+        with disk_errors():
+            for path in (self._root / _TEMPORARY).iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    if path.stat().st_mtime <= newest_s:
+                        path.unlink()
+                        count += 1
+        return count
+
+    def _path(self, key: str) -> Path:
+        return self._root / checked_key(key)
+
+
+class LocalUpload(CountedUpload):
+    """An upload into a temporary file of the same file system."""
+
+    def __init__(self, key: str, *, temporary: Path, target: Path, root: Path) -> None:
+        """Create `temporary`; `target` lies below `root`."""
+        super().__init__(key)
+        self._temporary = temporary
+        self._target = target
+        self._root = root
+        with disk_errors():
+            self._file = temporary.open("xb", buffering=BLOCK_BYTES)
+
+    def _store(self, data: bytes) -> None:
+        with disk_errors():
+            self._file.write(data)
+
+    def _publish(self, *, if_absent: bool) -> None:
+        """Order matters: content durable, then name visible, then name durable."""
+        with disk_errors():
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._show(if_absent=if_absent)
+            _fsync_folder(self._target.parent)
+            self._temporary.unlink(missing_ok=True)
+
+    def _show(self, *, if_absent: bool) -> None:
+        for _ in range(_PUBLISH_TRIES_MAX):
+            try:
+                _make_folders(self._target.parent, self._root)
+                if if_absent:
+                    os.link(self._temporary, self._target)
+                else:
+                    self._temporary.replace(self._target)
+            except FileNotFoundError:
+                continue  # `delete` has just removed the empty folder
+            except FileExistsError:
+                raise ObjectExistsError(key=self.key) from None
+            except (NotADirectoryError, IsADirectoryError):
+                raise ObjectKeyError("The key is a folder of another.", key=self.key) from None
+            return
+        raise ObjectStoreAwayError(key=self.key)
+
+    def _discard(self) -> None:
+        with contextlib.suppress(OSError):  # closing flushes, and the disk may be full
+            self._file.close()
+        with contextlib.suppress(OSError):
+            self._temporary.unlink()
+
+
+@contextlib.contextmanager
+def disk_errors() -> Iterator[None]:
+    """Tell a full or ailing disk from a bug. Raises ObjectStoreFullError, ObjectStoreAwayError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise ObjectStoreFullError from error
+        if error.errno in _AWAY:
+            raise ObjectStoreAwayError from error
+        raise
+
+
+@contextlib.contextmanager
+def missing_means_no_object(key: str) -> Iterator[None]:
+    """Translate the ways in which a path can name no file. Raises ObjectMissingError."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        raise ObjectMissingError(key=key) from None
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Yield files in constant memory per level, skipping what starts with a dot."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files_below(Path(entry.path))
+            else:
+                yield Path(entry.path)
+
+
+def _make_folders(folder: Path, root: Path) -> None:
+    """Create what is missing below `root`, each name durable in its parent."""
+    if folder == root or folder.is_dir():
+        return
+    _make_folders(folder.parent, root)
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        if not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "a file is in the way") from None
+    _fsync_folder(folder.parent)
+
+
+def _fsync_folder(folder: Path) -> None:
+    """Make names durable. A folder that `delete` emptied meanwhile needs none."""
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

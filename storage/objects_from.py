@@ -1,0 +1,33 @@
+"""From settings to the object store that they name."""
+
+from collections.abc import Mapping
+
+from core.clock import Clock, SystemClock
+from core.errors import SettingsError
+from storage.local_objects import LocalObjects
+from storage.objects import ObjectStore
+from storage.s3_objects import S3Objects
+from storage.settings import ObjectStoreSettings, S3Settings
+
+
+def object_store_from_env(env: Mapping[str, str]) -> ObjectStore:
+    """Read the settings and open the store; kind `local` reads no `MILLRACE_S3_` variable.
+
+    Raises SettingsError.
+    """
+    objects = ObjectStoreSettings.from_env(env)
+    s3 = S3Settings.from_env(env) if objects.kind == "s3" else None
+    return open_object_store(objects, s3, clock=SystemClock())
+
+
+def open_object_store(
+    objects: ObjectStoreSettings, s3: S3Settings | None, *, clock: Clock
+) -> ObjectStore:
+    """Open the store of `objects.kind`; `s3` is needed for that kind alone."""
+    if objects.kind == "s3":
+        if s3 is None:
+            raise SettingsError("kind s3 needs the S3 settings")
+        return S3Objects(s3, clock=clock)
+    if objects.root is None:
+        raise SettingsError("kind local needs root")
+    return LocalObjects(objects.root, clock=clock)

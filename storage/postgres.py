@@ -1,0 +1,108 @@
+"""Engines on Postgres, and the driver's cursor for hot statements. No statement lives here."""
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+import psycopg
+import sqlalchemy
+import sqlalchemy.exc
+from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
+
+from storage.settings import DatabaseSettings
+
+Cursor: TypeAlias = psycopg.Cursor[tuple[Any, ...]]
+"""The driver's cursor; named here so that no other room imports the driver."""
+
+DATABASE_AWAY: Final[tuple[type[Exception], ...]] = (
+    sqlalchemy.exc.OperationalError,
+    sqlalchemy.exc.TimeoutError,  # no free connection in the pool
+    psycopg.OperationalError,
+)
+"""For `except`: the world's fault, so the same transaction may succeed later.
+
+A lost or refused connection, a restart, a deadlock, a lock or statement timeout, a full disk.
+Refused data and wrong SQL are not among them: trying those again would be a loop.
+"""
+
+# A vanished host is noticed after 10 + 3 * 5 s of silence instead of the kernel's hours.
+_KEEPALIVE: Final[Mapping[str, int]] = {
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
+
+
+def create_engine(settings: DatabaseSettings, *, application_name: str) -> sqlalchemy.Engine:
+    """Build a pooled engine; it connects at first use and again after a lost connection."""
+    return sqlalchemy.create_engine(
+        settings.sqlalchemy_url(),
+        connect_args=connect_options(settings, application_name=application_name),
+        **_pool_options(settings),
+    )
+
+
+def create_async_engine(
+    settings: DatabaseSettings, *, application_name: str
+) -> sqlalchemy_asyncio.AsyncEngine:
+    """Build the engine for code on an event loop; see `create_engine`."""
+    return sqlalchemy_asyncio.create_async_engine(
+        settings.sqlalchemy_url(),
+        connect_args=connect_options(settings, application_name=application_name),
+        **_pool_options(settings),
+    )
+
+
+def raw_cursor(connection: sqlalchemy.Connection) -> Cursor:
+    """Return a driver cursor inside the transaction of `connection`, for `%b` parameters.
+
+    Begins the transaction when there is none yet, so that `connection.commit()` covers what the
+    cursor does. Errors come as the driver's: `DATABASE_AWAY` names both kinds.
+    """
+    if not connection.in_transaction():
+        connection.begin()
+    driver = connection.connection.driver_connection
+    if not isinstance(driver, psycopg.Connection):
+        raise TypeError("the engine behind this connection is not psycopg 3")
+    cursor: Cursor = driver.cursor()
+    return cursor
+
+
+def is_connection_lost(error: BaseException) -> bool:
+    """Whether a connection failed or was never made, unlike a timeout or a deadlock on it."""
+    cause = error.orig if isinstance(error, sqlalchemy.exc.DBAPIError) else error
+    if not isinstance(cause, psycopg.OperationalError):
+        return False
+    # Without a code the server never answered; 08 is the connection, 57P its shutdown.
+    return cause.sqlstate is None or cause.sqlstate.startswith(("08", "57P"))
+
+
+def connect_options(settings: DatabaseSettings, *, application_name: str) -> dict[str, object]:
+    """Return libpq's options: timeouts are set by the connection itself, before any statement."""
+    limits = {
+        "statement_timeout": settings.statement_timeout_s,
+        "lock_timeout": settings.lock_timeout_s,
+        "idle_in_transaction_session_timeout": settings.idle_transaction_timeout_s,
+    }
+    # Rounded up: 0 ms would mean no limit at all.
+    flags = [f"-c {name}={max(1, round(limit_s * 1000))}" for name, limit_s in limits.items()]
+    given = settings.sqlalchemy_url().query.get("options", "")
+    own = " ".join(given) if isinstance(given, tuple) else given
+    return {
+        "application_name": application_name,
+        "connect_timeout": settings.connect_timeout_s,
+        "options": " ".join([*flags, own]).strip(),  # the operator's own options win
+        **_KEEPALIVE,
+    }
+
+
+def _pool_options(settings: DatabaseSettings) -> dict[str, Any]:
+    return {
+        "pool_size": settings.pool_size,
+        "max_overflow": 0,  # the bound that operators sum up is exact
+        "pool_timeout": settings.pool_wait_s,
+        "pool_pre_ping": True,  # one round trip, so a restart of Postgres costs no transaction
+        "pool_use_lifo": True,  # idle ones stay idle, and a lull leaves few to replace
+        "use_native_hstore": False,  # we have none; spares a query per process
+    }

@@ -1,0 +1,85 @@
+"""Which S3 answers mean what in our words; nothing of botocore leaves the S3 modules."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from typing import Final
+
+from botocore import exceptions
+
+from core.errors import MillraceError
+from storage.errors import (
+    ObjectExistsError,
+    ObjectMissingError,
+    ObjectStoreAwayError,
+    ObjectStoreFullError,
+    ObjectStoreRefusedError,
+)
+
+
+class S3ConflictError(ObjectStoreAwayError):
+    """Another conditional request on the same key is under way."""
+
+
+class S3UploadGoneError(ObjectStoreAwayError):
+    """The multipart upload is complete already, or was swept."""
+
+
+class S3RangeError(MillraceError):
+    """The range starts past the end of the object."""
+
+    code = "object_range_past_end"
+
+
+_BY_CODE: Final[Mapping[str, type[MillraceError]]] = {
+    "404": ObjectMissingError,  # of HEAD, whose answer has no body to say more
+    "NoSuchKey": ObjectMissingError,
+    "412": ObjectExistsError,
+    "PreconditionFailed": ObjectExistsError,
+    "409": S3ConflictError,
+    "ConditionalRequestConflict": S3ConflictError,
+    "NoSuchUpload": S3UploadGoneError,
+    "416": S3RangeError,
+    "InvalidRange": S3RangeError,
+    "RequestTimeout": ObjectStoreAwayError,  # 400: the server grew tired of our body
+    "SlowDown": ObjectStoreAwayError,
+    "QuotaExceeded": ObjectStoreFullError,
+    "XMinioStorageFull": ObjectStoreFullError,
+}
+
+_AWAY: Final = (
+    exceptions.HTTPClientError,
+    exceptions.ConnectionError,
+    exceptions.IncompleteReadError,
+    exceptions.MetadataRetrievalError,
+)
+_REFUSED: Final = (
+    exceptions.NoCredentialsError,
+    exceptions.PartialCredentialsError,
+    exceptions.CredentialRetrievalError,
+)
+
+
+@contextlib.contextmanager
+def s3_errors(key: str) -> Iterator[None]:
+    """Raise ours instead of botocore's. What is not known to pass by itself is a refusal."""
+    try:
+        yield
+    except exceptions.ClientError as error:
+        raise _translated(error, key) from error
+    except _AWAY as error:
+        raise ObjectStoreAwayError(key=key) from error
+    except _REFUSED as error:
+        raise ObjectStoreRefusedError(key=key) from error
+
+
+def _translated(error: exceptions.ClientError, key: str) -> MillraceError:
+    s3_code = error.response.get("Error", {}).get("Code", "")
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if s3_code in _BY_CODE:
+        return _BY_CODE[s3_code](key=key)
+    if status == HTTPStatus.INSUFFICIENT_STORAGE:
+        return ObjectStoreFullError(key=key)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
+        return ObjectStoreAwayError(key=key, s3_code=s3_code)
+    return ObjectStoreRefusedError(key=key, s3_code=s3_code)

@@ -1,0 +1,117 @@
+"""Objects in an S3 bucket: every call with a timeout and a bounded number of tries."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import boto3.session
+from botocore.config import Config
+
+from core.clock import Clock
+from storage.objects import Blocks, ObjectInfo, checked_key, checked_prefix
+from storage.s3_errors import S3RangeError, s3_errors
+from storage.s3_uploads import S3Upload
+from storage.settings import S3Settings
+
+if TYPE_CHECKING:
+    from types_boto3_s3.client import S3Client
+
+
+class S3Objects:
+    """An `ObjectStore` in a bucket."""
+
+    def __init__(self, settings: S3Settings, *, clock: Clock) -> None:
+        """Connect at the first request."""
+        self._client = _client(settings)
+        self._bucket = settings.bucket
+        self._part_bytes = settings.part_bytes
+        self._clock = clock
+
+    def begin(self, key: str) -> S3Upload:
+        """See `ObjectStore`."""
+        return S3Upload(self._client, self._bucket, checked_key(key), part_bytes=self._part_bytes)
+
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+        """See `ObjectStore`."""
+        if length == 0:
+            self.size(key)  # S3 has no empty range, but a missing object must show
+            return _nothing()
+        last = "" if length is None else offset + length - 1
+        try:
+            with s3_errors(key):
+                answer = self._client.get_object(
+                    Bucket=self._bucket, Key=checked_key(key), Range=f"bytes={offset}-{last}"
+                )
+        except S3RangeError:
+            return _nothing()
+        body = answer["Body"]
+
+        def read(size: int) -> bytes:
+            with s3_errors(key):
+                return body.read(size)
+
+        return Blocks(read, body.close, length)
+
+    def size(self, key: str) -> int:
+        """See `ObjectStore`."""
+        with s3_errors(key):
+            head = self._client.head_object(Bucket=self._bucket, Key=checked_key(key))
+        return head["ContentLength"]
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore`."""
+        with s3_errors(key):
+            self._client.delete_object(Bucket=self._bucket, Key=checked_key(key))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """See `ObjectStore`."""
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self._bucket, Prefix=checked_prefix(prefix)
+        )
+        with s3_errors(prefix):
+            for page in pages:
+                for entry in page.get("Contents", ()):
+                    modified_s = entry["LastModified"].timestamp()
+                    yield ObjectInfo(entry["Key"], entry["Size"], modified_s)
+
+    def sweep_temporary(self, older_than_s: float) -> int:
+        """See `ObjectStore`. Age counts from the first part."""
+        newest_s = self._clock.wall_s() - older_than_s
+        pages = self._client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket)
+        count = 0
+        with s3_errors(""):
+            for page in pages:
+                for upload in page.get("Uploads", ()):
+                    if upload["Initiated"].timestamp() <= newest_s:
+                        self._client.abort_multipart_upload(
+                            Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                        )
+                        count += 1
+        return count
+
+
+def _nothing() -> Blocks:
+    return Blocks(lambda _: b"", lambda: None, 0)
+
+
+def _client(settings: S3Settings) -> "S3Client":
+    """Build a client; it is safe for threads, unlike boto3's default session."""
+    access, secret = settings.access_key, settings.secret_key
+    custom = settings.endpoint_url is not None
+    return boto3.session.Session().client(
+        "s3",
+        endpoint_url=settings.endpoint_url,
+        region_name=settings.region,
+        aws_access_key_id=access.get_secret_value() if access else None,
+        aws_secret_access_key=secret.get_secret_value() if secret else None,
+        config=Config(
+            connect_timeout=settings.connect_timeout_s,
+            read_timeout=settings.read_timeout_s,
+            retries={"mode": "standard", "total_max_attempts": settings.tries_max},
+            max_pool_connections=settings.connections_max,
+            tcp_keepalive=True,
+            s3={"addressing_style": "path" if custom else "auto"},
+            # Servers other than Amazon's often lack the newer checksum headers.
+            request_checksum_calculation="when_required" if custom else "when_supported",
+            response_checksum_validation="when_required" if custom else "when_supported",
+        ),
+    )

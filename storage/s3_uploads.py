@@ -1,0 +1,128 @@
+"""One upload to S3: a single put when it fits one part, multipart otherwise."""
+
+import contextlib
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from storage.errors import (
+    ObjectExistsError,
+    ObjectMissingError,
+    ObjectStoreAwayError,
+    ObjectTooLargeError,
+)
+from storage.s3_errors import S3ConflictError, S3UploadGoneError, s3_errors
+from storage.uploads import CountedUpload
+
+if TYPE_CHECKING:
+    from types_boto3_s3.client import S3Client
+    from types_boto3_s3.type_defs import (
+        CompletedPartTypeDef,
+        CompleteMultipartUploadRequestTypeDef,
+        PutObjectRequestTypeDef,
+    )
+
+_PART_COUNT_MAX: Final = 10_000  # of one multipart upload, by the protocol
+_TOKEN: Final = "upload-token"  # noqa: S105  metadata that tells our object from a rival's
+
+
+class S3Upload(CountedUpload):
+    """An `Upload` that holds one part in memory."""
+
+    def __init__(self, client: "S3Client", bucket: str, key: str, *, part_bytes: int) -> None:
+        """`key` is checked; the first full part starts a multipart upload."""
+        super().__init__(key)
+        self._client = client
+        self._bucket = bucket
+        self._part_bytes = part_bytes
+        self._token = secrets.token_hex(16)
+        self._buffer = bytearray()
+        self._upload_id: str | None = None
+        self._parts: list[CompletedPartTypeDef] = []
+
+    def _store(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            # A full part leaves only when more follows, so the last part is never empty.
+            if len(self._buffer) == self._part_bytes:
+                self._send_part()
+            taken = rest[: self._part_bytes - len(self._buffer)]
+            self._buffer += taken
+            rest = rest[len(taken) :]
+
+    def _publish(self, *, if_absent: bool) -> None:
+        try:
+            if self._upload_id is None:
+                self._put(if_absent=if_absent)
+            else:
+                self._send_part()
+                self._finish_parts(self._upload_id, if_absent=if_absent)
+        except (ObjectExistsError, S3ConflictError, S3UploadGoneError) as refusal:
+            # A request that was heard but whose answer got lost meets its own object when the
+            # client tries again; so ask whose object it is before giving up.
+            token = self._visible_token()
+            if token == self._token:
+                return
+            if token is not None and if_absent:
+                raise ObjectExistsError(key=self.key) from refusal
+            raise
+
+    def _discard(self) -> None:
+        self._buffer.clear()
+        if self._upload_id is not None:
+            with contextlib.suppress(ObjectStoreAwayError), s3_errors(self.key):
+                self._client.abort_multipart_upload(
+                    Bucket=self._bucket, Key=self.key, UploadId=self._upload_id
+                )
+
+    def _put(self, *, if_absent: bool) -> None:
+        request: PutObjectRequestTypeDef = {
+            "Bucket": self._bucket,
+            "Key": self.key,
+            "Body": bytes(self._buffer),
+            "Metadata": {_TOKEN: self._token},
+        }
+        if if_absent:
+            request["IfNoneMatch"] = "*"
+        with s3_errors(self.key):
+            self._client.put_object(**request)
+
+    def _send_part(self) -> None:
+        number = len(self._parts) + 1
+        if number > _PART_COUNT_MAX:
+            raise ObjectTooLargeError(key=self.key, part_bytes=self._part_bytes)
+        with s3_errors(self.key):
+            if self._upload_id is None:
+                begun = self._client.create_multipart_upload(
+                    Bucket=self._bucket, Key=self.key, Metadata={_TOKEN: self._token}
+                )
+                self._upload_id = begun["UploadId"]
+            part = self._client.upload_part(
+                Bucket=self._bucket,
+                Key=self.key,
+                UploadId=self._upload_id,
+                PartNumber=number,
+                Body=bytes(self._buffer),
+            )
+        self._parts.append({"PartNumber": number, "ETag": part["ETag"]})
+        self._buffer.clear()
+
+    def _finish_parts(self, upload_id: str, *, if_absent: bool) -> None:
+        request: CompleteMultipartUploadRequestTypeDef = {
+            "Bucket": self._bucket,
+            "Key": self.key,
+            "UploadId": upload_id,
+            "MultipartUpload": {"Parts": self._parts},
+        }
+        if if_absent:
+            request["IfNoneMatch"] = "*"
+        with s3_errors(self.key):
+            self._client.complete_multipart_upload(**request)
+
+    def _visible_token(self) -> str | None:
+        """Return whose object is visible: ours, a rival's (maybe empty), or None for no object."""
+        try:
+            with s3_errors(self.key):
+                head = self._client.head_object(Bucket=self._bucket, Key=self.key)
+        except ObjectMissingError:
+            return None
+        return head["Metadata"].get(_TOKEN, "")

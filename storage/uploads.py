@@ -1,0 +1,71 @@
+"""What uploads to every store share: counting, hashing and the end of their life."""
+
+import hashlib
+from abc import ABC, abstractmethod
+from typing import Self
+
+from storage.errors import UploadClosedError
+from storage.objects import StoredObject
+
+
+class CountedUpload(ABC):
+    """An `Upload` that counts and hashes; a store says how bytes are kept and published."""
+
+    def __init__(self, key: str) -> None:
+        """`key` is checked by the store."""
+        self.key = key
+        self._size_bytes = 0
+        self._sha256 = hashlib.sha256()
+        self._is_open = True
+
+    def write(self, data: bytes) -> None:
+        """See `Upload`."""
+        self._require_open()
+        try:
+            self._store(data)
+        except BaseException:
+            self.abort()  # part of `data` may be stored, so a second try would repeat it
+            raise
+        self._sha256.update(data)
+        self._size_bytes += len(data)
+
+    def complete(self, *, if_absent: bool = False) -> StoredObject:
+        """See `Upload`."""
+        self._require_open()
+        try:
+            self._publish(if_absent=if_absent)
+        except BaseException:
+            self.abort()
+            raise
+        self._is_open = False
+        return StoredObject(self.key, self._size_bytes, self._sha256.hexdigest())
+
+    def abort(self) -> None:
+        """See `Upload`."""
+        if self._is_open:
+            self._is_open = False
+            self._discard()
+
+    def __enter__(self) -> Self:
+        """See `Upload`."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """See `Upload`."""
+        self.abort()
+
+    @abstractmethod
+    def _store(self, data: bytes) -> None:
+        """Keep bytes out of sight."""
+
+    @abstractmethod
+    def _publish(self, *, if_absent: bool) -> None:
+        """Show the object, whole and durable; see `Upload.complete` for what it raises."""
+
+    @abstractmethod
+    def _discard(self) -> None:
+        """Remove what was stored; never raises for a store that is away (a sweep follows)."""
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise UploadClosedError(key=self.key)
