@@ -48,8 +48,8 @@ def cached_jars(cache_dir: Path) -> Path:
 
 def read_lock(text: str) -> dict[str, str]:
     """Map each coordinate `group:artifact:version` of a lock to the SHA-256 of its jar."""
-    lines = (line.split() for line in text.splitlines() if line and not line.startswith("#"))
-    return {coordinate: digest for coordinate, digest in lines}
+    lines = (line for line in text.splitlines() if line and not line.startswith("#"))
+    return dict(line.split(" ", 1) for line in lines)
 
 
 def _download(lock: Mapping[str, str], wanted: Path) -> None:

@@ -76,8 +76,7 @@ class Supervisor:
             if watched.process is not None and watched.process.has_ended():
                 self._mourn(watched, watched.process, now_s)
             elif watched.process is None and watched.child.restart and now_s >= watched.due_s:
-                watched.restarts += 1
-                self._begin(watched)
+                self._begin_again(watched, now_s)
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Keep the children running until `should_stop`; the caller then calls `stop`."""
@@ -113,7 +112,8 @@ class Supervisor:
         legal.
         """
         deadline_s = self._clock.monotonic_s() + within_s
-        order = sorted(reversed(self._watched.values()), key=lambda watched: -watched.child.stage)
+        order = list(self._watched.values())[::-1]
+        order.sort(key=lambda watched: -watched.child.stage)
         stages = [list(stage) for _, stage in groupby(order, key=lambda w: w.child.stage)]
         for later, stage in zip(reversed(range(len(stages))), stages, strict=True):
             self._stop_stage(stage, deadline_s - KILL_RESERVE_S * (later + 1))
@@ -138,14 +138,25 @@ class Supervisor:
         watched.process = self._spawn(watched.child, self._log_dir)
         watched.started_s = self._clock.monotonic_s()
 
+    def _begin_again(self, watched: _Watched, now_s: float) -> None:
+        watched.restarts += 1
+        try:
+            self._begin(watched)
+        except OSError as error:  # no memory or no process to be had: a death like any other
+            self._postpone(watched, now_s, f"cannot start: {error.strerror}")
+
     def _mourn(self, watched: _Watched, process: Process, now_s: float) -> None:
         code = process.bury()
         watched.process = None
-        healthy = now_s - watched.started_s >= HEALTHY_S
-        watched.deaths = 1 if healthy else watched.deaths + 1
+        if now_s - watched.started_s >= HEALTHY_S:
+            watched.deaths = 0
+        self._postpone(watched, now_s, f"exit code {code}")
+
+    def _postpone(self, watched: _Watched, now_s: float, reason: str) -> None:
+        watched.deaths += 1
         wait_s = backoff_s(watched.deaths)
         watched.due_s = now_s + wait_s
         log.warning(
             "child_died",
-            extra={"child": watched.child.name, "exit_code": code, "restart_in_s": wait_s},
+            extra={"child": watched.child.name, "reason": reason, "restart_in_s": wait_s},
         )

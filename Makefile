@@ -1,0 +1,65 @@
+# The verbs of the project; `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/setup-done
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help setup lock format check test drill bench demo up clean
+
+help: ## List the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Create .venv with exactly what requirements.lock names (nothing to do: at once)
+
+# pip and uv stay; every other package is verified against its hash. The project itself is built
+# with the setuptools of the lock, so nothing that the lock does not name is installed.
+$(STAMP): requirements.lock pyproject.toml
+	rm -f $(STAMP)
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11) and "Python 3.11 is needed")'
+	$(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	touch $(STAMP)
+
+lock: ## Resolve the dependencies of pyproject.toml anew into requirements.lock
+	test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv; }
+	$(BIN)/uv pip compile pyproject.toml --quiet --python-version 3.11 --extra stack --extra cpu \
+	  --extra test --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --custom-compile-command "make lock" -o requirements.lock
+
+format: setup ## Rewrite the code in the house format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+check: setup ## Format, lint, types, import contracts, unit and property tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy .
+	$(BIN)/lint-imports --no-cache
+	$(PYTEST) -q tests/unit tests/property
+
+test: check ## Everything: check, then integration and end to end on real services
+	$(PYTEST) -q --durations=15 tests/integration tests/e2e
+
+drill: setup ## Kill every role in the middle of a job, many times
+	$(PYTEST) -q tests/drill
+
+bench: setup ## Measure; prints a table and writes JSON
+	$(BIN)/python -m benchmarks
+
+demo: setup ## Run the main job on a real broker, a real database and a real model
+	$(BIN)/millrace demo
+
+up: setup ## Start the embedded stack and all roles in the foreground (ARGS="--port 8000")
+	$(BIN)/millrace up $(ARGS)
+
+clean: ## Remove caches and build output; keep .venv
+	rm -rf build out .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

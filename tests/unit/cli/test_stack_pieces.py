@@ -1,0 +1,82 @@
+"""Goal: the stack's small rules hold: lock, ports, socket place, broker settings."""
+
+import json
+import random
+import socket
+from pathlib import Path
+
+import pytest
+
+from cli.stack.data_folder import cache_dir, exclusive
+from cli.stack.errors import DataFolderInUseError
+from cli.stack.jars import LOCK_FILE, read_lock
+from cli.stack.kafka import server_properties
+from cli.stack.ports import HOST, kept_ports
+from cli.stack.postgres import _SOCKET_NAME, SOCKET_PATH_BYTES_MAX, socket_dir
+
+NAMES = ("broker", "controller")
+
+
+def test_the_lock_names_every_jar_once_with_its_sum() -> None:
+    lock = read_lock(LOCK_FILE.read_text())
+
+    assert "org.apache.kafka:kafka_2.13:4.3.1" in lock
+    assert all(len(digest) == 64 for digest in lock.values())
+    artifacts = [coordinate.split(":")[1] for coordinate in lock]
+    assert len(artifacts) == len(set(artifacts)), "two versions of one jar on one class path"
+
+
+def test_ports_are_kept_while_they_are_free(tmp_path: Path) -> None:
+    path = tmp_path / "ports.json"
+    first = kept_ports(path, NAMES, random.Random(1))
+
+    assert kept_ports(path, NAMES, random.Random(2)) == first
+    assert len(set(first.values())) == 2
+
+
+def test_ports_change_when_one_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "ports.json"
+    first = kept_ports(path, NAMES, random.Random(1))
+
+    with socket.create_server((HOST, first["broker"])):
+        second = kept_ports(path, NAMES, random.Random(1))
+
+    assert second["broker"] != first["broker"]
+    assert json.loads(path.read_text()) == second
+
+
+def test_the_socket_lies_in_the_data_folder_when_its_path_is_short() -> None:
+    assert socket_dir(Path("/data/postgres")) == Path("/data/postgres/socket")
+
+
+def test_the_socket_of_a_deep_data_folder_fits_and_is_its_own() -> None:
+    deep, other = Path("/" + "d" * 120), Path("/" + "e" * 120)
+
+    assert len(str(socket_dir(deep) / _SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX
+    assert socket_dir(deep) == socket_dir(deep)
+    assert socket_dir(deep) != socket_dir(other)
+
+
+def test_offsets_outlive_the_longest_window_and_a_week() -> None:
+    lines = server_properties(Path("/log"), 1, 2).splitlines()
+    properties = dict(line.split("=", 1) for line in lines)
+
+    assert int(properties["offsets.retention.minutes"]) > 37 * 24 * 60
+    assert int(properties["log.retention.hours"]) > 37 * 24
+    heartbeats = int(properties["broker.session.timeout.ms"]) / int(
+        properties["broker.heartbeat.interval.ms"]
+    )
+    assert heartbeats >= 3, "the broker would be fenced"
+
+
+def test_one_data_folder_serves_one_stack(tmp_path: Path) -> None:
+    with exclusive(tmp_path), pytest.raises(DataFolderInUseError), exclusive(tmp_path):
+        pass
+    with exclusive(tmp_path):
+        pass
+
+
+def test_the_cache_can_be_named() -> None:
+    assert cache_dir({"MILLRACE_CACHE": "/c"}) == Path("/c")
+    assert cache_dir({"XDG_CACHE_HOME": "/x"}) == Path("/x/millrace")
+    assert cache_dir({}) == Path.home() / ".cache" / "millrace"

@@ -1,0 +1,231 @@
+"""Goal: a dead child comes back, ever more slowly; a stop is ordered, bounded and complete."""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cli.stack.child import Child
+from cli.stack.errors import StackTimeoutError
+from cli.stack.supervisor import (
+    BACKOFF_S_MAX,
+    BACKOFF_S_MIN,
+    HEALTHY_S,
+    STOP_S_MAX,
+    Supervisor,
+    backoff_s,
+)
+
+
+class HandClock:
+    """Time that moves when somebody sleeps."""
+
+    now_s = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_s(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+class ScriptedProcess:
+    """A process that ends as its script says."""
+
+    def __init__(self, world: "World", child: Child, pid: int) -> None:
+        self.world, self.child, self.pid = world, child, pid
+        self.ends_s: float | None = None
+
+    def has_ended(self) -> bool:
+        return self.ends_s is not None and self.world.clock.now_s >= self.ends_s
+
+    def send(self, number: signal.Signals) -> None:
+        self.world.events.append((self.child.name, number.name))
+        takes_s = 0.0 if number is signal.SIGKILL else self.world.stops_in_s(self.child)
+        self.ends_s = self.world.clock.now_s + takes_s
+
+    def bury(self) -> int:
+        self.world.events.append((self.child.name, "buried"))
+        return 1
+
+
+class World:
+    """A supervisor on a clock held by hand, with every process it started."""
+
+    def __init__(self, stops_in_s: Callable[[Child], float] = lambda child: 0.0) -> None:
+        self.clock = HandClock()
+        self.events: list[tuple[str, str]] = []
+        self.stops_in_s = stops_in_s
+        self.processes: list[ScriptedProcess] = []
+        self.refusals = 0
+        self.supervisor = Supervisor(
+            Path("unused"), spawn=self.spawn, clock=self.clock, sleep=self.clock.sleep
+        )
+
+    def spawn(self, child: Child, log_dir: Path) -> ScriptedProcess:
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError(11, "Resource temporarily unavailable")
+        process = ScriptedProcess(self, child, 1000 + len(self.processes))
+        self.processes.append(process)
+        return process
+
+    def kill_newest(self) -> None:
+        self.processes[-1].ends_s = self.clock.now_s
+
+    def seconds_until_restart(self) -> float:
+        count, began_s = len(self.processes), self.clock.now_s
+        while len(self.processes) == count:
+            self.supervisor.step()
+            self.clock.sleep(0.01)
+            assert self.clock.now_s < began_s + 60
+        return self.clock.now_s - began_s
+
+
+def role(name: str, **options: object) -> Child:
+    return Child(name=name, argv=("true",), **options)  # type: ignore[arg-type]
+
+
+def test_backoff_doubles_from_its_least_to_its_most() -> None:
+    waits = [backoff_s(deaths) for deaths in range(1, 40)]
+
+    assert waits[:3] == [BACKOFF_S_MIN, 2 * BACKOFF_S_MIN, 4 * BACKOFF_S_MIN]
+    assert waits == sorted(waits)
+    assert waits[-1] == BACKOFF_S_MAX
+
+
+def test_a_dead_child_starts_again_more_slowly_each_time() -> None:
+    world = World()
+    world.supervisor.start([role("api")])
+
+    waits = []
+    for _ in range(4):
+        world.kill_newest()
+        waits.append(world.seconds_until_restart())
+
+    assert waits == pytest.approx([0.2, 0.4, 0.8, 1.6], abs=0.05)
+    assert world.supervisor.restarts() == {"api": 4}
+
+
+def test_a_child_that_was_healthy_starts_again_at_once() -> None:
+    world = World()
+    world.supervisor.start([role("api")])
+    for _ in range(5):
+        world.kill_newest()
+        world.seconds_until_restart()
+
+    world.clock.sleep(HEALTHY_S)
+    world.kill_newest()
+
+    assert world.seconds_until_restart() == pytest.approx(BACKOFF_S_MIN, abs=0.05)
+
+
+def test_a_child_that_cannot_be_started_counts_as_dead() -> None:
+    world = World()
+    world.supervisor.start([role("api")])
+    world.kill_newest()
+    world.refusals = 2
+
+    assert world.seconds_until_restart() == pytest.approx(0.2 + 0.4 + 0.8, abs=0.1)
+
+
+def test_the_first_start_reports_a_program_that_cannot_run() -> None:
+    world = World()
+    world.refusals = 1
+
+    with pytest.raises(OSError, match="temporarily"):
+        world.supervisor.start([role("api")])
+
+
+def test_a_child_without_restart_stays_dead() -> None:
+    world = World()
+    world.supervisor.start([role("once", restart=False)])
+    world.kill_newest()
+
+    world.supervisor.run(lambda: world.clock.now_s > 130)
+
+    assert len(world.processes) == 1
+    assert world.supervisor.pid("once") is None
+
+
+def test_stages_stop_from_the_highest_to_the_lowest() -> None:
+    world = World(stops_in_s=lambda child: 1.0)
+    world.supervisor.start(
+        [role("postgres", stage=0, stop_signal=signal.SIGINT), role("writer"), role("api", stage=2)]
+    )
+
+    world.supervisor.stop()
+
+    assert world.events == [
+        ("api", "SIGTERM"),
+        ("api", "buried"),
+        ("writer", "SIGTERM"),
+        ("writer", "buried"),
+        ("postgres", "SIGINT"),
+        ("postgres", "buried"),
+    ]
+
+
+def test_children_of_one_stage_stop_together() -> None:
+    world = World(stops_in_s=lambda child: 2.0)
+    world.supervisor.start([role(f"role-{n}") for n in range(9)])
+    began_s = world.clock.now_s
+
+    world.supervisor.stop()
+
+    assert world.clock.now_s - began_s == pytest.approx(2.0, abs=0.2)
+
+
+def test_a_child_that_ignores_its_signal_is_killed_after_its_limit() -> None:
+    world = World(stops_in_s=lambda child: 60.0 if child.name == "deaf" else 0.5)
+    world.supervisor.start([role("deaf", stop_timeout_s=3.0), role("good")])
+    began_s = world.clock.now_s
+
+    world.supervisor.stop()
+
+    assert world.events.count(("deaf", "SIGKILL")) == 1
+    assert ("good", "SIGKILL") not in world.events
+    assert world.clock.now_s - began_s == pytest.approx(3.0, abs=0.2)
+
+
+def test_the_whole_stop_has_one_budget() -> None:
+    world = World(stops_in_s=lambda child: 60.0)
+    world.supervisor.start([role(f"deaf-{n}", stage=n, stop_timeout_s=10.0) for n in range(5)])
+    began_s = world.clock.now_s
+
+    world.supervisor.stop()
+
+    assert world.clock.now_s - began_s <= STOP_S_MAX
+    assert sum(event == "SIGKILL" for _, event in world.events) == 5
+
+
+def test_a_stopped_supervisor_stops_again_and_starts_nothing() -> None:
+    world = World()
+    world.supervisor.start([role("api")])
+    world.supervisor.stop()
+    world.supervisor.stop()
+    world.clock.sleep(10)
+    world.supervisor.step()
+
+    assert len(world.processes) == 1
+
+
+def test_a_wait_ends_when_ready_and_restarts_what_dies_meanwhile() -> None:
+    world = World()
+    world.supervisor.start([role("kafka")])
+    world.kill_newest()
+
+    world.supervisor.wait_until(lambda: len(world.processes) == 2, timeout_s=5, what="Kafka")
+
+    assert world.supervisor.pid("kafka") == world.processes[-1].pid
+
+
+def test_a_wait_that_takes_too_long_names_what_it_waited_for() -> None:
+    world = World()
+
+    with pytest.raises(StackTimeoutError, match="Kafka is not ready after 5 s"):
+        world.supervisor.wait_until(lambda: False, timeout_s=5, what="Kafka")
