@@ -38,6 +38,7 @@ items: Final = Table(
     Column[str]("error_code", Text),
     Column[str]("error_message", Text),
     Column[bytes]("body", LargeBinary),
+    Column[str]("body_key", Text, comment="object that holds a body too large for a record"),
     PrimaryKeyConstraint("job_day", "job_id", "item_index"),
     postgresql_partition_by="RANGE (job_day)",
     comment="Exactly one row per item, written by the results writer alone",

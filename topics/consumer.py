@@ -86,7 +86,10 @@ class LogConsumer:
 
         Raises LogUnavailableError when the client cannot go on.
         """
-        return self._receive(self._consumer.consume(count_max, timeout_s))
+        # Asking for many at once would wait the whole time for them; a first record must not wait.
+        first = self._consumer.consume(1, timeout_s)
+        more = self._consumer.consume(count_max - 1, 0) if first and count_max > 1 else []
+        return received(first + more, self._prefix)
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> None:
         """Commit, for partitions that are still ours, the offset after the last finished record.
@@ -130,6 +133,16 @@ class LogConsumer:
             ends[topic, number] = high
         return ends
 
+    def lag(self) -> dict[Partition, int]:
+        """Return the records behind each owned partition's end, as far as the client knows."""
+        behind: dict[Partition, int] = {}
+        for place in self._consumer.position(self._ours(self._assigned)):
+            ends = self._consumer.get_watermark_offsets(place, cached=True)
+            if ends is not None and place.offset >= 0:
+                topic = place.topic.removeprefix(self._prefix)
+                behind[topic, place.partition] = max(0, ends[1] - place.offset)
+        return behind
+
     def close(self) -> None:
         """Leave the group."""
         self._consumer.close()
@@ -140,9 +153,6 @@ class LogConsumer:
             for topic, number in partitions
             if (topic, number) in self._assigned
         ]
-
-    def _receive(self, messages: list[Message]) -> list[Received]:
-        return received(messages, self._prefix)
 
     def _assign(self, _consumer: Consumer, places: list[TopicPartition]) -> None:
         partitions = self._named(places)

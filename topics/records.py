@@ -55,8 +55,10 @@ class Batch(Record, frozen=True):
     """What an engine runs together: one pool, model version and endpoint (`batches.*`)."""
 
     batch_id: UUID
-    batcher_id: str  # whose credit it spends
+    batcher_id: str  # who spends its credit
     parts: list[Chunk]
+    replica_id: str = ""  # whose credit is spent, and of which epoch
+    epoch: int = 0
 
 
 class ItemOutcome(Record, frozen=True):
@@ -74,6 +76,7 @@ class ItemOutcome(Record, frozen=True):
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     attempt: int = 1
+    body_key: str | None = None  # object that holds a body too large for a record; `body` is empty
 
 
 class Outcomes(Record, frozen=True):

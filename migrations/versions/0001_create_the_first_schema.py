@@ -40,6 +40,12 @@ def upgrade() -> None:
         sa.Column("error_code", sa.Text(), nullable=True),
         sa.Column("error_message", sa.Text(), nullable=True),
         sa.Column("body", sa.LargeBinary(), nullable=True),
+        sa.Column(
+            "body_key",
+            sa.Text(),
+            nullable=True,
+            comment="object that holds a body too large for a record",
+        ),
         sa.PrimaryKeyConstraint("job_day", "job_id", "item_index", name=op.f("pk_items")),
         comment="Exactly one row per item, written by the results writer alone",
         postgresql_partition_by="RANGE (job_day)",

@@ -1,0 +1,131 @@
+"""Goal: the clients of the log keep their word against a real broker."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from topics.admin import LogAdmin
+from topics.catalogue import CONTROL, RESULTS, Topic
+from topics.consumer import LogConsumer, Received
+from topics.errors import StaleMemberError
+from topics.offsets import Partition
+from topics.producer import LogProducer
+from topics.settings import KafkaSettings
+from topics.tail import TopicTail
+
+
+@pytest.fixture
+def settings(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
+    return KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+
+
+@pytest.fixture
+def producer(settings: KafkaSettings) -> Iterator[LogProducer]:
+    producer = LogProducer(settings, client_id="test", linger_ms=1)
+    yield producer
+    producer.close()
+
+
+def member(settings: KafkaSettings, topic: Topic, revoked: list[Partition]) -> LogConsumer:
+    return LogConsumer(
+        settings,
+        group="readers",
+        topics=[topic.name],
+        client_id="test",
+        on_assign=lambda _: None,
+        on_revoke=revoked.extend,
+    )
+
+
+def poll_until(consumer: LogConsumer, enough: Callable[[list[Received]], bool]) -> list[Received]:
+    records: list[Received] = []
+    deadline = time.monotonic() + 20
+    while not enough(records):
+        assert time.monotonic() < deadline
+        records += consumer.poll(100, 0.2)
+    return records
+
+
+def test_records_come_back_with_key_headers_and_place(
+    settings: KafkaSettings, producer: LogProducer
+) -> None:
+    assert LogAdmin(settings).create([RESULTS]) == [settings.topic_prefix + "results"]
+    for n in range(300):
+        producer.send(
+            "results", b"%d" % n, partition=n % 8, key=b"k", headers=[("kind", b"test")]
+        )
+    producer.flush(10)
+    consumer = member(settings, RESULTS, [])
+    records = poll_until(consumer, lambda found: len(found) >= 300)
+    assert sorted(int(r.value or b"") for r in records) == list(range(300))
+    assert {(r.topic, r.key, tuple(r.headers)) for r in records} == {
+        ("results", b"k", (("kind", b"test"),))
+    }
+    consumer.commit({("results", p): 20 for p in range(8)})
+    consumer.close()
+    lag = LogAdmin(settings).lag("readers", RESULTS)
+    assert sum(lag.values()) == 300 - 160
+
+
+def test_the_broker_differs_from_the_catalogue_in_named_ways(settings: KafkaSettings) -> None:
+    admin = LogAdmin(settings)
+    assert admin.drift([RESULTS]) == [f"{settings.topic_prefix}results: missing"]
+    admin.create([RESULTS, CONTROL])
+    assert admin.create([RESULTS]) == []
+    assert admin.drift([RESULTS, CONTROL]) == []
+    other = Topic(
+        name="results",
+        records=RESULTS.records,
+        key="job",
+        partition_count=9,
+        ordering="",
+        written_by=(),
+        read_by=(),
+        retention_days=1,
+    )
+    drift = admin.drift([other])
+    assert [line.split(": ")[1].split(" ")[0] for line in drift] == ["8", "retention.ms"]
+
+
+def test_a_tail_reads_to_the_end_and_then_follows(
+    settings: KafkaSettings, producer: LogProducer
+) -> None:
+    LogAdmin(settings).create([CONTROL])
+    tail = TopicTail(settings, CONTROL, client_id="tail")
+    assert tail.read_to_end(10) == []
+    for n in range(5):
+        producer.send("control", b"%d" % n, partition=0, key=b"k%d" % n)
+    producer.flush(10)
+    assert [r.value for r in tail.read_to_end(10)] == [b"0", b"1", b"2", b"3", b"4"]
+    producer.send("control", b"5", partition=0, key=b"k")
+    producer.flush(10)
+    deadline = time.monotonic() + 10
+    found: list[Received] = []
+    while not found and time.monotonic() < deadline:
+        found = tail.poll(0.5)
+    assert [r.value for r in found] == [b"5"]
+    tail.close()
+
+
+def test_partitions_move_when_a_member_joins_and_only_owners_commit(
+    settings: KafkaSettings, producer: LogProducer
+) -> None:
+    LogAdmin(settings).create([RESULTS])
+    revoked: list[Partition] = []
+    first = member(settings, RESULTS, revoked)
+    poll_until(first, lambda _: len(first.assigned) == 8)
+    second = member(settings, RESULTS, [])
+    deadline = time.monotonic() + 20
+    while len(second.assigned) < 4:
+        assert time.monotonic() < deadline
+        first.poll(10, 0.05)
+        second.poll(10, 0.05)
+    assert len(revoked) == 4
+    assert first.assigned.isdisjoint(second.assigned)
+    stale = min(revoked)
+    first.commit({stale: 5})  # not ours any more: left out, not an error
+    second.commit(dict.fromkeys(second.assigned, 0))
+    first.close()
+    second.close()
+    assert StaleMemberError().disposition.value == "retry"

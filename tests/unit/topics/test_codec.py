@@ -1,0 +1,80 @@
+"""Goal: what is written can be read back, and what cannot be read says so without quoting it."""
+
+from uuid import UUID
+
+import pytest
+
+from core.errors import RecordUnreadableError, SchemaTooNewError
+from core.outcomes import Outcome
+from topics.codec import decode, encode, kind_headers
+from topics.headers import chunk_headers, item_range
+from topics.partitioner import request_partition, shuffle_shard
+from topics.records import Chunk, Item, ItemOutcome, JobRef, Outcomes
+
+JOB = JobRef(
+    job_id=UUID(int=7),
+    day=20000,
+    tenant_id=UUID(int=9),
+    model="m",
+    model_version="1",
+    pool="p",
+    endpoint="/v1/embeddings",
+    input_key="files/a",
+    deadline_s=1.5,
+)
+CHUNK = Chunk(job=JOB, items=[Item(3, "a", b'{"x":1}', 5), Item(4, "b", b"", 9, 2, 100, 50)])
+
+
+def test_a_chunk_survives_the_log() -> None:
+    assert decode(Chunk, encode(CHUNK), chunk_headers(CHUNK, "bulk")) == CHUNK
+
+
+def test_outcomes_survive_the_log() -> None:
+    outcomes = Outcomes(JOB, [ItemOutcome(1, None, Outcome.FAILED, 500, b"{}")])
+    assert decode(Outcomes, encode(outcomes), kind_headers(Outcomes)) == outcomes
+
+
+def test_headers_alone_name_the_items() -> None:
+    found = item_range(chunk_headers(CHUNK, "bulk"))
+    assert (found.job_id, found.day, found.first_index, found.last_index) == (
+        JOB.job_id,
+        JOB.day,
+        3,
+        4,
+    )
+
+
+def test_a_newer_schema_stops_the_reader() -> None:
+    with pytest.raises(SchemaTooNewError):
+        decode(Chunk, encode(CHUNK), [("kind", b"chunk"), ("schema", b"2")])
+
+
+def test_an_unknown_kind_stops_the_reader() -> None:
+    with pytest.raises(SchemaTooNewError):
+        decode(Chunk, encode(CHUNK), [("kind", b"novelty"), ("schema", b"1")])
+
+
+@pytest.mark.parametrize("value", [None, b"", b"\xc1", b"secret prompt", encode(CHUNK)[:-3]])
+def test_an_unreadable_value_is_refused_and_never_quoted(value: bytes | None) -> None:
+    with pytest.raises(RecordUnreadableError) as refused:
+        decode(Chunk, value, kind_headers(Chunk))
+    assert "secret" not in repr(refused.value)
+    assert refused.value.__cause__ is None
+
+
+def test_a_record_without_headers_is_refused() -> None:
+    with pytest.raises(RecordUnreadableError):
+        decode(Chunk, encode(CHUNK), None)
+
+
+def test_a_tenant_stays_inside_its_shard() -> None:
+    shard = shuffle_shard("m", UUID(int=1), 16)
+    used = {request_partition("m", UUID(int=1), n, 16) for n in range(50)}
+    assert used == set(shard)
+    assert len(shard) == 2
+
+
+def test_tenants_hardly_ever_share_a_whole_shard() -> None:
+    shards = [frozenset(shuffle_shard("m", UUID(int=n), 16)) for n in range(1000)]
+    same = sum(shards[n] == shards[n + 1] for n in range(999)) / 999
+    assert same < 2 / 120  # 120 pairs of 16: one in 120 by chance

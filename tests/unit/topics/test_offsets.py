@@ -1,0 +1,42 @@
+"""Goal: a committed offset never passes a record whose effect is not durable."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topics.offsets import OffsetTracker
+
+P = ("batches.p.bulk", 0)
+
+
+def test_only_the_finished_prefix_is_committable() -> None:
+    tracker = OffsetTracker()
+    for offset in (3, 4, 7):  # compaction left a gap
+        tracker.started(P, offset)
+    tracker.finished(P, 4)
+    assert tracker.committable() == {}
+    tracker.finished(P, 3)
+    assert tracker.committable() == {P: 5}
+    assert tracker.committable() == {}
+    tracker.finished(P, 7)
+    assert tracker.committable() == {P: 8}
+
+
+def test_a_dropped_partition_is_never_committed() -> None:
+    tracker = OffsetTracker()
+    tracker.started(P, 1)
+    tracker.drop([P])
+    tracker.finished(P, 1)
+    assert tracker.committable() == {}
+
+
+@given(st.permutations(range(12)), st.integers(0, 12))
+def test_any_order_commits_exactly_the_prefix(order: list[int], finished_count: int) -> None:
+    tracker = OffsetTracker()
+    for offset in range(12):
+        tracker.started(P, offset)
+    for offset in order[:finished_count]:
+        tracker.finished(P, offset)
+    finished = set(order[:finished_count])
+    prefix = next(n for n in range(13) if n not in finished)
+    assert tracker.committable() == ({P: prefix} if prefix else {})
+    assert tracker.in_flight(P) == 12 - prefix
