@@ -1,0 +1,247 @@
+"""Goal: the embedded services start, come back on their data, and never outlive their parent."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import sqlalchemy as sa
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from cli.stack.child import Child, spawn
+from cli.stack.data_folder import cache_dir
+from cli.stack.kafka import EmbeddedKafka
+from cli.stack.postgres import EmbeddedPostgres
+from cli.stack.supervisor import Supervisor
+
+READY_S_MAX = 40.0
+
+STACK_PROGRAM = """
+import sys
+from pathlib import Path
+from cli.stack.child import Child
+from cli.stack.kafka import EmbeddedKafka
+from cli.stack.postgres import EmbeddedPostgres
+from cli.stack.supervisor import Supervisor
+
+folder, cache = map(Path, sys.argv[1:])
+broker, server = EmbeddedKafka(folder, cache), EmbeddedPostgres(folder)
+broker.prepare()
+server.prepare()
+supervisor = Supervisor(folder / "logs")
+role = Child(name="role", argv=(sys.executable, "-c", "import time; time.sleep(600)"), stage=2)
+supervisor.start([server.child(), broker.child(), role])
+supervisor.wait_until(server.is_ready, timeout_s=40, what="Postgres")
+supervisor.wait_until(broker.is_ready, timeout_s=40, what="Kafka")
+print("ready", flush=True)
+supervisor.run(lambda: False)
+"""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A broker and a cluster on one data folder."""
+
+    folder: Path
+    broker: EmbeddedKafka
+    server: EmbeddedPostgres
+    supervisor: Supervisor
+
+
+@contextmanager
+def running_stack(folder: Path) -> Iterator[Stack]:
+    broker, server = EmbeddedKafka(folder, cache_dir(os.environ)), EmbeddedPostgres(folder)
+    broker.prepare()
+    server.prepare()
+    supervisor = Supervisor(folder / "logs")
+    try:
+        supervisor.start([server.child(), broker.child()])
+        supervisor.wait_until(server.is_ready, timeout_s=READY_S_MAX, what="Postgres")
+        supervisor.wait_until(broker.is_ready, timeout_s=READY_S_MAX, what="Kafka")
+        yield Stack(folder, broker, server, supervisor)
+    finally:
+        supervisor.stop()
+
+
+def write_marks(stack: Stack, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": stack.broker.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(timeout=15)
+    producer = Producer({"bootstrap.servers": stack.broker.bootstrap_servers, "acks": "all"})
+    producer.produce(topic, b"kept")
+    assert producer.flush(15) == 0
+    sql(stack, "CREATE TABLE marks AS SELECT 'kept' AS mark")
+
+
+def sql(stack: Stack, statement: str) -> None:
+    engine = sa.create_engine(stack.server.url, poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        connection.execute(sa.text(statement))
+
+
+def assert_marks(stack: Stack, topic: str) -> None:
+    options = {"bootstrap.servers": stack.broker.bootstrap_servers, "group.id": uuid.uuid4().hex}
+    consumer = Consumer(options)
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    record = consumer.poll(15)
+    consumer.close()
+    assert record is not None
+    assert record.error() is None
+    assert record.value() == b"kept"
+    engine = sa.create_engine(stack.server.url, poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        assert connection.execute(sa.text("SELECT mark FROM marks")).scalar_one() == "kept"
+
+
+def poll_until(true: Callable[[], bool], *, timeout_s: float, step: Callable[[], None]) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline_s, "too late"
+        step()
+        time.sleep(0.02)
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Living processes that name `folder` in their command line or work in it."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "cwd", "status"]):
+        places = [*(process.info["cmdline"] or []), process.info["cwd"] or ""]
+        alive = process.info["status"] != psutil.STATUS_ZOMBIE
+        if alive and any(str(folder) in place for place in places):
+            found.append(process)
+    return found
+
+
+def test_data_survives_a_restart_on_other_ports(tmp_path: Path) -> None:
+    with running_stack(tmp_path) as stack:
+        write_marks(stack, "marks")
+        first = stack.broker.bootstrap_servers
+    (tmp_path / "kafka" / "ports.json").unlink()  # as when another program took one of them
+
+    with running_stack(tmp_path) as stack:
+        assert stack.broker.bootstrap_servers != first
+        assert_marks(stack, "marks")
+
+    assert processes_of(tmp_path) == []
+
+
+def test_killed_services_come_back_with_their_data(tmp_path: Path) -> None:
+    with running_stack(tmp_path) as stack:
+        write_marks(stack, "marks")
+        for name, is_ready in (
+            ("kafka", stack.broker.is_ready),
+            ("postgres", stack.server.is_ready),
+        ):
+            killed = stack.supervisor.pid(name)
+            assert killed is not None
+            os.kill(killed, signal.SIGKILL)
+            poll_until(
+                lambda name=name, killed=killed: stack.supervisor.pid(name) not in {None, killed},  # type: ignore[misc]
+                timeout_s=15,
+                step=stack.supervisor.step,
+            )
+            poll_until(is_ready, timeout_s=READY_S_MAX, step=stack.supervisor.step)
+        assert_marks(stack, "marks")
+        assert all(count >= 1 for count in stack.supervisor.restarts().values())
+
+
+def test_two_stacks_run_side_by_side(tmp_path: Path) -> None:
+    with running_stack(tmp_path / "a") as one, running_stack(tmp_path / "b") as other:
+        assert one.broker.bootstrap_servers != other.broker.bootstrap_servers
+        assert one.server.url != other.server.url
+        sql(one, "CREATE TABLE only_here (x int)")
+        sql(other, "CREATE TABLE only_here (x int)")
+
+
+def test_a_stale_lock_with_a_foreign_pid_does_not_hinder_a_start(tmp_path: Path) -> None:
+    server = EmbeddedPostgres(tmp_path)
+    server.prepare()
+    stale = f"{os.getpid()}\n{tmp_path}\n1700000000\n5432\n{tmp_path}\n\n"
+    (tmp_path / "postgres" / "cluster" / "postmaster.pid").write_text(stale)
+    supervisor = Supervisor(tmp_path / "logs")
+    supervisor.start([server.child()])
+    try:
+        supervisor.wait_until(server.is_ready, timeout_s=READY_S_MAX, what="Postgres")
+        assert supervisor.restarts() == {"postgres": 0}
+    finally:
+        supervisor.stop()
+
+
+def test_a_data_folder_deeper_than_a_socket_path(tmp_path: Path) -> None:
+    server = EmbeddedPostgres(tmp_path / ("d" * 100))
+    server.prepare()
+    supervisor = Supervisor(tmp_path / "logs")
+    supervisor.start([server.child()])
+    try:
+        supervisor.wait_until(server.is_ready, timeout_s=READY_S_MAX, what="Postgres")
+    finally:
+        supervisor.stop()
+
+
+def test_nothing_outlives_a_killed_supervisor(tmp_path: Path) -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-c", STACK_PROGRAM, str(tmp_path), str(cache_dir(os.environ))],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    try:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"ready\n"
+        children = psutil.Process(program.pid).children(recursive=True)
+        assert len(children) > 3
+    finally:
+        program.kill()
+        program.communicate()
+
+    def all_gone() -> bool:
+        return not any(
+            child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children
+        )
+
+    poll_until(all_gone, timeout_s=5, step=lambda: None)
+    poll_until(lambda: processes_of(tmp_path) == [], timeout_s=5, step=lambda: None)
+
+
+@pytest.mark.parametrize("ending", ["stop", "death"])
+def test_a_childs_own_children_end_with_it(tmp_path: Path, ending: str) -> None:
+    program = "import subprocess, time; subprocess.Popen(['sleep', '600']); time.sleep(600)"
+    child = Child(name="parent", argv=(sys.executable, "-c", program), restart=False)
+    supervisor = Supervisor(tmp_path)
+    supervisor.start([child])
+    pid = supervisor.pid("parent")
+    assert pid is not None
+    poll_until(lambda: len(psutil.Process(pid).children()) == 1, timeout_s=5, step=supervisor.step)
+    (grandchild,) = psutil.Process(pid).children()
+
+    if ending == "death":
+        os.kill(pid, signal.SIGKILL)
+        poll_until(lambda: supervisor.pid("parent") is None, timeout_s=5, step=supervisor.step)
+        supervisor.step()
+    supervisor.stop()
+
+    poll_until(
+        lambda: not grandchild.is_running() or grandchild.status() == psutil.STATUS_ZOMBIE,
+        timeout_s=5,
+        step=lambda: None,
+    )
+
+
+def test_a_child_writes_to_its_log_which_is_moved_aside_when_large(tmp_path: Path) -> None:
+    log = tmp_path / "talker.log"
+    with log.open("wb") as file:
+        file.truncate(11 * 1024 * 1024)
+
+    process = spawn(Child(name="talker", argv=("echo", "hello")), tmp_path)
+    poll_until(process.has_ended, timeout_s=5, step=lambda: None)
+
+    assert process.bury() == 0
+    assert log.read_bytes() == b"hello\n"
+    assert (tmp_path / "talker.log.1").stat().st_size == 11 * 1024 * 1024
