@@ -1,14 +1,16 @@
 """Engines on Postgres, and the driver's cursor for hot statements. No statement lives here."""
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import psycopg
 import sqlalchemy
 import sqlalchemy.exc
-from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 
 from storage.settings import DatabaseSettings
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 Cursor: TypeAlias = psycopg.Cursor[tuple[Any, ...]]
 """The driver's cursor; named here so that no other room imports the driver."""
@@ -43,10 +45,11 @@ def create_engine(settings: DatabaseSettings, *, application_name: str) -> sqlal
     )
 
 
-def create_async_engine(
-    settings: DatabaseSettings, *, application_name: str
-) -> sqlalchemy_asyncio.AsyncEngine:
+def create_async_engine(settings: DatabaseSettings, *, application_name: str) -> "AsyncEngine":
     """Build the engine for code on an event loop; see `create_engine`."""
+    # SQLAlchemy imports greenlet here, which the other roles do without.
+    from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
+
     return sqlalchemy_asyncio.create_async_engine(
         settings.sqlalchemy_url(),
         connect_args=connect_options(settings, application_name=application_name),
