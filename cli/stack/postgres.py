@@ -128,10 +128,11 @@ class EmbeddedPostgres:
         for folder in (self._home, self._socket_dir):
             shutil.chown(folder, "nobody", "nogroup")
         nobody = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
-        if not _succeeds(*nobody, "test", "-w", str(self._home)):
+        program = str(binaries() / "postgres")
+        if not _succeeds(*nobody, "test", "-w", str(self._home), "-a", "-x", program):
             raise DataFolderUnreachableError(
-                f"Postgres refuses to run as root, and the user nobody cannot reach {self._home}: "
-                "run as another user, or choose a data folder that everybody may enter."
+                "Postgres refuses to run as root, and the user nobody cannot reach "
+                f"{self._home} or {program}: run as another user, or use folders open to all."
             )
         # A change of user forgets the parent-death signal; setpriv sets it again.
         return (*nobody, "--pdeathsig", "INT")
