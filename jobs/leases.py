@@ -1,0 +1,124 @@
+"""Leases on jobs: at most one holder a role, fenced by an epoch that grows with each new holder.
+
+A lease spares double work; it does not make writes safe. What does is `require`, called first in
+every transaction of a holder: it locks the lease row, so no other holder can begin before the end
+of that transaction. Time is the database's alone.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+
+from core.errors import LeaseLostError
+from jobs.tables import job_leases, jobs
+
+_NOW = sa.func.clock_timestamp()  # not now(): a transaction may have waited for its locks
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right of one holder to work on a job in one role."""
+
+    job_id: UUID
+    role: str
+    holder: str
+    epoch: int
+
+
+def claim(
+    connection: sa.Connection,
+    *,
+    role: str,
+    holder: str,
+    ttl_s: float,
+    limit: int,
+    where: sa.ColumnElement[bool],
+) -> list[Lease]:
+    """Take up to `limit` jobs that satisfy `where` and that nobody holds, oldest first.
+
+    `where` speaks of columns of `jobs`. Commit soon: the claimed jobs are locked until then, and
+    others skip them.
+    """
+    job_ids = [row.id for row in connection.execute(claimable(role, limit, where))]
+    if not job_ids:
+        return []
+    taken = insert(job_leases).from_select(
+        ["job_id", "role", "holder", "epoch", "expires_at"],
+        sa.select(
+            jobs.c.id, sa.literal(role), sa.literal(holder), sa.literal(1), _until(ttl_s)
+        ).where(jobs.c.id.in_(job_ids)),
+    )
+    # The condition is judged on the newest row, so a rival that was faster keeps its lease.
+    statement = taken.on_conflict_do_update(
+        index_elements=[job_leases.c.job_id, job_leases.c.role],
+        set_={
+            "holder": taken.excluded.holder,
+            "epoch": job_leases.c.epoch + 1,
+            "expires_at": taken.excluded.expires_at,
+        },
+        where=job_leases.c.expires_at <= _NOW,
+    ).returning(job_leases.c.job_id, job_leases.c.epoch)
+    epochs = {row.job_id: row.epoch for row in connection.execute(statement)}
+    return [Lease(job_id, role, holder, epochs[job_id]) for job_id in job_ids if job_id in epochs]
+
+
+def claimable(role: str, limit: int, where: sa.ColumnElement[bool]) -> sa.Select[tuple[UUID]]:
+    """Return the query that locks the oldest jobs without a holder in `role`."""
+    held = sa.and_(job_leases.c.job_id == jobs.c.id, job_leases.c.role == role)
+    return (
+        sa.select(jobs.c.id)
+        .select_from(jobs.outerjoin(job_leases, held))
+        .where(where, sa.or_(job_leases.c.job_id.is_(None), job_leases.c.expires_at <= _NOW))
+        .order_by(jobs.c.created_at)
+        .limit(limit)
+        .with_for_update(of=jobs, key_share=True, skip_locked=True)
+    )
+
+
+def extend(connection: sa.Connection, leases: Iterable[Lease], ttl_s: float) -> set[UUID]:
+    """Keep `leases` for `ttl_s` seconds more; return the jobs that are still held.
+
+    A lease that ran out is lost even when nobody took it: claim it again.
+    """
+    held: set[UUID] = set()
+    # One order for everyone, so that two processes cannot wait for each other.
+    for lease in sorted(leases, key=lambda lease: lease.job_id):
+        kept = connection.execute(
+            sa.update(job_leases)
+            .where(_is(lease), job_leases.c.expires_at > _NOW)
+            .values(expires_at=_until(ttl_s))
+        )
+        if kept.rowcount:
+            held.add(lease.job_id)
+    return held
+
+
+def release(connection: sa.Connection, lease: Lease) -> None:
+    """Let others claim the job at once; harmless when the lease is lost already."""
+    connection.execute(sa.update(job_leases).where(_is(lease)).values(expires_at=_NOW))
+
+
+def require(connection: sa.Connection, lease: Lease) -> None:
+    """Lock the lease until the transaction ends. Raises LeaseLostError.
+
+    A lease that ran out and that nobody took is still good: no rival can have written.
+    """
+    held = connection.execute(sa.select(job_leases.c.epoch).where(_is(lease)).with_for_update())
+    if held.one_or_none() is None:
+        raise LeaseLostError(job_id=lease.job_id, role=lease.role, epoch=lease.epoch)
+
+
+def _is(lease: Lease) -> sa.ColumnElement[bool]:
+    return sa.and_(
+        job_leases.c.job_id == lease.job_id,
+        job_leases.c.role == lease.role,
+        job_leases.c.holder == lease.holder,
+        job_leases.c.epoch == lease.epoch,
+    )
+
+
+def _until(ttl_s: float) -> sa.ColumnElement[object]:
+    return _NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, ttl_s)

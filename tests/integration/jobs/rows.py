@@ -1,0 +1,78 @@
+"""Rows that tests of jobs begin with: what the API would have written."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.ids import new_uuid
+from jobs.tables import files, job_counters, job_cursors, jobs
+from registry.tables import model_versions
+from tenancy.tables import tenants
+
+
+def add_tenant(connection: sa.Connection) -> UUID:
+    tenant_id = new_uuid()
+    connection.execute(tenants.insert().values(id=tenant_id, name=tenant_id.hex))
+    return tenant_id
+
+
+def add_model(
+    connection: sa.Connection,
+    name: str = "small",
+    *,
+    version: str = "1",
+    endpoints: tuple[str, ...] = ("/v1/embeddings",),
+) -> None:
+    connection.execute(
+        model_versions.insert().values(
+            name=name,
+            version=version,
+            pool=f"pool-{name}",
+            engine="simulated",
+            endpoints=list(endpoints),
+        )
+    )
+
+
+def add_job(connection: sa.Connection, tenant_id: UUID, **columns: Any) -> UUID:
+    """Add a job with its file, cursor and counters; `columns` are of `jobs`."""
+    job_id, file_id = new_uuid(), new_uuid()
+    key = str(columns.pop("input_key", f"files/{file_id.hex}"))
+    cursor: dict[str, int] = columns.pop("cursor", {})
+    counters: dict[str, int] = columns.pop("counters", {})
+    connection.execute(
+        files.insert().values(
+            id=file_id,
+            tenant_id=tenant_id,
+            purpose="batch",
+            filename="in.jsonl",
+            object_key=f"{key}.{file_id.hex}",
+            size_bytes=0,
+            sha256="",
+        )
+    )
+    given = {
+        "id": job_id,
+        "tenant_id": tenant_id,
+        "endpoint": "/v1/embeddings",
+        "input_file_id": file_id,
+        "input_key": key,
+        "input_bytes": 0,
+        "completion_window": "24h",
+        "expires_at": sa.text("now() + interval '1 day'"),
+    }
+    connection.execute(jobs.insert().values(**(given | columns)))
+    connection.execute(job_cursors.insert().values(job_id=job_id, **cursor))
+    connection.execute(job_counters.insert().values(job_id=job_id, **counters))
+    return job_id
+
+
+def job_row(connection: sa.Connection, job_id: UUID) -> sa.Row[Any]:
+    return connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).one()
+
+
+def database_now(connection: sa.Connection) -> datetime:
+    now: datetime = connection.scalar(sa.text("SELECT clock_timestamp()"))
+    return now

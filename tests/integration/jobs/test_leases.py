@@ -1,0 +1,133 @@
+"""Goal: one holder a job and role, and no write of a holder that lost its lease."""
+
+import threading
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+from pydantic import SecretStr
+
+from core.errors import LeaseLostError
+from jobs import leases
+from jobs.leases import Lease
+from jobs.tables import job_leases, jobs
+from storage.postgres import create_engine
+from storage.settings import DatabaseSettings
+from tests.integration.jobs.rows import add_job, add_tenant
+
+EVERY = jobs.c.state == "validating"
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[sa.Engine]:
+    engine = create_engine(DatabaseSettings(url=SecretStr(database_url)), application_name="test")
+    yield engine
+    engine.dispose()
+
+
+def claim(
+    engine: sa.Engine, holder: str, *, role: str = "intake", ttl_s: float = 60, limit: int = 10
+) -> list[Lease]:
+    with engine.begin() as connection:
+        return leases.claim(
+            connection, role=role, holder=holder, ttl_s=ttl_s, limit=limit, where=EVERY
+        )
+
+
+def some_jobs(engine: sa.Engine, count: int) -> list[UUID]:
+    with engine.begin() as connection:
+        tenant_id = add_tenant(connection)
+        return [
+            add_job(connection, tenant_id, created_at=sa.text(f"now() + interval '{n} s'"))
+            for n in range(count)
+        ]
+
+
+def test_the_oldest_jobs_are_claimed_once_a_role(engine: sa.Engine) -> None:
+    job_ids = some_jobs(engine, 3)
+    assert claim(engine, "a", limit=2) == [
+        Lease(job_id, "intake", "a", 1) for job_id in job_ids[:2]
+    ]
+    assert [lease.job_id for lease in claim(engine, "b")] == job_ids[2:]
+    assert claim(engine, "b") == []
+    assert len(claim(engine, "b", role="finaliser")) == 3
+
+
+def test_an_abandoned_lease_goes_to_the_next_holder_with_a_higher_epoch(engine: sa.Engine) -> None:
+    some_jobs(engine, 1)
+    (old,) = claim(engine, "a", ttl_s=-1)
+    (new,) = claim(engine, "b")
+    assert (new.holder, new.epoch) == ("b", 2)
+    with engine.begin() as connection:
+        assert leases.extend(connection, [old], 60) == set()
+        assert leases.extend(connection, [new], 60) == {new.job_id}
+        leases.release(connection, old)  # not its own any more
+        leases.require(connection, new)
+        with pytest.raises(LeaseLostError):
+            leases.require(connection, old)
+    assert claim(engine, "c") == []
+
+
+def test_a_released_job_can_be_claimed_at_once(engine: sa.Engine) -> None:
+    some_jobs(engine, 1)
+    (lease,) = claim(engine, "a")
+    with engine.begin() as connection:
+        leases.release(connection, lease)
+    with engine.begin() as connection:
+        assert leases.extend(connection, [lease], 60) == set()
+    assert claim(engine, "b")[0].epoch == 2
+
+
+def test_rivals_share_the_jobs_and_never_one_job(engine: sa.Engine) -> None:
+    job_ids = some_jobs(engine, 40)
+    taken: list[Lease] = []
+
+    def rival(holder: str) -> None:
+        idle = 0
+        while idle < 3:
+            got = claim(engine, holder, limit=3)
+            taken.extend(got)
+            idle = 0 if got else idle + 1
+
+    rivals = [threading.Thread(target=rival, args=(str(n),)) for n in range(6)]
+    for thread in rivals:
+        thread.start()
+    for thread in rivals:
+        thread.join()
+    assert sorted(lease.job_id for lease in taken) == sorted(job_ids)
+    assert {lease.epoch for lease in taken} == {1}
+
+
+def test_a_faster_rival_keeps_what_it_took(engine: sa.Engine) -> None:
+    """The slower one chose the job before the faster one committed."""
+    some_jobs(engine, 1)
+    with engine.begin() as slow:
+        slow.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+        slow.execute(sa.select(jobs.c.id))  # takes the snapshot: no lease is seen from here
+        (fast,) = claim(engine, "fast")
+        with pytest.raises(sa.exc.OperationalError):  # serialisation failure: nothing is taken
+            leases.claim(slow, role="intake", holder="slow", ttl_s=60, limit=1, where=EVERY)
+    with engine.begin() as connection:
+        leases.require(connection, fast)
+
+
+def test_required_leases_hold_off_the_next_holder(engine: sa.Engine) -> None:
+    some_jobs(engine, 1)
+    (lease,) = claim(engine, "a", ttl_s=-1)
+    with engine.begin() as connection:
+        leases.require(connection, lease)
+        with engine.begin() as rival, pytest.raises(sa.exc.OperationalError):
+            rival.execute(sa.text("SET LOCAL lock_timeout = '100ms'"))
+            leases.claim(rival, role="intake", holder="b", ttl_s=60, limit=1, where=EVERY)
+        connection.execute(sa.update(job_leases).values(holder="a"))  # still ours
+
+
+def test_claiming_reads_the_index_of_unfinished_jobs(engine: sa.Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
+        query = leases.claimable("intake", 10, EVERY).compile(
+            engine, compile_kwargs={"literal_binds": True}
+        )
+        plan = "\n".join(connection.scalars(sa.text(f"EXPLAIN {query}")))
+    assert "ix_jobs_unfinished" in plan
