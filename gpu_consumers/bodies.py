@@ -1,0 +1,38 @@
+"""Bodies that do not fit a record: read from the input file on the way in, stored on the way out."""
+
+from uuid import UUID
+
+import msgspec
+
+from core.ids import new_uuid
+from storage.objects import ObjectStore
+from topics.records import Item, JobRef
+
+ANSWER_BYTES_MAX = 512 * 1024
+"""A larger answer goes to the object store; its record carries the key."""
+
+
+class _Line(msgspec.Struct):
+    body: msgspec.Raw
+
+
+_LINE = msgspec.json.Decoder(_Line)
+
+
+def load_body(objects: ObjectStore, job: JobRef, item: Item) -> bytes:
+    """Return the body of an item that travels by (file, offset, length).
+
+    The line was validated by intake. Raises ObjectMissingError.
+    """
+    blocks = objects.read(job.input_key, offset=item.offset, length=item.length)
+    line = b"".join(blocks)
+    return bytes(_LINE.decode(line).body)
+
+
+def store_body(objects: ObjectStore, job_id: UUID, body: bytes) -> str:
+    """Store an answer under a name of this execution alone and return its key."""
+    key = f"answers/{job_id.hex}/{new_uuid().hex}"
+    with objects.begin(key) as upload:
+        upload.write(body)
+        upload.complete()
+    return key

@@ -1,0 +1,185 @@
+"""Publishes what this replica can take, and listens to what batchers hold for its pool."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from core.clock import Clock
+from core.errors import RecordUnreadableError
+from gpu_consumers.grants import Grants, open_limit, smoothed_rate
+from topics.catalogue import CAPACITY
+from topics.codec import decode, encode, kind_headers
+from topics.consumer import Received
+from topics.offsets import Partition
+from topics.producer import LogProducer
+from topics.records import Batch, Capacity, Demand
+from topics.tail import TopicTail
+
+_LOG = logging.getLogger(__name__)
+
+REPEAT_S = 0.2
+"""The state is absolute and repeated, so a lost record idles a GPU for no longer."""
+
+_TAIL_POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaIdentity:
+    """Who publishes."""
+
+    replica_id: str
+    pool: str
+    job_class: str
+    batch_items: int
+
+
+class CapacityPublisher:
+    """Counts items in and out and publishes grants when they move and every 200 ms.
+
+    All methods run on the event loop. `concurrency` is asked each time: an engine may adapt it.
+    """
+
+    def __init__(
+        self,
+        identity: ReplicaIdentity,
+        producer: LogProducer,
+        concurrency: Callable[[], int],
+        clock: Clock,
+    ) -> None:
+        """Publish nothing until `run`."""
+        self._identity, self._producer = identity, producer
+        self._concurrency, self._clock = concurrency, clock
+        self._grants = Grants()
+        self._epoch = int(clock.wall_s() * 1000) << 12  # room for epochs of this process
+        self._partitions: list[int] = []
+        self._in_flight = 0
+        self._finished_in_window = 0
+        self._unpublished = 0
+        self._rate = 0.0
+        self._limit_override: int | None = None
+        self._wake = asyncio.Event()
+
+    @property
+    def in_flight(self) -> int:
+        """Items that arrived and have not ended."""
+        return self._in_flight
+
+    @property
+    def items_per_s(self) -> float:
+        """The measured rate of this replica; 0 while unknown."""
+        return self._rate
+
+    def assigned(self, partitions: list[Partition]) -> None:
+        """Partitions moved: a new epoch begins."""
+        self._partitions = sorted(number for _, number in partitions)
+        self._epoch += 1
+        self._grants.next_epoch(self._in_flight)
+        self._wake.set()
+
+    def arrived(self, batch: Batch, count: int) -> None:
+        """A batch of `count` items was taken over."""
+        self._in_flight += count
+        if not self._is_ours(batch):
+            self._grants.foreign_in_flight += count
+
+    def ended(self, batch: Batch, count: int) -> None:
+        """`count` items of `batch` have an outcome or were handed back."""
+        self._in_flight -= count
+        self._finished_in_window += count
+        self._unpublished += count
+        if self._is_ours(batch):
+            self._grants.finished(batch.batcher_id, count)
+        else:
+            self._grants.foreign_in_flight = max(0, self._grants.foreign_in_flight - count)
+        if self._unpublished * 4 >= self._limit():
+            self._wake.set()
+
+    def restrict(self, limit: int | None) -> None:
+        """Hold at most `limit` items, 0 for none at all; None lifts the restriction."""
+        if limit != self._limit_override:
+            self._limit_override = limit
+            self._wake.set()
+
+    def demand(self, records: list[Received]) -> None:
+        """Take in what batchers hold."""
+        for record in records:
+            try:
+                demand = decode(Demand, record.value, record.headers)
+            except RecordUnreadableError:
+                _LOG.warning("unreadable demand record", extra={"offset": record.offset})
+                continue
+            if demand.job_class == self._identity.job_class:
+                waiting = demand.waiting.get(self._identity.pool, 0)
+                known = demand.batcher_id in self._grants.accounts
+                self._grants.demand(demand.batcher_id, waiting, now_s=self._clock.monotonic_s())
+                if not known:
+                    self._wake.set()
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        window_began_s = self._clock.monotonic_s()
+        while True:
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(REPEAT_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            now_s = self._clock.monotonic_s()
+            if now_s - window_began_s >= REPEAT_S:
+                self._measure(now_s - window_began_s)
+                window_began_s = now_s
+            self._publish(now_s)
+
+    def withdraw(self) -> None:
+        """Say that nothing can be taken any more; the last word before leaving."""
+        self._limit_override = 0
+        self._publish(self._clock.monotonic_s())
+
+    def _measure(self, elapsed_s: float) -> None:
+        if self._finished_in_window:
+            self._rate = smoothed_rate(self._rate, self._finished_in_window, elapsed_s)
+        self._finished_in_window = 0
+
+    def _limit(self) -> int:
+        if self._limit_override is not None:
+            return self._limit_override
+        return open_limit(self._concurrency(), self._rate, self._identity.batch_items)
+
+    def _publish(self, now_s: float) -> None:
+        limit = self._limit()
+        self._unpublished = 0
+        capacity = Capacity(
+            replica_id=self._identity.replica_id,
+            epoch=self._epoch,
+            pool=self._identity.pool,
+            job_class=self._identity.job_class,
+            partitions=self._partitions,
+            granted=self._grants.granted(limit, now_s=now_s),
+            items_per_s=self._rate,
+            concurrency=self._concurrency(),
+            available=limit > 0 and bool(self._partitions),
+        )
+        self._producer.send(
+            CAPACITY.name,
+            encode(capacity),
+            partition=0,
+            key=self._identity.replica_id.encode(),
+            headers=kind_headers(Capacity),
+        )
+
+    def _is_ours(self, batch: Batch) -> bool:
+        return batch.replica_id == self._identity.replica_id and batch.epoch == self._epoch
+
+
+def follow_demand(
+    tail: TopicTail, deliver: Callable[[list[Received]], None], stop: threading.Event
+) -> None:
+    """Thread body: hand what batchers say to `deliver` until `stop`."""
+    tail.skip_to_end(10.0)
+    while not stop.is_set():
+        if records := tail.poll(_TAIL_POLL_S):
+            deliver(records)
+    tail.close()

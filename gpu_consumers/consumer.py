@@ -1,0 +1,166 @@
+"""The consumer thread: polls batches, hands them to the event loop, commits what is finished.
+
+The poll loop goes on while the engine works; partitions are paused, never abandoned.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from core.clock import Clock
+from core.errors import RecordUnreadableError
+from topics.catalogue import DEAD_LETTERS
+from topics.codec import decode, encode, kind_headers
+from topics.consumer import LogConsumer, Received
+from topics.errors import StaleMemberError
+from topics.offsets import OffsetTracker, Partition
+from topics.producer import LogProducer
+from topics.records import Batch, DeadLetter
+
+_LOG = logging.getLogger(__name__)
+_POLL_S = 0.05
+_COUNT_MAX = 50
+_NO_GENERATION = 0
+
+Deliver = Callable[[Received, Batch, int], None]
+"""Takes a record, what it holds, and the assignment to hand back to `finished`."""
+
+Assigned = Callable[[list[Partition]], None]
+
+
+class BatchConsumer:
+    """Reads one pool's batches; `finished` may be called from any thread."""
+
+    def __init__(
+        self,
+        connect: Callable[[Assigned, Assigned], LogConsumer],
+        producer: LogProducer,
+        *,
+        in_flight_max: int,
+        commit_interval_s: float,
+        clock: Clock,
+    ) -> None:
+        """`connect` makes the group member from the callbacks for assigned and revoked partitions."""
+        self._producer = producer
+        self._in_flight_max, self._commit_interval_s = in_flight_max, commit_interval_s
+        self._clock = clock
+        self._tracker = OffsetTracker()
+        self._finished: queue.SimpleQueue[tuple[Partition, int, int]] = queue.SimpleQueue()
+        self._generation = 0
+        self._generations: dict[Partition, int] = {}
+        self._paused: set[Partition] = set()
+        self._moved = False
+        self._consumer = connect(self._on_assign, self._on_revoke)
+        self._draining = threading.Event()
+
+    def finished(self, record: Received, generation: int) -> None:
+        """The effect of `record` is durable; one of an earlier assignment is ignored."""
+        self._finished.put(((record.topic, record.partition), record.offset, generation))
+
+    def drain(self) -> None:
+        """Deliver nothing more; go on committing until stopped."""
+        self._draining.set()
+
+    def run(self, deliver: Deliver, moved: Assigned, stop: threading.Event) -> None:
+        """Thread body: poll, deliver, commit until `stop`, then commit once more and leave.
+
+        Raises SchemaTooNewError, LogUnavailableError: the process must end.
+        """
+        committed_s = self._clock.monotonic_s()
+        while not stop.is_set():
+            records = self._consumer.poll(_COUNT_MAX, _POLL_S)
+            if self._moved:
+                self._moved = False
+                moved(sorted(self._consumer.assigned))
+            if not self._draining.is_set():
+                for record in records:
+                    self._take(record, deliver)
+            self._settle()
+            self._throttle()
+            if self._clock.monotonic_s() - committed_s >= self._commit_interval_s:
+                self._commit()
+                committed_s = self._clock.monotonic_s()
+        self._settle()
+        self._commit()
+        self._consumer.close()
+
+    def lag(self) -> dict[Partition, int]:
+        """Return the records behind the end of each owned partition."""
+        return self._consumer.lag()
+
+    def _take(self, record: Received, deliver: Deliver) -> None:
+        place = (record.topic, record.partition)
+        generation = self._generations.get(place, _NO_GENERATION)
+        self._tracker.started(place, record.offset)
+        try:
+            batch = decode(Batch, record.value, record.headers)
+        except RecordUnreadableError as error:
+            # Its items have no outcome: the repair of their jobs emits them again.
+            _LOG.error(  # noqa: TRY400  a traceback would add nothing
+                "unreadable batch", extra={"partition": record.partition, "offset": record.offset}
+            )
+            self._bury(record, generation, error.code)
+            return
+        deliver(record, batch, generation)
+
+    def _bury(self, record: Received, generation: int, code: str) -> None:
+        letter = DeadLetter(
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            code=code,
+            key=record.key,
+            headers=record.headers,
+            value=record.value or b"",
+        )
+
+        def buried(failure: BaseException | None) -> None:
+            if failure is None:
+                self.finished(record, generation)
+
+        self._producer.send(
+            DEAD_LETTERS.name,
+            encode(letter),
+            partition=0,
+            headers=kind_headers(DeadLetter),
+            on_delivery=buried,
+        )
+
+    def _settle(self) -> None:
+        while True:
+            try:
+                place, offset, generation = self._finished.get_nowait()
+            except queue.Empty:
+                return
+            if self._generations.get(place) == generation:
+                self._tracker.finished(place, offset)
+
+    def _throttle(self) -> None:
+        """Pause partitions with too many records above their lowest unfinished one."""
+        owned = self._consumer.assigned
+        full = {p for p in owned if self._tracker.in_flight(p) >= self._in_flight_max}
+        if pause := full - self._paused:
+            self._consumer.pause(pause)
+        if resume := self._paused - full:
+            self._consumer.resume(resume)
+        self._paused = full
+
+    def _commit(self) -> None:
+        try:
+            self._consumer.commit(self._tracker.committable())
+        except StaleMemberError:
+            _LOG.warning("the group went on without this member")
+            self._on_revoke(sorted(self._consumer.assigned))
+
+    def _on_assign(self, partitions: list[Partition]) -> None:
+        self._generation += 1
+        self._generations |= dict.fromkeys(partitions, self._generation)
+        self._moved = True
+
+    def _on_revoke(self, partitions: list[Partition]) -> None:
+        self._tracker.drop(partitions)
+        self._paused.difference_update(partitions)
+        for partition in partitions:
+            self._generations.pop(partition, None)
+        self._moved = True

@@ -1,0 +1,28 @@
+"""What a replica tells Prometheus; no tenant and no job is ever a label."""
+
+from prometheus_client import Counter, Gauge, Histogram, Info
+
+ITEMS_EXECUTED = Counter(
+    "millrace_items_executed_total", "Items that an engine answered", ["outcome"]
+)
+ITEMS_SKIPPED = Counter(
+    "millrace_items_skipped_total", "Items of closed jobs that were not executed"
+)
+ITEMS_HANDED_BACK = Counter(
+    "millrace_items_handed_back_total", "Items put back because the pool was away or draining"
+)
+BATCH_ITEMS = Histogram(
+    "millrace_execution_batch_items",
+    "Items in an executed batch",
+    buckets=(1, 2, 5, 10, 20, 50, 75, 100, 200),
+)
+EXECUTION_SECONDS = Histogram(
+    "millrace_item_compute_seconds",
+    "From a batch's arrival at the replica to its last answer",
+    buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300),
+)
+IN_FLIGHT = Gauge("millrace_replica_items_in_flight", "Items taken over and not ended")
+ITEMS_PER_SECOND = Gauge("millrace_replica_items_per_second", "Measured rate of this replica")
+POOL_AVAILABLE = Gauge("millrace_pool_available", "1 while the pool answers, 0 while it is away")
+LAG = Gauge("millrace_kafka_lag", "Records not yet read", ["topic", "group"])
+ENGINE = Info("millrace_engine", "The engine that this replica runs")

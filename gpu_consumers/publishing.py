@@ -1,0 +1,92 @@
+"""Outcomes and hand-backs of a batch to the log, in records that are never too large."""
+
+from collections.abc import Iterable, Iterator
+
+from core.limits import CHUNK_BYTES_MAX
+from topics.catalogue import REQUESTS, RESULTS
+from topics.codec import Headers, encode, kind_headers
+from topics.headers import chunk_headers, job_headers
+from topics.partitioner import job_partition, request_partition
+from topics.producer import LogProducer, OnDelivery
+from topics.records import Chunk, Item, ItemOutcome, JobRef, Outcomes
+
+OUTCOMES_BYTES_MAX = 800_000
+"""Answer bytes in one record: what follows the last answer still fits the broker's limit."""
+
+_ITEM_OVERHEAD_BYTES = 64
+
+
+def outcome_records(job: JobRef, outcomes: list[ItemOutcome]) -> Iterator[Outcomes]:
+    """Split outcomes into records below the size limit, in the order given."""
+    held: list[ItemOutcome] = []
+    size = 0
+    for outcome in outcomes:
+        bytes_more = len(outcome.body) + _ITEM_OVERHEAD_BYTES + 4 * len(outcome.custom_id or "")
+        if held and size + bytes_more > OUTCOMES_BYTES_MAX:
+            yield Outcomes(job, held)
+            held, size = [], 0
+        held.append(outcome)
+        size += bytes_more
+    if held:
+        yield Outcomes(job, held)
+
+
+def send_outcomes(
+    producer: LogProducer, job: JobRef, outcomes: list[ItemOutcome], on_delivery: OnDelivery
+) -> int:
+    """Send outcomes of one job to its judge; return how many deliveries will be reported."""
+    headers: Headers = [*kind_headers(Outcomes), *job_headers(job)]
+    partition = job_partition(job.job_id, RESULTS.partition_count)
+    count = 0
+    for record in outcome_records(job, outcomes):
+        producer.send(
+            RESULTS.name,
+            encode(record),
+            partition=partition,
+            key=job.job_id.bytes,
+            headers=headers,
+            on_delivery=on_delivery,
+        )
+        count += 1
+    return count
+
+
+def send_back(
+    producer: LogProducer,
+    job: JobRef,
+    items: Iterable[Item],
+    job_class: str,
+    on_delivery: OnDelivery,
+) -> int:
+    """Put unfinished items at the tail of their requests; return the deliveries to come.
+
+    Their attempt is unchanged: the pool failed, not the item.
+    """
+    topic = REQUESTS[job_class]
+    count = 0
+    for chunk in _chunks(job, items):
+        producer.send(
+            topic.name,
+            encode(chunk),
+            partition=request_partition(
+                job.model, job.tenant_id, chunk.items[0].index, topic.partition_count
+            ),
+            key=f"{job.model}:{job.tenant_id.hex}".encode(),
+            headers=chunk_headers(chunk, job_class),
+            on_delivery=on_delivery,
+        )
+        count += 1
+    return count
+
+
+def _chunks(job: JobRef, items: Iterable[Item]) -> Iterator[Chunk]:
+    held: list[Item] = []
+    size = 0
+    for item in items:
+        if held and size + len(item.body) > CHUNK_BYTES_MAX:
+            yield Chunk(job, held)
+            held, size = [], 0
+        held.append(item)
+        size += len(item.body)
+    if held:
+        yield Chunk(job, held)

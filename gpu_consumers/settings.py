@@ -1,0 +1,35 @@
+"""What a replica serves and how much it may hold."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from core.settings import Settings
+
+
+class ReplicaSettings(Settings):
+    """One GPU consumer process: a replica of a pool."""
+
+    env_prefix: ClassVar[str] = "MILLRACE_GPU_"
+
+    pool: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=100)
+    """Names the topics that this replica reads, `batches.<pool>.<class>`."""
+
+    job_class: Literal["bulk", "interactive"] = "bulk"
+    """Class of the batches that this replica reads."""
+
+    batch_items: int = Field(default=100, ge=1, le=1000)
+    """Items in a full batch: two of them are always granted. Default 100, as the batcher's."""
+
+    in_flight_batches_max: int = Field(default=200, ge=1, le=10_000)
+    """Records above the lowest unfinished one of a partition: bounds what a crash repeats."""
+
+    shutdown_grace_s: float = Field(default=8.0, ge=0, le=3600)
+    """Time to finish what runs on SIGTERM; the rest is handed back."""
+
+    unavailable_backoff_s_max: float = Field(default=10.0, gt=0, le=300)
+    """Longest pause before a pool that was away is tried again with one item."""
+
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """Where Prometheus finds this process; none by default, 0 picks a free port."""
