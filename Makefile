@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/setup-done
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup lock format check test drill bench demo up clean
+.PHONY: help setup lock jars format check test drill bench demo up clean
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,11 +28,16 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
 	touch $(STAMP)
 
-lock: ## Resolve the dependencies of pyproject.toml anew into requirements.lock
+lock: ## Resolve all dependencies anew, Python's and the broker's, into their locks
 	test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv; }
 	$(BIN)/uv pip compile pyproject.toml --quiet --python-version 3.11 --extra stack --extra cpu \
 	  --extra test --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --custom-compile-command "make lock" -o requirements.lock
+	$(MAKE) setup
+	$(BIN)/python -m cli.stack.jars lock
+
+jars: setup ## Download the broker's jars into the user's cache (there already: at once)
+	$(BIN)/python -m cli.stack.jars fetch
 
 format: setup ## Rewrite the code in the house format
 	$(BIN)/ruff format .
@@ -45,13 +50,13 @@ check: setup ## Format, lint, types, import contracts, unit and property tests
 	$(BIN)/lint-imports --no-cache
 	$(PYTEST) -q tests/unit tests/property
 
-test: check ## Everything: check, then integration and end to end on real services
+test: check jars ## Everything: check, then integration and end to end on real services
 	$(PYTEST) -q --durations=15 tests/integration tests/e2e
 
-drill: setup ## Kill every role in the middle of a job, many times
+drill: jars ## Kill every role in the middle of a job, many times
 	$(PYTEST) -q tests/drill
 
-bench: setup ## Measure; prints a table and writes JSON
+bench: jars ## Measure; prints a table and writes JSON
 	$(BIN)/python -m benchmarks
 
 demo: setup ## Run the main job on a real broker, a real database and a real model

@@ -9,6 +9,12 @@ class StackError(MillraceError):
     code = "stack_failed"
 
 
+class JarUnavailableError(StackError):
+    """A jar of the broker cannot be downloaded."""
+
+    code = "jar_unavailable"
+
+
 class JarMismatchError(StackError):
     """A downloaded jar is not the one that the lock names."""
 

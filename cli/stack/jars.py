@@ -1,11 +1,13 @@
 """The broker's jars: downloaded once by `jgo`, checked against `kafka_jars.lock`, kept in a cache.
 
-`python -m cli.stack.jars` resolves the coordinates anew and writes the lock.
+`python -m cli.stack.jars fetch` fills the cache; `… lock` resolves anew and writes the lock.
 """
 
 import fcntl
 import hashlib
+import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.stack.errors import JarMismatchError
+from cli.stack.data_folder import cache_dir
+from cli.stack.errors import JarMismatchError, JarUnavailableError
 
 if TYPE_CHECKING:
     from jgo.maven import MavenContext
@@ -25,22 +28,24 @@ ENDPOINT = "org.apache.kafka:kafka_2.13:4.3.1+org.apache.logging.log4j:log4j-slf
 """The broker and its logger. Without the `!` the logger's versions would replace the broker's."""
 
 DOWNLOADS_AT_ONCE = 8
+TRIES_MAX = 3
+_PARTIAL = "kafka-jars-partial-"
 
 
-def cached_jars(cache_dir: Path) -> Path:
+def cached_jars(cache: Path) -> Path:
     """Return the folder that holds exactly the jars of the lock; download them the first time.
 
     A download that is cut short leaves no half-filled folder behind: jars are fetched into a
-    private folder, verified, and renamed in one step. Raises JarMismatchError, and what the
-    network raises.
+    private folder, verified, and renamed in one step. Raises JarUnavailableError and
+    JarMismatchError.
     """
     lock_text = LOCK_FILE.read_text()
     digest = hashlib.sha256(lock_text.encode()).hexdigest()[:12]
-    wanted = cache_dir / f"kafka-jars-{digest}"
+    wanted = cache / f"kafka-jars-{digest}"
     if wanted.is_dir():
         return wanted
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    with _locked(cache_dir / "kafka-jars.lock"):
+    cache.mkdir(parents=True, exist_ok=True)
+    with _locked(cache / "kafka-jars.lock"):
         if not wanted.is_dir():
             _download(read_lock(lock_text), wanted)
     return wanted
@@ -53,21 +58,36 @@ def read_lock(text: str) -> dict[str, str]:
 
 
 def _download(lock: Mapping[str, str], wanted: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=wanted.parent, prefix="kafka-jars-partial-") as partial:
+    for left_over in wanted.parent.glob(f"{_PARTIAL}*"):  # of a download that was killed
+        shutil.rmtree(left_over)
+    with tempfile.TemporaryDirectory(dir=wanted.parent, prefix=_PARTIAL) as partial:
         context = _maven(Path(partial) / "maven")
         ready = Path(partial) / "ready"
         ready.mkdir()
 
         def fetch(coordinate: str) -> None:
-            group, artifact, version = coordinate.split(":")
-            jar = context.project(group, artifact).at_version(version).artifact().resolve()
+            jar = _fetch(context, coordinate)
             if _sha256(jar) != lock[coordinate]:
-                raise JarMismatchError(coordinate=coordinate)
+                raise JarMismatchError(f"{coordinate} is not the jar that the lock names.")
             jar.rename(ready / jar.name)
 
         with ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as pool:
             list(pool.map(fetch, lock))
-        shutil.move(ready, wanted)
+        ready.rename(wanted)
+
+
+def _fetch(context: "MavenContext", coordinate: str) -> Path:
+    group, artifact, version = coordinate.split(":")
+    jar = context.project(group, artifact).at_version(version).artifact()
+    failure: Exception | None = None
+    for _ in range(TRIES_MAX):
+        try:
+            return jar.resolve()
+        except (OSError, RuntimeError) as error:  # the network; an answer other than 200
+            failure = error
+            if jar.cached_path is not None:
+                jar.cached_path.unlink(missing_ok=True)
+    raise JarUnavailableError(f"{coordinate} could not be downloaded.") from failure
 
 
 def write_lock() -> None:
@@ -86,7 +106,7 @@ def write_lock() -> None:
             f"{a.groupId}:{a.artifactId}:{a.version} {_sha256(a.resolve())}"
             for a in (dependency.artifact for dependency in needed)
         )
-    head = "# Written by `python -m cli.stack.jars`: each jar of the broker and its SHA-256."
+    head = "# Written by `make lock`: each jar of the broker and its SHA-256."
     LOCK_FILE.write_text("\n".join([head, *lines, ""]))
 
 
@@ -118,4 +138,10 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    write_lock()
+    match sys.argv[1:]:
+        case ["fetch"]:
+            cached_jars(cache_dir(os.environ))
+        case ["lock"]:
+            write_lock()
+        case _:
+            sys.exit("usage: python -m cli.stack.jars fetch|lock")
