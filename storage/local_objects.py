@@ -71,8 +71,10 @@ class LocalObjects:
         """See `ObjectStore`. Folders that become empty go too: jobs have one each."""
         path = self._path(key)
         with disk_errors():
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            try:
                 path.unlink()
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                return
             with contextlib.suppress(OSError):  # not empty: another object lives there
                 for folder in path.parents:
                     if folder == self._root:

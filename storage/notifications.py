@@ -36,7 +36,7 @@ class Notifications:
         """Return True to look for work now, False after `timeout_s` of silence or on close.
 
         True also once after every (re)connection: what was sent before it is not heard.
-        Any number of notifications waiting are one True. While the database does not answer,
+        Any number that have arrived are one True. While the database does not answer,
         the wait may exceed `timeout_s` by the connect timeout.
         """
         deadline = time.monotonic() + timeout_s

@@ -1,0 +1,105 @@
+"""Both object stores: a local folder, and S3 spoken to a real server process."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3.session
+import pytest
+
+from core.clock import SystemClock
+from storage.local_objects import LocalObjects
+from storage.objects import ObjectStore
+from storage.s3_objects import S3Objects
+from storage.settings import S3Settings
+
+READY_S_MAX = 30.0
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of an S3 server that dies with this process, however it ends."""
+    port = free_port()
+    endpoint = f"http://127.0.0.1:{port}"
+    program = Path(__file__).with_name("s3_server.py")
+    command = [sys.executable, str(program), str(port), str(os.getpid())]
+    log = tmp_path_factory.mktemp("s3") / "log"
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(command, stdout=output, stderr=output) as server,
+    ):
+        try:
+            wait_until_up(endpoint, server)
+            yield endpoint
+        finally:
+            server.kill()
+
+
+@pytest.fixture
+def s3_settings(s3_endpoint: str) -> S3Settings:
+    """A bucket of this test alone; parts of 5 MiB, the protocol's least."""
+    settings = S3Settings.model_validate(
+        {
+            "bucket": f"test-{uuid.uuid4().hex}",
+            "endpoint_url": s3_endpoint,
+            "access_key": "test",
+            "secret_key": "test",
+            "part_bytes": 5 * 1024 * 1024,
+        }
+    )
+    client = boto3.session.Session().client(
+        "s3",
+        endpoint_url=s3_endpoint,
+        region_name=settings.region,
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+    )
+    client.create_bucket(Bucket=settings.bucket)
+    client.close()
+    return settings
+
+
+@pytest.fixture
+def local_store(tmp_path: Path) -> LocalObjects:
+    """A store in an empty folder."""
+    return LocalObjects(tmp_path / "objects", clock=SystemClock())
+
+
+@pytest.fixture(params=["local", "s3"])
+def store(request: pytest.FixtureRequest) -> ObjectStore:
+    """Each kind of store in turn, empty."""
+    if request.param == "local":
+        local: LocalObjects = request.getfixturevalue("local_store")
+        return local
+    settings: S3Settings = request.getfixturevalue("s3_settings")
+    return S3Objects(settings, clock=SystemClock())
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until_up(endpoint: str, server: "subprocess.Popen[bytes]") -> None:
+    """Poll until the server answers."""
+    deadline = time.monotonic() + READY_S_MAX
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise RuntimeError(f"the S3 server ended with {server.returncode}")
+        try:
+            urllib.request.urlopen(f"{endpoint}/moto-api/", timeout=1).close()
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.05)
+        else:
+            return
+    raise TimeoutError("the S3 server did not come up")

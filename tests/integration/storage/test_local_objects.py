@@ -1,0 +1,102 @@
+"""Goal: the folder store keeps its promises where S3 has no such question: disks and crashes."""
+
+import errno
+import multiprocessing
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from core.clock import SystemClock
+from core.errors import Disposition
+from storage.errors import ObjectKeyError, ObjectStoreAwayError, ObjectStoreFullError
+from storage.local_objects import LocalObjects, disk_errors
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_full_disk_is_worth_a_retry() -> None:
+    with pytest.raises(ObjectStoreFullError) as full, disk_errors():
+        Path("/dev/full").write_bytes(b"x")
+    assert full.value.disposition is Disposition.RETRY
+
+
+def test_a_full_disk_leaves_nothing(local_store: LocalObjects, tmp_path: Path) -> None:
+    with local_store.begin("a/b") as upload:
+        with Path("/dev/full").open("wb") as full:
+            os.dup2(full.fileno(), upload._file.fileno())
+        with pytest.raises(ObjectStoreFullError):
+            upload.write(bytes(4 * 1024 * 1024))
+    assert files(tmp_path / "objects") == []
+
+
+def test_an_ailing_disk_is_away_and_a_forbidden_one_is_a_mistake() -> None:
+    with pytest.raises(ObjectStoreAwayError), disk_errors():
+        raise OSError(errno.EIO, "input/output error")
+    with pytest.raises(PermissionError), disk_errors():
+        raise PermissionError(errno.EACCES, "denied")
+
+
+def _upload_and_die(root: Path) -> None:
+    upload = LocalObjects(root, clock=SystemClock()).begin("a/b")
+    upload.write(bytes(4 * 1024 * 1024))
+    os.kill(os.getpid(), 9)
+
+
+def test_a_killed_writer_leaves_only_what_a_sweep_takes(
+    local_store: LocalObjects, tmp_path: Path
+) -> None:
+    root = tmp_path / "objects"
+    writer = multiprocessing.get_context("spawn").Process(target=_upload_and_die, args=(root,))
+    writer.start()
+    writer.join(20)
+    assert writer.exitcode == -9
+    assert list(local_store.list("")) == []
+    assert [name.split("/")[0] for name in files(root)] == [".temporary"]
+    assert local_store.sweep_temporary(3600) == 0
+    assert local_store.sweep_temporary(-1) == 1
+    assert files(root) == []
+
+
+def test_a_key_cannot_be_a_folder_of_another(local_store: LocalObjects, tmp_path: Path) -> None:
+    local_store.begin("a").complete()
+    for if_absent in (False, True):
+        with pytest.raises(ObjectKeyError), local_store.begin("a/b") as upload:
+            upload.complete(if_absent=if_absent)
+    local_store.begin("c/d").complete()
+    with pytest.raises(ObjectKeyError), local_store.begin("c") as upload:
+        upload.complete()
+    assert files(tmp_path / "objects") == ["a", "c/d"]
+
+
+def test_empty_folders_go_with_their_last_object(local_store: LocalObjects, tmp_path: Path) -> None:
+    local_store.begin("a/b/c").complete()
+    local_store.begin("a/d").complete()
+    local_store.delete("a/b/c")
+    assert not (tmp_path / "objects/a/b").exists()
+    local_store.delete("a/d")
+    assert sorted(path.name for path in (tmp_path / "objects").iterdir()) == [".temporary"]
+
+
+def test_folders_may_vanish_while_others_write(local_store: LocalObjects) -> None:
+    """One thread empties the folder again and again in which the other creates."""
+    done = threading.Event()
+
+    def delete() -> None:
+        while not done.is_set():
+            local_store.delete("a/b/1")
+
+    thread = threading.Thread(target=delete)
+    thread.start()
+    try:
+        for _ in range(50):
+            local_store.begin("a/b/1").complete()
+            local_store.begin("a/b/2").complete(if_absent=True)
+            assert local_store.size("a/b/2") == 0
+            local_store.delete("a/b/2")
+    finally:
+        done.set()
+        thread.join()

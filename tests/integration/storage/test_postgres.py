@@ -1,0 +1,267 @@
+"""Goal: limits, binary parameters and recovery as promised, on a real Postgres."""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+import sqlalchemy.exc
+
+from storage.notifications import Notifications
+from storage.postgres import DATABASE_AWAY, create_engine, is_connection_lost, raw_cursor
+from storage.settings import DatabaseSettings
+
+UNUSED_URL = "postgresql://postgres@127.0.0.1:1/postgres"  # nobody listens on port 1
+
+
+def settings_for(url: str, **changes: object) -> DatabaseSettings:
+    return DatabaseSettings.model_validate({"url": url, "pool_size": 2, **changes})
+
+
+@pytest.fixture
+def engine(postgres_url: str) -> Iterator[sa.Engine]:
+    engine = create_engine(settings_for(postgres_url), application_name=f"test-{uuid.uuid4().hex}")
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def table(engine: sa.Engine) -> Iterator[str]:
+    name = f"storage_{uuid.uuid4().hex}"
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"CREATE TABLE {name} (id int PRIMARY KEY, body bytea)"))
+    yield name
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"DROP TABLE {name}"))
+
+
+def terminate(engine: sa.Engine, application_name: str) -> int:
+    """End the backends of that name; return their number."""
+    with engine.begin() as connection:
+        query = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+        query += "WHERE application_name = :name AND pid <> pg_backend_pid()"
+        return int(connection.execute(sa.text(query), {"name": application_name}).scalar_one())
+
+
+def count_rows(engine: sa.Engine, table: str) -> int:
+    with engine.connect() as connection:
+        return int(connection.execute(sa.text(f"SELECT count(*) FROM {table}")).scalar_one())
+
+
+def test_a_raw_cursor_takes_binary_arrays(engine: sa.Engine, table: str) -> None:
+    ids, bodies = list(range(1000)), [bytes([n % 256]) * 10 for n in range(1000)]
+    insert = f"INSERT INTO {table} SELECT * FROM UNNEST(%b::int[], %b::bytea[])"
+    insert += " ON CONFLICT DO NOTHING RETURNING id"
+    with engine.begin() as connection, raw_cursor(connection) as cursor:
+        cursor.execute(insert, (ids, bodies))
+        assert sorted(cursor.fetchall()) == [(n,) for n in ids]
+        cursor.execute(insert, (ids, bodies))
+        assert cursor.fetchall() == []
+    with engine.begin() as connection, raw_cursor(connection) as cursor:
+        cursor.execute(f"SELECT body FROM {table} WHERE id = %b", (7,))
+        assert cursor.fetchone() == (b"\x07" * 10,)
+
+
+def test_a_raw_cursor_shares_the_transaction(engine: sa.Engine, table: str) -> None:
+    insert = f"INSERT INTO {table} VALUES (%b, NULL)"
+    with engine.connect() as connection:
+        raw_cursor(connection).execute(insert, (1,))  # never committed
+    with engine.connect() as connection:
+        raw_cursor(connection).execute(insert, (2,))
+        connection.rollback()
+    assert count_rows(engine, table) == 0
+    with engine.connect() as connection:
+        raw_cursor(connection).execute(insert, (3,))
+        connection.commit()
+    assert count_rows(engine, table) == 1
+
+
+def test_a_long_statement_is_cut(postgres_url: str) -> None:
+    settings = settings_for(postgres_url, statement_timeout_s=0.1)
+    engine = create_engine(settings, application_name="test")
+    with pytest.raises(DATABASE_AWAY) as cut, engine.begin() as connection:
+        connection.execute(sa.text("SELECT pg_sleep(30)"))
+    assert not is_connection_lost(cut.value)
+    with pytest.raises(DATABASE_AWAY), engine.begin() as connection:
+        raw_cursor(connection).execute("SELECT pg_sleep(30)")
+    with engine.connect() as connection:
+        assert connection.execute(sa.text("SELECT 1")).scalar_one() == 1
+    engine.dispose()
+
+
+def test_a_wait_for_a_lock_is_cut(postgres_url: str, engine: sa.Engine, table: str) -> None:
+    impatient = create_engine(
+        settings_for(postgres_url, lock_timeout_s=0.1), application_name="test"
+    )
+    with engine.begin() as holder:
+        holder.execute(sa.text(f"LOCK TABLE {table}"))
+        with pytest.raises(DATABASE_AWAY), impatient.begin() as connection:
+            connection.execute(sa.text(f"SELECT * FROM {table}"))
+    impatient.dispose()
+
+
+def test_the_session_says_who_and_how_long(postgres_url: str) -> None:
+    url = sa.make_url(postgres_url).update_query_dict({"options": "-c work_mem=5MB"})
+    settings = settings_for(
+        url.render_as_string(hide_password=False),
+        idle_transaction_timeout_s=7,
+        statement_timeout_s=8,
+    )
+    engine = create_engine(settings, application_name="millrace-test")
+    names = (
+        "application_name",
+        "idle_in_transaction_session_timeout",
+        "statement_timeout",
+        "work_mem",
+    )
+    with engine.connect() as connection:
+        shown = [connection.execute(sa.text(f"SHOW {name}")).scalar_one() for name in names]
+    engine.dispose()
+    assert shown == ["millrace-test", "7s", "8s", "5MB"]
+
+
+def test_the_pool_bounds_the_connections(postgres_url: str) -> None:
+    settings = settings_for(postgres_url, pool_size=1, pool_wait_s=0.1)
+    engine = create_engine(settings, application_name="test")
+    with engine.connect(), pytest.raises(DATABASE_AWAY):
+        engine.connect()
+    engine.dispose()
+
+
+def test_an_idle_engine_survives_a_lost_backend(postgres_url: str, engine: sa.Engine) -> None:
+    name = f"test-{uuid.uuid4().hex}"
+    victim = create_engine(settings_for(postgres_url), application_name=name)
+    with victim.connect() as one, victim.connect() as two:
+        assert [c.execute(sa.text("SELECT 1")).scalar_one() for c in (one, two)] == [1, 1]
+    assert terminate(engine, name) == 2
+    with victim.connect() as connection:
+        assert connection.execute(sa.text("SELECT 1")).scalar_one() == 1
+    victim.dispose()
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_a_lost_transaction_says_so_and_the_next_works(
+    postgres_url: str, engine: sa.Engine, *, raw: bool
+) -> None:
+    name = f"test-{uuid.uuid4().hex}"
+    victim = create_engine(settings_for(postgres_url, pool_size=1), application_name=name)
+
+    def work(connection: sa.Connection) -> None:
+        if raw:
+            raw_cursor(connection).execute("SELECT 1")
+        else:
+            connection.execute(sa.text("SELECT 1"))
+
+    def work_and_lose_the_backend() -> None:
+        with victim.begin() as connection:
+            work(connection)
+            assert terminate(engine, name) == 1
+            work(connection)
+
+    with pytest.raises(DATABASE_AWAY) as lost:
+        work_and_lose_the_backend()
+    assert is_connection_lost(lost.value)
+    with victim.begin() as connection:
+        work(connection)
+    victim.dispose()
+
+
+def test_a_database_that_is_not_there_is_away() -> None:
+    engine = create_engine(settings_for(UNUSED_URL), application_name="test")
+    with pytest.raises(DATABASE_AWAY) as away:
+        engine.connect()
+    assert is_connection_lost(away.value)
+
+
+@pytest.mark.parametrize("statement", ["SELEC 1", "SELECT 1/0", "SELECT 'x'::int"])
+def test_a_refused_statement_is_not_away(engine: sa.Engine, statement: str) -> None:
+    with engine.connect() as connection:
+        with pytest.raises(sqlalchemy.exc.DBAPIError) as refused:
+            connection.execute(sa.text(statement))
+        assert not isinstance(refused.value, DATABASE_AWAY)
+        connection.rollback()
+        with pytest.raises(psycopg.Error) as raw:
+            raw_cursor(connection).execute(statement.encode())
+        assert not isinstance(raw.value, DATABASE_AWAY)
+
+
+@pytest.fixture
+def channel() -> str:
+    return f"Channel-{uuid.uuid4().hex}"  # needs quotes
+
+
+@pytest.fixture
+def notifications(postgres_url: str, channel: str) -> Iterator[Notifications]:
+    with Notifications(settings_for(postgres_url), channel, application_name=channel) as waiting:
+        assert waiting.wait(5)  # the first connection
+        yield waiting
+
+
+def notify(engine: sa.Engine, channel: str) -> None:
+    with engine.begin() as connection:
+        connection.execute(sa.text("SELECT pg_notify(:channel, '')"), {"channel": channel})
+
+
+def in_background(work: Callable[[], object], after_s: float) -> threading.Timer:
+    timer = threading.Timer(after_s, work)
+    timer.start()
+    return timer
+
+
+def test_silence_times_out(notifications: Notifications) -> None:
+    start = time.monotonic()
+    assert not notifications.wait(0.3)
+    assert 0.25 < time.monotonic() - start < 2
+    assert not notifications.wait(0)
+
+
+def test_a_notification_ends_the_wait(
+    notifications: Notifications, engine: sa.Engine, channel: str
+) -> None:
+    timer = in_background(lambda: notify(engine, channel), 0.1)
+    start = time.monotonic()
+    assert notifications.wait(10)
+    assert time.monotonic() - start < 5
+    timer.join()
+    assert not notifications.wait(0.1)
+
+
+def test_many_notifications_are_one(
+    notifications: Notifications, engine: sa.Engine, channel: str
+) -> None:
+    burst = sa.text("SELECT pg_notify(:channel, n::text) FROM generate_series(1, 20) n")
+    with engine.begin() as connection:
+        connection.execute(burst, {"channel": channel})
+    assert notifications.wait(5)
+    notify(engine, "another")
+    assert not notifications.wait(0.2)
+
+
+def test_a_lost_listener_comes_back(
+    notifications: Notifications, engine: sa.Engine, channel: str
+) -> None:
+    assert terminate(engine, channel) == 1
+    assert notifications.wait(5)  # connected again: look, for something may have been missed
+    assert not notifications.wait(0.2)
+    notify(engine, channel)
+    assert notifications.wait(5)
+
+
+def test_a_close_ends_the_wait_of_another_thread(notifications: Notifications) -> None:
+    timer = in_background(notifications.close, 0.1)
+    start = time.monotonic()
+    assert not notifications.wait(30)
+    assert time.monotonic() - start < 5
+    timer.join()
+    notifications.close()
+    assert not notifications.wait(0)
+
+
+def test_waiting_for_an_absent_database_times_out() -> None:
+    with Notifications(settings_for(UNUSED_URL), "any") as waiting:
+        start = time.monotonic()
+        assert not waiting.wait(0.2)
+        assert 0.15 < time.monotonic() - start < 3

@@ -1,0 +1,124 @@
+"""Goal: a lost answer or a rival's request never makes two winners of one key, nor none."""
+
+import boto3.session
+import pytest
+from botocore import exceptions
+from botocore.stub import ANY, Stubber
+
+from core.errors import Disposition, MillraceError
+from storage.errors import (
+    ObjectExistsError,
+    ObjectMissingError,
+    ObjectStoreAwayError,
+    ObjectStoreFullError,
+    ObjectStoreRefusedError,
+)
+from storage.s3_errors import s3_errors
+from storage.s3_uploads import S3Upload
+
+PART_BYTES = 4
+
+
+class Scripted:
+    """An upload whose server answers as told, in order; any other request fails the test."""
+
+    def __init__(self) -> None:
+        self.client = boto3.session.Session().client(
+            "s3", region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
+        )
+        self.stub = Stubber(self.client)
+        self.stub.activate()
+        self.upload = S3Upload(self.client, "bucket", "key", part_bytes=PART_BYTES)
+
+    def begin_parts(self) -> None:
+        self.stub.add_response("create_multipart_upload", {"UploadId": "id"})
+        self.stub.add_response("upload_part", {"ETag": "1"})
+        self.stub.add_response("upload_part", {"ETag": "2"})
+        self.upload.write(b"x" * (PART_BYTES + 1))
+
+    def refuse(self, operation: str, code: str, status: int) -> None:
+        self.stub.add_client_error(operation, code, http_status_code=status)
+
+    def show_object_of(self, token: str) -> None:
+        self.stub.add_response("head_object", {"Metadata": {"upload-token": token}})
+
+
+@pytest.fixture
+def scripted() -> Scripted:
+    return Scripted()
+
+
+def test_a_put_whose_answer_was_lost_has_won(scripted: Scripted) -> None:
+    scripted.refuse("put_object", "PreconditionFailed", 412)
+    scripted.show_object_of(scripted.upload._token)
+    assert scripted.upload.complete(if_absent=True).size_bytes == 0
+    scripted.stub.assert_no_pending_responses()
+
+
+@pytest.mark.parametrize(("code", "status"), [("NoSuchUpload", 404), ("PreconditionFailed", 412)])
+def test_a_completion_whose_answer_was_lost_has_won(
+    scripted: Scripted, code: str, status: int
+) -> None:
+    scripted.begin_parts()
+    scripted.refuse("complete_multipart_upload", code, status)
+    scripted.show_object_of(scripted.upload._token)
+    assert scripted.upload.complete(if_absent=True).size_bytes == PART_BYTES + 1
+    scripted.stub.assert_no_pending_responses()
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [("PreconditionFailed", 412), ("ConditionalRequestConflict", 409)]
+)
+def test_a_rival_that_shows_has_won(scripted: Scripted, code: str, status: int) -> None:
+    scripted.begin_parts()
+    scripted.refuse("complete_multipart_upload", code, status)
+    scripted.show_object_of("rival")
+    scripted.stub.add_response(
+        "abort_multipart_upload", {}, {"Bucket": ANY, "Key": "key", "UploadId": "id"}
+    )
+    with pytest.raises(ObjectExistsError):
+        scripted.upload.complete(if_absent=True)
+    scripted.stub.assert_no_pending_responses()
+
+
+def test_a_rival_under_way_means_try_again(scripted: Scripted) -> None:
+    scripted.refuse("put_object", "ConditionalRequestConflict", 409)
+    scripted.refuse("head_object", "404", 404)
+    with pytest.raises(ObjectStoreAwayError):
+        scripted.upload.complete(if_absent=True)
+    scripted.stub.assert_no_pending_responses()
+
+
+def test_a_failed_part_aborts_the_upload(scripted: Scripted) -> None:
+    scripted.stub.add_response("create_multipart_upload", {"UploadId": "id"})
+    scripted.refuse("upload_part", "SlowDown", 503)
+    scripted.refuse("abort_multipart_upload", "InternalError", 500)
+    with pytest.raises(ObjectStoreAwayError), scripted.upload:
+        scripted.upload.write(b"x" * (PART_BYTES + 1))
+    scripted.stub.assert_no_pending_responses()
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "expected"),
+    [
+        ("404", 404, ObjectMissingError),
+        ("NoSuchKey", 404, ObjectMissingError),
+        ("XMinioStorageFull", 507, ObjectStoreFullError),
+        ("Whatever", 507, ObjectStoreFullError),
+        ("InternalError", 500, ObjectStoreAwayError),
+        ("Throttling", 429, ObjectStoreAwayError),
+        ("AccessDenied", 403, ObjectStoreRefusedError),
+        ("NoSuchBucket", 404, ObjectStoreRefusedError),
+    ],
+)
+def test_each_answer_has_its_meaning(code: str, status: int, expected: type[MillraceError]) -> None:
+    answer = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    with pytest.raises(expected), s3_errors("key"):
+        raise exceptions.ClientError(answer, "PutObject")  # type: ignore[arg-type]
+
+
+def test_a_silent_server_is_away() -> None:
+    with pytest.raises(ObjectStoreAwayError) as away, s3_errors("key"):
+        raise exceptions.ReadTimeoutError(endpoint_url="http://s3")
+    assert away.value.disposition is Disposition.RETRY
+    assert away.value.facts == {"key": "key"}
