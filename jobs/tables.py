@@ -37,7 +37,9 @@ files: Final = Table(
     ),
     Column[datetime]("expires_at", DateTime(timezone=True)),
     Column[datetime]("deleted_at", DateTime(timezone=True)),
+    Column[datetime]("removed_at", DateTime(timezone=True), comment="when its object was removed"),
     Index("ix_files_tenant_id_created_at", "tenant_id", "created_at", "id"),
+    Index("ix_files_unremoved", "expires_at", postgresql_where=text("removed_at IS NULL")),
 )
 
 jobs: Final = Table(
@@ -83,6 +85,11 @@ jobs: Final = Table(
     Index(
         "ix_jobs_unfinished",
         "created_at",
+        postgresql_where=text("state IN ('validating', 'in_progress', 'finalizing', 'cancelling')"),
+    ),
+    Index(
+        "ix_jobs_reading",
+        "input_file_id",
         postgresql_where=text("state IN ('validating', 'in_progress', 'finalizing', 'cancelling')"),
     ),
 )
@@ -143,4 +150,3 @@ outbox: Final = Table(
     ),
     comment="Records committed with their cause; the relay deletes a row once it is on the log",
 )
-
