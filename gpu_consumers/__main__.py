@@ -50,7 +50,7 @@ def main() -> None:
     try:
         asyncio.run(run(os.environ, stop))
     except MillraceError as failure:
-        _LOG.error("the role ends", extra={"code": failure.code, "reason": str(failure)})  # noqa: TRY400
+        _LOG.error("the role ends", extra={"code": failure.code, "reason": str(failure)})
         os._exit(1)  # threads and engine processes hold nothing that must be saved
     os._exit(0)
 

@@ -1,4 +1,4 @@
-"""Bodies that do not fit a record: read from the input file on the way in, stored on the way out."""
+"""Bodies that fit no record: read from the input file on the way in, stored on the way out."""
 
 from uuid import UUID
 

@@ -41,7 +41,7 @@ class BatchConsumer:
         commit_interval_s: float,
         clock: Clock,
     ) -> None:
-        """`connect` makes the group member from the callbacks for assigned and revoked partitions."""
+        """`connect` makes the group member from callbacks for assigned and revoked partitions."""
         self._producer = producer
         self._in_flight_max, self._commit_interval_s = in_flight_max, commit_interval_s
         self._clock = clock
@@ -97,7 +97,7 @@ class BatchConsumer:
             batch = decode(Batch, record.value, record.headers)
         except RecordUnreadableError as error:
             # Its items have no outcome: the repair of their jobs emits them again.
-            _LOG.error(  # noqa: TRY400  a traceback would add nothing
+            _LOG.error(
                 "unreadable batch", extra={"partition": record.partition, "offset": record.offset}
             )
             self._bury(record, generation, error.code)

@@ -9,15 +9,14 @@ from topics.errors import LogUnavailableError, StaleMemberError
 from topics.offsets import Partition
 from topics.settings import KafkaSettings
 
-
 _STALE_CODES = frozenset(
     {
         KafkaError.UNKNOWN_MEMBER_ID,
         KafkaError.ILLEGAL_GENERATION,
         KafkaError.REBALANCE_IN_PROGRESS,
         KafkaError.FENCED_INSTANCE_ID,
-        KafkaError._STATE,
-        KafkaError._ASSIGNMENT_LOST,
+        KafkaError._STATE,  # noqa: SLF001  the name the client publishes
+        KafkaError._ASSIGNMENT_LOST,  # noqa: SLF001
     }
 )
 _POLL_INTERVAL_MS_MAX = 300_000

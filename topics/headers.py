@@ -11,7 +11,7 @@ from topics.records import Chunk, JobRef
 
 @dataclass(frozen=True, slots=True)
 class ItemRange:
-    """The items that a chunk's headers promise: enough to fail them when its value is unreadable."""
+    """The items that a chunk promises in its headers: enough to fail them without its value."""
 
     job_id: UUID
     day: int

@@ -10,7 +10,7 @@ Partition = tuple[str, int]
 
 
 class OffsetTracker:
-    """Remembers records in delivery order until every earlier one of their partition is finished."""
+    """Remembers records in delivery order until all earlier ones of a partition are finished."""
 
     def __init__(self) -> None:
         """Track nothing."""

@@ -1,8 +1,9 @@
 """Where a record goes: shuffle shards for requests, a stable hash for everything else.
 
-A tenant owns `shard_size` of the n partitions of a class, chosen by rendezvous hashing of model and
-tenant (Thaler and Ravishankar, 1998), so one tenant's flood fills only its own shard and two tenants
-hardly ever share all of theirs (AWS Builders' Library, "Workload isolation using shuffle-sharding").
+A tenant owns `shard_size` of the n partitions of a class, chosen by rendezvous hashing of model
+and tenant (Thaler and Ravishankar, 1998). So one tenant's flood fills only its own shard, and two
+tenants hardly ever share all of theirs (AWS Builders' Library, "Workload isolation using
+shuffle-sharding").
 """
 
 from functools import lru_cache

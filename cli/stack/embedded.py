@@ -1,0 +1,164 @@
+"""The embedded stack: broker, database and roles, started in order and stopped together.
+
+1. Replicas first: a model loads longer than all else takes. 2. Broker and database. 3. Topics,
+schema, models, key. 4. The other roles. 5. Ready when the API answers and every pool has granted
+credit to a batcher, so that an item can run.
+"""
+
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from cli.stack import kafka, postgres
+from cli.stack.data_folder import cache_dir, exclusive
+from cli.stack.errors import StackError
+from cli.stack.installation import ensure_installed, pools_ready
+from cli.stack.ports import HOST, accepts, is_free, kept_ports
+from cli.stack.role_children import api_env, replica_env, role_child, shared_env
+from cli.stack.served_models import ServedModel
+from cli.stack.state import StackState, remove_state, write_state
+from cli.stack.supervisor import Supervisor
+
+_LOG = logging.getLogger(__name__)
+
+READY_S_MAX = 300.0
+"""Models may load for minutes on a slow machine."""
+
+_KAFKA, _DATABASE = "MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "MILLRACE_DATABASE_URL"
+
+_OTHER_ROLES = {
+    "api": "",  # serves its own /metrics
+    "intake": "MILLRACE_INTAKE_METRICS_PORT",
+    "batcher": "MILLRACE_BATCHER_METRICS_PORT",
+    "results-writer": "MILLRACE_WRITER_METRICS_PORT",
+    "finaliser": "MILLRACE_FINALISER_METRICS_PORT",
+}
+"""Role to the variable that names its metrics port."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackOptions:
+    """What `millrace up` was asked for."""
+
+    data: Path
+    port: int
+    models: tuple[ServedModel, ...]
+    engine_env: Mapping[str, str] = field(default_factory=dict)
+
+
+class EmbeddedStack:
+    """One stack on one data folder; leaves no process behind when its block ends."""
+
+    def __init__(self, options: StackOptions, env: Mapping[str, str]) -> None:
+        """Nothing is started yet. Services that `env` names are used instead of embedded ones."""
+        self._options, self._env = options, env
+        self._closing = contextlib.ExitStack()
+        self._supervisor = Supervisor(options.data / "logs")
+        self.url = ""
+        self.key = ""
+
+    def __enter__(self) -> Self:
+        """Hold the data folder. Raises DataFolderInUseError."""
+        self._closing.enter_context(exclusive(self._options.data))
+        self._options.data.chmod(0o700)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop everything."""
+        remove_state(self._options.data)
+        self._supervisor.stop()
+        self._closing.close()
+
+    def start(self, should_stop: Callable[[], bool]) -> None:
+        """Start everything and return when an item can run. Raises StackError."""
+        began_s = time.monotonic()
+        data = self._options.data
+        ports = self._ports()
+        broker, server = self._services()
+        servers = broker.bootstrap_servers if broker else self._env[_KAFKA]
+        database_url = server.url if server else self._env[_DATABASE]
+        env = shared_env(servers, database_url, data)
+        self._start_replicas(env, ports)
+        self._start_services(broker, server)
+        self.key = ensure_installed(data, servers, database_url, self._options.models)
+        self.url = f"http://{HOST}:{ports['api']}"
+        for role, metrics_port in _OTHER_ROLES.items():
+            own = {metrics_port: str(ports[role])} if metrics_port else api_env(ports["api"])
+            self._supervisor.start([role_child(role, role, {**env, **own})])
+        write_state(
+            data,
+            StackState(
+                url=self.url,
+                kafka_bootstrap_servers=servers,
+                database_url=database_url,
+                pools=[model.pool for model in self._options.models],
+                metrics_ports={name: port for name, port in ports.items() if name != "api"},
+            ),
+        )
+        self._supervisor.wait_until(
+            lambda: should_stop() or accepts(ports["api"]), timeout_s=READY_S_MAX, what="the API"
+        )
+        with pools_ready(servers, [model.pool for model in self._options.models]) as ready:
+            self._supervisor.wait_until(
+                lambda: should_stop() or ready(), timeout_s=READY_S_MAX, what="a model"
+            )
+        _LOG.info("ready", extra={"seconds": round(time.monotonic() - began_s, 1)})
+
+    def run(self, should_stop: Callable[[], bool]) -> None:
+        """Keep everything running until `should_stop`."""
+        self._supervisor.run(should_stop)
+
+    def _ports(self) -> dict[str, int]:
+        names = [role for role, metrics_port in _OTHER_ROLES.items() if metrics_port]
+        names += [f"gpu-{model.pool}" for model in self._options.models]
+        port = self._options.port
+        if port == 0:
+            names.append("api")
+        ports = dict(kept_ports(self._options.data / "ports.json", tuple(names), random.Random()))
+        if port:
+            if not is_free(port):
+                raise StackError(f"Port {port} is taken; choose another one or --port 0.")
+            ports["api"] = port
+        return ports
+
+    def _services(
+        self,
+    ) -> tuple[kafka.EmbeddedKafka | None, postgres.EmbeddedPostgres | None]:
+        data = self._options.data
+        broker = None
+        if _KAFKA not in self._env:
+            broker = kafka.EmbeddedKafka(data, cache_dir(self._env))
+            broker.prepare()
+        server = None
+        if _DATABASE not in self._env:
+            server = postgres.EmbeddedPostgres(data)
+            server.prepare()
+        return broker, server
+
+    def _start_services(
+        self, broker: kafka.EmbeddedKafka | None, server: postgres.EmbeddedPostgres | None
+    ) -> None:
+        if broker:
+            self._supervisor.start([broker.child()])
+        if server:
+            self._supervisor.start([server.child()])
+            self._supervisor.wait_until(
+                server.is_ready, timeout_s=postgres.READY_S_MAX, what="Postgres"
+            )
+        if broker:
+            self._supervisor.wait_until(broker.is_ready, timeout_s=kafka.READY_S_MAX, what="Kafka")
+
+    def _start_replicas(self, env: Mapping[str, str], ports: Mapping[str, int]) -> None:
+        for model in self._options.models:
+            name = f"gpu-{model.pool}"
+            own = {
+                **env,
+                **replica_env(model, self._options.engine_env),
+                "MILLRACE_GPU_METRICS_PORT": str(ports[name]),
+            }
+            self._supervisor.start([role_child(name, "gpu-consumer", own)])

@@ -1,0 +1,106 @@
+"""What a stack needs before its roles start: topics, schema, models, a tenant and its key."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from cli.stack.served_models import ServedModel
+from core.errors import RecordUnreadableError
+from migrations.runner import upgrade
+from registry.models import add_model
+from storage.postgres import create_engine
+from storage.settings import DatabaseSettings
+from tenancy.api_keys import authenticate, create_key
+from tenancy.errors import TenantMissingError
+from tenancy.tenants import create_tenant, find_tenant
+from topics.admin import LogAdmin
+from topics.catalogue import CAPACITY, SHARED_TOPICS, pool_topics
+from topics.codec import decode
+from topics.errors import TopicDriftError
+from topics.records import Capacity
+from topics.settings import KafkaSettings
+from topics.tail import TopicTail
+
+TENANT = "default"
+_BROKER_S_MAX = 60.0
+
+
+def ensure_installed(
+    data: Path, kafka_servers: str, database_url: str, models: Sequence[ServedModel]
+) -> str:
+    """Bring log and database up to date and return the key of the stack's own tenant.
+
+    Raises TopicDriftError, LogUnavailableError.
+    """
+    kafka = KafkaSettings(bootstrap_servers=kafka_servers)
+    admin = LogAdmin(kafka)
+    admin.wait_for_broker(_BROKER_S_MAX)
+    wanted = [*SHARED_TOPICS, *(topic for model in models for topic in pool_topics(model.pool))]
+    admin.create(wanted)
+    if drift := admin.drift(wanted):
+        raise TopicDriftError("; ".join(drift))
+    upgrade(database_url)
+    settings = DatabaseSettings.model_validate({"url": database_url})
+    engine = create_engine(settings, application_name="millrace-up")
+    try:
+        with engine.begin() as connection:
+            for model in models:
+                add_model(
+                    connection,
+                    model.name,
+                    model.version,
+                    pool=model.pool,
+                    engine=model.engine,
+                    endpoints=model.endpoints,
+                )
+            return _kept_key(data / "key", connection)
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def pools_ready(kafka_servers: str, pools: Sequence[str]) -> Iterator[Callable[[], bool]]:
+    """Yield a function that says whether every pool has granted credit to a batcher."""
+    tail = TopicTail(
+        KafkaSettings(bootstrap_servers=kafka_servers), CAPACITY, client_id="millrace-up"
+    )
+    tail.skip_to_end(_BROKER_S_MAX)
+    waiting = set(pools)
+
+    def ready() -> bool:
+        for record in tail.poll(0.0):
+            try:
+                capacity = decode(Capacity, record.value, record.headers)
+            except RecordUnreadableError:
+                continue
+            if capacity.available and any(capacity.granted.values()):
+                waiting.discard(capacity.pool)
+        return not waiting
+
+    try:
+        yield ready
+    finally:
+        tail.close()
+
+
+def _kept_key(path: Path, connection: sa.Connection) -> str:
+    """Return the key in `path`, made anew when this database does not know it."""
+    if path.exists():
+        kept = path.read_text().strip()
+        if authenticate(connection, kept) is not None:
+            return kept
+    try:
+        tenant_id = find_tenant(connection, TENANT)
+    except TenantMissingError:
+        tenant_id = create_tenant(connection, TENANT)
+    key = create_key(connection, tenant_id, "millrace up")
+    # Before the commit: a written key that was not committed is simply made anew.
+    partial = path.with_suffix(".partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(key.secret)
+    partial.replace(path)
+    return key.secret

@@ -1,0 +1,70 @@
+"""The roles of an embedded stack as child processes, each configured by its environment alone."""
+
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from cli.stack.child import Child
+from cli.stack.ports import HOST
+from cli.stack.served_models import ServedModel
+
+MODULES: Mapping[str, tuple[str, ...]] = {
+    "api": ("api",),
+    "intake": ("jobs",),
+    "batcher": ("batcher",),
+    "gpu-consumer": ("gpu_consumers",),
+    "results-writer": ("results", "writer"),
+    "finaliser": ("results", "finaliser"),
+}
+"""Role to the module (and argument) that is its composition root."""
+
+_ROLE_STAGE = 2
+_REPLICA_STOP_S = 10.0
+
+
+def role_command(role: str) -> tuple[str, ...]:
+    """Return the command line of a role."""
+    module, *arguments = MODULES[role]
+    return (sys.executable, "-m", module, *arguments)
+
+
+def role_child(name: str, role: str, env: Mapping[str, str]) -> Child:
+    """Return a role as a child that dies with the stack and is started again when it fails."""
+    return Child(
+        name=name,
+        argv=role_command(role),
+        env={"PYTHONUNBUFFERED": "1", **env},
+        stage=_ROLE_STAGE,
+        stop_signal=signal.SIGTERM,
+        dies_by=signal.SIGKILL,
+        stop_timeout_s=_REPLICA_STOP_S,
+    )
+
+
+def shared_env(kafka: str, database_url: str, data: Path) -> dict[str, str]:
+    """Return the variables that every role of the stack reads."""
+    return {
+        "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": kafka,
+        "MILLRACE_DATABASE_URL": database_url,
+        "MILLRACE_OBJECTS_KIND": "local",
+        "MILLRACE_OBJECTS_ROOT": str(data.absolute() / "objects"),
+    }
+
+
+def replica_env(model: ServedModel, engine: Mapping[str, str]) -> dict[str, str]:
+    """Return what a replica of `model` reads beside the shared variables."""
+    env = {
+        "MILLRACE_GPU_POOL": model.pool,
+        "MILLRACE_ENGINE_KIND": model.engine,
+        "MILLRACE_ENGINE_MODEL_NAME": model.name,
+        **engine,
+    }
+    if model.path is not None:
+        env["MILLRACE_ENGINE_MODEL_PATH"] = str(model.path)
+    return env
+
+
+def api_env(port: int) -> dict[str, str]:
+    """Return what the api reads beside the shared variables."""
+    return {"MILLRACE_API_HOST": HOST, "MILLRACE_API_PORT": str(port)}

@@ -1,0 +1,63 @@
+"""The models that an embedded stack serves: one pool and one replica each."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.errors import SettingsError
+from gpu_consumers.engines.model_kind import runner_of_folder
+from registry.models import ENDPOINTS
+
+CHAT, COMPLETIONS, EMBEDDINGS = ENDPOINTS
+_VERSION_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A model version and the pool of replicas that runs it."""
+
+    name: str
+    version: str
+    engine: str
+    endpoints: tuple[str, ...]
+    path: Path | None = None
+
+    @property
+    def pool(self) -> str:
+        """The pool's name: a version never runs on another version's replicas."""
+        slug = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-") or "model"
+        return f"{slug[:40].rstrip('-')}-{self.version}"
+
+
+def served_model(text: str, engine: str, upstream: str | None) -> ServedModel:
+    """Return what `--model NAME[=PATH]` means for `engine`. Raises SettingsError."""
+    name, _, path_text = text.partition("=")
+    if not name:
+        raise SettingsError("--model needs a name: NAME=PATH")
+    if engine != "vllm":
+        version = _digest(upstream or "") if engine == "openai_http" else "simulated"
+        return ServedModel(name=name, version=version, engine=engine, endpoints=ENDPOINTS)
+    if not path_text:
+        raise SettingsError(f"--model {name}: the vllm engine needs NAME=PATH")
+    path = Path(path_text).expanduser().absolute()
+    generates = runner_of_folder(path) == "generate"
+    return ServedModel(
+        name=name,
+        version=folder_version(path),
+        engine=engine,
+        endpoints=(CHAT, COMPLETIONS) if generates else (EMBEDDINGS,),
+        path=path,
+    )
+
+
+def folder_version(path: Path) -> str:
+    """Return a version that changes with the configuration, the file names or their sizes."""
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    listing = "\n".join(f"{file.relative_to(path)} {file.stat().st_size}" for file in files)
+    config = (path / "config.json").read_text() if (path / "config.json").exists() else ""
+    return _digest(listing + config)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_VERSION_DIGITS]

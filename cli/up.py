@@ -1,0 +1,82 @@
+"""`millrace up`: the embedded stack and every role in the foreground, until a signal."""
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.stack.embedded import EmbeddedStack, StackOptions
+from cli.stack.served_models import served_model
+from core.errors import MillraceError
+from core.logs import configure_logs
+from core.shutdown import stop_on_signals
+
+
+class EngineKind(StrEnum):
+    """What executes items."""
+
+    VLLM = "vllm"
+    SIMULATED = "simulated"
+    OPENAI_HTTP = "openai_http"
+
+
+def up(  # noqa: PLR0913, PLR0917  one parameter an option
+    data: Annotated[
+        Path, typer.Option(help="Folder of the log, the database and the files; kept.")
+    ] = Path(".millrace"),
+    port: Annotated[int, typer.Option(help="Port of the API; 0 picks a free one.")] = 8080,
+    engine: Annotated[EngineKind, typer.Option(help="What executes items.")] = EngineKind.SIMULATED,
+    upstream: Annotated[
+        str | None, typer.Option(help="openai_http: base URL of the upstream.")
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="A model to serve, NAME=PATH (PATH for vllm alone); may be repeated."),
+    ] = None,
+    simulated_latency_ms: Annotated[
+        float, typer.Option(help="simulated: milliseconds an item takes.", min=0)
+    ] = 0.0,
+    simulated_concurrency: Annotated[
+        int, typer.Option(help="simulated: items at once.", min=1)
+    ] = 64,
+    concurrency: Annotated[
+        int | None, typer.Option(help="openai_http: calls at once.", min=1)
+    ] = None,
+) -> None:
+    """Start a real Kafka broker, a real Postgres and every role; stop all of it on a signal.
+
+    Prints one line on stdout when an item can run: `ready http://127.0.0.1:PORT key sk-…`.
+    Everything else goes to stderr and to the log files below DATA/logs. The same DATA started again
+    finds all jobs, continues them, and prints the same key.
+    """
+    configure_logs("up")
+    stop = stop_on_signals()
+    engine_env: dict[str, str] = {}
+    if engine is EngineKind.SIMULATED:
+        engine_env["MILLRACE_ENGINE_SIMULATED_LATENCY_MS"] = str(simulated_latency_ms)
+        engine_env["MILLRACE_ENGINE_CONCURRENCY"] = str(simulated_concurrency)
+    elif engine is EngineKind.OPENAI_HTTP:
+        if upstream is None:
+            raise typer.BadParameter("--engine openai_http needs --upstream URL")
+        engine_env["MILLRACE_ENGINE_UPSTREAM"] = upstream
+        if concurrency is not None:
+            engine_env["MILLRACE_ENGINE_CONCURRENCY"] = str(concurrency)
+    names = model or (["simulated"] if engine is EngineKind.SIMULATED else [])
+    if not names:
+        raise typer.BadParameter(f"--engine {engine} needs at least one --model")
+    try:
+        models = tuple(served_model(text, engine.value, upstream) for text in names)
+        options = StackOptions(
+            data=data.absolute(), port=port, models=models, engine_env=engine_env
+        )
+        with EmbeddedStack(options, os.environ) as stack:
+            stack.start(stop.is_set)
+            sys.stdout.write(f"ready {stack.url} key {stack.key}\n")
+            sys.stdout.flush()
+            stack.run(stop.is_set)
+    except MillraceError as failure:
+        typer.echo(f"millrace up: {failure}", err=True)
+        raise typer.Exit(1) from None
