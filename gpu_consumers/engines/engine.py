@@ -1,13 +1,16 @@
 """What the consumer loop needs of an engine; each engine passes the same conformance suite."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The HTTP-shaped answer to one item: success below 400, the OpenAI error envelope above."""
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """The HTTP-shaped answer to one item: success below 400, the OpenAI error envelope above.
+
+    A struct, not a dataclass: one is built per item, and this costs a tenth.
+    """
 
     status_code: int
     body: bytes  # JSON

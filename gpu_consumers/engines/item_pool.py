@@ -1,0 +1,106 @@
+"""A bounded number of workers that take items from all calls, oldest call first.
+
+A worker lives for a burst of items, so an item costs no task, no semaphore and no timer of its own.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from gpu_consumers.engines.engine import Answer, Finished
+
+Run = Callable[[str, bytes], Awaitable[Answer]]
+"""Runs one body against an endpoint. What it raises ends the whole call."""
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    endpoint: str
+    bodies: Sequence[bytes]
+    finished: Finished
+    done: asyncio.Future[None]
+    started: int = 0
+    ended: int = 0
+    workers: set[asyncio.Task[None]] = field(default_factory=set)  # those on its items now
+
+
+class ItemPool:
+    """Runs the items of any number of concurrent calls, at most `concurrency` at once."""
+
+    def __init__(self, run: Run, concurrency: int) -> None:
+        """`run` is called for each item."""
+        self._run = run
+        self._concurrency = concurrency
+        self._waiting: deque[_Call] = deque()  # calls with items not yet started
+        self._workers: set[asyncio.Task[None]] = set()
+
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
+        """Run every body; raise what the first failing item raised, the others cancelled."""
+        if not bodies:
+            return
+        loop = asyncio.get_running_loop()
+        call = _Call(endpoint, bodies, finished, loop.create_future())
+        self._waiting.append(call)
+        self._hire(len(bodies))
+        try:
+            await call.done
+        finally:
+            await self._leave(call)
+
+    def _hire(self, wanted: int) -> None:
+        """Start workers up to the limit; each works until nothing waits."""
+        for _ in range(min(wanted, self._concurrency - len(self._workers))):
+            worker = asyncio.create_task(self._work())
+            self._workers.add(worker)
+
+    async def _work(self) -> None:
+        worker = asyncio.current_task()
+        assert worker is not None
+        try:
+            while self._waiting:
+                call = self._waiting[0]
+                index = call.started
+                call.started += 1
+                if call.started == len(call.bodies):
+                    self._waiting.popleft()
+                call.workers.add(worker)
+                try:
+                    await self._run_item(call, index)
+                finally:
+                    call.workers.discard(worker)
+        finally:
+            # Here and not in a callback: the next call must see at once that a place is free.
+            self._workers.discard(worker)
+
+    async def _run_item(self, call: _Call, index: int) -> None:
+        try:
+            answer = await self._run(call.endpoint, call.bodies[index])
+            if not call.done.done():
+                call.finished(index, answer)
+        except Exception as failure:  # noqa: BLE001 - a worker's loop; it belongs to the call
+            self._end(call, failure)
+        call.ended += 1
+        if call.ended == len(call.bodies):
+            self._end(call, None)
+
+    def _end(self, call: _Call, failure: Exception | None) -> None:
+        if call.done.done():
+            return
+        if failure is None:
+            call.done.set_result(None)
+        else:
+            call.done.set_exception(failure)
+        if call in self._waiting:
+            self._waiting.remove(call)
+
+    async def _leave(self, call: _Call) -> None:
+        """Stop what a failed or cancelled call still runs, and wait until it has stopped."""
+        if call in self._waiting:
+            self._waiting.remove(call)
+        running = [*call.workers]
+        for worker in running:
+            worker.cancel()
+        if running:
+            await asyncio.wait(running)
+            self._hire(sum(len(other.bodies) - other.started for other in self._waiting))

@@ -1,0 +1,22 @@
+"""The engine that the settings name; only this engine's packages get imported."""
+
+from core.clock import SystemClock
+from gpu_consumers.engines.engine import Engine
+from gpu_consumers.engines.openai_http import OpenAIHttpEngine
+from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.engines.simulated import SimulatedEngine
+from gpu_consumers.engines.vllm import VllmEngine
+
+
+def open_engine(settings: EngineSettings) -> Engine:
+    """Build the engine; nothing is loaded or connected before its `start`."""
+    if settings.kind == "vllm":
+        return VllmEngine(settings)
+    if settings.kind == "openai_http":
+        return OpenAIHttpEngine(settings)
+    return SimulatedEngine(
+        settings.model_name,
+        latency_ms=settings.simulated_latency_ms,
+        concurrency=settings.items_at_once,
+        clock=SystemClock(),
+    )

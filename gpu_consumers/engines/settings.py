@@ -1,0 +1,101 @@
+"""What a GPU consumer executes with; checked whole before a model is loaded."""
+
+from pathlib import Path
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, SecretStr, model_validator
+
+from core.settings import Settings
+
+
+class EngineSettings(Settings):
+    """One engine, one model. Fields of another kind than `kind` must be left out."""
+
+    env_prefix: ClassVar[str] = "MILLRACE_ENGINE_"
+
+    kind: Literal["vllm", "openai_http", "simulated"]
+    """No default: a simulated answer must never come by accident."""
+
+    model_name: str = Field(min_length=1)
+    """The name that bodies and answers use."""
+
+    concurrency: int | None = Field(default=None, ge=1, le=65_536)
+    """Items in execution at once. Default: 64; with vllm 1.25 × `vllm_max_num_seqs`, so that its
+    own queue never runs dry."""
+
+    item_timeout_s: float = Field(default=600.0, gt=0)
+    """Longest execution of one item; then it fails with `item_timeout`. Default 600 s, as the
+    official client waits."""
+
+    upstream: str | None = Field(default=None, pattern=r"^https?://[^/\s]+")
+    """openai_http: base URL, with or without `/v1`."""
+
+    upstream_api_key: SecretStr | None = None
+    """openai_http: sent as a bearer token. Default: none."""
+
+    connect_timeout_s: float = Field(default=5.0, gt=0)
+    """openai_http: after this long without a connection the pool counts as away. Default 5 s."""
+
+    start_timeout_s: float = Field(default=60.0, gt=0)
+    """openai_http: how long start waits for the upstream. Default 60 s."""
+
+    answer_bytes_max: int = Field(default=16 * 1024 * 1024, ge=1024)
+    """openai_http: larger answers fail their item. Default 16 MiB."""
+
+    simulated_latency_ms: float = Field(default=0.0, ge=0)
+    """simulated: how long each item takes. Default 0: no waiting at all."""
+
+    model_path: Path | None = None
+    """vllm: folder with weights, configuration and tokenizer. Nothing is downloaded."""
+
+    vllm_runner: Literal["auto", "generate", "pooling"] = "auto"
+    """vllm: text or vectors. Default auto: by the model's own files."""
+
+    vllm_dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
+    """vllm: float16 is five to eight times slower on a CPU. Default bfloat16."""
+
+    vllm_max_num_seqs: int = Field(default=128, ge=1)
+    """vllm: sequences in one engine step. Default 128."""
+
+    vllm_max_model_len: int | None = Field(default=None, ge=1)
+    """vllm: context window in tokens. Default: the model's own."""
+
+    vllm_enforce_eager: bool | None = None
+    """vllm: skip compilation. Default: on a CPU, where it costs 15 s of start, and only there."""
+
+    vllm_kv_cache_gib: int = Field(default=1, ge=1)
+    """vllm on a CPU: memory for the KV cache. Default 1 GiB; a GPU's is set by vLLM."""
+
+    vllm_gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    """vllm on a GPU: share of its memory to take. Default 0.9."""
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        """Refuse a kind without what it needs, and fields of another kind."""
+        if self.kind == "vllm" and self.model_path is None:
+            raise ValueError("vllm needs model_path")
+        if self.kind == "openai_http" and self.upstream is None:
+            raise ValueError("openai_http needs upstream")
+        for name in sorted(self.model_fields_set):
+            owner = _owner(name)
+            if owner not in (None, self.kind) and getattr(self, name) is not None:
+                raise ValueError(f"{name} belongs to {owner}, not to {self.kind}")
+        return self
+
+    @property
+    def items_at_once(self) -> int:
+        """`concurrency`, or the default of the kind."""
+        if self.concurrency is not None:
+            return self.concurrency
+        return max(2, self.vllm_max_num_seqs * 5 // 4) if self.kind == "vllm" else 64
+
+
+def _owner(field: str) -> str | None:
+    """Return the kind that a field belongs to; None for all kinds."""
+    if field == "model_path" or field.startswith("vllm_"):
+        return "vllm"
+    if field.startswith("simulated_"):
+        return "simulated"
+    if field in {"connect_timeout_s", "start_timeout_s", "answer_bytes_max"}:
+        return "openai_http"
+    return "openai_http" if field.startswith("upstream") else None

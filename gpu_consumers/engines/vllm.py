@@ -1,0 +1,90 @@
+"""vLLM in this process, behind its own OpenAI serving layer; its engine core is a child process.
+
+vLLM is imported by `start`, after the variables that it reads while being imported are set.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from core.errors import SettingsError
+from gpu_consumers.engines.engine import Finished
+from gpu_consumers.engines.item_pool import ItemPool
+from gpu_consumers.engines.model_kind import runner_of_folder
+from gpu_consumers.engines.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from gpu_consumers.engines.vllm_serving import VllmServing
+
+
+class VllmEngine:
+    """One model on this machine's GPU or CPU."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        """Load nothing yet; `settings.model_path` must be given."""
+        self._settings = settings
+        self._concurrency = settings.items_at_once
+        self._serving: VllmServing | None = None
+        self._pool: ItemPool | None = None
+
+    @property
+    def concurrency(self) -> int:
+        """See `Engine`."""
+        return self._concurrency
+
+    async def start(self) -> None:
+        """Load the model; blocks the event loop for 10 to 40 s. Raises SettingsError.
+
+        On the main thread by intent: a child dies with the thread that started it.
+        """
+        arguments = vllm_arguments(self._settings)
+        for name, value in vllm_environment(self._settings).items():
+            os.environ.setdefault(name, value)  # an operator's own value wins
+        from gpu_consumers.engines.vllm_serving import VllmServing
+
+        self._serving = await VllmServing.start(arguments, self._settings)
+        self._pool = ItemPool(self._serving.ask, self._concurrency)
+
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
+        """See `Engine`; a cancelled item's KV cache is freed by vLLM's abort."""
+        assert self._pool is not None, "start first"
+        await self._pool.execute(endpoint, bodies, finished)
+
+    async def stop(self) -> None:
+        """See `Engine`."""
+        if self._serving is not None:
+            self._serving.shut_down()
+            self._serving = self._pool = None
+
+
+def vllm_environment(settings: EngineSettings) -> dict[str, str]:
+    """Return what vLLM reads from the environment, most of it while being imported."""
+    return {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": str(settings.vllm_kv_cache_gib),
+        "VLLM_DO_NOT_TRACK": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+    }
+
+
+def vllm_arguments(settings: EngineSettings) -> list[str]:
+    """Return vLLM's command line, the interface that it keeps between releases."""
+    path = settings.model_path
+    if path is None or not path.is_dir():
+        raise SettingsError("model_path is not a folder.")
+    runner = settings.vllm_runner
+    arguments = [
+        f"--model={path}",
+        f"--served-model-name={settings.model_name}",
+        f"--runner={runner_of_folder(path) if runner == 'auto' else runner}",
+        f"--dtype={settings.vllm_dtype}",
+        f"--max-num-seqs={settings.vllm_max_num_seqs}",
+        f"--gpu-memory-utilization={settings.vllm_gpu_memory_utilization}",
+        "--enable-prompt-tokens-details",
+        "--disable-log-stats",
+    ]
+    if settings.vllm_max_model_len is not None:
+        arguments.append(f"--max-model-len={settings.vllm_max_model_len}")
+    return arguments

@@ -1,0 +1,194 @@
+"""Goal: what the consumer loop relies on holds for every engine, whatever runs the items.
+
+A subclass gives an `engine` fixture: started, and slow enough that a cancel finds work running.
+"""
+
+import asyncio
+import base64
+import math
+import struct
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpu_consumers.engines.engine import Answer, Engine
+
+CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+MODEL = "model-under-test"
+
+
+def chat_body(text: str = "Say something.", **fields: object) -> bytes:
+    messages = [{"role": "user", "content": text}]
+    return msgspec.json.encode({"model": MODEL, "messages": messages, "max_tokens": 8} | fields)
+
+
+def embeddings_body(given: object, **fields: object) -> bytes:
+    return msgspec.json.encode({"model": MODEL, "input": given} | fields)
+
+
+async def run(engine: Engine, endpoint: str, bodies: Sequence[bytes]) -> list[Answer]:
+    """Return one answer a body, in order; fail unless each was reported exactly once."""
+    reported: defaultdict[int, list[Answer]] = defaultdict(list)
+    await engine.execute(endpoint, bodies, lambda index, answer: reported[index].append(answer))
+    assert {index: len(answers) for index, answers in reported.items()} == dict.fromkeys(
+        range(len(bodies)), 1
+    )
+    return [reported[index][0] for index in range(len(bodies))]
+
+
+def content_of(answer: Answer) -> dict[str, Any]:
+    assert b"\n" not in answer.body  # a result file has one item a line
+    content = msgspec.json.decode(answer.body)
+    assert isinstance(content, dict)
+    return content
+
+
+def assert_error_envelope(answer: Answer, status_code: int) -> None:
+    assert answer.status_code == status_code
+    error = content_of(answer)["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str)
+    assert error["code"] is None or isinstance(error["code"], str)
+    assert (answer.input_tokens, answer.output_tokens) == (0, 0)
+
+
+class AnyEngineConformance:
+    """Holds whatever the model is for."""
+
+    async def test_an_unknown_endpoint_is_an_answer(self, engine: Engine) -> None:
+        (answer,) = await run(engine, "/v1/nothing", [b"{}"])
+        assert_error_envelope(answer, 404)
+
+    async def test_no_bodies_is_no_work(self, engine: Engine) -> None:
+        assert await run(engine, CHAT, []) == []
+
+    def test_it_holds_at_least_one_item(self, engine: Engine) -> None:
+        assert engine.concurrency >= 1
+
+
+class ChatConformance(AnyEngineConformance):
+    """Holds for an engine whose model writes text."""
+
+    async def test_each_item_gets_its_own_answer(self, engine: Engine) -> None:
+        good, bad = chat_body(), chat_body(messages=None)
+        bodies = [bad if index % 3 == 0 else good for index in range(40)]
+        answers = await run(engine, CHAT, bodies)
+        assert [answer.status_code for answer in answers] == [
+            400 if body == bad else 200 for body in bodies
+        ]
+
+    async def test_concurrent_calls_do_not_mix(self, engine: Engine) -> None:
+        calls = [
+            run(engine, CHAT, [chat_body()] * 15),
+            run(engine, COMPLETIONS, [msgspec.json.encode({"model": MODEL, "prompt": "One"})] * 15),
+            run(engine, CHAT, [b"{"] * 15),
+        ]
+        chats, completions, errors = await asyncio.gather(*calls)
+        assert {content_of(answer)["object"] for answer in chats} == {"chat.completion"}
+        assert {content_of(answer)["object"] for answer in completions} == {"text_completion"}
+        assert {answer.status_code for answer in errors} == {400}
+
+    async def test_the_counts_are_those_of_the_answer(self, engine: Engine) -> None:
+        (answer,) = await run(engine, CHAT, [chat_body(max_tokens=5)])
+        content = content_of(answer)
+        assert content["usage"]["prompt_tokens"] == answer.input_tokens > 0
+        assert content["usage"]["completion_tokens"] == answer.output_tokens
+        assert 1 <= answer.output_tokens <= 5
+        assert content["choices"][0]["message"]["role"] == "assistant"
+        assert MODEL in content["model"]
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"",
+            b"{",
+            b"[]",
+            b"\xff",
+            b"{}",
+            b'{"messages":"none"}',
+            b'{"messages":[{"role":1}]}',
+            b'{"messages":[]}',
+            b'{"messages":' + b"[" * 100_000,
+            chat_body(max_tokens="many"),
+            chat_body(max_tokens=-1),
+            chat_body(stream=True),
+            chat_body(temperature=-3, max_tokens=-3),
+        ],
+        ids=lambda body: body[:24].decode(errors="replace"),
+    )
+    async def test_a_bad_body_is_an_error_envelope(self, engine: Engine, body: bytes) -> None:
+        (answer,) = await run(engine, CHAT, [body])
+        assert_error_envelope(answer, 400)
+
+    async def test_a_cancelled_call_reports_nothing_more(self, engine: Engine) -> None:
+        first, reported = asyncio.Event(), []
+
+        def finished(index: int, _: Answer) -> None:
+            reported.append(index)
+            first.set()
+
+        bodies = [chat_body(max_tokens=64)] * (4 * engine.concurrency)
+        call = asyncio.create_task(engine.execute(CHAT, bodies, finished))
+        await asyncio.wait_for(first.wait(), 30)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        count = len(reported)
+        assert count < len(bodies)
+        # A full round of other work passes through the freed places.
+        answers = await run(engine, CHAT, [chat_body()] * (2 * engine.concurrency))
+        assert {answer.status_code for answer in answers} == {200}
+        assert len(reported) == count
+
+
+class EmbeddingsConformance(AnyEngineConformance):
+    """Holds for an engine whose model makes vectors."""
+
+    async def test_float_and_base64_are_the_same_vectors(self, engine: Engine) -> None:
+        texts = ["a red apple", "a green pear"]
+        floats, packed = await run(
+            engine,
+            EMBEDDINGS,
+            [embeddings_body(texts), embeddings_body(texts, encoding_format="base64")],
+        )
+        assert vectors_of(packed) == [pytest.approx(v, abs=1e-6) for v in vectors_of(floats)]
+        assert len(vectors_of(floats)) == 2
+
+    async def test_vectors_have_length_one(self, engine: Engine) -> None:
+        (answer,) = await run(engine, EMBEDDINGS, [embeddings_body("a red apple")])
+        assert math.hypot(*vectors_of(answer)[0]) == pytest.approx(1, abs=0.01)
+        assert answer.input_tokens == content_of(answer)["usage"]["prompt_tokens"] > 0
+        assert answer.output_tokens == 0
+
+    @pytest.mark.parametrize(
+        ("given", "vectors"),
+        [("text", 1), (["a", "b", "c"], 3), ([5, 6, 7], 1), ([[5], [6, 7]], 2)],
+    )
+    async def test_each_kind_of_input(self, engine: Engine, given: object, vectors: int) -> None:
+        (answer,) = await run(engine, EMBEDDINGS, [embeddings_body(given)])
+        data = content_of(answer)["data"]
+        assert [one["index"] for one in data] == [*range(vectors)]
+
+    @pytest.mark.parametrize(
+        "body",
+        [b"{", b"{}", embeddings_body([]), embeddings_body({}), embeddings_body("a", encoding_format="x")],
+        ids=lambda body: body[:48].decode(),
+    )  # fmt: skip
+    async def test_a_bad_body_is_an_error_envelope(self, engine: Engine, body: bytes) -> None:
+        (answer,) = await run(engine, EMBEDDINGS, [body])
+        assert_error_envelope(answer, 400)
+
+
+def vectors_of(answer: Answer) -> list[list[float]]:
+    assert answer.status_code == 200
+    return [_vector(one["embedding"]) for one in content_of(answer)["data"]]
+
+
+def _vector(embedding: list[float] | str) -> list[float]:
+    if isinstance(embedding, list):
+        return embedding
+    raw = base64.b64decode(embedding)
+    return [*struct.unpack(f"<{len(raw) // 4}f", raw)]

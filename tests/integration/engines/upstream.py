@@ -1,0 +1,72 @@
+"""A small server of the OpenAI shape, with faults that a test chooses by request."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from core.clock import SystemClock
+from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.engines.simulated import SimulatedEngine
+
+Respond = Callable[[web.Request, bytes], Awaitable[web.StreamResponse | None]]
+
+
+class Upstream:
+    """Answers as the simulated engine does, unless `respond` answers first."""
+
+    def __init__(
+        self, model: str, *, latency_s: float = 0.0, respond: Respond | None = None
+    ) -> None:
+        self.received: list[tuple[web.Request, bytes]] = []
+        self.running = 0
+        self.running_max = 0
+        self._latency_s = latency_s
+        self._respond = respond
+        self._engine = SimulatedEngine(model, latency_ms=0, concurrency=1, clock=SystemClock())
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        if request.method == "GET":
+            return web.json_response({"object": "list", "data": []})
+        self.received.append((request, body))
+        self.running += 1
+        self.running_max = max(self.running, self.running_max)
+        try:
+            await asyncio.sleep(self._latency_s)
+            given = await self._respond(request, body) if self._respond else None
+            return given or await self._simulate(request.path, body)
+        finally:
+            self.running -= 1
+
+    async def _simulate(self, path: str, body: bytes) -> web.Response:
+        answers: list[Answer] = []
+        await self._engine.execute(path, [body], lambda _, answer: answers.append(answer))
+        return web.Response(
+            status=answers[0].status_code, body=answers[0].body, content_type="application/json"
+        )
+
+
+@asynccontextmanager
+async def serve(upstream: Upstream) -> AsyncIterator[str]:
+    """Run the server and yield its base URL."""
+    application = web.Application(client_max_size=64 * 1024 * 1024)
+    application.router.add_route("*", "/{path:.*}", upstream.handle)
+    runner = web.AppRunner(
+        application, handler_cancellation=True, access_log=None, shutdown_timeout=0.1
+    )
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def http_settings(url: str, **fields: object) -> EngineSettings:
+    return EngineSettings.model_validate(
+        {"kind": "openai_http", "model_name": "m", "upstream": url} | fields
+    )
