@@ -3,7 +3,17 @@
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import BigInteger, Column, DateTime, ForeignKey, LargeBinary, Table, Text, Uuid, func
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    DateTime,
+    ForeignKey,
+    LargeBinary,
+    Table,
+    Text,
+    Uuid,
+    func,
+)
 
 from storage.metadata import metadata
 

@@ -1,0 +1,173 @@
+"""Jobs as clients see them: create, read, list, cancel. One transaction each, the caller's.
+
+A job belongs to one tenant; for every other it does not exist.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.ids import new_uuid
+from core.limits import METADATA_KEY_CHARS_MAX, METADATA_PAIRS_MAX, METADATA_VALUE_CHARS_MAX
+from core.states import TERMINAL_STATES, CloseReason, JobState
+from jobs.completion_window import window_seconds
+from jobs.days import job_day
+from jobs.files import EXPIRES_AFTER_S_MAX, EXPIRES_AFTER_S_MIN, INPUT_PURPOSE, find_input
+from jobs.outbox_rows import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts, event_insert
+from jobs.pages import Cursor, Page, read_page
+from jobs.refusals import FieldRefusedError, JobEndedError, JobMissingError
+from jobs.tables import job_counters, job_cursors, jobs
+from registry.models import ENDPOINTS
+
+_COUNTERS: Final = [
+    column for column in job_counters.c if column.name not in {"job_id", "updated_at"}
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewJob:
+    """What a client asks for; types are right, values are not checked yet."""
+
+    input_file_id: UUID | None  # None: what was given is no id at all
+    endpoint: str
+    completion_window: str
+    metadata: dict[str, str] | None = field(default=None, repr=False)
+    output_expires_after_s: int | None = None
+    traceparent: str = ""
+
+
+def create_job(connection: sa.Connection, tenant_id: UUID, new: NewJob) -> sa.Row[Any]:
+    """Add a job with everything that makes it run, or nothing of it.
+
+    Raises FieldRefusedError, FileMissingError.
+    """
+    window_s = checked_window_s(new)
+    file = find_input(connection, tenant_id, new.input_file_id)
+    if file.purpose != INPUT_PURPOSE:
+        raise FieldRefusedError("The file's purpose is not 'batch'.", param="input_file_id")
+    job_id = new_uuid()
+    created_at = connection.execute(
+        jobs.insert()
+        .values(
+            id=job_id,
+            tenant_id=tenant_id,
+            endpoint=new.endpoint,
+            input_file_id=file.id,
+            input_key=file.object_key,
+            input_bytes=file.size_bytes,
+            completion_window=new.completion_window,
+            metadata=sa.null() if new.metadata is None else new.metadata,
+            output_expires_after_s=new.output_expires_after_s,
+            traceparent=new.traceparent,
+            expires_at=sa.func.now() + sa.func.make_interval(0, 0, 0, 0, 0, 0, window_s),
+        )
+        .returning(jobs.c.created_at)
+    ).scalar_one()
+    connection.execute(job_cursors.insert().values(job_id=job_id))
+    connection.execute(job_counters.insert().values(job_id=job_id))
+    at_s = created_at.timestamp()
+    connection.execute(event_insert(job_id, tenant_id, JobState.VALIDATING, at_s))
+    connection.execute(NOTIFY_OUTBOX)
+    connection.execute(NOTIFY_JOBS)
+    return find_job(connection, tenant_id, job_id)
+
+
+def find_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
+    """Return the job with its counters. Raises JobMissingError, also for foreign ids."""
+    row = connection.execute(job_query(tenant_id, job_id)).one_or_none()
+    if row is None:
+        raise JobMissingError
+    return row
+
+
+def list_jobs(connection: sa.Connection, tenant_id: UUID, cursor: Cursor) -> Page:
+    """Return a page of the tenant's jobs with their counters. Raises FieldRefusedError."""
+    return read_page(connection, with_counters(), jobs, tenant_id=tenant_id, cursor=cursor)
+
+
+def cancel_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
+    """Close a job for its owner; one that is being closed already is returned as it is.
+
+    Raises JobMissingError, JobEndedError.
+    """
+    row = connection.execute(
+        sa.select(jobs)
+        .where(jobs.c.id == job_id, jobs.c.tenant_id == tenant_id)
+        .with_for_update(key_share=True)
+    ).one_or_none()
+    if row is None:
+        raise JobMissingError
+    state = JobState(row.state)
+    if state in TERMINAL_STATES:
+        raise JobEndedError(f"Cannot cancel a batch with status '{state}'.")
+    if state is not JobState.CANCELLING and row.close_reason is None:
+        _close(connection, row)
+    return find_job(connection, tenant_id, job_id)
+
+
+def checked_window_s(new: NewJob) -> int:
+    """Return the completion window in seconds. Raises FieldRefusedError for the first mistake."""
+    if new.endpoint not in ENDPOINTS:
+        raise FieldRefusedError(f"Supported are {', '.join(ENDPOINTS)}.", param="endpoint")
+    window_s = window_seconds(new.completion_window)
+    if window_s is None:
+        raise FieldRefusedError(
+            "Give '24h', or a number with s, m, h or d, from 30s to 30d.",
+            param="completion_window",
+        )
+    lives_s = new.output_expires_after_s
+    if lives_s is not None and not EXPIRES_AFTER_S_MIN <= lives_s <= EXPIRES_AFTER_S_MAX:
+        raise FieldRefusedError(
+            f"Give {EXPIRES_AFTER_S_MIN} to {EXPIRES_AFTER_S_MAX} seconds.",
+            param="output_expires_after.seconds",
+        )
+    _check_metadata(new.metadata or {})
+    return window_s
+
+
+def job_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
+    """Return the query of one job with its counters."""
+    return with_counters().where(jobs.c.id == job_id, jobs.c.tenant_id == tenant_id)
+
+
+def with_counters() -> sa.Select[Any]:
+    """Return the query of jobs, each with its counters."""
+    return sa.select(*jobs.c, *_COUNTERS).join(job_counters, job_counters.c.job_id == jobs.c.id)
+
+
+def _close(connection: sa.Connection, row: sa.Row[Any]) -> None:
+    """Move a locked job to cancelling. Once every item has its row there is nothing to close."""
+    closed_at = connection.execute(
+        sa.update(jobs)
+        .where(jobs.c.id == row.id)
+        .values(
+            state=JobState.CANCELLING.value,
+            cancelling_at=sa.func.now(),
+            close_reason=CloseReason.CANCELLED.value,
+        )
+        .returning(jobs.c.cancelling_at)
+    ).scalar_one()
+    if row.total_count is not None and row.settled_at is None:
+        for statement in close_inserts(row.id, job_day(row.created_at), CloseReason.CANCELLED):
+            connection.execute(statement)
+    at_s = closed_at.timestamp()
+    connection.execute(event_insert(row.id, row.tenant_id, JobState.CANCELLING, at_s))
+    connection.execute(NOTIFY_OUTBOX)
+    connection.execute(NOTIFY_JOBS)
+
+
+def _check_metadata(metadata: dict[str, str]) -> None:
+    """Raise FieldRefusedError unless Postgres and clients can hold it."""
+    if len(metadata) > METADATA_PAIRS_MAX:
+        raise FieldRefusedError(f"At most {METADATA_PAIRS_MAX} pairs.", param="metadata")
+    for key, value in metadata.items():
+        if len(key) > METADATA_KEY_CHARS_MAX or len(value) > METADATA_VALUE_CHARS_MAX:
+            raise FieldRefusedError(
+                f"A key holds at most {METADATA_KEY_CHARS_MAX} characters and a value "
+                f"{METADATA_VALUE_CHARS_MAX}.",
+                param="metadata",
+            )
+        if "\x00" in key or "\x00" in value:
+            raise FieldRefusedError("The character U+0000 is not allowed.", param="metadata")

@@ -1,0 +1,68 @@
+"""Which objects nobody needs any more, and remembering that they are gone.
+
+1. `files_to_remove` in one transaction;
+2. delete the objects, in any order, as often as need be;
+3. `mark_removed` in another. A crash before it repeats step 2, which is harmless.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from jobs.files import pinned
+from jobs.tables import files
+
+_MARGIN_S: Final = 600
+"""Time past a file's life before it counts: a job created just before may not be committed yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A file whose object may go."""
+
+    file_id: UUID
+    object_key: str
+
+
+def files_to_remove(connection: sa.Connection, *, limit: int) -> list[Removal]:
+    """Return files that were deleted or have expired and that no unfinished job reads.
+
+    They can never be pinned again: a new job needs a file that shows.
+    """
+    return [Removal(row.id, row.object_key) for row in connection.execute(removal_query(limit))]
+
+
+def mark_removed(connection: sa.Connection, file_ids: Sequence[UUID]) -> None:
+    """Remember that the objects are gone; the rows stay, since jobs name them."""
+    connection.execute(
+        sa.update(files).where(files.c.id.in_(file_ids)).values(removed_at=sa.func.now())
+    )
+
+
+def removable(connection: sa.Connection, file_id: UUID) -> list[Removal]:
+    """Return the deleted file of that id when no unfinished job reads it; see `files_to_remove`."""
+    query = sa.select(files.c.id, files.c.object_key).where(
+        files.c.id == file_id,
+        files.c.deleted_at.is_not(None),
+        files.c.removed_at.is_(None),
+        sa.not_(pinned()),
+    )
+    return [Removal(row.id, row.object_key) for row in connection.execute(query)]
+
+
+def removal_query(limit: int) -> sa.Select[Any]:
+    """Return the query of removable files, longest due first."""
+    margin = sa.func.make_interval(0, 0, 0, 0, 0, 0, _MARGIN_S)
+    return (
+        sa.select(files.c.id, files.c.object_key)
+        .where(
+            files.c.removed_at.is_(None),
+            files.c.expires_at <= sa.func.now() - margin,
+            sa.not_(pinned()),
+        )
+        .order_by(files.c.expires_at)
+        .limit(limit)
+    )

@@ -1,0 +1,47 @@
+"""Why a request about files or jobs is refused; the message is for the client."""
+
+from typing import ClassVar
+
+from core.errors import Disposition, MillraceError
+
+
+class RequestRefusedError(MillraceError):
+    """The request is not valid."""
+
+    code: ClassVar[str] = "invalid_request"
+    disposition = Disposition.REJECT
+
+    def __init__(self, message: str | None = None, *, param: str | None = None) -> None:
+        """`param` names the field at fault."""
+        super().__init__(message)
+        self.param = param
+
+
+class FieldRefusedError(RequestRefusedError):
+    """A field of the request is not valid."""
+
+    code = "invalid_value"
+
+
+class FileMissingError(RequestRefusedError):
+    """No such file."""
+
+    code = "file_not_found"
+
+
+class JobMissingError(RequestRefusedError):
+    """No such batch."""
+
+    code = "batch_not_found"
+
+
+class JobEndedError(RequestRefusedError):
+    """The batch has ended, so it cannot be cancelled."""
+
+    code = "batch_ended"
+
+
+class StorageQuotaError(RequestRefusedError):
+    """Your stored files have reached the limit of your organization. Delete some first."""
+
+    code = "storage_limit_exceeded"

@@ -1,0 +1,107 @@
+"""Models by name: what may be asked for, and which version serves new jobs."""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+
+from core.errors import Disposition, MillraceError
+from registry.tables import model_versions
+
+ENDPOINTS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+"""Every endpoint that some engine can serve."""
+
+ENGINES: Final = ("vllm", "openai_http", "simulated")
+NAME_CHARS_MAX: Final = 256
+_POOL: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")  # part of topic names
+_TEXT: Final = re.compile(r"[!-~]{1,256}")  # visible ASCII, so that it fits every header and label
+
+
+class ModelRefusedError(MillraceError):
+    """The model cannot be registered like this."""
+
+    code = "model_refused"
+    disposition = Disposition.REJECT
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVersion:
+    """An immutable version of a model and where it is served."""
+
+    name: str
+    version: str
+    pool: str
+    engine: str
+    endpoints: tuple[str, ...]
+    created_at: datetime
+
+
+def add_model(
+    connection: sa.Connection,
+    name: str,
+    version: str,
+    *,
+    pool: str,
+    engine: str,
+    endpoints: tuple[str, ...],
+) -> ModelVersion:
+    """Register a version; the newest one of its name serves new jobs.
+
+    Registering the same again changes nothing and returns what is there.
+    Raises ModelRefusedError: a bad value, or the version exists and differs.
+    """
+    _check(name, version, pool=pool, engine=engine, endpoints=endpoints)
+    connection.execute(
+        insert(model_versions)
+        .values(name=name, version=version, pool=pool, engine=engine, endpoints=list(endpoints))
+        .on_conflict_do_nothing()
+    )
+    row = connection.execute(
+        sa.select(model_versions).where(
+            model_versions.c.name == name, model_versions.c.version == version
+        )
+    ).one()
+    if (row.pool, row.engine, set(row.endpoints)) != (pool, engine, set(endpoints)):
+        raise ModelRefusedError("The version exists and differs.", name=name, version=version)
+    return _model(row)
+
+
+def list_models(connection: sa.Connection) -> list[ModelVersion]:
+    """Return the newest version of every name, by name."""
+    return [_model(row) for row in connection.execute(_newest())]
+
+
+def find_model(connection: sa.Connection, name: str) -> ModelVersion | None:
+    """Return the newest version of a name, or None. Any text may be asked for."""
+    if "\x00" in name or len(name) > NAME_CHARS_MAX:
+        return None
+    row = connection.execute(_newest().where(model_versions.c.name == name)).one_or_none()
+    return None if row is None else _model(row)
+
+
+def _newest() -> sa.Select[Any]:
+    order = (model_versions.c.name, model_versions.c.id.desc())
+    columns = [c for c in model_versions.c if c.name != "id"]
+    return sa.select(*columns).distinct(model_versions.c.name).order_by(*order)
+
+
+def _model(row: sa.Row[Any]) -> ModelVersion:
+    return ModelVersion(
+        row.name, row.version, row.pool, row.engine, tuple(row.endpoints), row.created_at
+    )
+
+
+def _check(name: str, version: str, *, pool: str, engine: str, endpoints: tuple[str, ...]) -> None:
+    mistakes = {
+        "name": not _TEXT.fullmatch(name),
+        "version": not _TEXT.fullmatch(version),
+        "pool": not _POOL.fullmatch(pool),
+        "engine": engine not in ENGINES,
+        "endpoints": not endpoints or not set(endpoints) <= set(ENDPOINTS),
+    }
+    wrong = ", ".join(field for field, is_wrong in mistakes.items() if is_wrong)
+    if wrong:
+        raise ModelRefusedError(f"Not valid: {wrong}.", name=name)

@@ -1,0 +1,101 @@
+"""API keys: made once, shown once, stored as a hash.
+
+A secret is `sk-`, 256 random bits and a checksum, so that a typo is refused without a query.
+"""
+
+import hashlib
+import re
+import secrets
+import zlib
+from base64 import urlsafe_b64encode
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.ids import new_uuid
+from tenancy.tables import api_keys
+
+PREFIX: Final = "sk-"
+_RANDOM_BYTES: Final = 32
+_HINT_CHARS: Final = 4
+_SECRET: Final = re.compile(r"(sk-[A-Za-z0-9_-]{43})([0-9a-f]{8})")
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Whom a request acts for."""
+
+    tenant_id: UUID
+    key_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """A key as its owner sees it once."""
+
+    key_id: UUID
+    hint: str
+    secret: str = field(repr=False)
+
+
+def create_key(connection: sa.Connection, tenant_id: UUID, name: str) -> NewKey:
+    """Add a key of a tenant and return its secret, which cannot be read again."""
+    secret = _secret(secrets.token_bytes(_RANDOM_BYTES))
+    key = NewKey(new_uuid(), secret[-_HINT_CHARS:], secret)
+    connection.execute(
+        api_keys.insert().values(
+            id=key.key_id,
+            tenant_id=tenant_id,
+            name=name,
+            secret_sha256=secret_hash(secret),
+            hint=key.hint,
+        )
+    )
+    return key
+
+
+def revoke_key(connection: sa.Connection, key_id: UUID) -> bool:
+    """Revoke a key for ever; return False when there is none that works."""
+    revoked = connection.execute(
+        sa.update(api_keys)
+        .where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
+        .values(revoked_at=sa.func.now())
+    )
+    return revoked.rowcount > 0
+
+
+def authenticate(connection: sa.Connection, secret: str) -> Principal | None:
+    """Return whose working key `secret` is, or None.
+
+    The lookup is by hash, so its time tells nothing about stored secrets.
+    """
+    if not is_well_formed(secret):
+        return None
+    row = connection.execute(
+        sa.select(api_keys.c.tenant_id, api_keys.c.id).where(
+            api_keys.c.secret_sha256 == secret_hash(secret), api_keys.c.revoked_at.is_(None)
+        )
+    ).one_or_none()
+    return None if row is None else Principal(row.tenant_id, row.id)
+
+
+def is_well_formed(secret: str) -> bool:
+    """Whether `secret` could be one of ours: shape and checksum."""
+    parts = _SECRET.fullmatch(secret)
+    return parts is not None and _checksum(parts[1]) == parts[2]
+
+
+def secret_hash(secret: str) -> bytes:
+    """Return what is stored. 256 random bits need no slow hash: they cannot be guessed."""
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def _secret(random_bytes: bytes) -> str:
+    body = PREFIX + urlsafe_b64encode(random_bytes).decode().rstrip("=")
+    return body + _checksum(body)
+
+
+def _checksum(body: str) -> str:
+    return f"{zlib.crc32(body.encode()):08x}"

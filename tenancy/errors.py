@@ -1,0 +1,17 @@
+"""What can be wrong with a tenant that an operator names."""
+
+from core.errors import Disposition, MillraceError
+
+
+class TenantExistsError(MillraceError):
+    """There is a tenant of that name already."""
+
+    code = "tenant_exists"
+    disposition = Disposition.REJECT
+
+
+class TenantMissingError(MillraceError):
+    """There is no such tenant."""
+
+    code = "tenant_missing"
+    disposition = Disposition.REJECT

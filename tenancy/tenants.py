@@ -1,0 +1,54 @@
+"""Tenants: who owns files, jobs and keys. Identity comes from a key alone, never from a request."""
+
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+
+from core.ids import new_uuid
+from tenancy.errors import TenantExistsError, TenantMissingError
+from tenancy.tables import tenants
+
+
+def create_tenant(
+    connection: sa.Connection, name: str, *, stored_bytes_max: int | None = None
+) -> UUID:
+    """Add a tenant; without `stored_bytes_max` the installation's default holds.
+
+    Raises TenantExistsError.
+    """
+    statement = (
+        insert(tenants)
+        .values(id=new_uuid(), name=name, stored_bytes_max=stored_bytes_max)
+        .on_conflict_do_nothing(index_elements=[tenants.c.name])
+        .returning(tenants.c.id)
+    )
+    tenant_id: UUID | None = connection.scalar(statement)
+    if tenant_id is None:
+        raise TenantExistsError(name=name)
+    return tenant_id
+
+
+def find_tenant(connection: sa.Connection, name: str) -> UUID:
+    """Return the tenant of that name. Raises TenantMissingError."""
+    tenant_id: UUID | None = connection.scalar(
+        sa.select(tenants.c.id).where(tenants.c.name == name)
+    )
+    if tenant_id is None:
+        raise TenantMissingError(name=name)
+    return tenant_id
+
+
+def stored_bytes_max(
+    connection: sa.Connection, tenant_id: UUID, *, default: int, lock: bool
+) -> int:
+    """Return the bytes that a tenant may store.
+
+    With `lock`, whoever else asks with it waits for the end of this transaction, so that two
+    uploads cannot both take the last bytes. Readers and new jobs do not wait.
+    """
+    query = sa.select(tenants.c.stored_bytes_max).where(tenants.c.id == tenant_id)
+    if lock:
+        query = query.with_for_update(key_share=True)
+    own: int | None = connection.scalar(query)
+    return default if own is None else own
