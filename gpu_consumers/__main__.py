@@ -27,7 +27,7 @@ from gpu_consumers.consumer import Assigned, BatchConsumer  # noqa: E402
 from gpu_consumers.engines.engine import Engine  # noqa: E402
 from gpu_consumers.engines.open_engine import open_engine  # noqa: E402
 from gpu_consumers.engines.settings import EngineSettings  # noqa: E402
-from gpu_consumers.execution import BatchExecution  # noqa: E402
+from gpu_consumers.execution import BatchExecution, ExecutionParts  # noqa: E402
 from gpu_consumers.replica import Replica, ReplicaParts  # noqa: E402
 from gpu_consumers.settings import ReplicaSettings  # noqa: E402
 from storage.objects_from import object_store_from_env  # noqa: E402
@@ -94,9 +94,16 @@ def build(
         batch_items=settings.batch_items,
     )
     capacity = CapacityPublisher(identity, producer, lambda: engine.concurrency, clock)
-    objects = object_store_from_env(env)
     execution = BatchExecution(
-        engine, producer, objects, closed, capacity, job_class=settings.job_class, clock=clock
+        ExecutionParts(
+            engine=engine,
+            producer=producer,
+            objects=object_store_from_env(env),
+            closed=closed,
+            capacity=capacity,
+            job_class=settings.job_class,
+            clock=clock,
+        )
     )
 
     def connect(on_assign: Assigned, on_revoke: Assigned) -> LogConsumer:

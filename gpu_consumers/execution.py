@@ -37,24 +37,27 @@ class _Run:
     answers: dict[int, Answer] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionParts:
+    """What executing batches needs."""
+
+    engine: Engine
+    producer: LogProducer
+    objects: ObjectStore
+    closed: ClosedJobs
+    capacity: CapacityPublisher
+    job_class: str
+    clock: Clock
+
+
 class BatchExecution:
     """Executes batches; several at once, each by its own task on the event loop."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        producer: LogProducer,
-        objects: ObjectStore,
-        closed: ClosedJobs,
-        capacity: CapacityPublisher,
-        *,
-        job_class: str,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, parts: ExecutionParts) -> None:
         """Nothing runs yet."""
-        self._engine, self._producer, self._objects = engine, producer, objects
-        self._closed, self._capacity = closed, capacity
-        self._job_class, self._clock = job_class, clock
+        self._engine, self._producer, self._objects = parts.engine, parts.producer, parts.objects
+        self._closed, self._capacity = parts.closed, parts.capacity
+        self._job_class, self._clock = parts.job_class, parts.clock
 
     async def run(self, batch: Batch) -> bool:
         """Execute `batch`; return when its records are acknowledged, True if the pool answered.
