@@ -1,0 +1,143 @@
+"""What one line of an input file must be. Pure: a line and what the job expects of it, no I/O."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from core.limits import CUSTOM_ID_CHARS_MAX
+
+
+class ErrorCode(StrEnum):
+    """Why an input file is refused; the value is the `code` that clients see."""
+
+    INVALID_JSON_LINE = "invalid_json_line"
+    LINE_TOO_LONG = "line_too_long"
+    MISSING = "missing_required_parameter"
+    INVALID_TYPE = "invalid_type"
+    INVALID_VALUE = "invalid_value"
+    DUPLICATE_CUSTOM_ID = "duplicate_custom_id"
+    INVALID_METHOD = "invalid_method"
+    URL_MISMATCH = "url_mismatch"
+    MODEL_MISMATCH = "model_mismatch"
+    MODEL_NOT_FOUND = "model_not_found"
+    ENDPOINT_NOT_SUPPORTED = "endpoint_not_supported"
+    EMPTY_FILE = "empty_file"
+    TOO_MANY_TASKS = "too_many_tasks"
+    FILE_NOT_FOUND = "file_not_found"
+
+
+@dataclass(frozen=True, slots=True)
+class LineError:
+    """One mistake, as a client sees it; the message never quotes the file."""
+
+    code: ErrorCode
+    message: str
+    param: str | None = None
+    line: int | None = None
+
+    def as_json(self) -> dict[str, object]:
+        """Return what `jobs.errors` holds."""
+        return {
+            "code": self.code.value,
+            "message": self.message,
+            "param": self.param,
+            "line": self.line,
+        }
+
+
+_DECODE: Final = msgspec.json.Decoder().decode
+_ABSENT: Final = object()
+
+
+def read_line(line: bytes) -> dict[str, Any] | str:
+    """Return the object in `line`, or why there is none.
+
+    Everything is decoded, not only what we need: skipping would let broken UTF-8 and numbers out of
+    range through to the engine.
+    """
+    try:
+        value = _DECODE(line)
+    except UnicodeDecodeError:
+        return "This line is not valid UTF-8."
+    except RecursionError:
+        return "This line is nested too deeply."
+    except msgspec.MsgspecError:
+        return "This line is not parseable as valid JSON."
+    return value if isinstance(value, dict) else "This line is not a JSON object."
+
+
+def valid_custom_id(value: dict[str, Any]) -> str | None:
+    """Return the line's `custom_id` when it can be one: text, bounded, storable in Postgres."""
+    found = value.get("custom_id")
+    if type(found) is str and found and len(found) <= CUSTOM_ID_CHARS_MAX and "\0" not in found:
+        return found
+    return None
+
+
+def custom_id_error(value: dict[str, Any], line: int) -> LineError:
+    """Say what is wrong with a `custom_id` that is not valid."""
+    found = value.get("custom_id", _ABSENT)
+    if error := _text_error(found, "custom_id", line):
+        return error
+    if isinstance(found, str) and "\0" in found:
+        message = "'custom_id' must not contain a NUL character."
+    elif found:
+        message = f"'custom_id' must have at most {CUSTOM_ID_CHARS_MAX} characters."
+    else:
+        message = "'custom_id' must not be empty."
+    return LineError(ErrorCode.INVALID_VALUE, message, "custom_id", line)
+
+
+def request_error(value: dict[str, Any], endpoint: str, line: int) -> LineError | None:
+    """Return what is wrong with method, url, or the body's shape; None when nothing is."""
+    body = value.get("body")
+    if (
+        value.get("method") == "POST"
+        and value.get("url") == endpoint
+        and type(body) is dict
+        and type(body.get("model")) is str
+    ):
+        return None
+    return (
+        _text_error(value.get("method", _ABSENT), "method", line)
+        or _method_error(value["method"], line)
+        or _text_error(value.get("url", _ABSENT), "url", line)
+        or _url_error(value["url"], endpoint, line)
+        or _body_error(value.get("body", _ABSENT), line)
+    )
+
+
+def _method_error(method: str, line: int) -> LineError | None:
+    if method == "POST":
+        return None
+    return LineError(ErrorCode.INVALID_METHOD, "'method' must be POST.", "method", line)
+
+
+def _url_error(url: str, endpoint: str, line: int) -> LineError | None:
+    if url == endpoint:
+        return None
+    message = "'url' must be the endpoint of the batch."
+    return LineError(ErrorCode.URL_MISMATCH, message, "url", line)
+
+
+def _body_error(body: object, line: int) -> LineError | None:
+    if body is _ABSENT or body is None:
+        return _missing("body", line)
+    if not isinstance(body, dict):
+        message = "'body' must be a JSON object."
+        return LineError(ErrorCode.INVALID_TYPE, message, "body", line)
+    return _text_error(body.get("model", _ABSENT), "body.model", line)
+
+
+def _text_error(found: object, param: str, line: int) -> LineError | None:
+    if found is _ABSENT or found is None:
+        return _missing(param, line)
+    if not isinstance(found, str):
+        return LineError(ErrorCode.INVALID_TYPE, f"'{param}' must be a string.", param, line)
+    return None
+
+
+def _missing(param: str, line: int) -> LineError:
+    return LineError(ErrorCode.MISSING, f"'{param}' is required.", param, line)

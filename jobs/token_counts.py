@@ -1,0 +1,45 @@
+"""How many tokens an item may cost, without a tokenizer: batching wants proportion, not truth."""
+
+from typing import Final
+
+import msgspec
+
+_BYTES_PER_TOKEN: Final = 4
+_OUTPUT_TOKENS_UNSTATED: Final = 256  # what a request without a limit is taken to produce
+_TOKENS_MAX: Final = 10_000_000  # a client may ask for more than an integer on the log can hold
+
+_GENERATING: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
+
+
+class _Requested(msgspec.Struct, gc=False):
+    """The fields of a request that bound its output."""
+
+    max_completion_tokens: int | None = None
+    max_output_tokens: int | None = None
+    max_tokens: int | None = None
+    n: int | None = None
+
+
+_REQUESTED: Final = msgspec.json.Decoder(_Requested)
+
+
+def token_count(endpoint: str, body: bytes | msgspec.Raw, body_bytes: int) -> int:
+    """Return the estimated tokens of a request: its prompt and the output that it asks for.
+
+    Fields of a wrong type count as absent; the engine answers for them.
+    """
+    prompt = body_bytes // _BYTES_PER_TOKEN
+    if endpoint not in _GENERATING:
+        return min(prompt, _TOKENS_MAX)
+    return min(prompt + _output_tokens(body), _TOKENS_MAX)
+
+
+def _output_tokens(body: bytes | msgspec.Raw) -> int:
+    try:
+        asked = _REQUESTED.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _OUTPUT_TOKENS_UNSTATED
+    limit = asked.max_completion_tokens or asked.max_output_tokens or asked.max_tokens
+    if limit is None:
+        limit = _OUTPUT_TOKENS_UNSTATED
+    return max(0, limit) * max(1, asked.n or 1)

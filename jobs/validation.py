@@ -1,0 +1,161 @@
+"""The pass over an input file that decides whether its job may run. One read, constant memory
+beside 8 bytes an item; only a file with repeated ids is read a second time, to name its lines.
+"""
+
+from array import array
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from core.limits import ERROR_LINES_MAX
+from jobs.input_lines import Line
+from jobs.line_checks import (
+    ErrorCode,
+    LineError,
+    custom_id_error,
+    read_line,
+    request_error,
+    valid_custom_id,
+)
+from registry.models import ModelVersion
+
+FindModel: TypeAlias = Callable[[str], ModelVersion | None]
+"""The newest version of a model by the name that a client uses."""
+
+ReadLines: TypeAlias = Callable[[], Iterable[Line]]
+"""Opens the file at its beginning; called once, or twice for a file with repeated ids."""
+
+_DIGEST_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What validation found. The job may run exactly when `error_count` is 0."""
+
+    item_count: int
+    model: ModelVersion | None
+    errors: tuple[LineError, ...] = ()  # the first of them, in line order
+    error_count: int = 0
+
+
+def refused(error: LineError) -> Verdict:
+    """Return the verdict on a file that cannot be read at all."""
+    return Verdict(0, None, (error,), 1)
+
+
+def validate(
+    read_lines: ReadLines, *, endpoint: str, items_max: int, find_model: FindModel
+) -> Verdict:
+    """Check every line of a file; stops early only at `items_max` items.
+
+    Counts every error and keeps the first. Raises what reading raises.
+    """
+    findings = _Findings()
+    model = _ModelRule(endpoint, find_model)
+    hashes = array("q")
+    count = 0
+    for number, _, line in read_lines():
+        if count == items_max:
+            message = f"A batch may have at most {items_max} requests."
+            findings.add(LineError(ErrorCode.TOO_MANY_TASKS, message))
+            return findings.verdict(count, None)
+        count += 1
+        if line is None:
+            findings.add(LineError(ErrorCode.LINE_TOO_LONG, "This line is too long.", None, number))
+            continue
+        value = read_line(line)
+        if isinstance(value, str):
+            findings.add(LineError(ErrorCode.INVALID_JSON_LINE, value, None, number))
+            continue
+        custom_id = valid_custom_id(value)
+        if custom_id is None:
+            findings.add(custom_id_error(value, number))
+        else:
+            hashes.append(hash(custom_id))  # keyed anew in each process (PEP 456)
+        error = request_error(value, endpoint, number)
+        if error is None and value["body"]["model"] != model.name:
+            error = model.error(value["body"]["model"], number)
+        if error:
+            findings.add(error)
+    if not count:
+        findings.add(LineError(ErrorCode.EMPTY_FILE, "The file has no requests."))
+    if repeated := repeated_hashes(hashes):
+        findings.merge(_duplicates(read_lines(), repeated))
+    return findings.verdict(count, model.version)
+
+
+class _Findings:
+    """Errors found: all are counted, the first by line are kept."""
+
+    def __init__(self) -> None:
+        self._first: list[LineError] = []
+        self._count = 0
+
+    def add(self, error: LineError) -> None:
+        """Errors are added in line order."""
+        self._count += 1
+        if len(self._first) < ERROR_LINES_MAX:
+            self._first.append(error)
+
+    def merge(self, errors: Iterable[LineError]) -> None:
+        """Put errors of a later pass, in line order too, among those of the first."""
+        found = list(errors)
+        self._count += len(found)
+        merged = sorted([*self._first, *found], key=lambda error: error.line or 0)
+        self._first = merged[:ERROR_LINES_MAX]
+
+    def verdict(self, count: int, model: ModelVersion | None) -> Verdict:
+        return Verdict(count, model, tuple(self._first), self._count)
+
+
+class _ModelRule:
+    """All lines of a job name one model, known, that serves the job's endpoint."""
+
+    def __init__(self, endpoint: str, find_model: FindModel) -> None:
+        self._endpoint = endpoint
+        self._find_model = find_model
+        self.name: str | None = None
+        self.version: ModelVersion | None = None
+
+    def error(self, name: str, line: int) -> LineError | None:
+        """Judge a name that differs from that of the first line."""
+        if self.name is not None:
+            message = "All requests of a batch must name the same model."
+            return LineError(ErrorCode.MODEL_MISMATCH, message, "body.model", line)
+        self.name = name
+        self.version = self._find_model(name)
+        if self.version is None:
+            message = "The model does not exist."
+            return LineError(ErrorCode.MODEL_NOT_FOUND, message, "body.model", line)
+        if self._endpoint not in self.version.endpoints:
+            message = "The model does not serve the endpoint of the batch."
+            return LineError(ErrorCode.ENDPOINT_NOT_SUPPORTED, message, "body.model", line)
+        return None
+
+
+def repeated_hashes(hashes: "array[int]") -> frozenset[int]:
+    """Return the values that occur more than once. Sorts `hashes` where they lie."""
+    if not hashes:
+        return frozenset()
+    sorted_hashes = np.frombuffer(hashes, dtype=np.int64)
+    sorted_hashes.sort()
+    repeats = sorted_hashes[1:][sorted_hashes[1:] == sorted_hashes[:-1]]
+    return frozenset(np.unique(repeats).tolist())
+
+
+def _duplicates(lines: Iterable[Line], repeated: frozenset[int]) -> Iterable[LineError]:
+    """Name the later lines of each id. Equal hashes of different ids are no error."""
+    seen: set[bytes] = set()
+    message = "'custom_id' was used by an earlier line."
+    for number, _, line in lines:
+        value = read_line(line) if line is not None else ""
+        custom_id = valid_custom_id(value) if isinstance(value, dict) else None
+        if custom_id is None or hash(custom_id) not in repeated:
+            continue
+        digest = blake2b(custom_id.encode(), digest_size=_DIGEST_BYTES).digest()
+        if digest in seen:
+            yield LineError(ErrorCode.DUPLICATE_CUSTOM_ID, message, "custom_id", number)
+        seen.add(digest)

@@ -1,0 +1,32 @@
+"""Goal: an estimate for every body, one that always fits a record."""
+
+import msgspec
+import pytest
+
+from jobs.token_counts import token_count
+from topics.codec import encode
+from topics.records import Item
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "expected"),
+    [
+        ("/v1/embeddings", b'{"max_tokens": 7}', 4),
+        (CHAT, b'{"max_tokens": 7}', 4 + 7),
+        (CHAT, b'{"max_tokens":7,"n":3}', 5 + 21),
+        (CHAT, b'{"max_tokens":7,"max_completion_tokens":5}', 10 + 5),
+        (CHAT, b"{}", 256),
+        (CHAT, b'{"max_tokens":"7"}', 4 + 256),
+        (CHAT, b'{"max_tokens":-70}', 4),
+    ],
+)
+def test_prompt_plus_requested_output(endpoint: str, body: bytes, expected: int) -> None:
+    assert token_count(endpoint, body, len(body)) == expected
+    assert token_count(endpoint, msgspec.Raw(body), len(body)) == expected
+
+
+def test_a_giant_limit_still_fits_a_record() -> None:
+    body = b'{"max_tokens":%s}' % (b"9" * 30)
+    encode(Item(0, "a", body, token_count(CHAT, body, len(body))))

@@ -1,0 +1,201 @@
+"""Goal: what reaches the log can be stored, executed and told apart; the rest is named by line."""
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from jobs.input_lines import Line, input_lines
+from jobs.line_checks import ErrorCode, LineError
+from jobs.validation import Verdict, repeated_hashes, validate
+from registry.models import ModelVersion
+
+ENDPOINT = "/v1/embeddings"
+SMALL = ModelVersion(
+    "small", "1", "pool", "simulated", (ENDPOINT,), datetime(2026, 1, 1, tzinfo=UTC)
+)
+CHAT = ModelVersion(
+    "chat", "1", "pool", "simulated", ("/v1/chat/completions",), datetime(2026, 1, 1, tzinfo=UTC)
+)
+SECRET = "the patient said"
+
+
+def line(custom_id: object = "a", **fields: Any) -> bytes:
+    body = {"model": "small", "input": SECRET}
+    value = {"custom_id": custom_id, "method": "POST", "url": ENDPOINT, "body": body} | fields
+    return json.dumps({name: v for name, v in value.items() if v is not ...}).encode()
+
+
+def with_input(raw: bytes) -> bytes:
+    """A line whose input is `raw` JSON, valid or not."""
+    return line().replace(b'"' + SECRET.encode() + b'"', raw)
+
+
+def verdict(*lines: bytes, items_max: int = 1000, line_bytes_max: int = 2**20) -> Verdict:
+    data = b"\n".join(lines)
+
+    def read() -> Iterable[Line]:
+        return input_lines([data], line_bytes_max=line_bytes_max)
+
+    models = {"small": SMALL, "chat": CHAT}
+    return validate(read, endpoint=ENDPOINT, items_max=items_max, find_model=models.get)
+
+
+def only_error(found: Verdict) -> LineError:
+    assert found.error_count == 1
+    (error,) = found.errors
+    assert SECRET not in error.message
+    return error
+
+
+def test_a_valid_file() -> None:
+    assert verdict(line("a"), b"", line("b")) == Verdict(2, SMALL)
+
+
+def test_a_nul_in_a_custom_id_is_refused_before_postgres_meets_it() -> None:
+    error = only_error(verdict(line("a\0b")))
+    assert (error.code, error.param, error.line) == (ErrorCode.INVALID_VALUE, "custom_id", 1)
+
+
+HOSTILE = {
+    "invalid UTF-8": b'"\xff"',
+    "overlong UTF-8": b'"\xc0\x80"',
+    "lone high surrogate": b'"\\ud800"',
+    "lone low surrogate": b'"\\udc00"',
+    "raw NUL": b'"\x00"',
+    "NaN": b"NaN",
+    "Infinity": b"-Infinity",
+    "1e400": b"1e400",
+    "deep nesting": b"[" * 100_000 + b"]" * 100_000,
+    "trailing comma": b"[1,]",
+    "single quotes": b"'a'",
+    "a second value": b'"a"}} {"b": {"c": 1',
+}
+
+
+@pytest.mark.parametrize("raw", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_json_is_refused_by_line(raw: bytes) -> None:
+    error = only_error(verdict(line("first"), with_input(raw), line("last")))
+    assert (error.code, error.param, error.line) == (ErrorCode.INVALID_JSON_LINE, None, 2)
+
+
+HARMLESS = {
+    "escaped NUL in a body": b'"\\u0000"',
+    "30 digits": b"9" * 30,
+    "a surrogate pair": b'"\\ud83d\\ude00"',
+    "nesting within reason": b"[" * 100 + b"]" * 100,
+}
+
+
+@pytest.mark.parametrize("raw", HARMLESS.values(), ids=HARMLESS)
+def test_strange_json_is_accepted(raw: bytes) -> None:
+    assert verdict(with_input(raw)).error_count == 0
+
+
+def test_a_byte_order_mark_and_crlf_are_accepted() -> None:
+    assert verdict(b"\xef\xbb\xbf" + line("a") + b"\r", line("b") + b"\r").error_count == 0
+
+
+def test_the_last_of_repeated_keys_wins() -> None:
+    repeated = line("a")[:-1] + b', "custom_id": "b", "method": "POST"}'
+    assert verdict(repeated, line("a")).error_count == 0
+    assert only_error(verdict(repeated, line("b"))).code is ErrorCode.DUPLICATE_CUSTOM_ID
+
+
+@pytest.mark.parametrize(
+    ("bad", "code", "param"),
+    [
+        (line(...), ErrorCode.MISSING, "custom_id"),
+        (line(None), ErrorCode.MISSING, "custom_id"),
+        (line(5), ErrorCode.INVALID_TYPE, "custom_id"),
+        (line(""), ErrorCode.INVALID_VALUE, "custom_id"),
+        (line("x" * 513), ErrorCode.INVALID_VALUE, "custom_id"),
+        (line(method=...), ErrorCode.MISSING, "method"),
+        (line(method=["POST"]), ErrorCode.INVALID_TYPE, "method"),
+        (line(method="GET"), ErrorCode.INVALID_METHOD, "method"),
+        (line(url=...), ErrorCode.MISSING, "url"),
+        (line(url=1), ErrorCode.INVALID_TYPE, "url"),
+        (line(url="/v1/completions"), ErrorCode.URL_MISMATCH, "url"),
+        (line(body=...), ErrorCode.MISSING, "body"),
+        (line(body="{}"), ErrorCode.INVALID_TYPE, "body"),
+        (line(body={}), ErrorCode.MISSING, "body.model"),
+        (line(body={"model": 1}), ErrorCode.INVALID_TYPE, "body.model"),
+        (line(body={"model": "absent"}), ErrorCode.MODEL_NOT_FOUND, "body.model"),
+        (line(body={"model": "chat"}), ErrorCode.ENDPOINT_NOT_SUPPORTED, "body.model"),
+        (b"[]", ErrorCode.INVALID_JSON_LINE, None),
+        (b"null", ErrorCode.INVALID_JSON_LINE, None),
+        (b"not json", ErrorCode.INVALID_JSON_LINE, None),
+    ],
+)
+def test_a_bad_line_is_named(bad: bytes, code: ErrorCode, param: str | None) -> None:
+    error = only_error(verdict(bad))
+    assert (error.code, error.param, error.line) == (code, param, 1)
+
+
+def test_the_longest_custom_id_is_accepted() -> None:
+    assert verdict(line("x" * 512)).error_count == 0
+
+
+def test_all_lines_name_the_model_of_the_first() -> None:
+    other = line("b", body={"model": "chat"})
+    error = only_error(verdict(line("a"), other, line("c")))
+    assert (error.code, error.line) == (ErrorCode.MODEL_MISMATCH, 2)
+
+
+def test_an_empty_file() -> None:
+    error = only_error(verdict(b"", b" ", b""))
+    assert (error.code, error.line) == (ErrorCode.EMPTY_FILE, None)
+
+
+def test_too_many_requests() -> None:
+    assert verdict(line("a"), line("b"), items_max=2).error_count == 0
+    error = only_error(verdict(line("a"), line("b"), b"junk", b"junk", items_max=2))
+    assert error.code is ErrorCode.TOO_MANY_TASKS
+
+
+def test_a_line_above_the_limit() -> None:
+    error = only_error(verdict(line("a"), with_input(b'"%s"' % (b"x" * 500)), line_bytes_max=400))
+    assert (error.code, error.line) == (ErrorCode.LINE_TOO_LONG, 2)
+
+
+def test_the_later_lines_of_an_id_are_named_among_the_other_errors() -> None:
+    found = verdict(line("a"), b"junk", line("b"), line("a"), b"junk", line("a"), line("b"))
+    duplicate, junk = ErrorCode.DUPLICATE_CUSTOM_ID, ErrorCode.INVALID_JSON_LINE
+    assert [(e.line, e.code) for e in found.errors] == [
+        (2, junk),
+        (4, duplicate),
+        (5, junk),
+        (6, duplicate),
+        (7, duplicate),
+    ]
+    assert found.error_count == 5
+
+
+def test_the_first_hundred_errors_are_kept_and_all_are_counted() -> None:
+    found = verdict(*[b"junk"] * 150, line("a"), *[line("a")] * 50)
+    assert (found.error_count, found.item_count) == (200, 201)
+    assert [e.line for e in found.errors] == list(range(1, 101))
+
+
+def test_equal_hashes_of_different_ids_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.validation.hash", lambda _: 7, raising=False)
+    assert verdict(line("a"), line("b")).error_count == 0
+    assert verdict(line("a"), line("b"), line("a")).error_count == 1
+
+
+def test_errors_are_shown_as_clients_expect() -> None:
+    error = only_error(verdict(b"junk"))
+    assert error.as_json() == {
+        "code": "invalid_json_line",
+        "message": "This line is not parseable as valid JSON.",
+        "param": None,
+        "line": 1,
+    }
+
+
+def test_no_hashes_repeat_in_an_empty_file() -> None:
+    from array import array
+
+    assert repeated_hashes(array("q")) == frozenset()
