@@ -1,0 +1,132 @@
+"""The roles `results-writer` and `finaliser`: `python -m results writer|finaliser`."""
+
+import logging
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from prometheus_client import start_http_server
+
+from core.clock import SystemClock
+from core.errors import MillraceError
+from core.ids import new_uuid
+from core.logs import configure_logs
+from core.shutdown import stop_on_signals
+from results.closing import JobCloser
+from results.finaliser import CHANNEL, ROLE, Finaliser
+from results.held_leases import HeldLeases
+from results.partitions import DayPartitions
+from results.settings import FinaliserSettings, WriterSettings
+from results.writer import GROUP, ResultsWriter
+from results.writing import ItemWriter
+from storage.notifications import Notifications
+from storage.objects_from import object_store_from_env
+from storage.postgres import DATABASE_AWAY, create_engine
+from storage.settings import DatabaseSettings
+from topics.admin import LogAdmin
+from topics.catalogue import RESULTS
+from topics.consumer import LogConsumer
+from topics.producer import LogProducer
+from topics.settings import KafkaSettings
+
+LOG = logging.getLogger(__name__)
+_BROKER_WAIT_S: Final = 60.0
+
+
+def main(arguments: list[str]) -> int:
+    """Run one role until a signal; 1 when it cannot go on, 2 for a wrong argument."""
+    if len(arguments) != 1 or arguments[0] not in ROLES:
+        sys.stderr.write("usage: python -m results writer|finaliser\n")
+        return 2
+    role, run = ROLES[arguments[0]]
+    configure_logs(role)
+    stop = stop_on_signals()
+    try:
+        run(os.environ, stop)
+    except MillraceError as failure:
+        LOG.error("the role ends", extra={"code": failure.code, "reason": str(failure)})
+        return 1
+    except DATABASE_AWAY as failure:
+        if stop.is_set():
+            return 0  # nothing was committed that was not written
+        LOG.error("the role ends: no database", extra={"error": type(failure).__name__})
+        return 1
+    return 0
+
+
+def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
+    """Judge results until `stop`. Raises what `ResultsWriter.run` raises, and SettingsError."""
+    settings = WriterSettings.from_env(env)
+    kafka = KafkaSettings.from_env(env)
+    engine = create_engine(DatabaseSettings.from_env(env), application_name=GROUP)
+    serve_metrics(settings.metrics_host, settings.metrics_port)
+    LogAdmin(kafka).wait_for_broker(_BROKER_WAIT_S)
+    name = process_name(GROUP)
+    producer = LogProducer(kafka, client_id=name)
+    partitions = DayPartitions(engine)
+    writer = ResultsWriter(
+        items=ItemWriter(engine, partitions),
+        closer=JobCloser(engine, partitions, slice_items=settings.close_slice_items),
+        producer=producer,
+        settings=settings,
+        commit_interval_s=kafka.commit_interval_s,
+        clock=SystemClock(),
+    )
+    consumer = LogConsumer(
+        kafka,
+        group=GROUP,
+        topics=[RESULTS.name],
+        client_id=name,
+        on_assign=lambda _: None,
+        on_revoke=writer.revoked,
+    )
+    try:
+        writer.run(consumer, stop)
+    finally:
+        consumer.close()
+        producer.close()
+        engine.dispose()
+
+
+def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
+    """End settled jobs until `stop`. Raises what `Finaliser.run` raises, and SettingsError."""
+    settings = FinaliserSettings.from_env(env)
+    database = DatabaseSettings.from_env(env)
+    engine = create_engine(database, application_name=ROLE)
+    serve_metrics(settings.metrics_host, settings.metrics_port)
+    finaliser = Finaliser(
+        engine=engine,
+        store=object_store_from_env(env),
+        leases=HeldLeases(engine, ttl_s=settings.lease_s),
+        settings=settings,
+        holder=process_name(ROLE),
+    )
+    try:
+        with Notifications(database, CHANNEL, application_name=ROLE) as notifications:
+            finaliser.run(notifications, stop)
+    finally:
+        engine.dispose()
+
+
+def serve_metrics(host: str, port: int | None) -> None:
+    """Let Prometheus read, when a port was given."""
+    if port is not None:
+        start_http_server(port, host)
+
+
+def process_name(role: str) -> str:
+    """Return a name of this process alone, for leases and the broker's logs."""
+    return f"{role}-{socket.gethostname()}-{new_uuid().hex[:8]}"
+
+
+ROLES: Final[dict[str, tuple[str, Callable[[Mapping[str, str], threading.Event], None]]]] = {
+    "writer": (GROUP, run_writer),
+    "finaliser": (ROLE, run_finaliser),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,90 @@
+"""A close to rows: every item of the job that has none gets one, in slices.
+
+The first slice sets `closed_reason` in its transaction; from then on no outcome of the job counts.
+After a crash between slices the close is delivered again and goes on where rows are missing.
+"""
+
+import logging
+import threading
+import time
+from typing import Final
+
+import sqlalchemy as sa
+
+from core.outcomes import Outcome
+from core.states import CloseReason
+from results import metrics
+from results.locking import LockedJob, lock_jobs
+from results.partitions import DayPartitions
+from results.settling import count_and_settle
+from results.statements import INSERT_MISSING, SET_CLOSED
+from results.sums import JobSum
+from storage.postgres import Cursor, raw_cursor
+from topics.records import Close
+
+LOG = logging.getLogger(__name__)
+
+_OUTCOMES: Final = {
+    CloseReason.CANCELLED: (Outcome.CANCELLED, "batch_cancelled"),
+    CloseReason.EXPIRED: (Outcome.EXPIRED, "batch_expired"),
+}
+
+
+class JobCloser:
+    """Turns closes into rows; one thread uses it."""
+
+    def __init__(
+        self, engine: sa.Engine, partitions: DayPartitions, *, slice_items: int = 10_000
+    ) -> None:
+        """One transaction looks at `slice_items` indexes."""
+        self._engine = engine
+        self._partitions = partitions
+        self._slice_items = slice_items
+
+    def close(self, close: Close, stop: threading.Event) -> bool:
+        """Give every item of the job a row; False when `stop` cut it short.
+
+        Calling it again goes on, or changes nothing. Raises one of DATABASE_AWAY.
+        """
+        first = 0
+        while not stop.is_set():
+            job = self._slice(close, first)
+            first += self._slice_items
+            if job is None or first >= job.total_count:
+                return True
+        return False
+
+    def _slice(self, close: Close, first: int) -> LockedJob | None:
+        """Close the indexes from `first` on; None when the job has all its rows, or is unknown."""
+        started = time.perf_counter()
+        with self._engine.begin() as connection:
+            cursor = raw_cursor(connection)
+            job = lock_jobs(cursor, [close.job_id]).get(close.job_id)
+            if job is None or not job.total_count:
+                LOG.warning("close of an unknown job", extra={"job": close.job_id})
+                metrics.UNKNOWN_JOB.inc()
+                return None
+            reason = CloseReason(job.closed_reason or close.reason)  # the first one wins
+            cursor.execute(SET_CLOSED, [reason.value, job.job_id], prepare=False)
+            if job.ended_count == job.total_count:
+                return None
+            self._partitions.ensure([job.day])
+            last = min(first + self._slice_items, job.total_count) - 1
+            outcome, count = _insert_missing(cursor, job, reason, (first, last))
+            if count:
+                ended = JobSum(job.job_id, **{outcome.label: count})
+                count_and_settle(connection, [ended])
+        metrics.ITEMS_COMPLETED.labels(outcome.label).inc(count)
+        metrics.ROWS_PER_TRANSACTION.observe(count)
+        metrics.TRANSACTION_SECONDS.observe(time.perf_counter() - started)
+        return job
+
+
+def _insert_missing(
+    cursor: Cursor, job: LockedJob, reason: CloseReason, indexes: tuple[int, int]
+) -> tuple[Outcome, int]:
+    outcome, code = _OUTCOMES[reason]
+    parameters = [job.job_id, job.day, outcome.value, code, *indexes]
+    cursor.execute(INSERT_MISSING, parameters, prepare=False)
+    (count,) = cursor.fetchone() or (0,)
+    return outcome, count

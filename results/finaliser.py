@@ -1,0 +1,107 @@
+"""The loop of the finaliser: claim settled jobs, end several at once, each in a thread."""
+
+import logging
+import threading
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Final
+
+import sqlalchemy as sa
+
+from core.errors import Disposition, LeaseLostError, MillraceError
+from jobs.leases import Lease, claim
+from results import metrics
+from results.finalising import READY, finalise
+from results.held_leases import HeldLeases
+from results.settings import FinaliserSettings
+from storage.notifications import Notifications
+from storage.objects import ObjectStore
+from storage.postgres import DATABASE_AWAY
+
+LOG = logging.getLogger(__name__)
+
+ROLE: Final = "finaliser"
+CHANNEL: Final = "millrace_jobs"
+
+
+@dataclass(slots=True)
+class Finaliser:
+    """One process of the role; any number may run."""
+
+    engine: sa.Engine
+    store: ObjectStore
+    leases: HeldLeases
+    settings: FinaliserSettings
+    holder: str  # names this process in its leases
+    _away_since: float | None = None  # monotonic
+
+    def run(self, notifications: Notifications, stop: threading.Event) -> None:
+        """End settled jobs until `stop`, and for `stop_grace_s` those that are begun.
+
+        A job that fails keeps its lease until it runs out, so it waits `lease_s` for its next try
+        and cannot starve others. Raises one of DATABASE_AWAY after `database_wait_s` of it.
+        """
+        running: set[Future[None]] = set()
+        jobs_max, look_s = self.settings.jobs_max, self.settings.look_interval_s
+        with self.leases, ThreadPoolExecutor(jobs_max, ROLE) as threads:
+            while not stop.is_set():
+                free = jobs_max - len(running)
+                leases = self._claim(free) if free else []
+                running |= {threads.submit(self._end, lease) for lease in leases}
+                if len(running) == jobs_max:
+                    wait(running, look_s, FIRST_COMPLETED)
+                else:
+                    notifications.wait(look_s)
+                running = {future for future in running if not future.done()}
+            wait(running, self.settings.stop_grace_s)
+            self.leases.clear()
+
+    def _claim(self, limit: int) -> list[Lease]:
+        try:
+            with self.engine.begin() as connection:
+                leases = claim(
+                    connection,
+                    role=ROLE,
+                    holder=self.holder,
+                    ttl_s=self.settings.lease_s,
+                    limit=limit,
+                    where=READY,
+                )
+        except DATABASE_AWAY as error:
+            now = time.monotonic()
+            self._away_since = self._away_since or now
+            if now - self._away_since > self.settings.database_wait_s:
+                raise
+            LOG.warning("database away", extra={"error": type(error).__name__})
+            return []
+        self._away_since = None
+        for lease in leases:
+            self.leases.add(lease)
+        return leases
+
+    def _end(self, lease: Lease) -> None:
+        """End one job; whatever goes wrong is this job's alone."""
+        started = time.perf_counter()
+        facts = {"job": lease.job_id, "epoch": lease.epoch}
+        try:
+            state = finalise(self.engine, self.store, lease, check=lambda: self.leases.check(lease))
+        except LeaseLostError:
+            metrics.FINALISE_FAILURES.labels(LeaseLostError.code).inc()
+            LOG.warning("job lost to another finaliser", extra=facts)
+        except DATABASE_AWAY:
+            metrics.FINALISE_FAILURES.labels("database_away").inc()
+            LOG.warning("database away", extra=facts)
+        except MillraceError as error:
+            metrics.FINALISE_FAILURES.labels(error.code).inc()
+            severe = error.disposition is not Disposition.RETRY
+            LOG.log(logging.ERROR if severe else logging.WARNING, error.code, extra=facts)
+        except Exception:
+            metrics.FINALISE_FAILURES.labels("internal").inc()
+            LOG.exception("finalising failed", extra=facts)
+        else:
+            metrics.JOBS_TERMINAL.labels(state.value).inc()
+            metrics.FINALISE_SECONDS.observe(time.perf_counter() - started)
+            LOG.info("job ended", extra={**facts, "state": state.value})
+        finally:
+            self.leases.remove(lease)

@@ -1,0 +1,142 @@
+"""One settled job to its terminal state: write its files, then name them in one transaction.
+
+    read rows ─► objects of this epoch ─► [fenced] files, state, event ─► delete older epochs
+
+A finaliser that lost its lease deletes what it wrote; one that died leaves objects to the winner.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.errors import LeaseLostError, MillraceError
+from core.ids import JOB, new_uuid, public_id
+from core.states import CloseReason, JobState
+from jobs.days import job_day
+from jobs.files import RESULT_PURPOSE, NewFile, insert_file
+from jobs.leases import Lease, require
+from jobs.outbox_rows import NOTIFY_OUTBOX, event_insert
+from jobs.tables import jobs
+from results.custom_ids import CustomIds
+from results.item_rows import item_rows
+from results.result_files import ResultFiles, result_prefix, write_result_files
+from storage.objects import ObjectStore, StoredObject
+
+LOG = logging.getLogger(__name__)
+
+READY: Final = sa.and_(
+    jobs.c.settled_at.is_not(None),
+    # Literal, so that Postgres sees that the partial index on unfinished jobs fits.
+    jobs.c.state.in_([sa.literal_column("'finalizing'"), sa.literal_column("'cancelling'")]),
+)
+"""Jobs that have all their rows and wait for their files."""
+
+_TIMESTAMPS: Final = {
+    JobState.COMPLETED: "completed_at",
+    JobState.EXPIRED: "expired_at",
+    JobState.CANCELLED: "cancelled_at",
+}
+
+
+def finalise(
+    engine: sa.Engine, store: ObjectStore, lease: Lease, *, check: Callable[[], None]
+) -> JobState:
+    """Bring the job to its terminal state and return it; `check` raises once the lease is lost.
+
+    Raises LeaseLostError with its objects deleted; one of DATABASE_AWAY; what a store raises.
+    After those the job is as before, or, when only the answer of the commit was lost, terminal.
+    """
+    with engine.connect() as connection:
+        job = connection.execute(sa.select(jobs).where(jobs.c.id == lease.job_id)).one()
+    rows = item_rows(
+        engine,
+        lease.job_id,
+        day=job_day(job.created_at),
+        total_count=job.total_count,
+        check=check,
+    )
+    custom_ids = CustomIds(lambda: store.read(job.input_key), input_bytes=job.input_bytes)
+    written = write_result_files(
+        store, rows, job_id=lease.job_id, epoch=lease.epoch, custom_ids=custom_ids
+    )
+    try:
+        with engine.begin() as connection:
+            state = _end(connection, lease, job, written)
+    except LeaseLostError:
+        for stored in (written.output, written.error):
+            if stored is not None:
+                store.delete(stored.key)
+        raise
+    _delete_older_epochs(store, lease)
+    return state
+
+
+def _end(
+    connection: sa.Connection, lease: Lease, job: sa.Row[Any], written: ResultFiles
+) -> JobState:
+    """Name the winner. The job may have been cancelled since it was read."""
+    # The job before its lease, as those who claim lock them: the other order could deadlock.
+    now = connection.execute(
+        sa.select(jobs.c.state, jobs.c.close_reason, sa.extract("epoch", sa.func.now()))
+        .where(jobs.c.id == lease.job_id)
+        .with_for_update()
+    ).one()
+    require(connection, lease)
+    if now.state not in {JobState.FINALIZING, JobState.CANCELLING}:
+        raise LeaseLostError(job_id=lease.job_id, role=lease.role, epoch=lease.epoch)
+    target = _target(JobState(now.state), now.close_reason)
+    changed = connection.execute(
+        sa.update(jobs)
+        .where(jobs.c.id == lease.job_id, jobs.c.state == now.state)
+        .values(
+            state=target,
+            output_file_id=_add_file(connection, job, written.output, "output"),
+            error_file_id=_add_file(connection, job, written.error, "error"),
+            **{_TIMESTAMPS[target]: sa.func.now()},
+        )
+    )
+    assert changed.rowcount == 1  # the row is locked
+    connection.execute(event_insert(lease.job_id, job.tenant_id, target, float(now[2])))
+    connection.execute(NOTIFY_OUTBOX)
+    return target
+
+
+def _target(state: JobState, close_reason: str | None) -> JobState:
+    if state is JobState.CANCELLING:
+        return JobState.CANCELLED
+    return JobState.EXPIRED if close_reason == CloseReason.EXPIRED else JobState.COMPLETED
+
+
+def _add_file(
+    connection: sa.Connection, job: sa.Row[Any], stored: StoredObject | None, name: str
+) -> UUID | None:
+    if stored is None:
+        return None
+    file = NewFile(
+        file_id=new_uuid(),
+        tenant_id=job.tenant_id,
+        purpose=RESULT_PURPOSE,
+        filename=f"{public_id(JOB, job.id)}_{name}.jsonl",
+        object_key=stored.key,
+        size_bytes=stored.size_bytes,
+        sha256=stored.sha256_hex,
+        expires_after_s=job.output_expires_after_s,
+    )
+    insert_file(connection, file)
+    return file.file_id
+
+
+def _delete_older_epochs(store: ObjectStore, lease: Lease) -> None:
+    """Remove what earlier attempts left when they died between objects and transaction."""
+    prefix = result_prefix(lease.job_id)
+    try:
+        for found in list(store.list(prefix)):
+            epoch = found.key.removeprefix(prefix).partition("/")[0]
+            if epoch.isdecimal() and int(epoch) < lease.epoch:
+                LOG.info("orphan deleted", extra={"job": lease.job_id, "epoch": int(epoch)})
+                store.delete(found.key)
+    except MillraceError as error:  # the job has ended well; a few bytes are left over
+        LOG.warning("orphans left", extra={"job": lease.job_id, "code": error.code})

@@ -1,0 +1,66 @@
+"""What one transaction of the writer takes: outcomes up to a bound, in the order of the log."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from topics.offsets import Partition
+from topics.records import Close, ItemOutcome, Outcomes
+
+JobItems = dict[UUID, list[ItemOutcome]]
+"""Outcomes by job, each list in the order of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record of `results` as it was read; None for one that could not be."""
+
+    partition: Partition
+    next_offset: int
+    size_bytes: int
+    record: Outcomes | Close | None
+
+
+@dataclass(slots=True)
+class Group:
+    """Outcomes for one transaction, or one close, with the offsets that are done after it."""
+
+    jobs: JobItems = field(default_factory=dict)
+    close: Close | None = None
+    item_count: int = 0
+    size_bytes: int = 0
+    next_offsets: dict[Partition, int] = field(default_factory=dict)
+
+    def add(self, entry: Entry) -> None:
+        """Take an entry over; entries of a partition come in its order."""
+        self.next_offsets[entry.partition] = entry.next_offset
+        self.size_bytes += entry.size_bytes
+        if isinstance(entry.record, Outcomes):
+            self.jobs.setdefault(entry.record.job.job_id, []).extend(entry.record.items)
+            self.item_count += len(entry.record.items)
+        elif entry.record is not None:
+            self.close = entry.record
+
+
+def grouped(entries: Iterable[Entry], *, items_max: int, bytes_max: int) -> Iterator[Group]:
+    """Yield groups within the bounds; one record above them is a group of its own.
+
+    A close ends the group before it and stands alone, so that it keeps its place in the order.
+    """
+    group = Group()
+    for entry in entries:
+        if group.next_offsets and (
+            isinstance(entry.record, Close)
+            or group.close is not None
+            or group.item_count + _item_count(entry) > items_max
+            or group.size_bytes + entry.size_bytes > bytes_max
+        ):
+            yield group
+            group = Group()
+        group.add(entry)
+    if group.next_offsets:
+        yield group
+
+
+def _item_count(entry: Entry) -> int:
+    return len(entry.record.items) if isinstance(entry.record, Outcomes) else 0

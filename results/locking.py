@@ -1,0 +1,59 @@
+"""The first step of every transaction of the writer: lock the counters, learn what still counts."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from results.groups import JobItems
+from results.statements import LOCK_JOBS
+from storage.postgres import Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class LockedJob:
+    """A job whose counters nobody else can change before the commit."""
+
+    job_id: UUID
+    closed_reason: str | None  # why its results do not count any more
+    total_count: int  # 0 while intake validates: no result can be right yet
+    day: int  # names the partition of its rows
+    ended_count: int  # items that have their row
+
+
+@dataclass(slots=True)
+class Admitted:
+    """Outcomes that count, and the number of those that do not."""
+
+    jobs: JobItems
+    ignored_count: int = 0  # read behind the close of their job
+    unknown_count: int = 0  # of no job, or of no item of their job
+
+
+def lock_jobs(cursor: Cursor, job_ids: Iterable[UUID]) -> dict[UUID, LockedJob]:
+    """Lock the counters of the jobs that exist, until the transaction ends."""
+    # Not prepared, here and elsewhere: a plan made while the tables were empty would be kept.
+    cursor.execute(LOCK_JOBS, [list(job_ids)], prepare=False)
+    return {
+        job_id: LockedJob(job_id, closed_reason, total or 0, day, ended)
+        for job_id, closed_reason, total, day, ended in cursor
+    }
+
+
+def admit(jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> Admitted:
+    """Drop outcomes behind a close, and those that no input file asked for."""
+    admitted = Admitted({})
+    for job_id, items in jobs.items():
+        job = locked.get(job_id)
+        if job is None:
+            admitted.unknown_count += len(items)
+        elif job.closed_reason is not None:
+            admitted.ignored_count += len(items)
+        else:
+            indexes = [item.index for item in items]
+            kept = items
+            if min(indexes) < 0 or max(indexes) >= job.total_count:
+                kept = [item for item in items if 0 <= item.index < job.total_count]
+                admitted.unknown_count += len(items) - len(kept)
+            if kept:
+                admitted.jobs[job_id] = kept
+    return admitted

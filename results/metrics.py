@@ -1,0 +1,46 @@
+"""What the writer and the finaliser count; no label names a tenant or a job."""
+
+from typing import Final
+
+from prometheus_client import Counter, Histogram
+
+ITEMS_COMPLETED: Final = Counter("millrace_items_completed_total", "Item rows written", ["outcome"])
+DUPLICATES: Final = Counter(
+    "millrace_results_duplicates_total", "Outcomes of items that had their row already"
+)
+IGNORED_AFTER_CLOSE: Final = Counter(
+    "millrace_results_ignored_after_close_total", "Outcomes read behind the close of their job"
+)
+UNKNOWN_JOB: Final = Counter(
+    "millrace_results_unknown_job_total", "Outcomes of no job, or of no item of their job"
+)
+UNSTORABLE: Final = Counter(
+    "millrace_results_unstorable_total", "Outcomes that Postgres refused; their items failed"
+)
+DEAD_LETTERS: Final = Counter(
+    "millrace_results_dead_letters_total", "Records of `results` that could not be read"
+)
+DATABASE_RETRIES: Final = Counter(
+    "millrace_results_database_retries_total", "Transactions tried again as Postgres was away"
+)
+TRANSACTION_SECONDS: Final = Histogram(
+    "millrace_results_transaction_seconds",
+    "Time of one transaction of the results writer",
+    buckets=(0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+)
+ROWS_PER_TRANSACTION: Final = Histogram(
+    "millrace_results_rows_per_transaction",
+    "Item rows of one transaction of the results writer",
+    buckets=(0, 1, 10, 50, 100, 250, 500, 1000, 2500, 5000, 10_000),
+)
+JOBS_TERMINAL: Final = Counter(
+    "millrace_jobs_terminal_total", "Jobs that the finaliser ended", ["status"]
+)
+FINALISE_SECONDS: Final = Histogram(
+    "millrace_finalise_seconds",
+    "Time from taking a settled job to its terminal state",
+    buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800),
+)
+FINALISE_FAILURES: Final = Counter(
+    "millrace_finalise_failures_total", "Attempts to finalise a job that did not end it", ["code"]
+)

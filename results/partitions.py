@@ -1,0 +1,68 @@
+"""Partitions of `items`, one a day of job creation, made when the first row of a day comes.
+
+A writer asks before it writes. Two that ask at once are put in line by an advisory lock, so that
+the second finds the partition of the first.
+"""
+
+import time
+from collections.abc import Iterable
+from datetime import date, timedelta
+from typing import Final
+
+import sqlalchemy as sa
+
+from storage.postgres import DATABASE_AWAY
+
+_EPOCH: Final = date(1970, 1, 1)
+_ADVISORY_LOCK: Final = 0x6974656D  # one creation at a time in one database
+_LOCK_TIMEOUT_MS: Final = 1000  # waiting for `items` would make every reader wait behind us
+_TRIES_MAX: Final = 10
+_PAUSE_S: Final = 0.2
+
+
+class DayPartitions:
+    """Knows which days have their partition; one object a process."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        """Know nothing yet."""
+        self._engine = engine
+        self._known: set[int] = set()
+
+    def ensure(self, days: Iterable[int]) -> None:
+        """Return once every day has its partition; of a known day this costs nothing.
+
+        Raises one of `DATABASE_AWAY` when the lock cannot be had.
+        """
+        for day in days:
+            if day not in self._known:
+                self._ensure(day)
+                self._known.add(day)
+
+    def _ensure(self, day: int) -> None:
+        for tries_left in reversed(range(_TRIES_MAX)):
+            try:
+                with self._engine.begin() as connection:
+                    _create(connection, day)
+                return
+            except DATABASE_AWAY:
+                if not tries_left:
+                    raise
+                time.sleep(_PAUSE_S)  # let those who wait behind our lock request go first
+
+
+def partition_name(day: int) -> str:
+    """Return the table that holds the items of jobs created on `day`."""
+    return f"items_{_EPOCH + timedelta(days=day):%Y%m%d}"
+
+
+def _create(connection: sa.Connection, day: int) -> None:
+    """Create, then attach: attaching lets others read and write `items` meanwhile."""
+    name = partition_name(day)
+    connection.execute(sa.text(f"SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS}"))
+    connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)").bindparams(key=_ADVISORY_LOCK))
+    if connection.scalar(sa.text("SELECT to_regclass(:name)").bindparams(name=name)) is not None:
+        return
+    connection.execute(sa.text(f"CREATE TABLE {name} (LIKE items INCLUDING ALL)"))
+    connection.execute(
+        sa.text(f"ALTER TABLE items ATTACH PARTITION {name} FOR VALUES FROM ({day}) TO ({day + 1})")
+    )

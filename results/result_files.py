@@ -1,0 +1,96 @@
+"""The two files of a settled job: its rows rendered into two objects of one epoch."""
+
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from results.custom_ids import CustomIds
+from results.output_lines import ItemRow, LineTemplate, belongs_to_output, one_line
+from storage.objects import ObjectStore, StoredObject, Upload
+
+_BUFFER_BYTES: Final = 512 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFiles:
+    """The complete objects; None for a file that would hold no line."""
+
+    output: StoredObject | None
+    error: StoredObject | None
+
+
+def result_prefix(job_id: UUID) -> str:
+    """Return what the keys of all epochs of a job start with."""
+    return f"results/{job_id.hex}/"
+
+
+def write_result_files(
+    store: ObjectStore,
+    rows: Iterable[ItemRow],
+    *,
+    job_id: UUID,
+    epoch: int,
+    custom_ids: CustomIds,
+) -> ResultFiles:
+    """Render every row into the file it belongs to; whatever is raised leaves no object.
+
+    Raises ObjectExistsError when another attempt of this epoch was here.
+    """
+    prefix = f"{result_prefix(job_id)}{epoch}/"
+    with (
+        closing(custom_ids),
+        store.begin(f"{prefix}output.jsonl") as output_upload,
+        store.begin(f"{prefix}error.jsonl") as error_upload,
+    ):
+        output, error = _Buffered(output_upload), _Buffered(error_upload)
+        template = LineTemplate(job_id)
+        for row in rows:
+            custom_id = row.custom_id
+            if custom_id is None:
+                custom_id = custom_ids.at(row.item_index)
+            file = output if belongs_to_output(row) else error
+            if row.body_key is None or not row.status_code:
+                file.write(template.line(row, custom_id))
+            else:
+                before, after = template.around_body(row, custom_id)
+                file.write(before)
+                with store.read(row.body_key) as blocks:
+                    for block in blocks:
+                        file.write(one_line(block))
+                file.write(after)
+        stored = output.complete()
+        try:
+            return ResultFiles(stored, error.complete())
+        except BaseException:
+            if stored is not None:
+                store.delete(stored.key)
+            raise
+
+
+class _Buffered:
+    """Gathers lines, because an upload's `write` costs more than a line."""
+
+    def __init__(self, upload: Upload) -> None:
+        self._upload = upload
+        self._lines: list[bytes] = []
+        self._held = 0
+        self._wrote = False
+
+    def write(self, data: bytes) -> None:
+        self._lines.append(data)
+        self._held += len(data)
+        if self._held >= _BUFFER_BYTES:
+            self._flush()
+
+    def complete(self) -> StoredObject | None:
+        self._flush()
+        return self._upload.complete(if_absent=True) if self._wrote else None
+
+    def _flush(self) -> None:
+        if self._lines:
+            self._upload.write(b"".join(self._lines))
+            self._lines.clear()
+            self._held = 0
+            self._wrote = True

@@ -1,0 +1,31 @@
+"""The end of the writer's transaction: counters, bill, and the job that has all its rows."""
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from core.states import JobState
+from jobs.outbox_rows import NOTIFY_JOBS, NOTIFY_OUTBOX, event_insert
+from results.statements import COUNT_AND_SETTLE
+from results.sums import JobSum
+from storage.postgres import raw_cursor
+
+
+def count_and_settle(connection: sa.Connection, sums: Sequence[JobSum]) -> None:
+    """Add `sums` to counters and ledger, and settle each job whose counters reach its total.
+
+    Call in the transaction that inserted the rows, once a job. A settled job that was in progress
+    is announced; one that is being cancelled keeps its state for the finaliser.
+    """
+    if not sums:
+        return
+    cursor = raw_cursor(connection)
+    cursor.execute(COUNT_AND_SETTLE, [list(column) for column in zip(*sums, strict=True)])
+    settled = cursor.fetchall()
+    if not settled:
+        return
+    for job_id, tenant_id, state, now_s in settled:
+        if state == JobState.FINALIZING:
+            connection.execute(event_insert(job_id, tenant_id, JobState.FINALIZING, now_s))
+            connection.execute(NOTIFY_OUTBOX)
+    connection.execute(NOTIFY_JOBS)

@@ -1,0 +1,93 @@
+"""The statements of the results writer, for the driver's cursor with `%b` parameters."""
+
+from typing import Final
+
+LOCK_JOBS: Final = """
+SELECT c.job_id, c.closed_reason, j.total_count,
+    (j.created_at AT TIME ZONE 'UTC')::date - DATE '1970-01-01',
+    c.succeeded + c.failed + c.cancelled + c.expired
+FROM job_counters c JOIN jobs j ON j.id = c.job_id
+WHERE c.job_id = ANY(%b::uuid[])
+ORDER BY c.job_id
+FOR UPDATE OF c
+"""
+"""In id order, so that two writers cannot wait for each other. Under this lock nobody else writes
+rows of these jobs, and every statement after it sees the rows of those who did."""
+
+COPY_ITEMS: Final = """
+COPY items (job_id, job_day, item_index, outcome, status_code, attempt, input_tokens, output_tokens,
+    cached_tokens, reasoning_tokens, custom_id, error_code, error_message, body, body_key)
+FROM STDIN (FORMAT BINARY)
+"""
+
+COPY_TYPES: Final = (
+    "bytea",  # of job_id: a uuid's 16 bytes, which the driver passes on without a call in Python
+    *("int4", "int4", "int2", "int2", "int2", "int4", "int4", "int4", "int4"),
+    *("text", "text", "text", "bytea", "text"),
+)
+"""How the driver encodes each column of `COPY_ITEMS`."""
+
+FIND_EXISTING: Final = """
+SELECT wanted.item_index
+FROM unnest(%b::int[]) AS wanted (item_index)
+CROSS JOIN LATERAL (
+    SELECT FROM items WHERE job_day = %b::int AND job_id = %b::uuid
+        AND items.item_index = wanted.item_index LIMIT 1
+) AS found
+"""
+"""LATERAL with LIMIT holds the planner to one index probe an item, whatever it believes."""
+
+INSERT_MISSING: Final = """
+WITH inserted AS (
+    INSERT INTO items (job_id, job_day, item_index, outcome, status_code, attempt,
+        input_tokens, output_tokens, cached_tokens, reasoning_tokens, error_code)
+    SELECT %b::uuid, %b::int, item_index, %b::smallint, 0, 0, 0, 0, 0, 0, %b::text
+    FROM generate_series(%b::int, %b::int) AS item_index
+    ON CONFLICT DO NOTHING
+    RETURNING 1
+)
+SELECT count(*) FROM inserted
+"""
+
+SET_CLOSED: Final = """
+UPDATE job_counters SET closed_reason = %b::text, updated_at = now()
+WHERE job_id = %b::uuid AND closed_reason IS NULL
+"""
+
+COUNT_AND_SETTLE: Final = """
+WITH added AS (
+    SELECT * FROM unnest(%b::uuid[], %b::int[], %b::int[], %b::int[], %b::int[], %b::int[],
+        %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[])
+    AS sums (job_id, succeeded, failed, cancelled, expired, executed,
+        input_tokens, output_tokens, cached_tokens, reasoning_tokens)
+), counted AS (
+    UPDATE job_counters c SET
+        succeeded = c.succeeded + added.succeeded,
+        failed = c.failed + added.failed,
+        cancelled = c.cancelled + added.cancelled,
+        expired = c.expired + added.expired,
+        input_tokens = c.input_tokens + added.input_tokens,
+        output_tokens = c.output_tokens + added.output_tokens,
+        cached_tokens = c.cached_tokens + added.cached_tokens,
+        reasoning_tokens = c.reasoning_tokens + added.reasoning_tokens,
+        updated_at = now()
+    FROM added WHERE c.job_id = added.job_id
+    RETURNING c.job_id, c.succeeded + c.failed + c.cancelled + c.expired AS ended
+), billed AS (
+    INSERT INTO usage_ledger (tenant_id, job_id, model, model_version, item_count,
+        input_tokens, output_tokens, cached_tokens, reasoning_tokens)
+    SELECT jobs.tenant_id, jobs.id, jobs.model, jobs.model_version, added.executed,
+        added.input_tokens, added.output_tokens, added.cached_tokens, added.reasoning_tokens
+    FROM added JOIN jobs ON jobs.id = added.job_id
+    WHERE added.executed > 0
+)
+UPDATE jobs SET
+    settled_at = now(),
+    state = CASE state WHEN 'in_progress' THEN 'finalizing' ELSE state END,
+    finalizing_at = CASE state WHEN 'in_progress' THEN now() ELSE finalizing_at END
+FROM counted
+WHERE jobs.id = counted.job_id AND jobs.total_count = counted.ended
+    AND jobs.settled_at IS NULL AND jobs.state IN ('in_progress', 'cancelling')
+RETURNING jobs.id, jobs.tenant_id, jobs.state, extract(epoch FROM now())::float8
+"""
+"""Counters, bill and the end of a job, in one round trip; its rows are the jobs that settled."""

@@ -1,0 +1,140 @@
+"""The loop of the results writer: read, group, write, commit offsets, in this order.
+
+Nothing is held between rounds but offsets, so a revoked partition needs no clean-up: what was
+written stays right, and what was not is delivered to its new owner.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from core.clock import Clock
+from results.closing import JobCloser
+from results.groups import Group, grouped
+from results.metrics import DATABASE_RETRIES
+from results.reading import read_entry
+from results.settings import WriterSettings
+from results.writing import ItemWriter
+from storage.postgres import DATABASE_AWAY
+from topics.consumer import LogConsumer, Received
+from topics.errors import StaleMemberError
+from topics.offsets import Partition
+from topics.producer import LogProducer
+
+LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+GROUP: Final = "results-writer"
+_IDLE_POLL_S: Final = 0.5  # how soon a stop is noticed
+_FLUSH_S: Final = 30.0
+_BACKOFF_S: Final = 0.1
+_BACKOFF_S_MAX: Final = 5.0
+
+
+@dataclass(slots=True)
+class ResultsWriter:
+    """One member of the group; its methods run in one thread."""
+
+    items: ItemWriter
+    closer: JobCloser
+    producer: LogProducer
+    settings: WriterSettings
+    commit_interval_s: float
+    clock: Clock
+    _read: list[Received] = field(default_factory=list)  # polled, not yet judged
+    _finished: dict[Partition, int] = field(default_factory=dict)  # durable, not yet committed
+
+    def run(self, consumer: LogConsumer, stop: threading.Event) -> None:
+        """Judge records until `stop`.
+
+        1. Poll until the group is full or has waited. 2. Write each group in a transaction.
+        3. Commit the offsets of what is durable. A crash between 2 and 3 delivers records again,
+        which changes nothing. Raises SchemaTooNewError, LogUnavailableError, DeliveryError, and
+        one of DATABASE_AWAY after `database_wait_s`: the offsets stay where they are.
+        """
+        commit_at = self.clock.monotonic_s()
+        while not stop.is_set():
+            self._gather(consumer, stop)
+            read, self._read = self._read, []
+            entries = (read_entry(record, self.producer) for record in read)
+            limits = self.settings
+            for group in grouped(
+                entries, items_max=limits.group_items_max, bytes_max=limits.group_bytes_max
+            ):
+                if not self._judge(group, consumer, stop):
+                    break
+                self._finished |= group.next_offsets
+            if self.clock.monotonic_s() >= commit_at:
+                self._commit(consumer)
+                commit_at = self.clock.monotonic_s() + self.commit_interval_s
+        self._commit(consumer)
+
+    def revoked(self, partitions: list[Partition]) -> None:
+        """Forget what was read of partitions that others own now; the consumer calls this."""
+        lost = set(partitions)
+        self._read = [r for r in self._read if (r.topic, r.partition) not in lost]
+        for partition in lost:
+            self._finished.pop(partition, None)
+
+    def _gather(self, consumer: LogConsumer, stop: threading.Event) -> None:
+        """Poll until a group is full or its first record has waited `group_wait_s`."""
+        limits = self.settings
+        wait_s = _IDLE_POLL_S
+        full_at = None
+        while not stop.is_set():
+            room = limits.poll_records_max - len(self._read)
+            size = sum(len(record.value or b"") for record in self._read)
+            if room <= 0 or size >= limits.group_bytes_max or wait_s <= 0:
+                return
+            self._read += consumer.poll(room, wait_s)
+            now = self.clock.monotonic_s()
+            if not self._read:
+                return
+            full_at = full_at or now + limits.group_wait_s
+            wait_s = full_at - now
+
+    def _judge(self, group: Group, consumer: LogConsumer, stop: threading.Event) -> bool:
+        """Make a group durable; False when `stop` came first."""
+        close = group.close
+        if close is not None:
+            return self._patiently(lambda: self.closer.close(close, stop), consumer, stop)
+        self._patiently(lambda: self.items.write(group.jobs), consumer, stop)
+        return True
+
+    def _patiently(self, write: Callable[[], T], consumer: LogConsumer, stop: threading.Event) -> T:
+        """Try again while Postgres is away, staying a member of the group meanwhile.
+
+        Raises the last failure after `database_wait_s`, or on `stop`.
+        """
+        give_up_at = self.clock.monotonic_s() + self.settings.database_wait_s
+        backoff_s = _BACKOFF_S
+        while True:
+            try:
+                done = write()
+            except DATABASE_AWAY as failure:
+                if stop.is_set() or self.clock.monotonic_s() >= give_up_at:
+                    raise
+                LOG.warning("database away", extra={"error": type(failure).__name__})
+                DATABASE_RETRIES.inc()
+                consumer.pause(consumer.assigned)
+                # Paused, so this waits; only a partition that is new to us can bring a record.
+                self._read += consumer.poll(1, backoff_s)
+                backoff_s = min(2 * backoff_s, _BACKOFF_S_MAX)
+            else:
+                if backoff_s > _BACKOFF_S:
+                    consumer.resume(consumer.assigned)
+                return done
+
+    def _commit(self, consumer: LogConsumer) -> None:
+        if not self._finished:
+            return
+        self.producer.flush(_FLUSH_S)  # dead letters are durable before their records are past
+        try:
+            consumer.commit(self._finished)
+        except StaleMemberError:
+            # Kept: `revoked` drops what is lost, and a cooperative rebalance leaves us the rest.
+            LOG.warning("the group goes on without this member")
+            return
+        self._finished.clear()

@@ -1,0 +1,143 @@
+"""Outcomes to rows: one transaction a group, right under redelivery, in any order, with duplicates.
+
+    lock the jobs ─► drop what does not count ─► COPY ─► counters, bill, settling ─► commit
+
+The key of `items` judges duplicates. COPY costs half of INSERT … ON CONFLICT and fails when a row
+exists; only then, and until a group comes without any, existing rows are looked up first. The lock
+makes that look exact: nobody else can add rows of these jobs before the commit.
+"""
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import sqlalchemy as sa
+
+from core.outcomes import Outcome
+from results import metrics
+from results.copying import copy_items, missing_items
+from results.groups import JobItems
+from results.locking import Admitted, admit, lock_jobs
+from results.partitions import DayPartitions
+from results.settling import count_and_settle
+from results.sums import JobSum, sum_items
+from storage.postgres import raw_cursor
+from storage.refusals import DATA_REFUSED, ROW_EXISTS
+from topics.records import ItemOutcome
+
+LOG = logging.getLogger(__name__)
+
+UNSTORABLE_CODE: Final = "result_unstorable"
+"""Code of an item whose result Postgres refused."""
+
+_REFUSED: Final[tuple[type[Exception], ...]] = (*DATA_REFUSED, OverflowError, UnicodeError)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What one committed transaction did."""
+
+    sums: list[JobSum]
+    row_count: int
+    duplicate_count: int
+
+
+class ItemWriter:
+    """Writes groups of outcomes; one thread uses it."""
+
+    def __init__(self, engine: sa.Engine, partitions: DayPartitions) -> None:
+        """The engine needs two connections: one to write, one to make a day's partition."""
+        self._engine = engine
+        self._partitions = partitions
+        self._expects_duplicates = True  # what a predecessor wrote uncommitted comes again
+
+    def write(self, jobs: JobItems) -> None:
+        """Make the outcomes durable, in one transaction unless Postgres refuses one of them.
+
+        Calling it again with any of them changes nothing. Raises one of DATABASE_AWAY.
+        """
+        if not jobs:
+            return
+        try:
+            self._write_once(jobs)
+        except _REFUSED as refusal:
+            self._write_in_parts(jobs, refusal)
+
+    def _write_once(self, jobs: JobItems) -> None:
+        if not self._expects_duplicates:
+            try:
+                self._transaction(jobs)
+                return
+            except ROW_EXISTS:
+                self._expects_duplicates = True
+        written = self._transaction(jobs)
+        self._expects_duplicates = written.duplicate_count > 0
+
+    def _transaction(self, jobs: JobItems) -> Written:
+        started = time.perf_counter()
+        with self._engine.begin() as connection:
+            cursor = raw_cursor(connection)
+            locked = lock_jobs(cursor, jobs)
+            admitted = admit(jobs, locked)
+            self._partitions.ensure({locked[job_id].day for job_id in admitted.jobs})
+            new = admitted.jobs
+            if self._expects_duplicates:
+                new = missing_items(cursor, new, locked)
+            copy_items(cursor, new, locked)
+            sums = [sum_items(job_id, items) for job_id, items in new.items()]
+            count_and_settle(connection, sums)
+        written = Written(sums, _count(new), _count(admitted.jobs) - _count(new))
+        _measure(written, admitted, time.perf_counter() - started)
+        return written
+
+    def _write_in_parts(self, jobs: JobItems, refusal: Exception) -> None:
+        """Halve until the refused outcome is alone; its item then fails without a body."""
+        if _count(jobs) > 1:
+            for half in _halves(jobs):
+                self.write(half)
+            return
+        ((job_id, [item]),) = jobs.items()
+        substitute = _unstorable(item)
+        if item == substitute:
+            raise refusal  # the outcome was not to blame
+        code = getattr(refusal, "sqlstate", None) or type(refusal).__name__
+        LOG.error("result refused", extra={"job": job_id, "index": item.index, "code": code})
+        self._write_once({job_id: [substitute]})
+        metrics.UNSTORABLE.inc()
+
+
+def _unstorable(item: ItemOutcome) -> ItemOutcome:
+    """The failed outcome that stands for one that cannot be stored; nothing of it is billed."""
+    return ItemOutcome(
+        index=item.index,
+        custom_id=None,  # may be what was refused; the input file has it
+        outcome=Outcome.FAILED,
+        status_code=0,
+        body=b"",
+        error_code=UNSTORABLE_CODE,
+    )
+
+
+def _halves(jobs: JobItems) -> tuple[JobItems, JobItems]:
+    pairs = [(job_id, item) for job_id, items in jobs.items() for item in items]
+    halves: tuple[JobItems, JobItems] = ({}, {})
+    for position, (job_id, item) in enumerate(pairs):
+        halves[2 * position >= len(pairs)].setdefault(job_id, []).append(item)
+    return halves
+
+
+def _count(jobs: JobItems) -> int:
+    return sum(map(len, jobs.values()))
+
+
+def _measure(written: Written, admitted: Admitted, seconds: float) -> None:
+    for outcome in Outcome:
+        rows = sum(getattr(job_sum, outcome.label) for job_sum in written.sums)
+        if rows:
+            metrics.ITEMS_COMPLETED.labels(outcome.label).inc(rows)
+    metrics.DUPLICATES.inc(written.duplicate_count)
+    metrics.IGNORED_AFTER_CLOSE.inc(admitted.ignored_count)
+    metrics.UNKNOWN_JOB.inc(admitted.unknown_count)
+    metrics.ROWS_PER_TRANSACTION.observe(written.row_count)
+    metrics.TRANSACTION_SECONDS.observe(seconds)
