@@ -1,0 +1,68 @@
+"""Answers in JSON, and the one shape of every error."""
+
+from collections.abc import Mapping
+
+import msgspec
+from fastapi import Response
+
+
+def json_answer(
+    content: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return `content` as JSON."""
+    return Response(
+        msgspec.json.encode(content), status, dict(headers or {}), media_type="application/json"
+    )
+
+
+class ApiError(Exception):
+    """An answer that is an error; its message is for the client."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        code: str | None = None,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """`kind` is the `type` on the wire, `param` the field at fault."""
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.code = code
+        self.param = param
+        self.headers = headers
+
+
+def error_answer(error: ApiError) -> Response:
+    """Return the envelope; `param` and `code` are always present, since clients read them."""
+    return Response(
+        error_body(error), error.status, dict(error.headers or {}), media_type="application/json"
+    )
+
+
+def error_body(error: ApiError) -> bytes:
+    """Return the bytes of the envelope."""
+    shape = {
+        "message": error.message,
+        "type": error.kind,
+        "param": error.param,
+        "code": error.code,
+    }
+    return msgspec.json.encode({"error": shape})
+
+
+def unavailable(message: str, *, retry_after_s: int, code: str) -> ApiError:
+    """Return a 503. Clients wait `retry_after_s`, 1 to 60: some ignore or mistreat longer ones."""
+    assert 1 <= retry_after_s <= 60
+    return ApiError(
+        503,
+        message,
+        kind="service_unavailable_error",
+        code=code,
+        headers={"retry-after": str(retry_after_s)},
+    )

@@ -1,0 +1,60 @@
+"""The application: routes, errors and the envelope around them. It opens no connection."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+import sqlalchemy as sa
+from fastapi import FastAPI
+
+from api import batches, files, health, models
+from api.auth import KeyCache
+from api.database import Database
+from api.errors import install_error_answers
+from api.middleware import RequestEnvelope
+from api.services import Services, UploadSlots
+from api.settings import ApiSettings
+from core.clock import Clock
+from storage.objects import ObjectStore
+
+
+def create_app(
+    settings: ApiSettings,
+    engine: sa.Engine,
+    objects: ObjectStore,
+    *,
+    database_threads: int,
+    clock: Clock,
+) -> FastAPI:
+    """Return the application; it closes `engine` when it stops."""
+    services = Services(
+        settings=settings,
+        database=Database(engine, threads=database_threads, timeout_s=settings.database_timeout_s),
+        objects=objects,
+        keys=KeyCache(ttl_s=settings.key_cache_s, clock=clock),
+        upload_slots=UploadSlots(settings.uploads_max),
+    )
+    app = FastAPI(
+        title="Millrace",
+        docs_url="/docs" if settings.docs else None,
+        openapi_url="/openapi.json" if settings.docs else None,
+        redoc_url=None,
+        redirect_slashes=False,  # a redirect would be built from the Host header
+        lifespan=_lifespan,
+    )
+    app.state.services = services
+    app.add_middleware(RequestEnvelope, in_flight_max=settings.requests_in_flight_max)
+    install_error_answers(app)
+    for room in (files, batches, models, health):
+        app.include_router(room.router)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    services: Services = app.state.services
+    threads = ThreadPoolExecutor(services.settings.object_threads, thread_name_prefix="objects")
+    asyncio.get_running_loop().set_default_executor(threads)
+    yield
+    services.database.close()

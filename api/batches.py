@@ -1,0 +1,88 @@
+"""Routes of batches: jobs, as OpenAI's clients call them."""
+
+import re
+from typing import Annotated, Final, Literal
+
+import msgspec
+from fastapi import APIRouter, Query, Request, Response
+
+from api import metrics
+from api.answers import json_answer
+from api.bodies import json_body
+from api.objects import batch_object, page_object
+from api.paging import parse_after
+from api.principals import PrincipalOf, ServicesOf
+from core.ids import FILE, JOB, parse_public_id
+from core.limits import LIST_LIMIT_MAX
+from jobs.batches import NewJob, cancel_job, create_job, find_job, list_jobs
+from jobs.pages import Cursor
+
+router = APIRouter()
+
+_LIMIT_DEFAULT: Final = 20
+_TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+class OutputExpiry(msgspec.Struct):
+    """When the files of a job's results go."""
+
+    anchor: Literal["created_at"]
+    seconds: int
+
+
+class BatchBody(msgspec.Struct):
+    """What a client sends; unknown fields are ignored."""
+
+    input_file_id: str
+    endpoint: str
+    completion_window: str
+    metadata: dict[str, str] | None = None
+    output_expires_after: OutputExpiry | None = None
+
+
+@router.post("/v1/batches")
+async def create(request: Request, principal: PrincipalOf, services: ServicesOf) -> Response:
+    """Accept a job; what it answers survives us."""
+    body = await json_body(request, BatchBody, services.settings)
+    expiry = body.output_expires_after
+    trace = _TRACEPARENT.fullmatch(request.headers.get("traceparent", ""))
+    new = NewJob(
+        input_file_id=parse_public_id(FILE, body.input_file_id),
+        endpoint=body.endpoint,
+        completion_window=body.completion_window,
+        metadata=body.metadata,
+        output_expires_after_s=expiry.seconds if expiry else None,
+        traceparent=trace[0] if trace else "",
+    )
+    row = await services.database.run(create_job, principal.tenant_id, new)
+    metrics.JOBS_CREATED.labels(row.endpoint).inc()
+    return json_answer(batch_object(row))
+
+
+@router.get("/v1/batches")
+async def show_list(
+    principal: PrincipalOf,
+    services: ServicesOf,
+    limit: Annotated[int, Query(ge=1, le=LIST_LIMIT_MAX)] = _LIMIT_DEFAULT,
+    after: str | None = None,
+) -> Response:
+    """List jobs, newest first."""
+    cursor = Cursor(limit=limit, after=parse_after(JOB, after))
+    page = await services.database.run(list_jobs, principal.tenant_id, cursor)
+    return json_answer(page_object(page, batch_object))
+
+
+@router.get("/v1/batches/{batch_id}")
+async def show(batch_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+    """Show one job."""
+    wanted = parse_public_id(JOB, batch_id)
+    row = await services.database.run(find_job, principal.tenant_id, wanted)
+    return json_answer(batch_object(row))
+
+
+@router.post("/v1/batches/{batch_id}/cancel")
+async def cancel(batch_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+    """Close a job; any body is ignored, clients send an empty one that claims to be JSON."""
+    wanted = parse_public_id(JOB, batch_id)
+    row = await services.database.run(cancel_job, principal.tenant_id, wanted)
+    return json_answer(batch_object(row))

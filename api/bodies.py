@@ -1,0 +1,130 @@
+"""Request bodies as they arrive: bounded in size and time, never decoded by the framework."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from typing import Final, TypeVar
+
+import msgspec
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from api.answers import ApiError
+from api.settings import ApiSettings
+from core.clock import Clock
+
+T = TypeVar("T")
+
+# msgspec ends a message with where it happened, e.g. "- at `$.metadata[...]`".
+_PLACE: Final = re.compile(r"`\$\.([a-z_]+(?:\.[a-z_]+)*)")
+_MISSING: Final = re.compile(r"missing required field `([a-z_]+)`")
+
+
+async def json_body(request: Request, shape: type[T], settings: ApiSettings) -> T:
+    """Return the body as `shape`. Raises ApiError: 400, 408, 413 or 415."""
+    require_identity_encoding(request)
+    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip()
+    if media_type.lower() != "application/json":
+        raise ApiError(415, "Send application/json.", code="unsupported_media_type")
+    raw = await _small_body(request, settings)
+    try:
+        return msgspec.json.decode(raw, type=shape)
+    except msgspec.ValidationError as error:
+        raise _wrong_shape(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise ApiError(400, "The body is not valid JSON.", code="invalid_json") from None
+
+
+def require_identity_encoding(request: Request) -> None:
+    """Refuse compressed bodies: a small one can hide a huge one. Raises ApiError (415)."""
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise ApiError(
+            415,
+            "Send the body without Content-Encoding.",
+            code="unsupported_content_encoding",
+            headers={"accept-encoding": "identity"},
+        )
+
+
+def declared_bytes(request: Request) -> int | None:
+    """Return Content-Length, or None when the body has no length yet."""
+    text = request.headers.get("content-length", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+
+
+class Pace:
+    """The least rate of a body, judged in spans; only time spent waiting for the client counts."""
+
+    def __init__(self, *, span_s: float, bytes_per_s_min: int) -> None:
+        """In each span of `span_s` the client must send as much as the rate asks for."""
+        self._span_s = span_s
+        self._bytes_min = span_s * bytes_per_s_min
+        self._waited_s = 0.0
+        self._bytes = 0
+
+    def patience_s(self) -> float:
+        """Return how long to wait for the next bytes at most."""
+        return self._span_s - self._waited_s
+
+    def is_kept(self, byte_count: int, waited_s: float) -> bool:
+        """Note bytes that came after `waited_s`; False when a span ended with too few."""
+        self._bytes += byte_count
+        self._waited_s += waited_s
+        if self._waited_s < self._span_s:
+            return True
+        enough = self._bytes >= self._bytes_min
+        self._waited_s = 0.0
+        self._bytes = 0
+        return enough
+
+
+async def paced_body(request: Request, pace: Pace, clock: Clock) -> AsyncIterator[bytes]:
+    """Yield the body as it comes, never an empty piece. Raises ApiError: 400 cut off, 408."""
+    stream = request.stream()
+    while True:
+        began_s = clock.monotonic_s()
+        try:
+            async with asyncio.timeout(pace.patience_s()):
+                data = await anext(stream)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise _too_slow() from None
+        except ClientDisconnect:
+            raise ApiError(400, "The body was cut off.", code="body_incomplete") from None
+        if data:
+            if not pace.is_kept(len(data), clock.monotonic_s() - began_s):
+                raise _too_slow()
+            yield data
+
+
+async def _small_body(request: Request, settings: ApiSettings) -> bytes:
+    too_large = ApiError(
+        413, f"The body exceeds {settings.json_bytes_max} bytes.", code="body_too_large"
+    )
+    if (declared_bytes(request) or 0) > settings.json_bytes_max:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(settings.json_body_timeout_s):
+            async for data in request.stream():
+                body += data
+                if len(body) > settings.json_bytes_max:
+                    raise too_large
+    except TimeoutError:
+        raise _too_slow() from None
+    except ClientDisconnect:
+        raise ApiError(400, "The body was cut off.", code="body_incomplete") from None
+    return bytes(body)
+
+
+def _too_slow() -> ApiError:
+    return ApiError(
+        408, "The body came too slowly.", code="request_timeout", headers={"connection": "close"}
+    )
+
+
+def _wrong_shape(message: str) -> ApiError:
+    place = _MISSING.search(message) or _PLACE.search(message)
+    param = place[1] if place else None
+    return ApiError(400, f"{message}.", code="invalid_type", param=param)

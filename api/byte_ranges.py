@@ -1,0 +1,38 @@
+"""The `Range` header (RFC 9110, 14.2): one range is served, anything else gets the whole."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+_ONE_RANGE: Final = re.compile(r"bytes=[ \t]*([0-9]{0,18})-([0-9]{0,18})[ \t]*")
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """A part of an object."""
+
+    offset: int
+    length: int
+
+
+class RangeUnsatisfiableError(Exception):
+    """The range begins behind the end."""
+
+
+def parse_range(header: str | None, size_bytes: int) -> ByteRange | None:
+    """Return the part that is asked for, or None for the whole. Raises RangeUnsatisfiableError."""
+    parts = _ONE_RANGE.fullmatch(header or "")
+    if parts is None or parts[1] == parts[2] == "":
+        return None
+    if parts[1] == "":
+        length = min(int(parts[2]), size_bytes)
+        if length == 0:
+            raise RangeUnsatisfiableError
+        return ByteRange(size_bytes - length, length)
+    first = int(parts[1])
+    last = int(parts[2]) if parts[2] else size_bytes - 1
+    if parts[2] and last < first:
+        return None  # not a range at all
+    if first >= size_bytes:
+        raise RangeUnsatisfiableError
+    return ByteRange(first, min(last, size_bytes - 1) - first + 1)

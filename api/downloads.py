@@ -1,0 +1,96 @@
+"""From the object store to the socket: whole files or one range, in blocks of 1 MiB."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import sqlalchemy as sa
+from fastapi import Request, Response
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Send
+
+from api import metrics
+from api.answers import ApiError
+from api.byte_ranges import ByteRange, RangeUnsatisfiableError, parse_range
+from api.filenames import content_disposition
+from api.services import Services
+from storage.objects import Blocks
+
+
+async def file_content(request: Request, row: sa.Row[Any], services: Services) -> Response:
+    """Return the content of the file `row`, or the range that `request` asks for.
+
+    Raises ApiError (416), ObjectMissingError, ObjectStoreAwayError.
+    """
+    part = _wanted(request, row)
+    blocks = await asyncio.to_thread(
+        services.objects.read,
+        row.object_key,
+        offset=part.offset if part else 0,
+        length=part.length if part else row.size_bytes,
+    )
+    headers = {
+        "accept-ranges": "bytes",
+        "content-disposition": content_disposition(row.filename),
+        "content-length": str(part.length if part else row.size_bytes),
+        "etag": _etag(row),
+        "x-content-type-options": "nosniff",  # what a client stored is never a page of ours
+    }
+    if part:
+        last = part.offset + part.length - 1
+        headers["content-range"] = f"bytes {part.offset}-{last}/{row.size_bytes}"
+    return _ObjectResponse(
+        blocks,
+        206 if part else 200,
+        headers,
+        block_timeout_s=services.settings.download_idle_timeout_s,
+    )
+
+
+def _wanted(request: Request, row: sa.Row[Any]) -> ByteRange | None:
+    condition = request.headers.get("if-range")
+    if condition is not None and condition != _etag(row):
+        return None
+    try:
+        return parse_range(request.headers.get("range"), row.size_bytes)
+    except RangeUnsatisfiableError:
+        raise ApiError(
+            416,
+            "The range begins behind the end of the file.",
+            code="range_not_satisfiable",
+            headers={"content-range": f"bytes */{row.size_bytes}"},
+        ) from None
+
+
+def _etag(row: sa.Row[Any]) -> str:
+    """Return a strong tag: content never changes under an id."""
+    return f'"{row.id.hex}"'
+
+
+class _ObjectResponse(StreamingResponse):
+    """Blocks read by threads; a client that does not take them is cut."""
+
+    def __init__(
+        self, blocks: Blocks, status: int, headers: dict[str, str], *, block_timeout_s: float
+    ) -> None:
+        super().__init__(_read(blocks), status, headers, media_type="application/octet-stream")
+        self._blocks = blocks
+        self._block_timeout_s = block_timeout_s
+
+    async def stream_response(self, send: Send) -> None:
+        """See `StreamingResponse`."""
+
+        async def bounded_send(message: Message) -> None:
+            async with asyncio.timeout(self._block_timeout_s):
+                await send(message)
+
+        try:
+            await super().stream_response(bounded_send)
+        finally:
+            self._blocks.close()
+
+
+async def _read(blocks: Blocks) -> AsyncIterator[bytes]:
+    while block := await asyncio.to_thread(next, blocks, b""):
+        metrics.DOWNLOADED_BYTES.inc(len(block))
+        yield block

@@ -1,0 +1,97 @@
+"""Routes of files."""
+
+import asyncio
+from contextlib import suppress
+from typing import Annotated, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Request, Response
+
+from api.answers import json_answer
+from api.database import DatabaseAwayError
+from api.downloads import file_content
+from api.objects import file_object, page_object
+from api.paging import parse_after
+from api.principals import PrincipalOf, ServicesOf
+from api.services import Services
+from api.uploads import receive_upload
+from core.ids import FILE, parse_public_id, public_id
+from jobs.file_removal import mark_removed, removable
+from jobs.files import add_upload, delete_file, find_file, list_files
+from jobs.pages import Cursor
+from jobs.refusals import FileMissingError, StorageQuotaError
+from storage.errors import ObjectStoreAwayError
+
+router = APIRouter()
+
+Purpose = Annotated[str | None, Query(pattern=r"^[a-z_-]{1,64}$")]
+
+
+@router.post("/v1/files")
+async def upload(request: Request, principal: PrincipalOf, services: ServicesOf) -> Response:
+    """Store a file, then make it known."""
+    file = await receive_upload(request, principal.tenant_id, services)
+    try:
+        row = await services.database.run(
+            add_upload, file, stored_bytes_default=services.settings.stored_bytes_max
+        )
+    except StorageQuotaError:
+        # Any other failure may hide a row that was committed: an orphan is better than a lie.
+        await asyncio.to_thread(services.objects.delete, file.object_key)
+        raise
+    return json_answer(file_object(row))
+
+
+@router.get("/v1/files")
+async def show_list(
+    principal: PrincipalOf,
+    services: ServicesOf,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
+    order: Literal["asc", "desc"] = "desc",
+    after: str | None = None,
+    purpose: Purpose = None,
+) -> Response:
+    """List files, newest first unless asked otherwise."""
+    cursor = Cursor(limit=limit, after=parse_after(FILE, after), ascending=order == "asc")
+    page = await services.database.run(list_files, principal.tenant_id, cursor, purpose=purpose)
+    return json_answer(page_object(page, file_object))
+
+
+@router.get("/v1/files/{file_id}")
+async def show(file_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+    """Show one file."""
+    wanted = parse_public_id(FILE, file_id)
+    row = await services.database.run(find_file, principal.tenant_id, wanted)
+    return json_answer(file_object(row))
+
+
+@router.get("/v1/files/{file_id}/content")
+async def content(
+    request: Request, file_id: str, principal: PrincipalOf, services: ServicesOf
+) -> Response:
+    """Hand a file out."""
+    wanted = parse_public_id(FILE, file_id)
+    row = await services.database.run(find_file, principal.tenant_id, wanted)
+    return await file_content(request, row, services)
+
+
+@router.delete("/v1/files/{file_id}")
+async def delete(file_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+    """Make a file disappear."""
+    wanted = parse_public_id(FILE, file_id)
+    if wanted is None:
+        raise FileMissingError
+    await services.database.run(delete_file, principal.tenant_id, wanted)
+    await _remove_object(wanted, services)
+    return json_answer({"id": public_id(FILE, wanted), "object": "file", "deleted": True})
+
+
+async def _remove_object(file_id: UUID, services: Services) -> None:
+    """Free the room at once when no job reads the file; else whoever collects garbage will.
+
+    The file is gone for its owner already, so a failure here is no failure of the request.
+    """
+    with suppress(DatabaseAwayError, ObjectStoreAwayError):
+        for removal in await services.database.run(removable, file_id):
+            await asyncio.to_thread(services.objects.delete, removal.object_key)
+            await services.database.run(mark_removed, [removal.file_id])

@@ -1,0 +1,33 @@
+"""Routes for whoever runs us: alive, ready, numbers. They need no key and tell no tenant's data."""
+
+from typing import Final
+
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from api.answers import json_answer
+from api.principals import ServicesOf
+
+router = APIRouter(include_in_schema=False)
+
+_PROBE_S_MAX: Final = 2.0
+
+
+@router.get("/healthz")
+async def alive() -> Response:
+    """Answer while the event loop turns: a restart would cure nothing else."""
+    return json_answer({"status": "ok"})
+
+
+@router.get("/readyz")
+async def ready(services: ServicesOf) -> Response:
+    """Answer 200 while requests can be served."""
+    if await services.database.answers_within(_PROBE_S_MAX):
+        return json_answer({"status": "ok"})
+    return json_answer({"status": "database away"}, 503, {"retry-after": "2"})
+
+
+@router.get("/metrics")
+async def numbers() -> Response:
+    """Return this process's metrics in Prometheus' text format."""
+    return Response(generate_latest(), headers={"content-type": CONTENT_TYPE_LATEST})

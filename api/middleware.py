@@ -1,0 +1,100 @@
+"""Around every request: its id, its numbers, the bound on how many, and an answer when we crash."""
+
+import logging
+import secrets
+import time
+import traceback
+from typing import Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api import metrics
+from api.answers import ApiError, error_answer, unavailable
+
+log = logging.getLogger(__name__)
+
+_ID_BYTES: Final = 16
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics"})  # answered under any load
+
+
+class RequestEnvelope:
+    """The outermost layer of the application."""
+
+    def __init__(self, app: ASGIApp, *, in_flight_max: int) -> None:
+        """More requests than `in_flight_max` at once are refused."""
+        self._app = app
+        self._in_flight_max = in_flight_max
+        self._in_flight = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = _Exchange(scope, send)
+        self._in_flight += 1
+        metrics.IN_FLIGHT.inc()
+        try:
+            if self._in_flight > self._in_flight_max and scope["path"] not in _ALWAYS:
+                metrics.SHED.labels("requests_in_flight").inc()
+                refusal = unavailable(
+                    "Too many requests at once.", retry_after_s=1, code="slow_down"
+                )
+                await error_answer(refusal)(scope, receive, exchange.send)
+            else:
+                await self._serve(scope, receive, exchange)
+        finally:
+            self._in_flight -= 1
+            metrics.IN_FLIGHT.dec()
+            exchange.count()
+
+    async def _serve(self, scope: Scope, receive: Receive, exchange: "_Exchange") -> None:
+        try:
+            await self._app(scope, receive, exchange.send)
+        except Exception as error:  # noqa: BLE001  the process loop of a server
+            metrics.CRASHES.inc()
+            # Frames but no message: messages of drivers quote what clients sent.
+            log.error(  # noqa: TRY400
+                "request crashed",
+                extra={
+                    "request_id": exchange.request_id,
+                    "error": type(error).__name__,
+                    "frames": "".join(traceback.format_tb(error.__traceback__)),
+                },
+            )
+            if exchange.status is not None:
+                exchange.cut = True
+                raise ConnectionAbortedError from None  # the server closes the connection
+            answer = error_answer(
+                ApiError(500, "The server had an error.", kind="server_error", code="internal")
+            )
+            await answer(scope, receive, exchange.send)
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self.request_id = f"req_{secrets.token_hex(_ID_BYTES)}"
+        self.status: int | None = None  # None: not answered yet
+        self.cut = False  # the answer began and broke off
+        self._scope = scope
+        self._send = send
+        self._begun_s = time.monotonic()
+
+    async def send(self, message: Message) -> None:
+        """Pass on a message of the answer, with the request's id on its head."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            head = (b"x-request-id", self.request_id.encode())
+            message = {**message, "headers": [*message.get("headers", ()), head]}
+        await self._send(message)
+
+    def count(self) -> None:
+        """Put the request into the metrics, under its route and not its path."""
+        route = getattr(self._scope.get("route"), "path", "unknown")
+        method = self._scope["method"] if self._scope["method"] in _METHODS else "other"
+        status = "cut" if self.cut or self.status is None else str(self.status)
+        metrics.REQUESTS.labels(route, method, status).inc()
+        metrics.REQUEST_SECONDS.labels(route).observe(time.monotonic() - self._begun_s)

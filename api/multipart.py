@@ -1,0 +1,150 @@
+"""A multipart form parsed as it arrives: small fields are kept, the file's bytes pass through.
+
+Parts may come in any order. Nothing here does I/O or waits.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+FILE_PART: Final = "file"
+PARTS_MAX: Final = 32
+FIELD_BYTES_MAX: Final = 4096
+HEADERS_PER_PART_MAX: Final = 8
+HEADER_BYTES_MAX: Final = 4096
+
+
+class FormRefusedError(Exception):
+    """The form is malformed or exceeds a limit; the message is for the client."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        """`param` names the part at fault."""
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+@dataclass(slots=True)
+class _Part:
+    """The part being read."""
+
+    name: str = ""
+    disposition: bytes = b""
+    value: bytearray | None = None  # None: the file, whose bytes are not kept
+
+
+class FileForm:
+    """The form of an upload: fields, and one part called `file`."""
+
+    def __init__(self, boundary: bytes, on_file_data: Callable[[bytes], None]) -> None:
+        """`on_file_data` gets the file's bytes in order. Raises FormRefusedError."""
+        self.fields: dict[str, str] = {}
+        self.filename: bytes | None = None  # as sent; None until the file part came
+        self._on_file_data = on_file_data
+        self._part = _Part()
+        self._part_count = 0
+        self._header_name = bytearray()
+        self._header_value = bytearray()
+        self._is_complete = False
+        callbacks = {
+            "on_part_begin": self._on_part_begin,
+            "on_part_data": self._on_part_data,
+            "on_part_end": self._on_part_end,
+            "on_header_field": self._on_header_field,
+            "on_header_value": self._on_header_value,
+            "on_header_end": self._on_header_end,
+            "on_headers_finished": self._on_headers_finished,
+            "on_end": self._on_end,
+        }
+        try:
+            self._parser = MultipartParser(
+                boundary,
+                callbacks,  # type: ignore[arg-type]  # a TypedDict; the names are its own
+                max_header_count=HEADERS_PER_PART_MAX,
+                max_header_size=HEADER_BYTES_MAX,
+            )
+        except FormParserError:
+            raise FormRefusedError("The boundary of the form is too long.") from None
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the body, cut anywhere. Raises FormRefusedError."""
+        try:
+            self._parser.write(data)
+        except FormParserError:
+            raise FormRefusedError("The form is malformed.") from None
+
+    def finish(self) -> None:
+        """Check that the body ended where the form did. Raises FormRefusedError."""
+        if not self._is_complete:
+            raise FormRefusedError("The form has no end: its closing boundary is missing.")
+        if self.filename is None:
+            raise FormRefusedError("The form has no file.", param=FILE_PART)
+
+    def _on_part_begin(self) -> None:
+        self._part_count += 1
+        if self._part_count > PARTS_MAX:
+            raise FormRefusedError(f"The form has more than {PARTS_MAX} parts.")
+        self._part = _Part()
+
+    def _on_header_field(self, data: bytes, start: int, end: int) -> None:
+        self._header_name += data[start:end]
+
+    def _on_header_value(self, data: bytes, start: int, end: int) -> None:
+        self._header_value += data[start:end]
+
+    def _on_header_end(self) -> None:
+        if bytes(self._header_name).lower() == b"content-disposition":
+            self._part.disposition = bytes(self._header_value)
+        self._header_name.clear()
+        self._header_value.clear()
+
+    def _on_headers_finished(self) -> None:
+        kind, options = parse_options_header(self._part.disposition)
+        if kind != b"form-data" or b"name" not in options:
+            raise FormRefusedError("A part of the form has no name.")
+        self._part.name = options[b"name"].decode("utf-8", errors="replace")
+        if self._part.name == FILE_PART:
+            if self.filename is not None:
+                raise FormRefusedError("The form has two files.", param=FILE_PART)
+            self.filename = options.get(b"filename", b"")
+        else:
+            self._part.value = bytearray()
+
+    def _on_part_data(self, data: bytes, start: int, end: int) -> None:
+        if self._part.value is None:
+            self._on_file_data(data[start:end])
+            return
+        if len(self._part.value) + end - start > FIELD_BYTES_MAX:
+            raise FormRefusedError(f"A field of the form exceeds {FIELD_BYTES_MAX} bytes.")
+        self._part.value += data[start:end]
+
+    def _on_part_end(self) -> None:
+        if self._part.value is None:
+            return
+        name = self._part.name
+        if name in self.fields:
+            raise FormRefusedError("The form has a field twice.", param=name)
+        try:
+            text = self._part.value.decode("utf-8")
+        except UnicodeDecodeError:
+            raise FormRefusedError("A field of the form is not UTF-8.", param=name) from None
+        if "\x00" in text:
+            raise FormRefusedError("The character U+0000 is not allowed.", param=name)
+        self.fields[name] = text
+
+    def _on_end(self) -> None:
+        self._is_complete = True
+
+
+def form_boundary(content_type: str) -> bytes | None:
+    """Return the boundary of a multipart form, or None when the type is another."""
+    kind, options = parse_options_header(content_type)
+    if kind != b"multipart/form-data":
+        return None
+    boundary = options.get(b"boundary", b"")
+    if not boundary:
+        raise FormRefusedError("The Content-Type names no boundary.")
+    return boundary

@@ -1,0 +1,55 @@
+"""Bytes of a file on their way from the event loop into the object store, block by block."""
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from storage.objects import BLOCK_BYTES, ObjectStore, StoredObject, Upload
+
+
+class ObjectSink:
+    """An upload that is written by threads; it is aborted on leaving its block unless complete.
+
+    It holds a block and what one read of the socket brings, however large the file.
+    """
+
+    def __init__(self, objects: ObjectStore, key: str) -> None:
+        """`key` is not taken before the first block."""
+        self._objects = objects
+        self._key = key
+        self._buffer = bytearray()
+        self._upload: Upload | None = None
+        self.size_bytes = 0  # taken so far
+
+    def take(self, data: bytes) -> None:
+        """Accept bytes; call `relieve` soon."""
+        self._buffer += data
+        self.size_bytes += len(data)
+
+    async def relieve(self) -> None:
+        """Write when a block is full. Raises ObjectStoreFullError, ObjectStoreAwayError."""
+        if len(self._buffer) >= BLOCK_BYTES:
+            await self._write()
+
+    async def complete(self) -> StoredObject:
+        """Make the object durable and visible. Raises ObjectStoreFullError, …AwayError."""
+        await self._write()
+        assert self._upload is not None
+        return await asyncio.to_thread(self._upload.complete, if_absent=True)
+
+    async def __aenter__(self) -> Self:
+        """Start the block."""
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None
+    ) -> None:
+        """Abort unless complete."""
+        if self._upload is not None:
+            await asyncio.to_thread(self._upload.abort)
+
+    async def _write(self) -> None:
+        data, self._buffer = bytes(self._buffer), bytearray()
+        if self._upload is None:
+            self._upload = await asyncio.to_thread(self._objects.begin, self._key)
+        await asyncio.to_thread(self._upload.write, data)

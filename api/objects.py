@@ -1,0 +1,117 @@
+"""Files, batches and models as clients see them: every documented key, with null for none."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.ids import FILE, JOB, public_id
+from jobs.pages import Page
+from registry.models import ModelVersion
+
+_MOMENTS: Final = (
+    "in_progress_at",
+    "expires_at",
+    "finalizing_at",
+    "completed_at",
+    "failed_at",
+    "expired_at",
+    "cancelling_at",
+    "cancelled_at",
+)
+_OUTCOMES: Final = ("succeeded", "failed", "cancelled", "expired")
+
+
+def file_object(row: sa.Row[Any]) -> dict[str, object]:
+    """Return a file; it can be used at once, so its status is always the last one."""
+    return {
+        "id": public_id(FILE, row.id),
+        "object": "file",
+        "bytes": row.size_bytes,
+        "created_at": _seconds(row.created_at),
+        "expires_at": _seconds(row.expires_at),
+        "filename": row.filename,
+        "purpose": row.purpose,
+        "status": "processed",
+        "status_details": None,
+    }
+
+
+def batch_object(row: sa.Row[Any]) -> dict[str, object]:
+    """Return a job with its counters."""
+    total = row.total_count or 0
+    outcomes = {name: getattr(row, name) for name in _OUTCOMES}
+    return {
+        "id": public_id(JOB, row.id),
+        "object": "batch",
+        "endpoint": row.endpoint,
+        "model": row.model,
+        "errors": _errors(row),
+        "input_file_id": public_id(FILE, row.input_file_id),
+        "completion_window": row.completion_window,
+        "status": row.state,
+        "output_file_id": _file_id(row.output_file_id),
+        "error_file_id": _file_id(row.error_file_id),
+        "created_at": _seconds(row.created_at),
+        **{name: _seconds(getattr(row, name)) for name in _MOMENTS},
+        "request_counts": {"total": total, "completed": row.succeeded, "failed": row.failed},
+        "usage": _usage(row),
+        "metadata": row.metadata,
+        "millrace": {
+            **outcomes,
+            "pending": max(0, total - sum(outcomes.values())),
+            "error_count": row.error_count,
+        },
+    }
+
+
+def model_object(model: ModelVersion) -> dict[str, object]:
+    """Return a model. One that is only simulated says so in a field that every client shows."""
+    simulated = model.engine == "simulated"
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": _seconds(model.created_at),
+        "owned_by": "millrace-simulated" if simulated else "millrace",
+        "millrace": {
+            "version": model.version,
+            "engine": model.engine,
+            "endpoints": list(model.endpoints),
+        },
+    }
+
+
+def page_object(page: Page, show: Callable[[sa.Row[Any]], dict[str, object]]) -> dict[str, object]:
+    """Return a page of a list; clients ask for the next one with `last_id`."""
+    data = [show(row) for row in page.rows]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": page.has_more,
+    }
+
+
+def _errors(row: sa.Row[Any]) -> dict[str, object] | None:
+    return {"object": "list", "data": row.errors} if row.errors else None
+
+
+def _usage(row: sa.Row[Any]) -> dict[str, object]:
+    return {
+        "input_tokens": row.input_tokens,
+        "input_tokens_details": {"cached_tokens": row.cached_tokens},
+        "output_tokens": row.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": row.reasoning_tokens},
+        "total_tokens": row.input_tokens + row.output_tokens,
+    }
+
+
+def _file_id(file_id: UUID | None) -> str | None:
+    return None if file_id is None else public_id(FILE, file_id)
+
+
+def _seconds(moment: datetime | None) -> int | None:
+    return None if moment is None else int(moment.timestamp())

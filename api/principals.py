@@ -1,0 +1,40 @@
+"""The dependency that every route of `/v1` begins with."""
+
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from api.answers import ApiError
+from api.auth import offered_secret
+from api.services import Services, services_of
+from tenancy.api_keys import Principal, authenticate
+
+ServicesOf = Annotated[Services, Depends(services_of)]
+
+
+async def principal_of(request: Request, services: ServicesOf) -> Principal:
+    """Return whom the request acts for. Raises ApiError (401), DatabaseAwayError."""
+    secret = offered_secret(request.headers.get("authorization"), request.headers.get("x-api-key"))
+    if secret is None:
+        raise _refused("Give an API key: 'Authorization: Bearer sk-…'.")
+    principal = services.keys.find(secret)
+    if principal is not None:
+        return principal
+    asked_s = services.keys.now_s()  # before the query: a revocation meanwhile must count
+    principal = await services.database.run(authenticate, secret)
+    if principal is None:
+        raise _refused("Incorrect API key provided.")
+    services.keys.remember(secret, principal, asked_s)
+    return principal
+
+
+PrincipalOf = Annotated[Principal, Depends(principal_of)]
+
+
+def _refused(message: str) -> ApiError:
+    return ApiError(
+        401,
+        message,
+        code="invalid_api_key",
+        headers={"www-authenticate": "Bearer"},
+    )

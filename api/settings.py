@@ -1,0 +1,81 @@
+"""Settings of the API role. Limits of lines and jobs are intake's."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from core.settings import Settings
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+
+class ApiSettings(Settings):
+    """One API process."""
+
+    env_prefix: ClassVar[str] = "MILLRACE_API_"
+
+    host: str = "127.0.0.1"
+    """Address to listen on; the default keeps a trial private."""
+
+    port: int = Field(default=8000, ge=1, le=65535)
+    """Port to listen on."""
+
+    public_url: str | None = Field(default=None, pattern=r"^https?://[^/]+(/[^?#]*)?$")
+    """Where clients reach this API; links in answers begin with it, never with a Host header."""
+
+    file_bytes_max: int = Field(default=GIB, ge=1, le=1024 * GIB)
+    """Largest file that can be uploaded."""
+
+    stored_bytes_max: int = Field(default=100 * GIB, ge=1)
+    """Bytes that a tenant without a limit of its own may store."""
+
+    json_bytes_max: int = Field(default=MIB, ge=KIB, le=64 * MIB)
+    """Largest JSON request body."""
+
+    json_body_timeout_s: float = Field(default=30.0, gt=0, le=600)
+    """Time in which a JSON body must have arrived."""
+
+    upload_idle_timeout_s: float = Field(default=30.0, gt=0, le=3600)
+    """In each span of this length an upload must bring its least bytes, or it is cut."""
+
+    upload_bytes_per_s_min: int = Field(default=KIB, ge=1)
+    """Least rate of an upload: one byte a second would hold its place for ever."""
+
+    uploads_max: int = Field(default=64, ge=1, le=10_000)
+    """Uploads at once. Each holds a MiB, and a part of the object store's size on S3."""
+
+    download_idle_timeout_s: float = Field(default=60.0, gt=0, le=3600)
+    """How long a client may take to accept a block of 1 MiB, before its download is cut."""
+
+    requests_in_flight_max: int = Field(default=512, ge=1, le=100_000)
+    """Requests at once; more are answered 503 with Retry-After."""
+
+    object_threads: int = Field(default=32, ge=1, le=1000)
+    """Threads that read and write objects."""
+
+    database_timeout_s: float = Field(default=8.0, gt=0, le=9.5)
+    """Longest wait for Postgres; then the answer is 503, so every request ends within 10 s."""
+
+    key_cache_s: float = Field(default=2.0, ge=0, le=4)
+    """How long a key that worked is not looked up again; a revoked one stops within it."""
+
+    head_timeout_s: float = Field(default=15.0, gt=0, le=600)
+    """Time in which a request's head must have arrived."""
+
+    head_bytes_max: int = Field(default=32 * KIB, ge=4 * KIB, le=MIB)
+    """Largest request head."""
+
+    keep_alive_s: int = Field(default=75, ge=1, le=3600)
+    """How long an idle connection is kept."""
+
+    shutdown_grace_s: int = Field(default=8, ge=1, le=3600)
+    """Time that requests in flight have to end on SIGTERM."""
+
+    docs: bool = False
+    """Serve the interactive documentation at /docs."""
+
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """Where Prometheus finds this process beside `/metrics` of the API itself; none by default."""

@@ -1,0 +1,122 @@
+"""From the socket to the object store: a file of any size in constant memory, never spooled."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from fastapi import Request
+
+from api import metrics
+from api.answers import ApiError, unavailable
+from api.bodies import Pace, declared_bytes, paced_body, require_identity_encoding
+from api.filenames import safe_filename
+from api.multipart import FileForm, FormRefusedError, form_boundary
+from api.object_sink import ObjectSink
+from api.services import Services
+from api.upload_fields import upload_fields
+from core.clock import SystemClock
+from core.ids import new_uuid
+from jobs.files import NewFile, stored_bytes_left
+from jobs.refusals import StorageQuotaError
+
+FORM_BYTES_MAX: Final = 256 * 1024
+"""What a form may add to its file: boundaries, headers and fields within their own limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """How much this upload may bring."""
+
+    file_bytes_max: int
+    left_bytes: int  # of the tenant's quota
+
+    def check(self, file_bytes: int) -> None:
+        """Raise ApiError (413) or StorageQuotaError when a file is too large."""
+        if file_bytes > self.file_bytes_max:
+            raise too_large(self.file_bytes_max)
+        if file_bytes > self.left_bytes:
+            raise StorageQuotaError
+
+
+async def receive_upload(request: Request, tenant_id: UUID, services: Services) -> NewFile:
+    """Store the file that `request` carries; its object is complete and has no row yet.
+
+    Raises ApiError, StorageQuotaError, ObjectStoreFullError, ObjectStoreAwayError,
+    DatabaseAwayError; then no object is left.
+    """
+    require_identity_encoding(request)
+    with refused_forms(), _slot(services):
+        boundary = form_boundary(request.headers.get("content-type", ""))
+        if boundary is None:
+            raise ApiError(415, "Send multipart/form-data.", code="unsupported_media_type")
+        left = await services.database.run(
+            stored_bytes_left, tenant_id, stored_bytes_default=services.settings.stored_bytes_max
+        )
+        limits = _Limits(services.settings.file_bytes_max, left)
+        limits.check((declared_bytes(request) or 0) - FORM_BYTES_MAX)
+        return await _store(request, boundary, limits, tenant_id, services)
+
+
+async def _store(
+    request: Request, boundary: bytes, limits: _Limits, tenant_id: UUID, services: Services
+) -> NewFile:
+    file_id = new_uuid()
+    async with ObjectSink(services.objects, f"files/{file_id.hex}") as sink:
+        form = FileForm(boundary, sink.take)
+        received = 0
+        async for data in _body(request, services):
+            received += len(data)
+            form.feed(data)
+            limits.check(max(sink.size_bytes, received - FORM_BYTES_MAX))
+            await sink.relieve()
+        form.finish()
+        fields = upload_fields(form.fields)
+        stored = await sink.complete()
+    metrics.UPLOADED_BYTES.inc(stored.size_bytes)
+    return NewFile(
+        file_id=file_id,
+        tenant_id=tenant_id,
+        purpose=fields.purpose,
+        filename=safe_filename(form.filename or b""),
+        object_key=stored.key,
+        size_bytes=stored.size_bytes,
+        sha256=stored.sha256_hex,
+        expires_after_s=fields.expires_after_s,
+    )
+
+
+@contextmanager
+def refused_forms() -> Iterator[None]:
+    """Answer 400 to a form that is refused."""
+    try:
+        yield
+    except FormRefusedError as error:
+        raise ApiError(400, error.message, code="invalid_form", param=error.param) from None
+
+
+def too_large(file_bytes_max: int) -> ApiError:
+    """Return the refusal of a file above the limit."""
+    return ApiError(
+        413, f"The file exceeds {file_bytes_max} bytes.", code="file_too_large", param="file"
+    )
+
+
+@contextmanager
+def _slot(services: Services) -> Iterator[None]:
+    if not services.upload_slots.take():
+        metrics.SHED.labels("uploads").inc()
+        raise unavailable("Too many uploads at once.", retry_after_s=2, code="slow_down")
+    try:
+        yield
+    finally:
+        services.upload_slots.give_back()
+
+
+def _body(request: Request, services: Services) -> AsyncIterator[bytes]:
+    settings = services.settings
+    pace = Pace(
+        span_s=settings.upload_idle_timeout_s, bytes_per_s_min=settings.upload_bytes_per_s_min
+    )
+    return paced_body(request, pace, SystemClock())
