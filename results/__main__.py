@@ -47,12 +47,12 @@ def main(arguments: list[str]) -> int:
     try:
         run(os.environ, stop)
     except MillraceError as failure:
-        LOG.error("the role ends", extra={"code": failure.code, "reason": str(failure)})
+        LOG.critical("the role ends", extra={"code": failure.code, "reason": str(failure)})
         return 1
     except DATABASE_AWAY as failure:
         if stop.is_set():
             return 0  # nothing was committed that was not written
-        LOG.error("the role ends: no database", extra={"error": type(failure).__name__})
+        LOG.critical("the role ends: no database", extra={"error": type(failure).__name__})
         return 1
     return 0
 

@@ -1,11 +1,23 @@
 """What item rows add to the counters of their job and to the bill."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
+import sqlalchemy as sa
+
 from core.outcomes import Outcome
+from results.tables import items
 from topics.records import ItemOutcome
+
+IS_BILLED: Final[sa.ColumnElement[bool]] = sa.or_(
+    items.c.outcome == Outcome.SUCCEEDED.value,
+    sa.and_(
+        items.c.outcome == Outcome.FAILED.value,
+        sa.or_(items.c.status_code > 0, items.c.input_tokens > 0, items.c.output_tokens > 0),
+    ),
+)
+"""The rule of `sum_items` on rows of `items`, for those who recompute a bill."""
 
 
 class JobSum(NamedTuple):
@@ -26,10 +38,10 @@ class JobSum(NamedTuple):
     reasoning_tokens: int = 0
 
 
-def sum_items(job_id: UUID, items: Sequence[ItemOutcome]) -> JobSum:
+def sum_items(job_id: UUID, ended: Sequence[ItemOutcome]) -> JobSum:
     """Add up rows that were really inserted. Cancelled and expired items cost nothing."""
-    outcomes = [item.outcome for item in items]
-    billed = [item for item in items if item.outcome is Outcome.SUCCEEDED or _failed_at_work(item)]
+    outcomes = [item.outcome for item in ended]
+    billed = [item for item in ended if item.outcome is Outcome.SUCCEEDED or _failed_at_work(item)]
     return JobSum(
         job_id,
         succeeded=outcomes.count(Outcome.SUCCEEDED),

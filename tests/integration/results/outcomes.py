@@ -1,0 +1,117 @@
+"""Jobs and outcomes that tests of this room begin with."""
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.outcomes import Outcome
+from jobs.tables import job_counters, jobs, outbox
+from results.sums import IS_BILLED
+from results.tables import items
+from storage.postgres import create_engine
+from storage.settings import DatabaseSettings
+from tenancy.tables import usage_ledger
+from tests.integration.jobs.rows import add_job, add_tenant
+from topics.records import ItemOutcome, JobRef
+
+
+def engine_of(database_url: str) -> sa.Engine:
+    settings = DatabaseSettings(url=database_url, pool_size=4)  # type: ignore[arg-type]
+    return create_engine(settings, application_name="test")
+
+
+def add_running_job(engine: sa.Engine, total_count: int | None, **columns: Any) -> UUID:
+    """A job whose file was validated, as intake leaves it."""
+    given: dict[str, Any] = {
+        "state": "in_progress",
+        "total_count": total_count,
+        "model": "small",
+        "model_version": "1",
+        "pool": "pool-small",
+        "in_progress_at": sa.func.now(),
+    }
+    with engine.begin() as connection:
+        return add_job(connection, add_tenant(connection), **(given | columns))
+
+
+def outcome(index: int, **fields: Any) -> ItemOutcome:
+    given: dict[str, Any] = {
+        "index": index,
+        "custom_id": f"request-{index}",
+        "outcome": Outcome.SUCCEEDED,
+        "status_code": 200,
+        "body": b'{"answer":%d}' % index,
+        "input_tokens": 3,
+        "output_tokens": 5,
+    }
+    return ItemOutcome(**(given | fields))
+
+
+def failed(index: int, **fields: Any) -> ItemOutcome:
+    given: dict[str, Any] = {
+        "outcome": Outcome.FAILED,
+        "status_code": 400,
+        "body": b'{"error":{"message":"no"}}',
+        "input_tokens": 0,
+        "output_tokens": 0,
+    }
+    return outcome(index, **(given | fields))
+
+
+def job_ref(job_id: UUID, day: int = 0) -> JobRef:
+    return JobRef(
+        job_id=job_id,
+        day=day,
+        tenant_id=job_id,
+        model="small",
+        model_version="1",
+        pool="pool-small",
+        endpoint="/v1/embeddings",
+        input_key="files/none",
+        deadline_s=0,
+    )
+
+
+def item_table(engine: sa.Engine, job_id: UUID) -> list[sa.Row[Any]]:
+    statement = sa.select(items).where(items.c.job_id == job_id).order_by(items.c.item_index)
+    with engine.connect() as connection:
+        return list(connection.execute(statement))
+
+
+def counters(engine: sa.Engine, job_id: UUID) -> Mapping[str, Any]:
+    statement = sa.select(job_counters).where(job_counters.c.job_id == job_id)
+    with engine.connect() as connection:
+        return connection.execute(statement).mappings().one()
+
+
+def job(engine: sa.Engine, job_id: UUID) -> Mapping[str, Any]:
+    with engine.connect() as connection:
+        return connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).mappings().one()
+
+
+def ledger(engine: sa.Engine, job_id: UUID) -> Mapping[str, int]:
+    """The bill of a job: its ledger rows summed up."""
+    names = ("item_count", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+    sums = [sa.func.coalesce(sa.func.sum(usage_ledger.c[name]), 0).label(name) for name in names]
+    statement = sa.select(*sums).where(usage_ledger.c.job_id == job_id)
+    with engine.connect() as connection:
+        return {k: int(v) for k, v in connection.execute(statement).mappings().one().items()}
+
+
+def event_count(engine: sa.Engine) -> int:
+    with engine.connect() as connection:
+        return connection.scalar(sa.select(sa.func.count()).select_from(outbox)) or 0
+
+
+def assert_books_balance(engine: sa.Engine, job_id: UUID) -> None:
+    """Counters, ledger and rows say the same: what the audit of a job recomputes."""
+    rows, counted, billed = (f(engine, job_id) for f in (item_table, counters, ledger))
+    for kind in Outcome:
+        assert counted[kind.label] == sum(row.outcome == kind for row in rows)
+    assert billed == {name: counted.get(name, billed["item_count"]) for name in billed}
+    sums = [sa.func.coalesce(sa.func.sum(items.c[name]), 0) for name in list(billed)[1:]]
+    statement = sa.select(sa.func.count(), *sums).where(items.c.job_id == job_id, IS_BILLED)
+    with engine.connect() as connection:
+        assert list(billed.values()) == [int(n) for n in connection.execute(statement).one()]
