@@ -1,0 +1,77 @@
+"""`python -m batcher`: one Faust app for one class of requests."""
+
+import asyncio
+import logging
+import os
+import tempfile
+import threading
+from pathlib import Path
+
+import uvloop
+from prometheus_client import start_http_server
+
+from batcher.redeliveries import FinishedItems
+from batcher.role import Surroundings, run_batcher
+from batcher.settings import BatcherSettings
+from core.clock import SystemClock
+from core.errors import MillraceError
+from core.logs import configure_logs
+from core.shutdown import stop_on_signals
+from storage.postgres import create_engine
+from storage.settings import DatabaseSettings
+from topics.settings import KafkaSettings
+
+_LOG = logging.getLogger("batcher")
+
+# Records wait for the answer about redeliveries, which is only a courtesy.
+_SHORT_WAITS = {
+    "pool_size": 1,
+    "pool_wait_s": 2.0,
+    "connect_timeout_s": 2,
+    "statement_timeout_s": 5.0,
+}
+
+
+def run(
+    settings: BatcherSettings,
+    kafka: KafkaSettings,
+    database: DatabaseSettings | None,
+    stop: threading.Event,
+) -> None:
+    """Batch until `stop` is set. Raises MillraceError when the process should start again."""
+    clock = SystemClock()
+    finished = None
+    if database is not None:
+        waits = database.model_copy(update=_SHORT_WAITS)
+        finished = FinishedItems(create_engine(waits, application_name="batcher"), clock)
+    with tempfile.TemporaryDirectory(prefix="millrace-batcher-") as folder:
+        surroundings = Surroundings(
+            kafka=kafka, finished=finished, clock=clock, datadir=Path(folder)
+        )
+        # The policy, not only this loop: Faust's consumer runs a loop of its own in a thread.
+        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+        asyncio.run(run_batcher(settings, surroundings, stop))
+
+
+def main() -> None:
+    """Read the environment and run; exit 1 when the supervisor should start us again."""
+    configure_logs("batcher")
+    stop = stop_on_signals()
+    settings = BatcherSettings.from_env(os.environ)
+    kafka = KafkaSettings.from_env(os.environ)
+    database = DatabaseSettings.from_env(os.environ)
+    if settings.metrics_port is not None:
+        start_http_server(settings.metrics_port, settings.metrics_host)
+    code = 0
+    try:
+        run(settings, kafka, database, stop)
+    except MillraceError as failure:
+        _LOG.critical(str(failure), extra={"code": failure.code, **failure.facts})
+        code = 1
+    # Faust can leave threads behind that would keep the process alive.
+    logging.shutdown()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Manual acknowledgement in delivery order: an event is acknowledged when it and all before it are.
+
+Faust commits past events that were not acknowledged, so only the settled prefix of each partition
+is ever acknowledged. Knows nothing of Faust: the event is opaque and acknowledged by a callback.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from topics.offsets import Partition
+
+
+class Ticket:
+    """One delivered record, until everything that it carried is durable elsewhere."""
+
+    __slots__ = ("arrived_s", "dropped", "event", "open_count", "partition")
+
+    def __init__(self, partition: Partition, event: Any, item_count: int, arrived_s: float) -> None:
+        """`event` is kept alive by its ticket: Faust itself holds it weakly."""
+        self.partition = partition
+        self.event = event
+        self.open_count = item_count
+        self.arrived_s = arrived_s
+        self.dropped = False
+
+
+class OrderedAcks:
+    """Tickets by partition, in delivery order."""
+
+    def __init__(self, acknowledge: Callable[[Any], None]) -> None:
+        """`acknowledge` is called once for each event, in delivery order per partition."""
+        self._acknowledge = acknowledge
+        self._tickets: dict[Partition, deque[Ticket]] = {}
+        self.acknowledged_count = 0
+
+    def delivered(
+        self, partition: Partition, event: Any, *, item_count: int, now_s: float
+    ) -> Ticket:
+        """A record arrived that carries `item_count` things to settle, at least one."""
+        assert item_count > 0
+        ticket = Ticket(partition, event, item_count, now_s)
+        self._tickets.setdefault(partition, deque()).append(ticket)
+        return ticket
+
+    def settle(self, ticket: Ticket, item_count: int) -> None:
+        """Some of the record's items are durable elsewhere. Ignored when it was dropped."""
+        if ticket.dropped:
+            return
+        assert 0 < item_count <= ticket.open_count
+        ticket.open_count -= item_count
+        waiting = self._tickets[ticket.partition]
+        while waiting and waiting[0].open_count == 0:
+            self._acknowledge(waiting.popleft().event)
+            self.acknowledged_count += 1
+
+    def drop(self, partitions: Iterable[Partition]) -> None:
+        """The partitions belong to others now: their records are delivered again, there or here."""
+        for partition in partitions:
+            for ticket in self._tickets.pop(partition, ()):
+                ticket.dropped = True
+
+    def pinning(self) -> set[Ticket]:
+        """Return unsettled tickets that keep later, settled ones of their partition waiting."""
+        pins: set[Ticket] = set()
+        for tickets in self._tickets.values():
+            settled_behind = False
+            for ticket in reversed(tickets):
+                if ticket.open_count == 0:
+                    settled_behind = True
+                elif settled_behind:
+                    pins.add(ticket)
+        return pins
+
+    @property
+    def open_count(self) -> int:
+        """Events that are not acknowledged."""
+        return sum(map(len, self._tickets.values()))

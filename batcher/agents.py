@@ -1,0 +1,186 @@
+"""The Faust app of one class: records in, in order, with manual acknowledgement.
+
+Never more than reading: an exception that left the agent would lose its event without a trace, and
+pausing partitions would drop fetched records, so whoever is full just stops iterating.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import faust
+from faust.types.auth import SASLMechanism
+
+from batcher import faust_patches, metrics
+from batcher.settings import BatcherSettings
+from topics.catalogue import REQUESTS
+from topics.consumer import Received
+from topics.offsets import Partition
+from topics.settings import KafkaSettings
+
+_LOG = logging.getLogger(__name__)
+
+YIELD_EVERY = 8
+"""Records after which the dispatcher gets its turn: a full buffer is read without waiting."""
+
+REQUEST_TIMEOUT_S = 40.0
+HEARTBEATS_PER_SESSION = 6
+
+
+def group_of(job_class: str) -> str:
+    """Return the consumer group of a class, without prefix."""
+    return f"batcher-{job_class}"
+
+
+def build_app(kafka: KafkaSettings, settings: BatcherSettings, datadir: Path) -> faust.App:
+    """Return the app of one class, patched and ready for `RequestStream`."""
+    faust_patches.install()
+    return faust.App(
+        kafka.topic_prefix + group_of(settings.job_class),
+        broker=[f"kafka://{address}" for address in kafka.bootstrap_servers.split(",")],
+        broker_credentials=credentials(kafka),
+        broker_client_id="millrace-batcher",
+        broker_commit_interval=kafka.commit_interval_s,
+        broker_session_timeout=kafka.session_timeout_s,
+        broker_heartbeat_interval=max(0.1, kafka.session_timeout_s / HEARTBEATS_PER_SESSION),
+        broker_request_timeout=max(REQUEST_TIMEOUT_S, kafka.session_timeout_s),
+        broker_max_poll_records=settings.poll_record_count,
+        stream_buffer_maxsize=settings.buffer_record_count,
+        stream_wait_empty=False,  # else held events hang every stop and rebalance
+        consumer_auto_offset_reset="earliest",
+        key_serializer="raw",
+        value_serializer="raw",
+        topic_disable_leader=True,
+        topic_allow_declare=False,
+        web_enabled=False,
+        datadir=datadir,
+    )
+
+
+def credentials(kafka: KafkaSettings) -> faust.Credentials | None:
+    """Return how Faust authenticates, from the settings that librdkafka's clients use too."""
+    context = None
+    if kafka.security_protocol.endswith("SSL"):
+        context = ssl.create_default_context(cafile=kafka.ssl_ca_location)
+    if kafka.security_protocol.startswith("SASL"):
+        secret = kafka.sasl_password
+        return faust.SASLCredentials(
+            username=kafka.sasl_username or "",
+            password=secret.get_secret_value() if secret else "",
+            mechanism=SASLMechanism(kafka.sasl_mechanism or "PLAIN"),
+            ssl_context=context,
+        )
+    return faust.SSLCredentials(context) if context is not None else None
+
+
+class StreamOwner(Protocol):
+    """Who takes the records; every method is called on the app's loop."""
+
+    def take(self, record: Received, event: Any) -> None:
+        """Take a record over and keep its event until `RequestStream.acknowledge`."""
+        ...
+
+    async def room(self) -> None:
+        """Return once more may be taken."""
+        ...
+
+    def assigned(self, end_offsets: Mapping[Partition, int]) -> None:
+        """Partitions are ours, with these end offsets; called before their first record."""
+        ...
+
+    def revoked(self, partitions: list[Partition]) -> None:
+        """Partitions are no longer ours."""
+        ...
+
+    def failed(self, failure: BaseException) -> None:
+        """The role must end; nothing more is taken."""
+        ...
+
+
+class RequestStream:
+    """One agent on `requests.<class>` and the news of what partitions it has."""
+
+    def __init__(
+        self,
+        app: faust.App,
+        topic_prefix: str,
+        job_class: str,
+        owner: StreamOwner,
+    ) -> None:
+        """Deliver to `owner` once the app starts."""
+        self._app, self._prefix, self._owner = app, topic_prefix, owner
+        self.stopping = False
+        topic = app.topic(topic_prefix + REQUESTS[job_class].name, value_type=bytes, key_type=bytes)
+        app.agent(topic, name="requests")(self._read)
+        app.on_partitions_revoked.connect(self._on_revoked, weak=False)
+        app.on_rebalance_complete.connect(self._on_rebalanced, weak=False)
+
+    @staticmethod
+    def acknowledge(event: Any) -> None:
+        """Let Faust commit past the event, in its own time."""
+        event.ack()
+
+    @property
+    def committed_offsets(self) -> int:
+        """Sum of the offsets that Faust has committed."""
+        return sum(self._app.monitor.tp_committed_offsets.values())
+
+    @property
+    def partitions(self) -> set[int]:
+        """The partitions that are ours now."""
+        return {place.partition for place in self._app.consumer.assignment()}
+
+    async def _read(self, stream: Any) -> None:
+        """Take records while there is room. Whatever goes wrong ends the role, not the agent."""
+        count = 0
+        async for event in stream.noack().events():
+            if self.stopping:
+                continue  # not acknowledged: delivered again after the restart
+            try:
+                self._owner.take(received(event.message, self._prefix), event)
+                count += 1
+                if count % YIELD_EVERY == 0:
+                    await asyncio.sleep(0)
+                await self._owner.room()
+            except asyncio.CancelledError:
+                raise
+            except Exception as failure:  # noqa: BLE001 - the process loop: handed on, then the end
+                self.stopping = True
+                self._owner.failed(failure)
+
+    async def _on_revoked(self, _app: Any, revoked: set[Any], **_: Any) -> None:
+        metrics.REBALANCES.inc()
+        self._owner.revoked(self._named(revoked))
+
+    async def _on_rebalanced(self, _app: Any, **_: Any) -> None:
+        """Runs after an assignment and before its first record."""
+        places = self._app.consumer.assignment()
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                ends = await self._app.consumer.highwaters(*places) if places else {}
+        except TimeoutError:
+            _LOG.warning("end offsets are unknown: redeliveries are taken unchecked")
+            ends = {}
+        self._owner.assigned({self._name(place): end or 0 for place, end in ends.items()})
+
+    def _named(self, places: set[Any]) -> list[Partition]:
+        return [self._name(place) for place in places]
+
+    def _name(self, place: Any) -> Partition:
+        return place.topic.removeprefix(self._prefix), place.partition
+
+
+def received(message: Any, prefix: str) -> Received:
+    """Return a Faust message as a record of the log."""
+    return Received(
+        topic=message.topic.removeprefix(prefix),
+        partition=message.partition,
+        offset=message.offset,
+        key=message.key,
+        headers=list(message.headers or ()),
+        value=message.value,
+        appended_ms=int(message.timestamp * 1000),
+    )

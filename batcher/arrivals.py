@@ -1,0 +1,134 @@
+"""From a delivered record to held items: decode, skip what has ended, queue the rest."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+from uuid import UUID
+
+from batcher import metrics
+from batcher.acks import OrderedAcks, Ticket
+from batcher.queues import Held, Queues
+from batcher.redeliveries import CHUNKS_MAX, FinishedIndexes
+from core.clock import Clock
+from core.errors import RecordUnreadableError
+from topics.codec import decode
+from topics.consumer import Received
+from topics.offsets import Partition
+from topics.producer import OnDelivery
+from topics.records import Chunk
+
+_LOG = logging.getLogger(__name__)
+
+ReportUnreadable = Callable[[Received, OnDelivery], int]
+"""Sends what an unreadable record leaves; returns how many deliveries will be reported."""
+
+
+class Settle(Protocol):
+    """Makes a delivery callback, for the producer's thread, that settles on the event loop."""
+
+    def __call__(self, ticket: Ticket, item_count: int) -> OnDelivery:
+        """Return the callback."""
+        ...
+
+
+class Arrivals:
+    """Takes records over; every method runs on the event loop."""
+
+    def __init__(
+        self,
+        queues: Queues,
+        acks: OrderedAcks,
+        *,
+        is_closed: Callable[[UUID], bool],
+        finished: FinishedIndexes | None,
+        clock: Clock,
+    ) -> None:
+        """`finished` None leaves redeliveries unchecked."""
+        self._queues, self._acks = queues, acks
+        self._is_closed, self._finished = is_closed, finished
+        self._clock = clock
+        self._old_below: dict[Partition, int] = {}
+        self._unchecked: list[Held] = []
+        self.unchecked_count = 0
+        self._unchecked_came = asyncio.Event()
+        self.received_count = 0
+
+    def assigned(self, end_offsets: Mapping[Partition, int]) -> None:
+        """Records below these offsets may have been dispatched before."""
+        self._old_below = dict(end_offsets)
+
+    def revoked(self, partitions: list[Partition]) -> None:
+        """Forget what is held of them: it is delivered again, here or elsewhere."""
+        self._acks.drop(partitions)
+        for held in self._queues.held():
+            if held.ticket.dropped:
+                self._queues.remove(held)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether reading should stop."""
+        return self._queues.is_full or self.unchecked_count >= self._queues.items_max
+
+    def take(
+        self, record: Received, event: Any, *, report: ReportUnreadable, settle: Settle
+    ) -> None:
+        """Take over one record. Raises SchemaTooNewError: a newer release must read it."""
+        self.received_count += 1
+        metrics.RECORDS.inc()
+        now_s = self._clock.monotonic_s()
+        partition = (record.topic, record.partition)
+        try:
+            chunk = decode(Chunk, record.value, record.headers)
+            if not chunk.items:
+                raise RecordUnreadableError("the chunk is empty")
+        except RecordUnreadableError:
+            metrics.UNREADABLE.inc()
+            ticket = self._acks.delivered(partition, event, item_count=2, now_s=now_s)
+            sent = report(record, settle(ticket, 1))
+            if sent < ticket.open_count:
+                self._acks.settle(ticket, ticket.open_count - sent)
+            return
+        count = len(chunk.items)
+        ticket = self._acks.delivered(partition, event, item_count=count, now_s=now_s)
+        if self._is_closed(chunk.job.job_id):
+            metrics.ITEMS_DROPPED.labels("closed").inc(count)
+            self._acks.settle(ticket, count)
+            return
+        held = Held(chunk.job, chunk.items, ticket)
+        if self._finished is not None and record.offset < self._old_below.get(partition, 0):
+            self._unchecked.append(held)
+            self.unchecked_count += count
+            self._unchecked_came.set()
+            return
+        self._queues.add(held, now_s=now_s)
+
+    async def check_redeliveries(self, on_queued: Callable[[], None]) -> None:
+        """Queue redelivered chunks without their ended items, until cancelled."""
+        if self._finished is None:
+            return
+        while True:
+            await self._unchecked_came.wait()
+            chunks = self._unchecked[:CHUNKS_MAX]
+            ended = await asyncio.to_thread(self._finished, chunks)
+            del self._unchecked[:CHUNKS_MAX]
+            if not self._unchecked:
+                self._unchecked_came.clear()
+            for held, indexes in zip(chunks, ended, strict=True):
+                self.unchecked_count -= len(held.items)
+                self._queue_rest(held, indexes)
+            on_queued()
+
+    def _queue_rest(self, held: Held, ended: set[int]) -> None:
+        if held.ticket.dropped:
+            return
+        if ended:
+            rest = [item for item in held.items if item.index not in ended]
+            count = len(held.items) - len(rest)
+            metrics.ITEMS_DROPPED.labels("finished").inc(count)
+            if count:
+                self._acks.settle(held.ticket, count)
+            if not rest:
+                return
+            held = Held(held.job, rest, held.ticket)
+        self._queues.add(held, now_s=self._clock.monotonic_s())

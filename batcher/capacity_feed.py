@@ -1,0 +1,98 @@
+"""Capacity in and demand out, beside Faust, so that an agent that holds back delays neither."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from batcher.sending import Identity
+from core.errors import MillraceError, RecordUnreadableError
+from topics.catalogue import CAPACITY, DEMAND
+from topics.codec import decode, encode, kind_headers
+from topics.consumer import Received
+from topics.producer import LogProducer
+from topics.records import Capacity, Demand
+from topics.settings import KafkaSettings
+from topics.tail import TopicTail
+
+_LOG = logging.getLogger(__name__)
+_POLL_S = 0.5
+
+
+class CapacityFeed:
+    """A thread that follows what replicas say they can take, from now on."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        *,
+        client_id: str,
+        deliver: Callable[[list[Capacity]], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """Both callbacks run in the thread."""
+        self._tail = TopicTail(settings, CAPACITY, client_id=f"{client_id}-capacity")
+        self._deliver, self._on_failure = deliver, on_failure
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="capacity-tail", daemon=True)
+
+    def start(self, timeout_s: float) -> None:
+        """Follow from the present end: state is repeated, so the past is worth nothing.
+
+        Raises LogUnavailableError.
+        """
+        self._tail.skip_to_end(timeout_s)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop following."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+        self._tail.close()
+
+    def _follow(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                if capacities := readable(self._tail.poll(_POLL_S)):
+                    self._deliver(capacities)
+        except MillraceError as failure:
+            self._on_failure(failure)
+
+
+def readable(records: list[Received]) -> list[Capacity]:
+    """Return the newest capacity of each replica. Raises SchemaTooNewError."""
+    newest: dict[str, Capacity] = {}
+    for record in records:
+        if record.value is None:
+            continue
+        try:
+            capacity = decode(Capacity, record.value, record.headers)
+        except RecordUnreadableError:
+            _LOG.warning("unreadable capacity record", extra={"offset": record.offset})
+            continue
+        newest[capacity.replica_id] = capacity
+    return list(newest.values())
+
+
+class DemandPublisher:
+    """Tells replicas what this batcher holds, so that credit goes where items wait."""
+
+    def __init__(self, producer: LogProducer, identity: Identity) -> None:
+        """Publish nothing yet."""
+        self._producer, self._identity = producer, identity
+        self._waiting_pools: frozenset[str] = frozenset()
+
+    def publish(self, waiting: dict[str, int]) -> None:
+        """Say what waits, by pool; pools with nothing too, so that they know this batcher."""
+        self._waiting_pools = frozenset(pool for pool, count in waiting.items() if count)
+        self._producer.send(
+            DEMAND.name,
+            encode(Demand(self._identity.batcher_id, self._identity.job_class, waiting)),
+            partition=0,
+            key=self._identity.batcher_id.encode(),
+            headers=kind_headers(Demand),
+        )
+
+    def is_news(self, pool: str) -> bool:
+        """Whether replicas were told last that nothing waits for `pool`."""
+        return pool not in self._waiting_pools

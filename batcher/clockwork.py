@@ -1,0 +1,116 @@
+"""What a batcher does by the clock: publish demand, sweep, measure, and notice a standstill."""
+
+import asyncio
+from dataclasses import dataclass
+
+from batcher import metrics
+from batcher.acks import OrderedAcks
+from batcher.agents import RequestStream, group_of
+from batcher.arrivals import Arrivals
+from batcher.capacity_feed import DemandPublisher
+from batcher.dispatch import Dispatcher
+from batcher.policy.credits import CreditLedger
+from batcher.queues import Queues
+from batcher.sweeps import Sweeper
+from batcher.watchdog import Observation, Watchdog
+from core.clock import Clock
+from core.errors import MillraceError
+from topics.admin import LogAdmin
+from topics.catalogue import REQUESTS
+from topics.errors import LogUnavailableError
+
+TICK_S = 0.2
+"""How often demand is published, as often as replicas publish capacity."""
+
+SWEEP_EVERY = 5
+"""Ticks between looks for closed jobs and for records that are held too long."""
+
+LOOK_S = 5.0
+"""Between looks of the watchdog, each a request to the broker."""
+
+
+class StandstillError(MillraceError):
+    """Nothing moves though there is work and room; a new process may do better."""
+
+    code = "standstill"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clockwork:
+    """The parts that are looked at by the clock; everything runs on the event loop."""
+
+    job_class: str
+    queues: Queues
+    ledger: CreditLedger
+    acks: OrderedAcks
+    arrivals: Arrivals
+    dispatcher: Dispatcher
+    sweeper: Sweeper
+    demand: DemandPublisher
+    stream: RequestStream
+    admin: LogAdmin
+    clock: Clock
+
+    async def tick(self) -> None:
+        """Publish, sweep and measure until cancelled."""
+        count = 0
+        while True:
+            count += 1
+            self.publish_demand()
+            if count % SWEEP_EVERY == 0:
+                self.sweeper.drop_closed()
+                self.sweeper.hand_back_old()
+                self.ledger.forget_silent(now_s=self.clock.monotonic_s())
+                self._measure()
+            self.dispatcher.wake()  # credit may have become void, a batch may be due
+            await asyncio.sleep(TICK_S)
+
+    def publish_demand(self) -> None:
+        """Say what waits; pools without anything too, so that their replicas know this batcher."""
+        self.demand.publish(dict.fromkeys(self.ledger.pools, 0) | self.queues.waiting())
+
+    def publish_news(self) -> None:
+        """Publish demand when a pool for which nothing waited lacks credit now."""
+        waiting = self.queues.waiting()
+        if any(count and self.demand.is_news(pool) for pool, count in waiting.items()):
+            self.publish_demand()
+
+    async def watch(self, watchdog: Watchdog) -> None:
+        """Look for a standstill until cancelled. Raises StandstillError."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            seen = self._observe(await self._lag())
+            metrics.COMMIT_AGE_SECONDS.set(watchdog.commit_age_s(seen))
+            if watchdog.is_stuck(seen):
+                raise StandstillError(held=seen.held_count, lag=seen.lag)
+
+    async def _lag(self) -> int:
+        """Records of our partitions that are not committed; 0 when the broker does not say."""
+        try:
+            lag = await asyncio.to_thread(
+                self.admin.lag, group_of(self.job_class), REQUESTS[self.job_class]
+            )
+        except LogUnavailableError:
+            return 0
+        metrics.LAG.set(sum(lag.values()))
+        return sum(lag.get(number, 0) for number in self.stream.partitions)
+
+    def _observe(self, lag: int) -> Observation:
+        now_s = self.clock.monotonic_s()
+        pools = [name for name, count in self.queues.waiting().items() if count]
+        return Observation(
+            at_s=now_s,
+            lag=lag,
+            received_count=self.arrivals.received_count,
+            dispatched_count=self.dispatcher.dispatched_count,
+            acknowledged_count=self.acks.acknowledged_count,
+            committed_offsets=self.stream.committed_offsets,
+            held_count=self.queues.item_count + self.arrivals.unchecked_count,
+            has_credit=any(self.ledger.best(pool, now_s=now_s) for pool in pools),
+        )
+
+    def _measure(self) -> None:
+        for pool, count in self.queues.waiting().items():
+            metrics.HELD_ITEMS.labels(pool).set(count)
+        metrics.HELD_BYTES.set(self.queues.byte_count)
+        metrics.OPEN_EVENTS.set(self.acks.open_count)

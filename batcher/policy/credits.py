@@ -1,0 +1,106 @@
+"""How much may be sent and where: grants of replicas, as flow-control windows (RFC 9113, 5.2).
+
+A replica grants this batcher a cumulative number of items per epoch. A grant is void on a new
+epoch, when the replica says that it is away, and after a silence; what was sent still counts.
+"""
+
+from dataclasses import dataclass, replace
+
+from topics.records import Capacity
+
+FORGET_S = 24 * 3600.0
+"""Silence after which a replica is forgotten with its count; its topic holds no longer past."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaCredit:
+    """What is known of one replica epoch."""
+
+    capacity: Capacity
+    granted: int  # cumulative items for this batcher
+    sent: int  # of them, items that left
+    heard_s: float
+    free_since_s: float  # when its credit last grew from nothing, or a batch last left
+
+    @property
+    def free(self) -> int:
+        """Items that the grant still allows, silence aside; a shrunken grant is no debt."""
+        return max(0, self.granted - self.sent) if self.capacity.available else 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether the replica could run its whole concurrency more."""
+        return self.free >= max(1, self.capacity.concurrency)
+
+
+class CreditLedger:
+    """The grants to one batcher, by replica."""
+
+    def __init__(self, batcher_id: str, job_class: str, *, silence_s_max: float) -> None:
+        """`batcher_id` is new at each start: a grant counts from the batcher's first item on."""
+        self._batcher_id = batcher_id
+        self._job_class = job_class
+        self._silence_s_max = silence_s_max
+        self._replicas: dict[str, ReplicaCredit] = {}
+        self._pools: dict[str, set[str]] = {}
+
+    @property
+    def pools(self) -> frozenset[str]:
+        """Every pool of which a replica was heard."""
+        return frozenset(pool for pool, replicas in self._pools.items() if replicas)
+
+    def heard(self, capacity: Capacity, *, now_s: float) -> None:
+        """A replica said what it can take; older epochs and the other class are ignored."""
+        known = self._replicas.get(capacity.replica_id)
+        if capacity.job_class != self._job_class:
+            return
+        if known is not None and capacity.epoch < known.capacity.epoch:
+            return
+        same = known is not None and capacity.epoch == known.capacity.epoch
+        heard = ReplicaCredit(
+            capacity=capacity,
+            granted=capacity.granted.get(self._batcher_id, 0),
+            sent=known.sent if known is not None and same else 0,
+            heard_s=now_s,
+            free_since_s=now_s,
+        )
+        if known is not None and same and self._free(known, now_s):
+            heard = replace(heard, free_since_s=known.free_since_s)
+        if known is not None:
+            self._pools[known.capacity.pool].discard(capacity.replica_id)
+        self._pools.setdefault(capacity.pool, set()).add(capacity.replica_id)
+        self._replicas[capacity.replica_id] = heard
+
+    def available(self, replica_id: str, *, now_s: float) -> int:
+        """Return the items that may be sent to the replica now."""
+        known = self._replicas.get(replica_id)
+        return 0 if known is None else self._free(known, now_s)
+
+    def best(self, pool: str, *, now_s: float) -> ReplicaCredit | None:
+        """Return the replica of `pool` with the most free credit, or None when none has any."""
+        free = [
+            self._replicas[replica]
+            for replica in self._pools.get(pool, ())
+            if self._free(self._replicas[replica], now_s)
+        ]
+        return max(free, key=lambda replica: replica.free, default=None)
+
+    def spend(self, replica_id: str, item_count: int, *, now_s: float) -> None:
+        """Items leave for the replica; never more than `available`."""
+        known = self._replicas[replica_id]
+        assert 0 < item_count <= self._free(known, now_s)
+        self._replicas[replica_id] = replace(
+            known, sent=known.sent + item_count, free_since_s=now_s
+        )
+
+    def forget_silent(self, *, now_s: float) -> None:
+        """Drop replicas of which nothing was heard for a day."""
+        for replica_id, known in list(self._replicas.items()):
+            if now_s - known.heard_s > FORGET_S:
+                del self._replicas[replica_id]
+                self._pools[known.capacity.pool].discard(replica_id)
+
+    def _free(self, known: ReplicaCredit, now_s: float) -> int:
+        if now_s - known.heard_s > self._silence_s_max or not known.capacity.partitions:
+            return 0
+        return known.free

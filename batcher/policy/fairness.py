@@ -1,0 +1,62 @@
+"""Who is served next: virtual token counters, at two levels (tenant, then job).
+
+Source: Sheng et al., "Fairness in Serving Large Language Models" (VTC, OSDI 2024).
+"""
+
+from collections.abc import Hashable, Iterable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class VirtualCounters(Generic[K]):
+    """Tokens served to each client over its weight; the lowest active one is next.
+
+    A client that comes back starts no lower than the level of those that were served meanwhile,
+    so an idle time earns no credit. What left above the level is remembered, so that leaving and
+    coming back pays no debt either.
+    """
+
+    def __init__(self) -> None:
+        """Know nobody."""
+        self._active: dict[K, float] = {}
+        self._left: dict[K, float] = {}
+        self._level = 0.0
+
+    def __len__(self) -> int:
+        return len(self._active)
+
+    def __contains__(self, client: K) -> bool:
+        return client in self._active
+
+    def counter(self, client: K) -> float:
+        """Return the counter of an active client."""
+        return self._active[client]
+
+    def activate(self, client: K) -> None:
+        """The client has work; one that is active stays as it is."""
+        if client not in self._active:
+            self._active[client] = max(self._left.pop(client, 0.0), self._level)
+
+    def deactivate(self, client: K) -> None:
+        """The client has no work left."""
+        left_at = self._active.pop(client, None)
+        if left_at is None:
+            return
+        # The last one to leave sets the level: whoever comes next is its equal.
+        self._level = max(self._level, min(self._active.values(), default=left_at))
+        self._left[client] = left_at
+        self._left = {c: at for c, at in self._left.items() if at > self._level}
+
+    def charge(self, client: K, token_count: int, weight: float = 1.0) -> None:
+        """The active client was served `token_count` tokens; each service costs at least one."""
+        self._active[client] += max(1, token_count) / weight
+        self._level = max(self._level, min(self._active.values()))
+
+    def lowest(self, clients: Iterable[K]) -> K:
+        """Return the one of these active clients that was served least; ties in their order."""
+        return min(clients, key=self._active.__getitem__)
+
+    def next(self) -> K:
+        """Return the active client that was served least."""
+        return min(self._active, key=self._active.__getitem__)

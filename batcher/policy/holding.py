@@ -1,0 +1,12 @@
+"""Whether a record that waits long is handed back to the tail of its topic (delivery, rule 11)."""
+
+
+def hand_back(*, age_s: float, limit_s: float, pins: bool, crowds: bool) -> bool:
+    """Whether the record's undispatched items go to the tail again.
+
+    `pins`: later records of its partition are finished, and a crash would repeat them.
+    `crowds`: the queues are full and another pool has credit that its items would use.
+    Without either, rewriting it gains nothing: a pool that is away for a day must not make the
+    topic grow by everything that is held, again and again.
+    """
+    return age_s >= limit_s and (pins or crowds)

@@ -1,0 +1,270 @@
+"""What is held: items by pool, lane, tenant and job, each chunk with its acknowledgement ticket.
+
+    pool ─► lane (model, version, endpoint) ─► tenant ─► job ─► chunks, lowest item index first
+
+Bounded by items and bytes; the owner stops taking records while `is_full`.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from batcher.acks import Ticket
+from batcher.policy.closing import fitting_prefix
+from batcher.policy.fairness import VirtualCounters
+from core.limits import RECORD_BYTES_MAX
+from topics.records import Item, JobRef
+
+BATCH_BYTES_MAX = RECORD_BYTES_MAX - 100_000
+"""Bytes of one batch by the same measure as `Held.byte_count`; a chunk is always smaller."""
+
+ITEM_BYTES = 200
+"""Assumed size of an item beside its body: ids, numbers and Python's own."""
+
+
+class LaneKey(NamedTuple):
+    """What the items of a batch have in common."""
+
+    pool: str
+    model: str
+    model_version: str
+    endpoint: str
+
+
+def lane_of(job: JobRef) -> LaneKey:
+    """Return the lane that a job's items wait in."""
+    return LaneKey(job.pool, job.model, job.model_version, job.endpoint)
+
+
+class Held:
+    """A chunk that waits; items leave it from the front."""
+
+    __slots__ = ("byte_count", "gone", "items", "job", "ticket", "token_count")
+
+    def __init__(self, job: JobRef, items: list[Item], ticket: Ticket) -> None:
+        """Take over `items`, in index order and never empty."""
+        self.job = job
+        self.items = items
+        self.ticket = ticket
+        self.token_count = sum(item.token_count for item in items)
+        self.byte_count = sum(len(item.body) for item in items) + ITEM_BYTES * len(items)
+        self.gone = False  # left the queues; its place in a heap is skipped
+
+    def split(self, count: int) -> "Held":
+        """Return a chunk of the first `count` items; the rest stays here."""
+        front = Held(self.job, self.items[:count], self.ticket)
+        self.items = self.items[count:]
+        self.token_count -= front.token_count
+        self.byte_count -= front.byte_count
+        return front
+
+
+class JobQueue:
+    """The chunks of one job in one lane."""
+
+    __slots__ = ("_heap", "_sequence", "live_count")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Held]] = []
+        self._sequence = 0
+        self.live_count = 0
+
+    def add(self, held: Held) -> None:
+        """Hold a chunk."""
+        self._sequence += 1
+        self.live_count += 1
+        heapq.heappush(self._heap, (held.items[0].index, self._sequence, held))
+
+    def first(self) -> Held:
+        """Return the chunk with the lowest item index; it stays where it is."""
+        while self._heap[0][2].gone:
+            heapq.heappop(self._heap)
+        return self._heap[0][2]
+
+
+class TenantQueue:
+    """The jobs of one tenant in one lane."""
+
+    __slots__ = ("counters", "jobs")
+
+    def __init__(self) -> None:
+        self.counters: VirtualCounters[UUID] = VirtualCounters()
+        self.jobs: dict[UUID, JobQueue] = {}
+
+
+class Lane:
+    """Items that may share a batch."""
+
+    def __init__(self, key: LaneKey) -> None:
+        self.key = key
+        self.tenants: dict[UUID, TenantQueue] = {}
+        self.item_count = 0
+        self.token_count = 0
+        self.since_s = 0.0
+        self.deadline_s = float("inf")  # the earliest since the lane was last empty
+
+
+@dataclass(slots=True)
+class PoolQueue:
+    """The lanes of a pool and the tokens that each tenant was served by it."""
+
+    lanes: dict[LaneKey, Lane]
+    counters: VirtualCounters[UUID]
+    item_count: int = 0
+
+    def next_tenant(self, lane: Lane) -> UUID:
+        """Return the tenant of `lane` that the pool served least."""
+        return self.counters.lowest(lane.tenants)
+
+    def fair_lanes(self) -> list[Lane]:
+        """Return the lanes with items, that of the least served tenant first."""
+        full = [lane for lane in self.lanes.values() if lane.item_count]
+        if len(full) > 1:
+            full.sort(key=lambda lane: self.counters.counter(self.next_tenant(lane)))
+        return full
+
+
+class Queues:
+    """Everything that this batcher holds and has not dispatched."""
+
+    def __init__(
+        self, *, items_max: int, bytes_max: int, weight: Callable[[UUID], float] = lambda _: 1.0
+    ) -> None:
+        """`weight` is a tenant's share relative to others."""
+        self.items_max, self._bytes_max = items_max, bytes_max
+        self._weight = weight
+        self.pools: dict[str, PoolQueue] = {}
+        self.item_count = 0
+        self.byte_count = 0
+        self._held: set[Held] = set()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more records should be taken; one chunk may exceed the bound."""
+        return self.item_count >= self.items_max or self.byte_count >= self._bytes_max
+
+    def waiting(self) -> dict[str, int]:
+        """Return the items that wait, by pool."""
+        return {name: pool.item_count for name, pool in self.pools.items()}
+
+    def add(self, held: Held, *, now_s: float) -> None:
+        """Hold a chunk."""
+        job = held.job
+        key = lane_of(job)
+        pool = self.pools.get(key.pool) or self._new_pool(key.pool)
+        lane = pool.lanes.get(key)
+        if lane is None:
+            lane = pool.lanes[key] = Lane(key)
+        if lane.item_count == 0:
+            lane.since_s, lane.deadline_s = now_s, job.deadline_s
+        lane.deadline_s = min(lane.deadline_s, job.deadline_s)
+        tenant = lane.tenants.setdefault(job.tenant_id, TenantQueue())
+        tenant.jobs.setdefault(job.job_id, JobQueue()).add(held)
+        tenant.counters.activate(job.job_id)
+        pool.counters.activate(job.tenant_id)
+        self._count(pool, lane, held, +1)
+        self._held.add(held)
+
+    def take(self, lane: Lane, *, item_count_max: int, token_count_max: int) -> list[Held]:
+        """Remove a batch from a lane that is not empty, the least served tenant and job first.
+
+        At least one item. Chunks stay whole where they can: only the first may be cut.
+        """
+        taken = [self._take_first(lane, item_count_max, token_count_max)]
+        items_left = item_count_max - len(taken[0].items)
+        tokens_left = token_count_max - taken[0].token_count
+        bytes_left = BATCH_BYTES_MAX - taken[0].byte_count
+        while lane.item_count:
+            held = self._next(lane)
+            items_left -= len(held.items)
+            tokens_left -= held.token_count
+            bytes_left -= held.byte_count
+            if min(items_left, tokens_left, bytes_left) < 0:
+                break
+            self._charge(lane, held)
+            self.remove(held)
+            taken.append(held)
+        return taken
+
+    def remove(self, held: Held) -> None:
+        """A chunk leaves whole: dispatched, handed back, closed or revoked."""
+        if held.gone:
+            return
+        held.gone = True
+        self._held.discard(held)
+        job, key = held.job, lane_of(held.job)
+        pool = self.pools[key.pool]
+        lane = pool.lanes[key]
+        self._count(pool, lane, held, -1)
+        tenant = lane.tenants[job.tenant_id]
+        queue = tenant.jobs[job.job_id]
+        queue.live_count -= 1
+        if queue.live_count:
+            return
+        del tenant.jobs[job.job_id]
+        tenant.counters.deactivate(job.job_id)
+        if tenant.jobs:
+            return
+        del lane.tenants[job.tenant_id]
+        if not any(job.tenant_id in other.tenants for other in pool.lanes.values()):
+            pool.counters.deactivate(job.tenant_id)
+        if not lane.tenants:
+            del pool.lanes[key]
+
+    def held(self) -> Iterator[Held]:
+        """Return every chunk, in no order; a snapshot, so that chunks may be removed."""
+        return iter(list(self._held))
+
+    def next_job(self, lane: Lane) -> tuple[UUID, UUID]:
+        """Return tenant and job that are served next in `lane`."""
+        tenant_id = self.pools[lane.key.pool].next_tenant(lane)
+        return tenant_id, lane.tenants[tenant_id].counters.next()
+
+    def _take_first(self, lane: Lane, item_count_max: int, token_count_max: int) -> Held:
+        """Take the next chunk, or what of it fits."""
+        held = self._next(lane)
+        fitting = len(held.items)
+        if fitting > item_count_max or held.token_count > token_count_max:
+            fitting = fitting_prefix(
+                [item.token_count for item in held.items],
+                item_count_max=item_count_max,
+                token_count_max=token_count_max,
+            )
+        whole = fitting == len(held.items)
+        front = held if whole else self._split(lane, held, fitting)
+        self._charge(lane, front)
+        if whole:
+            self.remove(held)
+        return front
+
+    def _next(self, lane: Lane) -> Held:
+        tenant_id, job_id = self.next_job(lane)
+        return lane.tenants[tenant_id].jobs[job_id].first()
+
+    def _split(self, lane: Lane, held: Held, count: int) -> Held:
+        """Cut the front off a chunk at the head of its job: it stays the head."""
+        pool = self.pools[lane.key.pool]
+        self._count(pool, lane, held, -1)
+        front = held.split(count)
+        self._count(pool, lane, held, +1)
+        return front
+
+    def _charge(self, lane: Lane, front: Held) -> None:
+        job = front.job
+        pool = self.pools[lane.key.pool]
+        pool.counters.charge(job.tenant_id, front.token_count, self._weight(job.tenant_id))
+        lane.tenants[job.tenant_id].counters.charge(job.job_id, front.token_count)
+
+    def _count(self, pool: PoolQueue, lane: Lane, held: Held, sign: int) -> None:
+        items = sign * len(held.items)
+        lane.item_count += items
+        lane.token_count += sign * held.token_count
+        pool.item_count += items
+        self.item_count += items
+        self.byte_count += sign * held.byte_count
+
+    def _new_pool(self, name: str) -> PoolQueue:
+        pool = self.pools[name] = PoolQueue({}, VirtualCounters())
+        return pool

@@ -1,0 +1,152 @@
+"""From taken items to records: batches, hand-backs, and what their acknowledgement settles."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from batcher.acks import OrderedAcks, Ticket
+from batcher.policy.credits import ReplicaCredit
+from batcher.queues import Held, LaneKey
+from core.ids import new_uuid
+from topics.catalogue import REQUESTS, batches_topic
+from topics.codec import Headers, encode, kind_headers
+from topics.headers import chunk_headers
+from topics.partitioner import request_partition
+from topics.producer import LogProducer, OnDelivery
+from topics.records import Batch, Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who sends. The id is new at each start: a grant counts from a batcher's first item."""
+
+    batcher_id: str
+    job_class: str
+
+
+class Sender:
+    """Sends from the event loop and settles there when the broker has acknowledged.
+
+    `is_full` keeps what is sent and not acknowledged below the producer's own queue, so that
+    sending never blocks the loop.
+    """
+
+    def __init__(
+        self,
+        producer: LogProducer,
+        acks: OrderedAcks,
+        *,
+        identity: Identity,
+        in_flight_bytes_max: int,
+        on_settled: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """`on_failure` ends the role: an unacknowledged record is read again after a restart."""
+        self._producer, self._acks = producer, acks
+        self._identity = identity
+        self._in_flight_bytes_max = in_flight_bytes_max
+        self._on_settled, self._on_failure = on_settled, on_failure
+        self._loop = asyncio.get_running_loop()
+        self._batches_sent = 0
+        self.in_flight_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether acknowledgements must arrive before more is sent."""
+        return self.in_flight_bytes >= self._in_flight_bytes_max
+
+    def send_batch(self, replica: ReplicaCredit, lane: LaneKey, taken: Sequence[Held]) -> None:
+        """Send what was taken from `lane` as one batch to a partition of `replica`."""
+        capacity = replica.capacity
+        batch = Batch(
+            batch_id=new_uuid(),
+            batcher_id=self._identity.batcher_id,
+            parts=parts_of(taken),
+            replica_id=capacity.replica_id,
+            epoch=capacity.epoch,
+        )
+        self._batches_sent += 1
+        value = encode(batch)
+        self._producer.send(
+            batches_topic(lane.pool, self._identity.job_class).name,
+            value,
+            partition=capacity.partitions[self._batches_sent % len(capacity.partitions)],
+            key=capacity.replica_id.encode(),
+            headers=batch_headers(lane, taken),
+            on_delivery=self._delivery(
+                [(held.ticket, len(held.items)) for held in taken], len(value)
+            ),
+        )
+
+    def hand_back(self, held: Held) -> None:
+        """Put what is left of a chunk at the tail of its topic; attempts are unchanged."""
+        chunk = Chunk(held.job, held.items)
+        topic = REQUESTS[self._identity.job_class]
+        job = held.job
+        value = encode(chunk)
+        self._producer.send(
+            topic.name,
+            value,
+            partition=request_partition(
+                job.model, job.tenant_id, held.items[0].index, topic.partition_count
+            ),
+            key=f"{job.model}:{job.tenant_id.hex}".encode(),
+            headers=chunk_headers(chunk, self._identity.job_class),
+            on_delivery=self._delivery([(held.ticket, len(held.items))], len(value)),
+        )
+
+    def settle(self, ticket: Ticket, item_count: int) -> OnDelivery:
+        """Return a delivery callback that settles `item_count` of `ticket`."""
+        return self._delivery([(ticket, item_count)], 0)
+
+    def _delivery(self, carried: list[tuple[Ticket, int]], byte_count: int) -> OnDelivery:
+        self.in_flight_bytes += byte_count
+
+        def delivered(failure: BaseException | None) -> None:  # in the producer's thread
+            self._loop.call_soon_threadsafe(self._delivered, carried, byte_count, failure)
+
+        return delivered
+
+    def _delivered(
+        self, carried: list[tuple[Ticket, int]], byte_count: int, failure: BaseException | None
+    ) -> None:
+        self.in_flight_bytes -= byte_count
+        if failure is not None:
+            self._on_failure(failure)
+            return
+        for ticket, item_count in carried:
+            self._acks.settle(ticket, item_count)
+        self._on_settled()
+
+
+def parts_of(taken: Sequence[Held]) -> list[Chunk]:
+    """Return the taken items as one chunk per job, items in index order.
+
+    A batch is usually one chunk of one job, whose item list is passed on as it is.
+    """
+    if len(taken) == 1:
+        return [Chunk(taken[0].job, taken[0].items)]
+    by_job: dict[object, list[Held]] = {}
+    for held in taken:
+        by_job.setdefault(held.job.job_id, []).append(held)
+    return [_part(chunks) for chunks in by_job.values()]
+
+
+def _part(chunks: list[Held]) -> Chunk:
+    if len(chunks) == 1:
+        return Chunk(chunks[0].job, chunks[0].items)
+    items = [item for held in chunks for item in held.items]
+    items.sort(key=lambda item: item.index)
+    return Chunk(chunks[0].job, items)
+
+
+def batch_headers(lane: LaneKey, taken: Sequence[Held]) -> Headers:
+    """Return the headers of a batch record."""
+    return [
+        *kind_headers(Batch),
+        ("pool", lane.pool.encode()),
+        ("model", f"{lane.model}@{lane.model_version}".encode()),
+        ("endpoint", lane.endpoint.encode()),
+        ("items", b"%d" % sum(len(held.items) for held in taken)),
+        ("tokens", b"%d" % sum(held.token_count for held in taken)),
+    ]

@@ -1,0 +1,96 @@
+"""What one batcher process reads, holds and forms."""
+
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from core.settings import Settings
+from topics.catalogue import REQUESTS
+
+FILL_RATIO_MAX = 0.2
+"""Partitions × records of a poll over the stream buffer. Above, Faust's only fetch loop can wait in
+`put()` for ever once the agent holds back; measured, not documented."""
+
+MIB = 1024 * 1024
+
+
+class BatcherSettings(Settings):
+    """One batcher process: one Faust app for one class."""
+
+    env_prefix: ClassVar[str] = "MILLRACE_BATCHER_"
+
+    job_class: Literal["bulk", "interactive"] = "bulk"
+    """Which requests this process reads; the two classes never share a process."""
+
+    batch_items_max: int = Field(default=100, ge=1, le=1000)
+    """Items of a batch. Default 100, a full chunk: a chunk that stays whole costs least."""
+
+    batch_tokens_max: int = Field(default=262_144, ge=1)
+    """Estimated tokens of a batch, prompt plus requested output; a larger item goes alone."""
+
+    batch_s_max: float = Field(default=2.5, gt=0, le=3600)
+    """Seconds of a replica's measured throughput in one bulk batch: bounds what a crash repeats."""
+
+    wait_ms_max: float | None = Field(default=None, ge=0, le=60_000)
+    """Wait for a fuller batch while the engine is busy. Default 20 for bulk, 0 for interactive."""
+
+    slack_s_min: float = Field(default=5.0, ge=0, le=3600)
+    """Time to a deadline below which its batch does not wait."""
+
+    silence_s_max: float = Field(default=3.0, gt=0, le=60)
+    """Silence of a replica that voids its grants; it repeats them every 0.2 s."""
+
+    hold_limit_s: float = Field(default=30.0, gt=0, le=3600)
+    """Age at which a record that pins finished ones is handed back to the tail of its topic."""
+
+    held_items_max: int = Field(default=20_000, ge=1)
+    """Items held before reading stops; 20,000 are 0.5 s at 40,000 items/s."""
+
+    held_bytes_max: int = Field(default=128 * MIB, ge=MIB)
+    """Bytes held before reading stops."""
+
+    in_flight_bytes_max: int = Field(default=16 * MIB, ge=2 * MIB, le=48 * MIB)
+    """Bytes sent and not acknowledged; below the producer's own queue, whose filling blocks."""
+
+    poll_records: int | None = Field(default=None, ge=1, le=1000)
+    """Records of one poll. Default 8 for bulk, 25 for interactive."""
+
+    buffer_records: int | None = Field(default=None, ge=16, le=65_536)
+    """Records that Faust buffers. Default 640 for bulk (chunks reach 256 KiB), 2048 else."""
+
+    start_timeout_s: float = Field(default=60.0, gt=0, le=600)
+    """Time to reach the broker, and again to get the first assignment."""
+
+    stop_timeout_s: float = Field(default=10.0, gt=0, le=600)
+    """Time to acknowledge what is sent and leave the group on SIGTERM."""
+
+    stall_limit_s: float = Field(default=60.0, ge=5, le=3600)
+    """Time without progress, though there is lag and room, after which the process exits."""
+
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """Where Prometheus finds this process; none by default, 0 picks a free port."""
+
+    @property
+    def wait_s_max(self) -> float:
+        """The wait cap in seconds, by class unless set."""
+        if self.wait_ms_max is not None:
+            return self.wait_ms_max / 1000
+        return 0.02 if self.job_class == "bulk" else 0.0
+
+    @property
+    def poll_record_count(self) -> int:
+        """Records of one poll, by class unless set."""
+        return self.poll_records or (8 if self.job_class == "bulk" else 25)
+
+    @property
+    def buffer_record_count(self) -> int:
+        """Records that Faust buffers, by class unless set."""
+        return self.buffer_records or (640 if self.job_class == "bulk" else 2048)
+
+    @model_validator(mode="after")
+    def _the_buffer_never_fills(self) -> Self:
+        polled = REQUESTS[self.job_class].partition_count * self.poll_record_count
+        if polled > FILL_RATIO_MAX * self.buffer_record_count:
+            raise ValueError("partitions * poll_records must be <= 0.2 * buffer_records")
+        return self
