@@ -174,9 +174,15 @@ class EmbeddingsConformance(AnyEngineConformance):
 
     @pytest.mark.parametrize(
         "body",
-        [b"{", b"{}", embeddings_body([]), embeddings_body({}), embeddings_body("a", encoding_format="x")],
+        [
+            b"{",
+            b"{}",
+            embeddings_body([]),
+            embeddings_body({}),
+            embeddings_body("a", encoding_format="x"),
+        ],
         ids=lambda body: body[:48].decode(),
-    )  # fmt: skip
+    )
     async def test_a_bad_body_is_an_error_envelope(self, engine: Engine, body: bytes) -> None:
         (answer,) = await run(engine, EMBEDDINGS, [body])
         assert_error_envelope(answer, 400)

@@ -1,0 +1,59 @@
+"""Run one real vLLM engine behind a socket, so that a test's process never holds vLLM.
+
+`python -m tests.e2e.engine_server SOCKET`, settings from the environment.
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+
+import msgspec
+from aiohttp import web
+
+# Outside the guard: vLLM's spawned children import this module again, and must die too.
+ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+
+
+async def serve(socket_path: str) -> None:
+    """Listen once the model is loaded; each line of an answer is one reported item."""
+    from gpu_consumers.engines.engine import Answer
+    from gpu_consumers.engines.open_engine import open_engine
+    from gpu_consumers.engines.settings import EngineSettings
+
+    engine = open_engine(EngineSettings.from_env(os.environ))
+
+    async def execute(request: web.Request) -> web.StreamResponse:
+        endpoint, bodies = msgspec.msgpack.decode(
+            await request.read(), type=tuple[str, list[bytes]]
+        )
+        response = web.StreamResponse()
+        await response.prepare(request)
+        reported: asyncio.Queue[tuple[int, Answer] | None] = asyncio.Queue()
+
+        async def run() -> None:
+            await engine.execute(endpoint, bodies, lambda *item: reported.put_nowait(item))
+            reported.put_nowait(None)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(run())
+            while (item := await reported.get()) is not None:
+                await response.write(msgspec.json.encode(item) + b"\n")
+        return response
+
+    await engine.start()
+    application = web.Application(client_max_size=64 * 1024 * 1024)
+    application.router.add_post("/", execute)
+    runner = web.AppRunner(application, handler_cancellation=True, access_log=None)
+    await runner.setup()
+    await web.UnixSite(runner, socket_path).start()
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    await stop.wait()
+    await runner.cleanup()
+    await engine.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1]))

@@ -1,0 +1,83 @@
+"""Goal: a consumer with settings that contradict each other never starts."""
+
+from pathlib import Path
+
+import pytest
+
+from core.errors import SettingsError
+from gpu_consumers.engines.open_engine import open_engine
+from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.engines.vllm import vllm_arguments, vllm_environment
+
+SIMULATED = {"KIND": "simulated", "MODEL_NAME": "m"}
+HTTP = {"KIND": "openai_http", "MODEL_NAME": "m", "UPSTREAM": "http://host:8000/v1"}
+
+
+def settings(**env: str) -> EngineSettings:
+    return EngineSettings.from_env({f"MILLRACE_ENGINE_{name}": env[name] for name in env})
+
+
+def model_folder(folder: Path, config: str = '{"architectures":["LlamaForCausalLM"]}') -> Path:
+    (folder / "config.json").write_text(config)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("env", "mistake"),
+    [
+        ({"MODEL_NAME": "m"}, "KIND"),
+        ({"KIND": "simulated"}, "MODEL_NAME"),
+        ({"KIND": "magic", "MODEL_NAME": "m"}, "KIND"),
+        ({"KIND": "vllm", "MODEL_NAME": "m"}, "vllm needs model_path"),
+        ({"KIND": "openai_http", "MODEL_NAME": "m"}, "openai_http needs upstream"),
+        (HTTP | {"UPSTREAM": "host:8000"}, "UPSTREAM"),
+        (SIMULATED | {"CONCURRENCY": "0"}, "CONCURRENCY"),
+        (SIMULATED | {"UPSTREAM": "http://host"}, "upstream belongs to openai_http"),
+        (SIMULATED | {"MODEL_PATH": "/model"}, "model_path belongs to vllm"),
+        (HTTP | {"SIMULATED_LATENCY_MS": "5"}, "simulated_latency_ms belongs to simulated"),
+        (HTTP | {"VLLM_DTYPE": "float32"}, "vllm_dtype belongs to vllm"),
+        (SIMULATED | {"LATENCY": "5"}, "LATENCY"),
+    ],
+)
+def test_a_contradiction_is_named(env: dict[str, str], mistake: str) -> None:
+    with pytest.raises(SettingsError, match=mistake):
+        settings(**env)
+
+
+def test_the_key_is_in_no_text() -> None:
+    assert "hunter2" not in repr(settings(**HTTP, UPSTREAM_API_KEY="hunter2"))
+
+
+def test_an_engine_holds_more_than_one_step_of_vllm() -> None:
+    vllm = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": "/model"}
+    assert settings(**vllm, VLLM_MAX_NUM_SEQS="64").items_at_once == 80
+    assert settings(**vllm, CONCURRENCY="7").items_at_once == 7
+    assert settings(**SIMULATED).items_at_once == 64
+
+
+@pytest.mark.parametrize("env", [SIMULATED, HTTP], ids=lambda env: env["KIND"])
+def test_an_engine_opens_without_loading_anything(env: dict[str, str]) -> None:
+    assert open_engine(settings(**env, CONCURRENCY="3")).concurrency == 3
+
+
+def test_vllm_gets_the_runner_of_the_model(tmp_path: Path) -> None:
+    env = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(model_folder(tmp_path))}
+    assert "--runner=generate" in vllm_arguments(settings(**env))
+    assert "--runner=pooling" in vllm_arguments(settings(**env, VLLM_RUNNER="pooling"))
+    assert "--max-model-len=512" in vllm_arguments(settings(**env, VLLM_MAX_MODEL_LEN="512"))
+    assert vllm_environment(settings(**env, VLLM_KV_CACHE_GIB="4"))["VLLM_CPU_KVCACHE_SPACE"] == "4"
+
+
+@pytest.mark.parametrize("content", [None, "", "[]"])
+def test_a_folder_without_a_model_is_a_mistake(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        model_folder(tmp_path, content)
+    env = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(tmp_path)}
+    with pytest.raises(SettingsError, match=r"config\.json"):
+        vllm_arguments(settings(**env))
+
+
+def test_a_missing_folder_is_a_mistake(tmp_path: Path) -> None:
+    env = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(tmp_path / "none")}
+    with pytest.raises(SettingsError, match="not a folder"):
+        vllm_arguments(settings(**env))

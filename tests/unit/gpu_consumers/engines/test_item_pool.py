@@ -1,0 +1,101 @@
+"""Goal: calls share the places fairly, and none leaves a place or an item behind."""
+
+import asyncio
+
+import pytest
+
+from core.errors import EngineDeadError
+from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.item_pool import ItemPool
+
+
+class Runner:
+    """Runs an item until its gate opens; counts what runs at once."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.running = 0
+        self.running_max = 0
+        self.bodies: list[bytes] = []
+
+    async def __call__(self, endpoint: str, body: bytes) -> Answer:
+        self.bodies.append(body)
+        self.running += 1
+        self.running_max = max(self.running, self.running_max)
+        try:
+            await self.gate.wait()
+            if body == b"dead":
+                raise EngineDeadError
+            return Answer(200, body)
+        finally:
+            self.running -= 1
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_the_limit_is_shared_by_all_calls_oldest_first() -> None:
+    runner = Runner()
+    pool = ItemPool(runner, 3)
+    calls = [
+        asyncio.create_task(pool.execute("/", [name] * 4, lambda *_: None)) for name in (b"a", b"b")
+    ]
+    await turns()
+    assert runner.bodies == [b"a"] * 3
+    runner.gate.set()
+    await asyncio.gather(*calls)
+    assert runner.bodies == [b"a"] * 4 + [b"b"] * 4
+    assert runner.running_max == 3
+
+
+async def test_a_cancelled_call_stops_its_items_and_only_its_own() -> None:
+    runner = Runner()
+    pool = ItemPool(runner, 4)
+    reported: list[bytes] = []
+    first = asyncio.create_task(pool.execute("/", [b"a"] * 3, lambda *_: reported.append(b"a")))
+    second = asyncio.create_task(pool.execute("/", [b"b"] * 3, lambda *_: reported.append(b"b")))
+    await turns()
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    await turns()
+    assert runner.running == 3  # all of b's, two of them in the freed places
+    runner.gate.set()
+    await second
+    assert reported == [b"b"] * 3
+
+
+async def test_a_failure_ends_its_call_and_cancels_the_rest_of_it() -> None:
+    runner = Runner()
+    pool = ItemPool(runner, 2)
+    reported: list[int] = []
+    runner.gate.set()
+    with pytest.raises(EngineDeadError):
+        await pool.execute("/", [b"x", b"dead", b"x", b"x"], lambda i, _: reported.append(i))
+    assert runner.running == 0
+    count = len(reported)
+    await turns()
+    assert len(reported) == count < 4
+    await pool.execute("/", [b"x"] * 5, lambda i, _: reported.append(i))
+    assert len(reported) == count + 5
+
+
+async def test_one_place_serves_calls_without_end() -> None:
+    runner = Runner()
+    runner.gate.set()
+    pool = ItemPool(runner, 1)
+    for _ in range(100):
+        await asyncio.wait_for(pool.execute("/", [b"x"], lambda *_: None), 1)
+
+
+async def test_a_callback_that_fails_fails_its_call() -> None:
+    runner = Runner()
+    runner.gate.set()
+
+    def finished(index: int, answer: Answer) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await ItemPool(runner, 2).execute("/", [b"x"], finished)

@@ -1,0 +1,108 @@
+"""Goal: simulated answers are honest, repeatable, and bounded by the set concurrency."""
+
+import asyncio
+import math
+
+import msgspec
+import pytest
+
+from core.errors import PoolUnavailableError
+from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.error_answers import error_answer
+from gpu_consumers.engines.simulated import Fault, SimulatedEngine
+from gpu_consumers.engines.simulated_answers import chat_answer, unit_vector
+
+CHAT = "/v1/chat/completions"
+BODY = b'{"messages":[{"role":"user","content":"Hello."}],"max_tokens":32}'
+
+
+class StillClock:
+    def monotonic_s(self) -> float:
+        return 0.0
+
+    def wall_s(self) -> float:
+        return 1_700_000_000.0
+
+
+def engine(
+    latency_ms: float = 0, concurrency: int = 4, fault: Fault | None = None
+) -> SimulatedEngine:
+    return SimulatedEngine(
+        "m", latency_ms=latency_ms, concurrency=concurrency, clock=StillClock(), fault=fault
+    )
+
+
+async def run(one: SimulatedEngine, bodies: list[bytes]) -> dict[int, Answer]:
+    answers: dict[int, Answer] = {}
+    await one.execute(CHAT, bodies, answers.__setitem__)
+    return answers
+
+
+async def test_an_answer_says_that_it_is_simulated() -> None:
+    content = msgspec.json.decode((await run(engine(), [BODY]))[0].body)
+    assert content["model"] == "simulated/m"
+    assert content["choices"][0]["message"]["content"].startswith("Simulated ")
+    assert content["created"] == 1_700_000_000
+
+
+async def test_equal_bodies_get_equal_answers_from_any_engine() -> None:
+    first, second = await run(engine(), [BODY]), await run(engine(latency_ms=1), [BODY])
+    assert first == second
+    assert first[0] != (await run(engine(), [BODY.replace(b"Hello", b"Ciao!")]))[0]
+
+
+@pytest.mark.parametrize(
+    ("field", "tokens", "finish"),
+    [
+        (b'"max_tokens":100', 100, "length"),
+        (b'"max_completion_tokens":7', 7, "length"),
+        (b'"max_tokens":9,"max_completion_tokens":12', 12, "length"),
+        (b'"seed":1', 64, "stop"),
+        (b'"max_tokens":1000000', 4096, "stop"),
+    ],
+)
+def test_a_reply_is_as_long_as_asked(field: bytes, tokens: int, finish: str) -> None:
+    body = b'{"messages":[{"role":"user","content":"x"}],' + field + b"}"
+    answer = chat_answer(body, b'"m"', 0)
+    choice = msgspec.json.decode(answer.body)["choices"][0]
+    assert answer.output_tokens == tokens
+    assert choice["finish_reason"] == finish
+    assert math.isclose(len(choice["message"]["content"]), 4 * tokens, abs_tol=20)
+    assert answer.input_tokens == len(body) // 4
+
+
+def test_a_vector_depends_on_its_input_alone() -> None:
+    assert unit_vector("a", 8) == unit_vector("a", 8) != unit_vector("b", 8)
+    assert math.hypot(*unit_vector([1, 2], 100)) == pytest.approx(1, abs=1e-6)
+
+
+async def test_items_take_their_latency_in_rounds() -> None:
+    loop = asyncio.get_running_loop()
+    start_s = loop.time()
+    await run(engine(latency_ms=10, concurrency=4), [BODY] * 10)
+    assert loop.time() - start_s >= 0.029  # three rounds
+
+
+async def test_a_cancel_frees_the_slots() -> None:
+    slow = engine(latency_ms=3_600_000, concurrency=1)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(run(slow, [BODY] * 3), 0.01)
+    slow._latency_s = 0.001
+    await asyncio.wait_for(run(slow, [BODY] * 3), 5)
+
+
+@pytest.mark.parametrize("latency_ms", [0, 1])
+async def test_a_drill_can_fail_an_item_or_the_pool(latency_ms: float) -> None:
+    refused = error_answer(500, "A drill.", type_="server_error")
+
+    def fault(body: bytes) -> Answer | None:
+        if b"away" in body:
+            raise PoolUnavailableError
+        return refused if b"broken" in body else None
+
+    drilled = engine(latency_ms=latency_ms, fault=fault)
+    answers = await run(drilled, [BODY, b"broken", BODY])
+    assert [answers[index].status_code for index in range(3)] == [200, 500, 200]
+    with pytest.raises(PoolUnavailableError):
+        await run(drilled, [BODY] * 8 + [b"away"] + [BODY] * 8)
+    assert len(await run(drilled, [BODY] * 9)) == 9
