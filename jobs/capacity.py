@@ -1,0 +1,58 @@
+"""What the pools can do, heard on the capacity topic; silence means nothing."""
+
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+from core.clock import Clock
+from jobs.windows import PoolCapacity
+from topics.codec import decode
+from topics.consumer import Received
+from topics.records import Capacity
+
+_SILENCE_S_MAX: Final = 3.0  # a replica publishes at least every 0.2 s
+_JOB_CLASS: Final = "bulk"
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """The newest word of a replica."""
+
+    capacity: Capacity
+    at_s: float
+
+
+class PoolCapacities:
+    """The newest capacity of every replica; safe for threads. Ages count from receipt."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Know nothing yet."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._heard: dict[bytes, _Heard] = {}
+
+    def hear(self, record: Received) -> None:
+        """Take in one record of the topic. Raises RecordUnreadableError, SchemaTooNewError."""
+        if record.key is None:
+            return
+        capacity = decode(Capacity, record.value, record.headers) if record.value else None
+        with self._lock:
+            self._heard.pop(record.key, None)
+            if capacity is not None and capacity.job_class == _JOB_CLASS:
+                self._heard[record.key] = _Heard(capacity, self._clock.monotonic_s())
+
+    def pools(self) -> dict[str, PoolCapacity]:
+        """Return the pools with a replica that is available and was heard lately."""
+        oldest_s = self._clock.monotonic_s() - _SILENCE_S_MAX
+        with self._lock:
+            self._heard = {key: h for key, h in self._heard.items() if h.at_s > oldest_s}
+            capacities = [heard.capacity for heard in self._heard.values()]
+        pools: dict[str, PoolCapacity] = {}
+        for capacity in capacities:
+            if capacity.available:
+                known = pools.get(capacity.pool, PoolCapacity(0.0, 0))
+                pools[capacity.pool] = PoolCapacity(
+                    known.items_per_s + max(0.0, capacity.items_per_s),
+                    known.concurrency + max(0, capacity.concurrency),
+                )
+        return pools

@@ -1,0 +1,190 @@
+"""From lines of an input file to chunk records on `requests.bulk`, and the cursor behind them.
+
+    read from the cursor ─► chunks ─► send ─► flush ─► advance the cursor (fenced)
+
+A crash at any arrow emits the items behind the cursor again: every reader takes repeats.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import msgspec
+import sqlalchemy as sa
+
+from core.errors import Disposition, LeaseLostError, MillraceError
+from core.limits import CHUNK_BYTES_MAX, CHUNK_ITEMS_MAX
+from jobs import leases
+from jobs.input_lines import Line, input_lines
+from jobs.leases import Lease
+from jobs.settings import LINE_BYTES_CEILING
+from jobs.tables import job_cursors
+from jobs.token_counts import token_count
+from storage.objects import Blocks, ObjectStore
+from topics.catalogue import REQUESTS_BULK
+from topics.codec import Headers, encode
+from topics.headers import chunk_headers
+from topics.partitioner import request_partition
+from topics.records import Chunk, Item, JobRef
+
+JOB_CLASS: Final = "bulk"
+
+
+class InputChangedError(MillraceError):
+    """The input file is not the one that was validated."""
+
+    code = "input_changed"
+    disposition = Disposition.REJECT
+
+
+class Sender(Protocol):
+    """What expansion needs of a producer."""
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        partition: int,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+    ) -> None:
+        """Queue a record. Raises DeliveryError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far a file was expanded: everything before was acknowledged."""
+
+    byte_offset: int = 0
+    line_number: int = 0  # lines before, blank ones counted
+    item_index: int = 0  # items before
+
+
+class _Request(msgspec.Struct, gc=False):
+    """What expansion needs of a line; validation has seen the rest."""
+
+    custom_id: str
+    body: msgspec.Raw
+
+
+_REQUEST: Final = msgspec.json.Decoder(_Request)
+
+
+class ItemReader:
+    """Reads the items of a validated file in order, from a cursor. Not safe for threads."""
+
+    def __init__(self, objects: ObjectStore, job: JobRef, cursor: Cursor) -> None:
+        """Open the file. Raises what `ObjectStore.read` raises."""
+        self.cursor = cursor  # behind the last item taken
+        self._job = job
+        self._blocks: Blocks = objects.read(job.input_key, offset=cursor.byte_offset)
+        self._lines: Iterator[Line] = input_lines(
+            self._blocks,
+            line_bytes_max=LINE_BYTES_CEILING,
+            offset=cursor.byte_offset,
+            lines_before=cursor.line_number,
+        )
+
+    def take(self, count_max: int, bytes_max: int) -> list[Item]:
+        """Return the next items: at most `count_max`, and none after `bytes_max` were read.
+
+        Raises InputChangedError at a line that validation would have refused.
+        """
+        items: list[Item] = []
+        index, endpoint, byte_count = self.cursor.item_index, self._job.endpoint, 0
+        number, end = self.cursor.line_number, self.cursor.byte_offset
+        while len(items) < count_max and byte_count < bytes_max:
+            found = next(self._lines, None)
+            if found is None:
+                break
+            number, offset, line = found
+            items.append(item_of(index, offset, line, endpoint))
+            size = len(line or b"")
+            end = offset + size + 1  # one past the end when the last line has no newline
+            index += 1
+            byte_count += size
+        self.cursor = Cursor(end, number, index)
+        return items
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._blocks.close()
+
+
+def item_of(index: int, offset: int, line: bytes | None, endpoint: str) -> Item:
+    """Return the item in a line of a validated file. Raises InputChangedError."""
+    try:
+        request = _REQUEST.decode(line or b"")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise InputChangedError(index=index) from None
+    body = bytes(request.body)
+    tokens = token_count(endpoint, body, len(body))
+    if len(body) <= CHUNK_BYTES_MAX:
+        return Item(index, request.custom_id, body, tokens)
+    return Item(index, request.custom_id, b"", tokens, 1, offset, len(line or b""))
+
+
+def chunks_of(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Cut items into chunks within the limits, each of consecutive indexes.
+
+    A chunk's headers name a range: an index inside it that is not in the chunk would be failed
+    with it when its value cannot be read. An item that travels by reference counts as its line,
+    so it has a chunk of its own.
+    """
+    chunk: list[Item] = []
+    room = CHUNK_BYTES_MAX
+    for item in items:
+        size = item.length or len(item.body)
+        if chunk and (
+            size > room or len(chunk) == CHUNK_ITEMS_MAX or item.index != chunk[-1].index + 1
+        ):
+            yield chunk
+            chunk, room = [], CHUNK_BYTES_MAX
+        chunk.append(item)
+        room -= size
+    if chunk:
+        yield chunk
+
+
+def send_items(sender: Sender, job: JobRef, items: Iterable[Item]) -> int:
+    """Send items as chunk records; return how many items. Flush before relying on them.
+
+    A chunk's partition follows from its first index, so what is emitted again lands where the
+    first emission did, and indexes grow along each partition.
+    """
+    count = 0
+    for chunk_items in chunks_of(items):
+        chunk = Chunk(job, chunk_items)
+        sequence = job.job_id.int + chunk_items[0].index // CHUNK_ITEMS_MAX
+        sender.send(
+            REQUESTS_BULK.name,
+            encode(chunk),
+            partition=request_partition(
+                job.model, job.tenant_id, sequence, REQUESTS_BULK.partition_count
+            ),
+            key=b"%s\0%s" % (job.model.encode(), job.tenant_id.bytes),
+            headers=chunk_headers(chunk, JOB_CLASS),
+        )
+        count += len(chunk_items)
+    return count
+
+
+def advance(connection: sa.Connection, lease: Lease, before: Cursor, after: Cursor) -> None:
+    """Move the cursor over items that were acknowledged. Raises LeaseLostError."""
+    leases.require(connection, lease)
+    moved = connection.execute(
+        sa.update(job_cursors)
+        .where(
+            job_cursors.c.job_id == lease.job_id,
+            job_cursors.c.item_index == before.item_index,
+        )
+        .values(
+            byte_offset=after.byte_offset,
+            line_number=after.line_number,
+            item_index=after.item_index,
+        )
+    )
+    if moved.rowcount != 1:
+        raise LeaseLostError(job_id=lease.job_id, item_index=before.item_index)

@@ -1,0 +1,39 @@
+"""Metrics of the intake role and its outbox relay."""
+
+from typing import Final
+
+from prometheus_client import Counter, Gauge, Histogram
+
+JOBS_REFUSED: Final = Counter("millrace_jobs_refused_total", "Jobs whose input file was not valid.")
+JOBS_EXPIRED: Final = Counter(
+    "millrace_jobs_expired_total", "Jobs closed because their completion window was over."
+)
+VALIDATION_SECONDS: Final = Histogram(
+    "millrace_intake_validation_seconds",
+    "Time to validate one input file.",
+    buckets=(0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300),
+)
+ITEMS_EXPANDED: Final = Counter(
+    "millrace_intake_items_expanded_total", "Items put on the log; after a crash some again."
+)
+OUTSTANDING_ITEMS: Final = Gauge(
+    "millrace_intake_outstanding_items",
+    "Items on their way, over all open jobs; the same in every replica.",
+)
+JOBS_HELD: Final = Gauge("millrace_intake_jobs_held", "Jobs whose lease this process holds.")
+LEASES_LOST: Final = Counter(
+    "millrace_lease_lost_total", "Leases that another process took over from this one."
+)
+ITEMS_REPAIRED: Final = Counter(
+    "millrace_repaired_items_total", "Items of stalled jobs emitted again."
+)
+JOB_FAILURES: Final = Counter(
+    "millrace_intake_job_failures_total", "Jobs put aside after an error, to be tried again."
+)
+OUTBOX_RELAYED: Final = Counter(
+    "millrace_outbox_relayed_total", "Records moved from the outbox to the log."
+)
+OUTBOX_PENDING: Final = Gauge("millrace_outbox_pending", "Records waiting in the outbox.")
+OUTBOX_OLDEST_AGE: Final = Gauge(
+    "millrace_outbox_oldest_age_seconds", "Age of the oldest record in the outbox."
+)

@@ -1,0 +1,63 @@
+"""Outbox to log: claim, send, flush, delete, commit. A crash between sends the rows again."""
+
+from typing import Final
+
+import sqlalchemy as sa
+
+from jobs.tables import outbox
+from topics.producer import LogProducer
+
+CLAIM_MAX: Final = 500
+FLUSH_TIMEOUT_S: Final = 30.0
+"""Longer than a broker takes to elect a new leader; then the role crashes and tries again."""
+
+_IDLE_S_MAX: Final = 60  # a frozen relay is cut by Postgres, and the next one goes on
+_LOCK_KEY: Final = 0x6F7574626F78  # one relay at a time: rivals would mix the order of a job
+_COUNT_MAX: Final = 100_000
+
+_ALONE: Final = sa.text("SELECT pg_try_advisory_xact_lock(:key)").bindparams(key=_LOCK_KEY)
+_CUT_WHEN_FROZEN: Final = sa.text(
+    f"SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_S_MAX}s'"
+)
+
+
+def claimed(limit: int) -> sa.Select[tuple[object, ...]]:
+    """Return the query that locks the oldest rows."""
+    return sa.select(outbox).order_by(outbox.c.id).limit(limit).with_for_update(skip_locked=True)
+
+
+def relay(connection: sa.Connection, producer: LogProducer) -> int:
+    """Put the oldest rows on the log in the order of their ids; return how many.
+
+    One transaction: commit it afterwards, or the rows are sent again. 0 also while another
+    process relays. Raises DeliveryError.
+    """
+    if not connection.scalar(_ALONE):
+        return 0
+    connection.execute(_CUT_WHEN_FROZEN)
+    rows = connection.execute(claimed(CLAIM_MAX)).all()
+    if not rows:
+        return 0
+    for row in rows:
+        producer.send(
+            row.topic,
+            row.value,
+            partition=row.partition,
+            key=row.key,
+            headers=[(name, value.encode()) for name, value in row.headers],
+        )
+    producer.flush(FLUSH_TIMEOUT_S)
+    connection.execute(sa.delete(outbox).where(outbox.c.id.in_([row.id for row in rows])))
+    return len(rows)
+
+
+def backlog(connection: sa.Connection) -> tuple[int, float]:
+    """Return how many rows wait (counted up to 100,000) and the age of the oldest in seconds."""
+    some = sa.select(outbox.c.id).limit(_COUNT_MAX).subquery()
+    count = connection.scalar(sa.select(sa.func.count()).select_from(some))
+    age_s = connection.scalar(
+        sa.select(sa.extract("epoch", sa.func.now() - outbox.c.created_at))
+        .order_by(outbox.c.id)
+        .limit(1)
+    )
+    return count or 0, float(age_s or 0.0)

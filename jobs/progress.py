@@ -1,0 +1,105 @@
+"""What intake reads about jobs: the load of all open ones, and the whole of those it holds."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.states import JobState
+from jobs.days import job_day
+from jobs.expansion import Cursor
+from jobs.tables import job_counters, job_cursors, jobs
+from jobs.windows import JobLoad
+from topics.records import JobRef
+
+OPEN = sa.and_(
+    jobs.c.state == JobState.IN_PROGRESS.value,
+    jobs.c.settled_at.is_(None),
+    jobs.c.close_reason.is_(None),
+)
+"""Jobs whose items are wanted."""
+
+EXPANSION_DUE = sa.and_(
+    OPEN,
+    sa.exists().where(
+        job_cursors.c.job_id == jobs.c.id, job_cursors.c.item_index < jobs.c.total_count
+    ),
+)
+"""Open jobs with items that are not on the log yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJob:
+    """An open job as far as emitting its items goes."""
+
+    ref: JobRef
+    total: int
+    cursor: Cursor
+
+
+def loads_query() -> sa.Select[tuple[object, ...]]:
+    """Return the query behind `job_loads`."""
+    counted = job_counters.c
+    return (
+        sa.select(
+            jobs.c.id,
+            jobs.c.tenant_id,
+            jobs.c.model,
+            jobs.c.pool,
+            jobs.c.total_count,
+            job_cursors.c.item_index,
+            (counted.succeeded + counted.failed + counted.cancelled + counted.expired).label(
+                "terminal"
+            ),
+        )
+        .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
+        .join(job_counters, counted.job_id == jobs.c.id)
+        .where(OPEN)
+        .order_by(jobs.c.created_at, jobs.c.id)
+    )
+
+
+def job_loads(connection: sa.Connection) -> list[JobLoad]:
+    """Return every open job, oldest first."""
+    return [
+        JobLoad(
+            job_id=row.id,
+            tenant_id=row.tenant_id,
+            model=row.model,
+            pool=row.pool,
+            total=row.total_count,
+            emitted=row.item_index,
+            terminal=row.terminal,
+        )
+        for row in connection.execute(loads_query())
+    ]
+
+
+def open_jobs(connection: sa.Connection, job_ids: Collection[UUID]) -> dict[UUID, OpenJob]:
+    """Return those of `job_ids` that are open."""
+    query = (
+        sa.select(jobs, job_cursors.c.byte_offset, job_cursors.c.line_number)
+        .add_columns(job_cursors.c.item_index)
+        .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
+        .where(jobs.c.id.in_(job_ids), OPEN)
+    )
+    return {row.id: _open_job(row) for row in connection.execute(query)}
+
+
+def _open_job(row: sa.Row[tuple[object, ...]]) -> OpenJob:
+    expires_at: datetime = row.expires_at
+    ref = JobRef(
+        job_id=row.id,
+        day=job_day(row.created_at),
+        tenant_id=row.tenant_id,
+        model=row.model,
+        model_version=row.model_version,
+        pool=row.pool,
+        endpoint=row.endpoint,
+        input_key=row.input_key,
+        deadline_s=expires_at.timestamp(),
+        traceparent=row.traceparent,
+    )
+    return OpenJob(ref, row.total_count, Cursor(row.byte_offset, row.line_number, row.item_index))

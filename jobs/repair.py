@@ -1,0 +1,88 @@
+"""Emit the lost items of a job again (rule 7 of delivery): no lost record can hang a job."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from jobs import leases
+from jobs.expansion import Sender, item_of, send_items
+from jobs.input_lines import input_lines
+from jobs.leases import Lease
+from jobs.progress import OPEN, OpenJob
+from jobs.settings import LINE_BYTES_CEILING
+from jobs.tables import job_counters, job_cursors, jobs
+from storage.objects import ObjectStore
+from topics.records import Item, JobRef
+
+# Rooms meet in tables: these rows are the results writer's. Indexes below the cursor without one.
+MISSING: Final = sa.text(
+    """
+    SELECT wanted.item_index
+    FROM generate_series(0, :emitted - 1) AS wanted (item_index)
+    WHERE NOT EXISTS (
+        SELECT FROM items
+        WHERE items.job_day = :day
+            AND items.job_id = :job_id
+            AND items.item_index = wanted.item_index
+    )
+    ORDER BY wanted.item_index
+    """
+).bindparams(sa.bindparam("job_id", type_=sa.Uuid))
+
+
+def repair_due(job_ids: Sequence[UUID], stall_limit_s: float) -> sa.ColumnElement[bool]:
+    """Return the condition on those of `job_ids` to repair, so that replicas take turns."""
+    stall = sa.func.make_interval(0, 0, 0, 0, 0, 0, stall_limit_s)
+    long_ago = sa.func.now() - stall
+    return sa.and_(
+        OPEN,
+        jobs.c.id.in_(job_ids),
+        sa.exists().where(
+            job_cursors.c.job_id == jobs.c.id,
+            sa.or_(job_cursors.c.repaired_at.is_(None), job_cursors.c.repaired_at <= long_ago),
+        ),
+        sa.exists().where(
+            job_counters.c.job_id == jobs.c.id, job_counters.c.updated_at <= long_ago
+        ),
+    )
+
+
+def missing_indexes(connection: sa.Connection, job: OpenJob) -> list[int]:
+    """Return the indexes below the cursor that have no row, in order: a window of them at most."""
+    bound = {"emitted": job.cursor.item_index, "day": job.ref.day, "job_id": job.ref.job_id}
+    return list(connection.scalars(MISSING, bound))
+
+
+def emit_again(sender: Sender, objects: ObjectStore, job: JobRef, indexes: Sequence[int]) -> int:
+    """Send the items of `indexes` (in order), read from the start of the input file.
+
+    Returns their number. Flush before relying on them. Raises InputChangedError.
+    """
+    if not indexes:
+        return 0
+    return send_items(sender, job, _items_at(objects, job, indexes))
+
+
+def mark_repaired(connection: sa.Connection, lease: Lease) -> None:
+    """Note that what was missing is on the log again. Raises LeaseLostError."""
+    leases.require(connection, lease)
+    connection.execute(
+        sa.update(job_cursors)
+        .where(job_cursors.c.job_id == lease.job_id)
+        .values(repaired_at=sa.func.now())
+    )
+
+
+def _items_at(objects: ObjectStore, job: JobRef, indexes: Sequence[int]) -> Iterator[Item]:
+    wanted = iter(indexes)
+    next_wanted: int | None = next(wanted)
+    with objects.read(job.input_key) as blocks:
+        lines = input_lines(blocks, line_bytes_max=LINE_BYTES_CEILING)
+        for index, (_, offset, line) in enumerate(lines):
+            if index == next_wanted:
+                yield item_of(index, offset, line, job.endpoint)
+                next_wanted = next(wanted, None)
+                if next_wanted is None:
+                    return

@@ -1,0 +1,61 @@
+"""Settings of the intake role."""
+
+from typing import ClassVar, Final
+
+from pydantic import Field
+
+from core.settings import Settings
+
+LINE_BYTES_CEILING: Final = 64 * 1024 * 1024
+"""Largest `line_bytes_max` that may be set: what was valid under one setting stays readable."""
+
+
+class IntakeSettings(Settings):
+    """How much one intake process takes on, and when it looks again."""
+
+    env_prefix: ClassVar[str] = "MILLRACE_INTAKE_"
+
+    job_items_max: int = Field(default=1_000_000, ge=1, le=100_000_000)
+    """Requests of one input file. Default one million; validation holds 8 bytes for each."""
+
+    line_bytes_max: int = Field(default=1024 * 1024, ge=1024, le=LINE_BYTES_CEILING)
+    """Bytes of one line of an input file. Default 1 MiB, twice a very long context."""
+
+    validation_threads: int = Field(default=2, ge=1, le=32)
+    """Files validated at once. With two or more, one thread is kept for small files."""
+
+    jobs_held_max: int = Field(default=256, ge=1, le=10_000)
+    """Jobs that this process expands at once; others wait for it or for another replica."""
+
+    lease_ttl_s: float = Field(default=15.0, ge=0.5, le=600)
+    """How long after the death of this process another may take over its jobs."""
+
+    window_s: float = Field(default=10.0, gt=0, le=600)
+    """Seconds of a pool's throughput that one tenant may have on the log for one model."""
+
+    window_items_max: int = Field(default=20_000, ge=100, le=1_000_000)
+    """Items of one tenant and model on the log at most, however fast the pool."""
+
+    read_ahead_items: int = Field(default=400_000, ge=100, le=100_000_000)
+    """Items that the batchers may hold; all windows together take at most half of it."""
+
+    stall_limit_s: float = Field(default=60.0, ge=0.1, le=86_400)
+    """Silence after which the lost items of a job are looked for and emitted again."""
+
+    poll_busy_s: float = Field(default=0.05, ge=0.001, le=10)
+    """Pause between two rounds while a job is being expanded."""
+
+    poll_idle_s: float = Field(default=1.0, ge=0.01, le=60)
+    """Pause between two rounds when nothing notified us of work."""
+
+    expiry_interval_s: float = Field(default=1.0, ge=0.01, le=60)
+    """How late an expired job may be closed."""
+
+    away_s_max: float = Field(default=120.0, ge=1, le=3600)
+    """How long Postgres may be away before the role gives up and is restarted."""
+
+    metrics_port: int | None = Field(default=None, ge=1, le=65_535)
+    """Where Prometheus finds the metrics; none by default."""
+
+    metrics_host: str = "127.0.0.1"
+    """The address that the metrics are served on."""

@@ -1,0 +1,112 @@
+"""How far each job may be expanded now. Pure: rows and capacities in, item counts out.
+
+Outstanding is what was emitted and has no row yet. It is computed from rows each time and never
+counted on the side, so a crash, a repair or a second replica cannot make it drift.
+"""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from core.limits import CHUNK_ITEMS_MAX
+
+_GRAINS_PER_WINDOW: Final = 4  # a window is refilled in quarters, not item by item
+
+
+@dataclass(frozen=True, slots=True)
+class JobLoad:
+    """A job that is not closed, as its rows show it."""
+
+    job_id: UUID
+    tenant_id: UUID
+    model: str
+    pool: str
+    total: int
+    emitted: int  # items below the cursor
+    terminal: int  # items that have their row
+
+    @property
+    def outstanding(self) -> int:
+        """Items on their way. Never negative: a row proves that its item was emitted."""
+        return max(0, self.emitted - self.terminal)
+
+    @property
+    def remaining(self) -> int:
+        """Items that still wait in the input file."""
+        return max(0, self.total - self.emitted)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCapacity:
+    """What the available replicas of a pool do together."""
+
+    items_per_s: float  # 0 while unknown
+    concurrency: int  # items that run at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowLimits:
+    """Bounds on what may be outstanding."""
+
+    window_s: float
+    window_items_max: int
+    read_ahead_items: int
+
+
+def allowances(
+    loads: Sequence[JobLoad], capacity: Mapping[str, PoolCapacity], limits: WindowLimits
+) -> dict[UUID, int]:
+    """Return how many items each job may emit now; jobs that may emit none are absent.
+
+    `loads` holds all jobs that are not closed or settled, oldest first: every replica computes
+    the same shares, whichever jobs it holds.
+    """
+    groups: defaultdict[tuple[UUID, str], list[JobLoad]] = defaultdict(list)
+    for load in loads:
+        groups[load.tenant_id, load.model].append(load)
+    active = sum(any(load.outstanding or load.remaining for load in g) for g in groups.values())
+    allowed: dict[UUID, int] = {}
+    for group in groups.values():
+        window = window_items(capacity.get(group[0].pool), limits, active)
+        allowed |= shares(group, window)
+    return allowed
+
+
+def window_items(capacity: PoolCapacity | None, limits: WindowLimits, active: int) -> int:
+    """Return the items that one of `active` (tenant, model) pairs may have outstanding.
+
+    Twice the concurrency keeps a pool busy whose rate is not known yet; one chunk lets a first
+    answer come back from a pool of which nothing is known.
+    """
+    wanted = 0
+    if capacity is not None:
+        throughput = min(limits.window_s * capacity.items_per_s, limits.window_items_max)
+        wanted = max(int(throughput), 2 * capacity.concurrency)
+    fair = limits.read_ahead_items // (2 * max(1, active))
+    return max(CHUNK_ITEMS_MAX, min(wanted, limits.window_items_max, fair))
+
+
+def shares(jobs: Sequence[JobLoad], window: int) -> dict[UUID, int]:
+    """Share what is free of `window` among the jobs of one tenant and model, oldest first.
+
+    Whoever has least outstanding is served next, a chunk at a time, so jobs level out while the
+    whole never exceeds the window. Less than a grain is left for later: tiny chunks cost as much
+    as full ones.
+    """
+    budget = window - sum(job.outstanding for job in jobs)
+    grain = max(1, min(CHUNK_ITEMS_MAX, window // _GRAINS_PER_WINDOW))
+    queue = [(job.outstanding, place, job.remaining) for place, job in enumerate(jobs)]
+    heapq.heapify(queue)
+    given: defaultdict[UUID, int] = defaultdict(int)
+    while queue and budget > 0:
+        outstanding, place, remaining = heapq.heappop(queue)
+        if min(grain, remaining) > budget or not remaining:
+            continue
+        count = min(CHUNK_ITEMS_MAX, remaining, budget)
+        given[jobs[place].job_id] += count
+        budget -= count
+        heapq.heappush(queue, (outstanding + count, place, remaining - count))
+    return dict(given)
