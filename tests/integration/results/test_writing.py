@@ -126,9 +126,7 @@ def test_what_cost_nothing_is_not_billed(engine: sa.Engine, writer: ItemWriter) 
     assert_books_balance(engine, job_id)
 
 
-def test_outcomes_of_no_job_and_no_item_are_dropped(
-    engine: sa.Engine, writer: ItemWriter
-) -> None:
+def test_outcomes_of_no_job_and_no_item_are_dropped(engine: sa.Engine, writer: ItemWriter) -> None:
     job_id, validating = add_running_job(engine, 2), add_running_job(engine, None)
     before = metrics.UNKNOWN_JOB._value.get()
 

@@ -1,0 +1,378 @@
+"""Goal: a settled job gets its two files exactly once, in item order, whoever else tries."""
+
+import hashlib
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from core.clock import SystemClock
+from core.errors import LeaseLostError
+from core.states import CloseReason, JobState
+from jobs.days import job_day
+from jobs.leases import Lease, claim
+from jobs.tables import files, job_leases, jobs
+from results import finalising
+from results.closing import JobCloser
+from results.finalising import READY, finalise
+from results.item_rows import PAGE_ITEMS, PAGE_OPTIONS, READ_ITEMS, RowMissingError, item_rows
+from results.partitions import DayPartitions
+from results.tables import items
+from results.writing import ItemWriter
+from storage.errors import ObjectStoreAwayError
+from storage.local_objects import LocalObjects
+from tests.integration.results.outcomes import (
+    add_running_job,
+    event_count,
+    failed,
+    item_table,
+    job,
+    outcome,
+)
+from topics.records import Close, ItemOutcome
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalObjects:
+    return LocalObjects(tmp_path / "objects", clock=SystemClock())
+
+
+def always(_: object = None) -> None:
+    """The lease is held."""
+
+
+def take(engine: sa.Engine, *, holder: str = "one", ttl_s: float = 60) -> Lease:
+    with engine.begin() as connection:
+        (lease,) = claim(
+            connection, role="finaliser", holder=holder, ttl_s=ttl_s, limit=1, where=READY
+        )
+    return lease
+
+
+def settle(engine: sa.Engine, outcomes: list[ItemOutcome], **columns: Any) -> UUID:
+    job_id = add_running_job(engine, len(outcomes), **columns)
+    ItemWriter(engine, DayPartitions(engine)).write({job_id: outcomes})
+    return job_id
+
+
+def put(store: LocalObjects, key: str, content: bytes) -> None:
+    with store.begin(key) as upload:
+        upload.write(content)
+        upload.complete()
+
+
+def lines(engine: sa.Engine, store: LocalObjects, file_id: UUID) -> list[dict[str, Any]]:
+    """Read a file back through its row, which must describe it truly."""
+    with engine.connect() as connection:
+        row = connection.execute(sa.select(files).where(files.c.id == file_id)).one()
+    content = b"".join(store.read(row.object_key))
+    assert row.size_bytes == len(content)
+    assert row.sha256 == hashlib.sha256(content).hexdigest()
+    assert row.purpose == "batch_output"
+    return [json.loads(line) for line in content.splitlines()]
+
+
+def keys(store: LocalObjects) -> list[str]:
+    return sorted(found.key for found in store.list("results/"))
+
+
+def test_both_files_hold_their_items_in_order(engine: sa.Engine, store: LocalObjects) -> None:
+    job_id = settle(
+        engine,
+        [
+            outcome(3),
+            failed(2),
+            outcome(0, custom_id='a "quoted" ü'),
+            failed(1, status_code=0, body=b"", error_code="too_slow", error_message="Too slow."),
+        ],
+        output_expires_after_s=3600,
+    )
+
+    assert finalise(engine, store, take(engine), check=always) is JobState.COMPLETED
+
+    ended = job(engine, job_id)
+    assert ended["state"] == "completed"
+    assert ended["completed_at"] is not None
+    output = lines(engine, store, ended["output_file_id"])
+    error = lines(engine, store, ended["error_file_id"])
+    assert [line["custom_id"] for line in output] == ['a "quoted" ü', "request-3"]
+    assert output[1]["response"] == {
+        "status_code": 200,
+        "request_id": f"req_{job_id.hex}00000003",
+        "body": {"answer": 3},
+    }
+    assert [line["custom_id"] for line in error] == ["request-1", "request-2"]
+    assert error[0]["error"] == {"code": "too_slow", "message": "Too slow."}
+    assert error[1]["response"]["status_code"] == 400
+    assert event_count(engine) == 2  # finalizing, completed
+    with engine.connect() as connection:
+        rows = {row.id: row for row in connection.execute(sa.select(files))}
+    row = rows[ended["output_file_id"]]
+    assert row.filename == f"batch_{job_id.hex}_output.jsonl"
+    assert (row.expires_at - row.created_at).total_seconds() == 3600
+    assert row.tenant_id == ended["tenant_id"]
+    assert rows[ended["error_file_id"]].filename == f"batch_{job_id.hex}_error.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("made", "filled", "empty"),
+    [
+        (failed, "error_file_id", "output_file_id"),
+        (outcome, "output_file_id", "error_file_id"),
+    ],
+)
+def test_a_file_without_lines_is_no_file(
+    engine: sa.Engine,
+    store: LocalObjects,
+    made: Callable[[int], ItemOutcome],
+    filled: str,
+    empty: str,
+) -> None:
+    job_id = settle(engine, [made(0)])
+
+    finalise(engine, store, take(engine), check=always)
+
+    ended = job(engine, job_id)
+    assert ended[empty] is None
+    assert len(lines(engine, store, ended[filled])) == 1
+    assert len(keys(store)) == 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "state", "ended_state", "code"),
+    [
+        (CloseReason.CANCELLED, "cancelling", JobState.CANCELLED, "batch_cancelled"),
+        (CloseReason.EXPIRED, "in_progress", JobState.EXPIRED, "batch_expired"),
+    ],
+)
+def test_ids_that_no_consumer_read_come_from_the_input(
+    engine: sa.Engine,
+    store: LocalObjects,
+    reason: CloseReason,
+    state: str,
+    ended_state: JobState,
+    code: str,
+) -> None:
+    content = b"\n".join(b'{"custom_id":"mine-%d","body":{}}' % n for n in range(7))
+    put(store, "files/input", content)
+    job_id = add_running_job(
+        engine,
+        7,
+        state=state,
+        close_reason=reason.value,
+        input_key="files/input",
+        input_bytes=len(content),
+    )
+    partitions = DayPartitions(engine)
+    ItemWriter(engine, partitions).write({job_id: [outcome(2), outcome(5)]})
+    JobCloser(engine, partitions).close(Close(job_id, 0, reason), threading.Event())
+
+    assert finalise(engine, store, take(engine), check=always) is ended_state
+
+    ended = job(engine, job_id)
+    assert ended[f"{ended_state}_at"] is not None
+    output = lines(engine, store, ended["output_file_id"])
+    error = lines(engine, store, ended["error_file_id"])
+    assert [line["custom_id"] for line in output] == ["request-2", "request-5"]
+    assert [line["custom_id"] for line in error] == [f"mine-{n}" for n in (0, 1, 3, 4, 6)]
+    assert {line["error"]["code"] for line in error} == {code}
+    assert [line["response"] for line in error] == [None] * 5
+
+
+def test_a_body_that_is_an_object_is_shown_inline(engine: sa.Engine, store: LocalObjects) -> None:
+    put(store, "bodies/large", b'{\n"text": "' + b"x" * 3_000_000 + b'"}')
+    job_id = settle(engine, [outcome(0, body=b"", body_key="bodies/large"), outcome(1)])
+
+    finalise(engine, store, take(engine), check=always)
+
+    output = lines(engine, store, job(engine, job_id)["output_file_id"])
+    assert len(output[0]["response"]["body"]["text"]) == 3_000_000
+    assert output[1]["response"]["body"] == {"answer": 1}
+
+
+def test_a_cancel_while_files_are_written_ends_cancelled(
+    engine: sa.Engine, store: LocalObjects
+) -> None:
+    job_id = settle(engine, [outcome(0)])
+
+    def cancel() -> None:
+        with engine.begin() as connection:
+            change = sa.update(jobs).where(jobs.c.id == job_id)
+            connection.execute(change.values(state="cancelling", close_reason="cancelled"))
+
+    assert finalise(engine, store, take(engine), check=cancel) is JobState.CANCELLED
+    assert job(engine, job_id)["output_file_id"] is not None
+
+
+def test_of_two_finalisers_at_once_one_wins_and_nothing_is_left_over(
+    engine: sa.Engine, store: LocalObjects
+) -> None:
+    job_id = settle(engine, [outcome(n) for n in range(50)] + [failed(50)])
+    first = take(engine, holder="one", ttl_s=0)
+    second = take(engine, holder="two")
+    barrier = threading.Barrier(2)
+
+    def attempt(lease: Lease) -> str:
+        try:
+            return finalise(engine, store, lease, check=lambda: barrier.wait(10) and None)
+        except LeaseLostError:
+            return "lost"
+
+    with ThreadPoolExecutor(2) as threads:
+        ends = list(threads.map(attempt, [first, second]))
+
+    assert ends == ["lost", JobState.COMPLETED]
+    ended = job(engine, job_id)
+    assert len(lines(engine, store, ended["output_file_id"])) == 50
+    prefix = f"results/{job_id.hex}/{second.epoch}"
+    # The loser may come last, so its own clean-up counts, not only the winner's sweep.
+    assert keys(store) == [f"{prefix}/error.jsonl", f"{prefix}/output.jsonl"]
+    assert event_count(engine) == 2
+
+
+def test_a_lost_lease_ends_the_work_at_the_next_page(
+    engine: sa.Engine, store: LocalObjects
+) -> None:
+    job_id = settle(engine, [outcome(0)])
+
+    def lost() -> None:
+        raise LeaseLostError
+
+    with pytest.raises(LeaseLostError):
+        finalise(engine, store, take(engine), check=lost)
+
+    assert keys(store) == []
+    assert job(engine, job_id)["state"] == "finalizing"
+
+
+def test_objects_of_a_crashed_attempt_are_swept_by_the_winner(
+    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = settle(engine, [outcome(0)])
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(finalising, "require", crash)
+        with pytest.raises(KeyboardInterrupt):
+            finalise(engine, store, take(engine, ttl_s=0), check=always)
+    assert len(keys(store)) == 1
+
+    lease = take(engine, holder="two")
+    finalise(engine, store, lease, check=always)
+
+    assert keys(store) == [f"results/{job_id.hex}/{lease.epoch}/output.jsonl"]
+
+
+def test_a_store_that_fails_after_the_end_does_not_undo_it(
+    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle(engine, [outcome(0)])
+
+    def away(_: str) -> None:
+        raise ObjectStoreAwayError
+
+    monkeypatch.setattr(store, "list", away)
+
+    assert finalise(engine, store, take(engine), check=always) is JobState.COMPLETED
+
+
+def test_a_missing_row_is_noticed(engine: sa.Engine, store: LocalObjects) -> None:
+    job_id = settle(engine, [outcome(n) for n in range(3)])
+    for gone in (2, 1):
+        with engine.begin() as connection:
+            connection.execute(
+                items.delete().where(items.c.job_id == job_id, items.c.item_index == gone)
+            )
+        with pytest.raises(RowMissingError):
+            finalise(engine, store, take(engine, ttl_s=0), check=always)
+    assert keys(store) == []
+
+
+def test_a_terminal_job_is_not_claimed(engine: sa.Engine, store: LocalObjects) -> None:
+    settle(engine, [outcome(0)])
+    finalise(engine, store, take(engine, ttl_s=0), check=always)
+
+    with engine.begin() as connection:
+        assert not claim(connection, role="finaliser", holder="x", ttl_s=1, limit=9, where=READY)
+        assert connection.scalar(sa.select(sa.func.count()).select_from(job_leases)) == 1
+
+
+def test_rows_are_read_by_the_index_without_a_sort(engine: sa.Engine) -> None:
+    job_id = settle(engine, [outcome(n) for n in range(2000)])
+    day = item_table(engine, job_id)[0].job_day
+    query = READ_ITEMS.replace("%b", "{}").format(day, f"'{job_id}'", 500, 900)
+    with engine.connect() as connection:
+        connection.execute(sa.text("ANALYZE items"))
+        connection.exec_driver_sql(PAGE_OPTIONS)
+        plan = "\n".join(connection.scalars(sa.text(f"EXPLAIN {query}")))
+
+    assert "Index Scan" in plan
+    assert "Sort" not in plan
+    assert "Seq Scan" not in plan
+
+
+def test_the_lease_is_looked_at_before_every_page(engine: sa.Engine) -> None:
+    count = 2 * PAGE_ITEMS + 1
+    job_id = settle(engine, [outcome(n) for n in range(count)])
+    day = item_table(engine, job_id)[0].job_day
+    looks: list[int] = []
+
+    rows = item_rows(engine, job_id, day=day, total_count=count, check=lambda: looks.append(1))
+
+    assert [row.item_index for row in rows] == list(range(count))
+    assert len(looks) == 3
+
+
+FINALISE_TWO = """
+import resource, sys
+from core.clock import SystemClock
+from pathlib import Path
+from storage.local_objects import LocalObjects
+from tests.integration.results.outcomes import engine_of
+from tests.integration.results.test_finalising import always, take
+from results.finalising import finalise
+engine, store = engine_of(sys.argv[1]), LocalObjects(Path(sys.argv[2]), clock=SystemClock())
+for _ in range(2):  # the small one first: it loads the code
+    finalise(engine, store, take(engine), check=always)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_200_000_items_need_no_more_memory_than_a_page(
+    engine: sa.Engine, database_url: str, tmp_path: Path
+) -> None:
+    """200 MB of bodies; counted in a process of its own."""
+    settle(engine, [outcome(0)])
+    large = add_running_job(engine, 200_000)
+    fill = """
+        INSERT INTO items SELECT :job, :day, n, 1, 200, 1, 0, 0, 0, 0, now(), 'request-' || n,
+            NULL, NULL, convert_to('{"text":"' || repeat('x', 1000) || '"}', 'UTF8'), NULL
+        FROM generate_series(0, 199999) AS n
+    """
+    day = job_day(job(engine, large)["created_at"])
+    with engine.begin() as connection:
+        connection.execute(sa.text(fill), {"job": large, "day": day})
+        ended = {"state": "finalizing", "settled_at": sa.func.now()}
+        connection.execute(sa.update(jobs).where(jobs.c.id == large).values(ended))
+
+    ran = subprocess.run(
+        [sys.executable, "-c", FINALISE_TWO, database_url, str(tmp_path / "objects")],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=True,
+    )
+
+    small_kib, large_kib = map(int, ran.stdout.split())
+    assert job(engine, large)["state"] == "completed"
+    assert large_kib - small_kib < 32 * 1024

@@ -1,0 +1,98 @@
+"""Goal: a line of a result file is what OpenAI's clients expect, whatever the row holds."""
+
+import json
+from uuid import UUID
+
+import pytest
+
+from core.outcomes import Outcome
+from results.output_lines import ItemRow, LineTemplate, belongs_to_output
+
+JOB = UUID("00112233445566778899aabbccddeeff")
+TEMPLATE = LineTemplate(JOB)
+
+
+def row(**fields: object) -> ItemRow:
+    given: dict[str, object] = {
+        "item_index": 255,
+        "outcome": Outcome.SUCCEEDED,
+        "status_code": 200,
+        "custom_id": "a",
+        "error_code": None,
+        "error_message": None,
+        "body": b'{"id":"x"}',
+        "body_key": None,
+    }
+    return ItemRow(**(given | fields))  # type: ignore[arg-type]
+
+
+def test_an_answer_is_shown_byte_by_byte() -> None:
+    assert TEMPLATE.line(row(), "a") == (
+        b'{"id":"batch_req_00112233445566778899aabbccddeeff000000ff","custom_id":"a","response":'
+        b'{"status_code":200,"request_id":"req_00112233445566778899aabbccddeeff000000ff",'
+        b'"body":{"id":"x"}},"error":null}\n'
+    )
+
+
+def test_an_http_failure_is_a_response_in_the_error_file() -> None:
+    refused = row(outcome=Outcome.FAILED, status_code=400, body=b'{"error":{"message":"no"}}')
+
+    line = json.loads(TEMPLATE.line(refused, "a"))
+
+    assert line["response"]["status_code"] == 400
+    assert line["response"]["body"] == {"error": {"message": "no"}}
+    assert line["error"] is None
+    assert not belongs_to_output(refused)
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "shown"),
+    [
+        ("batch_cancelled", None, "This request was cancelled before it was executed."),
+        (
+            "batch_expired",
+            None,
+            "This request could not be executed before the completion window expired.",
+        ),
+        ("result_unstorable", None, "The result of this request could not be stored."),
+        ("item_too_slow", 'It took "too" long.', 'It took "too" long.'),
+        ("unheard_of", None, "This request failed."),
+        (None, None, "This request failed."),
+    ],
+)
+def test_an_item_without_an_answer_says_why(
+    code: str | None, message: str | None, shown: str
+) -> None:
+    never = row(
+        outcome=Outcome.CANCELLED,
+        status_code=0,
+        error_code=code,
+        error_message=message,
+        body=None,
+    )
+
+    assert json.loads(TEMPLATE.line(never, "a")) == {
+        "id": f"batch_req_{JOB.hex}000000ff",
+        "custom_id": "a",
+        "response": None,
+        "error": {"code": code or "request_failed", "message": shown},
+    }
+    assert not belongs_to_output(never)
+
+
+def test_an_answer_without_a_body_is_null() -> None:
+    assert json.loads(TEMPLATE.line(row(body=None), "a"))["response"]["body"] is None
+
+
+def test_a_pretty_printed_body_stays_on_its_line() -> None:
+    line = TEMPLATE.line(row(body=b'{\r\n  "a": "b\\n"\n}'), "a")
+
+    assert line.count(b"\n") == 1
+    assert b"\r" not in line
+    assert json.loads(line)["response"]["body"] == {"a": "b\n"}
+
+
+def test_a_body_of_its_own_object_fits_between_its_ends() -> None:
+    before, after = TEMPLATE.around_body(row(body=None), "a")
+
+    assert before + b'{"id":"x"}' + after == TEMPLATE.line(row(), "a")

@@ -1,0 +1,72 @@
+"""Goal: what cannot be read goes to the dead letters as it was; a newer schema stops the role."""
+
+import msgspec
+import pytest
+
+from core.errors import SchemaTooNewError
+from core.ids import new_uuid
+from core.limits import RECORD_BYTES_MAX
+from core.states import CloseReason
+from results.reading import read_entry
+from topics.codec import Headers, encode, kind_headers
+from topics.consumer import Received
+from topics.records import Chunk, Close, DeadLetter
+
+
+class Sent:
+    """Stands in for the producer: keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[str, bytes, int]] = []
+
+    def send(
+        self, topic: str, value: bytes, *, partition: int, headers: Headers | None = None
+    ) -> None:
+        assert headers == kind_headers(DeadLetter)
+        self.records.append((topic, value, partition))
+
+
+def received(value: bytes | None, headers: Headers) -> Received:
+    return Received("results", 5, 42, b"key", headers, value, 0)
+
+
+def test_a_close_is_read() -> None:
+    close, sent = Close(new_uuid(), 3, CloseReason.EXPIRED), Sent()
+
+    entry = read_entry(received(encode(close), kind_headers(Close)), sent)  # type: ignore[arg-type]
+
+    assert (entry.record, entry.partition, entry.next_offset) == (close, ("results", 5), 43)
+    assert sent.records == []
+
+
+@pytest.mark.parametrize(
+    ("value", "headers"),
+    [
+        (b"\xc1", kind_headers(Close)),
+        (None, kind_headers(Close)),
+        (b"", []),
+        (b"\x90", kind_headers(Chunk)),
+        (b"x" * RECORD_BYTES_MAX, kind_headers(Close)),
+    ],
+    ids=["garbage", "empty", "no headers", "another kind", "as large as can be"],
+)
+def test_what_cannot_be_read_becomes_a_dead_letter(value: bytes | None, headers: Headers) -> None:
+    sent = Sent()
+
+    entry = read_entry(received(value, headers), sent)  # type: ignore[arg-type]
+
+    assert (entry.record, entry.next_offset) == (None, 43)
+    ((topic, written, partition),) = sent.records
+    letter = msgspec.msgpack.decode(written, type=DeadLetter)
+    assert (topic, partition) == ("dead_letters", 0)
+    assert (letter.topic, letter.partition, letter.offset) == ("results", 5, 42)
+    assert (letter.code, letter.key, letter.headers) == ("record_unreadable", b"key", headers)
+    assert (value or b"").startswith(letter.value)
+    assert len(written) < RECORD_BYTES_MAX
+
+
+def test_a_newer_schema_stops_the_role() -> None:
+    newer = [("kind", b"close"), ("schema", b"99")]
+
+    with pytest.raises(SchemaTooNewError):
+        read_entry(received(b"", newer), Sent())  # type: ignore[arg-type]
