@@ -1,17 +1,23 @@
 """What the pools can do, heard on the capacity topic; silence means nothing."""
 
+import logging
 import threading
 from dataclasses import dataclass
 from typing import Final
 
 from core.clock import Clock
+from core.errors import RecordUnreadableError
 from jobs.windows import PoolCapacity
 from topics.codec import decode
 from topics.consumer import Received
 from topics.records import Capacity
+from topics.tail import TopicTail
+
+_LOG = logging.getLogger(__name__)
 
 _SILENCE_S_MAX: Final = 3.0  # a replica publishes at least every 0.2 s
 _JOB_CLASS: Final = "bulk"
+_POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +62,12 @@ class PoolCapacities:
                     known.concurrency + max(0, capacity.concurrency),
                 )
         return pools
+
+
+def follow(tail: TopicTail, capacities: PoolCapacities) -> None:
+    """Take in what has arrived, waiting a moment for it. Raises SchemaTooNewError."""
+    for record in tail.poll(_POLL_S):
+        try:
+            capacities.hear(record)
+        except RecordUnreadableError:
+            _LOG.warning("a capacity record is unreadable", extra={"offset": record.offset})

@@ -5,6 +5,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from core.states import CloseReason, JobState
+from jobs import metrics
 from jobs.days import job_day
 from jobs.outbox_rows import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts
 from jobs.tables import jobs
@@ -25,6 +26,22 @@ def expiry_due(limit: int) -> sa.Select[tuple[object, ...]]:
         .limit(limit)
         .with_for_update(skip_locked=True, key_share=True)
     )
+
+
+class ExpirySweep:
+    """Closes everything that is due; any number of replicas may sweep."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        """Use connections of `engine`."""
+        self._engine = engine
+
+    def step(self) -> None:
+        """Sweep until nothing is due."""
+        count = _SWEEP_MAX
+        while count == _SWEEP_MAX:
+            with self._engine.begin() as connection:
+                count = close_expired(connection)
+            metrics.JOBS_EXPIRED.inc(count)
 
 
 def close_expired(connection: sa.Connection) -> int:

@@ -1,0 +1,122 @@
+"""The role `intake`: reads settings, builds the parts, runs their threads."""
+
+import contextlib
+import logging
+import os
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from prometheus_client import start_http_server
+
+from core.clock import SystemClock
+from core.errors import MillraceError
+from core.ids import new_uuid
+from core.logs import configure_logs
+from core.shutdown import stop_on_signals
+from jobs.background import Background
+from jobs.capacity import PoolCapacities, follow
+from jobs.expander import Expander
+from jobs.expiry import ExpirySweep
+from jobs.held_leases import HeldLeases
+from jobs.intake import Intake, IntakeParts
+from jobs.outbox_relay import OutboxRelay
+from jobs.repairs import Repairs
+from jobs.settings import IntakeSettings
+from jobs.stalls import StallWatch
+from jobs.validator import Validator
+from storage.notifications import Notifications
+from storage.objects_from import object_store_from_env
+from storage.postgres import DATABASE_AWAY, create_engine
+from storage.settings import DatabaseSettings
+from topics.admin import LogAdmin
+from topics.catalogue import CAPACITY
+from topics.producer import LogProducer
+from topics.settings import KafkaSettings
+from topics.tail import TopicTail
+
+_LOG = logging.getLogger(__name__)
+_START_S_MAX: Final = 60.0
+_STOP_S_MAX: Final = 20.0
+_NAME: Final = "intake"
+_RELAY_IDLE_S: Final = 1.0
+_REPAIR_LOOKS: Final = 10  # in one stall limit
+
+
+def main() -> int:
+    """Run until a signal; return 1 when a failure ended the role."""
+    configure_logs(_NAME)
+    try:
+        run(os.environ, stop_on_signals())
+    except MillraceError as failure:
+        _LOG.error("the role ends", extra={"code": failure.code, "reason": str(failure)})
+        return 1
+    return 0
+
+
+def run(env: Mapping[str, str], stop: threading.Event) -> None:
+    """Build the role that `env` describes and run it until `stop`. Raises what ended it."""
+    settings = IntakeSettings.from_env(env)
+    kafka = KafkaSettings.from_env(env)
+    database = DatabaseSettings.from_env(env)
+    objects = object_store_from_env(env)
+    holder = f"{_NAME}-{socket.gethostname()}-{new_uuid().hex[:8]}"
+    clock = SystemClock()
+    if settings.metrics_port is not None:
+        start_http_server(settings.metrics_port, settings.metrics_host)
+    LogAdmin(kafka).wait_for_broker(_START_S_MAX)
+    with contextlib.ExitStack() as closing:
+        engine = create_engine(database, application_name=_NAME)
+        closing.callback(engine.dispose)
+        woken_for_jobs = closing.enter_context(Notifications(database, "millrace_jobs"))
+        woken_for_outbox = closing.enter_context(Notifications(database, "millrace_outbox"))
+        producers = [LogProducer(kafka, client_id=f"{holder}-{n}") for n in range(3)]
+        for producer in producers:
+            closing.callback(producer.close)
+        tail = TopicTail(kafka, CAPACITY, client_id=f"{holder}-capacity")
+        closing.callback(tail.close)
+        tail.skip_to_end(_START_S_MAX)
+        capacities = PoolCapacities(clock)
+        leases = HeldLeases(engine, role=_NAME, holder=holder, ttl_s=settings.lease_ttl_s)
+        expander = Expander(engine, objects, producers[0], leases, clock)
+        validator = Validator(engine, objects, leases, settings, stop)
+        parts = IntakeParts(
+            engine=engine,
+            expander=expander,
+            validator=validator,
+            capacities=capacities,
+            notifications=woken_for_jobs,
+            clock=clock,
+            stop=stop,
+        )
+        intake = Intake(parts, settings)
+        relay = OutboxRelay(engine, producers[1], clock)
+        watch = StallWatch(settings.stall_limit_s)
+        repairs = Repairs(engine, objects, producers[2], leases, watch)
+        threads = Background(stop, away_s_max=settings.away_s_max, clock=clock)
+        threads.every(leases.heartbeat_s, "heartbeat", leases.extend_all)
+        threads.every(settings.expiry_interval_s, "expiry", ExpirySweep(engine).step)
+        threads.every(0.0, "capacity", partial(follow, tail, capacities))
+        threads.every(
+            settings.stall_limit_s / _REPAIR_LOOKS,
+            "repairs",
+            partial(repairs.step, capacities, clock),
+        )
+        threads.start("outbox", relay.step, partial(woken_for_outbox.wait, _RELAY_IDLE_S))
+        threads.start("intake", intake.round, intake.pause)
+        _LOG.info("ready")
+        stop.wait()
+        try:
+            threads.join(_STOP_S_MAX)
+        finally:
+            validator.close()
+            expander.close()
+            with contextlib.suppress(*DATABASE_AWAY):
+                leases.release_all()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""The jobs that this process expands, and one round over all of them."""
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.clock import Clock
+from core.errors import Disposition, LeaseLostError, MillraceError
+from jobs import metrics
+from jobs.expansion import Cursor, InputChangedError, ItemReader, advance, send_items
+from jobs.held_leases import HeldLeases
+from jobs.leases import Lease
+from jobs.progress import EXPANSION_DUE, OpenJob, open_jobs
+from storage.objects import ObjectStore
+from topics.producer import LogProducer
+
+_LOG = logging.getLogger(__name__)
+
+ROUND_ITEMS_MAX: Final = 10_000
+ROUND_BYTES_MAX: Final = 16 * 1024 * 1024
+"""What one round sends before it waits for acknowledgements: bounds memory and repeats."""
+
+FLUSH_TIMEOUT_S: Final = 60.0
+_READERS_MAX: Final = 16  # each holds a connection of an object store and a block or two
+_READER_IDLE_S_MAX: Final = 10.0  # a store may cut a reader that pauses for minutes
+
+
+@dataclass(slots=True)
+class _Held:
+    """A job in expansion. `reader` may be ahead of `cursor` only within a round."""
+
+    lease: Lease
+    job: OpenJob
+    cursor: Cursor
+    reader: ItemReader | None = None
+    used_s: float = field(default=0.0)
+
+    def close_reader(self) -> None:
+        if self.reader is not None:
+            self.reader.close()
+            self.reader = None
+
+
+class Expander:
+    """Emits items of held jobs as far as they are allowed. Used by one thread."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        objects: ObjectStore,
+        producer: LogProducer,
+        leases: HeldLeases,
+        clock: Clock,
+    ) -> None:
+        """Hold nothing yet."""
+        self._engine = engine
+        self._objects = objects
+        self._producer = producer
+        self._leases = leases
+        self._clock = clock
+        self._held: dict[UUID, _Held] = {}
+
+    @property
+    def held_count(self) -> int:
+        """Jobs in expansion."""
+        return len(self._held)
+
+    def claim(self, limit: int) -> None:
+        """Take up to `limit` more jobs that have items to emit."""
+        claimed = self._leases.claim(EXPANSION_DUE, limit)
+        if not claimed:
+            return
+        with self._engine.begin() as connection:
+            found = open_jobs(connection, [lease.job_id for lease in claimed])
+        for lease in claimed:
+            if job := found.get(lease.job_id):
+                self._held[lease.job_id] = _Held(lease, job, job.cursor)
+            else:
+                self._leases.release(lease)  # closed a moment ago
+
+    def round(self, allowed: Mapping[UUID, int]) -> int:
+        """Emit what is `allowed`, bounded by a round's size; return how many items.
+
+        Raises DeliveryError, and `DATABASE_AWAY`: then the cursors stand where they stood.
+        """
+        moved: list[tuple[_Held, Cursor]] = []
+        count, byte_count = 0, 0
+        try:
+            for job_id in [job_id for job_id in allowed if job_id in self._held]:
+                if count >= ROUND_ITEMS_MAX or byte_count >= ROUND_BYTES_MAX:
+                    break
+                held = self._held[job_id]
+                count_max = min(allowed[job_id], ROUND_ITEMS_MAX - count)
+                if after := self._emit(held, count_max, ROUND_BYTES_MAX - byte_count):
+                    moved.append((held, after))
+                    count += after.item_index - held.cursor.item_index
+                    byte_count += after.byte_offset - held.cursor.byte_offset
+            if moved:
+                self._producer.flush(FLUSH_TIMEOUT_S)
+                self._advance(moved)
+        except BaseException:
+            for held, _ in moved:
+                held.close_reader()
+            raise
+        metrics.ITEMS_EXPANDED.inc(count)
+        return count
+
+    def tidy(self, open_ids: Collection[UUID]) -> None:
+        """Let go of jobs that are expanded, closed or lost, and of readers that rest."""
+        for job_id, held in list(self._held.items()):
+            if not self._leases.holds(held.lease):
+                self._drop(held)
+            elif job_id not in open_ids or held.cursor.item_index >= held.job.total:
+                self._drop(held)
+                self._leases.release(held.lease)
+        oldest_s = self._clock.monotonic_s() - _READER_IDLE_S_MAX
+        reading = [held for held in self._held.values() if held.reader is not None]
+        reading.sort(key=lambda held: held.used_s, reverse=True)
+        for place, held in enumerate(reading):
+            if place >= _READERS_MAX or held.used_s < oldest_s:
+                held.close_reader()
+
+    def close(self) -> None:
+        """Close what is open; the leases are given back by their owner."""
+        for held in self._held.values():
+            held.close_reader()
+
+    def _emit(self, held: _Held, count_max: int, bytes_max: int) -> Cursor | None:
+        """Send items of one job; a job that fails is put aside, alone."""
+        try:
+            if held.reader is None:
+                held.reader = ItemReader(self._objects, held.job.ref, held.cursor)
+            held.used_s = self._clock.monotonic_s()
+            items = held.reader.take(count_max, bytes_max)
+            if not items:
+                raise InputChangedError(item_index=held.cursor.item_index)
+            send_items(self._producer, held.job.ref, items)
+        except MillraceError as failure:
+            held.close_reader()
+            if failure.disposition is Disposition.CRASH:
+                raise
+            self._put_aside(held, failure)
+            return None
+        return held.reader.cursor
+
+    def _advance(self, moved: list[tuple[_Held, Cursor]]) -> None:
+        """Move the cursors in one transaction, in the order in which heartbeats lock leases."""
+        lost: list[_Held] = []
+        with self._engine.begin() as connection:
+            for held, after in sorted(moved, key=lambda move: move[0].lease.job_id):
+                try:
+                    advance(connection, held.lease, held.cursor, after)
+                except LeaseLostError:
+                    lost.append(held)
+        for held, after in moved:
+            held.cursor = after
+        for held in lost:
+            metrics.LEASES_LOST.inc()
+            self._leases.put_aside(held.lease)
+            self._drop(held)
+
+    def _put_aside(self, held: _Held, failure: MillraceError) -> None:
+        metrics.JOB_FAILURES.inc()
+        _LOG.error(
+            "a job cannot be expanded",
+            extra={"job": held.lease.job_id.hex, "code": failure.code, "facts": failure.facts},
+        )
+        self._leases.put_aside(held.lease)
+        self._drop(held)
+
+    def _drop(self, held: _Held) -> None:
+        held.close_reader()
+        self._held.pop(held.lease.job_id, None)

@@ -1,0 +1,102 @@
+"""The leases that this process holds, kept alive by a heartbeat; safe for threads."""
+
+import logging
+import threading
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from jobs import leases, metrics
+from jobs.leases import Lease
+
+_LOG = logging.getLogger(__name__)
+HEARTBEATS_PER_TTL: Final = 3
+
+
+class HeldLeases:
+    """Claims, extends and gives back leases of one role for one holder."""
+
+    def __init__(self, engine: sa.Engine, *, role: str, holder: str, ttl_s: float) -> None:
+        """`holder` names this process among all replicas."""
+        self._engine = engine
+        self._role = role
+        self._holder = holder
+        self._ttl_s = ttl_s
+        self._lock = threading.Lock()
+        self._held: dict[UUID, Lease] = {}
+
+    @property
+    def heartbeat_s(self) -> float:
+        """How often `extend_all` is due."""
+        return self._ttl_s / HEARTBEATS_PER_TTL
+
+    def claim(self, where: sa.ColumnElement[bool], limit: int) -> list[Lease]:
+        """Take up to `limit` jobs that nobody holds, oldest first."""
+        if limit <= 0:
+            return []
+        with self._engine.begin() as connection:
+            claimed = leases.claim(
+                connection,
+                role=self._role,
+                holder=self._holder,
+                ttl_s=self._ttl_s,
+                limit=limit,
+                where=where,
+            )
+        with self._lock:
+            self._held |= {lease.job_id: lease for lease in claimed}
+            metrics.JOBS_HELD.set(len(self._held))
+        return claimed
+
+    def holds(self, lease: Lease) -> bool:
+        """Whether `lease` was alive at the last heartbeat: worth going on, no proof for a write."""
+        with self._lock:
+            return self._held.get(lease.job_id) == lease
+
+    def lease_of(self, job_id: UUID) -> Lease | None:
+        """Return the lease on a job that this process holds."""
+        with self._lock:
+            return self._held.get(job_id)
+
+    def extend_all(self) -> None:
+        """Send one heartbeat; what is lost is not held any more."""
+        with self._lock:
+            held = list(self._held.values())
+        if not held:
+            return
+        with self._engine.begin() as connection:
+            alive = leases.extend(connection, held, self._ttl_s)
+        for lease in held:
+            if lease.job_id not in alive and self._forget(lease):
+                metrics.LEASES_LOST.inc()
+                _LOG.warning("a lease was lost", extra={"job": lease.job_id.hex})
+
+    def release(self, lease: Lease) -> None:
+        """Let others have the job at once."""
+        with self._engine.begin() as connection:
+            self.release_in(connection, lease)
+
+    def release_in(self, connection: sa.Connection, lease: Lease) -> None:
+        """Let others have the job when the transaction commits; if it does not, a bit later."""
+        self._forget(lease)
+        leases.release(connection, lease)
+
+    def put_aside(self, lease: Lease) -> None:
+        """Stop the heartbeat: the lease runs out, and only then is the job tried again."""
+        self._forget(lease)
+
+    def release_all(self) -> None:
+        """Give everything back, so that a replica need not wait for the leases to run out."""
+        with self._lock:
+            held = list(self._held.values())
+        for lease in held:
+            self.release(lease)
+
+    def _forget(self, lease: Lease) -> bool:
+        with self._lock:
+            if self._held.get(lease.job_id) != lease:
+                return False
+            del self._held[lease.job_id]
+            metrics.JOBS_HELD.set(len(self._held))
+            return True

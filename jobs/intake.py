@@ -1,0 +1,80 @@
+"""The loop of the intake role: claim, look at every open job, emit what the windows allow."""
+
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+import sqlalchemy as sa
+
+from core.clock import Clock
+from jobs import metrics
+from jobs.capacity import PoolCapacities
+from jobs.expander import ROUND_ITEMS_MAX, Expander
+from jobs.progress import job_loads
+from jobs.settings import IntakeSettings
+from jobs.validator import Validator
+from jobs.windows import WindowLimits, allowances
+from storage.notifications import Notifications
+
+_CLAIM_INTERVAL_S: Final = 0.5  # new work notifies; this is for leases that ran out
+_ROUND_SHARE_MAX: Final = 0.1  # of the time, while nothing can be emitted
+_ROUND_PAUSE_S: Final = 0.01  # also when notifications never end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntakeParts:
+    """What the loop works with."""
+
+    engine: sa.Engine
+    expander: Expander
+    validator: Validator
+    capacities: PoolCapacities
+    notifications: Notifications
+    clock: Clock
+    stop: threading.Event
+
+
+class Intake:
+    """Rounds of intake. Everything it knows is in rows; a restart begins where they say."""
+
+    def __init__(self, parts: IntakeParts, settings: IntakeSettings) -> None:
+        """Work in one thread: `round`, then `pause`, again and again."""
+        self._parts = parts
+        self._settings = settings
+        self._limits = WindowLimits(
+            window_s=settings.window_s,
+            window_items_max=settings.window_items_max,
+            read_ahead_items=settings.read_ahead_items,
+        )
+        self._claim_at_s = 0.0
+        self._round_s = 0.0
+        self._has_more = False
+
+    def round(self) -> None:
+        """Do what can be done now. Raises DeliveryError and `DATABASE_AWAY`."""
+        parts, clock = self._parts, self._parts.clock
+        began_s = clock.monotonic_s()
+        if began_s >= self._claim_at_s:
+            self._claim_at_s = began_s + _CLAIM_INTERVAL_S
+            parts.validator.claim()
+            parts.expander.claim(self._settings.jobs_held_max - parts.expander.held_count)
+        with parts.engine.begin() as connection:
+            loads = job_loads(connection)
+        metrics.OUTSTANDING_ITEMS.set(sum(load.outstanding for load in loads))
+        parts.expander.tidy({load.job_id for load in loads})
+        allowed = allowances(loads, parts.capacities.pools(), self._limits)
+        emitted = parts.expander.round(allowed)
+        self._has_more = emitted >= ROUND_ITEMS_MAX
+        self._round_s = clock.monotonic_s() - began_s
+
+    def pause(self) -> None:
+        """Wait until another round may find something to do."""
+        parts = self._parts
+        if self._has_more:
+            return
+        parts.stop.wait(_ROUND_PAUSE_S)
+        idle_s = self._settings.poll_idle_s
+        if parts.expander.held_count:
+            idle_s = max(self._settings.poll_busy_s, self._round_s / _ROUND_SHARE_MAX)
+        if parts.notifications.wait(idle_s):
+            self._claim_at_s = 0.0

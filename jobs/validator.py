@@ -1,0 +1,160 @@
+"""Validations in a small thread pool: large files leave a thread for small ones."""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import sqlalchemy as sa
+
+from core.errors import Disposition, LeaseLostError, MillraceError
+from core.states import JobState
+from jobs import metrics
+from jobs.held_leases import HeldLeases
+from jobs.input_lines import Line, input_lines
+from jobs.leases import Lease
+from jobs.line_checks import ErrorCode, LineError
+from jobs.settings import IntakeSettings
+from jobs.tables import jobs
+from jobs.validation import Verdict, refused, validate
+from jobs.verdicts import VALIDATION_DUE, record_verdict
+from registry.models import ModelVersion, find_model
+from storage.errors import ObjectMissingError
+from storage.objects import ObjectStore
+from storage.postgres import DATABASE_AWAY
+
+_LOG = logging.getLogger(__name__)
+_SMALL_BYTES_MAX: Final = 8 * 1024 * 1024  # about 15 ms of work
+_SMALL = jobs.c.input_bytes <= _SMALL_BYTES_MAX
+
+
+class Validator:
+    """Claims jobs that await validation, as many as can start at once."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        objects: ObjectStore,
+        leases: HeldLeases,
+        settings: IntakeSettings,
+        stop: threading.Event,
+    ) -> None:
+        """Work in threads until `stop`; what is unfinished then begins anew elsewhere."""
+        self._engine = engine
+        self._objects = objects
+        self._leases = leases
+        self._settings = settings
+        self._stop = stop
+        self._threads = ThreadPoolExecutor(settings.validation_threads, "validation")
+        self._claiming = threading.Lock()
+        self._lock = threading.Lock()
+        self._running = {True: 0, False: 0}  # by whether the file is small
+
+    def claim(self) -> None:
+        """Start what may start now; called by the loop, and by each thread that becomes free."""
+        with self._claiming:
+            for is_small, slots in self._slots():
+                where = sa.and_(VALIDATION_DUE, _SMALL if is_small else ~_SMALL)
+                for lease in self._leases.claim(where, slots):
+                    with self._lock:
+                        self._running[is_small] += 1
+                    self._threads.submit(self._run, lease, is_small)
+
+    def close(self) -> None:
+        """Wait for the threads, which notice `stop` at the next block."""
+        self._threads.shutdown(cancel_futures=True)
+
+    def _slots(self) -> Iterator[tuple[bool, int]]:
+        """None once the role stops.
+
+        Large files first, else a stream of small ones would keep them waiting for ever.
+        """
+        for is_small in () if self._stop.is_set() else (False, True):
+            with self._lock:
+                yield (
+                    is_small,
+                    free_slots(
+                        self._settings.validation_threads,
+                        small=self._running[True],
+                        large=self._running[False],
+                        for_small=is_small,
+                    ),
+                )
+
+    def _run(self, lease: Lease, is_small: bool) -> None:
+        """The process loop of one job: whatever fails, the others go on."""
+        try:
+            with metrics.VALIDATION_SECONDS.time():
+                self._validate(lease)
+        except LeaseLostError:
+            self._leases.put_aside(lease)
+        except DATABASE_AWAY as failure:
+            self._put_aside(lease, type(failure).__name__)
+        except MillraceError as failure:
+            if failure.disposition is Disposition.CRASH:
+                _LOG.exception("validation failed", extra={"job": lease.job_id.hex})
+            self._put_aside(lease, failure.code)
+        except Exception:  # noqa: BLE001  the process loop of one job
+            _LOG.exception("validation failed", extra={"job": lease.job_id.hex})
+            self._put_aside(lease, "internal")
+        finally:
+            with self._lock:
+                self._running[is_small] -= 1
+        with contextlib.suppress(*DATABASE_AWAY):
+            self.claim()
+
+    def _validate(self, lease: Lease) -> None:
+        with self._engine.begin() as connection:
+            job = connection.execute(
+                sa.select(jobs.c.endpoint, jobs.c.input_key).where(jobs.c.id == lease.job_id)
+            ).one()
+        verdict = self._verdict(lease, job.endpoint, job.input_key)
+        with self._engine.begin() as connection:
+            state = record_verdict(connection, lease, verdict)
+            self._leases.release_in(connection, lease)  # whoever is woken finds the job free
+        if state is JobState.FAILED:
+            metrics.JOBS_REFUSED.inc()
+
+    def _verdict(self, lease: Lease, endpoint: str, input_key: str) -> Verdict:
+        def read_lines() -> Iterable[Line]:
+            with self._objects.read(input_key) as blocks:
+                yield from input_lines(
+                    self._while_held(blocks, lease), line_bytes_max=self._settings.line_bytes_max
+                )
+
+        try:
+            return validate(
+                read_lines,
+                endpoint=endpoint,
+                items_max=self._settings.job_items_max,
+                find_model=self._find_model,
+            )
+        except ObjectMissingError:
+            message = "The content of the input file is gone."
+            return refused(LineError(ErrorCode.FILE_NOT_FOUND, message, "input_file_id"))
+
+    def _while_held(self, blocks: Iterable[bytes], lease: Lease) -> Iterator[bytes]:
+        """Raises LeaseLostError as soon as another has the job, or the role stops."""
+        for block in blocks:
+            if self._stop.is_set() or not self._leases.holds(lease):
+                raise LeaseLostError(job_id=lease.job_id)
+            yield block
+
+    def _find_model(self, name: str) -> ModelVersion | None:
+        with self._engine.begin() as connection:
+            return find_model(connection, name)
+
+    def _put_aside(self, lease: Lease, code: str) -> None:
+        metrics.JOB_FAILURES.inc()
+        _LOG.error("a job was put aside", extra={"job": lease.job_id.hex, "code": code})
+        self._leases.put_aside(lease)
+
+
+def free_slots(threads: int, *, small: int, large: int, for_small: bool) -> int:
+    """Return how many validations of a size may start; one thread is kept for small files."""
+    free = threads - small - large
+    if for_small:
+        return max(0, free)
+    return max(0, min(free, max(1, threads - 1) - large))
