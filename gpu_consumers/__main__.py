@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ctypes
+import gc
 import os
 import signal
 
@@ -67,12 +68,20 @@ async def run(env: Mapping[str, str], stop: threading.Event) -> None:
     LogAdmin(kafka).create(pool_topics(settings.pool))
     engine = open_engine(engine_settings)
     await engine.start()
+    _calm_collector()
     try:
         replica, closing = build(env, settings, kafka, engine)
         with closing:
             await replica.run(stop)
     finally:
         await engine.stop()
+
+
+def _calm_collector() -> None:
+    """Look at what was loaded never again, and at garbage less often: 20 % of an item's CPU."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def build(

@@ -22,6 +22,7 @@ _LOG = logging.getLogger(__name__)
 _BACKOFF_S_MIN = 0.5
 _PROBE_ITEMS = 1
 _LEAVE_S = 5.0
+_STOP_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,28 +59,31 @@ class Replica:
         self._loop = asyncio.get_running_loop()
         self._fatal: asyncio.Future[None] = self._loop.create_future()
         publishing = asyncio.create_task(self._parts.capacity.run())
+        observing = asyncio.create_task(self._observe())
         polling = asyncio.create_task(asyncio.to_thread(self._poll))
         listening = asyncio.create_task(asyncio.to_thread(self._listen))
-        stopping: asyncio.Future[None] = asyncio.create_task(_stopped(stop))
-        observing = asyncio.create_task(self._observe())
+        stopping = asyncio.create_task(_stopped(stop))
         ending: list[asyncio.Future[None]] = [
             self._fatal,
             publishing,
+            observing,
             polling,
             listening,
-            observing,
         ]
-        await asyncio.wait([*ending, stopping], return_when=asyncio.FIRST_COMPLETED)
-        for ended in ending:
-            if ended.done():
-                ended.result()  # raises what went wrong; nothing was committed for it
-        await self._drain()
-        publishing.cancel()
-        observing.cancel()
+        try:
+            await asyncio.wait([*ending, stopping], return_when=asyncio.FIRST_COMPLETED)
+            for ended in ending:
+                if ended.done():
+                    ended.result()  # raises what went wrong; nothing was committed for it
+            await self._drain()
+        finally:
+            publishing.cancel()
+            observing.cancel()
+            stopping.cancel()
+            self._leave.set()
+            self._quiet.set()
+            await asyncio.wait({polling, listening}, timeout=_LEAVE_S)
         self._parts.capacity.withdraw()
-        self._leave.set()
-        self._quiet.set()
-        await asyncio.wait({polling, listening}, timeout=_LEAVE_S)
 
     def _poll(self) -> None:
         self._parts.consumer.run(self._deliver, self._moved, self._leave)
@@ -155,4 +159,5 @@ class Replica:
 
 
 async def _stopped(stop: threading.Event) -> None:
-    await asyncio.to_thread(stop.wait)
+    while not stop.is_set():
+        await asyncio.sleep(_STOP_POLL_S)

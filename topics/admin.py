@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
 
 from topics.catalogue import Topic
 from topics.errors import LogUnavailableError
-from topics.settings import KafkaSettings
+from topics.settings import CLIENT_LOG, KafkaSettings
 
 REQUEST_TIMEOUT_S = 15.0
 
@@ -25,7 +25,7 @@ class LogAdmin:
     def __init__(self, settings: KafkaSettings) -> None:
         """Connect lazily."""
         self._settings = settings
-        self._client = AdminClient(settings.client_options())
+        self._client = AdminClient(settings.client_options(), logger=CLIENT_LOG)
 
     def wait_for_broker(self, timeout_s: float) -> None:
         """Return once a broker answers. Raises LogUnavailableError when time is up."""

@@ -7,7 +7,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from topics.errors import LogUnavailableError, StaleMemberError
 from topics.offsets import Partition
-from topics.settings import KafkaSettings
+from topics.settings import CLIENT_LOG, KafkaSettings
 
 _STALE_CODES = frozenset(
     {
@@ -66,7 +66,8 @@ class LogConsumer:
                 "max.poll.interval.ms": _POLL_INTERVAL_MS_MAX,
                 "fetch.wait.max.ms": 100,
                 "queued.max.messages.kbytes": 32 * 1024,
-            }
+            },
+            logger=CLIENT_LOG,
         )
         self._consumer.subscribe(
             [self._prefix + topic for topic in topics],

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from core.limits import RECORD_BYTES_MAX
 from topics.codec import Headers
 from topics.errors import DeliveryError
-from topics.settings import KafkaSettings
+from topics.settings import CLIENT_LOG, KafkaSettings
 
 OnDelivery = Callable[[BaseException | None], None]
 
@@ -42,7 +42,8 @@ class LogProducer:
                 "delivery.timeout.ms": int(settings.delivery_timeout_s * 1000),
                 "queue.buffering.max.kbytes": _QUEUE_KBYTES_MAX,
                 "queue.buffering.max.messages": _QUEUE_RECORDS_MAX,
-            }
+            },
+            logger=CLIENT_LOG,
         )
         self._condition = threading.Condition()
         self._sent = 0

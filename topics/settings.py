@@ -1,10 +1,14 @@
 """How this process reaches the log."""
 
+import logging
 from typing import ClassVar, Literal
 
 from pydantic import Field, SecretStr
 
 from core.settings import Settings
+
+CLIENT_LOG = logging.getLogger("librdkafka")
+"""Where the clients' own threads log, instead of straight to stderr."""
 
 
 class KafkaSettings(Settings):
@@ -47,6 +51,7 @@ class KafkaSettings(Settings):
             "bootstrap.servers": self.bootstrap_servers,
             "security.protocol": self.security_protocol,
             "socket.keepalive.enable": True,
+            "reconnect.backoff.ms": 100,
             "reconnect.backoff.max.ms": 1000,
             "log.connection.close": False,
         }

@@ -7,9 +7,11 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from topics.catalogue import Topic
 from topics.consumer import Received, received
 from topics.errors import LogUnavailableError
-from topics.settings import KafkaSettings
+from topics.settings import CLIENT_LOG, KafkaSettings
 
 _COUNT_MAX = 500
+_ASK_S = 2.0
+_ASK_AGAIN_S = 0.05
 
 
 class TopicTail:
@@ -30,7 +32,8 @@ class TopicTail:
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 500,
                 "queued.max.messages.kbytes": 8 * 1024,
-            }
+            },
+            logger=CLIENT_LOG,
         )
         self._consumer.assign(self._places)
 
@@ -63,18 +66,23 @@ class TopicTail:
         self._consumer.close()
 
     def _ends(self, timeout_s: float) -> dict[int, int]:
-        try:
-            return {
-                place.partition: self._consumer.get_watermark_offsets(place, timeout=timeout_s)[1]
-                for place in self._places
-            }
-        except KafkaException as error:
-            raise LogUnavailableError(error.args[0].str()) from None
+        """Ask until the leaders answer: for a moment after a topic's creation they refuse."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return {
+                    place.partition: self._consumer.get_watermark_offsets(place, timeout=_ASK_S)[1]
+                    for place in self._places
+                }
+            except KafkaException as error:
+                if time.monotonic() > deadline:
+                    raise LogUnavailableError(error.args[0].str()) from None
+                time.sleep(_ASK_AGAIN_S)
 
     def _position(self, number: int) -> int:
         """The next offset to read; gaps of compaction count as read."""
         (place,) = self._consumer.position([self._places[number]])
         if place.offset >= 0:
             return int(place.offset)
-        low, high = self._consumer.get_watermark_offsets(self._places[number], timeout=5.0)
+        low, high = self._consumer.get_watermark_offsets(self._places[number], timeout=_ASK_S)
         return int(high) if low == high else 0
