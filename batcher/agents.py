@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import faust
+from faust.auth import Credentials, SASLCredentials, SSLCredentials
 from faust.types.auth import SASLMechanism
 
 from batcher import faust_patches, metrics
@@ -60,20 +61,20 @@ def build_app(kafka: KafkaSettings, settings: BatcherSettings, datadir: Path) ->
     )
 
 
-def credentials(kafka: KafkaSettings) -> faust.Credentials | None:
+def credentials(kafka: KafkaSettings) -> Credentials | None:
     """Return how Faust authenticates, from the settings that librdkafka's clients use too."""
     context = None
     if kafka.security_protocol.endswith("SSL"):
         context = ssl.create_default_context(cafile=kafka.ssl_ca_location)
     if kafka.security_protocol.startswith("SASL"):
         secret = kafka.sasl_password
-        return faust.SASLCredentials(
+        return SASLCredentials(
             username=kafka.sasl_username or "",
             password=secret.get_secret_value() if secret else "",
             mechanism=SASLMechanism(kafka.sasl_mechanism or "PLAIN"),
             ssl_context=context,
         )
-    return faust.SSLCredentials(context) if context is not None else None
+    return SSLCredentials(context) if context is not None else None
 
 
 class StreamOwner(Protocol):

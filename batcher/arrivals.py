@@ -111,7 +111,7 @@ class Arrivals:
             await self._unchecked_came.wait()
             chunks = self._unchecked[:CHUNKS_MAX]
             ended = await asyncio.to_thread(self._finished, chunks)
-            del self._unchecked[:CHUNKS_MAX]
+            del self._unchecked[: len(chunks)]  # more may have come meanwhile
             if not self._unchecked:
                 self._unchecked_came.clear()
             for held, indexes in zip(chunks, ended, strict=True):

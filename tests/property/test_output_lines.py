@@ -31,7 +31,7 @@ def test_an_answered_line_reads_back(
     row = ItemRow(index, Outcome.SUCCEEDED, status_code, custom_id, None, None, text, None)
     job_id = new_uuid()
 
-    line = LineTemplate(job_id).line(row, custom_id)
+    line = b"".join(LineTemplate(job_id).line(row, custom_id))
 
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
@@ -52,7 +52,7 @@ def test_an_unanswered_line_reads_back(custom_id: str, message: str) -> None:
     message = message.encode("utf-8", "replace").decode()
     row = ItemRow(0, Outcome.FAILED, 0, custom_id, "code", message or None, None, None)
 
-    line = LineTemplate(new_uuid()).line(row, custom_id)
+    line = b"".join(LineTemplate(new_uuid()).line(row, custom_id))
 
     assert line.count(b"\n") == 1
     read = json.loads(line)

@@ -1,0 +1,239 @@
+"""What surrounds a batcher in its tests: requests in, a replica that grants, and the process."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+from topics.admin import LogAdmin
+from topics.catalogue import (
+    CAPACITY,
+    DEMAND,
+    REQUESTS_BULK,
+    REQUESTS_INTERACTIVE,
+    SHARED_TOPICS,
+    batches_topic,
+)
+from topics.codec import decode, encode, kind_headers
+from topics.headers import chunk_headers
+from topics.partitioner import request_partition
+from topics.producer import LogProducer
+from topics.records import Batch, Capacity, Chunk, Demand, Item, JobRef
+from topics.settings import KafkaSettings
+from topics.tail import TopicTail
+
+ROOT = Path(__file__).parents[3]
+POOL = "pool"
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 40.0) -> None:
+    """Poll `condition` until it is true."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(0.02)
+
+
+def create_topics(kafka: KafkaSettings, *pools: str) -> None:
+    """Create what a batcher needs."""
+    batches = [batches_topic(pool, kind) for pool in pools for kind in ("bulk", "interactive")]
+    LogAdmin(kafka).create([*SHARED_TOPICS, *batches])
+
+
+def job_ref(number: int, *, tenant: int | None = None, pool: str = POOL) -> JobRef:
+    """Return a job of its own tenant, unless one is named."""
+    return JobRef(
+        job_id=UUID(int=number),
+        day=20_000,
+        tenant_id=UUID(int=tenant or number),
+        model="m",
+        model_version="1",
+        pool=pool,
+        endpoint="/v1/embeddings",
+        input_key="k",
+        deadline_s=time.time() + 3600,
+    )
+
+
+class Requests:
+    """Writes chunk records as intake and the API do."""
+
+    def __init__(self, kafka: KafkaSettings, job_class: str = "bulk") -> None:
+        self.producer = LogProducer(kafka, client_id="test-intake", linger_ms=2)
+        self._class = job_class
+        self._topic = REQUESTS_BULK if job_class == "bulk" else REQUESTS_INTERACTIVE
+
+    def send(
+        self, job: JobRef, count: int, *, first: int = 0, chunk: int = 100, size: int = 200
+    ) -> None:
+        """Send items `first` to `first + count` in chunks."""
+        body = b'{"x":"' + b"y" * size + b'"}'
+        for sequence, start in enumerate(range(first, first + count, chunk)):
+            end = min(start + chunk, first + count)
+            items = [Item(index, f"c{index}", body, 10) for index in range(start, end)]
+            record = Chunk(job, items)
+            self.producer.send(
+                self._topic.name,
+                encode(record),
+                partition=request_partition(
+                    job.model, job.tenant_id, sequence, self._topic.partition_count
+                ),
+                headers=chunk_headers(record, self._class),
+            )
+        self.producer.flush(20)
+
+    def send_raw(self, value: bytes | None, headers: list[tuple[str, bytes]]) -> None:
+        """Send a record that no intake would."""
+        self.producer.send(self._topic.name, value, partition=0, headers=headers)
+        self.producer.flush(20)
+
+
+class Replica:
+    """Grants a window to every batcher that it hears of, and finishes batches as they come."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        *,
+        job_class: str = "bulk",
+        pool: str = POOL,
+        window: int = 400,
+        concurrency: int = 64,
+    ) -> None:
+        self._kafka, self._class, self._pool = kafka, job_class, pool
+        self.window, self._concurrency = window, concurrency
+        self._producer = LogProducer(kafka, client_id="test-replica", linger_ms=0)
+        self._batches = TopicTail(kafka, batches_topic(pool, job_class), client_id="test-batches")
+        self._demand = TopicTail(kafka, DEMAND, client_id="test-demand")
+        self._finished: Counter[str] = Counter()
+        self.waiting: dict[str, int] = {}
+        self.batches: list[Batch] = []
+        self.partitions: set[int] = set()
+        self.over_granted = False
+        self._granted: dict[str, int] = {}
+        self._epoch = int(time.time() * 1000)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Go silent."""
+        self._stopping.set()
+        self._thread.join(10)
+        for closing in (self._batches, self._demand, self._producer):
+            closing.close()
+
+    def items(self) -> Counter[tuple[UUID, int]]:
+        """Return how often each item came."""
+        return Counter(
+            (part.job.job_id, item.index)
+            for batch in list(self.batches)
+            for part in batch.parts
+            for item in part.items
+        )
+
+    def _run(self) -> None:
+        said_s = 0.0
+        while not self._stopping.is_set():
+            heard = self._hear_demand()
+            finished = self._finish_batches()
+            if heard or finished or time.monotonic() - said_s > 0.2:
+                said_s = time.monotonic()
+                self._publish()
+
+    def _hear_demand(self) -> bool:
+        news = False
+        for record in self._demand.poll(0):
+            demand = decode(Demand, record.value, record.headers)
+            if demand.job_class == self._class:
+                news = news or demand.batcher_id not in self.waiting
+                self.waiting[demand.batcher_id] = demand.waiting.get(self._pool, 0)
+        return news
+
+    def _finish_batches(self) -> bool:
+        records = self._batches.poll(0.02)
+        for record in records:
+            batch = decode(Batch, record.value, record.headers)
+            self.partitions.add(record.partition)
+            count = sum(len(part.items) for part in batch.parts)
+            assert dict(record.headers)["items"] == b"%d" % count
+            self._finished[batch.batcher_id] += count
+            granted = self._granted.get(batch.batcher_id, 0)
+            if self._finished[batch.batcher_id] > granted:
+                self.over_granted = True
+            self.batches.append(batch)
+        return bool(records)
+
+    def _publish(self) -> None:
+        for name in self.waiting:
+            self._granted[name] = self._finished[name] + self.window
+        capacity = Capacity(
+            replica_id=f"replica-{self._pool}",
+            epoch=self._epoch,
+            pool=self._pool,
+            job_class=self._class,
+            partitions=[1, 3],
+            granted=dict(self._granted),
+            items_per_s=1000.0,
+            concurrency=self._concurrency,
+        )
+        self._producer.send(
+            CAPACITY.name,
+            encode(capacity),
+            partition=0,
+            key=b"replica",
+            headers=kind_headers(Capacity),
+        )
+
+
+class BatcherProcess:
+    """`python -m batcher`, as the supervisor runs it."""
+
+    def __init__(self, kafka: KafkaSettings, log: Path, **settings: object) -> None:
+        environment = {
+            **os.environ,
+            "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+            "MILLRACE_KAFKA_TOPIC_PREFIX": kafka.topic_prefix,
+            # Nothing listens there: redeliveries are taken unchecked, unless a test says more.
+            "MILLRACE_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none",
+        }
+        for name, value in settings.items():
+            key = name.upper() if name.isupper() else f"MILLRACE_BATCHER_{name.upper()}"
+            environment[key] = str(value)
+        self.log = log
+        self._out = log.open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "batcher"],
+            cwd=ROOT,
+            env=environment,
+            stdout=self._out,
+            stderr=self._out,
+        )
+
+    def ready(self) -> None:
+        """Wait until it has partitions."""
+        wait_until(lambda: '"event":"batching"' in self.log.read_text(), "batcher ready")
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self.process.wait(10)
+        self._out.close()
+
+    def stop(self) -> int:
+        """SIGTERM; return the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(20)
+        self._out.close()
+        return code
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        if self.process.poll() is None:
+            self.kill()

@@ -1,0 +1,82 @@
+"""Goal: a batch respects every limit, and nothing waits longer than the wait cap allows."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batcher.policy.closing import (
+    BatchLimits,
+    Now,
+    Waiting,
+    close_at_s,
+    close_reason,
+    fitting_prefix,
+    item_count_cap,
+)
+
+limits = st.builds(
+    BatchLimits,
+    item_count_max=st.integers(1, 100),
+    token_count_max=st.integers(1, 10_000),
+    wait_s_max=st.floats(0, 1),
+    slack_s_min=st.floats(0, 5),
+)
+waitings = st.builds(
+    Waiting,
+    item_count=st.integers(0, 200),
+    token_count=st.integers(0, 20_000),
+    since_s=st.floats(0, 100),
+    deadline_s=st.floats(900, 1100),
+)
+nows = st.builds(Now, st.floats(50, 150), st.floats(900, 1100))
+
+
+@given(st.lists(st.integers(0, 500)), st.integers(1, 100), st.integers(1, 2000))
+def test_a_prefix_is_bounded_and_as_long_as_it_can_be(
+    tokens: list[int], item_count_max: int, token_count_max: int
+) -> None:
+    count = fitting_prefix(tokens, item_count_max=item_count_max, token_count_max=token_count_max)
+    assert count <= min(len(tokens), item_count_max)
+    if tokens:
+        assert count >= 1
+    if count > 1:
+        assert sum(tokens[:count]) <= token_count_max
+    if count < min(len(tokens), item_count_max):
+        assert sum(tokens[: count + 1]) > token_count_max
+
+
+@given(waitings, limits, nows, st.booleans())
+def test_items_never_wait_beyond_the_cap(
+    waiting: Waiting, limits: BatchLimits, now: Now, idle: bool
+) -> None:
+    reason = close_reason(waiting, limits=limits, idle=idle, now=now)
+    if waiting.item_count == 0:
+        assert reason is None
+    elif reason is None:
+        assert not idle
+        assert waiting.item_count < limits.item_count_max
+        assert waiting.token_count < limits.token_count_max
+        assert now.monotonic_s < waiting.since_s + limits.wait_s_max
+
+
+@given(waitings, limits, nows)
+def test_what_does_not_close_now_closes_at_the_time_that_is_told(
+    waiting: Waiting, limits: BatchLimits, now: Now
+) -> None:
+    if waiting.item_count == 0 or close_reason(waiting, limits=limits, idle=False, now=now):
+        return
+    at_s = close_at_s(waiting, limits=limits, now=now)
+    later = Now(at_s + 1e-6, now.wall_s + (at_s - now.monotonic_s) + 1e-6)
+    assert at_s >= now.monotonic_s
+    assert close_reason(waiting, limits=limits, idle=False, now=later) is not None
+
+
+@given(st.integers(1, 1000), st.floats(0, 1e5), st.integers(0, 1000), st.floats(0.1, 10))
+def test_a_bulk_batch_is_at_least_one_item_and_at_most_its_time(
+    item_count_max: int, items_per_s: float, concurrency: int, batch_s_max: float
+) -> None:
+    cap = item_count_cap(
+        item_count_max, items_per_s=items_per_s, concurrency=concurrency, batch_s_max=batch_s_max
+    )
+    assert 1 <= cap <= item_count_max
+    if items_per_s > 0 and cap > 1:
+        assert cap <= items_per_s * batch_s_max

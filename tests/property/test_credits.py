@@ -1,0 +1,149 @@
+"""Goal: credit is never overspent, whatever is lost, repeated, reordered or restarted."""
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batcher.policy.credits import CreditLedger
+from topics.records import Capacity
+
+
+@dataclass
+class Step:
+    action: str
+    replica: int
+    epoch: int
+    amount: int
+    passes_s: float
+
+
+def capacity(
+    granted: int, *, replica: str = "r", epoch: int = 1, available: bool = True, **other: object
+) -> Capacity:
+    fields: dict[str, object] = {
+        "pool": "p",
+        "job_class": "bulk",
+        "partitions": [0, 1],
+        "items_per_s": 0.0,
+        "concurrency": 8,
+    } | other
+    return Capacity(  # type: ignore[arg-type]
+        replica_id=replica, epoch=epoch, granted={"b": granted}, available=available, **fields
+    )
+
+
+def ledger() -> CreditLedger:
+    return CreditLedger("b", "bulk", silence_s_max=3.0)
+
+
+steps = st.lists(
+    st.builds(
+        Step,
+        st.sampled_from(["grant", "spend", "spend", "away"]),
+        st.integers(0, 2),
+        st.integers(1, 3),
+        st.integers(1, 200),
+        st.floats(0, 2),
+    ),
+    max_size=200,
+)
+
+
+@given(steps)
+def test_no_epoch_ever_gets_more_than_the_most_it_granted(steps: list[Step]) -> None:
+    book, now_s = ledger(), 0.0
+    newest: dict[int, int] = {}
+    granted: dict[tuple[int, int], int] = {}
+    sent: dict[tuple[int, int], int] = {}
+    for step in steps:
+        now_s += step.passes_s
+        name = f"r{step.replica}"
+        if step.action in ("grant", "away"):
+            book.heard(
+                capacity(
+                    step.amount,
+                    replica=name,
+                    epoch=step.epoch,
+                    available=step.action == "grant",
+                ),
+                now_s=now_s,
+            )
+            if step.epoch >= newest.get(step.replica, 0):
+                newest[step.replica] = step.epoch
+                key = (step.replica, step.epoch)
+                granted[key] = max(granted.get(key, 0), step.amount)
+        else:
+            count = min(step.amount, book.available(name, now_s=now_s))
+            if count:
+                book.spend(name, count, now_s=now_s)
+                key = (step.replica, newest[step.replica])
+                sent[key] = sent.get(key, 0) + count
+    for key, count in sent.items():
+        assert count <= granted[key]
+
+
+def test_grants_are_void_after_silence_and_valid_again_with_what_was_sent() -> None:
+    book = ledger()
+    book.heard(capacity(10), now_s=0.0)
+    book.spend("r", 4, now_s=1.0)
+    assert book.available("r", now_s=3.0) == 6
+    assert book.available("r", now_s=3.1) == 0
+    assert book.best("p", now_s=3.1) is None
+    book.heard(capacity(10), now_s=5.0)
+    assert book.available("r", now_s=5.0) == 6
+
+
+def test_grants_are_void_while_away_and_on_a_new_epoch() -> None:
+    book = ledger()
+    book.heard(capacity(10, epoch=5), now_s=0.0)
+    book.spend("r", 4, now_s=0.0)
+    book.heard(capacity(10, epoch=5, available=False), now_s=0.1)
+    assert book.available("r", now_s=0.1) == 0
+    book.heard(capacity(7, epoch=6), now_s=0.2)
+    assert book.available("r", now_s=0.2) == 7
+    book.heard(capacity(100, epoch=5), now_s=0.3)
+    assert book.available("r", now_s=0.3) == 7
+
+
+def test_the_replica_with_most_free_credit_is_chosen() -> None:
+    book = ledger()
+    book.heard(capacity(10, replica="small"), now_s=0.0)
+    book.heard(capacity(20, replica="large"), now_s=0.0)
+    book.heard(capacity(99, replica="other pool", pool="q"), now_s=0.0)
+    book.heard(capacity(99, replica="other class", job_class="interactive"), now_s=0.0)
+    book.heard(capacity(99, replica="without partitions", partitions=[]), now_s=0.0)
+    best = book.best("p", now_s=0.0)
+    assert best is not None
+    assert best.capacity.replica_id == "large"
+    assert book.pools == {"p", "q"}
+
+
+def test_a_replica_that_moves_to_another_pool_leaves_the_first() -> None:
+    book = ledger()
+    book.heard(capacity(10), now_s=0.0)
+    book.heard(capacity(10, pool="q", epoch=2), now_s=0.0)
+    assert book.pools == {"q"}
+    assert book.best("p", now_s=0.0) is None
+
+
+def test_a_silent_replica_is_forgotten_after_a_day() -> None:
+    book = ledger()
+    book.heard(capacity(10), now_s=0.0)
+    book.forget_silent(now_s=25 * 3600.0)
+    assert book.pools == frozenset()
+
+
+def test_credit_has_been_free_since_it_came_or_a_batch_last_left() -> None:
+    book = ledger()
+    book.heard(capacity(10), now_s=1.0)
+    book.heard(capacity(20), now_s=1.2)
+    replica = book.best("p", now_s=1.2)
+    assert replica is not None
+    assert replica.free_since_s == 1.0
+    book.spend("r", 20, now_s=1.5)
+    book.heard(capacity(30), now_s=1.7)
+    replica = book.best("p", now_s=1.7)
+    assert replica is not None
+    assert replica.free_since_s == 1.7
+    assert replica.idle

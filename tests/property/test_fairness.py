@@ -1,0 +1,70 @@
+"""Goal: clients that always have work are served alike by weight, and absence earns no credit."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batcher.policy.fairness import VirtualCounters
+
+COST_MAX = 500
+
+
+@given(
+    weights=st.lists(st.sampled_from([0.5, 1.0, 2.0, 4.0]), min_size=2, max_size=6),
+    costs=st.lists(st.integers(1, COST_MAX), min_size=1, max_size=300),
+)
+def test_the_gap_between_backlogged_clients_is_bounded_by_one_service(
+    weights: list[float], costs: list[int]
+) -> None:
+    counters: VirtualCounters[int] = VirtualCounters()
+    served = [0.0] * len(weights)
+    for client in range(len(weights)):
+        counters.activate(client)
+    for cost in costs:
+        client = counters.next()
+        counters.charge(client, cost, weights[client])
+        served[client] += cost / weights[client]
+        assert max(served) - min(served) <= COST_MAX / min(weights) + 1e-6
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["come", "go", "serve"]), st.integers(0, 4), st.integers(1, 500)),
+        max_size=300,
+    )
+)
+def test_a_returning_client_is_never_below_those_that_stayed(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    counters: VirtualCounters[int] = VirtualCounters()
+    for action, client, cost in steps:
+        if action == "come" and client not in counters:
+            others = [counters.counter(c) for c in range(5) if c in counters]
+            counters.activate(client)
+            if others:
+                assert counters.counter(client) >= min(others)
+        elif action == "go":
+            counters.deactivate(client)
+        elif action == "serve" and len(counters):
+            counters.charge(counters.next(), cost)
+
+
+def test_leaving_and_coming_back_pays_no_debt() -> None:
+    counters: VirtualCounters[str] = VirtualCounters()
+    counters.activate("greedy")
+    counters.activate("patient")
+    counters.charge("greedy", 1000)
+    counters.deactivate("greedy")
+    counters.activate("greedy")
+    assert counters.next() == "patient"
+    counters.charge("patient", 900)
+    assert counters.next() == "patient"
+
+
+def test_clients_at_the_level_are_forgotten() -> None:
+    counters: VirtualCounters[int] = VirtualCounters()
+    for client in range(1000):
+        counters.activate(client)
+        counters.charge(client, 10)
+        counters.deactivate(client)
+    assert len(counters) == 0
+    assert len(counters._left) == 0

@@ -1,0 +1,75 @@
+"""Goal: only the settled prefix of a partition is ever acknowledged, once and in order."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batcher.acks import OrderedAcks, Ticket
+from topics.offsets import Partition
+
+PARTITIONS: list[Partition] = [("requests.bulk", 0), ("requests.bulk", 1)]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["deliver", "settle", "settle", "drop"]), st.integers(0, 10**6)),
+        max_size=200,
+    )
+)
+def test_acknowledged_is_the_settled_prefix_since_the_last_revocation(
+    steps: list[tuple[str, int]],
+) -> None:
+    acknowledged: list[tuple[Partition, int]] = []
+    acks = OrderedAcks(acknowledged.append)
+    live: dict[Partition, list[tuple[int, Ticket]]] = {p: [] for p in PARTITIONS}
+    every: list[Ticket] = []
+    expected: list[tuple[Partition, int]] = []
+    for number, (action, choice) in enumerate(steps):
+        partition = PARTITIONS[choice % 2]
+        if action == "deliver":
+            ticket = acks.delivered(
+                partition, (partition, number), item_count=choice % 3 + 1, now_s=0.0
+            )
+            live[partition].append((number, ticket))
+            every.append(ticket)
+        elif action == "settle" and every:
+            ticket = every[choice % len(every)]
+            if ticket.open_count:
+                acks.settle(ticket, 1)
+        elif action == "drop":
+            acks.drop([partition])
+            live[partition] = []
+        for tickets in live.values():
+            while tickets and tickets[0][1].open_count == 0:
+                expected.append((tickets[0][1].partition, tickets.pop(0)[0]))
+    for partition in PARTITIONS:
+        ours = [e for e in acknowledged if e[0] == partition]
+        assert ours == [e for e in expected if e[0] == partition]
+    assert acks.acknowledged_count == len(acknowledged)
+    assert acks.open_count == sum(map(len, live.values()))
+
+
+def test_a_completion_of_a_dropped_record_is_ignored() -> None:
+    acknowledged: list[str] = []
+    acks = OrderedAcks(acknowledged.append)
+    stale = acks.delivered(PARTITIONS[0], "before", item_count=1, now_s=0.0)
+    acks.drop(PARTITIONS)
+    fresh = acks.delivered(PARTITIONS[0], "after", item_count=1, now_s=0.0)
+    acks.settle(stale, 1)
+    assert acknowledged == []
+    acks.settle(fresh, 1)
+    assert acknowledged == ["after"]
+
+
+def test_pinning_are_those_with_settled_records_behind() -> None:
+    acks = OrderedAcks(lambda event: None)
+    first, second, third = (
+        acks.delivered(PARTITIONS[0], n, item_count=1, now_s=0.0) for n in range(3)
+    )
+    acks.delivered(PARTITIONS[1], 0, item_count=1, now_s=0.0)
+    assert acks.pinning() == set()
+    acks.settle(second, 1)
+    assert acks.pinning() == {first}
+    acks.settle(first, 1)
+    assert acks.pinning() == set()
+    acks.settle(third, 1)
+    assert acks.open_count == 1

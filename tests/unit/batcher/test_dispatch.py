@@ -1,0 +1,214 @@
+"""Goal: batches leave when there is credit, at once when the engine is idle, and never without."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import pytest
+
+from batcher.acks import OrderedAcks
+from batcher.dispatch import Dispatcher, DispatchRules
+from batcher.policy.closing import BatchLimits
+from batcher.policy.credits import CreditLedger, ReplicaCredit
+from batcher.queues import Held, LaneKey, Queues
+from batcher.sweeps import ClosedFilter
+from topics.records import Capacity, Item, JobRef
+
+
+@dataclass
+class HeldClock:
+    now_s: float = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_s(self) -> float:
+        return 1000.0 + self.now_s
+
+
+@dataclass
+class Recorder:
+    is_full: bool = False
+    sent: list[tuple[str, LaneKey, list[Held]]] = field(default_factory=list)
+
+    def send_batch(self, replica: ReplicaCredit, lane: LaneKey, taken: Sequence[Held]) -> None:
+        self.sent.append((replica.capacity.replica_id, lane, list(taken)))
+
+    def sizes(self) -> list[int]:
+        return [sum(len(held.items) for held in taken) for _, _, taken in self.sent]
+
+
+class World:
+    """A dispatcher with a clock that stands still and a log that only records."""
+
+    def __init__(self, *, wait_s_max: float = 0.02) -> None:
+        self.clock, self.recorder = HeldClock(), Recorder()
+        self.queues = Queues(items_max=1000, bytes_max=10**9)
+        self.ledger = CreditLedger("b", "bulk", silence_s_max=3.0)
+        self.acknowledged: list[object] = []
+        self.acks = OrderedAcks(self.acknowledged.append)
+        self.closed: set[UUID] = set()
+        self.dispatcher = Dispatcher(
+            self.queues,
+            self.ledger,
+            self.recorder,
+            rules=DispatchRules(
+                limits=BatchLimits(
+                    item_count_max=100,
+                    token_count_max=100_000,
+                    wait_s_max=wait_s_max,
+                    slack_s_min=5.0,
+                ),
+                batch_s_max=2.5,
+            ),
+            let_go=ClosedFilter(self.acks, self.closed.__contains__).let_go,
+            clock=self.clock,
+        )
+
+    def items(self, count: int, *, job: int = 1, pool: str = "p", deadline_s: float = 1e9) -> None:
+        ref = JobRef(
+            job_id=UUID(int=job),
+            day=1,
+            tenant_id=UUID(int=job),
+            model="m",
+            model_version="1",
+            pool=pool,
+            endpoint="/v1/embeddings",
+            input_key="k",
+            deadline_s=deadline_s,
+        )
+        items = [Item(n, f"c{n}", b"{}", 10) for n in range(count)]
+        ticket = self.acks.delivered(
+            ("requests.bulk", 0), job, item_count=count, now_s=self.clock.now_s
+        )
+        self.queues.add(Held(ref, items, ticket), now_s=self.clock.now_s)
+
+    def grant(
+        self, count: int, *, concurrency: int = 8, rate: float = 1000.0, replica: str = "r"
+    ) -> None:
+        self.ledger.heard(
+            Capacity(
+                replica_id=replica,
+                epoch=1,
+                pool="p",
+                job_class="bulk",
+                partitions=[0, 1],
+                granted={"b": count},
+                items_per_s=rate,
+                concurrency=concurrency,
+            ),
+            now_s=self.clock.now_s,
+        )
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_nothing_leaves_without_credit(world: World) -> None:
+    world.items(50)
+    assert world.dispatcher.dispatch() is None
+    assert world.recorder.sent == []
+    world.grant(0)
+    assert world.dispatcher.dispatch() is None
+    assert world.recorder.sent == []
+
+
+def test_an_idle_engine_gets_what_there_is_at_once(world: World) -> None:
+    world.grant(200)
+    world.items(1)
+    assert world.dispatcher.dispatch() is None
+    assert world.recorder.sizes() == [1]
+
+
+def test_a_full_batch_leaves_at_once_and_takes_the_chunk_whole(world: World) -> None:
+    world.grant(100, concurrency=1000)
+    world.items(100)
+    held = next(world.queues.held())
+    world.dispatcher.dispatch()
+    ((_, lane, taken),) = world.recorder.sent
+    assert taken == [held]
+    assert (lane.pool, lane.model, lane.endpoint) == ("p", "m", "/v1/embeddings")
+
+
+def test_a_busy_engine_gets_a_part_only_after_the_wait(world: World) -> None:
+    world.grant(30, concurrency=1000)
+    world.items(100)
+    wait_s = world.dispatcher.dispatch()
+    assert wait_s == pytest.approx(0.02)
+    assert world.recorder.sent == []
+    world.clock.now_s += 0.021
+    world.dispatcher.dispatch()
+    assert world.recorder.sizes() == [30]
+    assert world.queues.item_count == 70
+
+
+def test_an_interactive_item_never_waits_for_company() -> None:
+    world = World(wait_s_max=0.0)
+    world.grant(1, concurrency=1000)
+    world.items(1)
+    assert world.dispatcher.dispatch() is None
+    assert world.recorder.sizes() == [1]
+
+
+def test_a_short_deadline_does_not_wait(world: World) -> None:
+    world.grant(30, concurrency=1000)
+    world.items(10, deadline_s=world.clock.wall_s() + 4.0)
+    world.dispatcher.dispatch()
+    assert world.recorder.sizes() == [10]
+
+
+def test_a_slow_replica_gets_batches_of_its_own_time(world: World) -> None:
+    world.grant(200, rate=4.0)
+    world.items(100)
+    world.dispatcher.dispatch()
+    assert world.recorder.sizes()[0] == 10
+
+
+def test_credit_is_spent_and_batches_go_where_most_of_it_is(world: World) -> None:
+    world.grant(100, replica="small")
+    world.grant(150, replica="large")
+    for job in range(1, 5):
+        world.items(100, job=job)
+    world.dispatcher.dispatch()
+    world.clock.now_s += 1
+    world.dispatcher.dispatch()
+    assert [replica for replica, _, _ in world.recorder.sent] == ["large", "small", "large"]
+    assert world.recorder.sizes() == [100, 100, 50]
+    assert world.dispatcher.dispatched_count == 250
+
+
+def test_credit_is_void_after_silence(world: World) -> None:
+    world.grant(100)
+    world.clock.now_s += 3.5
+    world.items(10)
+    world.dispatcher.dispatch()
+    assert world.recorder.sent == []
+
+
+def test_items_of_a_closed_job_are_settled_and_cost_no_credit(world: World) -> None:
+    world.items(100, job=1)
+    world.items(100, job=2)
+    world.closed.add(UUID(int=1))
+    world.grant(100)
+    world.dispatcher.dispatch()
+    assert [taken[0].job.job_id for _, _, taken in world.recorder.sent] == [UUID(int=2)]
+    assert world.acknowledged == [1]
+    assert world.queues.item_count == 0
+
+
+def test_nothing_leaves_while_the_producer_is_full(world: World) -> None:
+    world.grant(100)
+    world.items(100)
+    world.recorder.is_full = True
+    world.dispatcher.dispatch()
+    assert world.recorder.sent == []
+
+
+def test_a_pool_without_credit_holds_no_other_back(world: World) -> None:
+    world.items(100, job=1, pool="away")
+    world.items(100, job=2)
+    world.grant(100)
+    world.dispatcher.dispatch()
+    assert [taken[0].job.job_id for _, _, taken in world.recorder.sent] == [UUID(int=2)]
