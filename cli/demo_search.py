@@ -1,0 +1,59 @@
+"""Search by meaning over the embeddings that a job wrote."""
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Vectors: TypeAlias = np.typing.NDArray[np.float32]
+
+
+class _Embedding(msgspec.Struct):
+    embedding: str  # base64 of little-endian float32
+
+
+class _Body(msgspec.Struct):
+    data: list[_Embedding]
+
+
+class _Response(msgspec.Struct):
+    body: _Body
+
+
+class _Result(msgspec.Struct):
+    custom_id: str
+    response: _Response
+
+
+def read_embeddings(path: Path) -> "tuple[list[str], Vectors]":
+    """Return the custom_ids of a results file and their vectors of length 1, one a row."""
+    import numpy as np
+
+    decoder = msgspec.json.Decoder(_Result)
+    with path.open("rb") as lines:
+        results = [decoder.decode(line) for line in lines]
+    rows = [
+        np.frombuffer(base64.b64decode(result.response.body.data[0].embedding), dtype="<f4")
+        for result in results
+    ]
+    vectors = np.stack(rows).astype(np.float32)
+    return (
+        [result.custom_id for result in results],
+        vectors / np.linalg.norm(vectors, axis=1, keepdims=True),
+    )
+
+
+def nearest(
+    names: Sequence[str], vectors: "Vectors", question: "Vectors", count: int
+) -> list[tuple[str, float]]:
+    """Return the `count` names nearest to `question` with their cosine, the nearest first."""
+    import numpy as np
+
+    cosines = vectors @ question
+    order = np.argsort(-cosines)[:count]
+    return [(names[index], float(cosines[index])) for index in order]

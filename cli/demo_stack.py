@@ -1,0 +1,91 @@
+"""The stack of the demo: `millrace up` as a child on a folder that goes with it."""
+
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cli.stack.child import Child, ChildProcess, spawn
+from cli.stack.errors import StackError, StackTimeoutError
+
+READY_S_MAX = 240.0
+STOP_S_MAX = 20.0
+_POLL_S = 0.1
+_NAME = "up"
+_READY = re.compile(rb"^ready (http://\S+) key (\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a stack listens and the key of its tenant."""
+
+    url: str
+    key: str = field(repr=False)
+
+
+@contextmanager
+def demo_stack(models: Mapping[str, Path], logs_of_failure: Path) -> Iterator["StartingStack"]:
+    """Yield a stack that is starting; leave no process and no folder behind.
+
+    When the block fails, the logs are copied to `logs_of_failure` first. A killed demo takes the
+    stack along: the kernel tells it to stop.
+    """
+    data = Path(tempfile.mkdtemp(prefix="millrace-demo-"))
+    try:
+        process = spawn(_up(models, data), data / "logs")
+        try:
+            yield StartingStack(process, data / "logs" / f"{_NAME}.log")
+        except StackError:
+            shutil.copytree(data / "logs", logs_of_failure, dirs_exist_ok=True)
+            raise
+        finally:
+            _stop(process)
+    finally:
+        shutil.rmtree(data, ignore_errors=True)
+
+
+class StartingStack:
+    """A stack on its way up."""
+
+    def __init__(self, process: ChildProcess, log: Path) -> None:
+        """Read what `process` says in `log`."""
+        self._process, self._log = process, log
+
+    def wait_until_ready(self) -> Endpoint:
+        """Return where it listens. Raises StackError, StackTimeoutError."""
+        deadline_s = time.monotonic() + READY_S_MAX
+        while time.monotonic() < deadline_s:
+            if ready := _READY.search(self._log.read_bytes()):
+                return Endpoint(ready[1].decode(), ready[2].decode())
+            if self._process.has_ended():
+                raise StackError("The stack did not start.")
+            time.sleep(_POLL_S)
+        raise StackTimeoutError(f"The stack was not ready within {READY_S_MAX:.0f} s.")
+
+
+def _up(models: Mapping[str, Path], data: Path) -> Child:
+    asked = [text for name, path in models.items() for text in ("--model", f"{name}={path}")]
+    options = ("--engine", "vllm", "--port", "0", "--data", str(data))
+    return Child(
+        name=_NAME,
+        argv=(sys.executable, "-m", "cli.main", "up", *options, *asked),
+        env={"PYTHONUNBUFFERED": "1"},
+        dies_by=signal.SIGTERM,  # it then stops its own children in order
+    )
+
+
+def _stop(process: ChildProcess) -> None:
+    """Ask it to stop, then make it; an impatient second Ctrl-C makes it at once."""
+    try:
+        process.send(signal.SIGTERM)
+        deadline_s = time.monotonic() + STOP_S_MAX
+        while not process.has_ended() and time.monotonic() < deadline_s:
+            time.sleep(_POLL_S)
+    finally:
+        process.bury()

@@ -1,0 +1,181 @@
+"""How a command ends: every expected failure becomes one line on stderr and one exit code.
+
+This is the only place that knows exit codes; scripts rely on them.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import sqlalchemy.exc
+import typer
+from typer.core import TyperGroup
+
+from core.errors import Disposition, MillraceError
+from storage.postgres import DATABASE_AWAY
+
+if TYPE_CHECKING:
+    import openai
+
+
+class ExitCode(IntEnum):
+    """What a command's exit code means."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    AUTH = 4
+    CONFLICT = 5  # of states, or with a quota
+    ITEMS_FAILED = 6  # the job completed, some of its items did not succeed
+    JOB_FAILED = 7  # the job failed, expired or was cancelled
+    TIMEOUT = 124
+    INTERRUPTED = 130
+
+
+EXIT_CODES_HELP = (
+    "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 key missing or refused, "
+    "5 conflict or quota, 6 the job ended with failed items, 7 the job failed, expired or was "
+    "cancelled, 124 out of time, 130 interrupted."
+)
+
+
+class CommandError(MillraceError):
+    """The command failed."""
+
+    code = "command_failed"
+    disposition = Disposition.REJECT
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILED
+
+
+class NotFoundError(CommandError):
+    """There is no such thing."""
+
+    exit_code = ExitCode.NOT_FOUND
+
+
+class KeyMissingError(CommandError):
+    """There is no API key: set MILLRACE_KEY."""
+
+    exit_code = ExitCode.AUTH
+
+
+class JobNotEndedError(CommandError):
+    """The job has not ended yet."""
+
+    exit_code = ExitCode.CONFLICT
+
+
+class WaitedTooLongError(CommandError):
+    """The time given by --timeout is over; the job goes on."""
+
+    exit_code = ExitCode.TIMEOUT
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the user is told, and the code that scripts read."""
+
+    exit_code: ExitCode
+    message: str
+
+
+_BY_STATUS = {
+    401: ExitCode.AUTH,
+    403: ExitCode.AUTH,
+    404: ExitCode.NOT_FOUND,
+    409: ExitCode.CONFLICT,
+    429: ExitCode.CONFLICT,
+}
+
+_BY_CODE = {
+    "invalid_settings": ExitCode.USAGE,
+    "model_refused": ExitCode.CONFLICT,
+    "tenant_exists": ExitCode.CONFLICT,
+    "tenant_missing": ExitCode.NOT_FOUND,
+}
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands whose expected failures end as `exit_codes` says."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        with exit_codes():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """Turn an expected failure of the block into its line and exit code; let others pass."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    except Exception as failure:
+        verdict = verdict_on(failure)
+        if verdict is None:
+            raise
+        typer.echo(f"millrace: {verdict.message}", err=True)
+        raise typer.Exit(verdict.exit_code) from None
+
+
+def verdict_on(failure: Exception) -> Verdict | None:
+    """Return how an expected failure ends, or None for a defect of ours."""
+    if isinstance(failure, CommandError):
+        return Verdict(failure.exit_code, str(failure))
+    if isinstance(failure, MillraceError):
+        facts = ", ".join(f"{name} {value}" for name, value in failure.facts.items())
+        message = f"{failure} ({facts})" if facts else str(failure)
+        return Verdict(_BY_CODE.get(failure.code, ExitCode.FAILED), message)
+    if isinstance(failure, DATABASE_AWAY):
+        return Verdict(ExitCode.FAILED, f"Postgres does not answer: {_first_line(failure)}")
+    if isinstance(failure, sqlalchemy.exc.ProgrammingError):
+        return Verdict(ExitCode.FAILED, "The database does not hold the schema of this release.")
+    if isinstance(failure, OSError) and not isinstance(failure, BrokenPipeError):
+        where = f"{failure.filename}: " if failure.filename else ""
+        return Verdict(ExitCode.FAILED, f"{where}{failure.strerror or failure}")
+    return _verdict_on_call(failure)
+
+
+def _verdict_on_call(failure: Exception) -> Verdict | None:
+    if "openai" not in sys.modules:
+        return None  # no call was made; importing the client would cost a second
+
+    import httpx2
+    import openai
+
+    if isinstance(failure, openai.APITimeoutError):
+        return Verdict(ExitCode.TIMEOUT, f"{_origin(failure)} did not answer in time.")
+    if isinstance(failure, openai.APIConnectionError):
+        return Verdict(
+            ExitCode.FAILED,
+            f"Cannot reach {_origin(failure)}. Is it up? --url or MILLRACE_URL says where.",
+        )
+    if isinstance(failure, openai.APIStatusError):
+        code = _BY_STATUS.get(failure.status_code, ExitCode.FAILED)
+        return Verdict(code, _told_by(failure))
+    if isinstance(failure, openai.OpenAIError | httpx2.HTTPError):
+        return Verdict(ExitCode.FAILED, f"The call failed: {failure}")
+    return None
+
+
+def _origin(failure: "openai.APIError") -> str:
+    url = failure.request.url
+    return f"{url.scheme}://{url.netloc.decode()}"
+
+
+def _told_by(failure: "openai.APIStatusError") -> str:
+    """Return the server's own words, and the request id that an operator can look up."""
+    body = failure.body
+    told = body.get("message") if isinstance(body, dict) else None
+    message = str(told or f"HTTP {failure.status_code}").rstrip()
+    return f"{message} (request {failure.request_id})" if failure.request_id else message
+
+
+def _first_line(failure: BaseException) -> str:
+    cause = getattr(failure, "orig", None) or failure
+    return str(cause).strip().partition("\n")[0]

@@ -1,0 +1,80 @@
+"""A job in words: what `status`, `list` and the end of a wait show."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from cli.job_progress import progress_of
+
+if TYPE_CHECKING:
+    from openai.types import Batch
+
+ERRORS_SHOWN_MAX = 5
+LIST_HEADERS = ("id", "status", "ended", "total", "endpoint", "created")
+
+
+def say_where(batch: "Batch", output: Path | None, errors: Path | None) -> None:
+    """Say on stderr how the job ended and where its two files are."""
+    job = progress_of(batch)
+    note = f"{batch.id} {job.state}: {job.succeeded} of {job.total} succeeded, {job.failed} failed"
+    typer.echo(f"{note}, {job.cancelled} cancelled, {job.expired} expired", err=True)
+    for problem in _problems(batch):
+        typer.echo(problem, err=True)
+    fetch = f"millrace batch results {batch.id}"
+    if batch.output_file_id:
+        typer.echo(f"results: {output or f'{fetch} -o FILE'}", err=True)
+    if batch.error_file_id:
+        typer.echo(f"errors: {errors or f'{fetch} -o FILE --errors FILE'}", err=True)
+
+
+def _problems(batch: "Batch") -> list[str]:
+    """Return the first validation errors, one sentence each."""
+    found = (batch.errors.data if batch.errors else None) or []
+    shown = [
+        f"line {e.line}: {e.message} ({e.code})" if e.line else f"{e.message} ({e.code})"
+        for e in found[:ERRORS_SHOWN_MAX]
+    ]
+    left = len(found) - len(shown)
+    return (
+        [*shown, f"and {left} more: `millrace batch status {batch.id} -o json`"] if left else shown
+    )
+
+
+def status_rows(batch: "Batch") -> list[tuple[str, str]]:
+    """Return what is known of a job as (field, value), without what is empty."""
+    job = progress_of(batch)
+    tokens = (
+        f"{batch.usage.input_tokens} in, {batch.usage.output_tokens} out" if batch.usage else ""
+    )
+    rows = [
+        ("id", batch.id),
+        ("status", batch.status),
+        ("endpoint", batch.endpoint),
+        ("model", batch.model or ""),
+        ("items", str(job.total)),
+        ("succeeded", str(job.succeeded)),
+        ("failed", str(job.failed)),
+        ("cancelled", str(job.cancelled)),
+        ("expired", str(job.expired)),
+        ("tokens", tokens),
+        ("created", _time(batch.created_at)),
+        ("expires", _time(batch.expires_at)),
+        ("input file", batch.input_file_id),
+        ("output file", batch.output_file_id or ""),
+        ("error file", batch.error_file_id or ""),
+    ]
+    return [row for row in rows if row[1]] + [("error", text) for text in _problems(batch)]
+
+
+def list_row(batch: "Batch") -> tuple[str, ...]:
+    """Return the cells under `LIST_HEADERS`."""
+    job = progress_of(batch)
+    counts = (str(job.ended), str(job.total))
+    return (batch.id, batch.status, *counts, batch.endpoint, _time(batch.created_at))
+
+
+def _time(epoch_s: int | None) -> str:
+    """Return a time in UTC to the second."""
+    return "" if epoch_s is None else datetime.fromtimestamp(epoch_s, UTC).isoformat()

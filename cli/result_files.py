@@ -1,0 +1,70 @@
+"""Bring files of the API here: streamed, checked for length, and whole or not at all."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from cli.exits import CommandError
+
+if TYPE_CHECKING:
+    import openai
+
+_CHUNK_BYTES = 256 * 1024
+
+
+class DownloadCutError(CommandError):
+    """The download ended early; nothing was kept."""
+
+
+@contextmanager
+def input_to_upload(path: str) -> Iterator[IO[bytes]]:
+    """Yield a file that can be read twice; `-` is stdin, kept on disk for that. Raises OSError."""
+    if path != "-":
+        with Path(path).open("rb") as file:
+            yield file
+        return
+    with tempfile.TemporaryFile(prefix="millrace-") as kept:
+        shutil.copyfileobj(sys.stdin.buffer, kept, _CHUNK_BYTES)
+        kept.seek(0)
+        yield kept
+
+
+def save_file(client: "openai.OpenAI", file_id: str | None, target: Path) -> None:
+    """Write a file of the API to `target`; without an id, write an empty one.
+
+    The content goes to a new file beside it that takes its place when complete. What is no regular
+    file, like /dev/null, is written to as it is. Raises OSError, DownloadCutError, and what the
+    client raises.
+    """
+    if target.exists() and not target.is_file():
+        with target.open("wb") as sink:
+            copy_file(client, file_id, sink)
+        return
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("xb") as sink:
+            copy_file(client, file_id, sink)
+            sink.flush()
+            os.fsync(sink.fileno())
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def copy_file(client: "openai.OpenAI", file_id: str | None, sink: IO[bytes]) -> None:
+    """Stream a file of the API into `sink`; see `save_file` for what is raised."""
+    if file_id is None:
+        return
+    expected_bytes = client.files.retrieve(file_id).bytes
+    copied_bytes = 0
+    with client.files.with_streaming_response.content(file_id) as response:
+        for chunk in response.iter_bytes(_CHUNK_BYTES):
+            sink.write(chunk)
+            copied_bytes += len(chunk)
+    if copied_bytes != expected_bytes:
+        raise DownloadCutError

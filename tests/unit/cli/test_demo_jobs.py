@@ -1,0 +1,85 @@
+"""Goal: the demo's check sees every way in which a result can be missing, doubled or misplaced."""
+
+import base64
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from cli.demo_jobs import Files, FinishedJob, custom_ids, problems_of, write_requests
+from cli.demo_requests import JOBS, QUESTIONS, write_inputs
+from cli.demo_search import nearest, read_embeddings
+from cli.demo_texts import Documented
+from cli.job_progress import JobProgress
+from core.states import JobState
+
+
+def finished(
+    folder: Path, asked: list[str], answered: list[str], refused: list[str], **counts: int
+) -> FinishedJob:
+    files = Files.of(folder, "job")
+    write_requests(files.requests, "/v1/embeddings", ((name, {}) for name in asked))
+    for path, names in ((files.results, answered), (files.errors, refused)):
+        path.write_bytes(b"".join(msgspec.json.encode({"custom_id": n}) + b"\n" for n in names))
+    sums = {"succeeded": len(answered), "failed": len(refused), "cancelled": 0, "expired": 0}
+    progress = JobProgress(JobState.COMPLETED, len(asked), **(sums | counts))
+    return FinishedJob(progress, files, seconds=2.0, tokens=0, first_result_at_s=0.0)
+
+
+def test_a_job_that_kept_its_promises_has_no_problem(tmp_path: Path) -> None:
+    job = finished(tmp_path, ["a", "b", "c"], ["a", "b", "c"], [])
+
+    assert problems_of(job) == []
+    assert job.items_per_s == 1.5
+
+
+@pytest.mark.parametrize(
+    ("answered", "refused", "problem"),
+    [
+        (["a", "c"], [], "1 requests are missing in both files"),
+        (["a", "b", "b", "c"], [], "1 requests were answered more than once"),
+        (["a", "b"], ["b", "c"], "1 requests were answered more than once"),
+        (["a", "b", "c", "d"], [], "1 results belong to no request"),
+        (["a", "c", "b"], [], "the results are not in the order of the requests"),
+        (["a", "b"], ["c"], "1 did not succeed"),
+    ],
+)
+def test_a_broken_promise_is_seen(
+    tmp_path: Path, answered: list[str], refused: list[str], problem: str
+) -> None:
+    assert problem in problems_of(finished(tmp_path, ["a", "b", "c"], answered, refused))
+
+
+def test_counters_that_differ_from_the_files_are_seen(tmp_path: Path) -> None:
+    job = finished(tmp_path, ["a", "b"], ["a", "b"], [], succeeded=1)
+
+    assert problems_of(job) == ["2 requests became 1 outcomes", "1 succeeded, 2 results"]
+
+
+def test_every_job_of_the_demo_has_its_requests(tmp_path: Path) -> None:
+    documented = [Documented(f"module.name_{n}", "text") for n in range(5)]
+
+    write_inputs(tmp_path, documented, prompt_count=7)
+
+    counts = [len(set(custom_ids(Files.of(tmp_path, job.name).requests))) for job in JOBS]
+    assert counts == [5, len(QUESTIONS), 7]
+
+
+def test_the_nearest_come_first(tmp_path: Path) -> None:
+    vectors = {"north": [0.0, 2.0], "east": [3.0, 0.0], "north-east": [1.0, 1.0]}
+    lines = (
+        {"custom_id": name, "response": {"body": {"data": [{"embedding": as_base64(vector)}]}}}
+        for name, vector in vectors.items()
+    )
+    (tmp_path / "results.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, lines)))
+
+    names, matrix = read_embeddings(tmp_path / "results.jsonl")
+    found = nearest(names, matrix, np.array([0.0, 1.0], np.float32), 2)
+
+    assert [name for name, _ in found] == ["north", "north-east"]
+    assert [cosine for _, cosine in found] == pytest.approx([1.0, 0.5**0.5])
+
+
+def as_base64(vector: list[float]) -> str:
+    return base64.b64encode(np.array(vector, "<f4").tobytes()).decode()

@@ -1,0 +1,85 @@
+"""Goal: the demo's texts are public, unique, short, real, and found without running any code."""
+
+from pathlib import Path
+
+from cli.demo_texts import (
+    TEXT_CHARS_MAX,
+    Documented,
+    collect,
+    documented_in,
+    module_name,
+    spread,
+    standard_library,
+)
+
+SOURCE = b'''
+"""Module."""
+raise SystemExit("parsed, never run")
+
+def parse(text):
+    """Parse
+    a text.
+
+    >>> parse("x")
+    """
+
+async def wait():
+    """Wait."""
+    def inner():
+        """Not reachable by a name."""
+
+class Reader:
+    """Reads. +-----+"""
+    def read(self):
+        """Read it."""
+    def close(self):
+        pass
+    def _hidden(self):
+        """Private."""
+
+class _Hidden:
+    """Private."""
+    def shown(self):
+        """Behind a private name."""
+
+def drawing():
+    """+---+ | |"""
+'''
+
+
+def test_public_names_with_prose_are_found_in_order() -> None:
+    assert list(documented_in(SOURCE, "io")) == [
+        Documented("io.parse", "io.parse: Parse a text."),
+        Documented("io.wait", "io.wait: Wait."),
+        Documented("io.Reader", "io.Reader: Reads."),
+        Documented("io.Reader.read", "io.Reader.read: Read it."),
+    ]
+
+
+def test_a_source_that_does_not_parse_has_none() -> None:
+    assert list(documented_in(b"def (", "bad")) == []
+    assert list(documented_in(b"\0", "bad")) == []
+
+
+def test_a_module_has_the_name_that_people_import() -> None:
+    assert module_name(Path("email/message.py")) == "email.message"
+    assert module_name(Path("json/__init__.py")) == "json"
+    assert module_name(Path("_pydatetime.py")) == "datetime"
+
+
+def test_a_spread_reaches_over_the_whole() -> None:
+    all_of_them = [Documented(f"{n:03}", "") for n in range(100)]
+
+    assert [d.name for d in spread(all_of_them, 4)] == ["000", "025", "050", "075"]
+    assert spread(all_of_them, 1000) == all_of_them
+    assert spread([], 10) == []
+
+
+def test_the_standard_library_has_thousands() -> None:
+    found = collect(standard_library(), 4000)
+    names = [documented.name for documented in found]
+
+    assert len(set(names)) == len(names) == 4000
+    assert names == sorted(names)
+    assert max(len(documented.text) for documented in found) <= TEXT_CHARS_MAX
+    assert not [name for name in names if name.startswith(("test.", "idlelib.", "_"))]

@@ -1,0 +1,144 @@
+"""Goal: every expected failure has the documented exit code and one line; a defect has neither."""
+
+import httpx2
+import openai
+import pytest
+import sqlalchemy.exc
+import typer
+from typer.testing import CliRunner
+
+from cli.exits import (
+    CommandError,
+    CommandGroup,
+    ExitCode,
+    JobNotEndedError,
+    KeyMissingError,
+    NotFoundError,
+    WaitedTooLongError,
+    exit_codes,
+    verdict_on,
+)
+from core.errors import MillraceError, SettingsError
+from registry.models import ModelRefusedError
+from tenancy.errors import TenantExistsError, TenantMissingError
+from topics.errors import LogUnavailableError
+
+REQUEST = httpx2.Request("GET", "http://127.0.0.1:9/v1/batches/batch_1")
+
+
+def refused(status: int, body: object, headers: dict[str, str] | None = None) -> openai.APIError:
+    response = httpx2.Response(status, request=REQUEST, headers=headers)
+    return openai.APIStatusError("Error code", response=response, body=body)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (400, ExitCode.FAILED),
+        (401, ExitCode.AUTH),
+        (403, ExitCode.AUTH),
+        (404, ExitCode.NOT_FOUND),
+        (409, ExitCode.CONFLICT),
+        (413, ExitCode.FAILED),
+        (422, ExitCode.FAILED),
+        (429, ExitCode.CONFLICT),
+        (500, ExitCode.FAILED),
+        (503, ExitCode.FAILED),
+    ],
+)
+def test_an_http_status_has_an_exit_code(status: int, code: ExitCode) -> None:
+    verdict = verdict_on(refused(status, None))
+
+    assert verdict is not None
+    assert verdict.exit_code is code
+
+
+def test_a_refusal_is_told_in_the_servers_words_with_the_request_id() -> None:
+    failure = refused(404, {"message": "No such batch."}, {"x-request-id": "req_7"})
+
+    verdict = verdict_on(failure)
+
+    assert verdict is not None
+    assert verdict.message == "No such batch. (request req_7)"
+
+
+def test_a_refusal_without_words_tells_its_status() -> None:
+    verdict = verdict_on(refused(502, "<html>"))
+
+    assert verdict is not None
+    assert verdict.message == "HTTP 502"
+
+
+def test_an_unreachable_server_is_named() -> None:
+    verdict = verdict_on(openai.APIConnectionError(request=REQUEST))
+
+    assert verdict is not None
+    assert verdict.exit_code is ExitCode.FAILED
+    assert "http://127.0.0.1:9" in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (openai.APITimeoutError(request=REQUEST), ExitCode.TIMEOUT),
+        (httpx2.RemoteProtocolError("cut", request=REQUEST), ExitCode.FAILED),
+        (CommandError(), ExitCode.FAILED),
+        (NotFoundError(), ExitCode.NOT_FOUND),
+        (KeyMissingError(), ExitCode.AUTH),
+        (JobNotEndedError(), ExitCode.CONFLICT),
+        (WaitedTooLongError(), ExitCode.TIMEOUT),
+        (SettingsError("MILLRACE_DATABASE_URL: Field required"), ExitCode.USAGE),
+        (TenantExistsError(name="a"), ExitCode.CONFLICT),
+        (TenantMissingError(name="a"), ExitCode.NOT_FOUND),
+        (ModelRefusedError(name="m"), ExitCode.CONFLICT),
+        (LogUnavailableError("no broker"), ExitCode.FAILED),
+        (sqlalchemy.exc.OperationalError("", None, Exception("refused")), ExitCode.FAILED),
+        (sqlalchemy.exc.ProgrammingError("", None, Exception("no table")), ExitCode.FAILED),
+        (FileNotFoundError(2, "No such file or directory", "in.jsonl"), ExitCode.FAILED),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_expected_failure_has_an_exit_code(failure: Exception, code: ExitCode) -> None:
+    verdict = verdict_on(failure)
+
+    assert verdict is not None
+    assert verdict.exit_code is code
+    assert "\n" not in verdict.message
+
+
+def test_the_facts_of_an_error_are_told() -> None:
+    verdict = verdict_on(MillraceError("It failed.", topic="results", partition=3))
+
+    assert verdict is not None
+    assert verdict.message == "It failed. (topic results, partition 3)"
+
+
+@pytest.mark.parametrize("failure", [ValueError("defect"), BrokenPipeError(), typer.Exit(6)])
+def test_anything_else_passes(failure: Exception) -> None:
+    with pytest.raises(type(failure)), exit_codes():
+        raise failure
+
+
+def test_an_interrupt_has_its_own_code() -> None:
+    with pytest.raises(typer.Exit) as caught, exit_codes():
+        raise KeyboardInterrupt
+
+    assert caught.value.exit_code == ExitCode.INTERRUPTED
+
+
+def test_a_group_tells_a_failure_on_stderr_alone() -> None:
+    app = typer.Typer(cls=CommandGroup)
+
+    @app.callback()
+    def group() -> None:
+        pass
+
+    @app.command()
+    def fail() -> None:
+        raise NotFoundError("No such job.")
+
+    result = CliRunner().invoke(app, ["fail"])
+
+    assert result.exit_code == ExitCode.NOT_FOUND
+    assert result.stdout == ""
+    assert result.stderr == "millrace: No such job.\n"

@@ -1,0 +1,116 @@
+"""Goal: a wait ends exactly when the job does, and its end has the right exit code."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import httpx2
+import openai
+import pytest
+from openai.types import Batch
+
+from cli.exits import ExitCode, WaitedTooLongError
+from cli.job_progress import (
+    AWAY_S_MAX,
+    POLL_S_MAX,
+    POLL_S_MIN,
+    JobProgress,
+    exit_code_of,
+    poll_pause_s,
+    progress_of,
+    wait_for_end,
+)
+from core.states import TERMINAL_STATES, JobState
+from tests.unit.cli.batches import batch
+
+OWN = {"succeeded": 4, "failed": 1, "cancelled": 2, "expired": 3, "pending": 0}
+
+
+@dataclass
+class FakeTime:
+    now_s: float = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_s(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+def away() -> openai.APIConnectionError:
+    return openai.APIConnectionError(request=httpx2.Request("GET", "http://127.0.0.1:9"))
+
+
+def wait(answers: Iterator[Batch | Exception], time: FakeTime, timeout_s: float | None) -> Batch:
+    def look() -> Batch:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return wait_for_end(look, lambda _: None, timeout_s=timeout_s, clock=time, sleep=time.sleep)
+
+
+def test_progress_is_read_from_our_own_field() -> None:
+    progress = progress_of(batch(millrace=OWN))
+
+    assert progress == JobProgress(JobState.IN_PROGRESS, 10, 4, 1, 2, 3)
+    assert progress.ended == 10
+
+
+def test_progress_of_another_server_is_read_from_the_request_counts() -> None:
+    assert progress_of(batch()) == JobProgress(JobState.IN_PROGRESS, 10, 4, 1, 0, 0)
+    assert progress_of(batch(request_counts=None)).ended == 0
+
+
+@pytest.mark.parametrize("state", sorted(TERMINAL_STATES))
+def test_the_end_of_a_job_has_an_exit_code(state: JobState) -> None:
+    ended = progress_of(batch(state, millrace=OWN | {"failed": 0}))
+
+    expected = ExitCode.OK if state is JobState.COMPLETED else ExitCode.JOB_FAILED
+    assert exit_code_of(ended) is expected
+
+
+def test_a_completed_job_with_failed_items_has_its_own_exit_code() -> None:
+    assert exit_code_of(progress_of(batch("completed"))) is ExitCode.ITEMS_FAILED
+
+
+def test_a_wait_returns_the_job_as_it_ended() -> None:
+    time = FakeTime()
+    answers = iter([batch("validating"), batch(), batch("finalizing"), batch("completed")])
+
+    assert wait(answers, time, None).status == "completed"
+    assert time.now_s == pytest.approx(3 * POLL_S_MIN)
+
+
+def test_a_wait_ends_in_time() -> None:
+    time = FakeTime()
+
+    with pytest.raises(WaitedTooLongError):
+        wait(iter([batch()] * 1000), time, 30.0)
+
+    assert 30.0 - POLL_S_MAX < time.now_s <= 30.0
+
+
+def test_a_wait_outlives_a_restart_of_the_server() -> None:
+    answers = iter([batch(), away(), away(), batch("completed")])
+
+    assert wait(answers, FakeTime(), None).status == "completed"
+
+
+def test_a_wait_ends_when_the_server_stays_away() -> None:
+    time = FakeTime()
+
+    with pytest.raises(openai.APIConnectionError):
+        wait(iter([away()] * 1000), time, None)
+
+    assert AWAY_S_MAX < time.now_s < AWAY_S_MAX + 2 * POLL_S_MAX
+
+
+def test_pauses_grow_within_their_bounds() -> None:
+    pauses = [poll_pause_s(float(waited_s)) for waited_s in range(0, 1000, 10)]
+
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (POLL_S_MIN, POLL_S_MAX)

@@ -1,0 +1,75 @@
+"""Goal: what a person reads about a job is complete, and short when there is little to say."""
+
+import pytest
+import typer
+
+from cli.batch import metadata_pairs
+from cli.job_display import JobDisplay
+from cli.job_views import LIST_HEADERS, list_row, say_where, status_rows
+from tests.unit.cli.batches import batch
+
+INVALID = {
+    "object": "list",
+    "data": [
+        {"code": "invalid_json_line", "line": n, "message": "It is not JSON."} for n in range(1, 8)
+    ],
+}
+
+
+def test_metadata_is_read_as_pairs() -> None:
+    assert metadata_pairs(["a=1", "b=x=y", "a=2"]) == {"a": "2", "b": "x=y"}
+
+
+@pytest.mark.parametrize("text", ["a", "=1", ""])
+def test_metadata_without_a_name_or_value_is_wrong_usage(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        metadata_pairs([text])
+
+
+def test_a_status_shows_what_is_known_and_nothing_else() -> None:
+    rows = dict(status_rows(batch()))
+
+    assert rows["items"] == "10"
+    assert rows["created"] == "1970-01-01T00:00:00+00:00"
+    assert "output file" not in rows
+
+
+def test_the_first_validation_errors_are_shown_with_their_lines() -> None:
+    rows = status_rows(batch("failed", errors=INVALID))
+    told = [text for name, text in rows if name == "error"]
+
+    assert told[0] == "line 1: It is not JSON. (invalid_json_line)"
+    assert told[-1].startswith("and 2 more")
+
+
+def test_a_list_row_fits_its_headers() -> None:
+    assert len(list_row(batch())) == len(LIST_HEADERS)
+
+
+def test_the_end_says_where_the_files_are(capsys: pytest.CaptureFixture[str]) -> None:
+    say_where(batch("completed", output_file_id="file-2", error_file_id="file-3"), None, None)
+
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert "millrace batch results batch_1 -o FILE --errors FILE" in written.err
+
+
+def test_without_a_terminal_each_state_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with JobDisplay("batch_1") as display:
+        for state in ("validating", "in_progress", "in_progress", "completed"):
+            display.show(batch(state))
+
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert [line.split()[1] for line in written.err.splitlines()] == [
+        "validating",
+        "in_progress",
+        "completed",
+    ]
+
+
+def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with JobDisplay("batch_1", quiet=True) as display:
+        display.show(batch())
+
+    assert capsys.readouterr().err == ""

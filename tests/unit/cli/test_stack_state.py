@@ -1,0 +1,62 @@
+"""Goal: a running stack's state is read back as written, and by its owner alone."""
+
+from pathlib import Path
+
+import pytest
+
+from cli.services import NoStackError, database_settings, kafka_settings
+from cli.stack.state import StackState, read_state, remove_state, write_state
+from core.errors import SettingsError
+
+STATE = StackState(
+    url="http://127.0.0.1:8080",
+    kafka_bootstrap_servers="127.0.0.1:9092",
+    database_url="postgresql+psycopg://postgres@/millrace?host=/socket",
+    pools=["minilm-1"],
+    metrics_ports={"intake": 9001},
+)
+
+
+def test_a_state_is_read_back(tmp_path: Path) -> None:
+    write_state(tmp_path, STATE)
+    write_state(tmp_path, STATE)
+
+    assert read_state(tmp_path) == STATE
+    assert (tmp_path / "stack.json").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["stack.json"]
+
+
+def test_a_removed_state_is_none(tmp_path: Path) -> None:
+    write_state(tmp_path, STATE)
+    remove_state(tmp_path)
+    remove_state(tmp_path)
+
+    assert read_state(tmp_path) is None
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"url": 1}'])
+def test_a_state_of_another_release_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "stack.json").write_text(content)
+
+    with pytest.raises(SettingsError):
+        read_state(tmp_path)
+
+
+def test_operators_reach_the_services_of_a_running_stack(tmp_path: Path) -> None:
+    write_state(tmp_path, STATE)
+
+    assert database_settings(tmp_path).url.get_secret_value() == STATE.database_url
+    assert kafka_settings(tmp_path).bootstrap_servers == STATE.kafka_bootstrap_servers
+
+
+def test_a_folder_without_a_stack_is_told(tmp_path: Path) -> None:
+    with pytest.raises(NoStackError):
+        database_settings(tmp_path)
+
+
+def test_services_are_named_by_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_DATABASE_URL", STATE.database_url)
+    monkeypatch.setenv("MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "broker:9092")
+
+    assert database_settings(None).url.get_secret_value() == STATE.database_url
+    assert kafka_settings(None).bootstrap_servers == "broker:9092"
