@@ -73,15 +73,13 @@ class Validator:
         """
         for is_small in () if self._stop.is_set() else (False, True):
             with self._lock:
-                yield (
-                    is_small,
-                    free_slots(
-                        self._settings.validation_threads,
-                        small=self._running[True],
-                        large=self._running[False],
-                        for_small=is_small,
-                    ),
+                free = free_slots(
+                    self._settings.validation_threads,
+                    small=self._running[True],
+                    large=self._running[False],
+                    for_small=is_small,
                 )
+            yield is_small, free
 
     def _run(self, lease: Lease, is_small: bool) -> None:
         """The process loop of one job: whatever fails, the others go on."""
