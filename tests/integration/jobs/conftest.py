@@ -1,0 +1,72 @@
+"""What tests of jobs share: a migrated database, topics of their own, objects, input files."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from pydantic import SecretStr
+
+from core.clock import SystemClock
+from storage.local_objects import LocalObjects
+from storage.postgres import create_engine
+from storage.settings import DatabaseSettings
+from topics.admin import LogAdmin
+from topics.catalogue import SHARED_TOPICS
+from topics.producer import LogProducer
+from topics.settings import KafkaSettings
+
+
+@pytest.fixture
+def database(database_url: str) -> DatabaseSettings:
+    return DatabaseSettings(url=SecretStr(database_url))
+
+
+@pytest.fixture
+def engine(database: DatabaseSettings) -> Iterator[sa.Engine]:
+    engine = create_engine(database, application_name="test")
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
+    settings = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+    LogAdmin(settings).create(SHARED_TOPICS)
+    return settings
+
+
+@pytest.fixture
+def producer(kafka: KafkaSettings) -> Iterator[LogProducer]:
+    producer = LogProducer(kafka, client_id="test", linger_ms=1)
+    yield producer
+    producer.close()
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> LocalObjects:
+    return LocalObjects(tmp_path / "objects", clock=SystemClock())
+
+
+@pytest.fixture
+def store_lines(objects: LocalObjects) -> Callable[[str, int], None]:
+    """Store an input file of so many valid lines under a key."""
+
+    def store(key: str, count: int) -> None:
+        with objects.begin(key) as upload:
+            for index in range(count):
+                upload.write(input_line(index) + b"\n")
+            upload.complete()
+
+    return store
+
+
+def input_line(index: int) -> bytes:
+    request = {
+        "custom_id": f"id-{index}",
+        "method": "POST",
+        "url": "/v1/embeddings",
+        "body": {"model": "small", "input": f"text {index}"},
+    }
+    return json.dumps(request).encode()

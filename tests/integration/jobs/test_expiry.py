@@ -1,0 +1,65 @@
+"""Goal: a job whose window is over is closed once, with its decision and its news."""
+
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.states import CloseReason
+from jobs.days import job_day
+from jobs.expiry import ExpirySweep, close_expired, expiry_due
+from jobs.tables import outbox
+from tests.integration.jobs.rows import add_job, add_tenant, job_row
+from topics.codec import decode
+from topics.records import Close, JobControl
+
+PAST = sa.text("now() - interval '1 s'")
+
+
+def running_job(connection: sa.Connection, tenant_id: UUID, **columns: object) -> UUID:
+    return add_job(connection, tenant_id, state="in_progress", total_count=5, **columns)
+
+
+def test_the_sweep_closes_what_is_due_and_nothing_else(engine: sa.Engine) -> None:
+    with engine.begin() as connection:
+        tenant_id = add_tenant(connection)
+        due = running_job(connection, tenant_id, expires_at=PAST)
+        others = [
+            running_job(connection, tenant_id),
+            running_job(connection, tenant_id, expires_at=PAST, settled_at=PAST),
+            running_job(connection, tenant_id, expires_at=PAST, close_reason="expired"),
+            add_job(connection, tenant_id, expires_at=PAST),
+        ]
+        before = [job_row(connection, job_id) for job_id in others]
+    ExpirySweep(engine).step()
+    ExpirySweep(engine).step()
+    with engine.begin() as connection:
+        job = job_row(connection, due)
+        rows = connection.execute(sa.select(outbox).order_by(outbox.c.id)).all()
+        assert [job_row(connection, job_id) for job_id in others] == before
+    assert (job.state, job.close_reason) == ("in_progress", "expired")
+    close, control = rows
+    assert (close.topic, control.topic) == ("results", "control")
+    headers = [[(n, v.encode()) for n, v in row.headers] for row in rows]
+    assert decode(Close, close.value, headers[0]) == Close(
+        due, job_day(job.created_at), CloseReason.EXPIRED
+    )
+    assert decode(JobControl, control.value, headers[1]).closed is CloseReason.EXPIRED
+
+
+def test_a_sweep_skips_what_another_transaction_holds(engine: sa.Engine) -> None:
+    with engine.begin() as connection:
+        job_id = running_job(connection, add_tenant(connection), expires_at=PAST)
+    with engine.begin() as holder, engine.begin() as rival:
+        assert close_expired(holder) == 1
+        assert close_expired(rival) == 0
+    with engine.begin() as connection:
+        assert job_row(connection, job_id).close_reason == "expired"
+        assert close_expired(connection) == 0
+
+
+def test_the_sweep_reads_an_index(engine: sa.Engine) -> None:
+    query = expiry_due(100).compile(engine, compile_kwargs={"literal_binds": True})
+    with engine.begin() as connection:
+        connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
+        plan = "\n".join(connection.scalars(sa.text(f"EXPLAIN {query}")))
+    assert "Seq Scan" not in plan

@@ -1,0 +1,95 @@
+"""Goal: what was committed reaches the log in order, at least once, whoever relays."""
+
+import pytest
+import sqlalchemy as sa
+
+from core.clock import SystemClock
+from core.ids import new_uuid
+from core.states import JobState
+from jobs.outbox_relay import CLAIM_MAX, OutboxRelay, backlog, claimed, relay
+from jobs.outbox_rows import event_insert
+from jobs.tables import outbox
+from tests.integration.jobs.log_reader import records_of
+from topics.catalogue import EVENTS
+from topics.codec import decode
+from topics.errors import DeliveryError
+from topics.producer import LogProducer
+from topics.records import JobEvent
+from topics.settings import KafkaSettings
+
+JOB_ID = new_uuid()
+
+
+def add_events(engine: sa.Engine, count: int) -> None:
+    with engine.begin() as connection:
+        for number in range(count):
+            connection.execute(event_insert(JOB_ID, JOB_ID, JobState.COMPLETED, float(number)))
+
+
+def events(kafka: KafkaSettings) -> list[float]:
+    return [decode(JobEvent, r.value, r.headers).at_s for r in records_of(kafka, EVENTS)]
+
+
+def waiting(engine: sa.Engine) -> int:
+    with engine.begin() as connection:
+        return backlog(connection)[0]
+
+
+def test_rows_reach_the_log_in_order(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+) -> None:
+    count = CLAIM_MAX + 20
+    add_events(engine, count)
+    with engine.begin() as connection:
+        pending, age_s = backlog(connection)
+    assert pending == count
+    assert age_s >= 0
+    OutboxRelay(engine, producer, SystemClock()).step()
+    assert events(kafka) == [float(n) for n in range(count)]
+    assert waiting(engine) == 0
+    (first, *_) = records_of(kafka, EVENTS)
+    assert first.key == JOB_ID.bytes
+
+
+def test_a_crash_after_the_flush_sends_again_and_loses_nothing(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+) -> None:
+    add_events(engine, 3)
+    with engine.connect() as connection:
+        assert relay(connection, producer) == 3
+        connection.rollback()  # the process died before its commit
+    assert waiting(engine) == 3
+    OutboxRelay(engine, producer, SystemClock()).step()
+    assert events(kafka) == [0.0, 1.0, 2.0] * 2
+    assert waiting(engine) == 0
+
+
+def test_rows_stay_when_the_log_refuses_them(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+) -> None:
+    add_events(engine, 1)
+    with engine.begin() as connection:
+        connection.execute(sa.update(outbox).values(partition=99))
+    with pytest.raises(DeliveryError):
+        OutboxRelay(engine, producer, SystemClock()).step()
+    assert waiting(engine) == 1
+
+
+def test_one_relay_at_a_time(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+) -> None:
+    """Two would mix the order of a job's records."""
+    add_events(engine, CLAIM_MAX + 1)
+    with engine.begin() as first, engine.begin() as second:
+        assert relay(first, producer) == CLAIM_MAX
+        assert relay(second, producer) == 0
+    assert waiting(engine) == 1
+
+
+def test_claiming_reads_the_primary_key(engine: sa.Engine) -> None:
+    query = claimed(CLAIM_MAX).compile(engine, compile_kwargs={"literal_binds": True})
+    with engine.begin() as connection:
+        connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
+        plan = "\n".join(connection.scalars(sa.text(f"EXPLAIN {query}")))
+    assert "pk_outbox" in plan
+    assert "Sort" not in plan

@@ -1,0 +1,115 @@
+"""Goal: validation ends in one transaction that respects a cancel, an expiry and a rival."""
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from core.errors import LeaseLostError
+from core.states import JobState
+from jobs import leases
+from jobs.leases import Lease
+from jobs.line_checks import ErrorCode, LineError
+from jobs.tables import jobs, outbox
+from jobs.validation import Verdict
+from jobs.verdicts import VALIDATION_DUE, record_verdict
+from registry.models import ModelVersion
+from tests.integration.jobs.rows import add_job, add_tenant, job_row
+
+SMALL = ModelVersion(
+    "small", "1", "pool-small", "simulated", ("/v1/embeddings",), datetime(2026, 1, 1, tzinfo=UTC)
+)
+VALID = Verdict(7, SMALL)
+INVALID = Verdict(2, None, (LineError(ErrorCode.INVALID_JSON_LINE, "Not JSON.", None, 2),), 150)
+
+
+def leased_job(engine: sa.Engine, **columns: object) -> Lease:
+    with engine.begin() as connection:
+        add_job(connection, add_tenant(connection), **columns)
+        (lease,) = leases.claim(
+            connection, role="intake", holder="a", ttl_s=60, limit=1, where=VALIDATION_DUE
+        )
+    return lease
+
+
+def record(engine: sa.Engine, lease: Lease, verdict: Verdict) -> sa.Row[tuple[object, ...]]:
+    with engine.begin() as connection:
+        record_verdict(connection, lease, verdict)
+    with engine.begin() as connection:
+        return job_row(connection, lease.job_id)
+
+
+def outbox_topics(engine: sa.Engine) -> list[str]:
+    with engine.begin() as connection:
+        return list(connection.scalars(sa.select(outbox.c.topic).order_by(outbox.c.id)))
+
+
+def cancel(engine: sa.Engine, job_id: UUID) -> None:
+    with engine.begin() as connection:
+        connection.execute(
+            sa.update(jobs)
+            .where(jobs.c.id == job_id)
+            .values(state="cancelling", close_reason="cancelled", cancelling_at=sa.func.now())
+        )
+
+
+def test_a_valid_job_runs(engine: sa.Engine) -> None:
+    job = record(engine, leased_job(engine), VALID)
+    assert (job.state, job.total_count, job.close_reason) == ("in_progress", 7, None)
+    assert (job.model, job.model_version, job.pool) == ("small", "1", "pool-small")
+    assert job.in_progress_at is not None
+    assert outbox_topics(engine) == ["events"]
+
+
+def test_an_invalid_job_fails_with_its_errors(engine: sa.Engine) -> None:
+    job = record(engine, leased_job(engine), INVALID)
+    assert (job.state, job.total_count, job.error_count) == ("failed", None, 150)
+    assert job.errors == [
+        {"code": "invalid_json_line", "message": "Not JSON.", "param": None, "line": 2}
+    ]
+    assert job.failed_at is not None
+    assert outbox_topics(engine) == ["events"]
+
+
+def test_a_valid_job_cancelled_meanwhile_is_closed_with_its_count(engine: sa.Engine) -> None:
+    lease = leased_job(engine)
+    cancel(engine, lease.job_id)
+    job = record(engine, lease, VALID)
+    assert (job.state, job.total_count, job.in_progress_at) == ("cancelling", 7, None)
+    assert outbox_topics(engine) == ["results", "control"]
+
+
+def test_an_invalid_job_cancelled_meanwhile_is_cancelled(engine: sa.Engine) -> None:
+    lease = leased_job(engine)
+    cancel(engine, lease.job_id)
+    job = record(engine, lease, INVALID)
+    assert (job.state, job.total_count, job.error_count) == ("cancelled", 0, 150)
+    assert outbox_topics(engine) == ["events"]
+
+
+def test_a_job_that_expired_during_validation_is_closed(engine: sa.Engine) -> None:
+    lease = leased_job(engine, expires_at=sa.text("now() - interval '1 s'"))
+    job = record(engine, lease, VALID)
+    assert (job.state, job.close_reason) == ("in_progress", "expired")
+    assert outbox_topics(engine) == ["results", "control", "events"]
+
+
+def test_a_second_verdict_changes_nothing(engine: sa.Engine) -> None:
+    lease = leased_job(engine)
+    first = record(engine, lease, VALID)
+    with engine.begin() as connection:
+        assert record_verdict(connection, lease, INVALID) is None
+    with engine.begin() as connection:
+        assert job_row(connection, lease.job_id) == first
+
+
+def test_a_zombie_cannot_write_its_verdict(engine: sa.Engine) -> None:
+    lease = leased_job(engine)
+    with engine.begin() as connection:
+        leases.release(connection, lease)
+        leases.claim(connection, role="intake", holder="b", ttl_s=60, limit=1, where=VALIDATION_DUE)
+    with engine.begin() as connection, pytest.raises(LeaseLostError):
+        record_verdict(connection, lease, VALID)
+    with engine.begin() as connection:
+        assert job_row(connection, lease.job_id).state == JobState.VALIDATING.value

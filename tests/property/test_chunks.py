@@ -1,0 +1,78 @@
+"""Goal: chunks respect their limits, lose nothing, and tell the truth about their range."""
+
+from itertools import pairwise
+from unittest.mock import patch
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.limits import CHUNK_ITEMS_MAX
+from jobs import expansion
+from jobs.expansion import chunks_of, send_items
+from topics.codec import Headers, decode
+from topics.headers import item_range
+from topics.partitioner import shuffle_shard
+from topics.records import Chunk, Item, JobRef
+
+BYTES_MAX = 1000
+JOB = JobRef(UUID(int=7), 20_000, UUID(int=9), "small", "1", "pool", "/v1/embeddings", "key", 0.0)
+
+
+@st.composite
+def some_items(draw: st.DrawFn) -> list[Item]:
+    sizes = draw(st.lists(st.sampled_from([0, 1, 2, 5, 300, 999, 1000, 5000]), max_size=400))
+    index, found = 0, []
+    for size in sizes:
+        index += draw(st.sampled_from([1, 1, 1, 1, 1, 1, 1, 3]))
+        if size > BYTES_MAX:
+            found.append(Item(index, "id", b"", 1, 1, 0, size))
+        else:
+            found.append(Item(index, "id", b"x" * size, 1))
+    return found
+
+
+@given(items=some_items())
+def test_chunks_are_bounded_consecutive_and_complete(items: list[Item]) -> None:
+    with patch.object(expansion, "CHUNK_BYTES_MAX", BYTES_MAX):
+        chunks = list(chunks_of(items))
+    assert [item for chunk in chunks for item in chunk] == items
+    for chunk in chunks:
+        assert 1 <= len(chunk) <= CHUNK_ITEMS_MAX
+        size = sum(item.length or len(item.body) for item in chunk)
+        assert size <= BYTES_MAX or len(chunk) == 1
+        assert all(b.index == a.index + 1 for a, b in pairwise(chunk))
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, Chunk, Headers]] = []
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        partition: int,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+    ) -> None:
+        assert topic == "requests.bulk"
+        assert key == b"small\0" + UUID(int=9).bytes
+        assert headers
+        self.sent.append((partition, decode(Chunk, value, headers), headers))
+
+
+@given(items=some_items())
+def test_records_stay_in_the_shard_in_order_and_their_headers_name_the_items(
+    items: list[Item],
+) -> None:
+    recorder = Recorder()
+    assert send_items(recorder, JOB, items) == len(items)
+    assert {p for p, _, _ in recorder.sent} <= set(shuffle_shard("small", UUID(int=9), 16))
+    assert [item for _, chunk, _ in recorder.sent for item in chunk.items] == items
+    for _, chunk, headers in recorder.sent:
+        named = item_range(headers)
+        assert (named.job_id, named.day, named.tenant_id) == (JOB.job_id, 20_000, UUID(int=9))
+        indexes = list(range(named.first_index, named.last_index + 1))
+        assert [item.index for item in chunk.items] == indexes

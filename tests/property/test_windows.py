@@ -1,0 +1,127 @@
+"""Goal: no tenant has more on the log than its window, and no job starves another of its tenant."""
+
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.limits import CHUNK_ITEMS_MAX
+from jobs.windows import (
+    JobLoad,
+    PoolCapacity,
+    WindowLimits,
+    allowances,
+    shares,
+    window_items,
+)
+
+LIMITS = WindowLimits(window_s=10, window_items_max=20_000, read_ahead_items=100_000)
+
+
+@st.composite
+def load(draw: st.DrawFn, tenants: int = 1, models: int = 1) -> JobLoad:
+    total = draw(st.integers(1, 50_000))
+    emitted = draw(st.integers(0, total))
+    model = f"model-{draw(st.integers(1, models))}"
+    return JobLoad(
+        job_id=UUID(int=draw(st.integers(0, 2**128 - 1))),
+        tenant_id=UUID(int=draw(st.integers(1, tenants))),
+        model=model,
+        pool=f"pool-{model}",
+        total=total,
+        emitted=emitted,
+        terminal=draw(st.integers(0, emitted)),
+    )
+
+
+def loads(tenants: int = 1, models: int = 1) -> st.SearchStrategy[list[JobLoad]]:
+    return st.lists(load(tenants, models), max_size=12, unique_by=lambda job: job.job_id)
+
+
+capacities = st.builds(PoolCapacity, st.floats(0, 1e9), st.integers(0, 100_000))
+windows = st.integers(CHUNK_ITEMS_MAX, 20_000)
+
+
+@given(jobs=loads(), window=windows)
+def test_shares_are_positive_and_keep_the_whole_within_the_window(
+    jobs: list[JobLoad], window: int
+) -> None:
+    given_out = shares(jobs, window)
+    by_id = {job.job_id: job for job in jobs}
+    assert all(0 < count <= by_id[job_id].remaining for job_id, count in given_out.items())
+    outstanding = sum(job.outstanding for job in jobs)
+    assert sum(given_out.values()) <= max(0, window - outstanding)
+
+
+@given(jobs=loads(), window=windows)
+def test_shares_leave_less_than_a_grain_while_anything_remains(
+    jobs: list[JobLoad], window: int
+) -> None:
+    given_out = shares(jobs, window)
+    free = window - sum(job.outstanding for job in jobs) - sum(given_out.values())
+    left = [job.remaining - given_out.get(job.job_id, 0) for job in jobs]
+    smallest = min((count for count in left if count), default=None)
+    if smallest is not None and free > 0:
+        assert free < min(CHUNK_ITEMS_MAX, max(1, window // 4), smallest)
+
+
+@given(jobs=loads(), window=windows)
+def test_who_gets_a_chunk_had_the_least_outstanding(jobs: list[JobLoad], window: int) -> None:
+    given_out = shares(jobs, window)
+    after = {job.job_id: job.outstanding + given_out.get(job.job_id, 0) for job in jobs}
+    wanting = [
+        job.job_id for job in jobs if job.remaining - given_out.get(job.job_id, 0) >= window // 4
+    ]
+    for job_id in given_out:
+        for other in wanting:
+            assert after[job_id] <= after[other] + CHUNK_ITEMS_MAX
+
+
+@given(jobs=loads(tenants=4, models=2), capacity=capacities)
+def test_a_pair_with_nothing_outstanding_gets_a_chunk(
+    jobs: list[JobLoad], capacity: PoolCapacity
+) -> None:
+    allowed = allowances(jobs, {"pool-model-1": capacity}, LIMITS)
+    assert allowances(jobs, {"pool-model-1": capacity}, LIMITS) == allowed  # every replica agrees
+    for pair in {(job.tenant_id, job.model) for job in jobs}:
+        mine = [job for job in jobs if (job.tenant_id, job.model) == pair]
+        if not any(job.outstanding for job in mine):
+            remaining = sum(job.remaining for job in mine)
+            got = sum(allowed.get(job.job_id, 0) for job in mine)
+            # Grains of at most a quarter of the smallest window: less than one may be left over.
+            assert got >= min(CHUNK_ITEMS_MAX, remaining) - CHUNK_ITEMS_MAX // 4
+
+
+@given(jobs=loads(tenants=4, models=2), capacity=capacities)
+def test_all_windows_together_take_half_of_the_read_ahead(
+    jobs: list[JobLoad], capacity: PoolCapacity
+) -> None:
+    pools = {"pool-model-1": capacity, "pool-model-2": capacity}
+    allowed = allowances(jobs, pools, LIMITS)
+    pairs = {(job.tenant_id, job.model) for job in jobs}
+    for pair in pairs:
+        mine = [job for job in jobs if (job.tenant_id, job.model) == pair]
+        new = sum(allowed.get(job.job_id, 0) for job in mine)
+        if new:
+            whole = new + sum(job.outstanding for job in mine)
+            assert whole <= LIMITS.window_items_max
+    active = sum(
+        any(j.outstanding or j.remaining for j in jobs if (j.tenant_id, j.model) == pair)
+        for pair in pairs
+    )
+    window = window_items(capacity, LIMITS, active)
+    assert window * active <= max(LIMITS.read_ahead_items // 2, active * CHUNK_ITEMS_MAX)
+
+
+@given(capacity=st.none() | capacities, active=st.integers(0, 10_000))
+def test_a_window_is_bounded_both_ways(capacity: PoolCapacity | None, active: int) -> None:
+    assert CHUNK_ITEMS_MAX <= window_items(capacity, LIMITS, active) <= LIMITS.window_items_max
+
+
+def test_a_window_holds_ten_seconds_of_the_pool() -> None:
+    assert window_items(PoolCapacity(150.0, 8), LIMITS, 1) == 1500
+    assert window_items(PoolCapacity(0.0, 256), LIMITS, 1) == 512
+    assert window_items(PoolCapacity(1e9, 8), LIMITS, 1) == 20_000
+    assert window_items(PoolCapacity(1e9, 8), LIMITS, 10) == 5_000
+    assert window_items(PoolCapacity(float("inf"), 8), LIMITS, 1) == 20_000
+    assert window_items(None, LIMITS, 1) == 100

@@ -1,0 +1,62 @@
+"""Goal: a pool is what its replicas said lately, no more."""
+
+from dataclasses import dataclass
+
+from jobs.capacity import PoolCapacities
+from jobs.windows import PoolCapacity
+from topics.codec import encode, kind_headers
+from topics.consumer import Received
+from topics.records import Capacity
+
+
+@dataclass
+class HeldClock:
+    now_s: float = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_s(self) -> float:
+        return self.now_s
+
+
+def said(
+    replica: str, rate: float, *, pool: str = "a", job_class: str = "bulk", available: bool = True
+) -> Received:
+    capacity = Capacity(replica, 1, pool, job_class, [0], {}, rate, 4, available)
+    value = encode(capacity)
+    return Received("capacity", 0, 0, replica.encode(), kind_headers(Capacity), value, 0)
+
+
+def test_available_bulk_replicas_add_up() -> None:
+    capacities = PoolCapacities(HeldClock())
+    for record in (
+        said("r1", 10),
+        said("r2", 5),
+        said("r3", 7, pool="b"),
+        said("r4", 9, pool="b", available=False),
+        said("r5", 9, job_class="interactive"),
+    ):
+        capacities.hear(record)
+    assert capacities.pools() == {"a": PoolCapacity(15, 8), "b": PoolCapacity(7, 4)}
+
+
+def test_the_newest_word_counts_and_silence_voids_it() -> None:
+    clock = HeldClock()
+    capacities = PoolCapacities(clock)
+    capacities.hear(said("r1", 10))
+    clock.now_s = 2.0
+    capacities.hear(said("r2", 20))
+    capacities.hear(said("r2", 30))
+    assert capacities.pools() == {"a": PoolCapacity(40, 8)}
+    clock.now_s = 3.0
+    assert capacities.pools() == {"a": PoolCapacity(30, 4)}
+    clock.now_s = 5.0
+    assert capacities.pools() == {}
+
+
+def test_a_tombstone_removes_a_replica() -> None:
+    capacities = PoolCapacities(HeldClock())
+    capacities.hear(said("r1", 10))
+    capacities.hear(Received("capacity", 0, 1, b"r1", [], None, 0))
+    assert capacities.pools() == {}

@@ -1,0 +1,73 @@
+"""Goal: items come in order from any cursor, and a crash between two takes changes nothing."""
+
+import json
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from core.clock import SystemClock
+from core.limits import CHUNK_BYTES_MAX
+from jobs.expansion import Cursor, InputChangedError, ItemReader
+from storage.local_objects import LocalObjects
+from topics.records import Item, JobRef
+
+JOB = JobRef(UUID(int=7), 20_000, UUID(int=9), "small", "1", "pool", "/v1/embeddings", "in", 0.0)
+
+
+def stored(folder: Path, data: bytes) -> LocalObjects:
+    objects = LocalObjects(folder, clock=SystemClock())
+    with objects.begin("in") as upload:
+        upload.write(data)
+        upload.complete()
+    return objects
+
+
+def line(index: int, text: str = "x") -> bytes:
+    body = {"model": "small", "input": text}
+    request = {"custom_id": f"id-{index}", "method": "POST", "url": "/v1/embeddings"}
+    return json.dumps(request | {"body": body}).encode()
+
+
+def take_all(objects: LocalObjects, cursor: Cursor, count: int) -> list[Item]:
+    """Every take by a new reader, as if each were followed by a crash."""
+    found: list[Item] = []
+    while True:
+        reader = ItemReader(objects, JOB, cursor)
+        items = reader.take(count, 10**9)
+        cursor = reader.cursor
+        reader.close()
+        if not items:
+            return found
+        found += items
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100])
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n\r\n"])
+def test_any_cursor_goes_on_where_it_stood(tmp_path: Path, count: int, end: bytes) -> None:
+    lines = [b"\xef\xbb\xbf" + line(0), b"", line(1) + b"\r", b"  ", line(2), line(3)]
+    items = take_all(stored(tmp_path, b"\n".join(lines) + end), Cursor(), count)
+    assert [(item.index, item.custom_id) for item in items] == [(n, f"id-{n}") for n in range(4)]
+    assert items[0].body == b'{"model": "small", "input": "x"}'
+    assert items[0].token_count == len(items[0].body) // 4
+
+
+def test_an_item_above_the_limit_travels_as_the_place_of_its_line(tmp_path: Path) -> None:
+    giant = line(1, "x" * CHUNK_BYTES_MAX)
+    objects = stored(tmp_path, line(0) + b"\n" + giant)
+    small, large = take_all(objects, Cursor(), 10)
+    assert small.length == 0
+    assert (large.body, large.custom_id) == (b"", "id-1")
+    with objects.read("in", offset=large.offset, length=large.length) as blocks:
+        assert b"".join(blocks) == giant
+
+
+def test_a_take_ends_once_enough_bytes_were_read(tmp_path: Path) -> None:
+    reader = ItemReader(stored(tmp_path, b"\n".join(map(line, range(9)))), JOB, Cursor())
+    assert [len(reader.take(100, len(line(0)) + 1)) for _ in range(5)] == [2, 2, 2, 2, 1]
+
+
+def test_a_line_that_validation_would_have_refused_is_told(tmp_path: Path) -> None:
+    reader = ItemReader(stored(tmp_path, line(0) + b"\njunk"), JOB, Cursor())
+    with pytest.raises(InputChangedError):
+        reader.take(10, 1000)
