@@ -1,0 +1,27 @@
+"""Goal: ten seeds for each role: every custom_id once, counters and usage add up, little repeats."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.test_kill_each_role import REPEATED_MAX
+from tests.kills import kill_in_the_middle
+from tests.stacks import ROLE_MODULES, Stack, running_stack
+
+SEEDS = range(10)
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    options = ("--simulated-latency-ms", "20", "--simulated-concurrency", "64")
+    with running_stack(tmp_path_factory.mktemp("drill"), *options) as running:
+        yield running
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("role", sorted(ROLE_MODULES))
+def test_a_killed_role_loses_nothing(stack: Stack, role: str, seed: int) -> None:
+    killed = kill_in_the_middle(stack, role, seed)
+    print(f"{role} seed {seed}: killed at {killed.killed_at}, {killed.repeated} executed again")
+    assert 0 <= killed.repeated <= REPEATED_MAX[role]

@@ -1,0 +1,90 @@
+"""What must hold of a job that has ended, whatever happened on the way."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from openai import OpenAI
+from openai.types import Batch
+
+TERMINAL = {"completed", "failed", "expired", "cancelled"}
+ENDPOINT = "/v1/chat/completions"
+
+
+def chat_line(index: int, model: str, *, text: str = "hello", max_tokens: int = 8) -> bytes:
+    """Return a line of an input file."""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": f"{text} {index}"}],
+        "max_tokens": max_tokens,
+    }
+    line = {"custom_id": f"item-{index}", "method": "POST", "url": ENDPOINT, "body": body}
+    return json.dumps(line).encode() + b"\n"
+
+
+def submit(client: OpenAI, model: str, count: int, window: str = "24h") -> Batch:
+    """Upload `count` lines and create their job."""
+    content = b"".join(chat_line(n, model) for n in range(count))
+    file = client.files.create(file=("input.jsonl", content), purpose="batch")
+    return client.batches.create(
+        input_file_id=file.id,
+        endpoint=ENDPOINT,
+        completion_window=window,  # type: ignore[arg-type]  ours takes more than 24h
+    )
+
+
+def watch(
+    client: OpenAI, job_id: str, until: Callable[[Batch], bool], timeout_s: float = 90.0
+) -> Batch:
+    """Poll a job until `until` holds."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        job = client.batches.retrieve(job_id)
+        if until(job):
+            return job
+        assert time.monotonic() < deadline_s, job
+        time.sleep(0.05)
+
+
+def ended(job: Batch) -> bool:
+    """Whether a job is in a terminal state."""
+    return job.status in TERMINAL
+
+
+def lines_of(client: OpenAI, file_id: str | None) -> list[dict[str, Any]]:
+    """Return the lines of an output or error file; none of an absent one."""
+    if file_id is None:
+        return []
+    return [json.loads(line) for line in client.files.content(file_id).read().splitlines()]
+
+
+def outcomes_of(job: Batch) -> dict[str, int]:
+    """Return the four outcomes that the job itself counts."""
+    counts = dict((job.model_extra or {})["millrace"])
+    return {name: counts[name] for name in ("succeeded", "failed", "cancelled", "expired")}
+
+
+def assert_conserved(client: OpenAI, job: Batch, count: int) -> None:
+    """Every item ended once, in order, in the right file, and the bill is the sum of its lines."""
+    output, errors = lines_of(client, job.output_file_id), lines_of(client, job.error_file_id)
+    assert sorted(numbers(output + errors)) == list(range(count))
+    assert list(numbers(output)) == sorted(numbers(output))
+    assert list(numbers(errors)) == sorted(numbers(errors))
+    outcomes = outcomes_of(job)
+    assert sum(outcomes.values()) == count
+    assert len(output) == outcomes["succeeded"]
+    assert job.request_counts is not None
+    assert job.request_counts.total == count
+    assert job.request_counts.completed == outcomes["succeeded"]
+    assert job.request_counts.failed == outcomes["failed"]
+    billed = [line["response"]["body"].get("usage") or {} for line in output]
+    assert job.usage is not None
+    assert job.usage.input_tokens == sum(usage["prompt_tokens"] for usage in billed)
+    assert job.usage.output_tokens == sum(usage.get("completion_tokens", 0) for usage in billed)
+    assert len({line["id"] for line in output + errors}) == count
+
+
+def numbers(lines: list[dict[str, Any]]) -> Iterator[int]:
+    """Return the item numbers that the custom ids of `chat_line` carry."""
+    return (int(line["custom_id"].removeprefix("item-")) for line in lines)

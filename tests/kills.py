@@ -1,0 +1,63 @@
+"""Kill a role in the middle of a job, and look at what the job is worth afterwards."""
+
+import random
+from dataclasses import dataclass
+
+from tests.job_checks import assert_conserved, ended, submit, watch
+from tests.stacks import Stack
+from topics.catalogue import RESULTS
+from topics.codec import decode_value, kind_of
+from topics.records import Outcomes
+from topics.settings import KafkaSettings
+from topics.tail import TopicTail
+
+ITEM_COUNT = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """What a killed job came to."""
+
+    killed_at: int  # items that had ended
+    published: int  # outcomes on the log, repeated ones included
+
+    @property
+    def repeated(self) -> int:
+        """Outcomes published more than once: work that was done again."""
+        return self.published - ITEM_COUNT
+
+
+def kill_in_the_middle(stack: Stack, role: str, seed: int) -> Killed:
+    """Run a job, kill `role` at a seeded moment of it, and check that the job ends whole."""
+    at = random.Random(seed).randrange(ITEM_COUNT // 10, ITEM_COUNT * 8 // 10)
+    client = stack.client
+    job = submit(client, stack.model, ITEM_COUNT)
+    seen = watch(client, job.id, lambda j: _done(j) >= (0 if role == "api" else at))
+    stack.kill(role)
+    done = watch(client, job.id, ended)
+    assert done.status == "completed", done
+    assert_conserved(client, done, ITEM_COUNT)
+    return Killed(_done(seen), published_outcomes(stack, job.id))
+
+
+def published_outcomes(stack: Stack, job_id: str) -> int:
+    """Count the outcomes of a job on the log."""
+    tail = TopicTail(
+        KafkaSettings(bootstrap_servers=stack.state.kafka_bootstrap_servers),
+        RESULTS,
+        client_id="test-results",
+    )
+    count = 0
+    for record in tail.read_to_end(30):
+        if kind_of(record.headers) != "outcomes":
+            continue
+        outcomes = decode_value(Outcomes, record.value)
+        if f"batch_{outcomes.job.job_id.hex}" == job_id:
+            count += len(outcomes.items)
+    tail.close()
+    return count
+
+
+def _done(job: object) -> int:
+    counts = job.request_counts  # type: ignore[attr-defined]
+    return counts.completed + counts.failed if counts else 0

@@ -1,0 +1,145 @@
+"""Embedded stacks for tests: started as a user would, found by process id, always stopped."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from openai import OpenAI
+
+from cli.stack.state import StackState, read_state
+
+READY_S_MAX = 120.0
+STOP_S_MAX = 20.0
+_READY = re.compile(r"ready (http://127\.0\.0\.1:\d+) key (sk-\S+)\n")
+
+ROLE_MODULES = {
+    "api": "api",
+    "intake": "jobs",
+    "batcher": "batcher",
+    "gpu-consumer": "gpu_consumers",
+    "results-writer": "results writer",
+    "finaliser": "results finaliser",
+}
+
+
+@dataclass(slots=True)
+class Stack:
+    """A running `millrace up`."""
+
+    process: subprocess.Popen[str]
+    url: str
+    key: str
+    data: Path
+    model: str
+
+    @property
+    def client(self) -> OpenAI:
+        """The official client, as a user makes it."""
+        return OpenAI(base_url=f"{self.url}/v1", api_key=self.key, max_retries=6)
+
+    @property
+    def state(self) -> StackState:
+        """Where its services listen."""
+        state = read_state(self.data)
+        assert state is not None
+        return state
+
+    def pid(self, role: str) -> int | None:
+        """The process id of a role, or None between a death and the next start."""
+        wanted = f"-m {ROLE_MODULES[role]}"
+        for child in psutil.Process(self.process.pid).children():
+            try:
+                if wanted in " ".join(child.cmdline()):
+                    return child.pid
+            except psutil.Error:
+                continue
+        return None
+
+    def kill(self, role: str) -> None:
+        """Kill a role with SIGKILL, at once."""
+        pid = await_value(lambda: self.pid(role), f"role {role}")
+        os.kill(pid, signal.SIGKILL)
+
+    def processes(self) -> list[psutil.Process]:
+        """The stack's process and everything below it."""
+        top = psutil.Process(self.process.pid)
+        return [top, *top.children(recursive=True)]
+
+    def stop(self) -> float:
+        """Stop it as Ctrl-C does and return the seconds it took."""
+        began_s = time.monotonic()
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(STOP_S_MAX)
+        return time.monotonic() - began_s
+
+
+def start_stack(data: Path, *options: str, model: str = "simulated") -> Stack:
+    """Start `millrace up` on `data` and wait for its ready line."""
+    data.mkdir(parents=True, exist_ok=True)
+    log = (data / "up.log").open("a")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cli.main", "up", "--data", str(data), "--port", "0", *options],
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+    )
+    log.close()
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    ready = _READY.fullmatch(line)
+    assert ready, f"{line!r}; see {data}/up.log and {data}/logs"
+    return Stack(process, ready[1], ready[2], data, model)
+
+
+@contextmanager
+def running_stack(data: Path, *options: str, model: str = "simulated") -> Iterator[Stack]:
+    """Run a stack for a block; nothing of it is left behind."""
+    stack = start_stack(data, *options, model=model)
+    processes = stack.processes()
+    try:
+        yield stack
+    finally:
+        if stack.process.poll() is None:
+            processes += stack.processes()
+            stack.stop()
+        gone = await_true(lambda: not any(is_alive(p) for p in processes), "an empty stack")
+        assert gone
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether a process still runs; a zombie is dead."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def await_true(check: Callable[[], bool], what: str, timeout_s: float = 20.0) -> bool:
+    """Poll `check` until it holds; fail naming `what` when it does not."""
+    deadline_s = time.monotonic() + timeout_s
+    while not check():
+        assert time.monotonic() < deadline_s, f"waited {timeout_s:g} s for {what}"
+        time.sleep(0.02)
+    return True
+
+
+def await_value(find: Callable[[], int | None], what: str) -> int:
+    """Poll `find` until it returns a value."""
+    found: list[int] = []
+
+    def check() -> bool:
+        value = find()
+        if value is not None:
+            found.append(value)
+        return bool(found)
+
+    await_true(check, what)
+    return found[0]
