@@ -1,0 +1,95 @@
+"""`python -m benchmarks [names…]`: measure, print a table, write JSON."""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import cast
+
+from benchmarks.machine import OUTSIDE_SERVICES, describe
+from benchmarks.reporting import table, write_json
+from benchmarks.runs import Benchmark, Report, Setup, VoidRunError
+
+NAMES = (
+    "bulk_control_plane",
+    "floor_fraction",
+    "http_engine",
+    "memory",
+    "result_sink",
+    "faust_tax",
+    "engine_saturation",
+)
+"""Modules of this package, in the order in which they run."""
+
+PAIRS, QUICK_PAIRS = 7, 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what was asked for; 1 when a benchmark could not be measured."""
+    asked = parse(arguments)
+    if named := [name for name in OUTSIDE_SERVICES if name in os.environ]:
+        sys.stderr.write(f"unset {', '.join(named)}: the services must be children of ours\n")
+        return 2
+    machine = describe()
+    reports, failed = [], []
+    for name in asked.names or NAMES:
+        note = notes(name)
+        work = Path(tempfile.mkdtemp(prefix=f"millrace-{name}-", dir=asked.work))
+        work.chmod(0o755)  # the user that Postgres runs as must pass
+        try:
+            reports.append(run(name, asked, work, note))
+        except VoidRunError as void:
+            failed.append(name)
+            note(f"given up: {void}")
+        finally:
+            if asked.keep:
+                note(f"kept {work}")
+            else:
+                shutil.rmtree(work, ignore_errors=True)
+        write_json(asked.json, {**machine, "not_measured": failed}, reports)
+    sys.stdout.write(table(reports) + "\n")
+    sys.stderr.write(f"every sample is in {asked.json}\n")
+    return 1 if failed else 0
+
+
+def run(name: str, asked: argparse.Namespace, work: Path, note: Callable[[str], None]) -> Report:
+    """Run one benchmark. Raises VoidRunError."""
+    pairs = asked.pairs or (QUICK_PAIRS if asked.quick else PAIRS)
+    setup = Setup(work=work, pairs=pairs, items=asked.items, quick=asked.quick, note=note)
+    measure = cast("Benchmark", import_module(f"benchmarks.{name}").measure)
+    return measure(setup)
+
+
+def notes(name: str) -> Callable[[str], None]:
+    """Return what tells the reader how far a benchmark is."""
+    began_s = time.monotonic()
+
+    def note(text: str) -> None:
+        sys.stderr.write(f"{time.monotonic() - began_s:7.1f} s  {name}: {text}\n")
+
+    return note
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return what the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of: {', '.join(NAMES)}")
+    parser.add_argument("--pairs", type=int, help=f"pairs that count; default {PAIRS}")
+    parser.add_argument("--items", type=int, help="items of a run, in place of each default")
+    parser.add_argument("--json", type=Path, default=Path("out/bench.json"))
+    parser.add_argument("--quick", action="store_true", help="small counts: does it run at all?")
+    parser.add_argument("--work", type=Path, help="where stacks keep their data meanwhile")
+    parser.add_argument("--keep", action="store_true", help="do not remove that data")
+    asked = parser.parse_args(arguments)
+    if unknown := set(asked.names) - set(NAMES):
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}")
+    return asked
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,132 @@
+"""CPU seconds and resident memory of process trees, from /proc.
+
+A tree's CPU is user plus system time of its living processes plus what each has inherited from
+children that it reaped, so a Postgres backend that came and went is counted. The clock ticks 100
+times a second: a run must last seconds for the figure of a small role to mean something.
+"""
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+SAMPLE_S = 0.5
+
+_PROC = Path("/proc")
+_MEMORY_FIELDS = ("RssAnon", "RssFile", "RssShmem")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One line of the process table."""
+
+    pid: int
+    parent: int
+    cpu_s: float  # its own and that of the children that it reaped
+
+
+def parse_stat(text: str) -> Process:
+    """Return what `/proc/PID/stat` says; the command's name may hold blanks and brackets."""
+    pid, _, rest = text.partition(" (")
+    fields = rest.rpartition(") ")[2].split()
+    ticks = sum(int(field) for field in fields[11:15])  # utime, stime, cutime, cstime
+    return Process(int(pid), int(fields[1]), ticks * TICK_S)
+
+
+def process_table() -> dict[int, Process]:
+    """Return every process that could be read."""
+    table = {}
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit():
+            try:
+                process = parse_stat((entry / "stat").read_text())
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended meanwhile
+            table[process.pid] = process
+    return table
+
+
+def tree(root: int, table: Mapping[int, Process]) -> list[Process]:
+    """Return `root` and all that descends from it."""
+    found = [table[root]] if root in table else []
+    for process in found:
+        found += [child for child in table.values() if child.parent == process.pid]
+    return found
+
+
+def children(parent: int) -> list[int]:
+    """Return the process ids of the children of `parent`."""
+    return [process.pid for process in process_table().values() if process.parent == parent]
+
+
+def cpu_by_role(roots: Mapping[str, int]) -> dict[str, float]:
+    """Return the CPU seconds so far of the tree below each root."""
+    table = process_table()
+    return {role: sum(p.cpu_s for p in tree(pid, table)) for role, pid in roots.items()}
+
+
+def spent(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Return what each role used between two readings."""
+    return {role: after[role] - before[role] for role in before}
+
+
+def resident_by_role(roots: Mapping[str, int]) -> dict[str, int]:
+    """Return the resident bytes of each tree; pages that a tree's processes share count once."""
+    table = process_table()
+    return {role: _resident([p.pid for p in tree(pid, table)]) for role, pid in roots.items()}
+
+
+def parse_memory(text: str) -> tuple[int, int, int]:
+    """Return anonymous, file and shared bytes of `/proc/PID/status`."""
+    lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    anonymous, file, shared = (int(lines.get(f, "0 kB").split()[0]) for f in _MEMORY_FIELDS)
+    return anonymous * 1024, file * 1024, shared * 1024
+
+
+def _resident(pids: list[int]) -> int:
+    """Private memory adds up; of files and shared memory the largest view stands for all."""
+    parts = []
+    for pid in pids:
+        try:
+            parts.append(parse_memory((_PROC / str(pid) / "status").read_text()))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    if not parts:
+        return 0
+    anonymous, file, shared = zip(*parts, strict=True)
+    resident: int = sum(anonymous) + max(file) + max(shared)
+    return resident
+
+
+class PeakMemory:
+    """The largest resident memory of each role while its block runs, sampled every 0.5 s."""
+
+    def __init__(self, roots: Mapping[str, int]) -> None:
+        """Watch the trees below `roots`."""
+        self._roots = roots
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.bytes: dict[str, int] = dict.fromkeys(roots, 0)
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._sample()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take the last sample."""
+        self._ended.set()
+        self._thread.join()
+        self._sample()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(SAMPLE_S):
+            self._sample()
+
+    def _sample(self) -> None:
+        for role, resident in resident_by_role(self._roots).items():
+            self.bytes[role] = max(self.bytes[role], resident)

@@ -1,0 +1,69 @@
+"""Jobs on a running stack, through the official client."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import openai
+from openai.types import Batch
+
+from benchmarks.runs import VoidRunError
+
+POLL_S = 0.1
+"""A run's wall time is too long by half of this on average; polls more often would cost CPU."""
+
+TERMINAL = ("completed", "failed", "expired", "cancelled")
+_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A terminal job as its client saw it."""
+
+    seconds: float  # from the call that creates it to the first answer that says it is terminal
+    batch: Batch
+
+
+class JobsClient:
+    """One client of one stack."""
+
+    def __init__(self, url: str, key: str) -> None:
+        """Nothing is sent yet."""
+        self._client = openai.OpenAI(
+            base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=_TIMEOUT_S
+        )
+
+    def upload(self, path: Path) -> tuple[str, float]:
+        """Return the id of the uploaded file and the seconds it took."""
+        began_s = time.perf_counter()
+        uploaded = self._client.files.create(file=path, purpose="batch")
+        return uploaded.id, time.perf_counter() - began_s
+
+    def run(self, file_id: str, *, endpoint: str, timeout_s: float) -> Finished:
+        """Create a job and wait until it is terminal. Raises VoidRunError when time is up."""
+        began_s = time.perf_counter()
+        batch = self._client.batches.create(
+            input_file_id=file_id,
+            endpoint=endpoint,  # type: ignore[arg-type]
+            completion_window="24h",
+        )
+        while batch.status not in TERMINAL:
+            if time.perf_counter() - began_s > timeout_s:
+                raise VoidRunError(f"the job is {batch.status} after {timeout_s:g} s")
+            time.sleep(POLL_S)
+            batch = self._client.batches.retrieve(batch.id)
+        return Finished(time.perf_counter() - began_s, batch)
+
+    def output(self, batch: Batch, items: int, path: Path) -> Path:
+        """Download the output file of a job in which every item must have succeeded.
+
+        Raises VoidRunError.
+        """
+        counts = batch.request_counts
+        if batch.status != "completed" or counts is None or counts.completed != items:
+            raise VoidRunError(f"the job is {batch.status} with {counts}")
+        if batch.error_file_id is not None or batch.output_file_id is None:
+            raise VoidRunError("the job has an error file or no output file")
+        with self._client.files.with_streaming_response.content(batch.output_file_id) as response:
+            response.stream_to_file(path)
+        return path

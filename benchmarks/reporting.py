@@ -1,0 +1,51 @@
+"""The table on stdout and the JSON beside it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.intervals import Interval
+from benchmarks.runs import Report, Row
+
+_HEAD = ("", "unit", "ours", "peer", "ratio or spread, 95 %", "goal")
+
+
+def table(reports: Sequence[Report]) -> str:
+    """Return all rows of all reports, their columns in line."""
+    lines: list[tuple[str, ...]] = []
+    for report in reports:
+        lines += [(report.name, *_HEAD[1:]), *map(_cells, report.rows), ()]
+    widths = [max((len(line[i]) for line in lines if line), default=0) for i in range(len(_HEAD))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=False)).rstrip()
+        for line in lines
+    )
+
+
+def write_json(path: Path, machine: Mapping[str, object], reports: Sequence[Report]) -> None:
+    """Write everything: the machine, every row and every sample."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {**machine, "reports": list(reports)}
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
+
+
+def number(value: float) -> str:
+    """Return a figure with about three digits that mean something."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    if abs(value) >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    peer = "" if row.peer is None else number(row.peer)
+    found = row.ratio or row.spread
+    bounds = "" if found is None else _bounds(found, is_ratio=row.ratio is not None)
+    return (f"  {row.metric}", row.unit, number(row.ours), peer, bounds, row.goal)
+
+
+def _bounds(found: Interval, *, is_ratio: bool) -> str:
+    bounds = f"[{number(found.low)}, {number(found.high)}]"
+    return f"× {number(found.median)} {bounds}" if is_ratio else bounds

@@ -1,0 +1,67 @@
+"""A broker and a database of a benchmark's own, the same programs as the stack's."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.stack import kafka, postgres
+from cli.stack.child import Child
+from cli.stack.data_folder import cache_dir
+from cli.stack.supervisor import Supervisor
+from topics.admin import LogAdmin
+from topics.settings import KafkaSettings
+
+_BROKER_S_MAX = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A running service."""
+
+    address: str  # `host:port` of the broker, SQLAlchemy URL of the database
+    roles: dict[str, int]  # its name and process, as `cpu_by_role` takes them
+
+
+@contextmanager
+def running_kafka(folder: Path) -> Iterator[Service]:
+    """Run a broker that answers."""
+    broker = kafka.EmbeddedKafka(folder, cache_dir(os.environ))
+    broker.prepare()
+    with _running(broker.child(), folder / "logs") as supervisor:
+        supervisor.wait_until(broker.is_ready, timeout_s=kafka.READY_S_MAX, what="Kafka")
+        servers = broker.bootstrap_servers
+        LogAdmin(KafkaSettings(bootstrap_servers=servers)).wait_for_broker(_BROKER_S_MAX)
+        yield Service(servers, _roles(supervisor, "kafka"))
+
+
+@contextmanager
+def running_postgres(folder: Path) -> Iterator[Service]:
+    """Run a database server with one empty database."""
+    server = postgres.EmbeddedPostgres(folder)
+    server.prepare()
+    with _running(server.child(), folder / "logs") as supervisor:
+        supervisor.wait_until(server.is_ready, timeout_s=postgres.READY_S_MAX, what="Postgres")
+        yield Service(server.url, _roles(supervisor, "postgres"))
+
+
+def driver_url(sqlalchemy_url: str) -> str:
+    """Return a database URL as the driver itself takes it."""
+    return sqlalchemy_url.replace("+psycopg", "", 1)
+
+
+@contextmanager
+def _running(child: Child, log_dir: Path) -> Iterator[Supervisor]:
+    supervisor = Supervisor(log_dir)
+    supervisor.start([child])
+    try:
+        yield supervisor
+    finally:
+        supervisor.stop()
+
+
+def _roles(supervisor: Supervisor, name: str) -> dict[str, int]:
+    pid = supervisor.pid(name)
+    assert pid is not None, f"{name} is ready and dead"
+    return {name: pid}

@@ -1,0 +1,156 @@
+"""Goal: figures belong to the processes they name, and a wrong output voids its run."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks import inputs
+from benchmarks.cpu import TICK_S, Process, cpu_by_role, parse_memory, parse_stat, spent, tree
+from benchmarks.floor import convert
+from benchmarks.machine import settings_of_roles
+from benchmarks.reporting import number
+from benchmarks.runs import VoidRunError
+from benchmarks.sink_data import ORDERS, grouped, records
+from benchmarks.stack import parse_ready, role_of
+from benchmarks.upstream import call_bytes
+from benchmarks.verification import verify_output
+
+
+def test_a_command_name_with_brackets_does_not_shift_the_fields() -> None:
+    fields = "7 1 1 0 -1 4194560 5 0 0 0 100 50 30 20 20 0 1 0"
+
+    found = parse_stat(f"42 (postgres: a) (b) S {fields}\n")
+
+    assert (found.pid, found.parent) == (42, 7)
+    assert found.cpu_s == pytest.approx(200 * TICK_S)
+
+
+def test_a_tree_holds_all_that_descends_from_its_root() -> None:
+    table = {pid: Process(pid, parent, 1.0) for pid, parent in ((1, 0), (2, 1), (3, 2), (9, 1))}
+
+    assert [process.pid for process in tree(2, table)] == [2, 3]
+    assert tree(8, table) == []
+
+
+def test_this_process_uses_cpu() -> None:
+    before = cpu_by_role({"me": os.getpid()})
+    sum(number * number for number in range(2_000_000))
+
+    assert spent(before, cpu_by_role({"me": os.getpid()}))["me"] > 0
+
+
+def test_memory_of_a_kernel_thread_is_nothing() -> None:
+    assert parse_memory("Name:\tx\nRssAnon:\t 2 kB\nRssFile:\t 1 kB\n") == (2048, 1024, 0)
+    assert parse_memory("Name:\tkworker\n") == (0, 0, 0)
+
+
+def test_input_lines_are_whole_equal_and_of_one_size(tmp_path: Path) -> None:
+    lines = list(inputs.chat_lines(50, model="m"))
+
+    assert {len(line) for line in lines} == {inputs.LINE_BYTES}
+    assert lines == list(inputs.chat_lines(50, model="m"))
+    assert [json.loads(line)["custom_id"] for line in lines] == list(
+        map(inputs.custom_id, range(50))
+    )
+    assert inputs.chat_file(tmp_path / "x", 50, model="m").path.read_bytes() == b"".join(lines)
+
+
+def test_an_answer_is_json() -> None:
+    answer = json.loads(inputs.chat_answer(7))
+
+    assert len(answer["choices"][0]["message"]["content"]) == 4 * inputs.OUTPUT_TOKENS
+
+
+def test_the_floor_makes_an_output_that_passes(tmp_path: Path) -> None:
+    source = inputs.chat_file(tmp_path / "in", 250, model="m").path
+    target = tmp_path / "out"
+    with source.open("rb") as reading, target.open("wb") as writing:
+        convert(reading, writing)
+
+    verify_output(target, 250)
+    with pytest.raises(VoidRunError):
+        verify_output(target, 251)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda lines: lines[::-1],
+        lambda lines: [lines[0], lines[0]],
+        lambda lines: [lines[0], b"{}\n"],
+        lambda lines: [lines[0], lines[1].replace(b":200", b":500")],
+        lambda lines: lines[:1],
+    ],
+    ids=["order", "duplicate", "shape", "status", "missing"],
+)
+def test_a_wrong_output_voids_its_run(
+    tmp_path: Path, spoil: Callable[[list[bytes]], list[bytes]]
+) -> None:
+    line = '{"custom_id":"r-%d","response":{"status_code":200,"body":{}},"error":null}\n'
+    output = tmp_path / "out"
+    output.write_bytes(b"".join(spoil([(line % index).encode() for index in range(2)])))
+
+    with pytest.raises(VoidRunError):
+        verify_output(output, 2)
+
+
+def test_the_ready_line_is_found_among_logs() -> None:
+    log = '{"event":"ready"}\nready http://127.0.0.1:8080 key sk-abc\n'
+
+    assert parse_ready(log) == ("http://127.0.0.1:8080", "sk-abc")
+    assert parse_ready("ready soon\n") is None
+
+
+@pytest.mark.parametrize(
+    ("command_line", "role"),
+    [
+        (["/x/python", "-m", "api"], "api"),
+        (["/x/python", "-m", "jobs"], "intake"),
+        (["/x/python", "-m", "results", "writer"], "results-writer"),
+        (["/x/python", "-m", "results", "finaliser"], "finaliser"),
+        (["/x/java", "-Xmx512m", "kafka.Kafka", "server.properties"], "kafka"),
+        (["/x/bin/postgres", "-D", "cluster"], "postgres"),
+        ([], "unknown"),
+    ],
+)
+def test_roles_are_known_by_their_command_lines(command_line: list[str], role: str) -> None:
+    assert role_of(command_line) == role
+
+
+def test_a_call_is_whole_once_its_body_is() -> None:
+    call = b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"
+
+    assert [call_bytes(call[:size]) for size in (10, len(call) - 1, len(call))] == [0, 0, len(call)]
+    assert call_bytes(call + b"GET") == len(call)
+    assert call_bytes(b"GET / HTTP/1.1\r\n\r\n") == 18
+    with pytest.raises(ValueError, match="head"):
+        call_bytes(b"x" * 100_000)
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_fifth_of_the_results_is_redelivered(name: str) -> None:
+    new = records(20_000)
+
+    groups = grouped(ORDERS[name](new))
+    indexes = [item.index for group in groups for item in group]
+
+    assert len(indexes) == 20_000
+    assert set(indexes) == set(range(16_000))
+
+
+def test_settings_are_reported_without_secrets() -> None:
+    env = {
+        "MILLRACE_BATCHER_POLL_RECORDS": "8",
+        "MILLRACE_ENGINE_UPSTREAM_API_KEY": "secret",
+        "MILLRACE_KAFKA_SASL_PASSWORD": "secret",
+        "PATH": "/bin",
+    }
+
+    assert settings_of_roles(env) == {"MILLRACE_BATCHER_POLL_RECORDS": "8"}
+
+
+def test_numbers_keep_the_digits_that_mean_something() -> None:
+    assert [number(v) for v in (48_512.3, 312.4, 31.04, 0.634)] == ["48,512", "312", "31.0", "0.63"]

@@ -1,0 +1,127 @@
+"""Goal: what a machine does to all runs cancels out, and no void run becomes a figure."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.intervals import interval, ratios
+from benchmarks.pairing import VOIDS_MAX, paired_row, peer_first, role_rows, run_alone, run_pairs
+from benchmarks.runs import Run, Setup, VoidRunError
+
+
+def setup_of(pairs: int) -> Setup:
+    return Setup(work=Path("unused"), pairs=pairs, items=None, quick=False, note=lambda _: None)
+
+
+def run_of(seconds: float, cpu_s: float = 1.0) -> Run:
+    return Run(items=100, seconds=seconds, cpu_s={"role": cpu_s})
+
+
+class Sides:
+    """Two sides that write down when they ran; `seconds` come from a drifting machine."""
+
+    def __init__(self, voids: Iterator[bool]) -> None:
+        self.order = ""
+        self._voids = voids
+
+    def ours(self) -> Run:
+        return self._run("A", 1.0)
+
+    def peer(self) -> Run:
+        return self._run("B", 2.0)
+
+    def _run(self, side: str, seconds: float) -> Run:
+        self.order += side
+        if side == "A" and next(self._voids, False):
+            raise VoidRunError("wrong output")
+        return run_of(seconds * (1 + len(self.order) / 10))
+
+
+def test_pairs_are_interleaved_and_the_first_is_dropped() -> None:
+    sides = Sides(iter(()))
+
+    pairs, voids = run_pairs(sides.ours, sides.peer, setup_of(3))
+
+    assert sides.order == "ABBAABBA"
+    assert (len(pairs), voids) == (3, [])
+    assert pairs[0].peer.seconds == pytest.approx(2 * 1.3)  # third of all runs
+    assert [peer_first(pair) for pair in range(4)] == [False, True, False, True]
+
+
+def test_a_void_run_is_told_and_its_pair_repeated() -> None:
+    sides = Sides(iter((False, True)))
+
+    pairs, voids = run_pairs(sides.ours, sides.peer, setup_of(2))
+
+    assert len(pairs) == 2
+    assert voids == ["wrong output"]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_too_many_void_runs_end_the_benchmark(alone: bool) -> None:
+    sides = Sides(iter([True] * (VOIDS_MAX + 1)))
+    measure: Callable[[], object] = (
+        (lambda: run_alone(sides.ours, setup_of(2)))
+        if alone
+        else (lambda: run_pairs(sides.ours, sides.peer, setup_of(2)))
+    )
+
+    with pytest.raises(VoidRunError):
+        measure()
+
+
+def test_a_drift_of_the_machine_does_not_move_the_ratio() -> None:
+    sides = Sides(iter(()))
+
+    pairs, _ = run_pairs(sides.ours, sides.peer, setup_of(8))
+    row = paired_row("rate", "items/s", pairs, lambda run: run.rate)
+
+    assert row.ratio is not None
+    assert row.ratio.median == pytest.approx(2.0, rel=0.05)
+    assert row.ratio.low <= 2.0 <= row.ratio.high
+
+
+def test_roles_are_told_per_item() -> None:
+    (row,) = role_rows([run_of(1.0, cpu_s=0.01)], "ours")
+
+    assert row.metric == "ours: role"
+    assert row.ours == pytest.approx(100.0)
+
+
+def test_an_interval_is_the_same_for_the_same_seed() -> None:
+    samples = [1.0, 1.1, 0.9, 1.3, 1.0, 0.8, 1.2]
+
+    assert interval(samples) == interval(samples)
+    assert interval(samples, seed=1).median == 1.0
+
+
+def test_an_interval_encloses_its_median_and_narrows_with_more_samples() -> None:
+    few = interval([0.8, 1.0, 1.2])
+    many = interval([0.8, 1.0, 1.2] * 20)
+
+    assert few.low <= few.median <= few.high
+    assert many.high - many.low < few.high - few.low
+
+
+def test_equal_samples_leave_nothing_to_doubt() -> None:
+    found = interval([0.7] * 7)
+
+    assert (found.low, found.median, found.high) == (0.7, 0.7, 0.7)
+
+
+def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    rng = random.Random(7)
+    covered = 0
+    for _ in range(16):
+        found = interval([rng.gauss(1.0, 0.1) for _ in range(15)])
+        covered += found.low <= 1.0 <= found.high
+
+    assert covered >= 13
+
+
+def test_ratios_go_pair_by_pair() -> None:
+    assert ratios([2.0, 9.0], [1.0, 3.0]) == [2.0, 3.0]
+    with pytest.raises(ValueError, match="argument"):
+        ratios([1.0], [1.0, 2.0])
