@@ -7,7 +7,7 @@ from typing import Final
 from uuid import UUID
 
 from results.custom_ids import CustomIds
-from results.output_lines import ItemRow, LineTemplate, belongs_to_output, one_line
+from results.output_lines import CLOSING, ItemRow, LineTemplate, belongs_to_output, one_line
 from storage.objects import ObjectStore, StoredObject, Upload
 
 _BUFFER_BYTES: Final = 512 * 1024
@@ -54,12 +54,11 @@ def write_result_files(
             if row.body_key is None or not row.status_code:
                 file.write(template.line(row, custom_id))
             else:
-                before, after = template.around_body(row, custom_id)
-                file.write(before)
+                file.write((template.opening(row, custom_id),))
                 with store.read(row.body_key) as blocks:
                     for block in blocks:
-                        file.write(one_line(block))
-                file.write(after)
+                        file.write((one_line(block),))
+                file.write((CLOSING,))
         stored = output.complete()
         try:
             return ResultFiles(stored, error.complete())
@@ -70,17 +69,17 @@ def write_result_files(
 
 
 class _Buffered:
-    """Gathers lines, because an upload's `write` costs more than a line."""
+    """Gathers parts of lines, because an upload's `write` costs more than a line."""
 
     def __init__(self, upload: Upload) -> None:
         self._upload = upload
-        self._lines: list[bytes] = []
+        self._parts: list[bytes] = []
         self._held = 0
         self._wrote = False
 
-    def write(self, data: bytes) -> None:
-        self._lines.append(data)
-        self._held += len(data)
+    def write(self, parts: tuple[bytes, ...]) -> None:
+        self._parts += parts
+        self._held += sum(map(len, parts))
         if self._held >= _BUFFER_BYTES:
             self._flush()
 
@@ -89,8 +88,8 @@ class _Buffered:
         return self._upload.complete(if_absent=True) if self._wrote else None
 
     def _flush(self) -> None:
-        if self._lines:
-            self._upload.write(b"".join(self._lines))
-            self._lines.clear()
+        if self._parts:
+            self._upload.write(b"".join(self._parts))
+            self._parts.clear()
             self._held = 0
             self._wrote = True

@@ -47,8 +47,8 @@ class FinaliserSettings(Settings):
     jobs_max: int = Field(default=2, ge=1, le=64)
     """Jobs at once, one thread and two database connections each."""
 
-    look_interval_s: float = Field(default=1.0, gt=0, le=60)
-    """Longest wait before looking for jobs again; a notification comes sooner."""
+    look_interval_s: float = Field(default=1.0, gt=0, le=10)
+    """Longest wait before looking for jobs again; a notification comes sooner, a stop does not."""
 
     lease_s: float = Field(default=30, ge=3, le=3600)
     """Life of a lease without a heartbeat: how long a dead finaliser's job waits."""

@@ -1,6 +1,5 @@
 """Jobs and outcomes that tests of this room begin with."""
 
-from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -80,18 +79,18 @@ def item_table(engine: sa.Engine, job_id: UUID) -> list[sa.Row[Any]]:
         return list(connection.execute(statement))
 
 
-def counters(engine: sa.Engine, job_id: UUID) -> Mapping[str, Any]:
+def counters(engine: sa.Engine, job_id: UUID) -> sa.RowMapping:
     statement = sa.select(job_counters).where(job_counters.c.job_id == job_id)
     with engine.connect() as connection:
         return connection.execute(statement).mappings().one()
 
 
-def job(engine: sa.Engine, job_id: UUID) -> Mapping[str, Any]:
+def job(engine: sa.Engine, job_id: UUID) -> sa.RowMapping:
     with engine.connect() as connection:
         return connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).mappings().one()
 
 
-def ledger(engine: sa.Engine, job_id: UUID) -> Mapping[str, int]:
+def ledger(engine: sa.Engine, job_id: UUID) -> dict[str, int]:
     """The bill of a job: its ledger rows summed up."""
     names = ("item_count", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
     sums = [sa.func.coalesce(sa.func.sum(usage_ledger.c[name]), 0).label(name) for name in names]
@@ -107,7 +106,8 @@ def event_count(engine: sa.Engine) -> int:
 
 def assert_books_balance(engine: sa.Engine, job_id: UUID) -> None:
     """Counters, ledger and rows say the same: what the audit of a job recomputes."""
-    rows, counted, billed = (f(engine, job_id) for f in (item_table, counters, ledger))
+    rows, counted = item_table(engine, job_id), counters(engine, job_id)
+    billed = ledger(engine, job_id)
     for kind in Outcome:
         assert counted[kind.label] == sum(row.outcome == kind for row in rows)
     assert billed == {name: counted.get(name, billed["item_count"]) for name in billed}

@@ -220,9 +220,12 @@ def test_of_two_finalisers_at_once_one_wins_and_nothing_is_left_over(
     second = take(engine, holder="two")
     barrier = threading.Barrier(2)
 
+    def meet() -> None:
+        barrier.wait(10)
+
     def attempt(lease: Lease) -> str:
         try:
-            return finalise(engine, store, lease, check=lambda: barrier.wait(10) and None)
+            return finalise(engine, store, lease, check=meet)
         except LeaseLostError:
             return "lost"
 

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from core.outcomes import Outcome
-from results.output_lines import ItemRow, LineTemplate, belongs_to_output
+from results.output_lines import CLOSING, ItemRow, LineTemplate, belongs_to_output
 
 JOB = UUID("00112233445566778899aabbccddeeff")
 TEMPLATE = LineTemplate(JOB)
@@ -26,8 +26,12 @@ def row(**fields: object) -> ItemRow:
     return ItemRow(**(given | fields))  # type: ignore[arg-type]
 
 
+def line(row: ItemRow, custom_id: str) -> bytes:
+    return b"".join(TEMPLATE.line(row, custom_id))
+
+
 def test_an_answer_is_shown_byte_by_byte() -> None:
-    assert TEMPLATE.line(row(), "a") == (
+    assert line(row(), "a") == (
         b'{"id":"batch_req_00112233445566778899aabbccddeeff000000ff","custom_id":"a","response":'
         b'{"status_code":200,"request_id":"req_00112233445566778899aabbccddeeff000000ff",'
         b'"body":{"id":"x"}},"error":null}\n'
@@ -37,11 +41,11 @@ def test_an_answer_is_shown_byte_by_byte() -> None:
 def test_an_http_failure_is_a_response_in_the_error_file() -> None:
     refused = row(outcome=Outcome.FAILED, status_code=400, body=b'{"error":{"message":"no"}}')
 
-    line = json.loads(TEMPLATE.line(refused, "a"))
+    shown = json.loads(line(refused, "a"))
 
-    assert line["response"]["status_code"] == 400
-    assert line["response"]["body"] == {"error": {"message": "no"}}
-    assert line["error"] is None
+    assert shown["response"]["status_code"] == 400
+    assert shown["response"]["body"] == {"error": {"message": "no"}}
+    assert shown["error"] is None
     assert not belongs_to_output(refused)
 
 
@@ -71,7 +75,7 @@ def test_an_item_without_an_answer_says_why(
         body=None,
     )
 
-    assert json.loads(TEMPLATE.line(never, "a")) == {
+    assert json.loads(line(never, "a")) == {
         "id": f"batch_req_{JOB.hex}000000ff",
         "custom_id": "a",
         "response": None,
@@ -81,18 +85,18 @@ def test_an_item_without_an_answer_says_why(
 
 
 def test_an_answer_without_a_body_is_null() -> None:
-    assert json.loads(TEMPLATE.line(row(body=None), "a"))["response"]["body"] is None
+    assert json.loads(line(row(body=None), "a"))["response"]["body"] is None
 
 
 def test_a_pretty_printed_body_stays_on_its_line() -> None:
-    line = TEMPLATE.line(row(body=b'{\r\n  "a": "b\\n"\n}'), "a")
+    shown = line(row(body=b'{\r\n  "a": "b\\n"\n}'), "a")
 
-    assert line.count(b"\n") == 1
-    assert b"\r" not in line
-    assert json.loads(line)["response"]["body"] == {"a": "b\n"}
+    assert shown.count(b"\n") == 1
+    assert b"\r" not in shown
+    assert json.loads(shown)["response"]["body"] == {"a": "b\n"}
 
 
 def test_a_body_of_its_own_object_fits_between_its_ends() -> None:
-    before, after = TEMPLATE.around_body(row(body=None), "a")
+    opening = TEMPLATE.opening(row(body=None), "a")
 
-    assert before + b'{"id":"x"}' + after == TEMPLATE.line(row(), "a")
+    assert opening + b'{"id":"x"}' + CLOSING == line(row(), "a")

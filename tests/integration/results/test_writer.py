@@ -1,0 +1,270 @@
+"""Goal: on a real log the writer judges everything once, whatever dies or comes twice."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from core.clock import SystemClock
+from core.errors import MillraceError, SchemaTooNewError
+from core.states import CloseReason
+from results.closing import JobCloser
+from results.metrics import DATABASE_RETRIES
+from results.partitions import DayPartitions
+from results.settings import WriterSettings
+from results.writer import GROUP, ResultsWriter
+from results.writing import ItemWriter
+from storage.postgres import DATABASE_AWAY
+from tests.integration.results.outcomes import (
+    add_running_job,
+    assert_books_balance,
+    engine_of,
+    item_table,
+    job,
+    job_ref,
+    outcome,
+)
+from topics.admin import LogAdmin
+from topics.catalogue import DEAD_LETTERS, RESULTS
+from topics.codec import decode, encode, kind_headers
+from topics.consumer import LogConsumer
+from topics.partitioner import job_partition
+from topics.producer import LogProducer
+from topics.records import Close, DeadLetter, Outcomes
+from topics.settings import KafkaSettings
+from topics.tail import TopicTail
+
+DEADLINE_S = 30
+
+
+@pytest.fixture
+def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
+    settings = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+    LogAdmin(settings).create([RESULTS, DEAD_LETTERS])
+    return settings
+
+
+@pytest.fixture
+def producer(kafka: KafkaSettings) -> Iterator[LogProducer]:
+    producer = LogProducer(kafka, client_id="test", linger_ms=1)
+    yield producer
+    producer.close()
+
+
+class Running:
+    """A writer in a thread."""
+
+    def __init__(self, engine: sa.Engine, kafka: KafkaSettings, **settings: float) -> None:
+        partitions = DayPartitions(engine)
+        self.producer = LogProducer(kafka, client_id="writer")
+        self.writer = ResultsWriter(
+            items=ItemWriter(engine, partitions),
+            closer=JobCloser(engine, partitions, slice_items=10),
+            producer=self.producer,
+            settings=WriterSettings.model_validate(settings),
+            commit_interval_s=0.05,
+            clock=SystemClock(),
+        )
+        self.consumer = LogConsumer(
+            kafka,
+            group=GROUP,
+            topics=[RESULTS.name],
+            client_id="writer",
+            on_assign=lambda _: None,
+            on_revoke=self.writer.revoked,
+        )
+        self.stop = threading.Event()
+        self.failure: BaseException | None = None
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            self.writer.run(self.consumer, self.stop)
+        except MillraceError as failure:
+            self.failure = failure
+        except DATABASE_AWAY as failure:
+            self.failure = failure
+
+
+@contextmanager
+def running(engine: sa.Engine, kafka: KafkaSettings, **settings: float) -> Iterator[Running]:
+    role = Running(engine, kafka, **settings)
+    role.thread.start()
+    try:
+        yield role
+    finally:
+        role.stop.set()
+        role.thread.join(DEADLINE_S)
+        role.consumer.close()
+        role.producer.close()
+
+
+def until(is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def send(producer: LogProducer, job_id: UUID, record: Outcomes | Close) -> None:
+    producer.send(
+        RESULTS.name,
+        encode(record),
+        partition=job_partition(job_id, RESULTS.partition_count),
+        key=job_id.bytes,
+        headers=kind_headers(type(record)),
+    )
+
+
+def send_items(producer: LogProducer, job_id: UUID, indexes: range) -> None:
+    send(producer, job_id, Outcomes(job_ref(job_id), [outcome(index) for index in indexes]))
+
+
+def lag(kafka: KafkaSettings) -> int:
+    return sum(LogAdmin(kafka).lag(GROUP, RESULTS).values())
+
+
+def test_jobs_settle_and_offsets_follow(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+) -> None:
+    job_ids = [add_running_job(engine, 100) for _ in range(5)]
+    for start in range(0, 100, 20):
+        for job_id in job_ids:
+            send_items(producer, job_id, range(start, start + 20))
+            send_items(producer, job_id, range(start, start + 20))
+    producer.flush(10)
+
+    with running(engine, kafka):
+        until(lambda: all(job(engine, job_id)["settled_at"] for job_id in job_ids))
+        until(lambda: lag(kafka) == 0)
+
+    for job_id in job_ids:
+        assert_books_balance(engine, job_id)
+
+
+def test_the_order_of_the_log_decides_about_a_close(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+) -> None:
+    job_id = add_running_job(engine, 60, state="cancelling", close_reason="cancelled")
+    send_items(producer, job_id, range(20))
+    send(producer, job_id, Close(job_id, 0, CloseReason.CANCELLED))
+    send_items(producer, job_id, range(60))
+    producer.flush(10)
+
+    with running(engine, kafka):
+        until(lambda: job(engine, job_id)["settled_at"])
+        until(lambda: lag(kafka) == 0)
+
+    rows = item_table(engine, job_id)
+    assert [row.outcome for row in rows] == [1] * 20 + [3] * 40
+    assert_books_balance(engine, job_id)
+
+
+def test_an_unreadable_record_goes_to_the_dead_letters_and_the_partition_goes_on(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+) -> None:
+    job_id = add_running_job(engine, 2)
+    partition = job_partition(job_id, RESULTS.partition_count)
+    send_items(producer, job_id, range(1))
+    producer.send(
+        RESULTS.name, b"\xc1", partition=partition, headers=kind_headers(Outcomes), key=b"k"
+    )
+    send_items(producer, job_id, range(1, 2))
+    producer.flush(10)
+
+    with running(engine, kafka):
+        until(lambda: job(engine, job_id)["settled_at"])
+        until(lambda: lag(kafka) == 0)
+
+    tail = TopicTail(kafka, DEAD_LETTERS, client_id="test")
+    (found,) = tail.read_to_end(10)
+    tail.close()
+    letter = decode(DeadLetter, found.value, found.headers)
+    assert (letter.topic, letter.partition, letter.offset) == (RESULTS.name, partition, 1)
+    assert (letter.value, letter.key) == (b"\xc1", b"k")
+
+
+def test_a_newer_schema_stops_the_role_before_its_offset(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+) -> None:
+    producer.send(
+        RESULTS.name, b"", partition=0, headers=[("kind", b"outcomes"), ("schema", b"99")]
+    )
+    producer.flush(10)
+
+    with running(engine, kafka) as role:
+        role.thread.join(DEADLINE_S)
+
+    assert isinstance(role.failure, SchemaTooNewError)
+    assert lag(kafka) == 1
+
+
+def test_writers_that_come_and_go_change_nothing(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+) -> None:
+    job_ids = [add_running_job(engine, 200) for _ in range(8)]
+
+    def feed() -> None:
+        for start in range(0, 200, 5):
+            for job_id in job_ids:
+                send_items(producer, job_id, range(start, start + 5))
+            producer.flush(10)
+
+    feeding = threading.Thread(target=feed)
+    feeding.start()
+    with running(engine, kafka, group_items_max=20):
+        for _ in range(3):
+            with running(engine, kafka, group_items_max=20) as guest:
+                until(lambda g=guest: g.consumer.assigned)  # type: ignore[misc]
+        feeding.join()
+        until(lambda: all(job(engine, job_id)["settled_at"] for job_id in job_ids))
+
+    for job_id in job_ids:
+        assert_books_balance(engine, job_id)
+
+
+def test_a_database_that_is_away_is_waited_for(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+) -> None:
+    """Here: a lock that outlasts the lock timeout stands for it."""
+    job_id = add_running_job(engine, 10)
+    send_items(producer, job_id, range(5))
+    producer.flush(10)
+
+    @sa.event.listens_for(engine, "connect")
+    def hurry(connection: object, _record: object) -> None:
+        connection.execute("SET lock_timeout = '100ms'")  # type: ignore[attr-defined]
+        connection.commit()  # type: ignore[attr-defined]
+
+    engine.dispose()
+    retries = DATABASE_RETRIES._value.get()
+    with engine.begin() as locking:
+        locking.execute(sa.text("LOCK TABLE job_counters"))
+        with running(engine, kafka):
+            send_items(producer, job_id, range(5, 10))
+            producer.flush(10)
+            until(lambda: DATABASE_RETRIES._value.get() >= retries + 3)
+            locking.rollback()
+            until(lambda: job(engine, job_id)["settled_at"])
+            until(lambda: lag(kafka) == 0)
+
+    assert_books_balance(engine, job_id)
+
+
+def test_a_database_that_stays_away_ends_the_role_without_committing(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+) -> None:
+    job_id = add_running_job(engine, 10)
+    send_items(producer, job_id, range(5))
+    producer.flush(10)
+    nowhere = engine_of("postgresql://127.0.0.1:1/none")
+
+    with running(nowhere, kafka, database_wait_s=0.5) as role:
+        role.thread.join(DEADLINE_S)
+
+    assert isinstance(role.failure, DATABASE_AWAY)
+    assert lag(kafka) == 1
