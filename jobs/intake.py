@@ -17,7 +17,7 @@ from jobs.windows import WindowLimits, allowances
 from storage.notifications import Notifications
 
 _CLAIM_INTERVAL_S: Final = 0.5  # new work notifies; this is for leases that ran out
-_ROUND_SHARE_MAX: Final = 0.1  # of the time, while nothing can be emitted
+_LOOK_SHARE_MAX: Final = 0.1  # of the time, while nothing can be emitted
 _ROUND_PAUSE_S: Final = 0.01  # also when notifications never end
 
 
@@ -47,7 +47,7 @@ class Intake:
             read_ahead_items=settings.read_ahead_items,
         )
         self._claim_at_s = 0.0
-        self._round_s = 0.0
+        self._look_s = 0.0
         self._has_more = False
 
     def round(self) -> None:
@@ -65,7 +65,8 @@ class Intake:
         allowed = allowances(loads, parts.capacities.pools(), self._limits)
         emitted = parts.expander.round(allowed)
         self._has_more = emitted >= ROUND_ITEMS_MAX
-        self._round_s = clock.monotonic_s() - began_s
+        # A round that found nothing to emit is only a look: its price sets how often to look.
+        self._look_s = 0.0 if emitted else clock.monotonic_s() - began_s
 
     def pause(self) -> None:
         """Wait until another round may find something to do."""
@@ -75,6 +76,6 @@ class Intake:
         parts.stop.wait(_ROUND_PAUSE_S)
         idle_s = self._settings.poll_idle_s
         if parts.expander.held_count:
-            idle_s = max(self._settings.poll_busy_s, self._round_s / _ROUND_SHARE_MAX)
+            idle_s = max(self._settings.poll_busy_s, self._look_s / _LOOK_SHARE_MAX)
         if parts.notifications.wait(idle_s):
             self._claim_at_s = 0.0
