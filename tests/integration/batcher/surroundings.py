@@ -11,6 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
+import psutil
+
+from batcher.agents import group_of
 from topics.admin import LogAdmin
 from topics.catalogue import (
     CAPACITY,
@@ -21,6 +24,7 @@ from topics.catalogue import (
     batches_topic,
 )
 from topics.codec import decode, encode, kind_headers
+from topics.errors import LogUnavailableError
 from topics.headers import chunk_headers
 from topics.partitioner import request_partition
 from topics.producer import LogProducer
@@ -59,6 +63,19 @@ def job_ref(number: int, *, tenant: int | None = None, pool: str = POOL) -> JobR
         input_key="k",
         deadline_s=time.time() + 3600,
     )
+
+
+def expected(job: JobRef, count: int) -> Counter[tuple[UUID, int]]:
+    """Return each of the first `count` items of `job` once."""
+    return Counter({(job.job_id, index): 1 for index in range(count)})
+
+
+def lag(kafka: KafkaSettings) -> int:
+    """Return the bulk records that the batchers have not committed; -1 while nobody knows."""
+    try:
+        return sum(LogAdmin(kafka).lag(group_of("bulk"), REQUESTS_BULK).values())
+    except LogUnavailableError:  # for a moment after a topic's creation
+        return -1
 
 
 class Requests:
@@ -116,6 +133,7 @@ class Replica:
         self.batches: list[Batch] = []
         self.partitions: set[int] = set()
         self.over_granted = False
+        self.first_heard_s = 0.0
         self._granted: dict[str, int] = {}
         self._epoch = int(time.time() * 1000)
         self._stopping = threading.Event()
@@ -128,6 +146,11 @@ class Replica:
         self._thread.join(10)
         for closing in (self._batches, self._demand, self._producer):
             closing.close()
+
+    @property
+    def heard_for_s(self) -> float:
+        """Seconds since the first demand."""
+        return time.monotonic() - self.first_heard_s if self.first_heard_s else 0.0
 
     def items(self) -> Counter[tuple[UUID, int]]:
         """Return how often each item came."""
@@ -152,6 +175,7 @@ class Replica:
         for record in self._demand.poll(0):
             demand = decode(Demand, record.value, record.headers)
             if demand.job_class == self._class:
+                self.first_heard_s = self.first_heard_s or time.monotonic()
                 news = news or demand.batcher_id not in self.waiting
                 self.waiting[demand.batcher_id] = demand.waiting.get(self._pool, 0)
         return news
@@ -207,14 +231,10 @@ class BatcherProcess:
             key = name.upper() if name.isupper() else f"MILLRACE_BATCHER_{name.upper()}"
             environment[key] = str(value)
         self.log = log
-        self._out = log.open("ab")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "batcher"],
-            cwd=ROOT,
-            env=environment,
-            stdout=self._out,
-            stderr=self._out,
-        )
+        with log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "batcher"], cwd=ROOT, env=environment, stdout=out, stderr=out
+            )
 
     def ready(self) -> None:
         """Wait until it has partitions."""
@@ -224,16 +244,19 @@ class BatcherProcess:
         """kill -9."""
         self.process.kill()
         self.process.wait(10)
-        self._out.close()
 
     def stop(self) -> int:
         """SIGTERM; return the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(20)
-        self._out.close()
-        return code
+        return self.process.wait(20)
 
     def end(self) -> None:
         """Leave nothing behind."""
         if self.process.poll() is None:
             self.kill()
+
+
+def memory_bytes(batcher: BatcherProcess) -> int:
+    """Return the resident memory of the process."""
+    rss: int = psutil.Process(batcher.process.pid).memory_info().rss
+    return rss

@@ -4,29 +4,20 @@ from collections import Counter
 from collections.abc import Callable
 from uuid import UUID
 
-from batcher.agents import group_of
 from tests.integration.batcher.surroundings import (
     BatcherProcess,
     Replica,
     Requests,
+    expected,
     job_ref,
+    lag,
+    memory_bytes,
     wait_until,
 )
-from topics.admin import LogAdmin
-from topics.catalogue import REQUESTS_BULK
-from topics.records import JobRef
 from topics.settings import KafkaSettings
 
 StartReplica = Callable[..., Replica]
 StartBatcher = Callable[..., BatcherProcess]
-
-
-def expected(job: JobRef, count: int) -> Counter[tuple[UUID, int]]:
-    return Counter({(job.job_id, index): 1 for index in range(count)})
-
-
-def lag(kafka: KafkaSettings) -> int:
-    return sum(LogAdmin(kafka).lag(group_of("bulk"), REQUESTS_BULK).values())
 
 
 def test_every_item_leaves_once_and_every_offset_is_committed(
@@ -40,7 +31,7 @@ def test_every_item_leaves_once_and_every_offset_is_committed(
     jobs = [job_ref(number) for number in range(1, 6)]
     for job in jobs:
         requests.send(job, 1000)
-    wanted = sum((expected(job, 1000) for job in jobs), Counter())
+    wanted = sum((expected(job, 1000) for job in jobs), Counter[tuple[UUID, int]]())
     wait_until(lambda: len(replica.items()) == 5000, "all items on batches")
     assert replica.items() == wanted
     wait_until(lambda: lag(kafka) == 0, "all offsets committed")
@@ -50,3 +41,93 @@ def test_every_item_leaves_once_and_every_offset_is_committed(
     assert not replica.over_granted
     assert replica.partitions == {1, 3}
     assert max(sum(len(p.items) for p in b.parts) for b in replica.batches) <= 100
+
+
+def test_a_killed_batcher_loses_nothing_and_repeats_little(
+    kafka: KafkaSettings,
+    requests: Requests,
+    start_replica: StartReplica,
+    start_batcher: StartBatcher,
+) -> None:
+    replica = start_replica(window=1000)
+    jobs = [job_ref(number) for number in range(1, 6)]
+    for job in jobs:
+        requests.send(job, 4000)
+    for goal in (3000, 10_000):
+        batcher = start_batcher()
+        wait_until(lambda goal=goal: len(replica.items()) >= goal, "some items on batches")
+        batcher.kill()
+    batcher = start_batcher()
+    wait_until(lambda: len(replica.items()) == 20_000, "all items on batches")
+    wait_until(lambda: lag(kafka) == 0, "all offsets committed")
+    assert batcher.stop() == 0
+    assert set(replica.items()) == {(job.job_id, n) for job in jobs for n in range(4000)}
+    # Two deaths, each repeating at most what left within the commit interval and its request.
+    assert sum(replica.items().values()) - 20_000 <= 2 * 10_000
+    assert not replica.over_granted
+
+
+def test_members_come_and_go_without_a_loss(
+    kafka: KafkaSettings,
+    requests: Requests,
+    start_replica: StartReplica,
+    start_batcher: StartBatcher,
+) -> None:
+    replica = start_replica(window=200)
+    first = start_batcher()
+    first.ready()
+    jobs = [job_ref(number) for number in range(1, 9)]
+    for job in jobs:
+        requests.send(job, 1000)
+    second = start_batcher()
+    second.ready()
+    for job in jobs:
+        requests.send(job, 1000, first=1000)
+    wait_until(lambda: len(replica.items()) >= 9000, "some items on batches")
+    assert first.stop() == 0
+    wait_until(lambda: len(replica.items()) == 16_000, "all items on batches")
+    wait_until(lambda: lag(kafka) == 0, "all offsets committed")
+    assert second.stop() == 0
+    assert set(replica.items()) == {(job.job_id, n) for job in jobs for n in range(2000)}
+
+
+def test_without_capacity_nothing_leaves_and_memory_is_bounded(
+    kafka: KafkaSettings,
+    requests: Requests,
+    start_replica: StartReplica,
+    start_batcher: StartBatcher,
+) -> None:
+    replica = start_replica(window=0)
+    batcher = start_batcher(held_items_max=2000, stall_limit_s=5)
+    batcher.ready()
+    wait_until(lambda: replica.waiting, "demand")
+    before = memory_bytes(batcher)
+    for number in range(1, 9):
+        requests.send(job_ref(number), 5000, size=2000)  # 80 MB in all
+    wait_until(lambda: max(replica.waiting.values()) >= 2000, "the queues to fill")
+    # Long enough for a watchdog that mistakes an empty pool for a standstill.
+    wait_until(lambda: replica.heard_for_s > 8, "demand for a while")
+    assert max(replica.waiting.values()) <= 2000 + 100
+    assert replica.items() == Counter()
+    assert memory_bytes(batcher) - before < 250_000_000
+    replica.window = 2000
+    wait_until(lambda: len(replica.items()) == 40_000, "all items on batches")
+    wait_until(lambda: lag(kafka) == 0, "all offsets committed")
+    assert batcher.stop() == 0
+
+
+def test_two_tenants_share_fairly(
+    requests: Requests, start_replica: StartReplica, start_batcher: StartBatcher
+) -> None:
+    replica = start_replica(window=100, concurrency=1000)
+    batcher = start_batcher(held_items_max=50_000)
+    # The greedy tenant comes first and with ten jobs; the other one must not wait for them.
+    for number in range(1, 11):
+        requests.send(job_ref(number, tenant=1), 500)
+    requests.send(job_ref(20, tenant=2), 1000)
+    wait_until(lambda: len(replica.items()) == 6000, "all items on batches")
+    assert batcher.stop() == 0
+    order = [part.job.tenant_id for batch in replica.batches for part in batch.parts]
+    began = order.index(UUID(int=2))
+    shared = order[began : began + 20]
+    assert abs(shared.count(UUID(int=2)) - 10) <= 2

@@ -1,0 +1,183 @@
+"""Goal: records that cannot be dispatched end as promised, and pin no offset."""
+
+from collections.abc import Callable
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.errors import SchemaTooNewError
+from core.outcomes import Outcome
+from core.states import CloseReason
+from results.partitions import DayPartitions
+from results.tables import items as item_rows
+from storage.postgres import create_engine
+from storage.settings import DatabaseSettings
+from tests.integration.batcher.surroundings import (
+    BatcherProcess,
+    Replica,
+    Requests,
+    expected,
+    job_ref,
+    lag,
+    wait_until,
+)
+from topics.admin import LogAdmin
+from topics.catalogue import CONTROL, DEAD_LETTERS, REQUESTS_BULK, RESULTS, Topic
+from topics.codec import decode, encode, kind_headers
+from topics.consumer import Received
+from topics.headers import chunk_headers
+from topics.records import Chunk, DeadLetter, Item, JobControl, Outcomes
+from topics.settings import KafkaSettings
+from topics.tail import TopicTail
+
+StartReplica = Callable[..., Replica]
+StartBatcher = Callable[..., BatcherProcess]
+
+
+def read(kafka: KafkaSettings, topic: Topic, count: int) -> list[Received]:
+    """Read the first records of a topic."""
+    tail = TopicTail(kafka, topic, client_id="test-reader")
+    records: list[Received] = []
+    try:
+        wait_until(lambda: len(records) >= count or records.extend(tail.poll(0.2)), "records")
+    finally:
+        tail.close()
+    return records
+
+
+def record_count(kafka: KafkaSettings) -> int:
+    """Return how many request records were ever written: all that nobody has committed."""
+    return sum(LogAdmin(kafka).lag("nobody", REQUESTS_BULK).values())
+
+
+def test_an_unreadable_record_fails_its_items_and_is_kept(
+    kafka: KafkaSettings,
+    requests: Requests,
+    start_replica: StartReplica,
+    start_batcher: StartBatcher,
+) -> None:
+    replica = start_replica()
+    batcher = start_batcher()
+    good, torn = job_ref(1), job_ref(2)
+    chunk = Chunk(torn, [Item(index, f"c{index}", b"{}", 1) for index in range(7, 12)])
+    requests.send_raw(encode(chunk)[:40], chunk_headers(chunk, "bulk"))
+    requests.send_raw(b"nothing of ours", [])
+    requests.send(good, 300)
+    wait_until(lambda: len(replica.items()) == 300, "the good items on batches")
+    wait_until(lambda: lag(kafka) == 0, "all offsets committed")
+    assert batcher.stop() == 0
+
+    (result,) = read(kafka, RESULTS, 1)
+    outcomes = decode(Outcomes, result.value, result.headers)
+    assert result.key == torn.job_id.bytes
+    assert (outcomes.job.job_id, outcomes.job.day) == (torn.job_id, torn.day)
+    assert [item.index for item in outcomes.items] == [7, 8, 9, 10, 11]
+    assert {(i.outcome, i.error_code) for i in outcomes.items} == {
+        (Outcome.FAILED, "record_unreadable")
+    }
+    letters = [decode(DeadLetter, r.value, r.headers) for r in read(kafka, DEAD_LETTERS, 2)]
+    assert {letter.value for letter in letters} == {encode(chunk)[:40], b"nothing of ours"}
+    assert {letter.code for letter in letters} == {"record_unreadable"}
+
+
+def test_a_newer_schema_stops_the_role_with_its_offset_uncommitted(
+    kafka: KafkaSettings, requests: Requests, start_batcher: StartBatcher
+) -> None:
+    batcher = start_batcher()
+    batcher.ready()
+    requests.send_raw(b"from the future", [("kind", b"chunk"), ("schema", b"99")])
+    wait_until(lambda: batcher.process.poll() is not None, "the role to end")
+    assert batcher.process.returncode == 1
+    assert SchemaTooNewError.code in batcher.log.read_text()
+    assert lag(kafka) == 1
+
+
+def test_items_of_a_closed_job_are_dropped_held_or_arriving(
+    kafka: KafkaSettings,
+    requests: Requests,
+    start_replica: StartReplica,
+    start_batcher: StartBatcher,
+) -> None:
+    replica = start_replica(window=0)
+    batcher = start_batcher()
+    closed, open_job = job_ref(1), job_ref(2)
+    requests.send(closed, 500)
+    requests.send(open_job, 500)
+    wait_until(lambda: max(replica.waiting.values(), default=0) == 1000, "items held")
+    control = JobControl(closed.job_id, version=1, closed=CloseReason.CANCELLED)
+    requests.producer.send(
+        CONTROL.name,
+        encode(control),
+        partition=0,
+        key=closed.job_id.bytes,
+        headers=kind_headers(JobControl),
+    )
+    requests.producer.flush(10)
+    wait_until(lambda: max(replica.waiting.values()) == 500, "the closed job's items dropped")
+    requests.send(closed, 100, first=500)
+    replica.window = 400
+    wait_until(lambda: lag(kafka) == 0, "all offsets committed")
+    assert batcher.stop() == 0
+    assert replica.items() == expected(open_job, 500)
+
+
+def test_a_record_that_pins_others_is_handed_back_and_still_leaves_later(
+    kafka: KafkaSettings,
+    requests: Requests,
+    start_replica: StartReplica,
+    start_batcher: StartBatcher,
+) -> None:
+    served = start_replica()
+    batcher = start_batcher(hold_limit_s=1)
+    # One tenant, so that both pools' records share partitions; nobody serves the other pool.
+    waiting, flowing = job_ref(1, tenant=7, pool="other"), job_ref(2, tenant=7)
+    requests.send(waiting, 100)
+    requests.send(flowing, 1000)
+    wait_until(lambda: len(served.items()) == 1000, "the served pool's items")
+    # Handed back once, it lies behind everything and pins nothing any more.
+    wait_until(lambda: record_count(kafka) == 12, "one record at the tail")
+    wait_until(lambda: lag(kafka) == 1, "the offsets before it committed")
+    other = start_replica(pool="other")
+    wait_until(lambda: len(other.items()) == 100, "the other pool's items")
+    wait_until(lambda: lag(kafka) == 0, "all offsets committed")
+    assert batcher.stop() == 0
+    assert other.items() == expected(waiting, 100)
+    assert record_count(kafka) == 12
+
+
+def test_redelivered_items_that_have_ended_are_not_executed_again(
+    kafka: KafkaSettings,
+    requests: Requests,
+    start_replica: StartReplica,
+    start_batcher: StartBatcher,
+    database_url: str,
+) -> None:
+    job = job_ref(1)
+    settings = DatabaseSettings(url=database_url)  # type: ignore[arg-type]
+    engine = create_engine(settings, application_name="test")
+    DayPartitions(engine).ensure([job.day])
+    ended = [*range(50), *range(200, 300)]
+    rows = [
+        {
+            "job_id": job.job_id,
+            "job_day": job.day,
+            "item_index": index,
+            "outcome": Outcome.SUCCEEDED,
+            "status_code": 200,
+            "attempt": 1,
+            "input_tokens": 0,
+            "output_tokens": 0,
+            "cached_tokens": 0,
+            "reasoning_tokens": 0,
+        }
+        for index in ended
+    ]
+    with engine.begin() as connection:
+        connection.execute(sa.insert(item_rows), rows)
+    engine.dispose()
+    requests.send(job, 400)  # before the assignment: it may have been dispatched before
+    replica = start_replica()
+    batcher = start_batcher(MILLRACE_DATABASE_URL=database_url)
+    wait_until(lambda: lag(kafka) == 0, "all offsets committed")
+    assert batcher.stop() == 0
+    assert set(replica.items()) == {(UUID(int=1), n) for n in range(400) if n not in set(ended)}
