@@ -1,9 +1,9 @@
 """The life cycle of a job: one table, read by every process and enforced by the database.
 
-    validating ──► in_progress ──► finalizing ──► completed | expired
-        │  │            │              │
-        │  └► failed    ▼              ▼
-        └─────────► cancelling ◄───────┘ ──► cancelled
+validating ──► in_progress ──► finalizing ──► completed | expired
+    │  │            │              │
+    │  └► failed    ▼              ▼
+    └─────────► cancelling ◄───────┘ ──► cancelled
 """
 
 from enum import StrEnum

@@ -159,5 +159,5 @@ class Replica:
 
 
 async def _stopped(stop: threading.Event) -> None:
-    while not stop.is_set():
+    while not stop.is_set():  # noqa: ASYNC110  a signal sets it, in no event loop
         await asyncio.sleep(_STOP_POLL_S)

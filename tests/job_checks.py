@@ -3,13 +3,13 @@
 import json
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 from openai import OpenAI
 from openai.types import Batch
 
 TERMINAL = {"completed", "failed", "expired", "cancelled"}
-ENDPOINT = "/v1/chat/completions"
+ENDPOINT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 
 
 def chat_line(index: int, model: str, *, text: str = "hello", max_tokens: int = 8) -> bytes:
@@ -24,13 +24,13 @@ def chat_line(index: int, model: str, *, text: str = "hello", max_tokens: int = 
 
 
 def submit(client: OpenAI, model: str, count: int, window: str = "24h") -> Batch:
-    """Upload `count` lines and create their job."""
+    """Upload `count` lines and create their job; a window may be shorter than OpenAI's 24h."""
     content = b"".join(chat_line(n, model) for n in range(count))
     file = client.files.create(file=("input.jsonl", content), purpose="batch")
     return client.batches.create(
         input_file_id=file.id,
         endpoint=ENDPOINT,
-        completion_window=window,  # type: ignore[arg-type]  ours takes more than 24h
+        completion_window=window,  # type: ignore[arg-type]
     )
 
 

@@ -66,7 +66,8 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_model_versions")),
         sa.UniqueConstraint("name", "version", name=op.f("uq_model_versions_name_version")),
-        comment="The newest version of a name serves new jobs; a job keeps the version it began with",
+        comment="The newest version of a name serves new jobs; a "
+        "job keeps the version it began with",
     )
     op.create_table(
         "outbox",
@@ -287,7 +288,8 @@ def upgrade() -> None:
         ),
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_job_counters_job_id_jobs")),
         sa.PrimaryKeyConstraint("job_id", name=op.f("pk_job_counters")),
-        comment="Written by the results writer alone, in the transaction that inserts the item rows",
+        comment="Written by the results writer alone, in the "
+        "transaction that inserts the item rows",
     )
     op.create_table(
         "job_cursors",

@@ -1,6 +1,6 @@
-"""Goal: ten seeds for each role: every custom_id once, counters and usage add up, little repeats."""
+"""Goal: ten seeds a role: every custom_id once, counters and usage add up, little repeats."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -21,7 +21,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("role", sorted(ROLE_MODULES))
-def test_a_killed_role_loses_nothing(stack: Stack, role: str, seed: int) -> None:
+def test_a_killed_role_loses_nothing(
+    stack: Stack, role: str, seed: int, record_property: Callable[[str, object], None]
+) -> None:
     killed = kill_in_the_middle(stack, role, seed)
-    print(f"{role} seed {seed}: killed at {killed.killed_at}, {killed.repeated} executed again")
+    record_property("killed_at", killed.killed_at)
+    record_property("executed_again", killed.repeated)
     assert 0 <= killed.repeated <= REPEATED_MAX[role]

@@ -41,8 +41,8 @@ def test_the_simulated_engine_says_so(stack: Stack) -> None:
 
 
 def test_a_failing_item_goes_to_the_error_file_with_its_answer(stack: Stack) -> None:
-    bad = {"custom_id": "item-1", "method": "POST", "url": ENDPOINT}
-    bad["body"] = {"model": stack.model, "messages": "not a list"}
+    body = {"model": stack.model, "messages": "not a list"}
+    bad = {"custom_id": "item-1", "method": "POST", "url": ENDPOINT, "body": body}
     content = chat_line(0, stack.model) + json.dumps(bad).encode() + b"\n"
     file = stack.client.files.create(file=("i.jsonl", content), purpose="batch")
     job = stack.client.batches.create(

@@ -260,7 +260,7 @@ def test_a_pool_that_is_away_gets_its_items_back_uncharged(bench: Bench) -> None
     bench.engine.away = True
     bench.send(batch(Chunk(job(), items(0, 10))))
     done = bench.outcomes(5)
-    chunks = bench.read(REQUESTS_BULK, lambda found: bool(found))
+    chunks = bench.read(REQUESTS_BULK, bool)
     back = [i for chunk in chunks for i in chunk.items]  # type: ignore[attr-defined]
     assert sorted(o.index for o in done) + [i.index for i in back] == list(range(10))
     assert {i.attempt for i in back} == {1}
@@ -282,12 +282,12 @@ def test_stopping_hands_back_what_does_not_finish(bench: Bench) -> None:
     bench.start()
     bench.call(bench.engine.hold.clear)
     bench.send(batch(Chunk(job(), items(0, 4))))
-    bench.read(CAPACITY, lambda found: bool(found))
+    bench.read(CAPACITY, bool)
     assert bench.engine.asked.wait(20)
     bench.stop.set()
     bench.join()
     assert bench.failure is None
-    chunks = bench.read(REQUESTS_BULK, lambda found: bool(found))
+    chunks = bench.read(REQUESTS_BULK, bool)
     assert [i.index for chunk in chunks for i in chunk.items] == [0, 1, 2, 3]  # type: ignore[attr-defined]
     assert bench.lag() == 0
 
@@ -332,7 +332,7 @@ def test_an_unreadable_batch_is_kept_as_a_dead_letter(bench: Bench) -> None:
     bench.start()
     bench.producer.send(BATCHES.name, b"\xc1not a batch", partition=3, headers=kind_headers(Batch))
     bench.producer.flush(10)
-    (letter,) = bench.read(DEAD_LETTERS, lambda found: bool(found))
+    (letter,) = bench.read(DEAD_LETTERS, bool)
     assert isinstance(letter, DeadLetter)
     assert (letter.partition, letter.code, letter.value) == (
         3,

@@ -52,9 +52,7 @@ def test_records_come_back_with_key_headers_and_place(
 ) -> None:
     assert LogAdmin(settings).create([RESULTS]) == [settings.topic_prefix + "results"]
     for n in range(300):
-        producer.send(
-            "results", b"%d" % n, partition=n % 8, key=b"k", headers=[("kind", b"test")]
-        )
+        producer.send("results", b"%d" % n, partition=n % 8, key=b"k", headers=[("kind", b"test")])
     producer.flush(10)
     consumer = member(settings, RESULTS, [])
     records = poll_until(consumer, lambda found: len(found) >= 300)
