@@ -11,7 +11,7 @@ from typing import Final
 from prometheus_client import start_http_server
 
 from core.clock import SystemClock
-from core.errors import MillraceError
+from core.errors import MillraceError, SettingsError
 from core.ids import new_uuid
 from core.logs import configure_logs
 from core.shutdown import stop_on_signals
@@ -61,7 +61,9 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
     """Judge results until `stop`. Raises what `ResultsWriter.run` raises, and SettingsError."""
     settings = WriterSettings.from_env(env)
     kafka = KafkaSettings.from_env(env)
-    engine = create_engine(DatabaseSettings.from_env(env), application_name=GROUP)
+    database = DatabaseSettings.from_env(env)
+    require_connections(database, 2)  # one to write, one to make a day's partition meanwhile
+    engine = create_engine(database, application_name=GROUP)
     serve_metrics(settings.metrics_host, settings.metrics_port)
     LogAdmin(kafka).wait_for_broker(_BROKER_WAIT_S)
     name = process_name(GROUP)
@@ -95,6 +97,7 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
     """End settled jobs until `stop`. Raises what `Finaliser.run` raises, and SettingsError."""
     settings = FinaliserSettings.from_env(env)
     database = DatabaseSettings.from_env(env)
+    require_connections(database, settings.jobs_max + 2)  # one to claim, one for heartbeats
     engine = create_engine(database, application_name=ROLE)
     serve_metrics(settings.metrics_host, settings.metrics_port)
     finaliser = Finaliser(
@@ -109,6 +112,12 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
             finaliser.run(notifications, stop)
     finally:
         engine.dispose()
+
+
+def require_connections(database: DatabaseSettings, count: int) -> None:
+    """Raises SettingsError for a pool in which threads of this role would wait for each other."""
+    if database.pool_size < count:
+        raise SettingsError(f"{database.env_prefix}POOL_SIZE: this role needs at least {count}")
 
 
 def serve_metrics(host: str, port: int | None) -> None:

@@ -1,0 +1,35 @@
+"""Goal: a role that cannot start says why and ends at once."""
+
+import threading
+
+import pytest
+
+from core.errors import SettingsError
+from results.__main__ import main, run_finaliser, run_writer
+
+ENVIRONMENT = {
+    "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1",
+    "MILLRACE_DATABASE_URL": "postgresql://127.0.0.1:1/none",
+}
+
+
+@pytest.mark.parametrize("arguments", [[], ["reader"], ["writer", "finaliser"]])
+def test_a_wrong_argument_is_answered_with_the_usage(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert "writer|finaliser" in capsys.readouterr().err
+
+
+def test_a_pool_that_is_too_small_is_refused() -> None:
+    tight = ENVIRONMENT | {"MILLRACE_DATABASE_POOL_SIZE": "1"}
+
+    with pytest.raises(SettingsError, match="MILLRACE_DATABASE_POOL_SIZE"):
+        run_writer(tight, threading.Event())
+    with pytest.raises(SettingsError, match="at least 4"):
+        run_finaliser(tight, threading.Event())
+
+
+def test_a_misspelt_variable_is_refused() -> None:
+    with pytest.raises(SettingsError, match="MILLRACE_WRITER_GROUP_SIZE"):
+        run_writer(ENVIRONMENT | {"MILLRACE_WRITER_GROUP_SIZE": "1"}, threading.Event())
