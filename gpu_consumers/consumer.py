@@ -147,11 +147,12 @@ class BatchConsumer:
         self._paused = full
 
     def _commit(self) -> None:
+        ready = self._tracker.committable()
         try:
-            self._consumer.commit(self._tracker.committable())
+            if self._consumer.commit(ready):
+                self._tracker.committed(ready)
         except StaleMemberError:
-            _LOG.warning("the group went on without this member")
-            self._on_revoke(sorted(self._consumer.assigned))
+            _LOG.warning("the group goes on without this member")
 
     def _on_assign(self, partitions: list[Partition]) -> None:
         self._generation += 1

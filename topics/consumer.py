@@ -91,11 +91,12 @@ class LogConsumer:
         more = self._consumer.consume(count_max - 1, 0) if first and count_max > 1 else []
         return received(first + more, self._prefix)
 
-    def commit(self, next_offsets: Mapping[Partition, int]) -> None:
+    def commit(self, next_offsets: Mapping[Partition, int]) -> bool:
         """Commit, for partitions that are still ours, the offset after the last finished record.
 
-        Raises StaleMemberError when the group went on without us: drop what is held, keep polling.
-        A broker that does not answer is no error: the next commit says more than this one.
+        Return whether the broker took it; one that does not answer is asked again by the next
+        commit. Raises StaleMemberError when the group goes on without us: keep polling, and what
+        is lost will be revoked. Partitions that are kept do not seek back, so nothing is dropped.
         """
         offsets = [
             TopicPartition(self._prefix + topic, number, offset)
@@ -103,15 +104,17 @@ class LogConsumer:
             if (topic, number) in self._assigned
         ]
         if not offsets:
-            return
+            return True
         try:
             results = self._consumer.commit(offsets=offsets, asynchronous=False) or []
         except KafkaException as error:
             _raise_if_stale(error.args[0])
-            return
+            return False
         for result in results:
             if result.error is not None:
                 _raise_if_stale(result.error)
+                return False
+        return True
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Stop fetching `partitions`; nothing fetched is lost, polling goes on."""

@@ -35,9 +35,14 @@ class OffsetTracker:
             self._next[partition] = first + 1
 
     def committable(self) -> dict[Partition, int]:
-        """Return the next offsets that grew since the last call."""
-        ready, self._next = self._next, {}
-        return ready
+        """Return the next offsets that grew since they were last `committed`."""
+        return dict(self._next)
+
+    def committed(self, next_offsets: dict[Partition, int]) -> None:
+        """The broker has taken these; what is not reported here is offered again."""
+        for partition, offset in next_offsets.items():
+            if self._next.get(partition) == offset:
+                del self._next[partition]
 
     def drop(self, partitions: list[Partition]) -> None:
         """Forget partitions that are no longer ours; they are delivered again elsewhere."""

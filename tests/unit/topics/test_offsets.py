@@ -16,6 +16,8 @@ def test_only_the_finished_prefix_is_committable() -> None:
     assert tracker.committable() == {}
     tracker.finished(P, 3)
     assert tracker.committable() == {P: 5}
+    assert tracker.committable() == {P: 5}  # until the broker has taken it
+    tracker.committed({P: 5})
     assert tracker.committable() == {}
     tracker.finished(P, 7)
     assert tracker.committable() == {P: 8}
