@@ -133,7 +133,9 @@ def test_an_entry_point_is_guarded() -> None:
 
 
 def test_engines_are_created_in_storage_alone() -> None:
-    creators = re.compile(r"\bcreate_(async_)?engine\(")
+    creators = re.compile(
+        r"(sa|sqlalchemy)\.create_engine\(|from sqlalchemy.* import .*create_(async_)?engine"
+    )
     rooms = {
         path.parts[0]
         for path in python_files()
