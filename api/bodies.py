@@ -119,9 +119,7 @@ async def _small_body(request: Request, settings: ApiSettings) -> bytes:
 
 
 def _too_slow() -> ApiError:
-    return ApiError(
-        408, "The body came too slowly.", code="request_timeout", headers={"connection": "close"}
-    )
+    return ApiError(408, "The body came too slowly.", code="request_timeout")
 
 
 def _wrong_shape(message: str) -> ApiError:

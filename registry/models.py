@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import distinct_on, insert
 
 from core.errors import Disposition, MillraceError
 from registry.tables import model_versions
@@ -85,7 +85,7 @@ def find_model(connection: sa.Connection, name: str) -> ModelVersion | None:
 def _newest() -> sa.Select[Any]:
     order = (model_versions.c.name, model_versions.c.id.desc())
     columns = [c for c in model_versions.c if c.name != "id"]
-    return sa.select(*columns).distinct(model_versions.c.name).order_by(*order)
+    return sa.select(*columns).ext(distinct_on(model_versions.c.name)).order_by(*order)
 
 
 def _model(row: sa.Row[Any]) -> ModelVersion:

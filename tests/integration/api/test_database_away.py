@@ -1,0 +1,69 @@
+"""Goal: without Postgres every request ends soon, says so, and works again soon after."""
+
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.integration.api.answers import file_id, ok, refused, upload
+from tests.integration.api.conftest import OpenSite, Site
+from tests.integration.api.pipe import Pipe, open_pipe
+
+ANSWER_S_MAX = 3.0  # the bound of 10 s, with the settings below in its place
+RECOVERY_S_MAX = 5.0
+
+
+@pytest.fixture
+def pipe(database_url: str) -> Iterator[Pipe]:
+    with open_pipe(database_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def piped_site(open_site: OpenSite, pipe: Pipe) -> Site:
+    return open_site(url=pipe.url, database_timeout_s=1, key_cache_s=0)
+
+
+def timed(client: httpx.Client, method: str, path: str) -> httpx.Response:
+    began_s = time.monotonic()
+    answer = client.request(method, path)
+    assert time.monotonic() - began_s < ANSWER_S_MAX
+    return answer
+
+
+@pytest.mark.parametrize("how", ["stall", "cut"])
+def test_requests_are_refused_and_come_back(piped_site: Site, pipe: Pipe, how: str) -> None:
+    with piped_site.client() as client:
+        kept = file_id(client)
+        getattr(pipe, how)()
+        for method, path in (
+            ("GET", f"/v1/files/{kept}"),
+            ("GET", f"/v1/files/{kept}/content"),
+            ("DELETE", f"/v1/files/{kept}"),
+            ("GET", "/v1/batches"),
+            ("POST", "/v1/batches"),
+            ("GET", "/v1/models"),
+        ):
+            answer = timed(client, method, path)
+            assert refused(answer, 503)["type"] == "service_unavailable_error"
+            assert 1 <= int(answer.headers["retry-after"]) <= 60
+        refused(upload(client), 503)
+        assert timed(client, "GET", "/healthz").status_code == 200
+        assert timed(client, "GET", "/readyz").status_code == 503
+        assert timed(client, "GET", "/metrics").status_code == 200
+
+        pipe.mend()
+        deadline = time.monotonic() + RECOVERY_S_MAX
+        while client.get(f"/v1/files/{kept}").status_code != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        ok(client.get("/readyz"))
+
+
+def test_a_cached_key_opens_nothing_without_postgres(open_site: OpenSite, pipe: Pipe) -> None:
+    site = open_site(url=pipe.url, database_timeout_s=1, key_cache_s=0.3)
+    with site.client() as client:
+        ok(client.get("/v1/models"))
+        pipe.cut()
+        refused(client.get("/v1/models"), 503)

@@ -1,0 +1,233 @@
+"""Goal: nothing that a client sends as an upload costs more than an answer in the envelope."""
+
+import socket
+import time
+
+import pytest
+
+from tests.integration.api.answers import ok, refused, upload
+from tests.integration.api.conftest import OpenSite, Site
+from tests.integration.api.wire import (
+    END,
+    chunk,
+    closes,
+    connect,
+    form_head,
+    head,
+    part,
+    read_answer,
+    send_form,
+    stored_objects,
+)
+
+FILE = part("file", b"{}\n", '; filename="in.jsonl"')
+PURPOSE = part("purpose", b"batch")
+
+
+def until_empty(site: Site) -> None:
+    """Wait until no byte of an upload is left in the store."""
+    deadline = time.monotonic() + 10
+    while stored_objects(site):
+        assert time.monotonic() < deadline, stored_objects(site)
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("content", [PURPOSE + FILE + END, FILE + PURPOSE + END])
+def test_any_order_of_parts(site: Site, content: bytes) -> None:
+    assert send_form(site, content).status == 200
+
+
+@pytest.mark.parametrize(
+    ("content", "param"),
+    [
+        (PURPOSE + FILE, None),  # no end
+        (b"", None),
+        (PURPOSE + END, "file"),
+        (FILE + END, "purpose"),
+        (FILE + part("purpose", b"nope") + END, "purpose"),
+        (FILE + part("purpose", b"batch\x00") + END, "purpose"),
+        (b"".join(part(f"p{n}", b"") for n in range(10_000)) + FILE + END, None),
+        (part("purpose", b"x" * 100_000) + FILE + END, None),
+        (b"\x00" * 10_000, None),
+        (PURPOSE + FILE + FILE + END, "file"),
+    ],
+)
+def test_a_bad_form_is_refused_and_leaves_nothing(
+    site: Site, content: bytes, param: str | None
+) -> None:
+    answer = send_form(site, content)
+
+    assert answer.status == 400
+    assert answer.error()["param"] == param
+    until_empty(site)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        ("application/json", 415),
+        ("multipart/form-data", 400),
+        ("multipart/form-data; boundary=", 400),
+    ],
+)
+def test_what_is_no_form(site: Site, kind: str, status: int) -> None:
+    with connect(site) as connection:
+        connection.sendall(head(site, Content_Type=kind, Content_Length="2") + b"{}")
+        assert read_answer(connection).status == status
+
+
+def test_a_compressed_upload_is_refused(site: Site) -> None:
+    assert send_form(site, PURPOSE + FILE + END, Content_Encoding="gzip").status == 415
+
+
+@pytest.mark.parametrize(
+    "name", ["a\r\nX: y", '"; name="purpose', "../../x", "\u202ex", "x" * 3000, "%s%n", "\x01"]
+)
+def test_hostile_names_do_no_harm(site: Site, name: str) -> None:
+    with site.client() as client:
+        created = ok(upload(client, name=name))
+        answer = client.get(f"/v1/files/{created['id']}/content")
+
+    assert answer.status_code == 200
+    assert "/" not in created["filename"]
+    assert created["filename"].isprintable()
+
+
+def test_a_raw_line_break_in_a_name(site: Site) -> None:
+    content = PURPOSE + part("file", b"{}", '; filename="a\nb\x0b.jsonl"') + END
+    with site.client() as client:
+        answer = send_form(site, content)
+        assert answer.status == 200
+        (file,) = ok(client.get("/v1/files"))["data"]
+        assert client.get(f"/v1/files/{file['id']}/content").status_code == 200
+
+    assert file["filename"] == "ab.jsonl"
+
+
+def test_a_file_above_the_limit_is_refused(site: Site) -> None:
+    with site.client() as client:
+        ok(upload(client, b"x" * 1_000_000))
+        (kept,) = stored_objects(site)
+        error = refused(upload(client, b"x" * 1_000_001), 413)
+        assert error["code"] == "file_too_large"
+        refused(upload(client, b"x" * 3_000_000), 413)  # by its declared length
+
+    with connect(site) as connection:  # without a length: cut as it grows
+        begun = PURPOSE + part("file", b"x" * 2_000_000, '; filename="f"')
+        connection.sendall(form_head(site) + chunk(begun) + b"0\r\n\r\n")
+        assert read_answer(connection).status == 413
+    assert stored_objects(site) == [kept]
+
+
+def test_a_client_that_waits_for_the_word_is_refused_before_it_sends(site: Site) -> None:
+    with connect(site) as connection:
+        connection.sendall(form_head(site, Content_Length="999999999", Expect="100-continue"))
+        assert read_answer(connection).status == 413
+
+
+def test_a_client_that_goes_away_leaves_nothing(site: Site) -> None:
+    with connect(site) as connection:
+        begun = PURPOSE + part("file", b"x" * 500_000, '; filename="f"')
+        connection.sendall(form_head(site) + chunk(begun))
+    with connect(site) as connection:
+        connection.sendall(form_head(site, Content_Length="100000") + PURPOSE)
+    with site.client() as client:
+        assert ok(client.get("/v1/files"))["data"] == []
+    until_empty(site)
+
+
+def test_a_trickle_and_a_silence_are_cut(open_site: OpenSite) -> None:
+    site = open_site(upload_idle_timeout_s=0.6)
+    with connect(site) as slow, connect(site) as silent:
+        silent.sendall(form_head(site) + chunk(PURPOSE))
+        slow.sendall(form_head(site) + chunk(PURPOSE + part("file", b"x", '; filename="f"')))
+        slow.settimeout(0.05)
+        began_s = time.monotonic()
+        while True:
+            try:
+                answer = read_answer(slow)
+                break
+            except TimeoutError:
+                assert time.monotonic() - began_s < 10
+                slow.sendall(chunk(b"x"))
+        assert answer.status == 408
+        assert read_answer(silent).status == 408
+    until_empty(site)
+
+
+def test_a_json_body_that_never_ends_is_cut(open_site: OpenSite) -> None:
+    site = open_site(json_body_timeout_s=0.5)
+    kind = {"Content_Type": "application/json", "Content_Length": "100"}
+    with connect(site) as connection:
+        connection.sendall(head(site, "/v1/batches", **kind) + b"{")
+        assert read_answer(connection).status == 408
+
+
+def test_a_slow_head_is_cut(open_site: OpenSite) -> None:
+    site = open_site(head_timeout_s=0.5)
+    with connect(site) as connection, connect(site) as mute:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
+        assert closes(connection)
+        assert closes(mute)
+
+
+def test_a_refused_client_cannot_hold_its_place_by_sending_on(open_site: OpenSite) -> None:
+    site = open_site(head_timeout_s=0.5, file_bytes_max=1000)
+    with connect(site) as connection:
+        connection.sendall(form_head(site, Content_Length="99999999") + PURPOSE)
+        assert read_answer(connection).status == 413
+        connection.sendall(b"x")
+        assert closes(connection)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\x00\x01\x02\r\n\r\n",
+        b"GET /v1/files HTTP/1.1\r\nHost: a\r\nX: " + b"y" * 200_000,
+        b"POST /v1/files HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
+        b"POST /v1/files HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_is_answered_in_the_envelope(site: Site, raw: bytes) -> None:
+    with connect(site) as connection:
+        connection.sendall(raw)
+        answer = read_answer(connection)
+
+    assert answer.status == 400
+    assert answer.error()["code"] == "invalid_http"
+
+
+def test_a_bad_chunk_in_the_middle_of_an_upload(site: Site) -> None:
+    with connect(site) as connection:
+        connection.sendall(form_head(site) + chunk(PURPOSE) + b"not a chunk\r\n")
+        assert read_answer(connection).status == 400
+    until_empty(site)
+
+
+def hold_an_upload(site: Site, connection: socket.socket) -> None:
+    """Begin an upload and return once the server asks for its body."""
+    connection.sendall(form_head(site, Expect="100-continue"))
+    assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
+    connection.sendall(chunk(PURPOSE))
+
+
+def test_more_uploads_than_slots_are_sent_away(open_site: OpenSite) -> None:
+    site = open_site(uploads_max=1)
+    with connect(site) as first, site.client() as client:
+        hold_an_upload(site, first)
+        answer = upload(client)
+        assert refused(answer, 503)["code"] == "slow_down"
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
+        first.sendall(chunk(FILE + END) + b"0\r\n\r\n")
+        assert read_answer(first).status == 200
+        ok(upload(client))
+
+
+def test_more_requests_than_fit_are_sent_away(open_site: OpenSite) -> None:
+    site = open_site(requests_in_flight_max=1)
+    with connect(site) as first, site.client() as client:
+        hold_an_upload(site, first)
+        answer = client.get("/v1/models")
+        assert refused(answer, 503)["code"] == "slow_down"
+        assert client.get("/healthz").status_code == 200

@@ -1,0 +1,118 @@
+"""Goal: the API as a process: large files in constant memory, and a clean end."""
+
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+import sqlalchemy as sa
+
+from tenancy.api_keys import create_key
+from tenancy.tenants import create_tenant
+
+MIB = 1024 * 1024
+SIZE_BYTES = 64 * MIB
+RESIDENT_BYTES_MAX = 32 * MIB
+BLOCK = bytes(range(256)) * 4096  # one MiB
+READY_S_MAX = 30.0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def api_process(database_url: str, root: Path, port: int) -> Iterator[psutil.Process]:
+    env = os.environ | {
+        "MILLRACE_API_PORT": str(port),
+        "MILLRACE_DATABASE_URL": database_url.replace("postgresql+psycopg", "postgresql"),
+        "MILLRACE_OBJECTS_ROOT": str(root),
+    }
+    log = root / "api.log"
+    with log.open("wb") as stderr:
+        process = subprocess.Popen([sys.executable, "-m", "api"], env=env, stderr=stderr)
+    try:
+        deadline = time.monotonic() + READY_S_MAX
+        while True:
+            try:
+                httpx.get(f"http://127.0.0.1:{port}/readyz").raise_for_status()
+                break
+            except httpx.HTTPError:
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, log.read_text()
+                time.sleep(0.05)
+        yield psutil.Process(process.pid)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            assert process.wait(15) == 0, log.read_text()
+        finally:
+            process.kill()
+
+
+@pytest.mark.timeout(120)
+def test_a_large_file_goes_through_in_constant_memory(database_url: str, tmp_path: Path) -> None:
+    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        key = create_key(connection, create_tenant(connection, "one"), "test")
+    port = free_port()
+    with (
+        api_process(database_url, tmp_path, port) as process,
+        httpx.Client(
+            base_url=f"http://127.0.0.1:{port}",
+            headers={"authorization": f"Bearer {key.secret}"},
+            timeout=60,
+        ) as client,
+    ):
+        client.post("/v1/files", data={"purpose": "batch"}, files={"file": b"warm"})
+        before = process.memory_info().rss
+        head = b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b\r\n'
+        head += b'Content-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
+        most = before
+
+        def form() -> Iterator[bytes]:
+            nonlocal most
+            yield head
+            for _ in range(SIZE_BYTES // MIB):
+                yield BLOCK
+                most = max(most, process.memory_info().rss)
+            yield b"\r\n--b--\r\n"
+
+        kind = {"content-type": "multipart/form-data; boundary=b"}
+        created = client.post("/v1/files", content=form(), headers=kind).json()
+        assert created["bytes"] == SIZE_BYTES
+
+        digest = hashlib.sha256()
+        with client.stream("GET", f"/v1/files/{created['id']}/content") as answer:
+            for data in answer.iter_raw():
+                digest.update(data)
+                most = max(most, process.memory_info().rss)
+    assert digest.hexdigest() == hashlib.sha256(BLOCK * (SIZE_BYTES // MIB)).hexdigest()
+    assert most - before < RESIDENT_BYTES_MAX
+
+
+def test_settings_that_are_wrong_stop_it_at_once(tmp_path: Path) -> None:
+    env = os.environ | {"MILLRACE_API_PROT": "1", "MILLRACE_API_PORT": "x"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "api"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert ended.returncode != 0
+    assert "MILLRACE_API_PROT" in ended.stderr
+    assert "MILLRACE_API_PORT" in ended.stderr

@@ -1,0 +1,101 @@
+"""Goal: what clients ask often costs the same however much is stored."""
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from core.ids import new_uuid
+from jobs.batches import job_query, with_counters
+from jobs.file_removal import removal_query
+from jobs.files import stored_bytes_query
+from jobs.pages import Cursor, page_query
+from jobs.tables import files, jobs
+
+FILL = """
+INSERT INTO tenants (id, name) SELECT md5('t' || n)::uuid, 't' || n FROM generate_series(1, 20) n;
+INSERT INTO files (id, tenant_id, purpose, filename, object_key, size_bytes, sha256, created_at,
+                   expires_at, deleted_at, removed_at)
+SELECT md5('f' || n)::uuid, md5('t' || 1 + n % 20)::uuid, 'batch', 'f', 'k' || n, 10, '',
+       now() - n * interval '1 s', now() + interval '1 day',
+       CASE WHEN n % 2 = 0 THEN now() END, CASE WHEN n % 2 = 0 THEN now() END
+FROM generate_series(1, 8000) n;
+INSERT INTO jobs (id, tenant_id, state, endpoint, input_file_id, input_key, input_bytes,
+                  completion_window, created_at, expires_at)
+SELECT md5('j' || n)::uuid, md5('t' || 1 + n % 20)::uuid,
+       CASE WHEN n % 100 = 0 THEN 'validating' ELSE 'completed' END,
+       '/v1/embeddings', md5('f' || n)::uuid, 'k' || n, 10, '24h',
+       now() - n * interval '1 s', now() + interval '1 day'
+FROM generate_series(1, 8000) n;
+INSERT INTO job_counters (job_id) SELECT id FROM jobs;
+ANALYZE;
+"""
+
+
+@pytest.fixture
+def connection(database_url: str) -> Iterator[sa.Connection]:
+    engine = sa.create_engine(database_url)
+    with engine.begin() as opened:
+        for statement in FILL.split(";\n"):
+            if statement.strip():
+                opened.execute(sa.text(statement))
+        yield opened
+    engine.dispose()
+
+
+def plan(connection: sa.Connection, query: sa.Select[Any]) -> tuple[str, int]:
+    """Return the plan and the rows that its leaves read in all."""
+    text = str(query.compile(connection, compile_kwargs={"literal_binds": True}))
+    explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {text}"
+    found = connection.exec_driver_sql(explain.replace("%", "%%")).scalar_one()
+    return str(found), _rows(found[0]["Plan"])
+
+
+def _rows(node: dict[str, Any]) -> int:
+    if "Plans" in node:
+        return sum(_rows(child) for child in node["Plans"])
+    filtered = int(node.get("Rows Removed by Filter", 0))
+    return int((node["Actual Rows"] + filtered) * node["Actual Loops"])
+
+
+def tenant(connection: sa.Connection) -> UUID:
+    found: UUID = connection.execute(sa.text("SELECT md5('t1')::uuid")).scalar_one()
+    return found
+
+
+@pytest.mark.timeout(120)
+def test_plans(connection: sa.Connection) -> None:
+    owner = tenant(connection)
+    after = connection.execute(
+        sa.select(jobs.c.id, jobs.c.created_at).where(jobs.c.tenant_id == owner).limit(1)
+    ).one()
+    behind = sa.tuple_(jobs.c.created_at, jobs.c.id) < sa.tuple_(
+        sa.literal(after.created_at, jobs.c.created_at.type), sa.literal(after.id, jobs.c.id.type)
+    )
+    first = page_query(with_counters(), jobs, owner, Cursor(limit=20))
+    for query in (first, first.where(behind)):
+        text, rows = plan(connection, query)
+        assert "ix_jobs_tenant_id_created_at" in text
+        assert rows <= 60
+
+    text, rows = plan(connection, page_query(sa.select(files), files, owner, Cursor(limit=20)))
+    assert "ix_files_tenant_id_created_at" in text
+    assert rows <= 60
+
+    text, rows = plan(connection, job_query(owner, new_uuid()))
+    assert "pk_jobs" in text
+    assert rows <= 2
+
+
+@pytest.mark.timeout(120)
+def test_garbage_and_quota_look_at_what_they_need(connection: sa.Connection) -> None:
+    text, rows = plan(connection, removal_query(100))
+    assert "ix_files_unremoved" in text
+    assert rows <= 100
+
+    # A tenant has 400 files here: all are summed, and each is looked up among running jobs at most.
+    text, rows = plan(connection, stored_bytes_query(tenant(connection)))
+    assert "Seq Scan" not in text
+    assert rows <= 1000

@@ -1,0 +1,71 @@
+"""Goal: a name leads to its newest version, and a version never changes."""
+
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from registry.models import ModelRefusedError, ModelVersion, add_model, find_model, list_models
+
+EMBEDDINGS = ("/v1/embeddings",)
+
+
+@pytest.fixture
+def connection(database_url: str) -> Iterator[sa.Connection]:
+    engine = sa.create_engine(database_url)
+    with engine.begin() as opened:
+        yield opened
+    engine.dispose()
+
+
+def add(connection: sa.Connection, name: str, version: str, **given: object) -> ModelVersion:
+    pool, engine = str(given.get("pool", "p")), str(given.get("engine", "vllm"))
+    endpoints = given.get("endpoints", EMBEDDINGS)
+    assert isinstance(endpoints, tuple)
+    return add_model(connection, name, version, pool=pool, engine=engine, endpoints=endpoints)
+
+
+def test_the_newest_version_serves(connection: sa.Connection) -> None:
+    add(connection, "b", "9")
+    add(connection, "a", "2")
+    newest = add(connection, "a", "1", pool="q")
+
+    assert find_model(connection, "a") == newest
+    assert [(m.name, m.version, m.pool) for m in list_models(connection)] == [
+        ("a", "1", "q"),
+        ("b", "9", "p"),
+    ]
+
+
+def test_registering_again_changes_nothing(connection: sa.Connection) -> None:
+    first = add(connection, "a", "1")
+    add(connection, "a", "2")
+
+    assert add(connection, "a", "1") == first
+    found = find_model(connection, "a")
+    assert found is not None
+    assert found.version == "2"
+    with pytest.raises(ModelRefusedError):
+        add(connection, "a", "1", pool="q")
+
+
+@pytest.mark.parametrize("name", ["", "\x00", "x" * 1000, "ü"])
+def test_any_text_may_be_asked_for(connection: sa.Connection, name: str) -> None:
+    assert find_model(connection, name) is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"pool": "UPPER"},
+        {"pool": "a/b"},
+        {"engine": "magic"},
+        {"endpoints": ()},
+        {"endpoints": ("/v1/nope",)},
+    ],
+)
+def test_a_bad_value_is_refused(connection: sa.Connection, given: dict[str, object]) -> None:
+    with pytest.raises(ModelRefusedError):
+        add(connection, "a", "1", **given)
+    with pytest.raises(ModelRefusedError):
+        add(connection, "a b\x00", "1")

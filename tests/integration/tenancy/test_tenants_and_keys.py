@@ -1,0 +1,59 @@
+"""Goal: a key acts for its tenant until it is revoked, and is stored as a hash alone."""
+
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from core.ids import new_uuid
+from tenancy.api_keys import Principal, authenticate, create_key, revoke_key
+from tenancy.errors import TenantExistsError, TenantMissingError
+from tenancy.tables import api_keys
+from tenancy.tenants import create_tenant, find_tenant, stored_bytes_max
+
+
+@pytest.fixture
+def connection(database_url: str) -> Iterator[sa.Connection]:
+    engine = sa.create_engine(database_url)
+    with engine.begin() as opened:
+        yield opened
+    engine.dispose()
+
+
+def test_a_tenant_is_found_by_its_name(connection: sa.Connection) -> None:
+    tenant_id = create_tenant(connection, "one", stored_bytes_max=5)
+
+    assert find_tenant(connection, "one") == tenant_id
+    assert stored_bytes_max(connection, tenant_id, default=9, lock=True) == 5
+    other = create_tenant(connection, "two")
+    assert stored_bytes_max(connection, other, default=9, lock=False) == 9
+    with pytest.raises(TenantExistsError):
+        create_tenant(connection, "one")
+    with pytest.raises(TenantMissingError):
+        find_tenant(connection, "three")
+
+
+def test_a_key_acts_until_it_is_revoked(connection: sa.Connection) -> None:
+    tenant_id = create_tenant(connection, "one")
+    key, other = (create_key(connection, tenant_id, name) for name in ("a", "b"))
+
+    assert authenticate(connection, key.secret) == Principal(tenant_id, key.key_id)
+    assert revoke_key(connection, key.key_id)
+    assert not revoke_key(connection, key.key_id)
+    assert not revoke_key(connection, new_uuid())
+    assert authenticate(connection, key.secret) is None
+    assert authenticate(connection, other.secret) is not None
+
+
+@pytest.mark.parametrize("secret", ["", "sk-", "\x00", "ü" * 60, "sk-" + "a" * 51, "x" * 100_000])
+def test_what_is_no_key_is_nobodys(connection: sa.Connection, secret: str) -> None:
+    assert authenticate(connection, secret) is None
+
+
+def test_no_column_holds_the_secret(connection: sa.Connection) -> None:
+    key = create_key(connection, create_tenant(connection, "one"), "a")
+    row = connection.execute(sa.select(api_keys)).one()
+
+    assert key.secret.endswith(key.hint)
+    assert row.hint == key.hint
+    assert not any(key.secret in str(value) or key.secret.encode() == value for value in row)

@@ -1,0 +1,63 @@
+"""Goal: a key is believed for moments only, and only the one that was looked up."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from api.auth import KeyCache, offered_secret
+from core.ids import new_uuid
+from tenancy.api_keys import Principal
+
+
+@dataclass
+class StillClock:
+    now_s: float = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_s(self) -> float:
+        return self.now_s
+
+
+def test_a_key_is_forgotten_after_its_time_counted_from_the_question() -> None:
+    clock = StillClock()
+    cache = KeyCache(ttl_s=2, clock=clock)
+    principal = Principal(new_uuid(), new_uuid())
+    asked_s = cache.now_s()
+    clock.now_s += 1  # the query took a second
+    cache.remember("a", principal, asked_s)
+
+    assert cache.find("a") == principal
+    assert cache.find("b") is None
+    clock.now_s += 1
+    assert cache.find("a") is None
+
+
+def test_the_cache_is_bounded() -> None:
+    cache = KeyCache(ttl_s=2, clock=StillClock())
+    principal = Principal(new_uuid(), new_uuid())
+    for number in range(10_001):
+        cache.remember(str(number), principal, cache.now_s())
+
+    assert cache.find("0") is None
+    assert cache.find("1") == principal
+
+
+@pytest.mark.parametrize(
+    ("authorization", "x_api_key", "secret"),
+    [
+        ("Bearer sk-a", None, "sk-a"),
+        ("bearer  sk-a ", None, "sk-a"),
+        ("Bearer sk-a", "sk-b", "sk-a"),
+        (None, "sk-b", "sk-b"),
+        ("Basic eA==", "sk-b", "sk-b"),
+        ("Basic eA==", None, None),
+        ("Bearer ", None, None),
+        (None, None, None),
+    ],
+)
+def test_where_a_secret_may_stand(
+    authorization: str | None, x_api_key: str | None, secret: str | None
+) -> None:
+    assert offered_secret(authorization, x_api_key) == secret

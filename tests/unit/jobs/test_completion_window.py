@@ -1,0 +1,35 @@
+"""Goal: only windows that we can keep are taken."""
+
+import pytest
+
+from jobs.completion_window import window_seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("24h", 86_400), ("30s", 30), ("90m", 5400), ("30d", 2_592_000), ("7d", 604_800)],
+)
+def test_windows(text: str, seconds: int) -> None:
+    assert window_seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "24",
+        "h",
+        "29s",
+        "31d",
+        "0h",
+        "-1h",
+        "1w",
+        "1.5h",
+        " 24h",
+        "24h\n",
+        "٢٤h",
+        "9" * 500 + "h",
+    ],
+)
+def test_what_is_no_window(text: str) -> None:
+    assert window_seconds(text) is None
