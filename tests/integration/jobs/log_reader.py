@@ -1,25 +1,40 @@
 """Reading back what a test put on the log."""
 
 import time
+import uuid
 from collections.abc import Callable
 
 from topics.catalogue import REQUESTS_BULK, Topic
 from topics.codec import decode
 from topics.consumer import Received
+from topics.producer import LogProducer
 from topics.records import Chunk
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail
 
-WAIT_S_MAX = 20.0
+WAIT_S_MAX = 30.0
+MARK = ("mark", b"end")
 
 
 def records_of(kafka: KafkaSettings, topic: Topic) -> list[Received]:
-    """Return every record of `topic` up to now."""
+    """Return every record of `topic` up to now: up to a mark on the end of each partition."""
+    mark = uuid.uuid4().bytes
+    producer = LogProducer(kafka, client_id="test-marks", linger_ms=0)
+    for partition in range(topic.partition_count):
+        producer.send(topic.name, mark, partition=partition, headers=[MARK])
+    producer.close()
     tail = TopicTail(kafka, topic, client_id="test-reader")
+    records: list[Received] = []
+
+    def read() -> bool:
+        records.extend(tail.poll(0.1))
+        return sum(record.value == mark for record in records) == topic.partition_count
+
     try:
-        return tail.read_to_end(WAIT_S_MAX)
+        wait_until(read)
     finally:
         tail.close()
+    return [record for record in records if MARK not in record.headers]
 
 
 def chunks_by_partition(kafka: KafkaSettings) -> dict[int, list[Chunk]]:

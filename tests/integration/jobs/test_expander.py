@@ -1,0 +1,242 @@
+"""Goal: every item reaches the log, in order, through crashes and lost leases; none is skipped."""
+
+from collections.abc import Callable, Iterator
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from core.clock import SystemClock
+from core.errors import LeaseLostError
+from jobs import leases
+from jobs.expander import Expander
+from jobs.expansion import Cursor, advance
+from jobs.held_leases import HeldLeases
+from jobs.leases import Lease
+from jobs.progress import EXPANSION_DUE, job_loads, loads_query
+from jobs.tables import job_cursors
+from storage.local_objects import LocalObjects
+from tests.integration.jobs.log_reader import chunks_by_partition, indexes
+from tests.integration.jobs.rows import add_job, add_tenant, job_row
+from topics.partitioner import shuffle_shard
+from topics.producer import LogProducer
+from topics.settings import KafkaSettings
+
+StoreLines = Callable[[str, int], None]
+
+
+def running_job(engine: sa.Engine, count: int, **columns: object) -> UUID:
+    with engine.begin() as connection:
+        return add_job(
+            connection,
+            add_tenant(connection),
+            input_key="in",
+            state="in_progress",
+            model="small",
+            model_version="1",
+            pool="pool-small",
+            total_count=count,
+            **columns,
+        )
+
+
+def cursor_of(engine: sa.Engine, job_id: UUID) -> int:
+    with engine.begin() as connection:
+        query = sa.select(job_cursors.c.item_index).where(job_cursors.c.job_id == job_id)
+        index: int = connection.scalars(query).one()
+    return index
+
+
+class Process:
+    """One intake process, as far as expansion goes."""
+
+    def __init__(
+        self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer, holder: str = "a"
+    ) -> None:
+        self.leases = HeldLeases(engine, role="intake", holder=holder, ttl_s=60)
+        self.expander = Expander(engine, objects, producer, self.leases, SystemClock())
+        self.engine = engine
+
+    def die(self) -> None:
+        """Its leases run out; nothing is given back."""
+        self.expander.close()
+        with self.engine.begin() as connection:
+            connection.execute(sa.text("UPDATE job_leases SET expires_at = now()"))
+
+
+@pytest.fixture
+def start(
+    engine: sa.Engine, objects: LocalObjects, producer: LogProducer
+) -> Iterator[Callable[[str], Process]]:
+    started: list[Process] = []
+
+    def start_one(holder: str) -> Process:
+        started.append(Process(engine, objects, producer, holder))
+        return started[-1]
+
+    yield start_one
+    for process in started:
+        process.expander.close()
+
+
+def test_a_thousand_items_are_on_the_log_in_order_of_index(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    store_lines: StoreLines,
+    start: Callable[[str], Process],
+) -> None:
+    store_lines("in", 1000)
+    job_id = running_job(engine, 1000, traceparent="00-ab-cd-01")
+    process = start("a")
+    process.expander.claim(10)
+    for allowed in (30, 270, 700):
+        assert process.expander.round({job_id: allowed}) == allowed
+    assert cursor_of(engine, job_id) == 1000
+    found = chunks_by_partition(kafka)
+    with engine.begin() as connection:
+        job = job_row(connection, job_id)
+    assert set(found) == set(shuffle_shard("small", job.tenant_id, 16))
+    for chunks in found.values():
+        on_partition = [item.index for chunk in chunks for item in chunk.items]
+        assert on_partition == sorted(on_partition)
+        for chunk in chunks:
+            assert (chunk.job.job_id, chunk.job.traceparent) == (job_id, "00-ab-cd-01")
+            assert chunk.job.deadline_s == job.expires_at.timestamp()
+            assert all(item.custom_id == f"id-{item.index}" for item in chunk.items)
+    assert indexes(kafka) == list(range(1000))
+    process.expander.tidy({job_id})
+    assert process.expander.held_count == 0
+    assert process.leases.lease_of(job_id) is None
+
+
+def test_the_next_holder_goes_on_at_the_cursor(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    store_lines: StoreLines,
+    start: Callable[[str], Process],
+) -> None:
+    store_lines("in", 500)
+    job_id = running_job(engine, 500)
+    first, second = start("a"), start("b")
+    first.expander.claim(10)
+    first.expander.round({job_id: 200})
+    second.expander.claim(10)
+    assert second.expander.held_count == 0
+    first.die()
+    second.expander.claim(10)
+    second.expander.round({job_id: 300})
+    assert indexes(kafka) == list(range(500))
+
+
+def test_a_crash_before_the_cursor_moved_emits_again(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    store_lines: StoreLines,
+    start: Callable[[str], Process],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store_lines("in", 100)
+    job_id = running_job(engine, 100)
+    process = start("a")
+    process.expander.claim(10)
+
+    def crash(*_: object) -> None:
+        raise ConnectionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("jobs.expander.advance", crash)
+        with pytest.raises(ConnectionError):
+            process.expander.round({job_id: 60})
+    assert cursor_of(engine, job_id) == 0
+    process.expander.round({job_id: 60})
+    assert indexes(kafka) == sorted([*range(60), *range(60)])
+
+
+def test_a_zombie_moves_no_cursor(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    store_lines: StoreLines,
+    start: Callable[[str], Process],
+) -> None:
+    store_lines("in", 100)
+    job_id = running_job(engine, 100)
+    zombie, heir = start("a"), start("b")
+    zombie.expander.claim(10)
+    zombie.die()
+    heir.expander.claim(10)
+    heir.expander.round({job_id: 40})
+    zombie.expander.round({job_id: 100})
+    assert cursor_of(engine, job_id) == 40
+    assert zombie.expander.held_count == 0
+    with engine.begin() as connection, pytest.raises(LeaseLostError):
+        advance(connection, Lease(job_id, "intake", "a", 1), Cursor(0, 0, 40), Cursor(9, 9, 90))
+    heir.expander.round({job_id: 60})
+    assert cursor_of(engine, job_id) == 100
+
+
+def test_a_heartbeat_tells_a_lost_lease(
+    engine: sa.Engine, kafka: KafkaSettings, start: Callable[[str], Process]
+) -> None:
+    job_id = running_job(engine, 100)
+    process = start("a")
+    process.expander.claim(10)
+    process.leases.extend_all()
+    assert process.leases.lease_of(job_id) is not None
+    process.die()
+    process.leases.extend_all()
+    assert process.leases.lease_of(job_id) is None
+    process.expander.tidy({job_id})
+    assert process.expander.held_count == 0
+
+
+def test_a_job_that_cannot_be_read_is_put_aside_alone(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    store_lines: StoreLines,
+    start: Callable[[str], Process],
+) -> None:
+    store_lines("in", 100)
+    good = running_job(engine, 100)
+    with engine.begin() as connection:
+        bad = add_job(
+            connection,
+            job_row(connection, good).tenant_id,
+            state="in_progress",
+            total_count=100,
+            model="small",
+            model_version="1",
+            pool="pool-small",
+            input_key="gone",
+        )
+    process = start("a")
+    process.expander.claim(10)
+    assert process.expander.round({bad: 100, good: 100}) == 100
+    assert (cursor_of(engine, good), cursor_of(engine, bad)) == (100, 0)
+    assert process.leases.lease_of(bad) is None
+    process.expander.claim(10)  # not before its lease has run out
+    assert process.leases.lease_of(bad) is None
+
+
+def test_a_closed_job_is_let_go(
+    engine: sa.Engine, kafka: KafkaSettings, start: Callable[[str], Process]
+) -> None:
+    job_id = running_job(engine, 100)
+    process = start("a")
+    process.expander.claim(10)
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE jobs SET close_reason = 'expired'"))
+    with engine.begin() as connection:
+        assert job_loads(connection) == []
+    process.expander.tidy(set())
+    assert process.expander.held_count == 0
+    process.expander.claim(10)
+    assert process.leases.lease_of(job_id) is None
+
+
+@pytest.mark.parametrize("query", [loads_query(), leases.claimable("intake", 9, EXPANSION_DUE)])
+def test_polling_reads_indexes(engine: sa.Engine, query: sa.Select[tuple[object]]) -> None:
+    compiled = query.compile(engine, compile_kwargs={"literal_binds": True})
+    with engine.begin() as connection:
+        connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
+        plan = "\n".join(connection.scalars(sa.text(f"EXPLAIN {compiled}")))
+    assert "Seq Scan" not in plan

@@ -1,0 +1,176 @@
+"""Goal: a stalled job gets exactly its lost items again; no other job is touched."""
+
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from jobs.capacity import PoolCapacities
+from jobs.days import job_day
+from jobs.held_leases import HeldLeases
+from jobs.repair import MISSING
+from jobs.repairs import Repairs
+from jobs.stalls import StallWatch
+from jobs.tables import job_cursors
+from storage.local_objects import LocalObjects
+from tests.integration.jobs.log_reader import chunks_by_partition, indexes
+from tests.integration.jobs.rows import add_job, add_tenant, job_row
+from topics.codec import encode, kind_headers
+from topics.consumer import Received
+from topics.producer import LogProducer
+from topics.records import Capacity
+from topics.settings import KafkaSettings
+
+STALL_S = 60.0
+DONE = {0, 1, 2, 5, 6, 299}
+CURSOR = 300
+
+
+class HeldClock:
+    now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_s(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def job_id(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> UUID:
+    """A job of 400 items, 300 of them emitted, that has seen nothing for two minutes."""
+    store_lines("in", 400)
+    with engine.begin() as connection:
+        job_id = add_job(
+            connection,
+            add_tenant(connection),
+            input_key="in",
+            state="in_progress",
+            model="small",
+            model_version="1",
+            pool="pool-small",
+            total_count=400,
+            cursor={"item_index": CURSOR, "byte_offset": 1, "line_number": CURSOR},
+            counters={
+                "succeeded": len(DONE),
+                "updated_at": sa.text("now() - interval '2 min'"),
+            },
+        )
+        day = job_day(job_row(connection, job_id).created_at)
+        connection.execute(
+            sa.text(
+                f"CREATE TABLE IF NOT EXISTS items_{day} PARTITION OF items "
+                f"FOR VALUES FROM ({day}) TO ({day + 1})"
+            )
+        )
+        for index in DONE:
+            connection.execute(
+                sa.text(
+                    "INSERT INTO items (job_id, job_day, item_index, outcome, status_code, "
+                    "attempt, input_tokens, output_tokens, cached_tokens, reasoning_tokens) "
+                    "VALUES (:job, :day, :index, 1, 200, 1, 0, 0, 0, 0)"
+                ),
+                {"job": job_id, "day": day, "index": index},
+            )
+    return job_id
+
+
+class Looks:
+    """One repair thread whose clock the test moves."""
+
+    def __init__(self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> None:
+        self.clock = HeldClock()
+        self.capacities = PoolCapacities(self.clock)
+        self.leases = HeldLeases(engine, role="intake", holder="a", ttl_s=60)
+        self._repairs = Repairs(engine, objects, producer, self.leases, StallWatch(STALL_S))
+
+    def look(self, at_s: float, *, pool_is_up: bool = True) -> None:
+        self.clock.now_s = at_s
+        capacity = Capacity("r", 1, "pool-small", "bulk", [0], {}, 1.0, 1, pool_is_up)
+        self.capacities.hear(
+            Received("capacity", 0, 0, b"r", kind_headers(Capacity), encode(capacity), 0)
+        )
+        self._repairs.step(self.capacities, self.clock)
+
+
+@pytest.fixture
+def looks(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> Looks:
+    return Looks(engine, objects, producer)
+
+
+def test_exactly_the_missing_items_are_emitted_once(
+    engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, looks: Looks
+) -> None:
+    looks.look(0)
+    looks.look(STALL_S - 1)
+    assert indexes(kafka) == []
+    looks.look(STALL_S)
+    missing = sorted(set(range(CURSOR)) - DONE)
+    assert indexes(kafka) == missing
+    for chunks in chunks_by_partition(kafka).values():
+        for chunk in chunks:
+            assert all(item.custom_id == f"id-{item.index}" for item in chunk.items)
+    assert looks.leases.lease_of(job_id) is None
+    looks.look(STALL_S + 1)
+    looks.look(2 * STALL_S + 1)  # stalled again by this clock, but not by the database's
+    assert indexes(kafka) == missing
+    with engine.begin() as connection:
+        connection.execute(
+            sa.update(job_cursors).values(repaired_at=sa.text("now() - interval '2 min'"))
+        )
+    looks.look(2 * STALL_S + 2)
+    assert indexes(kafka) == sorted(missing * 2)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE jobs SET close_reason = 'expired'",
+        "UPDATE jobs SET settled_at = now()",
+        "UPDATE job_cursors SET repaired_at = now()",
+        "UPDATE job_counters SET updated_at = now()",
+        "UPDATE job_counters SET succeeded = 300",
+    ],
+)
+def test_a_job_that_needs_no_repair_gets_none(
+    engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, looks: Looks, statement: str
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(sa.text(statement))
+    looks.look(0)
+    looks.look(STALL_S)
+    assert indexes(kafka) == []
+
+
+def test_a_pool_that_is_away_is_no_stall(kafka: KafkaSettings, job_id: UUID, looks: Looks) -> None:
+    looks.look(0, pool_is_up=False)
+    looks.look(STALL_S, pool_is_up=False)
+    assert indexes(kafka) == []
+
+
+def test_the_holder_of_the_job_repairs_it_and_a_rival_does_not(
+    engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, looks: Looks
+) -> None:
+    rival = HeldLeases(engine, role="intake", holder="b", ttl_s=60)
+    (held,) = rival.claim(sa.true(), 1)
+    looks.look(0)
+    looks.look(STALL_S)
+    assert indexes(kafka) == []
+    rival.release(held)
+    (ours,) = looks.leases.claim(sa.true(), 1)
+    looks.look(2 * STALL_S)
+    assert len(indexes(kafka)) == CURSOR - len(DONE)
+    assert looks.leases.holds(ours)
+
+
+def test_missing_items_are_found_by_the_primary_key(engine: sa.Engine, job_id: UUID) -> None:
+    with engine.begin() as connection:
+        day = job_day(job_row(connection, job_id).created_at)
+        connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
+        explain = sa.text(f"EXPLAIN {MISSING.text}").bindparams(
+            sa.bindparam("job_id", type_=sa.Uuid)
+        )
+        bound = {"emitted": CURSOR, "day": day, "job_id": job_id}
+        plan = "\n".join(connection.scalars(explain, bound))
+    assert "Seq Scan" not in plan
