@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
+from uuid import UUID
 
 import httpx
 import pytest
@@ -18,67 +19,128 @@ from api.app import create_app
 from api.server import http_server
 from api.settings import ApiSettings
 from core.clock import SystemClock
+from jobs.tables import outbox
 from registry.models import add_model
 from storage.local_objects import LocalObjects
 from storage.postgres import create_engine
 from storage.settings import DatabaseSettings
 from tenancy.api_keys import NewKey, create_key
 from tenancy.tenants import create_tenant
+from tests.conftest import execute, with_database
 
 READY_S_MAX = 20.0
 
 
 @dataclass(frozen=True)
-class Site:
-    """A running API and what tests reach around it."""
+class Running:
+    """An API and what is behind it."""
 
     url: str
-    key: NewKey
-    other_key: NewKey
     engine: sa.Engine
     objects: LocalObjects
     objects_root: Path
+
+
+@dataclass(frozen=True)
+class Site:
+    """An API with two tenants that have nothing yet; other tests may have their own in it."""
+
+    running: Running
+    tenant_id: UUID
+    key: NewKey
+    other_key: NewKey
+    outbox_before: int  # the last row of earlier tests
+    objects_before: frozenset[Path]
+
+    @property
+    def url(self) -> str:
+        return self.running.url
+
+    @property
+    def engine(self) -> sa.Engine:
+        return self.running.engine
+
+    @property
+    def objects(self) -> LocalObjects:
+        return self.running.objects
 
     def client(self, key: NewKey | None = None, *, timeout_s: float = 20) -> httpx.Client:
         headers = {"authorization": f"Bearer {(key or self.key).secret}"}
         return httpx.Client(base_url=self.url, headers=headers, timeout=timeout_s)
 
+    def stored(self) -> list[Path]:
+        """Every object of this test, complete or not."""
+        return sorted(_files_below(self.running.objects_root) - self.objects_before)
+
 
 OpenSite = Callable[..., Site]
+
+
+@pytest.fixture(scope="session")
+def shared(
+    postgres_url: str, migrated_template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    """An API with small limits for every test that needs no settings of its own."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    execute(postgres_url, f"CREATE DATABASE {name} TEMPLATE {migrated_template}")
+    settings = ApiSettings(file_bytes_max=1_000_000, stored_bytes_max=5_000_000, shutdown_grace_s=2)
+    url = with_database(postgres_url, name)
+    with running(settings, url, tmp_path_factory.mktemp("objects")) as opened:
+        yield opened
+    execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def site(shared: Running) -> Site:
+    """Two new tenants of the shared API."""
+    return new_site(shared)
 
 
 @pytest.fixture
 def open_site(database_url: str, tmp_path: Path) -> Iterator[OpenSite]:
     """Start an API with the given settings; it stops with the test."""
-    engine = sa.create_engine(database_url)
 
-    def start(*, url: str = database_url, **given: object) -> Site:
+    def start(*, url: str | None = None, **given: object) -> Site:
         settings = ApiSettings.model_validate({"shutdown_grace_s": 2, **given})
-        root = tmp_path / uuid.uuid4().hex
-        objects = LocalObjects(root, clock=SystemClock())
-        address = stack.enter_context(serve(settings, url, objects))
-        with engine.begin() as connection:
-            tenants = [create_tenant(connection, uuid.uuid4().hex) for _ in range(2)]
-            key, other_key = (create_key(connection, tenant, "test") for tenant in tenants)
-            add_model(
-                connection,
-                "org/small",
-                "1",
-                pool="small",
-                engine="simulated",
-                endpoints=("/v1/embeddings",),
-            )
-        return Site(address, key, other_key, engine, objects, root)
+        opened = running(settings, database_url, tmp_path / uuid.uuid4().hex, api_url=url)
+        return new_site(stack.enter_context(opened))
 
     with ExitStack() as stack:
         yield start
+
+
+def new_site(opened: Running) -> Site:
+    """Add two tenants."""
+    with opened.engine.begin() as connection:
+        tenants = [create_tenant(connection, uuid.uuid4().hex) for _ in range(2)]
+        keys = [create_key(connection, tenant, "test") for tenant in tenants]
+        last = connection.scalar(sa.select(sa.func.max(outbox.c.id))) or 0
+        add_model(
+            connection,
+            "org/small",
+            "1",
+            pool="small",
+            engine="simulated",
+            endpoints=("/v1/embeddings",),
+        )
+    before = frozenset(_files_below(opened.objects_root))
+    return Site(opened, tenants[0], keys[0], keys[1], last, before)
+
+
+def _files_below(root: Path) -> set[Path]:
+    return {path for path in root.rglob("*") if path.is_file()}
+
+
+@contextmanager
+def running(
+    settings: ApiSettings, database_url: str, root: Path, *, api_url: str | None = None
+) -> Iterator[Running]:
+    """Run an API; it reaches the database by `api_url` when tests do not."""
+    engine = sa.create_engine(database_url)
+    objects = LocalObjects(root, clock=SystemClock())
+    with serve(settings, api_url or database_url, objects) as address:
+        yield Running(address, engine, objects, root)
     engine.dispose()
-
-
-@pytest.fixture
-def site(open_site: OpenSite) -> Site:
-    """An API with small limits and the default everything else."""
-    return open_site(file_bytes_max=1_000_000, stored_bytes_max=5_000_000)
 
 
 @contextmanager

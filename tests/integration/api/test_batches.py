@@ -27,8 +27,8 @@ KEYS = {
 
 def outbox_rows(site: Site, topic: str) -> list[sa.Row[tuple[object, ...]]]:
     with site.engine.connect() as connection:
-        query = sa.select(outbox).where(outbox.c.topic == topic).order_by(outbox.c.id)
-        return list(connection.execute(query))
+        query = sa.select(outbox).where(outbox.c.topic == topic, outbox.c.id > site.outbox_before)
+        return list(connection.execute(query.order_by(outbox.c.id)))
 
 
 def set_job(site: Site, batch: str, **columns: object) -> None:
@@ -67,11 +67,13 @@ def test_creation_is_one_transaction_with_its_event(site: Site) -> None:
         )
         answer = client.post("/v1/batches", json=body, headers={"traceparent": trace})
         job_id = parse_public_id(JOB, ok(answer)["id"])
+    assert job_id is not None
 
     with site.engine.connect() as connection:
-        row = connection.execute(sa.select(jobs)).one()
-        assert connection.execute(sa.select(job_cursors.c.job_id)).scalar_one() == job_id
-        assert connection.execute(sa.select(job_counters.c.job_id)).scalar_one() == job_id
+        row = connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).one()
+        for table in (job_cursors, job_counters):
+            beside = sa.select(table.c.job_id).where(table.c.job_id == job_id)
+            assert connection.execute(beside).scalar_one() == job_id
     assert (row.id, row.output_expires_after_s, row.traceparent) == (job_id, 3600, trace)
     assert row.metadata is None
     (event,) = outbox_rows(site, "events")
@@ -121,8 +123,9 @@ def test_a_bad_field_is_named(site: Site, change: dict[str, object], param: str)
         assert refused(answer, 400)["param"] == param
 
     with site.engine.connect() as connection:
-        assert connection.execute(sa.select(jobs.c.id)).all() == []
-        assert connection.execute(sa.select(outbox.c.id)).all() == []
+        own = sa.select(jobs.c.id).where(jobs.c.tenant_id == site.tenant_id)
+        assert connection.execute(own).all() == []
+    assert outbox_rows(site, "events") == []
 
 
 @pytest.mark.parametrize(
@@ -187,7 +190,8 @@ def test_counts_and_usage_are_the_counters(site: Site) -> None:
         with site.engine.begin() as connection:
             counted = {"succeeded": 4, "failed": 3, "cancelled": 2, "input_tokens": 70}
             more = {"output_tokens": 5, "cached_tokens": 1, "reasoning_tokens": 2}
-            connection.execute(sa.update(job_counters).values(**counted, **more))
+            one = job_counters.c.job_id == parse_public_id(JOB, batch)
+            connection.execute(sa.update(job_counters).where(one).values(**counted, **more))
         shown = ok(client.get(f"/v1/batches/{batch}"))
 
     assert shown["model"] == "small"

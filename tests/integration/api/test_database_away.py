@@ -22,7 +22,7 @@ def pipe(database_url: str) -> Iterator[Pipe]:
 
 @pytest.fixture
 def piped_site(open_site: OpenSite, pipe: Pipe) -> Site:
-    return open_site(url=pipe.url, database_timeout_s=1, key_cache_s=0)
+    return open_site(url=pipe.url, database_timeout_s=0.5, key_cache_s=0)
 
 
 def timed(client: httpx.Client, method: str, path: str) -> httpx.Response:

@@ -17,7 +17,6 @@ from tests.integration.api.wire import (
     part,
     read_answer,
     send_form,
-    stored_objects,
 )
 
 FILE = part("file", b"{}\n", '; filename="in.jsonl"')
@@ -27,8 +26,8 @@ PURPOSE = part("purpose", b"batch")
 def until_empty(site: Site) -> None:
     """Wait until no byte of an upload is left in the store."""
     deadline = time.monotonic() + 10
-    while stored_objects(site):
-        assert time.monotonic() < deadline, stored_objects(site)
+    while site.stored():
+        assert time.monotonic() < deadline, site.stored()
         time.sleep(0.02)
 
 
@@ -107,7 +106,7 @@ def test_a_raw_line_break_in_a_name(site: Site) -> None:
 def test_a_file_above_the_limit_is_refused(site: Site) -> None:
     with site.client() as client:
         ok(upload(client, b"x" * 1_000_000))
-        (kept,) = stored_objects(site)
+        (kept,) = site.stored()
         error = refused(upload(client, b"x" * 1_000_001), 413)
         assert error["code"] == "file_too_large"
         refused(upload(client, b"x" * 3_000_000), 413)  # by its declared length
@@ -116,7 +115,7 @@ def test_a_file_above_the_limit_is_refused(site: Site) -> None:
         begun = PURPOSE + part("file", b"x" * 2_000_000, '; filename="f"')
         connection.sendall(form_head(site) + chunk(begun) + b"0\r\n\r\n")
         assert read_answer(connection).status == 413
-    assert stored_objects(site) == [kept]
+    assert site.stored() == [kept]
 
 
 def test_a_client_that_waits_for_the_word_is_refused_before_it_sends(site: Site) -> None:

@@ -1,7 +1,8 @@
 """Goal: what another tenant owns behaves exactly like what never existed, on every route."""
 
+import time
+
 import pytest
-import sqlalchemy as sa
 
 from tenancy.api_keys import revoke_key
 from tests.integration.api.answers import batch_body, batch_id, file_id, ok, refused
@@ -84,11 +85,9 @@ def test_a_revoked_key_stops(open_site: OpenSite) -> None:
         with site.engine.begin() as connection:
             assert revoke_key(connection, site.key.key_id)
             assert not revoke_key(connection, site.key.key_id)
-        deadline = site.engine.connect().execute(sa.text("SELECT now() + interval '5 s'"))
-        limit = deadline.scalar_one()
+        deadline = time.monotonic() + 5
         while client.get("/v1/models").status_code == 200:
-            with site.engine.connect() as connection:
-                assert connection.scalar(sa.text("SELECT clock_timestamp()")) < limit
+            assert time.monotonic() < deadline
         refused(client.get("/v1/models"), 401)
 
 

@@ -3,7 +3,6 @@
 import json
 import socket
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
 
 from tests.integration.api.conftest import Site
@@ -97,11 +96,6 @@ def closes(connection: socket.socket) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def stored_objects(site: Site) -> list[Any]:
-    """Return every object, complete or not, that the store holds."""
-    return [path for path in site.objects_root.rglob("*") if path.is_file()]
 
 
 def _more(connection: socket.socket) -> bytes:
