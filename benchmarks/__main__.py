@@ -3,6 +3,7 @@
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     if named := [name for name in OUTSIDE_SERVICES if name in os.environ]:
         sys.stderr.write(f"unset {', '.join(named)}: the services must be children of ours\n")
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that children are stopped
     machine = describe()
     reports, failed = [], []
     for name in asked.names or NAMES:

@@ -49,11 +49,17 @@ def process_table() -> dict[int, Process]:
     return table
 
 
-def tree(root: int, table: Mapping[int, Process]) -> list[Process]:
-    """Return `root` and all that descends from it."""
-    found = [table[root]] if root in table else []
-    for process in found:
-        found += [child for child in table.values() if child.parent == process.pid]
+def trees(roots: Mapping[str, int], table: Mapping[int, Process]) -> dict[str, list[Process]]:
+    """Return each root and all that descends from it, without the trees of other roots."""
+    others = set(roots.values())
+    found = {role: [table[pid]] if pid in table else [] for role, pid in roots.items()}
+    for processes in found.values():
+        for process in processes:  # grows while it is walked
+            processes += [
+                child
+                for child in table.values()
+                if child.parent == process.pid and child.pid not in others
+            ]
     return found
 
 
@@ -64,8 +70,8 @@ def children(parent: int) -> list[int]:
 
 def cpu_by_role(roots: Mapping[str, int]) -> dict[str, float]:
     """Return the CPU seconds so far of the tree below each root."""
-    table = process_table()
-    return {role: sum(p.cpu_s for p in tree(pid, table)) for role, pid in roots.items()}
+    found = trees(roots, process_table())
+    return {role: sum(p.cpu_s for p in processes) for role, processes in found.items()}
 
 
 def spent(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
@@ -75,8 +81,8 @@ def spent(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, 
 
 def resident_by_role(roots: Mapping[str, int]) -> dict[str, int]:
     """Return the resident bytes of each tree; pages that a tree's processes share count once."""
-    table = process_table()
-    return {role: _resident([p.pid for p in tree(pid, table)]) for role, pid in roots.items()}
+    found = trees(roots, process_table())
+    return {role: _resident([p.pid for p in processes]) for role, processes in found.items()}
 
 
 def parse_memory(text: str) -> tuple[int, int, int]:

@@ -6,6 +6,7 @@ calls than any client of ours makes. It waits without blocking: every call has a
 
 import asyncio
 import sys
+from typing import cast
 
 import uvloop
 
@@ -24,12 +25,11 @@ class Calls(asyncio.Protocol):
         """Answer every POST with `answer` after `latency_s`, every GET with `models` at once."""
         self._answer, self._models, self._latency_s = answer, models, latency_s
         self._received = b""
-        self._transport: asyncio.Transport | None = None
+        self._transport: asyncio.WriteTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's is of its own kind
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import inputs
-from benchmarks.cpu import TICK_S, Process, cpu_by_role, parse_memory, parse_stat, spent, tree
+from benchmarks.cpu import TICK_S, Process, cpu_by_role, parse_memory, parse_stat, spent, trees
 from benchmarks.floor import convert
 from benchmarks.machine import settings_of_roles
 from benchmarks.reporting import number
@@ -28,11 +28,14 @@ def test_a_command_name_with_brackets_does_not_shift_the_fields() -> None:
     assert found.cpu_s == pytest.approx(200 * TICK_S)
 
 
-def test_a_tree_holds_all_that_descends_from_its_root() -> None:
-    table = {pid: Process(pid, parent, 1.0) for pid, parent in ((1, 0), (2, 1), (3, 2), (9, 1))}
+def test_a_tree_holds_what_descends_from_its_root_and_from_no_other() -> None:
+    parents = ((1, 0), (2, 1), (3, 2), (4, 3), (9, 1))
+    table = {pid: Process(pid, parent, 1.0) for pid, parent in parents}
 
-    assert [process.pid for process in tree(2, table)] == [2, 3]
-    assert tree(8, table) == []
+    found = trees({"supervisor": 1, "role": 2, "gone": 8}, table)
+
+    pids = {role: [process.pid for process in processes] for role, processes in found.items()}
+    assert pids == {"supervisor": [1, 9], "role": [2, 3, 4], "gone": []}
 
 
 def test_this_process_uses_cpu() -> None:
