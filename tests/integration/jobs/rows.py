@@ -8,7 +8,6 @@ import sqlalchemy as sa
 
 from core.ids import new_uuid
 from jobs.tables import files, job_counters, job_cursors, jobs
-from registry.tables import model_versions
 from tenancy.tables import tenants
 
 
@@ -16,24 +15,6 @@ def add_tenant(connection: sa.Connection) -> UUID:
     tenant_id = new_uuid()
     connection.execute(tenants.insert().values(id=tenant_id, name=tenant_id.hex))
     return tenant_id
-
-
-def add_model(
-    connection: sa.Connection,
-    name: str = "small",
-    *,
-    version: str = "1",
-    endpoints: tuple[str, ...] = ("/v1/embeddings",),
-) -> None:
-    connection.execute(
-        model_versions.insert().values(
-            name=name,
-            version=version,
-            pool=f"pool-{name}",
-            engine="simulated",
-            endpoints=list(endpoints),
-        )
-    )
 
 
 def add_job(connection: sa.Connection, tenant_id: UUID, **columns: Any) -> UUID:
