@@ -14,7 +14,9 @@ from pathlib import Path
 from cli.stack.child import Child, ChildProcess, spawn
 from cli.stack.errors import StackError, StackTimeoutError
 
-READY_S_MAX = 240.0
+READY_S_MAX = 330.0
+"""A little more than `millrace up` gives its models, so that its own reason is the one told."""
+
 STOP_S_MAX = 20.0
 _POLL_S = 0.1
 _NAME = "up"

@@ -18,8 +18,9 @@ LIST_HEADERS = ("id", "status", "ended", "total", "endpoint", "created")
 def say_where(batch: "Batch", output: Path | None, errors: Path | None) -> None:
     """Say on stderr how the job ended and where its two files are."""
     job = progress_of(batch)
-    note = f"{batch.id} {job.state}: {job.succeeded} of {job.total} succeeded, {job.failed} failed"
-    typer.echo(f"{note}, {job.cancelled} cancelled, {job.expired} expired", err=True)
+    counts = f"{job.succeeded} of {job.total} succeeded, {job.failed} failed, "
+    counts += f"{job.cancelled} cancelled, {job.expired} expired"
+    typer.echo(f"{batch.id} {job.state}" + (f": {counts}" if job.total else ""), err=True)
     for problem in _problems(batch):
         typer.echo(problem, err=True)
     fetch = f"millrace batch results {batch.id}"
@@ -36,7 +37,8 @@ def _problems(batch: "Batch") -> list[str]:
         f"line {e.line}: {e.message} ({e.code})" if e.line else f"{e.message} ({e.code})"
         for e in found[:ERRORS_SHOWN_MAX]
     ]
-    left = len(found) - len(shown)
+    own = (batch.model_extra or {}).get("millrace") or {}
+    left = max(len(found), int(own.get("error_count", 0))) - len(shown)
     return (
         [*shown, f"and {left} more: `millrace batch status {batch.id} -o json`"] if left else shown
     )

@@ -95,9 +95,9 @@ def test_a_wait_ends_in_time() -> None:
 
 
 def test_a_wait_outlives_a_restart_of_the_server() -> None:
-    answers = iter([batch(), away(), away(), batch("completed")])
+    answers: list[Batch | Exception] = [batch(), away(), away(), batch("completed")]
 
-    assert wait(answers, FakeTime(), None).status == "completed"
+    assert wait(iter(answers), FakeTime(), None).status == "completed"
 
 
 def test_a_wait_ends_when_the_server_stays_away() -> None:

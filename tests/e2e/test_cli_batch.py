@@ -1,0 +1,193 @@
+"""Goal: a user runs bulk jobs from the shell alone: data on stdout, notes on stderr, exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cli.exits import ExitCode
+from cli.main import app
+from tests.stacks import Stack, await_true
+
+pytestmark = pytest.mark.timeout(120)
+
+CHAT = "/v1/chat/completions"
+COMMAND_S_MAX = 60
+
+
+@pytest.fixture
+def env(stack: Stack) -> dict[str, str]:
+    """The variables of a user of `stack`."""
+    return {"MILLRACE_URL": stack.url, "MILLRACE_KEY": stack.key}
+
+
+def millrace(env: Mapping[str, str], *arguments: str, stdin: bytes = b"") -> Result:
+    """Run `millrace batch …` in this process, which has imported it already."""
+    return CliRunner().invoke(app, ["batch", *arguments], env=env, input=stdin)
+
+
+@contextmanager
+def shell(env: Mapping[str, str], *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `millrace batch …` as a process of its own."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "cli.main", "batch", *arguments],
+        env={**os.environ, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def lines(model: str, count: int) -> bytes:
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello."}]}
+    requests = (
+        {"custom_id": f"item-{n}", "method": "POST", "url": CHAT, "body": body}
+        for n in range(count)
+    )
+    return b"".join(json.dumps(request).encode() + b"\n" for request in requests)
+
+
+def custom_ids(content: bytes) -> list[str]:
+    return [json.loads(line)["custom_id"] for line in content.splitlines()]
+
+
+def submitted(env: Mapping[str, str], content: bytes, *options: str) -> str:
+    answer = millrace(env, "submit", "-", "--endpoint", CHAT, *options, stdin=content)
+    assert answer.exit_code == ExitCode.OK, answer.stderr
+    return answer.stdout.strip()
+
+
+def test_a_file_goes_in_and_the_answers_come_out(
+    stack: Stack, env: dict[str, str], tmp_path: Path
+) -> None:
+    source, output, errors = (tmp_path / name for name in ("in.jsonl", "out.jsonl", "errors.jsonl"))
+    source.write_bytes(lines(stack.model, 250))
+
+    done = millrace(
+        env,
+        *("submit", str(source), "--endpoint", CHAT, "--metadata", "team=search"),
+        *("--wait", "--output", str(output), "--errors", str(errors)),
+    )
+
+    assert done.exit_code == ExitCode.OK, done.stderr
+    job = done.stdout.strip()
+    assert job.startswith("batch_")
+    assert "250 of 250 succeeded" in done.stderr
+    assert "\x1b" not in done.stderr, "no drawing without a terminal"
+    assert custom_ids(output.read_bytes()) == [f"item-{n}" for n in range(250)]
+    assert errors.read_bytes() == b""
+    assert millrace(env, "results", job).stdout_bytes == output.read_bytes()
+
+
+def test_json_is_the_batch_object(stack: Stack, env: dict[str, str]) -> None:
+    job = submitted(env, lines(stack.model, 3), "--metadata", "team=search")
+    assert millrace(env, "watch", job, "--quiet").stdout == "completed\n"
+
+    status = json.loads(millrace(env, "status", job, "-o", "json").stdout)
+    listed = json.loads(millrace(env, "list", "--limit", "1", "-o", "json").stdout)
+
+    assert (status["object"], status["status"]) == ("batch", "completed")
+    assert status["metadata"] == {"team": "search"}
+    assert status["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
+    assert status["millrace"]["succeeded"] == 3
+    assert [batch["id"] for batch in listed] == [job]
+    assert job in millrace(env, "status", job).stdout
+
+
+def test_a_bad_file_is_a_failed_job_whose_lines_are_told(env: dict[str, str]) -> None:
+    failed = millrace(
+        env, "submit", "-", "--endpoint", CHAT, "--wait", stdin=b'{"custom_id":\n' * 9
+    )
+
+    assert failed.exit_code == ExitCode.JOB_FAILED
+    assert "line 1: " in failed.stderr
+    assert "and 4 more" in failed.stderr
+
+
+def test_a_cancelled_job_keeps_its_conservation(
+    stack: Stack, env: dict[str, str], tmp_path: Path
+) -> None:
+    job = submitted(env, lines(stack.model, 20_000))
+    early = millrace(env, "results", job)
+
+    cancelled = millrace(env, "cancel", job)
+    watched = millrace(env, "watch", job, "--timeout", "50")
+    output, errors = tmp_path / "out.jsonl", tmp_path / "errors.jsonl"
+    fetched = millrace(env, "results", job, "-o", str(output), "--errors", str(errors))
+
+    assert early.exit_code == ExitCode.CONFLICT
+    assert cancelled.stdout in ("cancelling\n", "cancelled\n")
+    assert (watched.exit_code, watched.stdout) == (ExitCode.JOB_FAILED, "cancelled\n")
+    assert fetched.exit_code == ExitCode.JOB_FAILED
+    everything = custom_ids(output.read_bytes()) + custom_ids(errors.read_bytes())
+    assert sorted(everything) == sorted(f"item-{n}" for n in range(20_000))
+
+
+def test_a_wait_ends_in_time_or_by_a_signal_and_the_job_goes_on(
+    stack: Stack, env: dict[str, str]
+) -> None:
+    job = submitted(env, lines(stack.model, 60_000))
+
+    assert millrace(env, "watch", job, "--timeout", "0.5").exit_code == ExitCode.TIMEOUT
+    with shell(env, "watch", job) as watching:
+        assert watching.stderr is not None
+        assert job.encode() in watching.stderr.readline()
+        watching.send_signal(signal.SIGINT)
+        _, told = watching.communicate(timeout=COMMAND_S_MAX)
+
+    assert watching.returncode == ExitCode.INTERRUPTED
+    assert b"Traceback" not in told
+    assert stack.client.batches.cancel(job).status == "cancelling"
+    await_true(lambda: stack.client.batches.retrieve(job).status == "cancelled", "a quiet stack")
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "told"),
+    [
+        ({}, ExitCode.NOT_FOUND, "request req_"),
+        ({"MILLRACE_KEY": "sk-wrong"}, ExitCode.AUTH, "request req_"),
+        ({"MILLRACE_KEY": ""}, ExitCode.AUTH, "MILLRACE_KEY"),
+        ({"MILLRACE_URL": "http://127.0.0.1:9"}, ExitCode.FAILED, "http://127.0.0.1:9"),
+    ],
+    ids=["unknown job", "wrong key", "no key", "no server"],
+)
+def test_an_expected_failure_is_one_line_and_a_code(
+    env: dict[str, str], changed: dict[str, str], code: ExitCode, told: str
+) -> None:
+    failed = millrace({**env, **changed}, "status", "batch_" + "0" * 32)
+
+    assert failed.exit_code == code
+    assert failed.stdout == ""
+    assert told in failed.stderr
+    assert len(failed.stderr.splitlines()) == 1
+    assert env["MILLRACE_KEY"] not in failed.stderr
+
+
+def test_a_missing_file_is_one_line_and_creates_nothing(env: dict[str, str]) -> None:
+    failed = millrace(env, "submit", "/nowhere/in.jsonl", "--endpoint", CHAT)
+
+    assert failed.exit_code == ExitCode.FAILED
+    assert failed.stdout == ""
+    assert "/nowhere/in.jsonl: No such file or directory" in failed.stderr
+
+
+def test_results_go_down_a_pipe(stack: Stack, env: dict[str, str]) -> None:
+    job = submitted(env, lines(stack.model, 100))
+    millrace(env, "watch", job)
+
+    with shell(env, "results", job) as fetching:
+        written, told = fetching.communicate(timeout=COMMAND_S_MAX)
+
+    assert fetching.returncode == ExitCode.OK
+    assert custom_ids(written) == [f"item-{n}" for n in range(100)]
+    assert told == b""

@@ -1,0 +1,125 @@
+"""Goal: operators reach a real database and a real broker, and scripts can rely on exit codes."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cli.exits import ExitCode
+from cli.main import app
+from storage.postgres import create_engine
+from storage.settings import DatabaseSettings
+from tenancy.api_keys import authenticate
+from topics.catalogue import SHARED_TOPICS, pool_topics
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(autouse=True)
+def services(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+    """Name this test's database as an operator does."""
+    monkeypatch.setenv("MILLRACE_DATABASE_URL", database_url)
+
+
+def millrace(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def works(database_url: str, secret: str) -> bool:
+    engine = create_engine(
+        DatabaseSettings.model_validate({"url": database_url}), application_name="test"
+    )
+    try:
+        with engine.connect() as connection:
+            return authenticate(connection, secret) is not None
+    finally:
+        engine.dispose()
+
+
+def test_a_key_works_until_it_is_revoked(database_url: str) -> None:
+    assert millrace("tenants", "create", "acme").stdout.startswith("ten_")
+    created = millrace("keys", "create", "--tenant", "acme", "--name", "ci")
+    key_id, secret = created.stderr.split()[0], created.stdout.strip()
+    assert works(database_url, secret)
+
+    assert millrace("keys", "revoke", key_id).exit_code == ExitCode.OK
+
+    assert not works(database_url, secret)
+    assert millrace("keys", "revoke", key_id).exit_code == ExitCode.NOT_FOUND
+
+
+def test_a_tenant_is_listed_and_has_a_name_of_its_own() -> None:
+    millrace("tenants", "create", "acme")
+
+    assert millrace("tenants", "create", "acme").exit_code == ExitCode.CONFLICT
+    assert [t["name"] for t in json.loads(millrace("tenants", "list", "-o", "json").stdout)] == [
+        "acme"
+    ]
+    assert "acme" in millrace("tenants", "list").stdout
+
+
+def test_a_key_needs_a_tenant() -> None:
+    failed = millrace("keys", "create", "--tenant", "nobody")
+
+    assert failed.exit_code == ExitCode.NOT_FOUND
+    assert failed.stdout == ""
+    assert "nobody" in failed.stderr
+
+
+def test_a_model_version_never_changes() -> None:
+    added = ["models", "add", "m", "--version", "1", "--engine", "simulated", "--endpoints"]
+
+    assert millrace(*added, "embeddings", "--pool", "m-1").stdout == "m 1\n"
+    assert millrace(*added, "/v1/embeddings", "--pool", "m-1").exit_code == ExitCode.OK
+    assert millrace(*added, "embeddings", "--pool", "m-2").exit_code == ExitCode.CONFLICT
+    (listed,) = json.loads(millrace("models", "list", "-o", "json").stdout)
+    assert (listed["name"], listed["pool"]) == ("m", "m-1")
+    assert listed["endpoints"] == ["/v1/embeddings"]
+
+
+def test_topics_of_registered_models_are_created_and_checked(
+    monkeypatch: pytest.MonkeyPatch, kafka_bootstrap: str, topic_prefix: str
+) -> None:
+    monkeypatch.setenv("MILLRACE_KAFKA_BOOTSTRAP_SERVERS", kafka_bootstrap)
+    monkeypatch.setenv("MILLRACE_KAFKA_TOPIC_PREFIX", topic_prefix)
+    options = ("--version", "1", "--engine", "simulated", "--endpoints", "embeddings")
+    millrace("models", "add", "m", "--pool", "m-1", *options)
+    wanted = [*SHARED_TOPICS, *pool_topics("m-1"), *pool_topics("extra")]
+
+    missing = millrace("topics", "check", "--pool", "extra")
+    created = millrace("topics", "create", "--pool", "extra")
+    agreed = millrace("topics", "check", "--pool", "extra")
+
+    assert missing.exit_code == ExitCode.FAILED
+    assert len(missing.stdout.splitlines()) == len(wanted)
+    assert created.exit_code == ExitCode.OK
+    assert sorted(created.stdout.split()) == sorted(topic_prefix + t.name for t in wanted)
+    assert (agreed.exit_code, agreed.stdout) == (ExitCode.OK, "")
+
+
+def test_the_catalogue_needs_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MILLRACE_KAFKA_BOOTSTRAP_SERVERS", raising=False)
+
+    drawn = json.loads(millrace("topics", "list", "-o", "json").stdout)
+
+    assert len(drawn) == len(SHARED_TOPICS) + len(pool_topics("any"))
+
+
+def test_missing_settings_are_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MILLRACE_DATABASE_URL")
+
+    failed = millrace("tenants", "list")
+
+    assert failed.exit_code == ExitCode.USAGE
+    assert "MILLRACE_DATABASE_URL" in failed.stderr
+
+
+def test_a_database_that_is_away_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_DATABASE_URL", "postgresql://me:secret@127.0.0.1:9/none")
+
+    failed = millrace("tenants", "list")
+
+    assert failed.exit_code == ExitCode.FAILED
+    assert failed.stderr.startswith("millrace: Postgres does not answer")
+    assert len(failed.stderr.splitlines()) == 1
+    assert "secret" not in failed.stderr
