@@ -9,6 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/setup-done
 PYTEST := $(BIN)/python -m pytest
+LOCK_OPTIONS := --generate-hashes --no-emit-index-url --no-emit-find-links \
+  --custom-compile-command "make lock"
 
 .PHONY: help setup lock jars format check test drill bench demo up clean
 
@@ -31,8 +33,12 @@ $(STAMP): requirements.lock pyproject.toml
 lock: ## Resolve all dependencies anew, Python's and the broker's, into their locks
 	test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv; }
 	$(BIN)/uv pip compile pyproject.toml --quiet --python-version 3.11 --extra stack --extra cpu \
-	  --extra test --generate-hashes --no-emit-index-url --no-emit-find-links \
-	  --custom-compile-command "make lock" -o requirements.lock
+	  --extra test $(LOCK_OPTIONS) -o requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --quiet --python-version 3.11 $(LOCK_OPTIONS) \
+	  -c requirements.lock -o deploy/requirements-control.lock
+	$(BIN)/uv pip compile pyproject.toml --quiet --python-version 3.11 --extra gpu $(LOCK_OPTIONS) \
+	  -c deploy/requirements-control.lock --no-config --override deploy/gpu_overrides.txt \
+	  -o deploy/requirements-gpu.lock
 	$(MAKE) setup
 	$(BIN)/python -m cli.stack.jars lock
 

@@ -1,0 +1,35 @@
+"""`python -m migrations`: bring the database of `MILLRACE_DATABASE_URL` to the newest revision."""
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+
+from core.errors import MillraceError
+from core.logs import configure_logs
+from migrations.runner import upgrade
+from storage.postgres import DATABASE_AWAY
+from storage.settings import DatabaseSettings
+
+_LOG = logging.getLogger("migrations")
+
+
+def main(env: Mapping[str, str]) -> int:
+    """Apply what is missing; 1 when the settings are wrong or Postgres does not answer."""
+    configure_logs("migrations")
+    try:
+        settings = DatabaseSettings.from_env(env)
+        upgrade(settings.sqlalchemy_url().render_as_string(hide_password=False))
+    except MillraceError as failure:
+        _LOG.error("not upgraded", extra={"code": failure.code, "reason": str(failure)})
+        return 1
+    except DATABASE_AWAY as failure:
+        # Its name alone: the driver's message may quote the URL.
+        _LOG.error("not upgraded", extra={"error": type(failure).__name__})
+        return 1
+    _LOG.info("the schema is the newest")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(os.environ))
