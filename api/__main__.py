@@ -16,7 +16,7 @@ from storage.objects_from import object_store_from_env
 from storage.postgres import create_engine
 from storage.settings import DatabaseSettings
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("api")
 
 
 def main(env: Mapping[str, str]) -> None:
