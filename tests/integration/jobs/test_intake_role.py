@@ -157,6 +157,11 @@ def test_a_pool_of_which_nothing_is_known_gets_one_chunk(
                 )
             )
         wait_until(lambda: emitted(engine) == 200)
+    with engine.begin() as connection:  # a clean end gives everything back
+        held = connection.scalar(
+            sa.text("SELECT count(*) FROM job_leases WHERE expires_at > now()")
+        )
+    assert held == 0
 
 
 def test_invalid_files_fail_and_small_jobs_do_not_wait_for_a_large_one(
