@@ -19,7 +19,7 @@ def main(env: Mapping[str, str]) -> int:
     configure_logs("migrations")
     try:
         settings = DatabaseSettings.from_env(env)
-        upgrade(settings.sqlalchemy_url().render_as_string(hide_password=False))
+        upgrade(settings.url.get_secret_value())
     except MillraceError as failure:
         _LOG.error("not upgraded", extra={"code": failure.code, "reason": str(failure)})
         return 1

@@ -6,6 +6,8 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 
+from storage.settings import DatabaseSettings
+
 LOCK_TIMEOUT_S = 10
 """A revision that cannot get its lock fails rather than block every writer behind it."""
 
@@ -13,8 +15,9 @@ _ADVISORY_LOCK = 0x6D696C6C  # one upgrade at a time in one database
 
 
 def upgrade(url: str) -> None:
-    """Apply every revision that the database at `url` lacks."""
-    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    """Apply every revision that the database at `url` lacks. Raises ValidationError."""
+    settings = DatabaseSettings.model_validate({"url": url})
+    engine = sa.create_engine(settings.sqlalchemy_url(), poolclass=sa.NullPool)
     try:
         with engine.connect() as connection:
             connection.execute(sa.text(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'"))

