@@ -24,5 +24,4 @@ EXECUTION_SECONDS = Histogram(
 IN_FLIGHT = Gauge("millrace_replica_items_in_flight", "Items taken over and not ended")
 ITEMS_PER_SECOND = Gauge("millrace_replica_items_per_second", "Measured rate of this replica")
 POOL_AVAILABLE = Gauge("millrace_pool_available", "1 while the pool answers, 0 while it is away")
-LAG = Gauge("millrace_kafka_lag", "Records not yet read", ["topic", "group"])
 ENGINE = Info("millrace_engine", "The engine that this replica runs")

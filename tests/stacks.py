@@ -73,11 +73,24 @@ class Stack:
         top = psutil.Process(self.process.pid)
         return [top, *top.children(recursive=True)]
 
+    def kill_everything(self) -> None:
+        """Kill the stack's own process; the kernel ends the others. Returns when none is left."""
+        processes = self.processes()
+        self.process.kill()
+        self.wait()
+        await_true(lambda: not any(is_alive(p) for p in processes), "nothing left after SIGKILL")
+
+    def wait(self) -> None:
+        """Wait for its process to end."""
+        self.process.wait(STOP_S_MAX)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
     def stop(self) -> float:
         """Stop it as Ctrl-C does and return the seconds it took."""
         began_s = time.monotonic()
         self.process.send_signal(signal.SIGINT)
-        self.process.wait(STOP_S_MAX)
+        self.wait()
         return time.monotonic() - began_s
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from topics.errors import LogUnavailableError, StaleMemberError
+from topics.metrics import LAG
 from topics.offsets import Partition
 from topics.settings import CLIENT_LOG, KafkaSettings
 
@@ -50,7 +51,7 @@ class LogConsumer:
         on_revoke: Callable[[list[Partition]], None],
     ) -> None:
         """Join `group`. The callbacks run inside `poll`; revoked partitions must be dropped."""
-        self._prefix = settings.topic_prefix
+        self._prefix, self._group, self._topics = settings.topic_prefix, group, tuple(topics)
         self._assigned: set[Partition] = set()
         self._on_assign, self._on_revoke = on_assign, on_revoke
         self._consumer = Consumer(
@@ -103,6 +104,7 @@ class LogConsumer:
             for (topic, number), offset in next_offsets.items()
             if (topic, number) in self._assigned
         ]
+        self._observe_lag()
         if not offsets:
             return True
         try:
@@ -149,6 +151,13 @@ class LogConsumer:
     def close(self) -> None:
         """Leave the group."""
         self._consumer.close()
+
+    def _observe_lag(self) -> None:
+        behind = dict.fromkeys(self._topics, 0)
+        for (topic, _), count in self.lag().items():
+            behind[topic] += count
+        for topic, count in behind.items():
+            LAG.labels(topic, self._group).set(count)
 
     def _ours(self, partitions: Iterable[Partition]) -> list[TopicPartition]:
         return [

@@ -1,7 +1,6 @@
 """Goal: a user's job runs from file to output file through the real client, whatever is in it."""
 
 import json
-import signal
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from tests.job_checks import (
     submit,
     watch,
 )
-from tests.stacks import Stack, await_true, is_alive, running_stack, start_stack
+from tests.stacks import Stack, running_stack, start_stack
 
 
 def test_every_answer_comes_once_and_in_order(stack: Stack) -> None:
@@ -134,11 +133,9 @@ def test_a_foreign_id_answers_as_one_that_never_existed(stack: Stack) -> None:
 def test_the_same_data_goes_on_after_a_kill_of_everything(tmp_path: Path) -> None:
     options = ("--simulated-latency-ms", "20", "--simulated-concurrency", "16")
     first = start_stack(tmp_path / "data", *options)
-    processes = first.processes()
     job = submit(first.client, first.model, 4000)
     watch(first.client, job.id, lambda j: bool(j.request_counts and j.request_counts.completed))
-    first.process.send_signal(signal.SIGKILL)
-    await_true(lambda: not any(is_alive(p) for p in processes), "nothing left after SIGKILL")
+    first.kill_everything()
     with running_stack(tmp_path / "data", *options) as again:
         assert again.key == first.key
         done = watch(again.client, job.id, ended)
