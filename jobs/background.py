@@ -61,7 +61,7 @@ class Background:
                     self._fail(name, failure)
                     return
                 _LOG.warning(
-                    "Postgres is away", extra={"thread": name, "kind": type(failure).__name__}
+                    "Postgres is away", extra={"step": name, "kind": type(failure).__name__}
                 )
                 self._stop.wait(_AWAY_PAUSE_S)
             except Exception as failure:  # noqa: BLE001  the process loop
@@ -69,6 +69,6 @@ class Background:
                 return
 
     def _fail(self, name: str, failure: Exception) -> None:
-        _LOG.error("a thread failed", extra={"thread": name}, exc_info=failure)
         self._failure = self._failure or failure
         self._stop.set()
+        _LOG.error("a thread failed", extra={"step": name}, exc_info=failure)

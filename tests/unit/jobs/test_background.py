@@ -16,7 +16,7 @@ def away() -> None:
 
 
 def broken() -> None:
-    raise ValueError
+    raise ValueError("broken")
 
 
 def test_a_step_is_repeated_until_the_role_stops() -> None:
@@ -40,7 +40,7 @@ def test_a_failure_stops_the_role_and_is_told() -> None:
     background.every(60, "patient", lambda: None)
     background.every(0.0, "broken", broken)
     assert stop.wait(JOIN_S_MAX)
-    with pytest.raises(ValueError, match=""):
+    with pytest.raises(ValueError, match="broken"):
         background.join(JOIN_S_MAX)
 
 
