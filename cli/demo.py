@@ -53,14 +53,17 @@ def _demo(text_count: int, prompt_count: int, out: Path) -> bool:
         CHATTER: ensure_tiny_llama(cache_dir(os.environ) / "models" / CHATTER),
     }
     with demo_stack(models, out / "logs") as stack:
-        console.print("Starting Kafka, Postgres, every role and two vLLM engines on the CPU …")
-        documented = collect(standard_library(), text_count)
-        write_inputs(out, documented, prompt_count)
-        console.print(f"{len(documented):,} docstrings of {standard_library()} are the input.")
-        with console.status("Loading two models …"):
-            endpoint = stack.wait_until_ready()
-        console.print(f"Ready after {time.monotonic() - began_s:.0f} s at {endpoint.url}\n")
-        jobs = _run_jobs(endpoint, out)
+        try:
+            console.print("Starting Kafka, Postgres, every role and two vLLM engines on the CPU …")
+            documented = collect(standard_library(), text_count)
+            write_inputs(out, documented, prompt_count)
+            console.print(f"{len(documented):,} docstrings of {standard_library()} are the input.")
+            with console.status("Loading two models …"):
+                endpoint = stack.wait_until_ready()
+            console.print(f"Ready after {time.monotonic() - began_s:.0f} s at {endpoint.url}\n")
+            jobs = _run_jobs(endpoint, out)
+        finally:
+            console.print("\nStopping everything …")
     passed = report(jobs, documented, console.print)
     first_s = min(job.first_result_at_s for job in jobs.values()) - began_s
     all_s = time.monotonic() - began_s
