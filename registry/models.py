@@ -48,16 +48,26 @@ def add_model(
     engine: str,
     endpoints: tuple[str, ...],
 ) -> ModelVersion:
-    """Register a version; the newest one of its name serves new jobs.
+    """Register a version; the one registered last under its name serves new jobs.
 
-    Registering the same again changes nothing and returns what is there.
+    Registering the same again changes nothing but that, and returns what is there.
     Raises ModelRefusedError: a bad value, or the version exists and differs.
     """
     _check(name, version, pool=pool, engine=engine, endpoints=endpoints)
     connection.execute(
         insert(model_versions)
-        .values(name=name, version=version, pool=pool, engine=engine, endpoints=list(endpoints))
-        .on_conflict_do_nothing()
+        .values(
+            name=name,
+            version=version,
+            pool=pool,
+            engine=engine,
+            endpoints=list(endpoints),
+            registered_at=sa.func.clock_timestamp(),
+        )
+        .on_conflict_do_update(
+            index_elements=[model_versions.c.name, model_versions.c.version],
+            set_={"registered_at": sa.func.clock_timestamp()},
+        )
     )
     row = connection.execute(
         sa.select(model_versions).where(
@@ -70,21 +80,25 @@ def add_model(
 
 
 def list_models(connection: sa.Connection) -> list[ModelVersion]:
-    """Return the newest version of every name, by name."""
-    return [_model(row) for row in connection.execute(_newest())]
+    """Return the version that serves new jobs of every name, by name."""
+    return [_model(row) for row in connection.execute(_serving())]
 
 
 def find_model(connection: sa.Connection, name: str) -> ModelVersion | None:
-    """Return the newest version of a name, or None. Any text may be asked for."""
+    """Return the version of a name that serves new jobs, or None. Any text may be asked for."""
     if "\x00" in name or len(name) > NAME_CHARS_MAX:
         return None
-    row = connection.execute(_newest().where(model_versions.c.name == name)).one_or_none()
+    row = connection.execute(_serving().where(model_versions.c.name == name)).one_or_none()
     return None if row is None else _model(row)
 
 
-def _newest() -> sa.Select[Any]:
-    order = (model_versions.c.name, model_versions.c.id.desc())
-    columns = [c for c in model_versions.c if c.name != "id"]
+def _serving() -> sa.Select[Any]:
+    order = (
+        model_versions.c.name,
+        model_versions.c.registered_at.desc(),
+        model_versions.c.id.desc(),
+    )
+    columns = [c for c in model_versions.c if c.name not in {"id", "registered_at"}]
     return sa.select(*columns).ext(distinct_on(model_versions.c.name)).order_by(*order)
 
 

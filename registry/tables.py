@@ -29,6 +29,13 @@ model_versions: Final = Table(
     Column[datetime](
         "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
     ),
+    Column[datetime](
+        "registered_at",
+        DateTime(timezone=True),
+        nullable=False,
+        server_default=func.now(),
+        comment="when it was last registered; the latest of its name serves new jobs",
+    ),
     UniqueConstraint("name", "version"),
-    comment="The newest version of a name serves new jobs; a job keeps the version it began with",
+    comment="The version registered last serves new jobs; a job keeps the one it began with",
 )

@@ -1,16 +1,13 @@
 """Engines on Postgres, and the driver's cursor for hot statements. No statement lives here."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import psycopg
 import sqlalchemy
 import sqlalchemy.exc
 
 from storage.settings import DatabaseSettings
-
-if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncEngine
 
 Cursor: TypeAlias = psycopg.Cursor[tuple[Any, ...]]
 """The driver's cursor; named here so that no other room imports the driver."""
@@ -41,18 +38,7 @@ def create_engine(settings: DatabaseSettings, *, application_name: str) -> sqlal
     return sqlalchemy.create_engine(
         settings.sqlalchemy_url(),
         connect_args=connect_options(settings, application_name=application_name),
-        **_pool_options(settings),
-    )
-
-
-def create_async_engine(settings: DatabaseSettings, *, application_name: str) -> "AsyncEngine":
-    """Build the engine for code on an event loop; see `create_engine`."""
-    # SQLAlchemy imports greenlet here, which the other roles do without.
-    from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
-
-    return sqlalchemy_asyncio.create_async_engine(
-        settings.sqlalchemy_url(),
-        connect_args=connect_options(settings, application_name=application_name),
+        hide_parameters=True,  # an error may reach a log, and parameters are what users sent
         **_pool_options(settings),
     )
 

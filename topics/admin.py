@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from concurrent.futures import wait
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
@@ -88,6 +89,7 @@ class LogAdmin:
         asked = ConsumerGroupTopicPartitions(self._settings.topic_prefix + group, places)
         try:
             (committed,) = self._client.list_consumer_group_offsets([asked]).values()
+            wait([committed], REQUEST_TIMEOUT_S)
             starts = self._offsets(places, OffsetSpec.earliest())
             ends = self._offsets(places, OffsetSpec.latest())
             done = {
@@ -99,6 +101,7 @@ class LogAdmin:
 
     def _offsets(self, places: list[TopicPartition], spec: OffsetSpec) -> dict[int, int]:
         futures = self._client.list_offsets(dict.fromkeys(places, spec))
+        wait(futures.values(), REQUEST_TIMEOUT_S)  # the client dies with futures left open
         return {p.partition: f.result(REQUEST_TIMEOUT_S).offset for p, f in futures.items()}
 
     def _metadata(self) -> dict[str, int]:

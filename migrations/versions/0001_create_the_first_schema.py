@@ -64,10 +64,16 @@ def upgrade() -> None:
             server_default=sa.text("now()"),
             nullable=False,
         ),
+        sa.Column(
+            "registered_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("now()"),
+            nullable=False,
+            comment="when it was last registered; the latest of its name serves new jobs",
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_model_versions")),
         sa.UniqueConstraint("name", "version", name=op.f("uq_model_versions_name_version")),
-        comment="The newest version of a name serves new jobs; a "
-        "job keeps the version it began with",
+        comment="The version registered last serves new jobs; a job keeps the one it began with",
     )
     op.create_table(
         "outbox",
