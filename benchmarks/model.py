@@ -15,8 +15,8 @@ from cli.demo_models import ensure_tiny_llama
 NAME = "bench-llama"
 SEED = 20_260_101
 
-_HIDDEN, _INTERMEDIATE, _LAYERS = 512, 1536, 8
-_HEADS, _KV_HEADS, _HEAD_SIZE = 8, 4, 64
+_HIDDEN, _INTERMEDIATE, _LAYERS = 384, 1024, 6
+_HEADS, _KV_HEADS, _HEAD_SIZE = 6, 2, 64
 _WEIGHT_DEVIATION = 0.02
 
 
