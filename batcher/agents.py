@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import faust
+from aiokafka.errors import KafkaError
 from faust.auth import Credentials, SASLCredentials, SSLCredentials
 from faust.types.auth import SASLMechanism
 
@@ -125,6 +126,11 @@ class RequestStream:
         event.ack()
 
     @property
+    def has_ended(self) -> bool:
+        """Whether Faust stopped by itself: it crashes quietly, its tasks just end."""
+        return bool(self._app.should_stop)
+
+    @property
     def committed_offsets(self) -> int:
         """Sum of the offsets that Faust has committed."""
         return sum(self._app.monitor.tp_committed_offsets.values())
@@ -162,7 +168,7 @@ class RequestStream:
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 ends = await self._app.consumer.highwaters(*places) if places else {}
-        except TimeoutError:
+        except (TimeoutError, KafkaError):
             _LOG.warning("end offsets are unknown: redeliveries are taken unchecked")
             ends = {}
         self._owner.assigned({self._name(place): end or 0 for place, end in ends.items()})

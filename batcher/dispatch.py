@@ -23,6 +23,12 @@ from batcher.policy.credits import CreditLedger, ReplicaCredit
 from batcher.queues import Held, Lane, LaneKey, PoolQueue, Queues
 from core.clock import Clock
 
+BATCHES_PER_TURN = 64
+"""Batches after which the event loop gets its turn: some milliseconds."""
+
+TIMER_S_MIN = 0.001
+"""Rounding must not let a batch that is almost due spin the loop."""
+
 
 class BatchSender(Protocol):
     """What the dispatcher needs of the log."""
@@ -72,12 +78,14 @@ class Dispatcher:
     async def run(self, on_left: Callable[[], None]) -> None:
         """Dispatch until cancelled; `on_left` is called when items are left without credit."""
         loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle | None = None
         while True:
             await self._work.wait()
             self._work.clear()
+            if timer is not None:
+                timer.cancel()
             again_in_s = self.dispatch()
-            if again_in_s is not None:
-                loop.call_later(again_in_s, self._work.set)
+            timer = None if again_in_s is None else loop.call_later(again_in_s, self._work.set)
             if not self._queues.is_full:
                 self.room.set()
             if self._queues.item_count:
@@ -87,8 +95,12 @@ class Dispatcher:
         """Send every batch that may close now; return the seconds until the next one may."""
         now = self._now()
         soonest_s: float | None = None
+        turns_left = BATCHES_PER_TURN
         for name, pool in self._queues.pools.items():
             while pool.item_count and not self._sender.is_full:
+                if turns_left == 0:
+                    return 0.0
+                turns_left -= 1
                 replica = self._ledger.best(name, now_s=now.monotonic_s)
                 if replica is None:
                     break
@@ -96,7 +108,7 @@ class Dispatcher:
                 if closes_s is not None:
                     soonest_s = closes_s if soonest_s is None else min(soonest_s, closes_s)
                     break
-        return None if soonest_s is None else max(0.001, soonest_s - now.monotonic_s)
+        return None if soonest_s is None else max(TIMER_S_MIN, soonest_s - now.monotonic_s)
 
     def _dispatch_one(self, pool: PoolQueue, replica: ReplicaCredit, now: Now) -> float | None:
         """Send one batch to `replica`, or return the monotonic time at which one may close."""

@@ -40,6 +40,12 @@ _LOG = logging.getLogger(__name__)
 _STOP_POLL_S = 0.1
 
 
+class FaustEndedError(MillraceError):
+    """Faust has stopped by itself."""
+
+    code = "faust_ended"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """What the role is given besides its settings."""
@@ -127,27 +133,7 @@ class Batcher:
             job_class,
             self,
         )
-        self._clockwork = Clockwork(
-            job_class=job_class,
-            queues=queues,
-            ledger=self._ledger,
-            acks=acks,
-            arrivals=self._arrivals,
-            dispatcher=self._dispatcher,
-            sweeper=Sweeper(
-                queues=queues,
-                ledger=self._ledger,
-                acks=acks,
-                sender=self._sender,
-                closed=closed,
-                clock=clock,
-                hold_limit_s=settings.hold_limit_s,
-            ),
-            demand=DemandPublisher(self._producer, identity),
-            stream=self._stream,
-            admin=admin,
-            clock=clock,
-        )
+        self._clockwork = self._wind_up(queues, acks, closed, identity, admin)
 
     async def start(self) -> None:
         """Read control, follow capacity, join the group. Raises LogUnavailableError."""
@@ -173,6 +159,8 @@ class Batcher:
             done, _ = await asyncio.wait([self._failed], timeout=_STOP_POLL_S)
             if done:
                 raise self._failed.result()
+            if self._stream.has_ended:
+                raise FaustEndedError
 
     async def leave(self) -> None:
         """Stop taking, let what is sent be acknowledged and committed, leave; all bounded."""
@@ -182,6 +170,7 @@ class Batcher:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         half_s = self._settings.stop_timeout_s / 2
         with suppress(MillraceError):
+            self._clockwork.demand.publish({})  # credit goes to others at once
             await asyncio.to_thread(self._producer.flush, half_s)
         await asyncio.sleep(0)  # the last acknowledgements are settled on this loop
         if self._joined:
@@ -190,6 +179,37 @@ class Batcher:
                     await self._app.consumer.commit()
                     await self._app.stop()
         await asyncio.to_thread(self._close)
+
+    def _wind_up(
+        self,
+        queues: Queues,
+        acks: OrderedAcks,
+        closed: ClosedFilter,
+        identity: Identity,
+        admin: LogAdmin,
+    ) -> Clockwork:
+        """Return what is done by the clock."""
+        return Clockwork(
+            job_class=identity.job_class,
+            queues=queues,
+            ledger=self._ledger,
+            acks=acks,
+            arrivals=self._arrivals,
+            dispatcher=self._dispatcher,
+            sweeper=Sweeper(
+                queues=queues,
+                ledger=self._ledger,
+                acks=acks,
+                sender=self._sender,
+                closed=closed,
+                clock=self._clock,
+                hold_limit_s=self._settings.hold_limit_s,
+            ),
+            demand=DemandPublisher(self._producer, identity),
+            stream=self._stream,
+            admin=admin,
+            clock=self._clock,
+        )
 
     def _close(self) -> None:
         self._feed.stop()

@@ -1,6 +1,7 @@
 """Goal: credit is never overspent, whatever is lost, repeated, reordered or restarted."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,19 +19,16 @@ class Step:
     passes_s: float
 
 
-def capacity(
-    granted: int, *, replica: str = "r", epoch: int = 1, available: bool = True, **other: object
-) -> Capacity:
-    fields: dict[str, object] = {
+def capacity(granted: int, *, epoch: int = 1, **fields: Any) -> Capacity:
+    given: dict[str, Any] = {
+        "replica_id": "r",
         "pool": "p",
         "job_class": "bulk",
         "partitions": [0, 1],
         "items_per_s": 0.0,
         "concurrency": 8,
-    } | other
-    return Capacity(  # type: ignore[arg-type]
-        replica_id=replica, epoch=epoch, granted={"b": granted}, available=available, **fields
-    )
+    }
+    return Capacity(epoch=epoch, granted={"b": granted}, **(given | fields))
 
 
 def ledger() -> CreditLedger:
@@ -63,7 +61,7 @@ def test_no_epoch_ever_gets_more_than_the_most_it_granted(steps: list[Step]) -> 
             book.heard(
                 capacity(
                     step.amount,
-                    replica=name,
+                    replica_id=name,
                     epoch=step.epoch,
                     available=step.action == "grant",
                 ),
@@ -108,11 +106,11 @@ def test_grants_are_void_while_away_and_on_a_new_epoch() -> None:
 
 def test_the_replica_with_most_free_credit_is_chosen() -> None:
     book = ledger()
-    book.heard(capacity(10, replica="small"), now_s=0.0)
-    book.heard(capacity(20, replica="large"), now_s=0.0)
-    book.heard(capacity(99, replica="other pool", pool="q"), now_s=0.0)
-    book.heard(capacity(99, replica="other class", job_class="interactive"), now_s=0.0)
-    book.heard(capacity(99, replica="without partitions", partitions=[]), now_s=0.0)
+    book.heard(capacity(10, replica_id="small"), now_s=0.0)
+    book.heard(capacity(20, replica_id="large"), now_s=0.0)
+    book.heard(capacity(99, replica_id="other pool", pool="q"), now_s=0.0)
+    book.heard(capacity(99, replica_id="other class", job_class="interactive"), now_s=0.0)
+    book.heard(capacity(99, replica_id="without partitions", partitions=[]), now_s=0.0)
     best = book.best("p", now_s=0.0)
     assert best is not None
     assert best.capacity.replica_id == "large"

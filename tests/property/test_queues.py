@@ -12,20 +12,24 @@ from topics.records import Item, JobRef
 TENANTS = [UUID(int=n) for n in range(1, 4)]
 
 
-def job_ref(number: int, *, tenant: UUID | None = None, pool: str = "p", **other: object) -> JobRef:
-    fields: dict[str, object] = {
-        "model": "m",
-        "model_version": "1",
-        "endpoint": "/v1/embeddings",
-        "deadline_s": 1e9,
-    } | other
-    return JobRef(  # type: ignore[arg-type]
+def job_ref(
+    number: int,
+    *,
+    tenant: UUID | None = None,
+    pool: str = "p",
+    model: str = "m",
+    endpoint: str = "/v1/embeddings",
+) -> JobRef:
+    return JobRef(
         job_id=UUID(int=1000 + number),
         day=1,
         tenant_id=tenant or TENANTS[number % len(TENANTS)],
+        model=model,
+        model_version="1",
         pool=pool,
+        endpoint=endpoint,
         input_key="k",
-        **fields,
+        deadline_s=1e9,
     )
 
 

@@ -122,13 +122,18 @@ class Replica:
         pool: str = POOL,
         window: int = 400,
         concurrency: int = 64,
+        items_per_s: float = 1e6,
     ) -> None:
         self._kafka, self._class, self._pool = kafka, job_class, pool
         self.window, self._concurrency = window, concurrency
         self._producer = LogProducer(kafka, client_id="test-replica", linger_ms=0)
         self._batches = TopicTail(kafka, batches_topic(pool, job_class), client_id="test-batches")
         self._demand = TopicTail(kafka, DEMAND, client_id="test-demand")
+        self._items_per_s = items_per_s
+        self._ran_s, self._budget = time.monotonic(), 0.0
+        self._came: list[tuple[str, int]] = []  # batches that run: whose, and how many items
         self._finished: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
         self.waiting: dict[str, int] = {}
         self.batches: list[Batch] = []
         self.partitions: set[int] = set()
@@ -187,12 +192,27 @@ class Replica:
             self.partitions.add(record.partition)
             count = sum(len(part.items) for part in batch.parts)
             assert dict(record.headers)["items"] == b"%d" % count
-            self._finished[batch.batcher_id] += count
-            granted = self._granted.get(batch.batcher_id, 0)
-            if self._finished[batch.batcher_id] > granted:
+            self.sent[batch.batcher_id] += count
+            if self.sent[batch.batcher_id] > self._granted.get(batch.batcher_id, 0):
                 self.over_granted = True
+            self._came.append((batch.batcher_id, count))
             self.batches.append(batch)
-        return bool(records)
+        return self._run_batches()
+
+    def _run_batches(self) -> bool:
+        """Finish what came, no faster than the rate and without bursts."""
+        now_s = time.monotonic()
+        self._budget += min(0.1, now_s - self._ran_s) * self._items_per_s
+        self._ran_s = now_s
+        finished = False
+        while self._came and self._came[0][1] <= self._budget:
+            batcher_id, count = self._came.pop(0)
+            self._budget -= count
+            self._finished[batcher_id] += count
+            finished = True
+        if not self._came:
+            self._budget = 0.0
+        return finished
 
     def _publish(self) -> None:
         for name in self.waiting:

@@ -1,0 +1,192 @@
+"""Goal: every record is taken over once, and what has ended is not executed again."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+import pytest
+
+from batcher.acks import OrderedAcks, Ticket
+from batcher.arrivals import Arrivals
+from batcher.queues import Held, Queues
+from core.clock import SystemClock
+from core.errors import SchemaTooNewError
+from topics.codec import encode, kind_headers
+from topics.consumer import Received
+from topics.headers import chunk_headers
+from topics.producer import OnDelivery
+from topics.records import Chunk, Item, JobRef
+
+PARTITION = ("requests.bulk", 3)
+
+
+def chunk_of(job: int, indexes: range) -> Chunk:
+    ref = JobRef(
+        job_id=UUID(int=job),
+        day=1,
+        tenant_id=UUID(int=job),
+        model="m",
+        model_version="1",
+        pool="p",
+        endpoint="/v1/embeddings",
+        input_key="k",
+        deadline_s=1e9,
+    )
+    return Chunk(ref, [Item(index, f"c{index}", b"{}", 1) for index in indexes])
+
+
+def record(offset: int, chunk: Chunk) -> Received:
+    headers = chunk_headers(chunk, "bulk") if chunk.items else kind_headers(Chunk)
+    return raw(offset, encode(chunk), headers)
+
+
+def raw(offset: int, value: bytes | None, headers: list[tuple[str, bytes]]) -> Received:
+    return Received(*PARTITION, offset, None, headers, value, 0)
+
+
+class World:
+    """Arrivals whose every callback is recorded."""
+
+    def __init__(self, ended: dict[int, set[int]] | None = None) -> None:
+        self.acknowledged: list[object] = []
+        self.acks = OrderedAcks(self.acknowledged.append)
+        self.queues = Queues(items_max=100, bytes_max=10**9)
+        self.closed: set[UUID] = set()
+        self.reported: list[tuple[Received, OnDelivery]] = []
+        self.reports_of_a_record = 2
+        self.asked: list[list[UUID]] = []
+        self._ended = ended
+        self.arrivals = Arrivals(
+            self.queues,
+            self.acks,
+            is_closed=self.closed.__contains__,
+            finished=None if ended is None else self._finished,
+            clock=SystemClock(),
+        )
+
+    def take(self, received: Received) -> None:
+        self.arrivals.take(received, received.offset, report=self._report, settle=self._settle)
+
+    def _finished(self, chunks: Sequence[Held]) -> list[set[int]]:
+        assert self._ended is not None
+        self.asked.append([held.job.job_id for held in chunks])
+        return [self._ended.get(held.job.job_id.int, set()) for held in chunks]
+
+    def _report(self, received: Received, on_delivery: OnDelivery) -> int:
+        self.reported.append((received, on_delivery))
+        return self.reports_of_a_record
+
+    def _settle(self, ticket: Ticket, item_count: int) -> OnDelivery:
+        return lambda failure: self.acks.settle(ticket, item_count)
+
+    def indexes(self) -> list[int]:
+        return sorted(item.index for held in self.queues.held() for item in held.items)
+
+
+def test_items_are_held_until_they_are_settled() -> None:
+    world = World()
+    world.take(record(0, chunk_of(1, range(10))))
+    (held,) = world.queues.held()
+    assert world.queues.item_count == 10
+    assert world.acknowledged == []
+    world.queues.remove(held)
+    world.acks.settle(held.ticket, 10)
+    assert world.acknowledged == [0]
+
+
+def test_items_of_a_closed_job_are_acknowledged_at_arrival() -> None:
+    world = World()
+    world.closed.add(UUID(int=1))
+    world.take(record(0, chunk_of(1, range(10))))
+    assert world.acknowledged == [0]
+    assert world.queues.item_count == 0
+
+
+@pytest.mark.parametrize("deliveries", [1, 2])
+def test_an_unreadable_record_is_acknowledged_when_all_it_left_is_durable(deliveries: int) -> None:
+    world = World()
+    world.reports_of_a_record = deliveries
+    world.take(raw(0, b"\xc1", chunk_headers(chunk_of(1, range(2)), "bulk")))
+    ((received, on_delivery),) = world.reported
+    assert received.value == b"\xc1"
+    for _ in range(deliveries):
+        assert world.acknowledged == []
+        on_delivery(None)
+    assert world.acknowledged == [0]
+
+
+@pytest.mark.parametrize("value", [None, b"", b"nothing", encode(chunk_of(1, range(0)))])
+def test_tombstones_and_empty_chunks_are_unreadable(value: bytes | None) -> None:
+    world = World()
+    world.take(raw(0, value, kind_headers(Chunk)))
+    assert len(world.reported) == 1
+    assert world.queues.item_count == 0
+
+
+def test_a_newer_schema_is_not_touched() -> None:
+    world = World()
+    with pytest.raises(SchemaTooNewError):
+        world.take(raw(0, b"", [("kind", b"chunk"), ("schema", b"2")]))
+    assert world.acknowledged == []
+
+
+def test_revoked_partitions_leave_nothing_behind() -> None:
+    world = World()
+    world.take(record(0, chunk_of(1, range(10))))
+    world.arrivals.revoked([PARTITION])
+    assert world.queues.item_count == world.queues.byte_count == world.acks.open_count == 0
+
+
+async def check(world: World, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Let the check of redeliveries run until it has nothing to do."""
+    queued = asyncio.Event()
+    task = asyncio.create_task(world.arrivals.check_redeliveries(queued.set))
+    await asyncio.sleep(0)  # the first query runs in its thread
+    meanwhile()
+    async with asyncio.timeout(5):
+        while world.arrivals.unchecked_count:
+            await queued.wait()
+            queued.clear()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_redelivered_items_that_have_ended_are_settled_unsent() -> None:
+    world = World({1: {0, 1, 2}, 2: set(range(10))})
+    world.arrivals.assigned({PARTITION: 3})
+    for offset in range(3):
+        world.take(record(offset, chunk_of(offset + 1, range(10))))
+    world.take(record(3, chunk_of(9, range(50, 60))))  # new: not asked about
+    assert world.queues.item_count == 10
+    await check(world)
+    assert world.asked == [[UUID(int=1), UUID(int=2), UUID(int=3)]]
+    assert world.queues.waiting() == {"p": 7 + 0 + 10 + 10}
+    for held in world.queues.held():
+        world.queues.remove(held)
+        world.acks.settle(held.ticket, len(held.items))
+    assert world.acknowledged == [0, 1, 2, 3]
+
+
+async def test_what_arrives_during_a_query_is_checked_by_the_next() -> None:
+    world = World({})
+    world.arrivals.assigned({PARTITION: 10})
+    world.take(record(0, chunk_of(1, range(10))))
+    await check(world, lambda: world.take(record(1, chunk_of(2, range(10, 20)))))
+    assert world.indexes() == list(range(20))
+
+
+async def test_reading_stops_while_too_much_is_unchecked() -> None:
+    world = World({})
+    world.arrivals.assigned({PARTITION: 10})
+    world.take(record(0, chunk_of(1, range(100))))
+    assert world.arrivals.is_full
+    await check(world)
+    assert world.queues.is_full
+
+
+async def test_a_chunk_that_is_revoked_during_its_query_is_forgotten() -> None:
+    world = World({})
+    world.arrivals.assigned({PARTITION: 10})
+    world.take(record(0, chunk_of(1, range(10))))
+    await check(world, lambda: world.arrivals.revoked([PARTITION]))
+    assert world.queues.item_count == 0

@@ -1,0 +1,152 @@
+"""Goal: the two repairs of Faust do what they say, and the app is set up as measured."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import faust
+import pytest
+from faust.transport.consumer import Consumer
+from mode.utils.queues import FlowControlEvent, FlowControlQueue
+from pydantic import SecretStr
+
+from batcher import faust_patches
+from batcher.agents import build_app, credentials
+from batcher.settings import BatcherSettings
+from topics.settings import KafkaSettings
+
+KAFKA = KafkaSettings(bootstrap_servers="one:9092,two:9092", topic_prefix="t.")
+
+
+class Fetcher:
+    """As much of Faust's consumer as the repairs touch."""
+
+    def __init__(self, *, queue_records: int = 1) -> None:
+        self.suspend_flow = asyncio.Event()
+        self.can_resume_flow = asyncio.Event()
+        self.flow_active = True
+        flow = FlowControlEvent(initially_suspended=False)
+        self.queue: Any = FlowControlQueue(queue_records, flow_control=flow, clear_on_resume=True)
+        self.app = SimpleNamespace(flow_control=flow, client_only=False)
+        self.active: set[str] = set()
+        self.slept_s: list[float] = []
+        self.asked: list[set[str]] = []
+
+    def _get_active_partitions(self) -> set[str]:
+        return self.active
+
+    async def _getmany(self, *, active_partitions: set[str], **_: float) -> dict[str, str]:
+        self.asked.append(active_partitions)
+        self.active.clear()  # as a buffer that becomes full does meanwhile
+        return {"p": "records"}
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept_s.append(seconds)
+
+
+@pytest.fixture
+def raced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count the races of a delivery against a rebalance."""
+    races: list[int] = []
+
+    async def race(_self: Any, *waits: Any, **_: Any) -> None:
+        races.append(len(waits))
+        for wait in waits:
+            wait.close()
+
+    monkeypatch.setattr(faust_patches, "_wait_first", race)
+    return races
+
+
+async def delivered(fetcher: Fetcher) -> str:
+    return "delivered"
+
+
+async def test_a_delivery_that_cannot_wait_is_not_raced(raced: list[int]) -> None:
+    fetcher = Fetcher()
+    result = await faust_patches.wait_first(
+        fetcher, delivered(fetcher), fetcher.suspend_flow.wait()
+    )
+    assert result == "delivered"
+    assert raced == []
+
+
+@pytest.mark.parametrize("obstacle", ["full queue", "suspended flow", "rebalance"])
+async def test_a_delivery_that_may_wait_is_raced_against_the_rebalance(
+    raced: list[int], obstacle: str
+) -> None:
+    fetcher = Fetcher()
+    if obstacle == "full queue":
+        fetcher.queue.put_nowait("record")
+    elif obstacle == "suspended flow":
+        fetcher.app.flow_control.suspend()
+    else:
+        fetcher.suspend_flow.set()
+    await faust_patches.wait_first(fetcher, delivered(fetcher), fetcher.suspend_flow.wait())
+    assert raced == [2]
+
+
+async def test_other_waits_are_left_alone(raced: list[int]) -> None:
+    fetcher = Fetcher()
+    await faust_patches.wait_first(fetcher, delivered(fetcher))
+    await faust_patches.wait_first(
+        fetcher, delivered(fetcher), fetcher.suspend_flow.wait(), timeout=1.0
+    )
+    assert raced == [1, 2]
+
+
+async def test_with_every_partition_buffered_the_fetch_loop_sleeps_briefly() -> None:
+    fetcher = Fetcher()
+    assert await faust_patches.wait_next_records(fetcher, 1.0) == ({}, set())
+    assert fetcher.slept_s == [faust_patches.IDLE_SLEEP_S]
+
+
+async def test_the_consumer_gets_a_copy_of_the_active_partitions() -> None:
+    fetcher = Fetcher()
+    fetcher.active = {"p"}
+    records, active = await faust_patches.wait_next_records(fetcher, 1.0)
+    assert records == {"p": "records"}
+    assert active == {"p"}
+    assert fetcher.asked == [{"p"}]
+
+
+def test_the_repairs_are_for_the_release_that_is_installed() -> None:
+    assert faust.__version__ == faust_patches.VERSION
+    faust_patches.install()
+    assert Consumer.wait_first is faust_patches.wait_first
+    assert Consumer._wait_next_records is faust_patches.wait_next_records
+
+
+async def test_the_app_is_set_up_as_measured(tmp_path: Path) -> None:
+    settings = BatcherSettings(job_class="bulk")
+    app = build_app(KAFKA, settings, tmp_path)
+    assert app.conf.id == "t.batcher-bulk"
+    assert [str(url) for url in app.conf.broker] == ["kafka://one:9092", "kafka://two:9092"]
+    assert app.conf.stream_wait_empty is False
+    assert app.conf.broker_session_timeout == KAFKA.session_timeout_s
+    assert app.conf.broker_commit_interval == KAFKA.commit_interval_s
+    assert app.conf.consumer_auto_offset_reset == "earliest"
+    assert app.conf.web_enabled is False
+    assert app.conf.broker_max_poll_records == settings.poll_record_count
+    assert app.conf.stream_buffer_maxsize == settings.buffer_record_count
+
+
+def test_credentials_follow_the_settings_of_the_log() -> None:
+    assert credentials(KAFKA) is None
+    given = KAFKA.model_copy(
+        update={
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "SCRAM-SHA-512",
+            "sasl_username": "batcher",
+            "sasl_password": SecretStr("secret"),
+        }
+    )
+    found: Any = credentials(given)
+    assert (found.username, found.password) == ("batcher", "secret")
+    assert found.mechanism.value == "SCRAM-SHA-512"
+    assert found.protocol.value == "SASL_SSL"
+    plain: Any = credentials(given.model_copy(update={"security_protocol": "SASL_PLAINTEXT"}))
+    assert plain.ssl_context is None
+    only_ssl: Any = credentials(KAFKA.model_copy(update={"security_protocol": "SSL"}))
+    assert only_ssl.context is not None

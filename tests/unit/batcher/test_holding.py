@@ -1,0 +1,20 @@
+"""Goal: a record is rewritten only when it keeps others from something."""
+
+import pytest
+
+from batcher.policy.holding import hand_back
+
+
+@pytest.mark.parametrize(
+    ("age_s", "pins", "crowds", "goes"),
+    [
+        (29.0, True, True, False),
+        (31.0, True, False, True),
+        (31.0, False, True, True),
+        (31.0, False, False, False),
+    ],
+)
+def test_only_an_old_record_that_pins_or_crowds_goes_back(
+    age_s: float, pins: bool, crowds: bool, goes: bool
+) -> None:
+    assert hand_back(age_s=age_s, limit_s=30.0, pins=pins, crowds=crowds) is goes

@@ -1,0 +1,126 @@
+"""Goal: what the batcher writes says whose items it carries, in index order."""
+
+from uuid import UUID
+
+import pytest
+
+from batcher.acks import Ticket
+from batcher.capacity_feed import readable
+from batcher.queues import Held, lane_of
+from batcher.sending import batch_headers, parts_of
+from batcher.unreadable import failed_outcomes, send_unreadable
+from core.errors import SchemaTooNewError
+from core.outcomes import Outcome
+from topics.codec import decode, encode, kind_headers
+from topics.consumer import Received
+from topics.headers import ItemRange, chunk_headers
+from topics.records import Capacity, Chunk, DeadLetter, Item, JobRef
+
+
+def job_ref(number: int) -> JobRef:
+    return JobRef(
+        job_id=UUID(int=number),
+        day=3,
+        tenant_id=UUID(int=7),
+        model="m",
+        model_version="2",
+        pool="p",
+        endpoint="/v1/embeddings",
+        input_key="k",
+        deadline_s=1e9,
+    )
+
+
+def held(job: int, indexes: list[int]) -> Held:
+    items = [Item(index, f"c{index}", b"{}", 5) for index in indexes]
+    return Held(job_ref(job), items, Ticket(("requests.bulk", 0), None, len(items), 0.0))
+
+
+def test_one_chunk_is_passed_on_as_it_is() -> None:
+    chunk = held(1, [0, 1, 2])
+    (part,) = parts_of([chunk])
+    assert part.items is chunk.items
+
+
+def test_parts_are_grouped_by_job_and_sorted_by_index() -> None:
+    parts = parts_of([held(1, [4, 9]), held(2, [0]), held(1, [1, 6])])
+    assert [(part.job.job_id.int, [item.index for item in part.items]) for part in parts] == [
+        (1, [1, 4, 6, 9]),
+        (2, [0]),
+    ]
+
+
+def test_a_batch_says_what_it_holds() -> None:
+    chunk = held(1, [0, 1, 2])
+    headers = dict(batch_headers(lane_of(chunk.job), [chunk]))
+    assert headers == {
+        "kind": b"batch",
+        "schema": b"1",
+        "pool": b"p",
+        "model": b"m@2",
+        "endpoint": b"/v1/embeddings",
+        "items": b"3",
+        "tokens": b"15",
+    }
+
+
+def test_the_failures_of_an_unreadable_record_come_from_its_headers() -> None:
+    chunk = Chunk(job_ref(1), [Item(index, "c", b"", 1, attempt=2) for index in (3, 4)])
+    named = ItemRange(UUID(int=1), 3, UUID(int=7), 3, 4)
+    outcomes = failed_outcomes(named, dict(chunk_headers(chunk, "bulk")))
+    assert (outcomes.job.model, outcomes.job.model_version) == ("m", "2")
+    assert [(o.index, o.attempt, o.custom_id) for o in outcomes.items] == [
+        (3, 2, None),
+        (4, 2, None),
+    ]
+    assert all(o.outcome is Outcome.FAILED and o.status_code == 0 for o in outcomes.items)
+
+
+class Log:
+    """Remembers what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, bytes, dict[str, object]]] = []
+
+    def send(self, topic: str, value: bytes, **options: object) -> None:
+        self.sent.append((topic, value, options))
+
+
+@pytest.mark.parametrize(
+    ("items", "topics"),
+    [
+        (b"0-99", ["dead_letters", "results"]),
+        (b"0-100", ["dead_letters"]),  # gaps: its other items may run elsewhere
+        (b"5-4", ["dead_letters"]),
+        (b"x", ["dead_letters"]),
+    ],
+)
+def test_only_a_range_that_one_chunk_can_fill_is_failed(items: bytes, topics: list[str]) -> None:
+    chunk = Chunk(job_ref(1), [Item(0, "c", b"", 1)])
+    headers = dict(chunk_headers(chunk, "bulk")) | {"items": items}
+    record = Received("requests.bulk", 3, 17, b"key", list(headers.items()), b"x" * 2_000_000, 0)
+    log = Log()
+    sent = send_unreadable(log, record, lambda _: None)  # type: ignore[arg-type]
+    assert [topic for topic, _, _ in log.sent] == topics
+    assert sent == len(topics)
+    letter = decode(DeadLetter, log.sent[0][1], kind_headers(DeadLetter))
+    assert (letter.topic, letter.partition, letter.offset) == ("requests.bulk", 3, 17)
+    assert len(log.sent[0][1]) < 1_100_000
+
+
+def capacity(replica: str, granted: int) -> Received:
+    value = encode(Capacity(replica, 1, "p", "bulk", [0], {"b": granted}, 0.0, 8))
+    return Received("capacity", 0, 0, None, kind_headers(Capacity), value, 0)
+
+
+def test_of_each_replica_only_the_newest_capacity_counts() -> None:
+    torn = Received("capacity", 0, 0, None, kind_headers(Capacity), b"torn", 0)
+    gone = Received("capacity", 0, 0, None, [], None, 0)
+    news = readable([capacity("a", 1), capacity("b", 2), torn, gone, capacity("a", 3)])
+    assert {c.replica_id: c.granted["b"] for c in news} == {"a": 3, "b": 2}
+
+
+def test_a_newer_capacity_schema_stops_the_role() -> None:
+    newer = Received("capacity", 0, 0, None, [("kind", b"capacity"), ("schema", b"9")], b"", 0)
+    with pytest.raises(SchemaTooNewError):
+        readable([newer])

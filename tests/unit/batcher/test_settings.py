@@ -1,0 +1,25 @@
+"""Goal: a batcher cannot be set up so that Faust's fetch loop could wait for ever."""
+
+import pytest
+
+from batcher.settings import FILL_RATIO_MAX, BatcherSettings
+from core.errors import SettingsError
+from topics.catalogue import REQUESTS
+
+
+@pytest.mark.parametrize("job_class", ["bulk", "interactive"])
+def test_the_defaults_obey_the_rule_of_the_buffer(job_class: str) -> None:
+    settings = BatcherSettings.from_env({"MILLRACE_BATCHER_JOB_CLASS": job_class})
+    polled = REQUESTS[job_class].partition_count * settings.poll_record_count
+    assert polled <= FILL_RATIO_MAX * settings.buffer_record_count
+
+
+def test_a_buffer_that_could_fill_is_refused() -> None:
+    with pytest.raises(SettingsError, match="buffer_records"):
+        BatcherSettings.from_env({"MILLRACE_BATCHER_POLL_RECORDS": "100"})
+
+
+def test_only_bulk_waits_for_company() -> None:
+    assert BatcherSettings(job_class="bulk").wait_s_max == 0.02
+    assert BatcherSettings(job_class="interactive").wait_s_max == 0.0
+    assert BatcherSettings(job_class="interactive", wait_ms_max=5).wait_s_max == 0.005

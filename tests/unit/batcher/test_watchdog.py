@@ -1,0 +1,79 @@
+"""Goal: a process that could work and does not is noticed, one that has nothing to do is not."""
+
+from dataclasses import replace
+
+from batcher.watchdog import Observation, Watchdog
+
+SEEN = Observation(
+    at_s=0.0,
+    lag=10,
+    received_count=5,
+    dispatched_count=5,
+    acknowledged_count=5,
+    committed_offsets=5,
+    held_count=0,
+    has_credit=True,
+)
+
+
+def stuck_after(seconds: int, **fields: object) -> bool:
+    """Whether a process that shows `fields` for so long is found stuck."""
+    watchdog = Watchdog(60.0)
+    seen = replace(SEEN, **fields)  # type: ignore[arg-type]
+    return any(watchdog.is_stuck(replace(seen, at_s=float(s))) for s in range(0, seconds + 1, 5))
+
+
+def test_lag_without_a_record_is_a_standstill_after_the_limit() -> None:
+    assert not stuck_after(60)
+    assert stuck_after(75)
+
+
+def test_held_items_with_credit_are_a_standstill() -> None:
+    assert stuck_after(75, held_count=3)
+
+
+def test_held_items_without_credit_are_none() -> None:
+    assert not stuck_after(600, held_count=3, has_credit=False)
+
+
+def test_an_idle_process_is_none() -> None:
+    assert not stuck_after(600, lag=0)
+
+
+def test_any_movement_begins_anew() -> None:
+    watchdog = Watchdog(60.0)
+    for second in range(0, 600, 5):
+        seen = replace(SEEN, at_s=float(second), received_count=5 + second // 50)
+        assert not watchdog.is_stuck(seen)
+
+
+def test_acknowledged_records_that_are_never_committed_are_a_standstill() -> None:
+    watchdog = Watchdog(60.0)
+    stuck = [
+        watchdog.is_stuck(
+            replace(
+                SEEN,
+                at_s=float(second),
+                received_count=second,
+                dispatched_count=second,
+                acknowledged_count=second,
+            )
+        )
+        for second in range(0, 100, 5)
+    ]
+    assert stuck[-1]
+    assert not any(stuck[:12])
+
+
+def test_committed_offsets_that_move_are_none() -> None:
+    watchdog = Watchdog(60.0)
+    for second in range(0, 600, 5):
+        seen = replace(
+            SEEN,
+            at_s=float(second),
+            received_count=second,
+            acknowledged_count=second,
+            committed_offsets=second,
+        )
+        assert not watchdog.is_stuck(seen)
+        assert watchdog.commit_age_s(seen) == 0.0
