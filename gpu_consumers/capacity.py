@@ -57,6 +57,7 @@ class CapacityPublisher:
         self._in_flight = 0
         self._finished_in_window = 0
         self._unpublished = 0
+        self._news_items = 1  # ended items that are worth telling before the next repetition
         self._rate = 0.0
         self._limit_override: int | None = None
         self._wake = asyncio.Event()
@@ -93,7 +94,7 @@ class CapacityPublisher:
             self._grants.finished(batch.batcher_id, count)
         else:
             self._grants.foreign_in_flight = max(0, self._grants.foreign_in_flight - count)
-        if self._unpublished * 4 >= self._limit():
+        if self._unpublished >= self._news_items:
             self._wake.set()
 
     def restrict(self, limit: int | None) -> None:
@@ -150,7 +151,7 @@ class CapacityPublisher:
 
     def _publish(self, now_s: float) -> None:
         limit = self._limit()
-        self._unpublished = 0
+        self._unpublished, self._news_items = 0, max(1, limit // 3)
         capacity = Capacity(
             replica_id=self._identity.replica_id,
             epoch=self._epoch,

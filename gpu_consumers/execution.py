@@ -10,6 +10,8 @@ import logging
 from dataclasses import dataclass, field
 from uuid import UUID
 
+import msgspec
+
 from core.clock import Clock
 from core.errors import PoolUnavailableError
 from core.outcomes import Outcome
@@ -119,9 +121,13 @@ class BatchExecution:
         """Send what ended and what goes back; return when all of it is acknowledged."""
         acknowledged = _Acknowledgements(asyncio.get_running_loop())
         for job, positions in _by_job(run.items).items():
-            done = [await self._outcome(job, run, p) for p in positions if p in run.answers]
+            done = [
+                _outcome(run.items[p][1], run.answers[p]) for p in positions if p in run.answers
+            ]
             back = [run.items[p][1] for p in positions if p not in run.answers]
             if done:
+                _count(done)
+                done = await self._without_large_bodies(job, done)
                 acknowledged.expect(send_outcomes(self._producer, job, done, acknowledged.report))
             if back:
                 metrics.ITEMS_HANDED_BACK.inc(len(back))
@@ -131,27 +137,15 @@ class BatchExecution:
                 )
         await acknowledged.wait()
 
-    async def _outcome(self, job: JobRef, run: _Run, position: int) -> ItemOutcome:
-        answer, item = run.answers[position], run.items[position][1]
-        outcome = Outcome.SUCCEEDED if answer.status_code < _FIRST_ERROR_STATUS else Outcome.FAILED
-        metrics.ITEMS_EXECUTED.labels(outcome.label).inc()
-        body, body_key = answer.body, None
-        if len(body) > ANSWER_BYTES_MAX:
-            body_key = await asyncio.to_thread(store_body, self._objects, job.job_id, body)
-            body = b""
-        return ItemOutcome(
-            index=item.index,
-            custom_id=item.custom_id,
-            outcome=outcome,
-            status_code=answer.status_code,
-            body=body,
-            input_tokens=answer.input_tokens,
-            output_tokens=answer.output_tokens,
-            cached_tokens=answer.cached_tokens,
-            reasoning_tokens=answer.reasoning_tokens,
-            attempt=item.attempt,
-            body_key=body_key,
-        )
+    async def _without_large_bodies(
+        self, job: JobRef, outcomes: list[ItemOutcome]
+    ) -> list[ItemOutcome]:
+        """Put bodies that fit no record into the object store, under a name of this execution."""
+        for place, outcome in enumerate(outcomes):
+            if len(outcome.body) > ANSWER_BYTES_MAX:
+                key = await asyncio.to_thread(store_body, self._objects, job.job_id, outcome.body)
+                outcomes[place] = msgspec.structs.replace(outcome, body=b"", body_key=key)
+        return outcomes
 
 
 class _Acknowledgements:
@@ -180,6 +174,32 @@ class _Acknowledgements:
         self._open -= 1
         self._failure = self._failure or failure
         self._changed.set()
+
+
+def _outcome(item: Item, answer: Answer) -> ItemOutcome:
+    succeeded = answer.status_code < _FIRST_ERROR_STATUS
+    return ItemOutcome(
+        item.index,
+        item.custom_id,
+        Outcome.SUCCEEDED if succeeded else Outcome.FAILED,
+        answer.status_code,
+        answer.body,
+        None,
+        None,
+        answer.input_tokens,
+        answer.output_tokens,
+        answer.cached_tokens,
+        answer.reasoning_tokens,
+        item.attempt,
+    )
+
+
+def _count(outcomes: list[ItemOutcome]) -> None:
+    succeeded = sum(outcome.outcome is Outcome.SUCCEEDED for outcome in outcomes)
+    if succeeded:
+        metrics.ITEMS_EXECUTED.labels(Outcome.SUCCEEDED.label).inc(succeeded)
+    if failed := len(outcomes) - succeeded:
+        metrics.ITEMS_EXECUTED.labels(Outcome.FAILED.label).inc(failed)
 
 
 def _by_job(items: list[tuple[JobRef, Item]]) -> dict[JobRef, list[int]]:

@@ -2,7 +2,7 @@
 
 import time
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from topics.catalogue import Topic
 from topics.consumer import Received, received
@@ -18,7 +18,7 @@ class TopicTail:
     """Reads every partition of one topic; used for control, capacity and demand."""
 
     def __init__(self, settings: KafkaSettings, topic: Topic, *, client_id: str) -> None:
-        """Start at the oldest record of each partition."""
+        """Start at the oldest record of each partition, unless `skip_to_end` comes first."""
         self._prefix = settings.topic_prefix
         name = self._prefix + topic.name
         self._places = [TopicPartition(name, n, 0) for n in range(topic.partition_count)]
@@ -29,27 +29,29 @@ class TopicTail:
                 "group.id": f"{self._prefix}{client_id}",  # required by the client, never joined
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 500,
                 "queued.max.messages.kbytes": 8 * 1024,
             },
             logger=CLIENT_LOG,
         )
-        self._consumer.assign(self._places)
+        self._is_reading = False
+        self._reached: dict[int, int] = {}  # partition to the end that was read last
 
     def skip_to_end(self, timeout_s: float) -> None:
         """Forget the past: read only what is appended from now on. Raises LogUnavailableError."""
         ends = self._ends(timeout_s)
-        self._consumer.assign(
+        self._read_from(
             [TopicPartition(p.topic, p.partition, ends[p.partition]) for p in self._places]
         )
 
     def read_to_end(self, timeout_s: float) -> list[Received]:
         """Return every record up to the present end. Raises LogUnavailableError when time is up."""
         deadline = time.monotonic() + timeout_s
-        ends = self._ends(timeout_s)
+        ends = self._ends(timeout_s)  # before reading begins: it would wait behind a long poll
         records: list[Received] = []
-        while any(self._position(number) < end for number, end in ends.items()):
+        while any(self._reached.get(number, 0) < end for number, end in ends.items()):
             if time.monotonic() > deadline:
                 raise LogUnavailableError("the end of a topic was not reached in time")
             records += self.poll(0.1)
@@ -57,13 +59,28 @@ class TopicTail:
 
     def poll(self, timeout_s: float) -> list[Received]:
         """Return what has arrived, waiting at most `timeout_s`. Raises LogUnavailableError."""
+        if not self._is_reading:
+            self._read_from(self._places)
         first = self._consumer.consume(1, timeout_s)
         more = self._consumer.consume(_COUNT_MAX, 0) if first else []
+        self._note_ends(first + more)
         return received(first + more, self._prefix)
 
     def close(self) -> None:
         """Stop reading."""
         self._consumer.close()
+
+    def _read_from(self, places: list[TopicPartition]) -> None:
+        self._consumer.assign(places)
+        self._is_reading = True
+
+    def _note_ends(self, messages: list[Message]) -> None:
+        for message in messages:
+            error, offset, number = message.error(), message.offset(), message.partition()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+                assert offset is not None
+                assert number is not None
+                self._reached[number] = offset
 
     def _ends(self, timeout_s: float) -> dict[int, int]:
         """Ask until the leaders answer: for a moment after a topic's creation they refuse."""
@@ -78,11 +95,3 @@ class TopicTail:
                 if time.monotonic() > deadline:
                     raise LogUnavailableError(error.args[0].str()) from None
                 time.sleep(_ASK_AGAIN_S)
-
-    def _position(self, number: int) -> int:
-        """The next offset to read; gaps of compaction count as read."""
-        (place,) = self._consumer.position([self._places[number]])
-        if place.offset >= 0:
-            return int(place.offset)
-        low, high = self._consumer.get_watermark_offsets(self._places[number], timeout=_ASK_S)
-        return int(high) if low == high else 0

@@ -8,6 +8,7 @@ credit to a batcher, so that an item can run.
 import contextlib
 import logging
 import random
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,13 @@ from cli.stack.data_folder import cache_dir, exclusive
 from cli.stack.errors import StackError
 from cli.stack.installation import ensure_installed, pools_ready
 from cli.stack.ports import HOST, accepts, is_free, kept_ports
-from cli.stack.role_children import api_env, replica_env, role_child, shared_env
+from cli.stack.role_children import (
+    api_env,
+    replica_env,
+    role_child,
+    shared_env,
+    temporary_folder,
+)
 from cli.stack.served_models import ServedModel
 from cli.stack.state import StackState, remove_state, write_state
 from cli.stack.supervisor import Supervisor
@@ -66,6 +73,8 @@ class EmbeddedStack:
         """Hold the data folder. Raises DataFolderInUseError."""
         self._closing.enter_context(exclusive(self._options.data))
         self._options.data.chmod(0o700)
+        shutil.rmtree(temporary_folder(self._options.data), ignore_errors=True)
+        temporary_folder(self._options.data).mkdir()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -49,7 +49,13 @@ def shared_env(kafka: str, database_url: str, data: Path) -> dict[str, str]:
         "MILLRACE_DATABASE_URL": database_url,
         "MILLRACE_OBJECTS_KIND": "local",
         "MILLRACE_OBJECTS_ROOT": str(data.absolute() / "objects"),
+        "TMPDIR": str(temporary_folder(data)),
     }
+
+
+def temporary_folder(data: Path) -> Path:
+    """Return where roles leave temporary files: what a killed one leaves goes at the next start."""
+    return data.absolute() / "tmp"
 
 
 def replica_env(model: ServedModel, engine: Mapping[str, str]) -> dict[str, str]:
