@@ -1,4 +1,4 @@
-"""Goal: what docker-compose.yml asks for exists: roles, settings, files, the broker's own values."""
+"""Goal: what docker-compose.yml asks for exists: roles, settings, files, broker's values."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]  # the only user of YAML
 
 from cli.stack.kafka import server_properties
 from cli.stack.role_children import MODULES

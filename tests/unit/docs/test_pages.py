@@ -1,0 +1,133 @@
+"""Goal: the pages agree with the code: topics, routes, codes, exit codes, links, decisions."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.routing import APIRoute
+
+from api import batches, files, health, models
+from cli.exits import ExitCode
+from cli.stack.role_children import MODULES
+from jobs.line_checks import ErrorCode
+from results.output_lines import ERROR_MESSAGES
+from topics.catalogue import SHARED_TOPICS, Topic, pool_topics
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *DOCS.rglob("*.md"),
+        ROOT / "deploy/README.md",
+        ROOT / "benchmarks/README.md",
+    ]
+)
+ADR_PARTS = (
+    "Motivation",
+    "Decision",
+    "Public interfaces",
+    "Compatibility",
+    "Test plan",
+    "Rejected",
+)
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def topic_row(topic: Topic) -> str:
+    retention = f"{topic.retention_days} d{', compacted' if topic.compacted else ''}"
+    cells = [
+        f"`{topic.name}`",
+        topic.key,
+        str(topic.partition_count),
+        retention,
+        ", ".join(topic.written_by),
+        ", ".join(topic.read_by) or "subscribers",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def test_the_data_flow_lists_the_catalogue() -> None:
+    page = (DOCS / "data_flow.md").read_text()
+    section = page.partition("## Topics")[2]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+
+    assert rows == [topic_row(topic) for topic in (*SHARED_TOPICS, *pool_topics("<pool>"))]
+
+
+def test_the_data_flow_names_modules_that_exist() -> None:
+    named = re.findall(r"`(\w+/[\w/.]*)`", (DOCS / "data_flow.md").read_text())
+
+    assert named
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def served() -> Iterator[tuple[str, str]]:
+    for room in (files, batches, models, health):
+        for route in room.router.routes:
+            assert isinstance(route, APIRoute)
+            for method in route.methods:
+                yield method, route.path.replace(":path", "")
+
+
+def test_the_api_page_lists_every_route() -> None:
+    listed = re.findall(
+        r"^\| (GET|POST|DELETE|PUT) \| `([^`]+)` \|", (DOCS / "api.md").read_text(), re.M
+    )
+
+    assert sorted(listed) == sorted(served())
+
+
+def test_the_api_page_explains_every_code_of_a_file() -> None:
+    rows = set(re.findall(r"^\| `(\w+)` \|", (DOCS / "api.md").read_text(), re.M))
+
+    assert {code.value for code in ErrorCode} | ERROR_MESSAGES.keys() <= rows
+
+
+def test_the_api_page_names_every_code_of_an_answer() -> None:
+    page = (DOCS / "api.md").read_text()
+    sources = [*(ROOT / "api").glob("*.py"), ROOT / "jobs/refusals.py"]
+    codes = {
+        code for path in sources for code in re.findall(r'\bcode="(\w+)"', path.read_text())
+    } | set(re.findall(r'^    code = "(\w+)"', (ROOT / "jobs/refusals.py").read_text(), re.M))
+
+    assert {code for code in codes if f"`{code}`" not in page} == set()
+
+
+def test_operations_list_roles_and_exit_codes() -> None:
+    page = (DOCS / "operations.md").read_text()
+    roles = re.findall(r"^\| `([\w-]+)` \| `millrace run \1` \|", page, re.M)
+    codes = re.findall(r"^\| (\d+) \| ", page, re.M)
+
+    assert sorted(roles) == sorted(MODULES)
+    assert sorted(map(int, codes)) == sorted(code.value for code in ExitCode)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = [t for t in LINK.findall(page.read_text()) if not t.startswith("http")]
+
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("adr/0*.md")), ids=lambda page: page.stem)
+def test_a_decision_has_all_its_parts(page: Path) -> None:
+    text = page.read_text()
+    number = int(page.name[:4])
+
+    assert text.startswith(f"# {number}. ")
+    assert re.search(r"^Status: \w+, 20\d\d-\d\d-\d\d\. Touches: .+\.$", text, re.M | re.S)
+    assert re.findall(r"^\*\*([\w ]+)\.\*\*", text, re.M) == list(ADR_PARTS)
+    assert f"]({page.name})" in (DOCS / "adr/README.md").read_text()
+
+
+def test_decisions_that_the_code_cites_exist() -> None:
+    cited = {
+        int(number)
+        for path in ROOT.glob("*/**/*.py")
+        if ".venv" not in path.parts
+        for number in re.findall(r"\bADR (\d+)\b", path.read_text())
+    }
+
+    assert cited <= {int(page.name[:4]) for page in DOCS.glob("adr/0*.md")}
