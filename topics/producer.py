@@ -36,7 +36,7 @@ class LogProducer:
                 "acks": "all",
                 "enable.idempotence": True,
                 "linger.ms": linger_ms,
-                "compression.type": "lz4",
+                "compression.type": settings.compression,
                 "batch.size": 1_000_000,
                 "message.max.bytes": RECORD_BYTES_MAX,
                 "delivery.timeout.ms": int(settings.delivery_timeout_s * 1000),

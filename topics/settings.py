@@ -31,6 +31,9 @@ class KafkaSettings(Settings):
     delivery_timeout_s: float = Field(default=120.0, ge=1, le=3600)
     """How long a produced record may be retried before the role gives up and restarts."""
 
+    compression: Literal["none", "lz4", "snappy", "zstd"] = "lz4"
+    """How producers pack records. Default lz4: half the bytes for a few µs of CPU a KB."""
+
     session_timeout_s: float = Field(default=6.0, ge=0.5, le=300)
     """Silence after which the broker gives a dead member's partitions to others."""
 
