@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 
-from core.limits import CHUNK_BYTES_MAX
-from topics.catalogue import REQUESTS, RESULTS
+from topics.catalogue import RESULTS
+from topics.chunks import chunks_of, send_chunk
 from topics.codec import Headers, encode, kind_headers
-from topics.headers import chunk_headers, job_headers
-from topics.partitioner import job_partition, request_partition
+from topics.headers import job_headers
+from topics.partitioner import job_partition
 from topics.producer import LogProducer, OnDelivery
 from topics.records import Chunk, Item, ItemOutcome, JobRef, Outcomes
 
@@ -62,31 +62,8 @@ def send_back(
 
     Their attempt is unchanged: the pool failed, not the item.
     """
-    topic = REQUESTS[job_class]
     count = 0
-    for chunk in _chunks(job, items):
-        producer.send(
-            topic.name,
-            encode(chunk),
-            partition=request_partition(
-                job.model, job.tenant_id, chunk.items[0].index, topic.partition_count
-            ),
-            key=f"{job.model}:{job.tenant_id.hex}".encode(),
-            headers=chunk_headers(chunk, job_class),
-            on_delivery=on_delivery,
-        )
+    for chunk in chunks_of(items):
+        send_chunk(producer, Chunk(job, chunk), job_class, on_delivery)
         count += 1
     return count
-
-
-def _chunks(job: JobRef, items: Iterable[Item]) -> Iterator[Chunk]:
-    held: list[Item] = []
-    size = 0
-    for item in items:
-        if held and size + len(item.body) > CHUNK_BYTES_MAX:
-            yield Chunk(job, held)
-            held, size = [], 0
-        held.append(item)
-        size += len(item.body)
-    if held:
-        yield Chunk(job, held)

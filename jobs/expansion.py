@@ -7,13 +7,13 @@ A crash at any arrow emits the items behind the cursor again: every reader takes
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 import sqlalchemy as sa
 
 from core.errors import Disposition, LeaseLostError, MillraceError
-from core.limits import CHUNK_BYTES_MAX, CHUNK_ITEMS_MAX
+from core.limits import CHUNK_BYTES_MAX
 from jobs import leases
 from jobs.input_lines import Line, input_lines
 from jobs.leases import Lease
@@ -21,10 +21,8 @@ from jobs.settings import LINE_BYTES_CEILING
 from jobs.tables import job_cursors
 from jobs.token_counts import token_count
 from storage.objects import Blocks, ObjectStore
-from topics.catalogue import REQUESTS_BULK
-from topics.codec import Headers, encode
-from topics.headers import chunk_headers
-from topics.partitioner import request_partition
+from topics.chunks import chunks_of, send_chunk
+from topics.producer import Sender
 from topics.records import Chunk, Item, JobRef
 
 JOB_CLASS: Final = "bulk"
@@ -35,22 +33,6 @@ class InputChangedError(MillraceError):
 
     code = "input_changed"
     disposition = Disposition.REJECT
-
-
-class Sender(Protocol):
-    """What expansion needs of a producer."""
-
-    def send(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        partition: int,
-        key: bytes | None = None,
-        headers: Headers | None = None,
-    ) -> None:
-        """Queue a record. Raises DeliveryError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,48 +108,12 @@ def item_of(index: int, offset: int, line: bytes | None, endpoint: str) -> Item:
     return Item(index, request.custom_id, b"", tokens, 1, offset, len(line or b""))
 
 
-def chunks_of(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """Cut items into chunks within the limits, each of consecutive indexes.
-
-    A chunk's headers name a range: an index inside it that is not in the chunk would be failed
-    with it when its value cannot be read. An item that travels by reference counts as its line,
-    so it has a chunk of its own.
-    """
-    chunk: list[Item] = []
-    room = CHUNK_BYTES_MAX
-    for item in items:
-        size = item.length or len(item.body)
-        if chunk and (
-            size > room or len(chunk) == CHUNK_ITEMS_MAX or item.index != chunk[-1].index + 1
-        ):
-            yield chunk
-            chunk, room = [], CHUNK_BYTES_MAX
-        chunk.append(item)
-        room -= size
-    if chunk:
-        yield chunk
-
-
 def send_items(sender: Sender, job: JobRef, items: Iterable[Item]) -> int:
-    """Send items as chunk records; return how many items. Flush before relying on them.
-
-    A chunk's partition follows from its first index, so what is emitted again lands where the
-    first emission did, and indexes grow along each partition.
-    """
+    """Send items as chunk records; return how many items. Flush before relying on them."""
     count = 0
-    for chunk_items in chunks_of(items):
-        chunk = Chunk(job, chunk_items)
-        sequence = job.job_id.int + chunk_items[0].index // CHUNK_ITEMS_MAX
-        sender.send(
-            REQUESTS_BULK.name,
-            encode(chunk),
-            partition=request_partition(
-                job.model, job.tenant_id, sequence, REQUESTS_BULK.partition_count
-            ),
-            key=b"%s\0%s" % (job.model.encode(), job.tenant_id.bytes),
-            headers=chunk_headers(chunk, JOB_CLASS),
-        )
-        count += len(chunk_items)
+    for chunk in chunks_of(items):
+        send_chunk(sender, Chunk(job, chunk), JOB_CLASS)
+        count += len(chunk)
     return count
 
 

@@ -7,13 +7,14 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from jobs import leases
-from jobs.expansion import Sender, item_of, send_items
+from jobs.expansion import item_of, send_items
 from jobs.input_lines import input_lines
 from jobs.leases import Lease
 from jobs.progress import OPEN, OpenJob
 from jobs.settings import LINE_BYTES_CEILING
 from jobs.tables import job_counters, job_cursors, jobs
 from storage.objects import ObjectStore
+from topics.producer import Sender
 from topics.records import Item, JobRef
 
 # Rooms meet in tables: these rows are the results writer's. Indexes below the cursor without one.

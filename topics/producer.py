@@ -7,6 +7,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -16,6 +17,24 @@ from topics.errors import DeliveryError
 from topics.settings import CLIENT_LOG, KafkaSettings
 
 OnDelivery = Callable[[BaseException | None], None]
+
+
+class Sender(Protocol):
+    """What those who only send need of a producer."""
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        partition: int,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        """Queue a record. Raises DeliveryError."""
+        ...
+
 
 _QUEUE_KBYTES_MAX = 64 * 1024
 _QUEUE_RECORDS_MAX = 100_000

@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.limits import CHUNK_ITEMS_MAX
-from jobs import expansion
-from jobs.expansion import chunks_of, send_items
+from jobs.expansion import send_items
+from topics import chunks as chunks_module
+from topics.chunks import chunks_of
 from topics.codec import Headers, decode
 from topics.headers import item_range
 from topics.partitioner import shuffle_shard
+from topics.producer import OnDelivery
 from topics.records import Chunk, Item, JobRef
 
 BYTES_MAX = 1000
@@ -34,7 +36,7 @@ def some_items(draw: st.DrawFn) -> list[Item]:
 
 @given(items=some_items())
 def test_chunks_are_bounded_consecutive_and_complete(items: list[Item]) -> None:
-    with patch.object(expansion, "CHUNK_BYTES_MAX", BYTES_MAX):
+    with patch.object(chunks_module, "CHUNK_BYTES_MAX", BYTES_MAX):
         chunks = list(chunks_of(items))
     assert [item for chunk in chunks for item in chunk] == items
     for chunk in chunks:
@@ -56,6 +58,7 @@ class Recorder:
         partition: int,
         key: bytes | None = None,
         headers: Headers | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> None:
         assert topic == "requests.bulk"
         assert key == b"small\0" + UUID(int=9).bytes

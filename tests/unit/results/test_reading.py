@@ -1,5 +1,7 @@
 """Goal: what cannot be read goes to the dead letters as it was; a newer schema stops the role."""
 
+from uuid import UUID
+
 import msgspec
 import pytest
 
@@ -10,7 +12,8 @@ from core.states import CloseReason
 from results.reading import read_entry
 from topics.codec import Headers, encode, kind_headers
 from topics.consumer import Received
-from topics.records import Chunk, Close, DeadLetter
+from topics.producer import OnDelivery
+from topics.records import Chunk, Close, DeadLetter, JobRef, Outcomes
 
 
 class Sent:
@@ -20,10 +23,22 @@ class Sent:
         self.records: list[tuple[str, bytes, int]] = []
 
     def send(
-        self, topic: str, value: bytes, *, partition: int, headers: Headers | None = None
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        partition: int,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> None:
+        assert value is not None
         assert headers == kind_headers(DeadLetter)
         self.records.append((topic, value, partition))
+
+
+def job_ref(job_id: UUID) -> JobRef:
+    return JobRef(job_id, 0, job_id, "m", "1", "p", "/v1/embeddings", "key", 0.0)
 
 
 def received(value: bytes | None, headers: Headers) -> Received:
@@ -33,7 +48,7 @@ def received(value: bytes | None, headers: Headers) -> Received:
 def test_a_close_is_read() -> None:
     close, sent = Close(new_uuid(), 3, CloseReason.EXPIRED), Sent()
 
-    entry = read_entry(received(encode(close), kind_headers(Close)), sent)  # type: ignore[arg-type]
+    entry = read_entry(received(encode(close), kind_headers(Close)), sent)
 
     assert (entry.record, entry.partition, entry.next_offset) == (close, ("results", 5), 43)
     assert sent.records == []
@@ -47,13 +62,14 @@ def test_a_close_is_read() -> None:
         (b"", []),
         (b"\x90", kind_headers(Chunk)),
         (b"x" * RECORD_BYTES_MAX, kind_headers(Close)),
+        (encode(Outcomes(job_ref(new_uuid()), [])), kind_headers(Outcomes)),
     ],
-    ids=["garbage", "empty", "no headers", "another kind", "as large as can be"],
+    ids=["garbage", "empty", "no headers", "another kind", "as large as can be", "no outcome"],
 )
 def test_what_cannot_be_read_becomes_a_dead_letter(value: bytes | None, headers: Headers) -> None:
     sent = Sent()
 
-    entry = read_entry(received(value, headers), sent)  # type: ignore[arg-type]
+    entry = read_entry(received(value, headers), sent)
 
     assert (entry.record, entry.next_offset) == (None, 43)
     ((topic, written, partition),) = sent.records
@@ -69,4 +85,4 @@ def test_a_newer_schema_stops_the_role() -> None:
     newer = [("kind", b"close"), ("schema", b"99")]
 
     with pytest.raises(SchemaTooNewError):
-        read_entry(received(b"", newer), Sent())  # type: ignore[arg-type]
+        read_entry(received(b"", newer), Sent())
