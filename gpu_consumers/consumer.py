@@ -10,18 +10,17 @@ from collections.abc import Callable
 
 from core.clock import Clock
 from core.errors import RecordUnreadableError
-from topics.catalogue import DEAD_LETTERS
-from topics.codec import decode, encode, kind_headers
+from topics.codec import decode
 from topics.consumer import LogConsumer, Received
+from topics.dead_letters import send_dead_letter
 from topics.errors import StaleMemberError
 from topics.offsets import OffsetTracker, Partition
-from topics.producer import LogProducer
-from topics.records import Batch, DeadLetter
+from topics.producer import Sender
+from topics.records import Batch
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 0.05
 _COUNT_MAX = 50
-_NO_GENERATION = 0
 
 Deliver = Callable[[Received, Batch, int], None]
 """Takes a record, what it holds, and the assignment to hand back to `finished`."""
@@ -35,7 +34,7 @@ class BatchConsumer:
     def __init__(
         self,
         connect: Callable[[Assigned, Assigned], LogConsumer],
-        producer: LogProducer,
+        producer: Sender,
         *,
         in_flight_max: int,
         commit_interval_s: float,
@@ -51,6 +50,7 @@ class BatchConsumer:
         self._generations: dict[Partition, int] = {}
         self._paused: set[Partition] = set()
         self._moved = False
+        self._unburied: BaseException | None = None
         self._consumer = connect(self._on_assign, self._on_revoke)
         self._draining = threading.Event()
 
@@ -65,7 +65,7 @@ class BatchConsumer:
     def run(self, deliver: Deliver, moved: Assigned, stop: threading.Event) -> None:
         """Thread body: poll, deliver, commit until `stop`, then commit once more and leave.
 
-        Raises SchemaTooNewError, LogUnavailableError: the process must end.
+        Raises SchemaTooNewError, LogUnavailableError, DeliveryError: the process must end.
         """
         committed_s = self._clock.monotonic_s()
         while not stop.is_set():
@@ -73,6 +73,8 @@ class BatchConsumer:
             if self._moved:
                 self._moved = False
                 moved(sorted(self._consumer.assigned))
+            if self._unburied is not None:
+                raise self._unburied
             if not self._draining.is_set():
                 for record in records:
                     self._take(record, deliver)
@@ -91,7 +93,9 @@ class BatchConsumer:
 
     def _take(self, record: Received, deliver: Deliver) -> None:
         place = (record.topic, record.partition)
-        generation = self._generations.get(place, _NO_GENERATION)
+        generation = self._generations.get(place)
+        if generation is None:
+            return  # revoked by the same poll that brought it: its new owner reads it
         self._tracker.started(place, record.offset)
         try:
             batch = decode(Batch, record.value, record.headers)
@@ -105,27 +109,14 @@ class BatchConsumer:
         deliver(record, batch, generation)
 
     def _bury(self, record: Received, generation: int, code: str) -> None:
-        letter = DeadLetter(
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            code=code,
-            key=record.key,
-            headers=record.headers,
-            value=record.value or b"",
-        )
-
         def buried(failure: BaseException | None) -> None:
             if failure is None:
                 self.finished(record, generation)
+            else:
+                self._unburied = failure
 
-        self._producer.send(
-            DEAD_LETTERS.name,
-            encode(letter),
-            partition=0,
-            headers=kind_headers(DeadLetter),
-            on_delivery=buried,
-        )
+        send_dead_letter(self._producer, record, code=code, on_delivery=buried)
+        self._moved = True  # whose credit it spent is unreadable too: a new epoch voids it
 
     def _settle(self) -> None:
         while True:
@@ -156,6 +147,7 @@ class BatchConsumer:
 
     def _on_assign(self, partitions: list[Partition]) -> None:
         self._generation += 1
+        self._tracker.drop(partitions)  # they begin anew, where the group has committed
         self._generations |= dict.fromkeys(partitions, self._generation)
         self._moved = True
 

@@ -1,0 +1,144 @@
+"""Goal: no record that is unreadable, or lost to a rebalance, stops a partition or leaks credit."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import cast
+from uuid import uuid4
+
+import pytest
+
+from core.clock import SystemClock
+from gpu_consumers.consumer import Assigned, BatchConsumer
+from topics.codec import Headers, encode, kind_headers
+from topics.consumer import LogConsumer, Received
+from topics.errors import DeliveryError
+from topics.offsets import Partition
+from topics.producer import OnDelivery
+from topics.records import Batch
+
+TOPIC = "batches.p.bulk"
+PLACE: Partition = (TOPIC, 0)
+Step = Callable[["Group"], list[Received]]
+
+
+class Group:
+    """Stands in for a member: each poll is one step of a script; the last one stops the loop."""
+
+    def __init__(self, steps: Iterable[Step]) -> None:
+        self._steps = list(steps)
+        self.assigned: set[Partition] = set()
+        self.committed: dict[Partition, int] = {}
+        self.paused: set[Partition] = set()
+        self.stop = threading.Event()
+
+    def connect(self, on_assign: Assigned, on_revoke: Assigned) -> LogConsumer:
+        self._on_assign, self._on_revoke = on_assign, on_revoke
+        return cast(LogConsumer, self)
+
+    def assign(self) -> None:
+        self.assigned.add(PLACE)
+        self._on_assign([PLACE])
+
+    def revoke(self) -> None:
+        self.assigned.discard(PLACE)
+        self._on_revoke([PLACE])
+
+    def poll(self, count_max: int, timeout_s: float) -> list[Received]:
+        if not self._steps:
+            self.stop.set()
+            return []
+        return self._steps.pop(0)(self)
+
+    def commit(self, next_offsets: Mapping[Partition, int]) -> bool:
+        self.committed |= next_offsets
+        return True
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        self.paused |= set(partitions)
+
+    def resume(self, partitions: Iterable[Partition]) -> None:
+        self.paused -= set(partitions)
+
+    def close(self) -> None: ...
+
+
+class Letters:
+    def __init__(self, failure: BaseException | None = None) -> None:
+        self._failure = failure
+        self.count = 0
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        partition: int,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        self.count += 1
+        assert on_delivery is not None
+        on_delivery(self._failure)
+
+
+def record(offset: int, value: bytes | None = None) -> Received:
+    written = encode(Batch(uuid4(), "b", [])) if value is None else value
+    return Received(TOPIC, 0, offset, None, kind_headers(Batch), written, 0)
+
+
+def run(group: Group, letters: Letters, *, in_flight_max: int = 10) -> tuple[list[int], int]:
+    """Finish every batch at once; return the offsets delivered and how often a new epoch began."""
+    consumer = BatchConsumer(
+        group.connect,
+        letters,
+        in_flight_max=in_flight_max,
+        commit_interval_s=0,
+        clock=SystemClock(),
+    )
+    delivered: list[int] = []
+    epochs: list[list[Partition]] = []
+
+    def deliver(taken: Received, _batch: Batch, generation: int) -> None:
+        delivered.append(taken.offset)
+        consumer.finished(taken, generation)
+
+    consumer.run(deliver, epochs.append, group.stop)
+    return delivered, len(epochs)
+
+
+def assigned(*records: Received) -> Step:
+    def step(group: Group) -> list[Received]:
+        group.assign()
+        return list(records)
+
+    return step
+
+
+def test_a_record_that_its_own_poll_revoked_pins_nothing_later() -> None:
+    def lost(group: Group) -> list[Received]:
+        group.revoke()
+        return [record(5)]
+
+    group = Group([assigned(record(4)), lost, assigned(record(3), record(6))])
+    delivered, _ = run(group, Letters(), in_flight_max=1)
+
+    assert delivered == [4, 3, 6]
+    assert group.committed == {PLACE: 7}
+    assert group.paused == set()
+
+
+def test_an_unreadable_batch_begins_a_new_epoch_so_that_its_credit_is_not_lost() -> None:
+    group, letters = Group([assigned(record(0)), lambda _: [record(1, b"\xc1")]]), Letters()
+    delivered, epochs = run(group, letters)
+
+    assert (delivered, letters.count, epochs) == ([0], 1, 2)
+    assert group.committed == {PLACE: 2}
+
+
+def test_a_dead_letter_that_is_not_acknowledged_ends_the_role() -> None:
+    group = Group([assigned(record(0, b"\xc1")), lambda _: []])
+    with pytest.raises(DeliveryError):
+        run(group, Letters(DeliveryError()))
+
+    assert group.committed == {}
