@@ -49,8 +49,8 @@ def build_app(kafka: KafkaSettings, settings: BatcherSettings, datadir: Path) ->
         broker_session_timeout=kafka.session_timeout_s,
         broker_heartbeat_interval=max(0.1, kafka.session_timeout_s / HEARTBEATS_PER_SESSION),
         broker_request_timeout=max(REQUEST_TIMEOUT_S, kafka.session_timeout_s),
-        broker_max_poll_records=settings.poll_record_count,
-        stream_buffer_maxsize=settings.buffer_record_count,
+        broker_max_poll_records=settings.poll_records,
+        stream_buffer_maxsize=settings.buffer_records,
         stream_wait_empty=False,  # else held events hang every stop and rebalance
         consumer_auto_offset_reset="earliest",
         key_serializer="raw",

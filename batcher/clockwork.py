@@ -18,6 +18,7 @@ from core.errors import MillraceError
 from topics.admin import LogAdmin
 from topics.catalogue import REQUESTS
 from topics.errors import LogUnavailableError
+from topics.metrics import LAG
 
 TICK_S = 0.2
 """How often demand is published, as often as replicas publish capacity."""
@@ -92,8 +93,9 @@ class Clockwork:
             )
         except LogUnavailableError:
             return 0
-        metrics.LAG.set(sum(lag.values()))
-        return sum(lag.get(number, 0) for number in self.stream.partitions)
+        ours = sum(lag.get(number, 0) for number in self.stream.partitions)
+        LAG.labels(REQUESTS[self.job_class].name, group_of(self.job_class)).set(ours)
+        return ours
 
     def _observe(self, lag: int) -> Observation:
         now_s = self.clock.monotonic_s()

@@ -26,4 +26,3 @@ OPEN_EVENTS = Gauge("millrace_faust_open_events", "Records delivered and not ack
 COMMIT_AGE_SECONDS = Gauge(
     "millrace_faust_commit_age_seconds", "Time since offsets moved though records were acknowledged"
 )
-LAG = Gauge("millrace_batcher_lag_records", "Request records that this class has not committed")

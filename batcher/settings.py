@@ -52,11 +52,11 @@ class BatcherSettings(Settings):
     in_flight_bytes_max: int = Field(default=16 * MIB, ge=2 * MIB, le=48 * MIB)
     """Bytes sent and not acknowledged; below the producer's own queue, whose filling blocks."""
 
-    poll_records: int | None = Field(default=None, ge=1, le=1000)
-    """Records of one poll. Default 8 for bulk, 25 for interactive."""
+    poll_records: int = Field(default=25, ge=1, le=1000)
+    """Records of one poll: small ones cost throughput, large ones a larger buffer."""
 
-    buffer_records: int | None = Field(default=None, ge=16, le=65_536)
-    """Records that Faust buffers. Default 640 for bulk (chunks reach 256 KiB), 2048 else."""
+    buffer_records: int = Field(default=2048, ge=16, le=65_536)
+    """Records that Faust may buffer, of up to 256 KiB each; intake's windows keep it far below."""
 
     start_timeout_s: float = Field(default=60.0, gt=0, le=600)
     """Time to reach the broker, and again to get the first assignment."""
@@ -78,19 +78,9 @@ class BatcherSettings(Settings):
             return self.wait_ms_max / 1000
         return 0.02 if self.job_class == "bulk" else 0.0
 
-    @property
-    def poll_record_count(self) -> int:
-        """Records of one poll, by class unless set."""
-        return self.poll_records or (8 if self.job_class == "bulk" else 25)
-
-    @property
-    def buffer_record_count(self) -> int:
-        """Records that Faust buffers, by class unless set."""
-        return self.buffer_records or (640 if self.job_class == "bulk" else 2048)
-
     @model_validator(mode="after")
     def _the_buffer_never_fills(self) -> Self:
-        polled = REQUESTS[self.job_class].partition_count * self.poll_record_count
-        if polled > FILL_RATIO_MAX * self.buffer_record_count:
+        polled = REQUESTS[self.job_class].partition_count * self.poll_records
+        if polled > FILL_RATIO_MAX * self.buffer_records:
             raise ValueError("partitions * poll_records must be <= 0.2 * buffer_records")
         return self

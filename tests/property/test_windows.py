@@ -74,7 +74,8 @@ def test_who_gets_a_chunk_had_the_least_outstanding(jobs: list[JobLoad], window:
     ]
     for job_id in given_out:
         for other in wanting:
-            assert after[job_id] <= after[other] + CHUNK_ITEMS_MAX
+            # A whole grain that did not fit makes way for the tail of another job.
+            assert after[job_id] <= after[other] + CHUNK_ITEMS_MAX + window // 4
 
 
 @given(jobs=loads(tenants=4, models=2), capacity=capacities)

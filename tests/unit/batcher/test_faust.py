@@ -128,8 +128,8 @@ async def test_the_app_is_set_up_as_measured(tmp_path: Path) -> None:
     assert app.conf.broker_commit_interval == KAFKA.commit_interval_s
     assert app.conf.consumer_auto_offset_reset == "earliest"
     assert app.conf.web_enabled is False
-    assert app.conf.broker_max_poll_records == settings.poll_record_count
-    assert app.conf.stream_buffer_maxsize == settings.buffer_record_count
+    assert app.conf.broker_max_poll_records == settings.poll_records
+    assert app.conf.stream_buffer_maxsize == settings.buffer_records
 
 
 def test_credentials_follow_the_settings_of_the_log() -> None:

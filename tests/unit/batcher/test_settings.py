@@ -10,8 +10,8 @@ from topics.catalogue import REQUESTS
 @pytest.mark.parametrize("job_class", ["bulk", "interactive"])
 def test_the_defaults_obey_the_rule_of_the_buffer(job_class: str) -> None:
     settings = BatcherSettings.from_env({"MILLRACE_BATCHER_JOB_CLASS": job_class})
-    polled = REQUESTS[job_class].partition_count * settings.poll_record_count
-    assert polled <= FILL_RATIO_MAX * settings.buffer_record_count
+    polled = REQUESTS[job_class].partition_count * settings.poll_records
+    assert polled <= FILL_RATIO_MAX * settings.buffer_records
 
 
 def test_a_buffer_that_could_fill_is_refused() -> None:
