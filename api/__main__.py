@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from collections.abc import Mapping
 
 from prometheus_client import start_http_server
@@ -10,6 +11,7 @@ from api.app import create_app
 from api.server import http_server
 from api.settings import ApiSettings
 from core.clock import SystemClock
+from core.errors import MillraceError
 from core.logs import configure_logs
 from core.shutdown import stop_on_signals
 from storage.objects_from import object_store_from_env
@@ -40,4 +42,8 @@ def main(env: Mapping[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    main(os.environ)
+    try:
+        main(os.environ)
+    except MillraceError as failure:
+        log.critical(str(failure), extra={"code": failure.code})
+        sys.exit(1)

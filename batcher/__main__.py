@@ -57,13 +57,13 @@ def main() -> None:
     """Read the environment and run; exit 1 when the supervisor should start us again."""
     configure_logs("batcher")
     stop = stop_on_signals()
-    settings = BatcherSettings.from_env(os.environ)
-    kafka = KafkaSettings.from_env(os.environ)
-    database = DatabaseSettings.from_env(os.environ)
-    if settings.metrics_port is not None:
-        start_http_server(settings.metrics_port, settings.metrics_host)
     code = 0
     try:
+        settings = BatcherSettings.from_env(os.environ)
+        kafka = KafkaSettings.from_env(os.environ)
+        database = DatabaseSettings.from_env(os.environ)
+        if settings.metrics_port is not None:
+            start_http_server(settings.metrics_port, settings.metrics_host)
         run(settings, kafka, database, stop)
     except MillraceError as failure:
         _LOG.critical(str(failure), extra={"code": failure.code, **failure.facts})

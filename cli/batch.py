@@ -2,7 +2,6 @@
 
 import sys
 import time
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -79,7 +78,6 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         asked["metadata"] = pairs
     batch = client.batches.create(
         input_file_id=uploaded.id,
-        extra_headers={"Idempotency-Key": uuid.uuid4().hex},  # a retried call makes no second job
         **asked,
     )
     typer.echo(batch.id)

@@ -2,7 +2,14 @@
 
 import typer
 
-from cli import batch, demo, keys, models, roles, tenants, topics, up
+from cli.batch import app as batch
+from cli.demo import demo
+from cli.keys import app as keys
+from cli.models import app as models
+from cli.roles import run
+from cli.tenants import app as tenants
+from cli.topics import app as topics
+from cli.up import up
 
 app = typer.Typer(
     name="millrace",
@@ -11,14 +18,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=True,
 )
-app.command("up")(up.up)
-app.command("run")(roles.run)
-app.command("demo")(demo.demo)
-app.add_typer(batch.app, name="batch")
-app.add_typer(keys.app, name="keys")
-app.add_typer(tenants.app, name="tenants")
-app.add_typer(models.app, name="models")
-app.add_typer(topics.app, name="topics")
+app.command("up")(up)
+app.command("run")(run)
+app.command("demo")(demo)
+app.add_typer(batch, name="batch")
+app.add_typer(keys, name="keys")
+app.add_typer(tenants, name="tenants")
+app.add_typer(models, name="models")
+app.add_typer(topics, name="topics")
 
 
 def main() -> None:

@@ -98,7 +98,11 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         repairs = Repairs(engine, objects, producers[2], leases, watch)
         threads = Background(stop, away_s_max=settings.away_s_max, clock=clock)
         threads.every(leases.heartbeat_s, "heartbeat", leases.extend_all)
-        threads.every(settings.expiry_interval_s, "expiry", ExpirySweep(engine).step)
+        threads.every(
+            settings.expiry_interval_s,
+            "expiry",
+            ExpirySweep(engine, stall_limit_s=settings.stall_limit_s).step,
+        )
         threads.every(0.0, "capacity", partial(follow, tail, capacities))
         threads.every(
             settings.stall_limit_s / _REPAIR_LOOKS,

@@ -1,5 +1,9 @@
-"""Close jobs whose completion window is over, by the database's time."""
+"""Close jobs whose completion window is over, and say again what closed a job that stands still.
 
+The database's time decides. A close that the log lost would leave its job open for ever.
+"""
+
+from datetime import timedelta
 from typing import Final
 
 import sqlalchemy as sa
@@ -8,7 +12,7 @@ from core.states import CloseReason, JobState
 from jobs import metrics
 from jobs.days import job_day
 from jobs.outbox_rows import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts
-from jobs.tables import jobs
+from jobs.tables import job_counters, job_cursors, jobs
 
 _SWEEP_MAX: Final = 100
 
@@ -28,15 +32,42 @@ def expiry_due(limit: int) -> sa.Select[tuple[object, ...]]:
     )
 
 
+def standing_still(limit: int, stall_limit_s: float) -> sa.Select[tuple[object, ...]]:
+    """Return the query that locks closed jobs without any progress for `stall_limit_s`.
+
+    Locking the cursor keeps rivals apart, and marking it repaired starts the wait anew.
+    """
+    silent_since = sa.func.now() - timedelta(seconds=stall_limit_s)
+    return (
+        sa.select(jobs.c.id, jobs.c.created_at, jobs.c.close_reason)
+        .join(job_counters, job_counters.c.job_id == jobs.c.id)
+        .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
+        .where(
+            jobs.c.state.in_([JobState.IN_PROGRESS.value, JobState.CANCELLING.value]),
+            jobs.c.settled_at.is_(None),
+            jobs.c.close_reason.is_not(None),
+            jobs.c.total_count.is_not(None),
+            job_counters.c.updated_at < silent_since,
+            sa.func.coalesce(job_cursors.c.repaired_at, jobs.c.created_at) < silent_since,
+            sa.func.coalesce(jobs.c.cancelling_at, jobs.c.expires_at) < silent_since,
+        )
+        .limit(limit)
+        .with_for_update(of=job_cursors, skip_locked=True)
+    )
+
+
 class ExpirySweep:
     """Closes everything that is due; any number of replicas may sweep."""
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: sa.Engine, *, stall_limit_s: float) -> None:
         """Use connections of `engine`."""
         self._engine = engine
+        self._stall_limit_s = stall_limit_s
 
     def step(self) -> None:
         """Sweep until nothing is due."""
+        with self._engine.begin() as connection:
+            close_again(connection, self._stall_limit_s)
         count = _SWEEP_MAX
         while count == _SWEEP_MAX:
             with self._engine.begin() as connection:
@@ -63,3 +94,23 @@ def close_expired(connection: sa.Connection) -> int:
     connection.execute(NOTIFY_OUTBOX)
     connection.execute(NOTIFY_JOBS)
     return len(due)
+
+
+def close_again(connection: sa.Connection, stall_limit_s: float) -> int:
+    """Put the close of jobs that stand still on the log once more; return how many jobs.
+
+    A repeated close changes nothing: the writer fills what has no row.
+    """
+    found = connection.execute(standing_still(_SWEEP_MAX, stall_limit_s)).all()
+    for job in found:
+        reason = CloseReason(job.close_reason)
+        for statement in close_inserts(job.id, job_day(job.created_at), reason):
+            connection.execute(statement)
+    if found:
+        connection.execute(
+            sa.update(job_cursors)
+            .where(job_cursors.c.job_id.in_([job.id for job in found]))
+            .values(repaired_at=sa.func.now())
+        )
+        connection.execute(NOTIFY_OUTBOX)
+    return len(found)

@@ -6,8 +6,8 @@ import sqlalchemy as sa
 
 from core.states import CloseReason
 from jobs.days import job_day
-from jobs.expiry import ExpirySweep, close_expired, expiry_due
-from jobs.tables import outbox
+from jobs.expiry import ExpirySweep, close_again, close_expired, expiry_due
+from jobs.tables import job_counters, outbox
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
 from topics.codec import decode
 from topics.records import Close, JobControl
@@ -30,8 +30,9 @@ def test_the_sweep_closes_what_is_due_and_nothing_else(engine: sa.Engine) -> Non
             add_job(connection, tenant_id, expires_at=PAST),
         ]
         before = [job_row(connection, job_id) for job_id in others]
-    ExpirySweep(engine).step()
-    ExpirySweep(engine).step()
+    sweep = ExpirySweep(engine, stall_limit_s=3600)
+    sweep.step()
+    sweep.step()
     with engine.begin() as connection:
         job = job_row(connection, due)
         rows = connection.execute(sa.select(outbox).order_by(outbox.c.id)).all()
@@ -44,6 +45,26 @@ def test_the_sweep_closes_what_is_due_and_nothing_else(engine: sa.Engine) -> Non
         due, job_day(job.created_at), CloseReason.EXPIRED
     )
     assert decode(JobControl, control.value, headers[1]).closed is CloseReason.EXPIRED
+
+
+def test_a_close_that_the_log_lost_is_said_again(engine: sa.Engine) -> None:
+    with engine.begin() as connection:
+        job_id = running_job(
+            connection,
+            add_tenant(connection),
+            created_at=PAST,
+            expires_at=PAST,
+            close_reason="expired",
+        )
+        connection.execute(
+            sa.update(job_counters).where(job_counters.c.job_id == job_id).values(updated_at=PAST)
+        )
+        assert close_again(connection, 3600) == 0
+        assert close_again(connection, 0.5) == 1
+    with engine.begin() as connection:
+        topics = connection.scalars(sa.select(outbox.c.topic).order_by(outbox.c.id)).all()
+        assert topics == ["results", "control"]
+        assert close_again(connection, 0.5) == 0  # not again before the limit has passed
 
 
 def test_a_sweep_skips_what_another_transaction_holds(engine: sa.Engine) -> None:
