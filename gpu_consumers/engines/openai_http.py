@@ -5,14 +5,10 @@ failure and charges no item.
 """
 
 import asyncio
-import io
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from http import HTTPStatus
 
-import aiohttp
-from yarl import URL
-
-from core.errors import PoolUnavailableError
+from core.errors import PoolUnavailableError, SettingsError
 from gpu_consumers.engines.engine import Answer, Finished
 from gpu_consumers.engines.error_answers import (
     asks_to_stream,
@@ -20,6 +16,15 @@ from gpu_consumers.engines.error_answers import (
     item_timed_out,
     stream_refused,
 )
+from gpu_consumers.engines.http_answer import (
+    AnswerTooLargeError,
+    DisconnectedError,
+    HttpAnswer,
+    NotHttpError,
+)
+from gpu_consumers.engines.http_client import CannotConnectError, HttpClient
+from gpu_consumers.engines.http_connection import HttpCall
+from gpu_consumers.engines.http_origin import Origin
 from gpu_consumers.engines.item_pool import ItemPool
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.usage import answer_with_usage, is_json_object
@@ -29,29 +34,27 @@ POOL_FAILURES = frozenset({401, 429, 502, 503, 504, 529})
 
 _DISCONNECTED = "The upstream closed the connection before it had answered."
 _PROBE_INTERVAL_S = 0.5
-_LARGE_BODY_BYTES = 1024 * 1024  # aiohttp warns about larger plain bytes
+_ANY_STATUS = range(200, 1000)
 
 
 class OpenAIHttpEngine:
     """Sends each item to `upstream`, at most `concurrency` at once over kept-alive connections."""
 
     def __init__(self, settings: EngineSettings) -> None:
-        """Connect to nothing yet; `settings.upstream` must be given."""
+        """Connect to nothing yet; `settings.upstream` must be given. Raises SettingsError."""
         assert settings.upstream is not None
         self._base = settings.upstream.rstrip("/").removesuffix("/v1")
-        self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        self._origin = Origin(self._base)
+        self._fields = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if settings.upstream_api_key is not None:
-            self._headers["Authorization"] = (
-                f"Bearer {settings.upstream_api_key.get_secret_value()}"
-            )
+            self._fields["Authorization"] = _bearer(settings.upstream_api_key.get_secret_value())
         self._concurrency = settings.items_at_once
-        self._timeout = aiohttp.ClientTimeout(
-            total=settings.item_timeout_s, sock_connect=settings.connect_timeout_s
-        )
+        self._item_timeout_s = settings.item_timeout_s
+        self._connect_timeout_s = settings.connect_timeout_s
         self._start_timeout_s = settings.start_timeout_s
         self._answer_bytes_max = settings.answer_bytes_max
-        self._urls: dict[str, URL] = {}  # parsed once an endpoint
-        self._session: aiohttp.ClientSession | None = None
+        self._calls: dict[str, HttpCall] = {}  # by endpoint, made once
+        self._client: HttpClient | None = None
         self._pool = ItemPool(self._ask, self._concurrency)
 
     @property
@@ -64,16 +67,16 @@ class OpenAIHttpEngine:
 
         May be called again after that.
         """
-        session = self._open()
-        probe = aiohttp.ClientTimeout(total=self._timeout.sock_connect)
+        probe = self._call("GET", "/v1/models", self._connect_timeout_s, _ANY_STATUS)
         try:
             async with asyncio.timeout(self._start_timeout_s):
                 while True:
                     try:
-                        async with session.get(f"{self._base}/v1/models", timeout=probe):
-                            return
-                    except (aiohttp.ClientError, TimeoutError):
+                        await self._open().run(probe, None)
+                    except (CannotConnectError, DisconnectedError, NotHttpError, TimeoutError):
                         await asyncio.sleep(_PROBE_INTERVAL_S)
+                    else:
+                        return
         except TimeoutError:
             raise PoolUnavailableError(upstream=self._base) from None
 
@@ -83,71 +86,61 @@ class OpenAIHttpEngine:
 
     async def stop(self) -> None:
         """See `Engine`."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
 
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                # The pool bounds the connections; a limit here would only add a queue.
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers=self._headers,
-                skip_auto_headers=("User-Agent", "Accept"),
-                auto_decompress=False,
+    def _open(self) -> HttpClient:
+        if self._client is None:
+            self._client = HttpClient(
+                self._origin,
+                connect_timeout_s=self._connect_timeout_s,
+                content_bytes_max=self._answer_bytes_max,
             )
-        return self._session
+        return self._client
+
+    def _call(
+        self, method: str, endpoint: str, timeout_s: float, unread: Container[int]
+    ) -> HttpCall:
+        return HttpCall(self._origin.head(method, endpoint, self._fields), timeout_s, unread)
 
     async def _ask(self, endpoint: str, body: bytes) -> Answer:
         if asks_to_stream(body):
             return stream_refused()
-        for attempt in (1, 2):
-            try:
-                return await self._post(endpoint, body)
-            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as away:
-                facts = {"upstream": self._base, "cause": type(away).__name__}
-                raise PoolUnavailableError(**facts) from None
-            except TimeoutError:
-                return item_timed_out(self._timeout.total)
-            except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError):
-                # Most often a kept-alive connection that the server closed just then: ask again.
-                # A server that died refuses the second try, which is the pool's failure.
-                if attempt == 2:
-                    return _upstream_fault("upstream_disconnected", _DISCONNECTED)
-            except aiohttp.ClientError:
-                return _upstream_fault("answer_not_http", "The upstream's answer is not HTTP.")
-        raise AssertionError("unreachable")
+        try:
+            status, content = await self._post(endpoint, body)
+        except CannotConnectError as away:
+            raise PoolUnavailableError(upstream=self._base, cause=str(away)) from None
+        except TimeoutError:
+            return item_timed_out(self._item_timeout_s)
+        except DisconnectedError:
+            return _upstream_fault("upstream_disconnected", _DISCONNECTED)
+        except NotHttpError:
+            return _upstream_fault("answer_not_http", "The upstream's answer is not HTTP.")
+        except AnswerTooLargeError:
+            return _upstream_fault("answer_too_large", "The upstream's answer is too large.")
+        if status in POOL_FAILURES:
+            raise PoolUnavailableError(upstream=self._base, status_code=status)
+        return _judged(status, content)
 
-    async def _post(self, endpoint: str, body: bytes) -> Answer:
-        url = self._urls.get(endpoint)
-        if url is None:
-            url = self._urls.setdefault(endpoint, URL(self._base + endpoint))
-        async with self._open().post(
-            url,
-            data=body if len(body) < _LARGE_BODY_BYTES else io.BytesIO(body),
-            timeout=self._timeout,
-            allow_redirects=False,
-        ) as response:
-            if response.status in POOL_FAILURES:
-                response.close()
-                raise PoolUnavailableError(upstream=self._base, status_code=response.status)
-            content = await self._read(response)
-            if content is None:
-                response.close()  # reading the rest to keep the connection could take for ever
-                return _upstream_fault("answer_too_large", "The upstream's answer is too large.")
-            return _judged(response.status, content)
+    async def _post(self, endpoint: str, body: bytes) -> HttpAnswer:
+        call = self._calls.get(endpoint)
+        if call is None:
+            call = self._call("POST", endpoint, self._item_timeout_s, POOL_FAILURES)
+            self._calls[endpoint] = call
+        try:
+            return await self._open().run(call, body)
+        except DisconnectedError:
+            # Most often a kept-alive connection that the server closed just then: ask again.
+            # A server that died refuses the second try, which is the pool's failure.
+            return await self._open().run(call, body, fresh=True)
 
-    async def _read(self, response: aiohttp.ClientResponse) -> bytes | None:
-        """Return the whole content, or None above the limit."""
-        parts: list[bytes] = []
-        room = self._answer_bytes_max
-        while part := await response.content.readany():
-            room -= len(part)
-            if room < 0:
-                return None
-            parts.append(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+def _bearer(key: str) -> str:
+    """Return the field's value. Raises SettingsError: the key would break the request's head."""
+    if not (key.isascii() and key.isprintable()):
+        raise SettingsError("The upstream's API key may hold printable ASCII only.")
+    return f"Bearer {key}"
 
 
 def _judged(status_code: int, content: bytes) -> Answer:
