@@ -15,6 +15,7 @@ import socket  # noqa: E402
 import threading  # noqa: E402
 from collections.abc import Mapping  # noqa: E402
 
+import uvloop  # noqa: E402
 from prometheus_client import start_http_server  # noqa: E402
 
 from core.clock import SystemClock  # noqa: E402
@@ -49,7 +50,11 @@ def main() -> None:
     configure_logs("gpu-consumer")
     stop = stop_on_signals()
     try:
-        asyncio.run(run(os.environ, stop))
+        kind = EngineSettings.from_env(os.environ).kind
+        # vLLM stays on the loop it is tested on; the others spend most of their CPU in the loop.
+        loop_factory = None if kind == "vllm" else uvloop.new_event_loop
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(run(os.environ, stop))
     except MillraceError as failure:
         _LOG.error("the role ends", extra={"code": failure.code, "reason": str(failure)})
         os._exit(1)  # threads and engine processes hold nothing that must be saved
