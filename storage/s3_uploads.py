@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
 
 _PART_COUNT_MAX: Final = 10_000  # of one multipart upload, by the protocol
-_TOKEN: Final = "upload-token"  # noqa: S105  metadata that tells our object from a rival's
+_TOKEN: Final = "upload-token"  # metadata that tells our object from a rival's
 
 
 class S3Upload(CountedUpload):
