@@ -48,13 +48,15 @@ class Replica:
         self._backoff_s = _BACKOFF_S_MIN
         self._tasks: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
+        self._draining = False
         self._leave = threading.Event()
         self._quiet = threading.Event()
 
     async def run(self, stop: threading.Event) -> None:
         """Serve until `stop`; then finish what fits the grace period and hand the rest back.
 
-        Raises EngineDeadError, DeliveryError, SchemaTooNewError, LogUnavailableError.
+        Raises EngineDeadError, DeliveryError, SchemaTooNewError, LogUnavailableError; what runs
+        then is left to its redelivery.
         """
         self._loop = asyncio.get_running_loop()
         self._fatal: asyncio.Future[None] = self._loop.create_future()
@@ -80,6 +82,8 @@ class Replica:
             publishing.cancel()
             observing.cancel()
             stopping.cancel()
+            for task in self._tasks:
+                task.cancel()
             self._leave.set()
             self._quiet.set()
             await asyncio.wait({polling, listening}, timeout=_LEAVE_S)
@@ -106,12 +110,10 @@ class Replica:
         task.add_done_callback(self._ended)
 
     async def _run_batch(self, record: Received, batch: Batch, generation: int) -> None:
-        try:
-            answered = await self._parts.execution.run(batch)
-        except asyncio.CancelledError:
-            self._parts.consumer.finished(record, generation)  # handed back, acknowledged
-            raise
+        answered = await self._parts.execution.run(batch)
         self._parts.consumer.finished(record, generation)
+        if self._draining or answered is None:
+            return
         self._pool_answered() if answered else self._pool_away()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -130,7 +132,8 @@ class Replica:
 
     def _try_again(self) -> None:
         self._retry = None
-        self._parts.capacity.restrict(_PROBE_ITEMS)
+        if not self._draining:
+            self._parts.capacity.restrict(_PROBE_ITEMS)
 
     def _pool_answered(self) -> None:
         if self._retry is None:
@@ -139,15 +142,14 @@ class Replica:
             self._parts.capacity.restrict(None)
 
     async def _drain(self) -> None:
+        self._draining = True  # from here on nothing lifts the restriction
         self._parts.consumer.drain()
         self._parts.capacity.restrict(0)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._grace_s)
-        left = list(self._tasks)
-        for task in left:
-            task.cancel()
-        if left:
-            await asyncio.wait(left, timeout=_LEAVE_S)
+        self._parts.execution.hand_back()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_LEAVE_S)
         if self._fatal.done():
             self._fatal.result()
 

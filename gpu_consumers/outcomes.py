@@ -1,0 +1,57 @@
+"""From answers to outcomes. Pure but for the metrics."""
+
+from uuid import UUID
+
+from core.outcomes import Outcome
+from gpu_consumers import metrics
+from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.error_answers import error_answer
+from topics.records import Item, ItemOutcome, JobRef
+
+_FIRST_ERROR_STATUS = 400
+
+INPUT_MISSING = error_answer(
+    500,
+    "The input file of this request is no longer stored.",
+    type_="server_error",
+    code="input_missing",
+)
+ANSWER_MISSING = error_answer(
+    500, "The engine gave no answer.", type_="server_error", code="answer_missing"
+)
+
+
+def outcome_of(item: Item, answer: Answer) -> ItemOutcome:
+    """Return how the item ended; its body may still be too large for a record."""
+    succeeded = answer.status_code < _FIRST_ERROR_STATUS
+    return ItemOutcome(
+        item.index,
+        item.custom_id,
+        Outcome.SUCCEEDED if succeeded else Outcome.FAILED,
+        answer.status_code,
+        answer.body,
+        None,
+        None,
+        answer.input_tokens,
+        answer.output_tokens,
+        answer.cached_tokens,
+        answer.reasoning_tokens,
+        item.attempt,
+    )
+
+
+def count_outcomes(outcomes: list[ItemOutcome]) -> None:
+    """Tell Prometheus, once a batch and not once an item."""
+    succeeded = sum(outcome.outcome is Outcome.SUCCEEDED for outcome in outcomes)
+    if succeeded:
+        metrics.ITEMS_EXECUTED.labels(Outcome.SUCCEEDED.label).inc(succeeded)
+    if failed := len(outcomes) - succeeded:
+        metrics.ITEMS_EXECUTED.labels(Outcome.FAILED.label).inc(failed)
+
+
+def by_job(items: list[tuple[JobRef, Item]]) -> dict[JobRef, list[int]]:
+    """Return the positions of each job's items, in order."""
+    grouped: dict[UUID, tuple[JobRef, list[int]]] = {}
+    for position, (job, _) in enumerate(items):
+        grouped.setdefault(job.job_id, (job, []))[1].append(position)
+    return dict(grouped.values())
