@@ -1,5 +1,6 @@
 """A member of a consumer group: explicit commits, cooperative rebalancing, safe pauses."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,11 @@ _STALE_CODES = frozenset(
 )
 _POLL_INTERVAL_MS_MAX = 300_000
 _METADATA_TIMEOUT_S = 10.0
+
+MISSING_S_MAX = 30.0
+"""How long a topic may be unknown: its creation takes a moment to reach every broker."""
+
+_LOOK_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,8 @@ class LogConsumer:
         self._prefix, self._group, self._topics = settings.topic_prefix, group, tuple(topics)
         self._assigned: set[Partition] = set()
         self._on_assign, self._on_revoke = on_assign, on_revoke
+        self._missing_since_s: float | None = None
+        self._look_at_s = 0.0
         self._consumer = Consumer(
             settings.client_options()
             | {
@@ -85,12 +93,17 @@ class LogConsumer:
     def poll(self, count_max: int, timeout_s: float) -> list[Received]:
         """Return up to `count_max` records, waiting at most `timeout_s` for the first.
 
-        Raises LogUnavailableError when the client cannot go on.
+        Raises LogUnavailableError when the client cannot go on, or a topic stays unknown.
         """
         # Asking for many at once would wait the whole time for them; a first record must not wait.
         first = self._consumer.consume(1, timeout_s)
         more = self._consumer.consume(count_max - 1, 0) if first and count_max > 1 else []
-        return received(first + more, self._prefix)
+        messages = first + more
+        if self._missing_since_s is None and any(map(tells_of_missing_topic, messages)):
+            self._missing_since_s = time.monotonic()
+        if self._missing_since_s is not None:
+            self._look_for_topics(self._missing_since_s)
+        return received(messages, self._prefix)
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> bool:
         """Commit, for partitions that are still ours, the offset after the last finished record.
@@ -152,6 +165,25 @@ class LogConsumer:
         """Leave the group."""
         self._consumer.close()
 
+    def _look_for_topics(self, since_s: float) -> None:
+        """Ask for all topics: the client then joins what it finds; by itself it looks in minutes.
+
+        Raises LogUnavailableError after MISSING_S_MAX.
+        """
+        now_s = time.monotonic()
+        if now_s < self._look_at_s:
+            return
+        self._look_at_s = now_s + _LOOK_EVERY_S
+        try:
+            known = self._consumer.list_topics(timeout=_METADATA_TIMEOUT_S).topics
+        except KafkaException:
+            return  # the broker is away, and it alone can tell
+        missing = [name for name in self._topics if self._prefix + name not in known]
+        if not missing:
+            self._missing_since_s = None
+        elif now_s - since_s > MISSING_S_MAX:
+            raise LogUnavailableError(f"there is no topic {self._prefix}{missing[0]}")
+
     def _observe_lag(self) -> None:
         behind = dict.fromkeys(self._topics, 0)
         for (topic, _), count in self.lag().items():
@@ -189,7 +221,7 @@ def received(messages: list[Message], prefix: str) -> list[Received]:
     for message in messages:
         error = message.error()
         if error is not None:
-            if error.fatal() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            if error.fatal():
                 raise LogUnavailableError(error.str())
             continue
         records.append(
@@ -204,6 +236,12 @@ def received(messages: list[Message], prefix: str) -> list[Received]:
             )
         )
     return records
+
+
+def tells_of_missing_topic(message: Message) -> bool:
+    """Whether a client's event says that a broker does not know the topic."""
+    error = message.error()
+    return error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
 def _number(value: int | None) -> int:

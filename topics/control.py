@@ -7,7 +7,7 @@ import logging
 import threading
 from uuid import UUID
 
-from core.errors import RecordUnreadableError
+from core.errors import MillraceError, RecordUnreadableError
 from topics.catalogue import CONTROL
 from topics.codec import decode
 from topics.consumer import Received
@@ -26,6 +26,7 @@ class ClosedJobs:
         """Read nothing yet."""
         self._tail = TopicTail(settings, CONTROL, client_id=f"{client_id}-control")
         self._closed: set[UUID] = set()
+        self._failure: MillraceError | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="control-tail", daemon=True)
 
@@ -35,7 +36,13 @@ class ClosedJobs:
         self._thread.start()
 
     def is_closed(self, job_id: UUID) -> bool:
-        """Whether results of the job have stopped to count."""
+        """Whether results of the job have stopped to count.
+
+        Raises what ended the following, SchemaTooNewError or LogUnavailableError: without news
+        the process must not go on.
+        """
+        if self._failure is not None:
+            raise self._failure
         return job_id in self._closed
 
     def stop(self) -> None:
@@ -46,8 +53,11 @@ class ClosedJobs:
         self._tail.close()
 
     def _follow(self) -> None:
-        while not self._stopping.is_set():
-            self._apply(self._tail.poll(_POLL_S))
+        try:
+            while not self._stopping.is_set():
+                self._apply(self._tail.poll(_POLL_S))
+        except MillraceError as failure:
+            self._failure = failure
 
     def _apply(self, records: list[Received]) -> None:
         for record in records:

@@ -5,7 +5,7 @@ import time
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from topics.catalogue import Topic
-from topics.consumer import Received, received
+from topics.consumer import Received, received, tells_of_missing_topic
 from topics.errors import LogUnavailableError
 from topics.settings import CLIENT_LOG, KafkaSettings
 
@@ -63,8 +63,11 @@ class TopicTail:
             self._read_from(self._places)
         first = self._consumer.consume(1, timeout_s)
         more = self._consumer.consume(_COUNT_MAX, 0) if first else []
-        self._note_ends(first + more)
-        return received(first + more, self._prefix)
+        messages = first + more
+        if any(map(tells_of_missing_topic, messages)):
+            raise LogUnavailableError("the topic is gone")
+        self._note_ends(messages)
+        return received(messages, self._prefix)
 
     def close(self) -> None:
         """Stop reading."""

@@ -2,13 +2,16 @@
 
 import time
 from collections.abc import Callable, Iterator
+from uuid import UUID
 
 import pytest
 
+from core.errors import SchemaTooNewError
 from topics.admin import LogAdmin
 from topics.catalogue import CONTROL, RESULTS, Topic
 from topics.consumer import LogConsumer, Received
-from topics.errors import StaleMemberError
+from topics.control import ClosedJobs
+from topics.errors import LogUnavailableError, StaleMemberError
 from topics.offsets import Partition
 from topics.producer import LogProducer
 from topics.settings import KafkaSettings
@@ -127,3 +130,44 @@ def test_partitions_move_when_a_member_joins_and_only_owners_commit(
     first.close()
     second.close()
     assert StaleMemberError().disposition.value == "retry"
+
+
+def test_a_member_waits_for_a_topic_that_is_created_late(
+    settings: KafkaSettings, producer: LogProducer
+) -> None:
+    consumer = member(settings, RESULTS, [])
+    deadline = time.monotonic() + 20
+    while consumer._missing_since_s is None:
+        assert time.monotonic() < deadline
+        assert consumer.poll(1, 0.1) == []
+    LogAdmin(settings).create([RESULTS])
+    producer.send("results", b"late", partition=0)
+    producer.flush(10)
+    assert [r.value for r in poll_until(consumer, bool)] == [b"late"]
+    consumer.close()
+
+
+def test_a_member_gives_up_on_a_topic_that_nobody_creates(
+    settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("topics.consumer.MISSING_S_MAX", 1.0)
+    consumer = member(settings, RESULTS, [])
+    with pytest.raises(LogUnavailableError, match="results"):
+        poll_until(consumer, lambda _: False)
+    consumer.close()
+
+
+def test_whoever_asks_for_closed_jobs_learns_that_news_have_ended(
+    settings: KafkaSettings, producer: LogProducer
+) -> None:
+    LogAdmin(settings).create([CONTROL])
+    closed = ClosedJobs(settings, client_id="closed")
+    closed.start(10)
+    assert not closed.is_closed(UUID(int=1))
+    newer = [("kind", b"control"), ("schema", b"99")]
+    producer.send("control", b"", partition=0, key=b"k", headers=newer)
+    producer.flush(10)
+    closed._thread.join(10)
+    with pytest.raises(SchemaTooNewError):
+        closed.is_closed(UUID(int=1))
+    closed.stop()
