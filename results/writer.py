@@ -131,10 +131,10 @@ class ResultsWriter:
         if not self._finished:
             return
         self.producer.flush(_FLUSH_S)  # dead letters are durable before their records are past
+        # Kept until the broker took them; `revoked` drops what is lost, and a cooperative rebalance
+        # leaves us the rest.
         try:
-            consumer.commit(self._finished)
+            if consumer.commit(self._finished):
+                self._finished.clear()
         except StaleMemberError:
-            # Kept: `revoked` drops what is lost, and a cooperative rebalance leaves us the rest.
             LOG.warning("the group goes on without this member")
-            return
-        self._finished.clear()
