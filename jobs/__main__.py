@@ -17,6 +17,7 @@ from core.errors import MillraceError
 from core.ids import new_uuid
 from core.logs import configure_logs
 from core.shutdown import stop_on_signals
+from jobs import metrics
 from jobs.background import Background
 from jobs.capacity import PoolCapacities, follow
 from jobs.expander import Expander
@@ -80,7 +81,14 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         closing.callback(tail.close)
         tail.skip_to_end(_START_S_MAX)
         capacities = PoolCapacities(clock)
-        leases = HeldLeases(engine, role=_NAME, holder=holder, ttl_s=settings.lease_ttl_s)
+        leases = HeldLeases(
+            engine,
+            role=_NAME,
+            holder=holder,
+            ttl_s=settings.lease_ttl_s,
+            on_lost=metrics.LEASES_LOST.inc,
+        )
+        metrics.JOBS_HELD.set_function(lambda: leases.count)
         expander = Expander(engine, objects, producers[0], leases, clock)
         validator = Validator(engine, objects, leases, settings, stop)
         parts = IntakeParts(

@@ -74,9 +74,16 @@ class Expander:
         claimed = self._leases.claim(EXPANSION_DUE, limit)
         if not claimed:
             return
-        with self._engine.begin() as connection:
-            found = open_jobs(connection, [lease.job_id for lease in claimed])
+        try:
+            with self._engine.begin() as connection:
+                found = open_jobs(connection, [lease.job_id for lease in claimed])
+        except BaseException:
+            for lease in claimed:  # or heartbeats would keep from everyone what nobody expands
+                self._leases.put_aside(lease)
+            raise
         for lease in claimed:
+            if earlier := self._held.pop(lease.job_id, None):
+                earlier.close_reader()  # its lease was lost, and is ours again
             if job := found.get(lease.job_id):
                 self._held[lease.job_id] = _Held(lease, job, job.cursor)
             else:

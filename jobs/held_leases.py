@@ -2,29 +2,45 @@
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sa
 
-from jobs import leases, metrics
+from core.errors import LeaseLostError
+from jobs import leases
 from jobs.leases import Lease
 
 _LOG = logging.getLogger(__name__)
-HEARTBEATS_PER_TTL: Final = 3
+HEARTBEATS_PER_TTL: Final = 3  # two may fail before a lease runs out
 
 
 class HeldLeases:
     """Claims, extends and gives back leases of one role for one holder."""
 
-    def __init__(self, engine: sa.Engine, *, role: str, holder: str, ttl_s: float) -> None:
-        """`holder` names this process among all replicas."""
+    def __init__(
+        self,
+        engine: sa.Engine,
+        *,
+        role: str,
+        holder: str,
+        ttl_s: float,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`holder` names this process among all replicas; `on_lost` counts what others took."""
         self._engine = engine
+        self._on_lost = on_lost
         self._role = role
         self._holder = holder
         self._ttl_s = ttl_s
         self._lock = threading.Lock()
         self._held: dict[UUID, Lease] = {}
+
+    @property
+    def count(self) -> int:
+        """Jobs whose lease this process holds."""
+        return len(self._held)
 
     @property
     def heartbeat_s(self) -> float:
@@ -46,13 +62,17 @@ class HeldLeases:
             )
         with self._lock:
             self._held |= {lease.job_id: lease for lease in claimed}
-            metrics.JOBS_HELD.set(len(self._held))
         return claimed
 
     def holds(self, lease: Lease) -> bool:
         """Whether `lease` was alive at the last heartbeat: worth going on, no proof for a write."""
         with self._lock:
             return self._held.get(lease.job_id) == lease
+
+    def check(self, lease: Lease) -> None:
+        """Raises LeaseLostError once work on `lease` is not worth going on; see `holds`."""
+        if not self.holds(lease):
+            raise LeaseLostError(job_id=lease.job_id, role=lease.role, epoch=lease.epoch)
 
     def lease_of(self, job_id: UUID) -> Lease | None:
         """Return the lease on a job that this process holds."""
@@ -69,13 +89,14 @@ class HeldLeases:
             alive = leases.extend(connection, held, self._ttl_s)
         for lease in held:
             if lease.job_id not in alive and self._forget(lease):
-                metrics.LEASES_LOST.inc()
+                self._on_lost()
                 _LOG.warning("a lease was lost", extra={"job": lease.job_id.hex})
 
     def release(self, lease: Lease) -> None:
-        """Let others have the job at once."""
+        """Let others have the job at once; a bit later when Postgres is away, which is raised."""
+        self._forget(lease)
         with self._engine.begin() as connection:
-            self.release_in(connection, lease)
+            leases.release(connection, lease)
 
     def release_in(self, connection: sa.Connection, lease: Lease) -> None:
         """Let others have the job when the transaction commits; if it does not, a bit later."""
@@ -98,5 +119,4 @@ class HeldLeases:
             if self._held.get(lease.job_id) != lease:
                 return False
             del self._held[lease.job_id]
-            metrics.JOBS_HELD.set(len(self._held))
             return True

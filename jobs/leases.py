@@ -1,8 +1,8 @@
 """Leases on jobs: at most one holder a role, fenced by an epoch that grows with each new holder.
 
-A lease spares double work; it does not make writes safe. What does is `require`, called first in
-every transaction of a holder: it locks the lease row, so no other holder can begin before the end
-of that transaction. Time is the database's alone.
+A lease spares double work; it does not make writes safe. What does is `require`, called in every
+transaction of a holder before it writes: it locks the lease row, so no other holder can begin
+before the end of that transaction. Who locks the job too locks it first. Time is the database's.
 """
 
 from collections.abc import Iterable

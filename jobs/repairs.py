@@ -44,11 +44,12 @@ class Repairs:
         """Look once at all open jobs and repair those that are due."""
         with self._engine.begin() as connection:
             loads = job_loads(connection)
-        pools = capacities.pools()
-        stalled = self._watch.stalled(loads, clock.monotonic_s())
+        pools, now_s = capacities.pools(), clock.monotonic_s()
+        rates = {name: pool.items_per_s for name, pool in pools.items()}
+        stalled = self._watch.stalled(loads, now_s, rates)
         job_ids = [load.job_id for load in stalled if load.pool in pools]
         for job_id in self._due(job_ids):
-            self._repair(job_id)
+            self._repair(job_id, now_s)
 
     def _due(self, job_ids: list[UUID]) -> list[UUID]:
         if not job_ids:
@@ -57,7 +58,7 @@ class Repairs:
         with self._engine.begin() as connection:
             return list(connection.scalars(sa.select(jobs.c.id).where(due)))
 
-    def _repair(self, job_id: UUID) -> None:
+    def _repair(self, job_id: UUID, now_s: float) -> None:
         """Use the lease of this process when it expands the job, else take one for the moment."""
         lease = held = self._leases.lease_of(job_id)
         if lease is None:
@@ -65,6 +66,18 @@ class Repairs:
             if not claimed:
                 return  # another replica has it
             (lease,) = claimed
+        try:
+            self._repair_with(lease)
+        except BaseException:
+            if held is None:  # or heartbeats would keep the job from whoever expands it
+                self._leases.put_aside(lease)
+            raise
+        self._watch.restart(job_id, now_s)
+        if held is None:
+            self._leases.release(lease)
+
+    def _repair_with(self, lease: Lease) -> None:
+        job_id = lease.job_id
         try:
             count = self._emit(lease)
             metrics.ITEMS_REPAIRED.inc(count)
@@ -76,9 +89,6 @@ class Repairs:
                 raise
             metrics.JOB_FAILURES.inc()
             _LOG.error("a job cannot be repaired", extra={"job": job_id.hex, "code": failure.code})
-        self._watch.restart(job_id)
-        if held is None:
-            self._leases.release(lease)
 
     def _emit(self, lease: Lease) -> int:
         with self._engine.begin() as connection:

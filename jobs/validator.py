@@ -136,8 +136,9 @@ class Validator:
     def _while_held(self, blocks: Iterable[bytes], lease: Lease) -> Iterator[bytes]:
         """Raises LeaseLostError as soon as another has the job, or the role stops."""
         for block in blocks:
-            if self._stop.is_set() or not self._leases.holds(lease):
+            if self._stop.is_set():
                 raise LeaseLostError(job_id=lease.job_id)
+            self._leases.check(lease)
             yield block
 
     def _find_model(self, name: str) -> ModelVersion | None:

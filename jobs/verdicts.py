@@ -25,7 +25,7 @@ def record_verdict(connection: sa.Connection, lease: Lease, verdict: Verdict) ->
 
     None when the job has a verdict already. Raises LeaseLostError.
     """
-    leases.require(connection, lease)
+    # The job before its lease, as those who claim lock them: the other order could deadlock.
     job = connection.execute(
         sa.select(
             jobs.c.id,
@@ -39,6 +39,7 @@ def record_verdict(connection: sa.Connection, lease: Lease, verdict: Verdict) ->
         .where(jobs.c.id == lease.job_id, VALIDATION_DUE)
         .with_for_update()
     ).one_or_none()
+    leases.require(connection, lease)
     if job is None:
         return None
     is_cancelling = job.state == JobState.CANCELLING.value

@@ -5,6 +5,7 @@ from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
 
 from core.clock import SystemClock
 from core.errors import LeaseLostError
@@ -240,3 +241,22 @@ def test_polling_reads_indexes(engine: sa.Engine, query: sa.Select[tuple[object]
         connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
         plan = "\n".join(connection.scalars(sa.text(f"EXPLAIN {compiled}")))
     assert "Seq Scan" not in plan
+
+
+def test_a_job_whose_rows_could_not_be_read_is_left_to_others(
+    engine: sa.Engine, start: Callable[[str], Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise OperationalError("the database is away", {}, Exception())
+
+    running_job(engine, 10)
+    process = start("a")
+    with monkeypatch.context() as broken:
+        broken.setattr("jobs.expander.open_jobs", away)
+        with pytest.raises(OperationalError):
+            process.expander.claim(10)
+    assert process.leases.count == 0
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE job_leases SET expires_at = now()"))
+    process.expander.claim(10)
+    assert process.expander.held_count == 1

@@ -5,6 +5,7 @@ from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
 
 from jobs.capacity import PoolCapacities
 from jobs.days import job_day
@@ -87,7 +88,7 @@ class Looks:
 
     def look(self, at_s: float, *, pool_is_up: bool = True) -> None:
         self.clock.now_s = at_s
-        capacity = Capacity("r", 1, "pool-small", "bulk", [0], {}, 1.0, 1, pool_is_up)
+        capacity = Capacity("r", 1, "pool-small", "bulk", [0], {}, 1e6, 1, pool_is_up)
         self.capacities.hear(
             Received("capacity", 0, 0, b"r", kind_headers(Capacity), encode(capacity), 0)
         )
@@ -113,13 +114,13 @@ def test_exactly_the_missing_items_are_emitted_once(
             assert all(item.custom_id == f"id-{item.index}" for item in chunk.items)
     assert looks.leases.lease_of(job_id) is None
     looks.look(STALL_S + 1)
-    looks.look(2 * STALL_S + 1)  # stalled again by this clock, but not by the database's
+    looks.look(3 * STALL_S)  # stalled again by this clock, but not by the database's
     assert indexes(kafka) == missing
     with engine.begin() as connection:
         connection.execute(
             sa.update(job_cursors).values(repaired_at=sa.text("now() - interval '2 min'"))
         )
-    looks.look(2 * STALL_S + 2)
+    looks.look(3 * STALL_S + 1)
     assert indexes(kafka) == sorted(missing * 2)
 
 
@@ -162,6 +163,19 @@ def test_the_holder_of_the_job_repairs_it_and_a_rival_does_not(
     looks.look(2 * STALL_S)
     assert len(indexes(kafka)) == CURSOR - len(DONE)
     assert looks.leases.holds(ours)
+
+
+def test_a_repair_that_loses_its_database_keeps_the_job_from_nobody(
+    engine: sa.Engine, job_id: UUID, looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise OperationalError("the database is away", {}, Exception())
+
+    looks.look(0)
+    monkeypatch.setattr("jobs.repairs.missing_indexes", away)
+    with pytest.raises(OperationalError):
+        looks.look(STALL_S)
+    assert looks.leases.count == 0
 
 
 def test_missing_items_are_found_by_the_primary_key(engine: sa.Engine, job_id: UUID) -> None:

@@ -1,5 +1,7 @@
 """Goal: validation ends in one transaction that respects a cancel, an expiry and a rival."""
 
+import threading
+import time
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -11,7 +13,7 @@ from core.states import JobState
 from jobs import leases
 from jobs.leases import Lease
 from jobs.line_checks import ErrorCode, LineError
-from jobs.tables import jobs, outbox
+from jobs.tables import job_leases, jobs, outbox
 from jobs.validation import Verdict
 from jobs.verdicts import VALIDATION_DUE, record_verdict
 from registry.models import ModelVersion
@@ -113,3 +115,20 @@ def test_a_zombie_cannot_write_its_verdict(engine: sa.Engine) -> None:
         record_verdict(connection, lease, VALID)
     with engine.begin() as connection:
         assert job_row(connection, lease.job_id).state == JobState.VALIDATING.value
+
+
+def test_a_verdict_waits_for_its_job_before_it_locks_its_lease(engine: sa.Engine) -> None:
+    """A rival that claims holds the job and wants the lease: the other order would deadlock."""
+    lease = leased_job(engine)
+    waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    with engine.begin() as rival:
+        rival.execute(sa.select(jobs.c.id).with_for_update(key_share=True))
+        thread = threading.Thread(target=record, args=(engine, lease, VALID))
+        thread.start()
+        deadline = time.monotonic() + 20
+        while not rival.scalar(waiting):
+            assert time.monotonic() < deadline
+        rival.execute(sa.select(job_leases.c.epoch).with_for_update(nowait=True))
+    thread.join(20)
+    with engine.begin() as connection:
+        assert job_row(connection, lease.job_id).state == JobState.IN_PROGRESS.value

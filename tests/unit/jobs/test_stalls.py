@@ -7,7 +7,11 @@ from jobs.windows import JobLoad
 
 
 def load(emitted: int, terminal: int) -> JobLoad:
-    return JobLoad(UUID(int=1), UUID(int=2), "small", "pool", 1000, emitted, terminal)
+    return load_of(1, emitted, terminal)
+
+
+def load_of(number: int, emitted: int, terminal: int) -> JobLoad:
+    return JobLoad(UUID(int=number), UUID(int=2), "small", "pool", 1000, emitted, terminal)
 
 
 def test_a_job_is_stalled_after_the_limit_without_change() -> None:
@@ -37,7 +41,35 @@ def test_a_repaired_job_and_one_seen_again_get_their_full_time() -> None:
     watch = StallWatch(limit_s=60)
     still = [load(10, 5)]
     watch.stalled(still, 0)
-    watch.restart(UUID(int=1))
+    watch.restart(UUID(int=1), 1)
     assert watch.stalled(still, 60) == []
     watch.stalled([], 61)
     assert watch.stalled(still, 120) == []
+
+
+def test_a_job_may_wait_for_its_turn_in_a_busy_pool() -> None:
+    watch = StallWatch(limit_s=60)
+    still, others = load(10, 5), [load_of(n, 100, 0) for n in range(2, 12)]
+    for now_s in range(0, 200, 10):  # 1,005 items at 10 a second take 100 s
+        assert still not in watch.stalled([still, *others], now_s, {"pool": 10.0})
+    assert still in watch.stalled([still, *others], 201, {"pool": 10.0})
+
+
+def test_however_slow_a_pool_is_a_loss_comes_to_light() -> None:
+    watch = StallWatch(limit_s=60)
+    still = [load(10, 5)]
+    watch.stalled(still, 0, {"pool": 1e-9})
+    assert watch.stalled(still, 3599, {"pool": 1e-9}) == []
+    assert watch.stalled(still, 3600, {"pool": 1e-9}) == still
+
+
+def test_repairs_that_change_nothing_come_ever_later_until_something_does() -> None:
+    watch = StallWatch(limit_s=60)
+    still, repaired_at = [load(10, 5)], []
+    for now_s in range(0, 1000, 10):
+        if watch.stalled(still, now_s):
+            watch.restart(UUID(int=1), now_s)
+            repaired_at.append(now_s)
+    assert repaired_at == [60, 180, 420, 900]
+    watch.stalled([load(10, 6)], 1000)
+    assert watch.stalled([load(10, 6)], 1060) == [load(10, 6)]
