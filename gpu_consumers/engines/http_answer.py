@@ -58,10 +58,10 @@ class AnswerReader:
             self.leaves_connection_usable = False
         if self._status in self._unread:
             return self._status, b""
-        if broken or (not self._status and self._heads_bytes > HEAD_BYTES_MAX):
-            raise NotHttpError
         if self._room_bytes < 0:
             raise AnswerTooLargeError
+        if broken or (not self._status and self._heads_bytes > HEAD_BYTES_MAX):
+            raise NotHttpError
         return self._answer() if self._complete else None
 
     def end(self) -> HttpAnswer:

@@ -102,8 +102,10 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is of its own kind
-        # Without room to wait in, uvloop sends in the call to `write` and not a turn later.
-        self._transport.set_write_buffer_limits(high=0)
+        if transport.get_extra_info("sslcontext") is None:
+            # Without room to wait in, uvloop sends in the call to `write`, not a turn later. A TLS
+            # transport would pause for ever: it compares its empty buffer with `>=`.
+            self._transport.set_write_buffer_limits(high=0)
         self._opened.add(self)
 
     def data_received(self, data: bytes) -> None:

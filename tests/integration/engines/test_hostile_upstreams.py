@@ -1,0 +1,288 @@
+"""Goal: whatever bytes an upstream sends or withholds, each item ends once; the engine goes on."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from core.errors import PoolUnavailableError
+from gpu_consumers.engines import http_client
+from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.openai_http import OpenAIHttpEngine
+from tests.integration.engines.conformance import (
+    CHAT,
+    assert_error_envelope,
+    chat_body,
+    content_of,
+    run,
+)
+from tests.integration.engines.raw_server import (
+    ANSWER,
+    HEAD,
+    Handle,
+    Peer,
+    RawServer,
+    answering,
+    raw_server,
+)
+from tests.integration.engines.upstream import http_settings
+
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@asynccontextmanager
+async def engine_for(
+    handle: Handle, **fields: object
+) -> AsyncIterator[tuple[OpenAIHttpEngine, RawServer]]:
+    async with raw_server(handle) as server:
+        engine = OpenAIHttpEngine(http_settings(server.url, **fields))
+        await engine.start()
+        try:
+            yield engine, server
+        finally:
+            await engine.stop()
+
+
+async def ask(engine: OpenAIHttpEngine, body: bytes | None = None) -> Answer:
+    (answer,) = await asyncio.wait_for(run(engine, CHAT, [body or chat_body()]), 20)
+    return answer
+
+
+def code_of(answer: Answer) -> str:
+    assert_error_envelope(answer, answer.status_code)
+    return str(content_of(answer)["error"]["code"])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        ANSWER,
+        CHUNKED + b"1\r\n{\r\n1;x=y\r\n}\r\n0\r\nT: x\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Hints\r\nA: b\r\n\r\n" + ANSWER,
+    ],
+)
+async def test_an_answer_may_come_byte_by_byte(content: bytes) -> None:
+    async def post(peer: Peer) -> bool:
+        for at in range(len(content)):
+            await peer.send(content[at : at + 1])
+            await asyncio.sleep(0)
+        return True
+
+    async with engine_for(answering(post)) as (engine, server):
+        for _ in range(3):
+            assert await ask(engine) == Answer(200, b"{}")
+        assert len(server.peers) == 1
+
+
+async def test_an_answer_without_length_ends_with_the_connection() -> None:
+    async def post(peer: Peer) -> bool:
+        await peer.send(HEAD + b"\r\n{")
+        await peer.send(b'"a":1}')
+        return False
+
+    async with engine_for(answering(post)) as (engine, server):
+        for _ in range(3):
+            assert await ask(engine) == Answer(200, b'{"a":1}')
+        assert len(server.peers) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "answer_not_http"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "answer_not_http"),
+        (HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}", "answer_not_http"),
+        (HEAD + b"a: " + b"x" * 300_000, "answer_not_http"),
+        (HEAD + b"a: b\r\n" * 50_000, "answer_not_http"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000, "answer_not_http"),
+        (CHUNKED + b"nonsense\r\n", "answer_not_http"),
+        (b"HTTP/1.1 101 X\r\nUpgrade: a\r\nConnection: upgrade\r\n\r\n", "answer_not_http"),
+        (HEAD + b"\r\n" + b" " * 300_000, "answer_too_large"),
+        (CHUNKED + b"1\r\n \r\n" * 5_000, "answer_too_large"),
+        (b"", "upstream_disconnected"),
+        (HEAD, "upstream_disconnected"),
+        (HEAD + b"Content-Length: 3\r\n\r\n{}", "upstream_disconnected"),
+        (CHUNKED + b"2\r\n{}\r\n", "upstream_disconnected"),
+        (CHUNKED, "upstream_disconnected"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[-24:].hex(),
+)
+async def test_a_useless_answer_fails_its_item_alone(content: bytes, code: str) -> None:
+    useless = True
+
+    async def post(peer: Peer) -> bool:
+        await peer.send(content if useless else ANSWER)
+        return not useless
+
+    async with engine_for(answering(post), answer_bytes_max=4096) as (engine, _):
+        answer = await ask(engine)
+        assert (answer.status_code, code_of(answer)) == (502, code)
+        useless = False
+        assert await ask(engine) == Answer(200, b"{}")
+
+
+@pytest.mark.parametrize("content", [b"", HEAD, HEAD + b"Content-Length: 3\r\n\r\n{}"])
+async def test_a_lost_connection_is_tried_once_on_a_fresh_one(content: bytes) -> None:
+    left = 1
+
+    async def post(peer: Peer) -> bool:
+        nonlocal left
+        left -= 1
+        await peer.send(content if left == 0 else ANSWER)
+        return left < 0
+
+    async with engine_for(answering(post)) as (engine, server):
+        assert await ask(engine) == Answer(200, b"{}")
+        assert len(server.peers) == 2
+
+
+async def test_a_server_that_closes_after_every_answer_loses_nothing() -> None:
+    """The retry must not take another kept connection: that one is as likely to be gone."""
+
+    async def post(peer: Peer) -> bool:
+        await peer.send(ANSWER)
+        return False
+
+    async with engine_for(answering(post), concurrency=16) as (engine, _):
+        for _ in range(5):
+            answers = await run(engine, CHAT, [chat_body()] * 100)
+            assert {answer.status_code for answer in answers} == {200}
+
+
+async def test_a_status_of_the_pool_is_heard_before_its_content() -> None:
+    async def post(peer: Peer) -> bool:
+        await peer.send(b"HTTP/1.1 503 Busy\r\nContent-Length: 1000000\r\n\r\n{")
+        await peer.gone()
+        return False
+
+    async with engine_for(answering(post)) as (engine, _):
+        with pytest.raises(PoolUnavailableError) as raised:
+            await ask(engine)
+    assert raised.value.facts["status_code"] == 503
+
+
+async def test_a_drip_does_not_prolong_an_item() -> None:
+    async def post(peer: Peer) -> bool:
+        await peer.send(HEAD + b"Content-Length: 4000\r\n\r\n")
+        for _ in range(4000):
+            await peer.send(b" ")
+            await asyncio.sleep(0.01)
+        return True
+
+    async with engine_for(answering(post), item_timeout_s=0.5) as (engine, server):
+        start_s = time.monotonic()
+        assert code_of(await ask(engine)) == "item_timeout"
+        assert 0.5 <= time.monotonic() - start_s < 5
+        await asyncio.wait_for(server.peers[-1].gone(), 5)
+
+
+async def test_a_cancelled_call_closes_its_connection_and_frees_its_place() -> None:
+    begun = asyncio.Event()
+
+    async def post(peer: Peer) -> bool:
+        if begun.is_set():
+            await peer.send(ANSWER)
+            return True
+        await peer.send(HEAD + b"Content-Length: 2\r\n\r\n{")
+        begun.set()
+        await peer.gone()
+        closed.set()
+        return False
+
+    closed = asyncio.Event()
+    async with engine_for(answering(post), concurrency=1) as (engine, server):
+        call = asyncio.create_task(run(engine, CHAT, [chat_body()]))
+        await asyncio.wait_for(begun.wait(), 5)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await asyncio.wait_for(closed.wait(), 5)
+        assert await ask(engine) == Answer(200, b"{}")
+        assert len(server.peers) == 2
+
+
+@pytest.mark.parametrize("late", [b"x", b'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"evil":1}'])
+async def test_bytes_that_nobody_asked_for_answer_no_item(late: bytes) -> None:
+    idle = asyncio.Event()
+
+    async def handle(peer: Peer) -> None:
+        while await peer.request() is not None:
+            await peer.send(ANSWER)
+            if not idle.is_set():
+                await idle.wait()
+                await peer.send(late)
+                await peer.gone()
+                closed.set()
+                return
+
+    closed = asyncio.Event()
+    async with engine_for(handle) as (engine, server):
+        idle.set()
+        await asyncio.wait_for(closed.wait(), 5)
+        assert await ask(engine) == Answer(200, b"{}")
+        assert len(server.peers) == 2
+
+
+async def test_connections_that_idle_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "_IDLE_S_MAX", 0.2)
+    gone = asyncio.Queue[None]()
+
+    async def handle(peer: Peer) -> None:
+        while await peer.request() is not None:
+            await peer.send(ANSWER)
+        gone.put_nowait(None)
+
+    async with engine_for(handle, concurrency=8) as (engine, server):
+        await run(engine, CHAT, [chat_body()] * 50)
+        assert len(server.peers) == 8
+        for _ in range(8):
+            await asyncio.wait_for(gone.get(), 5)
+        assert await ask(engine) == Answer(200, b"{}")
+
+
+async def test_a_large_body_waits_outside_the_transport() -> None:
+    """An answer before the whole body ends the call, and the connection with it."""
+
+    async def handle(peer: Peer) -> None:
+        while (head := await peer.head()).startswith(b"GET"):
+            await peer.send(ANSWER)
+        assert b"content-length: 64000" in head.lower()
+        await filled.wait()
+        await peer.send(b"HTTP/1.1 413 Large\r\nContent-Length: 2\r\n\r\n{}")
+        await refused.wait()
+
+    filled, refused = asyncio.Event(), asyncio.Event()
+    async with engine_for(handle) as (engine, _):
+        call = asyncio.create_task(ask(engine, chat_body("x" * 64_000_000)))
+        transport = await asyncio.wait_for(_full_transport(engine), 10)
+        assert transport.get_write_buffer_size() < 1_000_000
+        filled.set()
+        assert await call == Answer(413, b"{}")
+        assert transport.is_closing()
+        refused.set()
+
+
+async def _full_transport(engine: OpenAIHttpEngine) -> asyncio.Transport:
+    assert engine._client is not None
+    while True:
+        for connection in engine._client._opened:
+            if connection._paused and connection._transport is not None:
+                return connection._transport
+        await asyncio.sleep(0.01)
+
+
+async def test_stop_leaves_no_connection() -> None:
+    gone = asyncio.Queue[None]()
+
+    async def handle(peer: Peer) -> None:
+        while await peer.request() is not None:
+            await peer.send(ANSWER)
+        gone.put_nowait(None)
+
+    async with engine_for(handle, concurrency=8) as (engine, server):
+        await run(engine, CHAT, [chat_body()] * 50)
+        await engine.stop()
+        for _ in server.peers:
+            await asyncio.wait_for(gone.get(), 5)

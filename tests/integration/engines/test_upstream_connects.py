@@ -1,0 +1,174 @@
+"""Goal: an upstream that cannot be reached or trusted is the pool's failure and says why."""
+
+import asyncio
+import datetime
+import ipaddress
+import ssl
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from core.errors import PoolUnavailableError, SettingsError
+from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.http_origin import Origin
+from gpu_consumers.engines.openai_http import OpenAIHttpEngine
+from tests.integration.engines.conformance import CHAT, chat_body, content_of, run
+from tests.integration.engines.raw_server import ANSWER, Peer, answering, raw_server
+from tests.integration.engines.upstream import http_settings
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A key and its self-signed certificate for this machine, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    signed = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("tls") / "server.pem"
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        + signed.public_bytes(serialization.Encoding.PEM)
+    )
+    return path
+
+
+@pytest.fixture
+def tls(certificate: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context
+
+
+async def answer_all(peer: Peer) -> bool:
+    await peer.send(ANSWER)
+    return True
+
+
+async def cause_of(engine: OpenAIHttpEngine) -> object:
+    with pytest.raises(PoolUnavailableError) as raised:
+        await engine.execute(CHAT, [chat_body()], lambda *_: pytest.fail("reported"))
+    await engine.stop()
+    return raised.value.facts["cause"]
+
+
+async def test_an_untrusted_certificate_is_the_pools_failure(tls: ssl.SSLContext) -> None:
+    async with raw_server(answering(answer_all), tls) as server:
+        engine = OpenAIHttpEngine(http_settings(server.url, start_timeout_s=0.2))
+        with pytest.raises(PoolUnavailableError):
+            await engine.start()
+        assert await cause_of(engine) == "SSLCertVerificationError"
+
+
+async def test_a_trusted_certificate_must_name_the_host(
+    tls: ssl.SSLContext, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    async with raw_server(answering(answer_all), tls) as server:
+        url = server.url.replace("localhost", "127.0.0.2")
+        assert await cause_of(OpenAIHttpEngine(http_settings(url))) in (
+            "SSLCertVerificationError",
+            "ConnectionRefusedError",
+        )
+
+
+async def test_a_trusted_certificate_carries_small_and_large_items(
+    tls: ssl.SSLContext, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    large = chat_body("x" * 5_000_000)
+    async with raw_server(answering(answer_all), tls) as server:
+        engine = OpenAIHttpEngine(http_settings(server.url, concurrency=4))
+        await engine.start()
+        answers = await run(engine, CHAT, [chat_body(), large] * 10)
+        await engine.stop()
+        assert answers == [Answer(200, b"{}")] * 20
+        assert len(server.peers) <= 4
+
+
+@pytest.mark.parametrize("sends", [b"", b"HTTP/1.1 400 Bad\r\nContent-Length: 0\r\n\r\n"])
+async def test_a_server_without_tls_is_the_pools_failure(sends: bytes) -> None:
+    async def handle(peer: Peer) -> None:
+        await peer.send(sends)
+
+    async with raw_server(handle) as server:
+        url = server.url.replace("http:", "https:")
+        cause = await cause_of(OpenAIHttpEngine(http_settings(url)))
+        assert cause in {"SSLError", "SSLEOFError", "ConnectionResetError"}
+
+
+async def test_a_silent_handshake_ends_with_the_connect_timeout() -> None:
+    async with raw_server(Peer.gone) as server:
+        url = server.url.replace("http:", "https:")
+        settings = http_settings(url, connect_timeout_s=0.3)
+        assert await cause_of(OpenAIHttpEngine(settings)) == "TimeoutError"
+
+
+async def test_an_item_may_take_less_time_than_a_connect() -> None:
+    async with raw_server(Peer.gone) as server:
+        url = server.url.replace("http:", "https:")
+        engine = OpenAIHttpEngine(http_settings(url, item_timeout_s=0.3))
+        (answer,) = await run(engine, CHAT, [chat_body()])
+        await engine.stop()
+    assert content_of(answer)["error"]["code"] == "item_timeout"
+
+
+async def test_an_unknown_host_is_the_pools_failure() -> None:
+    engine = OpenAIHttpEngine(http_settings("http://nowhere.invalid"))
+    assert await cause_of(engine) == "gaierror"
+
+
+async def test_another_address_of_the_host_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def addresses(_: Origin) -> list[str]:
+        return ["127.0.0.3", "127.0.0.1"]  # the server listens on the second alone
+
+    monkeypatch.setattr(Origin, "addresses", addresses)
+    async with raw_server(answering(answer_all)) as server:
+        engine = OpenAIHttpEngine(http_settings(server.url))
+        assert await run(engine, CHAT, [chat_body()] * 8) == [Answer(200, b"{}")] * 8
+        await engine.stop()
+
+
+async def test_a_cancelled_connect_leaves_nothing() -> None:
+    connected = asyncio.Event()
+
+    async def handle(peer: Peer) -> None:
+        connected.set()
+        await peer.gone()
+        closed.set()
+
+    closed = asyncio.Event()
+    async with raw_server(handle) as server:
+        engine = OpenAIHttpEngine(http_settings(server.url.replace("http:", "https:")))
+        call = asyncio.create_task(run(engine, CHAT, [chat_body()]))
+        await asyncio.wait_for(connected.wait(), 5)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await asyncio.wait_for(closed.wait(), 5)
+        await engine.stop()
+
+
+@pytest.mark.parametrize(
+    ("url", "key"),
+    [("http://h:port", "k"), ("http://me:secret@h", "k"), ("http://h", "sec\r\nret")],
+)
+def test_settings_that_make_no_request_are_refused_before_one(url: str, key: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        OpenAIHttpEngine(http_settings(url, upstream_api_key=key))
+    assert "sec" not in str(raised.value)

@@ -1,0 +1,69 @@
+"""Goal: how the network cuts an answer never changes what is read; no bytes break the reader."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_consumers.engines.http_answer import (
+    AnswerReader,
+    AnswerTooLargeError,
+    DisconnectedError,
+    HttpAnswer,
+    NotHttpError,
+)
+
+CONTENT_BYTES_MAX = 40
+
+# Made of what a parser looks for, so that almost-answers are common.
+streams = st.lists(
+    st.sampled_from(
+        [
+            b"HTTP/1.1 200 OK\r\n",
+            b"HTTP/1.0 503 Busy\r\n",
+            b"HTTP/1.1 100 Continue\r\n\r\n",
+            b"HTTP/1.1 101 Other\r\n",
+            b"Content-Length: 3\r\n",
+            b"Content-Length: 41\r\n",
+            b"Transfer-Encoding: chunked\r\n",
+            b"Connection: close\r\n",
+            b"Upgrade: x\r\nConnection: upgrade\r\n",
+            b"\r\n",
+            b"3\r\nabc\r\n",
+            b"0\r\n\r\n",
+            b"abc",
+            b"x" * 50,
+            b"\x00",
+            b"\n",
+        ]
+    ),
+    max_size=12,
+).map(b"".join)
+cuts = st.lists(st.integers(0, 300), max_size=20)
+
+
+def read(pieces: list[bytes]) -> HttpAnswer | type[Exception]:
+    """What a caller sees when the server sends `pieces` and closes."""
+    reader = AnswerReader(CONTENT_BYTES_MAX)
+    reader.expect({503})
+    try:
+        for piece in pieces:
+            if (answer := reader.feed(piece)) is not None:
+                return answer
+        return reader.end()
+    except (NotHttpError, AnswerTooLargeError, DisconnectedError) as failure:
+        return type(failure)
+
+
+@given(stream=streams, at=cuts)
+def test_a_cut_changes_nothing(stream: bytes, at: list[int]) -> None:
+    edges = [0, *sorted({min(cut, len(stream)) for cut in at}), len(stream)]
+    pieces = [stream[start:end] for start, end in pairwise(edges) if start < end]
+    whole = read([stream] if stream else [])
+    assert read(pieces) == whole
+    assert isinstance(whole, type) or len(whole[1]) <= CONTENT_BYTES_MAX
+
+
+@given(st.lists(st.binary(min_size=1, max_size=50), max_size=10))
+def test_no_bytes_break_the_reader(pieces: list[bytes]) -> None:
+    read(pieces)

@@ -1,0 +1,158 @@
+"""Goal: an answer is read the same however it is cut; hostile bytes end in one of two errors."""
+
+import pytest
+
+from gpu_consumers.engines.http_answer import (
+    HEAD_BYTES_MAX,
+    AnswerReader,
+    AnswerTooLargeError,
+    DisconnectedError,
+    HttpAnswer,
+    NotHttpError,
+)
+
+OK = b"HTTP/1.1 200 OK\r\n"
+SIZED = OK + b"Content-Length: 5\r\n\r\nhello"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+WHOLE = CHUNKED + b'2;why="x"\r\nhe\r\n3\r\nllo\r\n0\r\nTrailer: t\r\n\r\n'
+CONTINUED = b"HTTP/1.1 100 Continue\r\n\r\n"
+HINTED = b"HTTP/1.1 103 Early Hints\r\nContent-Length: 4\r\nLink: </x>\r\n\r\n"
+UNSIZED = b"HTTP/1.1 200 OK\r\nServer: s\r\n\r\nhello"
+
+
+def reading(unread: tuple[int, ...] = (), content_bytes_max: int = 100) -> AnswerReader:
+    reader = AnswerReader(content_bytes_max)
+    reader.expect(unread)
+    return reader
+
+
+def read(reader: AnswerReader, *pieces: bytes) -> HttpAnswer | None:
+    """Feed until an answer is there; fail if bytes are left then."""
+    for count, piece in enumerate(pieces, 1):
+        if (answer := reader.feed(piece)) is not None:
+            assert count == len(pieces)
+            return answer
+    return None
+
+
+def bytewise(content: bytes) -> list[bytes]:
+    return [content[at : at + 1] for at in range(len(content))]
+
+
+@pytest.mark.parametrize("answer", [SIZED, WHOLE, CONTINUED + SIZED, HINTED + CONTINUED + WHOLE])
+def test_every_cut_gives_the_same_answer(answer: bytes) -> None:
+    assert read(reading(), *bytewise(answer)) == (200, b"hello")
+    for cut in range(1, len(answer)):
+        reader = reading()
+        assert read(reader, answer[:cut], answer[cut:]) == (200, b"hello")
+        assert reader.leaves_connection_usable
+
+
+def test_one_connection_reads_many_answers() -> None:
+    reader = AnswerReader(100)
+    for answer in (SIZED, WHOLE, b"HTTP/1.1 204 No Content\r\n\r\n", CONTINUED + SIZED):
+        reader.expect(())
+        found = reader.feed(answer)
+        assert found in ((200, b"hello"), (204, b""))
+        assert reader.leaves_connection_usable
+
+
+@pytest.mark.parametrize("before", [b"", CONTINUED, HINTED])
+def test_the_close_ends_an_answer_without_length(before: bytes) -> None:
+    for pieces in ([before + UNSIZED], bytewise(before + UNSIZED)):
+        reader = reading()
+        assert read(reader, *pieces) is None
+        assert reader.end() == (200, b"hello")
+        assert not reader.leaves_connection_usable
+
+
+@pytest.mark.parametrize("answer", [SIZED, WHOLE, HINTED + SIZED])
+def test_a_close_inside_an_answer_is_a_disconnect(answer: bytes) -> None:
+    for cut in range(len(answer)):
+        reader = reading()
+        assert reader.feed(answer[:cut]) is None
+        with pytest.raises(DisconnectedError):
+            reader.end()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        OK + b"Connection: close\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        SIZED + SIZED,
+        SIZED + b"HTTP",
+        SIZED + b"\x00garbage",
+        OK + b"Connection: close\r\nContent-Length: 5\r\n\r\nhello and more",
+    ],
+)
+def test_what_follows_ends_the_connection_and_not_the_answer(answer: bytes) -> None:
+    reader = reading()
+    assert reader.feed(answer) == (200, b"hello")
+    assert not reader.leaves_connection_usable
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\x16\x03\x01\x02\x00",
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"HTTP/1.1 abc OK\r\n\r\n",
+        b"HTTP/9.9 200 OK\r\n\r\n",
+        b"<html></html>",
+        OK + b"Content-Length: -1\r\n\r\n",
+        OK + b"Content-Length: 99999999999999999999999\r\n\r\n",
+        OK + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        OK + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nhello",
+        OK + b"no colon\r\n\r\n",
+        OK + b"a: \x00\r\n\r\n",
+        CHUNKED + b"zz\r\nhello\r\n",
+        CHUNKED + b"2\r\nhello\r\n0\r\n\r\n",
+        CHUNKED + b"fffffffffffffffffff\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nx",
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\nx",
+        OK + b"a: " + b"x" * HEAD_BYTES_MAX,
+        OK + b"a: b\r\n" * HEAD_BYTES_MAX,
+        CONTINUED * HEAD_BYTES_MAX,
+    ],
+    ids=lambda answer: answer[:48].decode("latin-1").encode("unicode_escape").decode(),
+)
+def test_bytes_that_are_not_an_answer(answer: bytes) -> None:
+    with pytest.raises(NotHttpError):
+        reading().feed(answer)
+    with pytest.raises(NotHttpError):
+        read(reading(), *bytewise(answer[: HEAD_BYTES_MAX + 100]))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        OK + b"Content-Length: 101\r\n\r\n" + b"x" * 101,
+        OK + b"Content-Length: 9999999\r\n\r\n" + b"x" * 200,
+        OK + b"\r\n" + b"x" * 101,
+        CHUNKED + b"1\r\nx\r\n" * 101,
+        CHUNKED + b"ffff\r\n" + b"x" * 101,
+    ],
+)
+def test_content_has_a_limit(answer: bytes) -> None:
+    with pytest.raises(AnswerTooLargeError):
+        reading().feed(answer)
+    with pytest.raises(AnswerTooLargeError):
+        read(reading(), *bytewise(answer))
+    assert reading().feed(OK + b"Content-Length: 100\r\n\r\n" + b"x" * 100) is not None
+
+
+@pytest.mark.parametrize(
+    "rest", [b"Content-Length: 5\r\n\r\n", b"\r\n", b"Transfer-Encoding: chunked\r\n\r\nzz"]
+)
+def test_content_that_nobody_reads_is_not_awaited(rest: bytes) -> None:
+    reader = reading(unread=(503,))
+    assert reader.feed(b"HTTP/1.1 503 Busy\r\n" + rest) == (503, b"")
+    assert not reader.leaves_connection_usable
+
+
+def test_content_that_nobody_reads_may_be_there_already() -> None:
+    reader = reading(unread=(503,))
+    assert reader.feed(SIZED.replace(b"200", b"503")) == (503, b"")
+    assert reader.leaves_connection_usable
