@@ -35,11 +35,17 @@ def files_to_remove(connection: sa.Connection, *, limit: int) -> list[Removal]:
     return [Removal(row.id, row.object_key) for row in connection.execute(removal_query(limit))]
 
 
-def mark_removed(connection: sa.Connection, file_ids: Sequence[UUID]) -> None:
-    """Remember that the objects are gone; the rows stay, since jobs name them."""
-    connection.execute(
-        sa.update(files).where(files.c.id.in_(file_ids)).values(removed_at=sa.func.now())
+def mark_removed(connection: sa.Connection, file_ids: Sequence[UUID]) -> int:
+    """Remember that the objects are gone; the rows stay, since jobs name them.
+
+    Returns how many of them nobody had marked before.
+    """
+    marked = connection.execute(
+        sa.update(files)
+        .where(files.c.id.in_(file_ids), files.c.removed_at.is_(None))
+        .values(removed_at=sa.func.now())
     )
+    return marked.rowcount
 
 
 def removable(connection: sa.Connection, file_id: UUID) -> list[Removal]:

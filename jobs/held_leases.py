@@ -110,9 +110,12 @@ class HeldLeases:
     def release_all(self) -> None:
         """Give everything back, so that a replica need not wait for the leases to run out."""
         with self._lock:
-            held = list(self._held.values())
-        for lease in held:
-            self.release(lease)
+            held = sorted(self._held.values(), key=lambda lease: lease.job_id)
+            self._held.clear()
+        if held:
+            with self._engine.begin() as connection:
+                for lease in held:  # in the order in which heartbeats lock them
+                    leases.release(connection, lease)
 
     def _forget(self, lease: Lease) -> bool:
         with self._lock:

@@ -15,9 +15,9 @@ from core.errors import MillraceError, SettingsError
 from core.ids import new_uuid
 from core.logs import configure_logs
 from core.shutdown import stop_on_signals
+from jobs.held_leases import HeldLeases
 from results.closing import JobCloser
 from results.finaliser import CHANNEL, ROLE, Finaliser
-from results.held_leases import HeldLeases
 from results.partitions import DayPartitions
 from results.settings import FinaliserSettings, WriterSettings
 from results.writer import GROUP, ResultsWriter
@@ -97,15 +97,15 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
     """End settled jobs until `stop`. Raises what `Finaliser.run` raises, and SettingsError."""
     settings = FinaliserSettings.from_env(env)
     database = DatabaseSettings.from_env(env)
-    require_connections(database, settings.jobs_max + 2)  # one to claim, one for heartbeats
+    require_connections(database, settings.jobs_max + 3)  # to claim, for heartbeats, to remove
     engine = create_engine(database, application_name=ROLE)
     serve_metrics(settings.metrics_host, settings.metrics_port)
     finaliser = Finaliser(
         engine=engine,
         store=object_store_from_env(env),
-        leases=HeldLeases(engine, ttl_s=settings.lease_s),
+        leases=HeldLeases(engine, role=ROLE, holder=process_name(ROLE), ttl_s=settings.lease_s),
         settings=settings,
-        holder=process_name(ROLE),
+        clock=SystemClock(),
     )
     try:
         with Notifications(database, CHANNEL, application_name=ROLE) as notifications:

@@ -3,17 +3,22 @@
 import logging
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import sqlalchemy as sa
 
+from core.clock import Clock
 from core.errors import Disposition, LeaseLostError, MillraceError
-from jobs.leases import Lease, claim
+from jobs.background import Background
+from jobs.held_leases import HeldLeases
+from jobs.leases import Lease
 from results import metrics
 from results.finalising import READY, finalise
-from results.held_leases import HeldLeases
+from results.removal import FileRemoval
 from results.settings import FinaliserSettings
 from storage.notifications import Notifications
 from storage.objects import ObjectStore
@@ -23,6 +28,7 @@ LOG = logging.getLogger(__name__)
 
 ROLE: Final = "finaliser"
 CHANNEL: Final = "millrace_jobs"
+_JOIN_S: Final = 5.0
 
 
 @dataclass(slots=True)
@@ -33,7 +39,7 @@ class Finaliser:
     store: ObjectStore
     leases: HeldLeases
     settings: FinaliserSettings
-    holder: str  # names this process in its leases
+    clock: Clock
     _away_since: float | None = None  # monotonic
 
     def run(self, notifications: Notifications, stop: threading.Event) -> None:
@@ -42,10 +48,22 @@ class Finaliser:
         A job that fails keeps its lease until it runs out, so it waits `lease_s` for its next try
         and cannot starve others. Raises one of DATABASE_AWAY after `database_wait_s` of it.
         """
+        ended = threading.Event()  # by the last job, later than `stop`, or by a failure
+        background = Background(ended, away_s_max=self.settings.database_wait_s, clock=self.clock)
+        removal = FileRemoval(self.engine, self.store)
+        background.every(self.leases.heartbeat_s, "heartbeat", self.leases.extend_all)
+        background.every(self.settings.removal_interval_s, "removal", removal.step)
+        try:
+            self._end_jobs(notifications, lambda: stop.is_set() or ended.is_set())
+        finally:
+            ended.set()
+            background.join(_JOIN_S)
+
+    def _end_jobs(self, notifications: Notifications, is_over: Callable[[], bool]) -> None:
         running: set[Future[None]] = set()
         jobs_max, look_s = self.settings.jobs_max, self.settings.look_interval_s
-        with self.leases, ThreadPoolExecutor(jobs_max, ROLE) as threads:
-            while not stop.is_set():
+        with ThreadPoolExecutor(jobs_max, ROLE) as threads:
+            while not is_over():
                 free = jobs_max - len(running)
                 leases = self._claim(free) if free else []
                 running |= {threads.submit(self._end, lease) for lease in leases}
@@ -55,29 +73,20 @@ class Finaliser:
                     notifications.wait(look_s)
                 running = {future for future in running if not future.done()}
             wait(running, self.settings.stop_grace_s)
-            self.leases.clear()
+            with suppress(*DATABASE_AWAY):
+                self.leases.release_all()  # what still runs stops at its next check
 
     def _claim(self, limit: int) -> list[Lease]:
         try:
-            with self.engine.begin() as connection:
-                leases = claim(
-                    connection,
-                    role=ROLE,
-                    holder=self.holder,
-                    ttl_s=self.settings.lease_s,
-                    limit=limit,
-                    where=READY,
-                )
+            leases = self.leases.claim(READY, limit)
         except DATABASE_AWAY as error:
-            now = time.monotonic()
+            now = self.clock.monotonic_s()
             self._away_since = self._away_since or now
             if now - self._away_since > self.settings.database_wait_s:
                 raise
             LOG.warning("database away", extra={"error": type(error).__name__})
             return []
         self._away_since = None
-        for lease in leases:
-            self.leases.add(lease)
         return leases
 
     def _end(self, lease: Lease) -> None:
@@ -104,4 +113,4 @@ class Finaliser:
             metrics.FINALISE_SECONDS.observe(time.perf_counter() - started)
             LOG.info("job ended", extra={**facts, "state": state.value})
         finally:
-            self.leases.remove(lease)
+            self.leases.put_aside(lease)

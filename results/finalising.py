@@ -1,12 +1,13 @@
 """One settled job to its terminal state: write its files, then name them in one transaction.
 
-    read rows ─► objects of this epoch ─► [fenced] files, state, event ─► delete older epochs
+    read rows ─► objects of this epoch ─► [fenced] files, state, event ─► delete what is left over
 
 A finaliser that lost its lease deletes what it wrote; one that died leaves objects to the winner.
 """
 
 import logging
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Final
 from uuid import UUID
 
@@ -14,6 +15,7 @@ import sqlalchemy as sa
 
 from core.errors import LeaseLostError, MillraceError
 from core.ids import JOB, new_uuid, public_id
+from core.object_names import answer_prefix
 from core.states import CloseReason, JobState
 from jobs.days import job_day
 from jobs.files import RESULT_PURPOSE, NewFile, insert_file
@@ -39,6 +41,9 @@ _TIMESTAMPS: Final = {
     JobState.EXPIRED: "expired_at",
     JobState.CANCELLED: "cancelled_at",
 }
+
+_ANSWERS_PER_ROUND: Final = 1000  # listed at once, so that memory stays bounded
+_ANSWER_ROUNDS_MAX: Final = 100_000  # a store whose listing is late must not hold a thread
 
 
 def finalise(
@@ -70,7 +75,7 @@ def finalise(
             if stored is not None:
                 store.delete(stored.key)
         raise
-    _delete_older_epochs(store, lease)
+    _delete_leftovers(store, lease)
     return state
 
 
@@ -129,14 +134,29 @@ def _add_file(
     return file.file_id
 
 
-def _delete_older_epochs(store: ObjectStore, lease: Lease) -> None:
-    """Remove what earlier attempts left when they died between objects and transaction."""
-    prefix = result_prefix(lease.job_id)
+def _delete_leftovers(store: ObjectStore, lease: Lease) -> None:
+    """Remove what the files made useless, and what attempts left that died before the end."""
     try:
-        for found in list(store.list(prefix)):
-            epoch = found.key.removeprefix(prefix).partition("/")[0]
-            if epoch.isdecimal() and int(epoch) < lease.epoch:
-                LOG.info("orphan deleted", extra={"job": lease.job_id, "epoch": int(epoch)})
-                store.delete(found.key)
+        _delete_older_epochs(store, lease)
+        _delete_answers(store, lease.job_id)
     except MillraceError as error:  # the job has ended well; a few bytes are left over
-        LOG.warning("orphans left", extra={"job": lease.job_id, "code": error.code})
+        LOG.warning("objects left over", extra={"job": lease.job_id, "code": error.code})
+
+
+def _delete_older_epochs(store: ObjectStore, lease: Lease) -> None:
+    prefix = result_prefix(lease.job_id)
+    for found in list(store.list(prefix)):
+        epoch = found.key.removeprefix(prefix).partition("/")[0]
+        if epoch.isdecimal() and int(epoch) < lease.epoch:
+            LOG.info("orphan deleted", extra={"job": lease.job_id, "epoch": int(epoch)})
+            store.delete(found.key)
+
+
+def _delete_answers(store: ObjectStore, job_id: UUID) -> None:
+    """Remove answers that were too large for a record: the files hold them now."""
+    for _ in range(_ANSWER_ROUNDS_MAX):
+        found = list(islice(store.list(answer_prefix(job_id)), _ANSWERS_PER_ROUND))
+        for answer in found:
+            store.delete(answer.key)
+        if len(found) < _ANSWERS_PER_ROUND:
+            return

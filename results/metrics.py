@@ -41,6 +41,9 @@ FINALISE_SECONDS: Final = Histogram(
     "Time from taking a settled job to its terminal state",
     buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800),
 )
+FILES_REMOVED: Final = Counter(
+    "millrace_files_removed_total", "Objects removed of files that were deleted or have expired"
+)
 FINALISE_FAILURES: Final = Counter(
     "millrace_finalise_failures_total", "Attempts to finalise a job that did not end it", ["code"]
 )

@@ -45,7 +45,7 @@ class FinaliserSettings(Settings):
     env_prefix: ClassVar[str] = "MILLRACE_FINALISER_"
 
     jobs_max: int = Field(default=2, ge=1, le=64)
-    """Jobs at once, one thread and two database connections each."""
+    """Jobs at once, one thread and one database connection each."""
 
     look_interval_s: float = Field(default=1.0, gt=0, le=10)
     """Longest wait before looking for jobs again; a notification comes sooner, a stop does not."""
@@ -55,6 +55,9 @@ class FinaliserSettings(Settings):
 
     database_wait_s: float = Field(default=120, gt=0, le=3600)
     """How long Postgres may be away before the role ends."""
+
+    removal_interval_s: float = Field(default=60, ge=0.1, le=3600)
+    """Pause between two rounds that remove objects of deleted and expired files, 200 a round."""
 
     stop_grace_s: float = Field(default=20, ge=0, le=600)
     """How long a stop waits for jobs that are begun; then they are left to another process."""

@@ -13,14 +13,20 @@ import sqlalchemy as sa
 
 from core.clock import SystemClock
 from core.errors import LeaseLostError
-from jobs.leases import claim
-from jobs.tables import job_leases
+from core.ids import new_uuid
+from core.object_names import answer_prefix
+from jobs.background import Background
+from jobs.files import NewFile, delete_file, insert_file
+from jobs.held_leases import HeldLeases
+from jobs.tables import files, job_leases, jobs
+from results import metrics
 from results.finaliser import CHANNEL, ROLE, Finaliser
 from results.finalising import READY
-from results.held_leases import HeldLeases
 from results.partitions import DayPartitions
+from results.removal import FileRemoval
 from results.settings import FinaliserSettings
 from results.writing import ItemWriter
+from storage.errors import ObjectStoreAwayError
 from storage.local_objects import LocalObjects
 from storage.notifications import Notifications
 from storage.postgres import DATABASE_AWAY
@@ -40,9 +46,9 @@ def finaliser(engine: sa.Engine, store: LocalObjects, holder: str, **settings: A
     return Finaliser(
         engine=engine,
         store=store,
-        leases=HeldLeases(engine, ttl_s=limits.lease_s),
+        leases=HeldLeases(engine, role=ROLE, holder=holder, ttl_s=limits.lease_s),
         settings=limits,
-        holder=holder,
+        clock=SystemClock(),
     )
 
 
@@ -73,6 +79,18 @@ def settle(engine: sa.Engine, **columns: Any) -> UUID:
     items = [outcome(n) for n in range(3)]
     ItemWriter(engine, DayPartitions(engine)).write({job_id: items})
     return job_id
+
+
+def put(store: LocalObjects, key: str) -> None:
+    with store.begin(key) as upload:
+        upload.write(b"{}")
+        upload.complete()
+
+
+def removed_count(engine: sa.Engine) -> int:
+    query = sa.select(sa.func.count()).where(files.c.removed_at.is_not(None))
+    with engine.connect() as connection:
+        return connection.scalar(query) or 0
 
 
 def test_two_processes_end_every_job_once(
@@ -117,10 +135,12 @@ def test_a_job_that_cannot_end_stops_no_other(
 
 def test_heartbeats_keep_a_lease_and_tell_of_its_loss(engine: sa.Engine) -> None:
     settle(engine)
-    with engine.begin() as connection:
-        (lease,) = claim(connection, role=ROLE, holder="a", ttl_s=3, limit=1, where=READY)
-    with HeldLeases(engine, ttl_s=3) as leases:
-        leases.add(lease)
+    leases = HeldLeases(engine, role=ROLE, holder="a", ttl_s=3)
+    (lease,) = leases.claim(READY, 1)
+    stop = threading.Event()
+    background = Background(stop, away_s_max=1, clock=SystemClock())
+    background.every(leases.heartbeat_s, "heartbeat", leases.extend_all)
+    try:
         with engine.connect() as connection:
             query = sa.select(job_leases.c.expires_at)
             first = connection.scalar(query)
@@ -138,6 +158,9 @@ def test_heartbeats_keep_a_lease_and_tell_of_its_loss(engine: sa.Engine) -> None
         until(lambda: not leases._held)
         with pytest.raises(LeaseLostError):
             leases.check(lease)
+    finally:
+        stop.set()
+        background.join(5)
 
 
 def test_a_database_that_stays_away_ends_the_role(store: LocalObjects) -> None:
@@ -147,3 +170,93 @@ def test_a_database_that_stays_away_ends_the_role(store: LocalObjects) -> None:
 
     with Notifications(database, CHANNEL) as notifications, pytest.raises(DATABASE_AWAY):
         role.run(notifications, threading.Event())
+
+
+def test_oversized_answers_go_with_the_end_of_their_job_alone(
+    engine: sa.Engine, database_url: str, store: LocalObjects
+) -> None:
+    job_id = add_running_job(engine, 2)
+    other = f"{answer_prefix(new_uuid())}a"
+    used, repeated = (f"{answer_prefix(job_id)}{name}" for name in ("a", "b"))
+    for key in (used, repeated, other):
+        put(store, key)
+    answers = [outcome(0, body=b"", body_key=used), outcome(1)]
+    ItemWriter(engine, DayPartitions(engine)).write({job_id: answers})
+
+    with running(finaliser(engine, store, "one"), database_url):
+        until(lambda: [found.key for found in store.list("answers/")] == [other])
+
+    ended = job(engine, job_id)
+    assert ended["state"] == "completed"
+    with engine.connect() as connection:
+        wanted = sa.select(files.c.object_key).where(files.c.id == ended["output_file_id"])
+        key = connection.scalars(wanted).one()
+    assert b'"body":{}}' in b"".join(store.read(key))
+
+
+def test_objects_of_deleted_files_go_once_no_unfinished_job_reads_them(
+    engine: sa.Engine, database_url: str, store: LocalObjects
+) -> None:
+    job_id = add_running_job(engine, 3)
+    tenant_id = job(engine, job_id)["tenant_id"]
+    long_ago = sa.text("now() - interval '1 hour'")
+
+    def add(name: str) -> UUID:
+        put(store, f"files/{name}")
+        with engine.begin() as connection:
+            new = NewFile(
+                file_id=new_uuid(),
+                tenant_id=tenant_id,
+                purpose="batch",
+                filename=name,
+                object_key=f"files/{name}",
+                size_bytes=1,
+                sha256="",
+                expires_after_s=None,
+            )
+            insert_file(connection, new)
+        return new.file_id
+
+    def kept() -> set[str]:
+        return {found.key for found in store.list("files/")}
+
+    add("visible")
+    deleted, pinned = add("deleted"), add("pinned")
+    with engine.begin() as connection:
+        for file_id in (deleted, pinned):
+            delete_file(connection, tenant_id, file_id)
+        gone = files.c.deleted_at.is_not(None)
+        connection.execute(sa.update(files).values(expires_at=long_ago).where(gone))
+        connection.execute(sa.update(jobs).values(input_file_id=pinned))
+    removed = metrics.FILES_REMOVED._value.get()
+
+    with running(finaliser(engine, store, "one", removal_interval_s=0.1), database_url):
+        until(lambda: kept() == {"files/visible", "files/pinned"})
+        ItemWriter(engine, DayPartitions(engine)).write({job_id: [outcome(n) for n in range(3)]})
+        until(lambda: kept() == {"files/visible"})
+        until(lambda: removed_count(engine) == 2)
+
+    assert metrics.FILES_REMOVED._value.get() == removed + 2
+    assert job(engine, job_id)["state"] == "completed"
+
+
+def test_a_store_that_is_away_is_asked_again(
+    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = add_running_job(engine, 1, state="completed", completed_at=sa.func.now())
+    with engine.begin() as connection:
+        connection.execute(sa.update(files).values(expires_at=sa.text("now() - interval '1 d'")))
+        (key,) = connection.scalars(sa.select(files.c.object_key))
+    put(store, key)
+
+    def away(_: str) -> None:
+        raise ObjectStoreAwayError
+
+    with monkeypatch.context() as ailing:
+        ailing.setattr(store, "delete", away)
+        FileRemoval(engine, store).step()
+    assert removed_count(engine) == 0
+    FileRemoval(engine, store).step()
+    assert removed_count(engine) == 1
+    assert list(store.list("")) == []
+    assert job(engine, job_id)["state"] == "completed"
