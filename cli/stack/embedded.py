@@ -98,6 +98,8 @@ class EmbeddedStack:
         self.url = f"http://{HOST}:{ports['api']}"
         for role, metrics_port in _OTHER_ROLES.items():
             own = {metrics_port: str(ports[role])} if metrics_port else api_env(ports["api"])
+            # Not for replicas: vLLM makes sockets there, whose paths may not be long.
+            own = {**own, "TMPDIR": str(temporary_folder(data))}
             self._supervisor.start([role_child(role, role, {**env, **own})])
         write_state(
             data,

@@ -49,7 +49,6 @@ def shared_env(kafka: str, database_url: str, data: Path) -> dict[str, str]:
         "MILLRACE_DATABASE_URL": database_url,
         "MILLRACE_OBJECTS_KIND": "local",
         "MILLRACE_OBJECTS_ROOT": str(data.absolute() / "objects"),
-        "TMPDIR": str(temporary_folder(data)),
     }
 
 
