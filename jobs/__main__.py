@@ -55,6 +55,9 @@ def main() -> int:
     except MillraceError as failure:
         _LOG.error("the role ends", extra={"code": failure.code, "reason": str(failure)})
         return 1
+    except DATABASE_AWAY as failure:
+        _LOG.error("the role ends: no database", extra={"error": type(failure).__name__})
+        return 1
     return 0
 
 

@@ -109,7 +109,7 @@ class LogProducer:
             self._sent += 1
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until everything sent so far is acknowledged.
+        """Wait until everything sent so far is acknowledged; of use where one thread sends.
 
         Raises DeliveryError when any record since the last flush failed, or time is up.
         """
