@@ -41,6 +41,8 @@ def shell(env: Mapping[str, str], *arguments: str) -> Iterator[subprocess.Popen[
         env={**os.environ, **env},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        # A test run in the background ignores SIGINT, and its children would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     ) as process:
         try:
             yield process
