@@ -49,7 +49,10 @@ class Held:
         self.items = items
         self.ticket = ticket
         self.token_count = sum(item.token_count for item in items)
-        self.byte_count = sum(len(item.body) for item in items) + ITEM_BYTES * len(items)
+        # A custom id may hold four bytes a character, and a batch must never outgrow its record.
+        self.byte_count = sum(
+            len(item.body) + 4 * len(item.custom_id) + ITEM_BYTES for item in items
+        )
         self.gone = False  # left the queues; its place in a heap is skipped
 
     def split(self, count: int) -> "Held":

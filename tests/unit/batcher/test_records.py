@@ -50,6 +50,12 @@ def test_parts_are_grouped_by_job_and_sorted_by_index() -> None:
     ]
 
 
+def test_the_size_of_a_chunk_counts_its_longest_custom_ids() -> None:
+    items = [Item(n, chr(0x1F600) * 512, b"x" * 100, 5) for n in range(100)]
+    chunk = Held(job_ref(1), items, Ticket(("requests.bulk", 0), None, len(items), 0.0))
+    assert len(encode(Chunk(chunk.job, items))) <= chunk.byte_count
+
+
 def test_a_batch_says_what_it_holds() -> None:
     chunk = held(1, [0, 1, 2])
     headers = dict(batch_headers(lane_of(chunk.job), [chunk]))
