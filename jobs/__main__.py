@@ -51,6 +51,7 @@ _REPAIR_LOOKS: Final = 10  # in one stall limit
 def main() -> int:
     """Run until a signal; return 1 when a failure ended the role."""
     configure_logs(_NAME)
+    sys.setswitchinterval(_SWITCH_S)
     try:
         run(os.environ, stop_on_signals())
     except MillraceError as failure:
@@ -64,7 +65,6 @@ def main() -> int:
 
 def run(env: Mapping[str, str], stop: threading.Event) -> None:
     """Build the role that `env` describes and run it until `stop`. Raises what ended it."""
-    sys.setswitchinterval(_SWITCH_S)
     settings = IntakeSettings.from_env(env)
     kafka = KafkaSettings.from_env(env)
     database = DatabaseSettings.from_env(env)
