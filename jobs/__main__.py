@@ -51,7 +51,6 @@ _REPAIR_LOOKS: Final = 10  # in one stall limit
 def main() -> int:
     """Run until a signal; return 1 when a failure ended the role."""
     configure_logs(_NAME)
-    sys.setswitchinterval(_SWITCH_S)
     try:
         run(os.environ, stop_on_signals())
     except MillraceError as failure:
@@ -65,6 +64,7 @@ def main() -> int:
 
 def run(env: Mapping[str, str], stop: threading.Event) -> None:
     """Build the role that `env` describes and run it until `stop`. Raises what ended it."""
+    sys.setswitchinterval(_SWITCH_S)
     settings = IntakeSettings.from_env(env)
     kafka = KafkaSettings.from_env(env)
     database = DatabaseSettings.from_env(env)
@@ -105,10 +105,9 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             clock=clock,
             stop=stop,
         )
-        intake = Intake(parts, settings)
-        relay = OutboxRelay(engine, producers[1], clock)
-        watch = StallWatch(settings.stall_limit_s)
-        repairs = Repairs(engine, objects, producers[2], leases, watch)
+        intake, relay = Intake(parts, settings), OutboxRelay(engine, producers[1], clock)
+        stalls = StallWatch(settings.stall_limit_s)
+        repairs = Repairs(engine, objects, producers[2], leases, stalls)
         threads = Background(stop, away_s_max=settings.away_s_max, clock=clock)
         threads.every(leases.heartbeat_s, "heartbeat", leases.extend_all)
         threads.every(
