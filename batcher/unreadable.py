@@ -3,18 +3,18 @@
 import logging
 
 from core.errors import RecordUnreadableError
-from core.limits import CHUNK_ITEMS_MAX, RECORD_BYTES_MAX
+from core.limits import CHUNK_ITEMS_MAX
 from core.outcomes import Outcome
-from topics.catalogue import DEAD_LETTERS, RESULTS
+from topics.catalogue import RESULTS
 from topics.codec import encode, kind_headers
 from topics.consumer import Received
+from topics.dead_letters import send_dead_letter
 from topics.headers import ItemRange, item_range, job_headers
 from topics.partitioner import job_partition
 from topics.producer import LogProducer, OnDelivery
-from topics.records import DeadLetter, ItemOutcome, JobRef, Outcomes
+from topics.records import ItemOutcome, JobRef, Outcomes
 
 _LOG = logging.getLogger(__name__)
-_VALUE_BYTES_MAX = RECORD_BYTES_MAX - 100_000
 _ERROR = RecordUnreadableError
 
 
@@ -26,22 +26,7 @@ def send_unreadable(producer: LogProducer, record: Received, on_delivery: OnDeli
     """
     where = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
     _LOG.error("unreadable record", extra=where)
-    letter = DeadLetter(
-        topic=record.topic,
-        partition=record.partition,
-        offset=record.offset,
-        code=_ERROR.code,
-        key=record.key,
-        headers=record.headers,
-        value=(record.value or b"")[:_VALUE_BYTES_MAX],
-    )
-    producer.send(
-        DEAD_LETTERS.name,
-        encode(letter),
-        partition=0,
-        headers=kind_headers(DeadLetter),
-        on_delivery=on_delivery,
-    )
+    send_dead_letter(producer, record, code=_ERROR.code, on_delivery=on_delivery)
     try:
         named = item_range(record.headers)
     except RecordUnreadableError:
