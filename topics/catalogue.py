@@ -6,6 +6,7 @@ from typing import Final
 from core.limits import RECORD_BYTES_MAX
 from topics.records import (
     Batch,
+    CallerNews,
     Capacity,
     Chunk,
     Close,
@@ -15,6 +16,7 @@ from topics.records import (
     JobEvent,
     Outcomes,
     Record,
+    Replies,
 )
 
 DAY_MS: Final = 24 * 3600 * 1000
@@ -101,11 +103,11 @@ CONTROL = Topic(
 CAPACITY = Topic(
     name="capacity",
     records=(Capacity,),
-    key="replica",
+    key="replica, class",
     partition_count=1,
-    ordering="the newest state of a replica is the last",
+    ordering="the newest state of a replica and class is the last",
     written_by=("gpu-consumer",),
-    read_by=("batcher", "intake"),
+    read_by=("batcher", "intake", "api"),
     retention_days=1,
 )
 
@@ -117,6 +119,28 @@ DEMAND = Topic(
     ordering="the newest state of a batcher is the last",
     written_by=("batcher",),
     read_by=("gpu-consumer",),
+    retention_days=1,
+)
+
+REPLIES = Topic(
+    name="replies",
+    records=(Replies,),
+    key="caller",
+    partition_count=16,
+    ordering="replies of one execution are in its order",
+    written_by=("gpu-consumer",),
+    read_by=("api",),
+    retention_days=1,
+)
+
+CALLERS = Topic(
+    name="callers",
+    records=(CallerNews,),
+    key="caller",
+    partition_count=1,
+    ordering="the newest state of a caller is the last",
+    written_by=("api",),
+    read_by=("batcher", "gpu-consumer"),
     retention_days=1,
 )
 
@@ -144,6 +168,8 @@ SHARED_TOPICS: Final = (
     REQUESTS_BULK,
     REQUESTS_INTERACTIVE,
     RESULTS,
+    REPLIES,
+    CALLERS,
     CONTROL,
     CAPACITY,
     DEMAND,

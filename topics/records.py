@@ -17,8 +17,22 @@ class Record(msgspec.Struct, array_like=True, gc=False, frozen=True):
     """Base of all records: positional on the wire, not tracked by the collector."""
 
 
+class CallRef(Record, frozen=True):
+    """The open HTTP call behind an online request: where its answer goes, and whose it is."""
+
+    caller_id: str  # the API replica that asked; new at each start
+    reply_partition: int  # of `replies`, the one that this replica reads
+    stream: bool = False  # pieces are wanted as they come
+    durable: bool = (
+        False  # its outcome goes to `results` too, and its caller's silence ends nothing
+    )
+
+
 class JobRef(Record, frozen=True):
-    """What every record says about its job, so that no reader needs the database."""
+    """What every record says about its job, so that no reader needs the database.
+
+    An online request is a job of one item; `call` tells it from a batch.
+    """
 
     job_id: UUID
     day: int  # days since 1970-01-01 of the job's creation; names the partition of `items`
@@ -30,6 +44,7 @@ class JobRef(Record, frozen=True):
     input_key: str  # object key of the input file, for items that travel by reference
     deadline_s: float  # `expires_at` as seconds since the epoch, by the database's time
     traceparent: str = ""  # W3C trace context of the call that created the job
+    call: CallRef | None = None  # of an online request; `deadline_s` is then by its caller's clock
 
 
 class Item(Record, frozen=True):
@@ -49,6 +64,8 @@ class Chunk(Record, frozen=True):
 
     job: JobRef
     items: list[Item]
+    redelivered: bool = False  # a batcher read it a second time: it may have been dispatched before
+    waited_s: float = 0.0  # in the batcher, from arrival to dispatch; set in a batch
 
 
 class Batch(Record, frozen=True):
@@ -92,6 +109,48 @@ class Close(Record, frozen=True):
     job_id: UUID
     day: int
     reason: CloseReason
+
+
+class ReplyEnd(Record, frozen=True):
+    """How an execution of an online request ended; nothing follows it."""
+
+    status_code: int  # HTTP status; a stream that broke off after its first piece has one >= 400
+    body: bytes  # JSON answer or error envelope; empty at the good end of a stream
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    waited_s: float = 0.0  # in the batcher
+    execution_s: float = 0.0  # in the engine, its queue included
+    body_key: str | None = None  # object that holds a body too large for a record; `body` is empty
+
+
+class Reply(Record, frozen=True):
+    """A part of the answer to one online request, in order within one execution."""
+
+    request_id: UUID
+    execution_id: UUID  # the batch that brought it; parts of two executions never mix
+    pieces: list[bytes]  # JSON payloads of server-sent events
+    end: ReplyEnd | None = None
+
+
+class Replies(Record, frozen=True):
+    """What a replica has for one caller now (`replies`, at the caller's partition)."""
+
+    caller_id: str
+    replica_id: str
+    replies: list[Reply]
+    questions: list[UUID] = []  # requests that came a second time: may they run?
+
+
+class CallerNews(Record, frozen=True):
+    """A sign of life of an API replica, and what it decided of its calls (`callers`)."""
+
+    caller_id: str
+    now_s: float  # the clock that its deadlines are by, seconds since the epoch
+    aborted: list[UUID] = []  # nobody waits for these any more
+    permitted: list[UUID] = []  # answers to questions: these may run
+    leaving: bool = False  # its last word: connection-bound calls are over
 
 
 class JobControl(Record, frozen=True):
@@ -155,6 +214,8 @@ KINDS: Final[dict[type[Record], str]] = {
     Batch: "batch",
     Outcomes: "outcomes",
     Close: "close",
+    Replies: "replies",
+    CallerNews: "caller_news",
     JobControl: "control",
     Capacity: "capacity",
     Demand: "demand",
