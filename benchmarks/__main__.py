@@ -24,6 +24,8 @@ NAMES = (
     "result_sink",
     "faust_tax",
     "engine_saturation",
+    "sync_overhead",
+    "online_rate",
 )
 """Modules of this package, in the order in which they run."""
 

@@ -46,9 +46,11 @@ def running_stack(data: Path, *options: str) -> Iterator[RunningStack]:
     """
     command = (sys.executable, "-m", "cli.main", "up", "--data", str(data), "--port", "0")
     child = Child(name="up", argv=(*command, *options), dies_by=signal.SIGTERM)
-    process = spawn(child, data / "benchmark")
+    log = data / "benchmark" / "up.log"
+    log.unlink(missing_ok=True)  # of an earlier run on the same data, with another port
+    process = spawn(child, log.parent)
     try:
-        url, key = _wait_until_ready(process, data / "benchmark" / "up.log")
+        url, key = _wait_until_ready(process, log)
         yield RunningStack(url, key, process.pid)
     finally:
         process.send(signal.SIGTERM)

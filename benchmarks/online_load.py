@@ -1,0 +1,83 @@
+"""Clients that call one after the other: `python -m benchmarks.online_load TASK`.
+
+TASK is the JSON of `Task`. Says `@ready` when every client has called once, waits for a line, runs,
+and says `@result` with every latency.
+"""
+
+import asyncio
+import sys
+import time
+from urllib.parse import urlsplit
+
+import msgspec
+import uvloop
+
+from benchmarks.calls import Call, Connection, connected, post
+from benchmarks.line_children import die_with_parent, say, wait_for_line
+
+
+class Task(msgspec.Struct, kw_only=True):
+    """What to do."""
+
+    url: str
+    key: str
+    path: str
+    body: str
+    clients: int
+    calls: int  # of all clients together, warming up not counted
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """What was found; `latencies_s` and `first_bytes_s` in the order in which calls ended."""
+
+    seconds: float
+    cpu_s: float
+    latencies_s: list[float]
+    first_bytes_s: list[float]
+    events: int
+    refused: int  # answers of 400 and above
+
+
+async def run(task: Task) -> None:
+    """Warm up, wait to be told, run."""
+    target = urlsplit(task.url)
+    assert target.hostname is not None
+    assert target.port is not None
+    request = post(target.netloc, task.path, task.key, task.body.encode())
+    clients = [await connected(target.hostname, target.port) for _ in range(task.clients)]
+    await asyncio.gather(*(client.ask(request) for client in clients))
+    say("ready")
+    await asyncio.to_thread(wait_for_line)
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    calls = await _call(clients, request, task.calls)
+    result = Result(
+        seconds=time.perf_counter() - began_s,
+        cpu_s=time.process_time() - began_cpu_s,
+        latencies_s=[call.latency_s for call in calls],
+        first_bytes_s=[call.first_byte_s for call in calls],
+        events=sum(call.events for call in calls),
+        refused=sum(call.status >= 400 for call in calls),
+    )
+    say("result", msgspec.json.encode(result).decode())
+    for client in clients:
+        client.close()
+
+
+async def _call(clients: list[Connection], request: bytes, count: int) -> list[Call]:
+    left = count
+    ended: list[Call] = []
+
+    async def work(client: Connection) -> None:
+        nonlocal left
+        while left:
+            left -= 1
+            ended.append(await client.ask(request))
+
+    await asyncio.gather(*map(work, clients))
+    return ended
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    asyncio.run(run(msgspec.json.decode(sys.argv[1], type=Task)))
