@@ -9,6 +9,13 @@ validating ──► in_progress ──► finalizing ──► completed | expi
 from enum import StrEnum
 
 
+class JobKind(StrEnum):
+    """What a job came as."""
+
+    BATCH = "batch"  # a file of items
+    REQUEST = "request"  # one item that came by itself; its answer is read, not downloaded
+
+
 class JobState(StrEnum):
     """Where a job is; the value is what Postgres holds and `status` shows."""
 

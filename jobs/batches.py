@@ -1,6 +1,6 @@
-"""Jobs as clients see them: create, read, list, cancel. One transaction each, the caller's.
+"""Batches as clients see them: create, read, list, cancel. One transaction each, the caller's.
 
-A job belongs to one tenant; for every other it does not exist.
+A job belongs to one tenant; for every other it does not exist. A job of kind `request` is no batch.
 """
 
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ import sqlalchemy as sa
 
 from core.ids import new_uuid
 from core.limits import METADATA_KEY_CHARS_MAX, METADATA_PAIRS_MAX, METADATA_VALUE_CHARS_MAX
-from core.states import TERMINAL_STATES, CloseReason, JobState
+from core.states import TERMINAL_STATES, CloseReason, JobKind, JobState
 from jobs.completion_window import window_seconds
 from jobs.days import job_day
 from jobs.files import EXPIRES_AFTER_S_MAX, EXPIRES_AFTER_S_MIN, INPUT_PURPOSE, find_input
 from jobs.outbox_rows import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts, event_insert
-from jobs.pages import Cursor, Page, read_page
+from jobs.pages import Cursor, Page, read_page, unknown_cursor
 from jobs.refusals import FieldRefusedError, JobEndedError, JobMissingError
 from jobs.tables import job_counters, job_cursors, jobs
 from registry.models import ENDPOINTS
@@ -24,6 +24,7 @@ from registry.models import ENDPOINTS
 _COUNTERS: Final = [
     column for column in job_counters.c if column.name not in {"job_id", "updated_at"}
 ]
+IS_BATCH: Final = jobs.c.kind == JobKind.BATCH.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,10 @@ def find_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) ->
 
 def list_jobs(connection: sa.Connection, tenant_id: UUID, cursor: Cursor) -> Page:
     """Return a page of the tenant's jobs with their counters. Raises FieldRefusedError."""
-    return read_page(connection, with_counters(), jobs, tenant_id=tenant_id, cursor=cursor)
+    if cursor.after is not None and not _is_batch(connection, cursor.after):
+        raise unknown_cursor()
+    query = with_counters().where(IS_BATCH)
+    return read_page(connection, query, jobs, tenant_id=tenant_id, cursor=cursor)
 
 
 def cancel_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
@@ -94,7 +98,7 @@ def cancel_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) 
     """
     row = connection.execute(
         sa.select(jobs)
-        .where(jobs.c.id == job_id, jobs.c.tenant_id == tenant_id)
+        .where(jobs.c.id == job_id, jobs.c.tenant_id == tenant_id, IS_BATCH)
         .with_for_update(key_share=True)
     ).one_or_none()
     if row is None:
@@ -128,13 +132,19 @@ def checked_window_s(new: NewJob) -> int:
 
 
 def job_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
-    """Return the query of one job with its counters."""
-    return with_counters().where(jobs.c.id == job_id, jobs.c.tenant_id == tenant_id)
+    """Return the query of one batch with its counters."""
+    return with_counters().where(jobs.c.id == job_id, jobs.c.tenant_id == tenant_id, IS_BATCH)
 
 
 def with_counters() -> sa.Select[Any]:
     """Return the query of jobs, each with its counters."""
     return sa.select(*jobs.c, *_COUNTERS).join(job_counters, job_counters.c.job_id == jobs.c.id)
+
+
+def _is_batch(connection: sa.Connection, job_id: UUID) -> bool:
+    """Whether the id may stand in a list of batches; an unknown one is refused by the page."""
+    kind = connection.execute(sa.select(jobs.c.kind).where(jobs.c.id == job_id)).scalar()
+    return kind is None or kind == JobKind.BATCH.value
 
 
 def _close(connection: sa.Connection, row: sa.Row[Any]) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
+    SmallInteger,
     Table,
     Text,
     Uuid,
@@ -47,10 +48,24 @@ jobs: Final = Table(
     metadata,
     Column[object]("id", Uuid, primary_key=True),
     Column[object]("tenant_id", ForeignKey("tenants.id"), nullable=False),
+    Column[str](
+        "kind",
+        Text,
+        nullable=False,
+        server_default="batch",
+        comment="batch, or request: one item that came by itself",
+    ),
+    Column[str](
+        "job_class",
+        Text,
+        nullable=False,
+        server_default="bulk",
+        comment="names the topics requests.<class> and batches.<pool>.<class>",
+    ),
     Column[str]("state", Text, nullable=False, server_default="validating"),
     Column[str]("close_reason", Text, comment="why no more results count; the first one wins"),
     Column[str]("endpoint", Text, nullable=False),
-    Column[object]("input_file_id", ForeignKey("files.id"), nullable=False),
+    Column[object]("input_file_id", ForeignKey("files.id")),
     Column[str]("input_key", Text, nullable=False, comment="object key, pinned until terminal"),
     Column[int]("input_bytes", BigInteger, nullable=False),
     Column[str]("completion_window", Text, nullable=False),
@@ -81,7 +96,13 @@ jobs: Final = Table(
     Column[datetime]("expired_at", DateTime(timezone=True)),
     Column[datetime]("cancelling_at", DateTime(timezone=True)),
     Column[datetime]("cancelled_at", DateTime(timezone=True)),
-    Index("ix_jobs_tenant_id_created_at", "tenant_id", "created_at", "id"),
+    Index(
+        "ix_jobs_tenant_id_created_at",
+        "tenant_id",
+        "created_at",
+        "id",
+        postgresql_where=text("kind = 'batch'"),
+    ),
     Index(
         "ix_jobs_unfinished",
         "created_at",
@@ -149,4 +170,32 @@ outbox: Final = Table(
         "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
     ),
     comment="Records committed with their cause; the relay deletes a row once it is on the log",
+)
+
+idempotency_keys: Final = Table(
+    "idempotency_keys",
+    metadata,
+    Column[object]("tenant_id", ForeignKey("tenants.id"), primary_key=True),
+    Column[str]("scope", Text, primary_key=True, comment="client, or retry: derived by us"),
+    Column[str]("key", Text, primary_key=True),
+    Column[str]("route", Text, nullable=False, comment="method and path"),
+    Column[bytes]("body_sha256", LargeBinary, comment="NULL: still being read"),
+    Column[str]("state", Text, nullable=False, comment="in_flight or saved"),
+    Column[object]("holder", Uuid, nullable=False, comment="the call that may save it"),
+    Column[datetime](
+        "in_flight_until",
+        DateTime(timezone=True),
+        nullable=False,
+        comment="then an unsaved key is free again",
+    ),
+    Column[object]("job_id", Uuid, comment="whose answer this is, if not saved"),
+    Column[int]("status_code", SmallInteger),
+    Column[object]("headers", JSONB),
+    Column[bytes]("body", LargeBinary),
+    Column[str]("body_key", Text, comment="object of a large body"),
+    Column[datetime](
+        "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
+    ),
+    Column[datetime]("expires_at", DateTime(timezone=True), nullable=False, index=True),
+    comment="What was answered to a POST with this key; replayed until it expires",
 )

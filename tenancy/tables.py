@@ -8,6 +8,7 @@ from sqlalchemy import (
     Column,
     DateTime,
     ForeignKey,
+    Integer,
     LargeBinary,
     Table,
     Text,
@@ -23,6 +24,11 @@ tenants: Final = Table(
     Column[object]("id", Uuid, primary_key=True),
     Column[str]("name", Text, nullable=False, unique=True),
     Column[int]("stored_bytes_max", BigInteger, comment="NULL: the installation's default"),
+    Column[int](
+        "response_cache_ttl_s",
+        Integer,
+        comment="how long an answer may be given again; NULL: never",
+    ),
     Column[datetime](
         "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
     ),

@@ -66,7 +66,7 @@ def downgrade() -> None:
     """Undo."""
     op.execute("DROP TRIGGER enforce_job_state ON jobs")
     op.execute("DROP FUNCTION enforce_job_state")
-    op.drop_constraint("outcome_known", "items")
-    op.drop_constraint("output_only_when_terminal", "jobs")
-    op.drop_constraint("close_reason_known", "jobs")
-    op.drop_constraint("state_known", "jobs")
+    op.drop_constraint(op.f("ck_items_outcome_known"), "items")
+    op.drop_constraint(op.f("ck_jobs_output_only_when_terminal"), "jobs")
+    op.drop_constraint(op.f("ck_jobs_close_reason_known"), "jobs")
+    op.drop_constraint(op.f("ck_jobs_state_known"), "jobs")
