@@ -42,13 +42,16 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
     simulated_concurrency: Annotated[
         int, typer.Option(help="simulated: items at once.", min=1)
     ] = 64,
+    simulated_token_ms: Annotated[
+        float | None, typer.Option(help="simulated: milliseconds between tokens.", min=0)
+    ] = None,
     concurrency: Annotated[
         int | None, typer.Option(help="openai_http: calls at once.", min=1)
     ] = None,
 ) -> None:
     """Start a real Kafka broker, a real Postgres and every role; stop all of it on a signal.
 
-    Prints one line on stdout when an item can run: `ready http://127.0.0.1:PORT key sk-…`.
+    Prints one line on stdout when a call and a job can run: `ready http://127.0.0.1:PORT key sk-…`.
     Everything else goes to stderr and to the log files below DATA/logs. The same DATA started again
     finds all jobs, continues them, and prints the same key.
     """
@@ -58,6 +61,8 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
     if engine is EngineKind.SIMULATED:
         engine_env["MILLRACE_ENGINE_SIMULATED_LATENCY_MS"] = str(simulated_latency_ms)
         engine_env["MILLRACE_ENGINE_CONCURRENCY"] = str(simulated_concurrency)
+        if simulated_token_ms is not None:
+            engine_env["MILLRACE_ENGINE_SIMULATED_TOKEN_MS"] = str(simulated_token_ms)
     elif engine is EngineKind.OPENAI_HTTP:
         if upstream is None:
             raise typer.BadParameter("--engine openai_http needs --upstream URL")

@@ -24,6 +24,7 @@ ROLE_MODULES = {
     "api": "api",
     "intake": "jobs",
     "batcher": "batcher",
+    "batcher-interactive": "batcher",
     "gpu-consumer": "gpu_consumers",
     "results-writer": "results writer",
     "finaliser": "results finaliser",
@@ -54,10 +55,9 @@ class Stack:
 
     def pid(self, role: str) -> int | None:
         """The process id of a role, or None between a death and the next start."""
-        wanted = f"-m {ROLE_MODULES[role]}"
         for child in psutil.Process(self.process.pid).children():
             try:
-                if wanted in " ".join(child.cmdline()):
+                if role_of(child) == role:
                     return child.pid
             except psutil.Error:
                 continue
@@ -125,6 +125,16 @@ def running_stack(data: Path, *options: str, model: str = "simulated") -> Iterat
             stack.stop()
         gone = await_true(lambda: not any(is_alive(p) for p in processes), "an empty stack")
         assert gone
+
+
+def role_of(process: psutil.Process) -> str | None:
+    """Return the role that a process of a stack runs; None for the broker and the database."""
+    command = " ".join(process.cmdline())
+    for role, module in ROLE_MODULES.items():
+        if f"-m {module}" in command:
+            interactive = process.environ().get("MILLRACE_BATCHER_JOB_CLASS") == "interactive"
+            return "batcher-interactive" if role == "batcher" and interactive else role
+    return None
 
 
 def is_alive(process: psutil.Process) -> bool:

@@ -1,8 +1,8 @@
 """The embedded stack: broker, database and roles, started in order and stopped together.
 
 1. Replicas first: a model loads longer than all else takes. 2. Broker and database. 3. Topics,
-schema, models, key. 4. The other roles. 5. Ready when the API answers and every pool has granted
-credit to a batcher, so that an item can run.
+schema, models, key. 4. The other roles. 5. Ready when the API says so and every pool has granted
+credit to the batchers of both classes, so that an online call and an item of a job can run.
 """
 
 import contextlib
@@ -18,12 +18,14 @@ from typing import Self
 from cli.stack import kafka, postgres
 from cli.stack.data_folder import cache_dir, exclusive
 from cli.stack.errors import StackError
-from cli.stack.installation import ensure_installed, pools_ready
-from cli.stack.ports import HOST, accepts, is_free, kept_ports
+from cli.stack.installation import ensure_installed, replicas_ready
+from cli.stack.ports import HOST, is_free, is_ready, kept_ports
 from cli.stack.role_children import (
+    CONTROL_PLANE,
     api_env,
     replica_env,
     role_child,
+    served_classes,
     shared_env,
     temporary_folder,
 )
@@ -37,15 +39,6 @@ READY_S_MAX = 300.0
 """Models may load for minutes on a slow machine."""
 
 _KAFKA, _DATABASE = "MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "MILLRACE_DATABASE_URL"
-
-_OTHER_ROLES = {
-    "api": "",  # serves its own /metrics
-    "intake": "MILLRACE_INTAKE_METRICS_PORT",
-    "batcher": "MILLRACE_BATCHER_METRICS_PORT",
-    "results-writer": "MILLRACE_WRITER_METRICS_PORT",
-    "finaliser": "MILLRACE_FINALISER_METRICS_PORT",
-}
-"""Role to the variable that names its metrics port."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +77,7 @@ class EmbeddedStack:
         self._closing.close()
 
     def start(self, should_stop: Callable[[], bool]) -> None:
-        """Start everything and return when an item can run. Raises StackError."""
+        """Start everything and return when a call and an item can run. Raises StackError."""
         began_s = time.monotonic()
         data = self._options.data
         ports = self._ports()
@@ -96,11 +89,7 @@ class EmbeddedStack:
         self._start_services(broker, server)
         self.key = ensure_installed(data, servers, database_url, self._options.models)
         self.url = f"http://{HOST}:{ports['api']}"
-        for role, metrics_port in _OTHER_ROLES.items():
-            own = {metrics_port: str(ports[role])} if metrics_port else api_env(ports["api"])
-            # Not for replicas: vLLM makes sockets there, whose paths may not be long.
-            own = {**own, "TMPDIR": str(temporary_folder(data))}
-            self._supervisor.start([role_child(role, role, {**env, **own})])
+        self._start_control_plane(env, ports)
         write_state(
             data,
             StackState(
@@ -112,9 +101,14 @@ class EmbeddedStack:
             ),
         )
         self._supervisor.wait_until(
-            lambda: should_stop() or accepts(ports["api"]), timeout_s=READY_S_MAX, what="the API"
+            lambda: should_stop() or is_ready(ports["api"]), timeout_s=READY_S_MAX, what="the API"
         )
-        with pools_ready(servers, [model.pool for model in self._options.models]) as ready:
+        wanted = [
+            (model.pool, job_class)
+            for model in self._options.models
+            for job_class in served_classes(self._env, model.pool)
+        ]
+        with replicas_ready(servers, wanted) as ready:
             self._supervisor.wait_until(
                 lambda: should_stop() or ready(), timeout_s=READY_S_MAX, what="a model"
             )
@@ -125,7 +119,7 @@ class EmbeddedStack:
         self._supervisor.run(should_stop)
 
     def _ports(self) -> dict[str, int]:
-        names = [role for role, metrics_port in _OTHER_ROLES.items() if metrics_port]
+        names = [name for name in CONTROL_PLANE if name != "api"]
         names += [f"gpu-{model.pool}" for model in self._options.models]
         port = self._options.port
         if port == 0:
@@ -163,6 +157,13 @@ class EmbeddedStack:
             )
         if broker:
             self._supervisor.wait_until(broker.is_ready, timeout_s=kafka.READY_S_MAX, what="Kafka")
+
+    def _start_control_plane(self, env: Mapping[str, str], ports: Mapping[str, int]) -> None:
+        # Not for replicas: vLLM makes sockets there, whose paths may not be long.
+        env = {**env, "TMPDIR": str(temporary_folder(self._options.data))}
+        for name, (role, own, metrics_port) in CONTROL_PLANE.items():
+            port = {metrics_port: str(ports[name])} if metrics_port else api_env(ports[name])
+            self._supervisor.start([role_child(name, role, {**env, **own, **port})])
 
     def _start_replicas(self, env: Mapping[str, str], ports: Mapping[str, int]) -> None:
         for model in self._options.models:

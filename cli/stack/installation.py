@@ -1,7 +1,7 @@
 """What a stack needs before its roles start: topics, schema, models, a tenant and its key."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -62,13 +62,15 @@ def ensure_installed(
 
 
 @contextmanager
-def pools_ready(kafka_servers: str, pools: Sequence[str]) -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether every pool has granted credit to a batcher."""
+def replicas_ready(
+    kafka_servers: str, wanted: Iterable[tuple[str, str]]
+) -> Iterator[Callable[[], bool]]:
+    """Yield a function that says whether credit was granted for all of `wanted`: pool, class."""
     tail = TopicTail(
         KafkaSettings(bootstrap_servers=kafka_servers), CAPACITY, client_id="millrace-up"
     )
     tail.skip_to_end(_BROKER_S_MAX)
-    waiting = set(pools)
+    waiting = set(wanted)
 
     def ready() -> bool:
         for record in tail.poll(0.0):
@@ -77,7 +79,7 @@ def pools_ready(kafka_servers: str, pools: Sequence[str]) -> Iterator[Callable[[
             except RecordUnreadableError:
                 continue
             if capacity.available and any(capacity.granted.values()):
-                waiting.discard(capacity.pool)
+                waiting.discard((capacity.pool, capacity.job_class))
         return not waiting
 
     try:

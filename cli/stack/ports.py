@@ -1,5 +1,7 @@
 """Ports on the loopback address for the parts of the stack."""
 
+import http
+import http.client
 import json
 import random
 import socket
@@ -11,6 +13,7 @@ LOWEST, HIGHEST = 20_000, 32_000
 """Below the ports that the kernel hands out by itself, so no outgoing connection takes ours."""
 
 TRIES_MAX = 200
+_ANSWER_S_MAX = 2.0
 
 
 def kept_ports(path: Path, names: tuple[str, ...], rng: random.Random) -> Mapping[str, int]:
@@ -44,6 +47,18 @@ def accepts(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(0.5)
         return probe.connect_ex((HOST, port)) == 0
+
+
+def is_ready(port: int) -> bool:
+    """Whether the API on `port` says that it can serve."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=_ANSWER_S_MAX)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def _free_ports(count: int, rng: random.Random) -> list[int]:

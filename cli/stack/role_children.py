@@ -2,12 +2,14 @@
 
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cli.stack.child import Child
 from cli.stack.ports import HOST
 from cli.stack.served_models import ServedModel
+from gpu_consumers.settings import ReplicaSettings
+from topics.catalogue import JOB_CLASSES
 
 MODULES: Mapping[str, tuple[str, ...]] = {
     "api": ("api",),
@@ -18,6 +20,24 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "finaliser": ("results", "finaliser"),
 }
 """Role to the module (and argument) that is its composition root."""
+
+CONTROL_PLANE: Mapping[str, tuple[str, Mapping[str, str], str]] = {
+    "api": ("api", {}, ""),  # serves its own /metrics
+    "intake": ("intake", {}, "MILLRACE_INTAKE_METRICS_PORT"),
+    "batcher": (
+        "batcher",
+        {"MILLRACE_BATCHER_JOB_CLASS": "bulk"},
+        "MILLRACE_BATCHER_METRICS_PORT",
+    ),
+    "batcher-interactive": (
+        "batcher",
+        {"MILLRACE_BATCHER_JOB_CLASS": "interactive"},
+        "MILLRACE_BATCHER_METRICS_PORT",
+    ),
+    "results-writer": ("results-writer", {}, "MILLRACE_WRITER_METRICS_PORT"),
+    "finaliser": ("finaliser", {}, "MILLRACE_FINALISER_METRICS_PORT"),
+}
+"""Every child but the replicas: its role, its variables, and which of them is its metrics port."""
 
 _ROLE_STAGE = 2
 _REPLICA_STOP_S = 10.0
@@ -68,6 +88,12 @@ def replica_env(model: ServedModel, engine: Mapping[str, str]) -> dict[str, str]
     if model.path is not None:
         env["MILLRACE_ENGINE_MODEL_PATH"] = str(model.path)
     return env
+
+
+def served_classes(env: Mapping[str, str], pool: str) -> Sequence[str]:
+    """Return the classes that a replica reads under `env`. Raises SettingsError."""
+    job_class = ReplicaSettings.from_env({**env, "MILLRACE_GPU_POOL": pool}).job_class
+    return (job_class,) if job_class in JOB_CLASSES else JOB_CLASSES
 
 
 def api_env(port: int) -> dict[str, str]:

@@ -9,7 +9,7 @@ from core.errors import SettingsError
 from gpu_consumers.engines.model_kind import runner_of_folder
 from registry.models import ENDPOINTS
 
-CHAT, COMPLETIONS, EMBEDDINGS = ENDPOINTS
+CHAT, COMPLETIONS, EMBEDDINGS = ENDPOINTS[:3]
 _VERSION_DIGITS = 12
 
 

@@ -11,6 +11,7 @@ REPEATED_MAX = {
     "results-writer": 0,
     "intake": 2000,  # chunks sent and not yet behind the cursor
     "batcher": 2000,  # dispatched within one commit interval
+    "batcher-interactive": 0,
     "gpu-consumer": 1000,  # batches in flight: two, or 100 ms of throughput more than runs
 }
 """Executions that each role's death may repeat, at 3,200 items/s."""
