@@ -1,0 +1,86 @@
+"""What the parts of an online call hand to each other, and the seams for durable ones."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from registry.models import ModelVersion
+from tenancy.api_keys import Principal
+from topics.records import JobRef
+
+RawHeaders = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedCall:
+    """A call as its client sent it."""
+
+    endpoint: str
+    body: bytes  # as the engine gets it: without fields that are ours
+    model: str
+    stream: bool
+    timeout_s: float | None  # what the body asks for
+    background: bool
+    token_count: int  # estimate: prompt plus requested output
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """A call that may be sent: who asks, who serves, and until when."""
+
+    request_id: UUID  # `x-request-id`, and the job of a durable call
+    principal: Principal
+    parsed: ParsedCall
+    route: ModelVersion
+    job: JobRef  # what its record says
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """An answer that is whole."""
+
+    status: int
+    body: bytes
+    headers: RawHeaders
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A durable call that is committed: nothing that happens to this process loses it."""
+
+    job: JobRef | None  # to produce; None where `answer` is all there is to do
+    answer: Finished | None = None  # of an earlier try, or the word that it was accepted
+    wait_s: float | None = None  # after it the answer is `accepted`; None: until the deadline
+
+
+class DurableCalls(Protocol):
+    """Calls that outlive their connection."""
+
+    async def begin(
+        self, principal: Principal, call: PlannedCall, headers: Mapping[bytes, bytes]
+    ) -> Begun:
+        """Commit a call before it is produced. `headers` are by lower-case name.
+
+        Raises ApiError for a call that may not be durable or whose key is in use, and
+        DatabaseAwayError.
+        """
+        ...
+
+    def accepted(self, call: PlannedCall) -> Finished:
+        """Return the 202 of a call that is committed and has no answer yet."""
+        ...
+
+
+class AnswerCache(Protocol):
+    """Answers that may be given again."""
+
+    def find(self, call: PlannedCall) -> Finished | None:
+        """Return the answer to the same question of the same tenant, if it allows that."""
+        ...
+
+    def keep(self, call: PlannedCall, answer: Finished) -> None:
+        """Remember a good answer, where its tenant allows that."""
+        ...
