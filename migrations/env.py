@@ -5,10 +5,13 @@ from alembic import context
 from jobs import tables as jobs_tables
 from registry import tables as registry_tables
 from results import tables as results_tables
+from results.webhooks import tables as webhooks_tables
 from storage.metadata import metadata
 from tenancy import tables as tenancy_tables
 
-assert all((jobs_tables, registry_tables, results_tables, tenancy_tables))  # registered by import
+assert all(  # registered by import
+    (jobs_tables, registry_tables, results_tables, tenancy_tables, webhooks_tables)
+)
 
 context.configure(
     connection=context.config.attributes["connection"],

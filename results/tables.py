@@ -6,6 +6,7 @@ from typing import Final
 from sqlalchemy import (
     Column,
     DateTime,
+    Index,
     Integer,
     LargeBinary,
     PrimaryKeyConstraint,
@@ -14,6 +15,7 @@ from sqlalchemy import (
     Text,
     Uuid,
     func,
+    text,
 )
 
 from storage.metadata import metadata
@@ -40,6 +42,14 @@ items: Final = Table(
     Column[bytes]("body", LargeBinary),
     Column[str]("body_key", Text, comment="object that holds a body too large for a record"),
     PrimaryKeyConstraint("job_day", "job_id", "item_index"),
+    Index(
+        "ix_items_failed",
+        "job_day",
+        "job_id",
+        "finished_at",
+        "item_index",
+        postgresql_where=text("outcome = 2"),
+    ),
     postgresql_partition_by="RANGE (job_day)",
     comment="Exactly one row per item, written by the results writer alone",
 )

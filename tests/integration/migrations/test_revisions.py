@@ -12,10 +12,11 @@ from jobs import tables as jobs_tables
 from migrations.runner import alembic_config
 from registry import tables as registry_tables
 from results import tables as results_tables
+from results.webhooks import tables as webhooks_tables
 from storage.metadata import metadata
 from tenancy import tables as tenancy_tables
 
-assert all((jobs_tables, registry_tables, results_tables, tenancy_tables))
+assert all((jobs_tables, registry_tables, results_tables, tenancy_tables, webhooks_tables))
 
 
 def differences(connection: sa.Connection) -> list[object]:

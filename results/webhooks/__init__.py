@@ -1,0 +1,1 @@
+"""Webhooks: what jobs did, told to URLs that tenants name, by the Standard Webhooks scheme."""

@@ -1,0 +1,104 @@
+"""Settings of webhooks, read by the role that delivers and by the API that registers."""
+
+import base64
+import binascii
+import ipaddress
+from typing import ClassVar, Final
+
+from pydantic import Field, SecretStr, field_validator
+
+from core.settings import Settings
+
+KEY_BYTES: Final = 32
+
+
+class WebhookSettings(Settings):
+    """Which addresses may be contacted, what seals secrets, and how patiently is delivered."""
+
+    env_prefix: ClassVar[str] = "MILLRACE_WEBHOOKS_"
+
+    secret_key: SecretStr | None = None
+    """Base64 of 32 random bytes that encrypt signing secrets at rest; no webhooks without it. Several, separated by commas: the first one encrypts, all decrypt."""  # noqa: E501
+
+    allow_private: bool = False
+    """Development only: contact private addresses and plain `http` URLs, too."""
+
+    denied_networks: str = ""
+    """Public networks that are not contacted either, separated by commas: your own, say."""
+
+    timeout_s: float = Field(default=20.0, gt=0, le=60)
+    """Longest try: look-up, connect, TLS, request and the head of the answer."""
+
+    slots_max: int = Field(default=256, ge=4, le=4096)
+    """Tries at once in one process. Lanes that failed last get half of them at most."""
+
+    lane_slots_max: int = Field(default=4, ge=1, le=256)
+    """Tries at once of one endpoint, or of the callbacks of one tenant to one host."""
+
+    tenant_slots_max: int = Field(default=64, ge=1, le=4096)
+    """Tries at once of one tenant in one process."""
+
+    breaker_failures: int = Field(default=5, ge=1, le=1000)
+    """Failures in a row that open a lane's breaker, for 5 s doubling to 5 min."""
+
+    disable_after_days: float = Field(default=5.0, gt=0, le=90)
+    """Days without a success, with tries all along, after which an endpoint is disabled."""
+
+    endpoints_max: int = Field(default=50, ge=1, le=1000)
+    """Endpoints of one tenant."""
+
+    retention_days: int = Field(default=30, ge=4, le=3650)
+    """Days that messages and their tries are kept, and can be sent again."""
+
+    time_scale: float = Field(default=1.0, gt=0, le=1)
+    """Multiplies every wait between tries. For tests: 0.001 makes hours of seconds."""
+
+    look_interval_s: float = Field(default=0.5, ge=0.01, le=10)
+    """Longest wait before looking for deliveries that are due."""
+
+    watch_interval_s: float = Field(default=1.0, ge=0.05, le=60)
+    """Pause between two looks at the progress of jobs; least pause between two `item.failed`."""
+
+    database_wait_s: float = Field(default=120, gt=0, le=3600)
+    """How long Postgres may be away before the role ends."""
+
+    stop_grace_s: float = Field(default=5, ge=0, le=600)
+    """How long a stop waits for tries that run; others repeat what is cut."""
+
+    metrics_port: int | None = Field(default=None, ge=1, le=65535)
+    """Where Prometheus reads; without it, nowhere."""
+
+    metrics_host: str = "127.0.0.1"
+    """Address that the metrics port listens on."""
+
+    @field_validator("secret_key")
+    @classmethod
+    def _is_keys(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            decoded_keys(value)
+        return value
+
+    @field_validator("denied_networks")
+    @classmethod
+    def _is_networks(cls, value: str) -> str:
+        for part in filter(None, value.split(",")):
+            ipaddress.ip_network(part.strip())
+        return value
+
+    def keys(self) -> tuple[bytes, ...]:
+        """Return the keys of `secret_key`, the sealing one first; empty without any."""
+        return decoded_keys(self.secret_key) if self.secret_key else ()
+
+
+def decoded_keys(value: SecretStr) -> tuple[bytes, ...]:
+    """Return the bytes of each key. Raises ValueError, without the text."""
+    try:
+        keys = tuple(
+            base64.b64decode(part.strip(), validate=True)
+            for part in value.get_secret_value().split(",")
+        )
+    except (binascii.Error, ValueError):
+        raise ValueError("not base64") from None
+    if any(len(key) != KEY_BYTES for key in keys):
+        raise ValueError(f"each key must be base64 of {KEY_BYTES} bytes")
+    return keys
