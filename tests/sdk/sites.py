@@ -1,0 +1,35 @@
+"""What a running stack is to a client: its address, its models, and a tenant of its own."""
+
+import subprocess
+import sys
+import uuid
+
+from tests.sdk.checks.site import Site
+from tests.stacks import Stack
+
+OTHER_MODEL = "org/small"
+
+
+def simulated_site(stack: Stack) -> Site:
+    """Return a site whose lists are empty: its tenants are new."""
+    return Site(
+        url=stack.url,
+        key=new_key(stack),
+        poor_key=new_key(stack, "--stored-bytes-max", "10"),
+        chat_model=stack.model,
+        embedding_model=stack.model,
+        other_model=OTHER_MODEL,
+    )
+
+
+def new_key(stack: Stack, *tenant_options: str) -> str:
+    """Return the key of a new tenant."""
+    name = f"sdk-{uuid.uuid4().hex[:12]}"
+    _millrace(stack, "tenants", "create", name, *tenant_options)
+    return _millrace(stack, "keys", "create", "--tenant", name)
+
+
+def _millrace(stack: Stack, *arguments: str) -> str:
+    command = [sys.executable, "-m", "cli.main", *arguments, "--data", str(stack.data)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    return done.stdout.strip()
