@@ -10,8 +10,9 @@ from pathlib import Path
 import uvloop
 from prometheus_client import start_http_server
 
+from batcher.parts import Surroundings
 from batcher.redeliveries import FinishedItems
-from batcher.role import Surroundings, run_batcher
+from batcher.role import run_batcher
 from batcher.settings import BatcherSettings
 from core.clock import SystemClock
 from core.errors import MillraceError

@@ -7,6 +7,7 @@ pausing partitions would drop fetched records, so whoever is full just stops ite
 import asyncio
 import logging
 import ssl
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +28,9 @@ _LOG = logging.getLogger(__name__)
 
 YIELD_EVERY = 8
 """Records after which the dispatcher gets its turn: a full buffer is read without waiting."""
+
+UNKNOWN_END = sys.maxsize
+"""End offset of a partition when the broker does not say: whatever comes may have come before."""
 
 REQUEST_TIMEOUT_S = 40.0
 HEARTBEATS_PER_SESSION = 6
@@ -165,12 +169,12 @@ class RequestStream:
     async def _on_rebalanced(self, _app: Any, **_: Any) -> None:
         """Runs after an assignment and before its first record."""
         places = self._app.consumer.assignment()
+        ends: dict[Any, int | None] = dict.fromkeys(places, UNKNOWN_END)
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 ends = await self._app.consumer.highwaters(*places) if places else {}
         except (TimeoutError, KafkaError):
-            _LOG.warning("end offsets are unknown: redeliveries are taken unchecked")
-            ends = {}
+            _LOG.warning("end offsets are unknown: every record counts as a redelivery")
         self._owner.assigned({self._name(place): end or 0 for place, end in ends.items()})
 
     def _named(self, places: set[Any]) -> list[Partition]:

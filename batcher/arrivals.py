@@ -4,11 +4,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
-from uuid import UUID
 
 from batcher import metrics
 from batcher.acks import OrderedAcks, Ticket
-from batcher.queues import Held, Queues
+from batcher.held import Held
+from batcher.over import OverJobs
+from batcher.queues import Queues
 from batcher.redeliveries import CHUNKS_MAX, FinishedIndexes
 from core.clock import Clock
 from core.errors import RecordUnreadableError
@@ -40,13 +41,13 @@ class Arrivals:
         queues: Queues,
         acks: OrderedAcks,
         *,
-        is_closed: Callable[[UUID], bool],
+        over: OverJobs,
         finished: FinishedIndexes | None,
         clock: Clock,
     ) -> None:
         """`finished` None leaves redeliveries unchecked."""
         self._queues, self._acks = queues, acks
-        self._is_closed, self._finished = is_closed, finished
+        self._over, self._finished = over, finished
         self._clock = clock
         self._old_below: dict[Partition, int] = {}
         self._unchecked: list[Held] = []
@@ -91,12 +92,13 @@ class Arrivals:
             return
         count = len(chunk.items)
         ticket = self._acks.delivered(partition, event, item_count=count, now_s=now_s)
-        if self._is_closed(chunk.job.job_id):
-            metrics.ITEMS_DROPPED.labels("closed").inc(count)
+        if (reason := self._over.reason(chunk.job)) is not None:
+            metrics.ITEMS_DROPPED.labels(reason).inc(count)
             self._acks.settle(ticket, count)
             return
-        held = Held(chunk.job, chunk.items, ticket)
-        if self._finished is not None and record.offset < self._old_below.get(partition, 0):
+        is_old = record.offset < self._old_below.get(partition, 0)
+        held = Held(chunk.job, chunk.items, ticket, redelivered=is_old or chunk.redelivered)
+        if is_old and self._finished is not None and chunk.job.call is None:
             self._unchecked.append(held)
             self.unchecked_count += count
             self._unchecked_came.set()
@@ -130,5 +132,5 @@ class Arrivals:
                 self._acks.settle(held.ticket, count)
             if not rest:
                 return
-            held = Held(held.job, rest, held.ticket)
+            held = Held(held.job, rest, held.ticket, redelivered=held.redelivered)
         self._queues.add(held, now_s=self._clock.monotonic_s())

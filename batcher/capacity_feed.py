@@ -60,8 +60,8 @@ class CapacityFeed:
 
 
 def readable(records: list[Received]) -> list[Capacity]:
-    """Return the newest capacity of each replica. Raises SchemaTooNewError."""
-    newest: dict[str, Capacity] = {}
+    """Return the newest capacity of each replica and class. Raises SchemaTooNewError."""
+    newest: dict[tuple[str, str], Capacity] = {}
     for record in records:
         if record.value is None:
             continue
@@ -70,7 +70,7 @@ def readable(records: list[Received]) -> list[Capacity]:
         except RecordUnreadableError:
             _LOG.warning("unreadable capacity record", extra={"offset": record.offset})
             continue
-        newest[capacity.replica_id] = capacity
+        newest[capacity.replica_id, capacity.job_class] = capacity
     return list(newest.values())
 
 

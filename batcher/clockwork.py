@@ -59,7 +59,7 @@ class Clockwork:
             count += 1
             self.publish_demand()
             if count % SWEEP_EVERY == 0:
-                self.sweeper.drop_closed()
+                self.sweeper.drop_over()
                 self.sweeper.hand_back_old()
                 self.ledger.forget_silent(now_s=self.clock.monotonic_s())
                 self._measure()

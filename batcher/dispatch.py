@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from batcher import metrics
+from batcher.held import Held, LaneKey
+from batcher.lanes import Lane, PoolQueue
 from batcher.policy.closing import (
     BatchLimits,
     CloseReason,
@@ -20,7 +22,7 @@ from batcher.policy.closing import (
     item_count_cap,
 )
 from batcher.policy.credits import CreditLedger, ReplicaCredit
-from batcher.queues import Held, Lane, LaneKey, PoolQueue, Queues
+from batcher.queues import Queues
 from core.clock import Clock
 
 BATCHES_PER_TURN = 64
@@ -38,8 +40,10 @@ class BatchSender(Protocol):
         """Whether acknowledgements must arrive before more is sent."""
         ...
 
-    def send_batch(self, replica: ReplicaCredit, lane: LaneKey, taken: Sequence[Held]) -> None:
-        """Send a batch."""
+    def send_batch(
+        self, replica: ReplicaCredit, lane: LaneKey, taken: Sequence[Held], *, now_s: float
+    ) -> None:
+        """Send a batch; `now_s` is monotonic."""
         ...
 
 
@@ -158,7 +162,7 @@ class Dispatcher:
             return
         count = sum(len(held.items) for held in live)
         self._ledger.spend(replica.capacity.replica_id, count, now_s=now.monotonic_s)
-        self._sender.send_batch(replica, lane.key, live)
+        self._sender.send_batch(replica, lane.key, live, now_s=now.monotonic_s)
         self.dispatched_count += count
         for held in live:
             metrics.WAIT_SECONDS.observe(now.monotonic_s - held.ticket.arrived_s)

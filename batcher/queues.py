@@ -1,132 +1,19 @@
 """What is held: items by pool, lane, tenant and job, each chunk with its acknowledgement ticket.
 
-    pool ─► lane (model, version, endpoint) ─► tenant ─► job ─► chunks, lowest item index first
-
 Bounded by items and bytes; the owner stops taking records while `is_full`.
 """
 
-import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
 from uuid import UUID
 
-from batcher.acks import Ticket
+from batcher.held import Held, lane_of
+from batcher.lanes import JobQueue, Lane, PoolQueue, TenantQueue, job_key
 from batcher.policy.closing import fitting_prefix
 from batcher.policy.fairness import VirtualCounters
 from core.limits import RECORD_BYTES_MAX
-from topics.records import Item, JobRef
 
 BATCH_BYTES_MAX = RECORD_BYTES_MAX - 100_000
 """Bytes of one batch by the same measure as `Held.byte_count`; a chunk is always smaller."""
-
-ITEM_BYTES = 200
-"""Assumed size of an item beside its body: ids, numbers and Python's own."""
-
-
-class LaneKey(NamedTuple):
-    """What the items of a batch have in common."""
-
-    pool: str
-    model: str
-    model_version: str
-    endpoint: str
-
-
-def lane_of(job: JobRef) -> LaneKey:
-    """Return the lane that a job's items wait in."""
-    return LaneKey(job.pool, job.model, job.model_version, job.endpoint)
-
-
-class Held:
-    """A chunk that waits; items leave it from the front."""
-
-    __slots__ = ("byte_count", "gone", "items", "job", "ticket", "token_count")
-
-    def __init__(self, job: JobRef, items: list[Item], ticket: Ticket) -> None:
-        """Take over `items`, in index order and never empty."""
-        self.job = job
-        self.items = items
-        self.ticket = ticket
-        self.token_count = sum(item.token_count for item in items)
-        # A custom id may hold four bytes a character, and a batch must never outgrow its record.
-        self.byte_count = sum(
-            len(item.body) + 4 * len(item.custom_id) + ITEM_BYTES for item in items
-        )
-        self.gone = False  # left the queues; its place in a heap is skipped
-
-    def split(self, count: int) -> "Held":
-        """Return a chunk of the first `count` items; the rest stays here."""
-        front = Held(self.job, self.items[:count], self.ticket)
-        self.items = self.items[count:]
-        self.token_count -= front.token_count
-        self.byte_count -= front.byte_count
-        return front
-
-
-class JobQueue:
-    """The chunks of one job in one lane."""
-
-    __slots__ = ("_heap", "_sequence", "live_count")
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Held]] = []
-        self._sequence = 0
-        self.live_count = 0
-
-    def add(self, held: Held) -> None:
-        """Hold a chunk."""
-        self._sequence += 1
-        self.live_count += 1
-        heapq.heappush(self._heap, (held.items[0].index, self._sequence, held))
-
-    def first(self) -> Held:
-        """Return the chunk with the lowest item index; it stays where it is."""
-        while self._heap[0][2].gone:
-            heapq.heappop(self._heap)
-        return self._heap[0][2]
-
-
-class TenantQueue:
-    """The jobs of one tenant in one lane."""
-
-    __slots__ = ("counters", "jobs")
-
-    def __init__(self) -> None:
-        self.counters: VirtualCounters[UUID] = VirtualCounters()
-        self.jobs: dict[UUID, JobQueue] = {}
-
-
-class Lane:
-    """Items that may share a batch."""
-
-    def __init__(self, key: LaneKey) -> None:
-        self.key = key
-        self.tenants: dict[UUID, TenantQueue] = {}
-        self.item_count = 0
-        self.token_count = 0
-        self.since_s = 0.0
-        self.deadline_s = float("inf")  # the earliest since the lane was last empty
-
-
-@dataclass(slots=True)
-class PoolQueue:
-    """The lanes of a pool and the tokens that each tenant was served by it."""
-
-    lanes: dict[LaneKey, Lane]
-    counters: VirtualCounters[UUID]
-    item_count: int = 0
-
-    def next_tenant(self, lane: Lane) -> UUID:
-        """Return the tenant of `lane` that the pool served least."""
-        return self.counters.lowest(lane.tenants)
-
-    def fair_lanes(self) -> list[Lane]:
-        """Return the lanes with items, that of the least served tenant first."""
-        full = [lane for lane in self.lanes.values() if lane.item_count]
-        if len(full) > 1:
-            full.sort(key=lambda lane: self.counters.counter(self.next_tenant(lane)))
-        return full
 
 
 class Queues:
@@ -164,8 +51,9 @@ class Queues:
             lane.since_s, lane.deadline_s = now_s, job.deadline_s
         lane.deadline_s = min(lane.deadline_s, job.deadline_s)
         tenant = lane.tenants.setdefault(job.tenant_id, TenantQueue())
-        tenant.jobs.setdefault(job.job_id, JobQueue()).add(held)
-        tenant.counters.activate(job.job_id)
+        job_id = job_key(job)
+        tenant.jobs.setdefault(job_id, JobQueue()).add(held)
+        tenant.counters.activate(job_id)
         pool.counters.activate(job.tenant_id)
         self._count(pool, lane, held, +1)
         self._held.add(held)
@@ -202,12 +90,13 @@ class Queues:
         lane = pool.lanes[key]
         self._count(pool, lane, held, -1)
         tenant = lane.tenants[job.tenant_id]
-        queue = tenant.jobs[job.job_id]
+        job_id = job_key(job)
+        queue = tenant.jobs[job_id]
         queue.live_count -= 1
         if queue.live_count:
             return
-        del tenant.jobs[job.job_id]
-        tenant.counters.deactivate(job.job_id)
+        del tenant.jobs[job_id]
+        tenant.counters.deactivate(job_id)
         if tenant.jobs:
             return
         del lane.tenants[job.tenant_id]
@@ -258,7 +147,7 @@ class Queues:
         job = front.job
         pool = self.pools[lane.key.pool]
         pool.counters.charge(job.tenant_id, front.token_count, self._weight(job.tenant_id))
-        lane.tenants[job.tenant_id].counters.charge(job.job_id, front.token_count)
+        lane.tenants[job.tenant_id].counters.charge(job_key(job), front.token_count)
 
     def _count(self, pool: PoolQueue, lane: Lane, held: Held, sign: int) -> None:
         items = sign * len(held.items)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
-from batcher.queues import Held
+from batcher.held import Held
 from core.clock import Clock
 from storage.postgres import DATABASE_AWAY
 

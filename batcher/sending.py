@@ -5,13 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from batcher.acks import OrderedAcks, Ticket
+from batcher.held import Held, LaneKey
 from batcher.policy.credits import ReplicaCredit
-from batcher.queues import Held, LaneKey
 from core.ids import new_uuid
-from topics.catalogue import REQUESTS, batches_topic
+from topics.catalogue import batches_topic
+from topics.chunks import send_chunk
 from topics.codec import Headers, encode, kind_headers
-from topics.headers import chunk_headers
-from topics.partitioner import request_partition
 from topics.producer import LogProducer, OnDelivery
 from topics.records import Batch, Chunk
 
@@ -55,13 +54,15 @@ class Sender:
         """Whether acknowledgements must arrive before more is sent."""
         return self.in_flight_bytes >= self._in_flight_bytes_max
 
-    def send_batch(self, replica: ReplicaCredit, lane: LaneKey, taken: Sequence[Held]) -> None:
+    def send_batch(
+        self, replica: ReplicaCredit, lane: LaneKey, taken: Sequence[Held], *, now_s: float
+    ) -> None:
         """Send what was taken from `lane` as one batch to a partition of `replica`."""
         capacity = replica.capacity
         batch = Batch(
             batch_id=new_uuid(),
             batcher_id=self._identity.batcher_id,
-            parts=parts_of(taken),
+            parts=parts_of(taken, now_s=now_s),
             replica_id=capacity.replica_id,
             epoch=capacity.epoch,
         )
@@ -80,19 +81,11 @@ class Sender:
 
     def hand_back(self, held: Held) -> None:
         """Put what is left of a chunk at the tail of its topic; attempts are unchanged."""
-        chunk = Chunk(held.job, held.items)
-        topic = REQUESTS[self._identity.job_class]
-        job = held.job
-        value = encode(chunk)
-        self._producer.send(
-            topic.name,
-            value,
-            partition=request_partition(
-                job.model, job.tenant_id, held.items[0].index, topic.partition_count
-            ),
-            key=f"{job.model}:{job.tenant_id.hex}".encode(),
-            headers=chunk_headers(chunk, self._identity.job_class),
-            on_delivery=self._delivery([(held.ticket, len(held.items))], len(value)),
+        send_chunk(
+            self._producer,
+            held.chunk(),
+            self._identity.job_class,
+            self._delivery([(held.ticket, len(held.items))], held.byte_count),
         )
 
     def settle(self, ticket: Ticket, item_count: int) -> OnDelivery:
@@ -119,25 +112,35 @@ class Sender:
         self._on_settled()
 
 
-def parts_of(taken: Sequence[Held]) -> list[Chunk]:
+def parts_of(taken: Sequence[Held], *, now_s: float) -> list[Chunk]:
     """Return the taken items as one chunk per job, items in index order.
 
     A batch is usually one chunk of one job, whose item list is passed on as it is.
     """
     if len(taken) == 1:
-        return [Chunk(taken[0].job, taken[0].items)]
+        return [_whole(taken[0], now_s)]
     by_job: dict[object, list[Held]] = {}
     for held in taken:
         by_job.setdefault(held.job.job_id, []).append(held)
-    return [_part(chunks) for chunks in by_job.values()]
+    return [_part(chunks, now_s) for chunks in by_job.values()]
 
 
-def _part(chunks: list[Held]) -> Chunk:
+def _part(chunks: list[Held], now_s: float) -> Chunk:
+    """Return chunks of one job as one, which waited as long as the first of them."""
     if len(chunks) == 1:
-        return Chunk(chunks[0].job, chunks[0].items)
+        return _whole(chunks[0], now_s)
     items = [item for held in chunks for item in held.items]
     items.sort(key=lambda item: item.index)
-    return Chunk(chunks[0].job, items)
+    return Chunk(
+        chunks[0].job,
+        items,
+        redelivered=any(held.redelivered for held in chunks),
+        waited_s=max(now_s - held.ticket.arrived_s for held in chunks),
+    )
+
+
+def _whole(held: Held, now_s: float) -> Chunk:
+    return held.chunk(now_s - held.ticket.arrived_s)
 
 
 def batch_headers(lane: LaneKey, taken: Sequence[Held]) -> Headers:

@@ -1,35 +1,18 @@
-"""What is looked at once a second: items of closed jobs, and records that are held too long."""
+"""What is looked at once a second: items of jobs that are over, and records held too long."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from uuid import UUID
 
 from batcher import metrics
 from batcher.acks import OrderedAcks
+from batcher.over import LettingGo
 from batcher.policy.credits import CreditLedger
 from batcher.policy.holding import hand_back
-from batcher.queues import Held, Queues
+from batcher.queues import Queues
 from batcher.sending import Sender
 from core.clock import Clock
 
 HAND_BACKS_MAX = 50
 """Chunks handed back in one sweep: a bound on what a sweep sends."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClosedFilter:
-    """Lets go of the items of closed jobs: their rows are written without us."""
-
-    acks: OrderedAcks
-    is_closed: Callable[[UUID], bool]
-
-    def let_go(self, held: Held) -> bool:
-        """Whether the chunk's job is closed; then its items are settled here, unsent."""
-        if not self.is_closed(held.job.job_id):
-            return False
-        metrics.ITEMS_DROPPED.labels("closed").inc(len(held.items))
-        self.acks.settle(held.ticket, len(held.items))
-        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +23,15 @@ class Sweeper:
     ledger: CreditLedger
     acks: OrderedAcks
     sender: Sender
-    closed: ClosedFilter
+    letting_go: LettingGo
     clock: Clock
     hold_limit_s: float
 
-    def drop_closed(self) -> None:
-        """Remove the items of closed jobs."""
+    def drop_over(self) -> None:
+        """Remove the items of jobs that are over."""
         for held in self.queues.held():
-            if self.closed.is_closed(held.job.job_id):
+            if self.letting_go.let_go(held):
                 self.queues.remove(held)
-                self.closed.let_go(held)
 
     def hand_back_old(self) -> None:
         """Put old records that pin or crowd others back to the tail, see `policy.holding`."""

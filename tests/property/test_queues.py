@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batcher.acks import Ticket
-from batcher.queues import BATCH_BYTES_MAX, Held, Queues, lane_of
+from batcher.held import Held, lane_of
+from batcher.queues import BATCH_BYTES_MAX, Queues
 from topics.records import Item, JobRef
 
 TENANTS = [UUID(int=n) for n in range(1, 4)]

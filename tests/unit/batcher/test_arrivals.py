@@ -4,20 +4,28 @@ import asyncio
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from batcher.acks import OrderedAcks, Ticket
 from batcher.arrivals import Arrivals
-from batcher.queues import Held, Queues
+from batcher.held import Held
+from batcher.over import OverJobs
+from batcher.queues import Queues
 from core.clock import SystemClock
 from core.errors import SchemaTooNewError
 from topics.codec import encode, kind_headers
 from topics.consumer import Received
 from topics.headers import chunk_headers
 from topics.producer import OnDelivery
-from topics.records import Chunk, Item, JobRef
+from topics.records import CallRef, Chunk, Item, JobRef
 
 PARTITION = ("requests.bulk", 3)
+
+
+def call_of(request: int, *, redelivered: bool = False) -> Chunk:
+    job = msgspec.structs.replace(chunk_of(request, range(1)).job, call=CallRef("api-1", 3))
+    return Chunk(job, [Item(0, "", b"{}", 1)], redelivered=redelivered)
 
 
 def chunk_of(job: int, indexes: range) -> Chunk:
@@ -52,6 +60,7 @@ class World:
         self.acks = OrderedAcks(self.acknowledged.append)
         self.queues = Queues(items_max=100, bytes_max=10**9)
         self.closed: set[UUID] = set()
+        self.gone: set[UUID] = set()
         self.reported: list[tuple[Received, OnDelivery]] = []
         self.reports_of_a_record = 2
         self.asked: list[list[UUID]] = []
@@ -59,7 +68,7 @@ class World:
         self.arrivals = Arrivals(
             self.queues,
             self.acks,
-            is_closed=self.closed.__contains__,
+            over=OverJobs(self.closed.__contains__, lambda job: job.job_id in self.gone),
             finished=None if ended is None else self._finished,
             clock=SystemClock(),
         )
@@ -190,3 +199,33 @@ async def test_a_chunk_that_is_revoked_during_its_query_is_forgotten() -> None:
     world.take(record(0, chunk_of(1, range(10))))
     await check(world, lambda: world.arrivals.revoked([PARTITION]))
     assert world.queues.item_count == 0
+
+
+def test_a_call_that_nobody_waits_for_is_acknowledged_at_arrival() -> None:
+    world = World()
+    world.gone |= {UUID(int=1), UUID(int=2)}
+    world.take(record(0, call_of(1)))
+    world.take(record(1, chunk_of(2, range(10))))  # a batch has no caller that could go
+    assert world.acknowledged == [0]
+    assert world.queues.item_count == 10
+
+
+def test_calls_below_the_end_at_assignment_are_marked_and_not_asked_about() -> None:
+    world = World({})
+    world.arrivals.assigned({PARTITION: 2})
+    for offset in range(3):
+        world.take(record(offset, call_of(offset + 1)))
+    world.take(record(3, call_of(4, redelivered=True)))  # marked by whoever put it back
+    marked = {held.job.job_id.int: held.redelivered for held in world.queues.held()}
+    assert marked == {1: True, 2: True, 3: False, 4: True}
+    assert world.arrivals.unchecked_count == 0
+
+
+async def test_what_is_left_of_a_checked_chunk_stays_marked() -> None:
+    world = World({1: {0}})
+    world.arrivals.assigned({PARTITION: 1})
+    world.take(record(0, chunk_of(1, range(10))))
+    await check(world)
+    (held,) = world.queues.held()
+    assert held.redelivered
+    assert held.split(3).redelivered

@@ -8,11 +8,12 @@ import pytest
 
 from batcher.acks import OrderedAcks
 from batcher.dispatch import Dispatcher, DispatchRules
+from batcher.held import Held, LaneKey
+from batcher.over import LettingGo, OverJobs
 from batcher.policy.closing import BatchLimits
 from batcher.policy.credits import CreditLedger, ReplicaCredit
-from batcher.queues import Held, LaneKey, Queues
-from batcher.sweeps import ClosedFilter
-from topics.records import Capacity, Item, JobRef
+from batcher.queues import Queues
+from topics.records import CallRef, Capacity, Item, JobRef
 
 
 @dataclass
@@ -31,7 +32,9 @@ class Recorder:
     is_full: bool = False
     sent: list[tuple[str, LaneKey, list[Held]]] = field(default_factory=list)
 
-    def send_batch(self, replica: ReplicaCredit, lane: LaneKey, taken: Sequence[Held]) -> None:
+    def send_batch(
+        self, replica: ReplicaCredit, lane: LaneKey, taken: Sequence[Held], *, now_s: float
+    ) -> None:
         self.sent.append((replica.capacity.replica_id, lane, list(taken)))
 
     def sizes(self) -> list[int]:
@@ -48,6 +51,7 @@ class World:
         self.acknowledged: list[object] = []
         self.acks = OrderedAcks(self.acknowledged.append)
         self.closed: set[UUID] = set()
+        self.gone: set[UUID] = set()
         self.dispatcher = Dispatcher(
             self.queues,
             self.ledger,
@@ -61,7 +65,10 @@ class World:
                 ),
                 batch_s_max=2.5,
             ),
-            let_go=ClosedFilter(self.acks, self.closed.__contains__).let_go,
+            let_go=LettingGo(
+                self.acks,
+                OverJobs(self.closed.__contains__, lambda job: job.job_id in self.gone),
+            ).let_go,
             clock=self.clock,
         )
 
@@ -82,6 +89,24 @@ class World:
             ("requests.bulk", 0), job, item_count=count, now_s=self.clock.now_s
         )
         self.queues.add(Held(ref, items, ticket), now_s=self.clock.now_s)
+
+    def call(self, request: int, *, deadline_s: float = 1e9) -> None:
+        ref = JobRef(
+            job_id=UUID(int=request),
+            day=1,
+            tenant_id=UUID(int=1),
+            model="m",
+            model_version="1",
+            pool="p",
+            endpoint="/v1/embeddings",
+            input_key="",
+            deadline_s=deadline_s,
+            call=CallRef("api-1", 3),
+        )
+        ticket = self.acks.delivered(
+            ("requests.interactive", 0), request, item_count=1, now_s=self.clock.now_s
+        )
+        self.queues.add(Held(ref, [Item(0, "", b"{}", 10)], ticket), now_s=self.clock.now_s)
 
     def grant(
         self, count: int, *, concurrency: int = 8, rate: float = 1000.0, replica: str = "r"
@@ -212,3 +237,38 @@ def test_a_pool_without_credit_holds_no_other_back(world: World) -> None:
     world.grant(100)
     world.dispatcher.dispatch()
     assert [taken[0].job.job_id for _, _, taken in world.recorder.sent] == [UUID(int=2)]
+
+
+def test_a_call_that_nobody_waits_for_is_settled_and_costs_no_credit() -> None:
+    world = World(wait_s_max=0.0)
+    world.call(1)
+    world.call(2)
+    world.gone.add(UUID(int=1))
+    world.grant(1)
+    world.dispatcher.dispatch()
+    world.dispatcher.dispatch()
+    assert [taken[0].job.job_id for _, _, taken in world.recorder.sent] == [UUID(int=2)]
+    assert world.acknowledged == [1]
+    assert world.ledger.available("r", now_s=world.clock.now_s) == 0
+
+
+def test_calls_of_a_tenant_leave_by_deadline_and_then_in_order() -> None:
+    world = World(wait_s_max=0.0)
+    for request, deadline_s in ((1, 50.0), (2, 40.0), (3, 50.0), (4, 30.0)):
+        world.call(request, deadline_s=deadline_s)
+    for granted in range(1, 5):
+        world.grant(granted)
+        world.dispatcher.dispatch()
+    order = [taken[0].job.job_id.int for _, _, taken in world.recorder.sent]
+    assert order == [4, 2, 1, 3]
+
+
+def test_a_tenants_many_calls_do_not_come_before_anothers_one() -> None:
+    world = World(wait_s_max=0.0)
+    for request in range(1, 21):
+        world.call(request)
+    world.items(1, job=99)
+    for granted in range(1, 4):
+        world.grant(granted)
+        world.dispatcher.dispatch()
+    assert 99 in [taken[0].job.tenant_id.int for _, _, taken in world.recorder.sent]

@@ -1,16 +1,19 @@
 """Goal: what the batcher writes says whose items it carries, in index order."""
 
+import asyncio
+from typing import Any
 from uuid import UUID
 
 import pytest
 
-from batcher.acks import Ticket
+from batcher.acks import OrderedAcks, Ticket
 from batcher.capacity_feed import readable
-from batcher.queues import Held, lane_of
-from batcher.sending import batch_headers, parts_of
+from batcher.held import Held, lane_of
+from batcher.sending import Identity, Sender, batch_headers, parts_of
 from batcher.unreadable import failed_outcomes, send_unreadable
 from core.errors import SchemaTooNewError
 from core.outcomes import Outcome
+from topics.chunks import send_chunk
 from topics.codec import decode, encode, kind_headers
 from topics.consumer import Received
 from topics.headers import ItemRange, chunk_headers
@@ -38,12 +41,20 @@ def held(job: int, indexes: list[int]) -> Held:
 
 def test_one_chunk_is_passed_on_as_it_is() -> None:
     chunk = held(1, [0, 1, 2])
-    (part,) = parts_of([chunk])
+    (part,) = parts_of([chunk], now_s=2.5)
     assert part.items is chunk.items
 
 
+def test_a_part_says_how_long_it_waited_and_whether_it_came_before() -> None:
+    early, late = held(1, [0]), held(1, [1])
+    early.ticket.arrived_s, late.ticket.arrived_s, late.redelivered = 10.0, 11.0, True
+    alone, merged = parts_of([early], now_s=12.5), parts_of([early, late], now_s=12.5)
+    assert [(part.waited_s, part.redelivered) for part in alone] == [(2.5, False)]
+    assert [(part.waited_s, part.redelivered) for part in merged] == [(2.5, True)]
+
+
 def test_parts_are_grouped_by_job_and_sorted_by_index() -> None:
-    parts = parts_of([held(1, [4, 9]), held(2, [0]), held(1, [1, 6])])
+    parts = parts_of([held(1, [4, 9]), held(2, [0]), held(1, [1, 6])], now_s=0.0)
     assert [(part.job.job_id.int, [item.index for item in part.items]) for part in parts] == [
         (1, [1, 4, 6, 9]),
         (2, [0]),
@@ -114,8 +125,8 @@ def test_only_a_range_that_one_chunk_can_fill_is_failed(items: bytes, topics: li
     assert len(log.sent[0][1]) < 1_100_000
 
 
-def capacity(replica: str, granted: int) -> Received:
-    value = encode(Capacity(replica, 1, "p", "bulk", [0], {"b": granted}, 0.0, 8))
+def capacity(replica: str, granted: int, job_class: str = "bulk") -> Received:
+    value = encode(Capacity(replica, 1, "p", job_class, [0], {"b": granted}, 0.0, 8))
     return Received("capacity", 0, 0, None, kind_headers(Capacity), value, 0)
 
 
@@ -126,7 +137,43 @@ def test_of_each_replica_only_the_newest_capacity_counts() -> None:
     assert {c.replica_id: c.granted["b"] for c in news} == {"a": 3, "b": 2}
 
 
+def test_a_replica_of_two_classes_has_a_capacity_of_each() -> None:
+    news = readable([capacity("a", 1), capacity("a", 2, "interactive"), capacity("a", 3)])
+    assert {c.job_class: c.granted["b"] for c in news} == {"bulk": 3, "interactive": 2}
+
+
 def test_a_newer_capacity_schema_stops_the_role() -> None:
     newer = Received("capacity", 0, 0, None, [("kind", b"capacity"), ("schema", b"9")], b"", 0)
     with pytest.raises(SchemaTooNewError):
         readable([newer])
+
+
+async def test_what_is_handed_back_goes_where_its_first_emission_went() -> None:
+    log = Log()
+    acknowledged: list[object] = []
+    acks = OrderedAcks(acknowledged.append)
+    sender = Sender(
+        log,  # type: ignore[arg-type]
+        acks,
+        identity=Identity("b", "bulk"),
+        in_flight_bytes_max=1000,
+        on_settled=lambda: None,
+        on_failure=lambda _: None,
+    )
+    job = job_ref(1)
+    ticket = acks.delivered(("requests.bulk", 0), "event", item_count=2, now_s=0.0)
+    kept = Held(job, [Item(300, "c", b"{}", 5), Item(301, "d", b"{}", 5)], ticket, redelivered=True)
+    emitted = Log()
+    send_chunk(emitted, kept.chunk(), "bulk")  # type: ignore[arg-type]
+
+    sender.hand_back(kept)
+
+    ((topic, value, options),) = log.sent
+    on_delivery: Any = options.pop("on_delivery")
+    emitted.sent[0][2].pop("on_delivery")
+    assert (topic, value, options) == emitted.sent[0]
+    assert decode(Chunk, value, chunk_headers(kept.chunk(), "bulk")).redelivered
+    on_delivery(None)
+    await asyncio.sleep(0)
+    assert acknowledged == ["event"]
+    assert sender.in_flight_bytes == 0

@@ -1,0 +1,56 @@
+"""A chunk that waits in a batcher, and the lane of requests that it may share a batch with."""
+
+from typing import NamedTuple
+
+from batcher.acks import Ticket
+from topics.records import Chunk, Item, JobRef
+
+ITEM_BYTES = 200
+"""Assumed size of an item beside its body: ids, numbers and Python's own."""
+
+
+class LaneKey(NamedTuple):
+    """What the items of a batch have in common."""
+
+    pool: str
+    model: str
+    model_version: str
+    endpoint: str
+
+
+def lane_of(job: JobRef) -> LaneKey:
+    """Return the lane that a job's items wait in."""
+    return LaneKey(job.pool, job.model, job.model_version, job.endpoint)
+
+
+class Held:
+    """A chunk that waits; items leave it from the front."""
+
+    __slots__ = ("byte_count", "gone", "items", "job", "redelivered", "ticket", "token_count")
+
+    def __init__(
+        self, job: JobRef, items: list[Item], ticket: Ticket, *, redelivered: bool = False
+    ) -> None:
+        """Take over `items`, in index order and never empty; see `Chunk.redelivered`."""
+        self.job = job
+        self.items = items
+        self.ticket = ticket
+        self.redelivered = redelivered
+        self.token_count = sum(item.token_count for item in items)
+        # A custom id may hold four bytes a character, and a batch must never outgrow its record.
+        self.byte_count = sum(
+            len(item.body) + 4 * len(item.custom_id) + ITEM_BYTES for item in items
+        )
+        self.gone = False  # left the queues; its place in a heap is skipped
+
+    def split(self, count: int) -> "Held":
+        """Return a chunk of the first `count` items; the rest stays here."""
+        front = Held(self.job, self.items[:count], self.ticket, redelivered=self.redelivered)
+        self.items = self.items[count:]
+        self.token_count -= front.token_count
+        self.byte_count -= front.byte_count
+        return front
+
+    def chunk(self, waited_s: float = 0.0) -> Chunk:
+        """Return what is held as a record; `waited_s` is known of what leaves in a batch."""
+        return Chunk(self.job, self.items, self.redelivered, waited_s)

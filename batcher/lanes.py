@@ -1,0 +1,91 @@
+"""The levels between a pool and its chunks: lane, tenant, job.
+
+    pool ─► lane (model, version, endpoint) ─► tenant ─► job ─► chunks, lowest item index first
+
+The online calls of a tenant wait as one job would, the nearest deadline first.
+"""
+
+import heapq
+from dataclasses import dataclass
+from uuid import UUID
+
+from batcher.held import Held, LaneKey
+from batcher.policy.fairness import VirtualCounters
+from topics.records import JobRef
+
+_CALLS = UUID(int=0)
+
+
+def job_key(job: JobRef) -> UUID:
+    """Return the job that a chunk waits under: all online calls of a tenant are one.
+
+    Fairness among a thousand jobs of one item each would cost a look at all of them a call.
+    """
+    return job.job_id if job.call is None else _CALLS
+
+
+class JobQueue:
+    """The chunks of one job in one lane."""
+
+    __slots__ = ("_heap", "_sequence", "live_count")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Held]] = []
+        self._sequence = 0
+        self.live_count = 0
+
+    def add(self, held: Held) -> None:
+        """Hold a chunk."""
+        self._sequence += 1
+        self.live_count += 1
+        job = held.job
+        rank = held.items[0].index if job.call is None else job.deadline_s
+        heapq.heappush(self._heap, (rank, self._sequence, held))
+
+    def first(self) -> Held:
+        """Return the chunk of the lowest item index or nearest deadline; it stays where it is."""
+        while self._heap[0][2].gone:
+            heapq.heappop(self._heap)
+        return self._heap[0][2]
+
+
+class TenantQueue:
+    """The jobs of one tenant in one lane."""
+
+    __slots__ = ("counters", "jobs")
+
+    def __init__(self) -> None:
+        self.counters: VirtualCounters[UUID] = VirtualCounters()
+        self.jobs: dict[UUID, JobQueue] = {}
+
+
+class Lane:
+    """Items that may share a batch."""
+
+    def __init__(self, key: LaneKey) -> None:
+        self.key = key
+        self.tenants: dict[UUID, TenantQueue] = {}
+        self.item_count = 0
+        self.token_count = 0
+        self.since_s = 0.0
+        self.deadline_s = float("inf")  # the earliest since the lane was last empty
+
+
+@dataclass(slots=True)
+class PoolQueue:
+    """The lanes of a pool and the tokens that each tenant was served by it."""
+
+    lanes: dict[LaneKey, Lane]
+    counters: VirtualCounters[UUID]
+    item_count: int = 0
+
+    def next_tenant(self, lane: Lane) -> UUID:
+        """Return the tenant of `lane` that the pool served least."""
+        return self.counters.lowest(lane.tenants)
+
+    def fair_lanes(self) -> list[Lane]:
+        """Return the lanes with items, that of the least served tenant first."""
+        full = [lane for lane in self.lanes.values() if lane.item_count]
+        if len(full) > 1:
+            full.sort(key=lambda lane: self.counters.counter(self.next_tenant(lane)))
+        return full

@@ -1,0 +1,196 @@
+"""What a batcher is made of, and how its parts are wired; nothing is connected here."""
+
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import faust
+
+from batcher.acks import OrderedAcks
+from batcher.agents import RequestStream, StreamOwner, build_app, group_of
+from batcher.arrivals import Arrivals
+from batcher.capacity_feed import CapacityFeed, DemandPublisher
+from batcher.clockwork import Clockwork
+from batcher.dispatch import Dispatcher, DispatchRules
+from batcher.over import LettingGo, OverJobs
+from batcher.policy.closing import BatchLimits
+from batcher.policy.credits import CreditLedger
+from batcher.queues import Queues
+from batcher.redeliveries import FinishedIndexes
+from batcher.sending import Identity, Sender
+from batcher.settings import BatcherSettings
+from batcher.sweeps import Sweeper
+from core.clock import Clock
+from topics.admin import LogAdmin
+from topics.callers import Callers
+from topics.control import ClosedJobs
+from topics.producer import LogProducer
+from topics.records import Capacity
+from topics.settings import KafkaSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the role is given besides its settings."""
+
+    kafka: KafkaSettings
+    finished: FinishedIndexes | None  # None: redeliveries are not checked
+    clock: Clock
+    datadir: Path  # Faust insists on a folder; nothing is kept there
+
+
+class Owner(StreamOwner, Protocol):
+    """Who the parts report to."""
+
+    def wake(self) -> None:
+        """Something may be dispatched now; called on the event loop."""
+        ...
+
+    def heard(self, news: list[Capacity]) -> None:
+        """Replicas said what they can take; called in a thread."""
+        ...
+
+    def feed_failed(self, failure: BaseException) -> None:
+        """Capacity is not followed any more; called in a thread."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The parts that begin, work and end with the role."""
+
+    producer: LogProducer
+    closed: ClosedJobs
+    callers: Callers | None  # None: this class has no online calls
+    feed: CapacityFeed
+    ledger: CreditLedger
+    sender: Sender
+    dispatcher: Dispatcher
+    arrivals: Arrivals
+    app: faust.App
+    stream: RequestStream
+    clockwork: Clockwork
+
+    def connect(self, timeout_s: float) -> None:
+        """Read control, follow calls and capacity; blocks. Raises LogUnavailableError."""
+        self.closed.start(timeout_s)
+        if self.callers is not None:
+            self.callers.start(timeout_s)
+        self.feed.start(timeout_s)
+
+    def close(self) -> None:
+        """End every connection but Faust's; blocks."""
+        self.feed.stop()
+        if self.callers is not None:
+            self.callers.stop()
+        self.closed.stop()
+        self.producer.close(1.0)
+
+
+def assemble(
+    settings: BatcherSettings, surroundings: Surroundings, admin: LogAdmin, owner: Owner
+) -> Parts:
+    """Build and wire every part around `owner`; call it on the role's event loop."""
+    kafka, clock, job_class = surroundings.kafka, surroundings.clock, settings.job_class
+    identity = Identity(f"{group_of(job_class)}-{uuid.uuid4().hex[:12]}", job_class)
+    batcher_id = identity.batcher_id
+    producer = LogProducer(kafka, client_id=batcher_id, linger_ms=0)
+    closed = ClosedJobs(kafka, client_id=batcher_id)
+    callers = None
+    if job_class == "interactive":
+        callers = Callers(kafka, client_id=batcher_id, clock=clock)
+    over = OverJobs(closed.is_closed, callers.is_gone if callers else lambda _: False)
+    acks = OrderedAcks(RequestStream.acknowledge)
+    core = _Core(
+        queues=Queues(items_max=settings.held_items_max, bytes_max=settings.held_bytes_max),
+        ledger=CreditLedger(batcher_id, job_class, silence_s_max=settings.silence_s_max),
+        acks=acks,
+        letting_go=LettingGo(acks, over),
+        sender=Sender(
+            producer,
+            acks,
+            identity=identity,
+            in_flight_bytes_max=settings.in_flight_bytes_max,
+            on_settled=owner.wake,
+            on_failure=owner.failed,
+        ),
+        clock=clock,
+    )
+    app = build_app(kafka, settings, surroundings.datadir)
+    dispatcher = core.dispatcher(settings)
+    arrivals = Arrivals(core.queues, acks, over=over, finished=surroundings.finished, clock=clock)
+    stream = RequestStream(app, kafka.topic_prefix, job_class, owner)
+    return Parts(
+        producer=producer,
+        closed=closed,
+        callers=callers,
+        feed=CapacityFeed(
+            kafka, client_id=batcher_id, deliver=owner.heard, on_failure=owner.feed_failed
+        ),
+        ledger=core.ledger,
+        sender=core.sender,
+        dispatcher=dispatcher,
+        arrivals=arrivals,
+        app=app,
+        stream=stream,
+        clockwork=Clockwork(
+            job_class=job_class,
+            queues=core.queues,
+            ledger=core.ledger,
+            acks=acks,
+            arrivals=arrivals,
+            dispatcher=dispatcher,
+            sweeper=core.sweeper(settings.hold_limit_s),
+            demand=DemandPublisher(producer, identity),
+            stream=stream,
+            admin=admin,
+            clock=clock,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Core:
+    """What nearly every part needs."""
+
+    queues: Queues
+    ledger: CreditLedger
+    acks: OrderedAcks
+    letting_go: LettingGo
+    sender: Sender
+    clock: Clock
+
+    def dispatcher(self, settings: BatcherSettings) -> Dispatcher:
+        return Dispatcher(
+            self.queues,
+            self.ledger,
+            self.sender,
+            rules=rules_of(settings),
+            let_go=self.letting_go.let_go,
+            clock=self.clock,
+        )
+
+    def sweeper(self, hold_limit_s: float) -> Sweeper:
+        return Sweeper(
+            queues=self.queues,
+            ledger=self.ledger,
+            acks=self.acks,
+            sender=self.sender,
+            letting_go=self.letting_go,
+            clock=self.clock,
+            hold_limit_s=hold_limit_s,
+        )
+
+
+def rules_of(settings: BatcherSettings) -> DispatchRules:
+    """Return the dispatcher's numbers."""
+    return DispatchRules(
+        limits=BatchLimits(
+            item_count_max=settings.batch_items_max,
+            token_count_max=settings.batch_tokens_max,
+            wait_s_max=settings.wait_s_max,
+            slack_s_min=settings.slack_s_min,
+        ),
+        batch_s_max=settings.batch_s_max,
+    )
