@@ -11,7 +11,14 @@ from sqlalchemy.dialects.postgresql import distinct_on, insert
 from core.errors import Disposition, MillraceError
 from registry.tables import model_versions
 
-ENDPOINTS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+ENDPOINTS: Final = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/score",
+    "/v1/rerank",
+    "/v1/classify",
+)
 """Every endpoint that some engine can serve."""
 
 ENGINES: Final = ("vllm", "openai_http", "simulated")

@@ -5,6 +5,8 @@ from typing import Protocol
 
 import msgspec
 
+from gpu_consumers.engines.slots import SlotCounts
+
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
     """The HTTP-shaped answer to one item: success below 400, the OpenAI error envelope above.
@@ -23,6 +25,9 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 Finished = Callable[[int, Answer], None]
 """Called once per item, on the event loop, with its position in the sequence given to `execute`."""
 
+Emit = Callable[[bytes], None]
+"""Called on the event loop with the JSON payload of each event of a stream, in order."""
+
 
 class Engine(Protocol):
     """Runs request bodies of the OpenAI API; one model version, one process."""
@@ -30,6 +35,16 @@ class Engine(Protocol):
     @property
     def concurrency(self) -> int:
         """Items worth holding in execution at once; may change while running."""
+        ...
+
+    @property
+    def headroom(self) -> int:
+        """Of `concurrency`, what bulk items leave free for online calls; less than all of it."""
+        ...
+
+    @property
+    def slots(self) -> SlotCounts:
+        """What runs now and what online waits for; all 0 once nothing is asked for."""
         ...
 
     async def start(self) -> None:
@@ -42,6 +57,21 @@ class Engine(Protocol):
         Cancelling the call aborts what still runs. Items not reported when it raises have no
         answer. Raises PoolUnavailableError when the pool is away (hand the rest back, charge no
         attempt), EngineDeadError when the process must end.
+        """
+        ...
+
+    async def serve(self, endpoint: str, body: bytes, emit: Emit | None) -> Answer:
+        """Run one online call, ahead of every bulk item that has not started.
+
+        Without `emit` it is an item as any other. With it, a body that asks to stream has its
+        events emitted as they come, and the answer then is a good end (200, an empty body), a
+        refusal with nothing emitted, or the error that broke the stream off. Its counts are those
+        of the whole call, or of the part that was emitted; they never depend on whether the client
+        asked for usage. A body or endpoint that does not stream has its answer whole: nothing is
+        emitted.
+
+        Cancelling aborts the call and frees its place. Raises PoolUnavailableError, nothing
+        emitted yet; EngineDeadError.
         """
         ...
 

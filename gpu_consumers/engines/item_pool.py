@@ -1,6 +1,7 @@
 """A bounded number of workers that take items from all calls, oldest call first.
 
 A worker lives for a burst of items, so an item costs no task, no semaphore and no timer of its own.
+Between two items it gives its place to an online call that waits for one.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from gpu_consumers.engines.engine import Answer, Finished
+from gpu_consumers.engines.slots import Slots
 
 Run = Callable[[str, bytes], Awaitable[Answer]]
 """Runs one body against an endpoint. What it raises ends the whole call."""
@@ -26,14 +28,15 @@ class _Call:
 
 
 class ItemPool:
-    """Runs the items of any number of concurrent calls, at most `concurrency` at once."""
+    """Runs the items of any number of concurrent calls in the places for bulk."""
 
-    def __init__(self, run: Run, concurrency: int) -> None:
-        """`run` is called for each item."""
+    def __init__(self, run: Run, slots: Slots) -> None:
+        """`run` is called for each item. The pool is the only one on `slots`."""
         self._run = run
-        self._concurrency = concurrency
+        self._slots = slots
+        slots.on_bulk_room = self._hire
         self._waiting: deque[_Call] = deque()  # calls with items not yet started
-        self._workers: set[asyncio.Task[None]] = set()
+        self._workers: set[asyncio.Task[None]] = set()  # the loop holds them weakly
 
     async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
         """Run every body; raise what the first failing item raised, the others cancelled."""
@@ -42,23 +45,27 @@ class ItemPool:
         loop = asyncio.get_running_loop()
         call = _Call(endpoint, bodies, finished, loop.create_future())
         self._waiting.append(call)
-        self._hire(len(bodies))
+        self._hire()
         try:
             await call.done
         finally:
             await self._leave(call)
 
-    def _hire(self, wanted: int) -> None:
-        """Start workers up to the limit; each works until nothing waits."""
-        for _ in range(min(wanted, self._concurrency - len(self._workers))):
+    def _hire(self) -> None:
+        """Start a worker for each waiting item that has a place; each works until none waits."""
+        if not self._waiting:
+            return
+        wanted = sum(len(call.bodies) - call.started for call in self._waiting)
+        for _ in range(self._slots.take_bulk(wanted)):
             worker = asyncio.create_task(self._work())
             self._workers.add(worker)
 
     async def _work(self) -> None:
         worker = asyncio.current_task()
         assert worker is not None
+        has_place = True
         try:
-            while self._waiting:
+            while has_place and self._waiting:
                 call = self._waiting[0]
                 index = call.started
                 call.started += 1
@@ -69,7 +76,10 @@ class ItemPool:
                     await self._run_item(call, index)
                 finally:
                     call.workers.discard(worker)
+                has_place = self._slots.renew_bulk()
         finally:
+            if has_place:
+                self._slots.give_bulk(1)
             # Here and not in a callback: the next call must see at once that a place is free.
             self._workers.discard(worker)
 
@@ -103,4 +113,4 @@ class ItemPool:
             worker.cancel()
         if running:
             await asyncio.wait(running)
-            self._hire(sum(len(other.bodies) - other.started for other in self._waiting))
+            self._hire()

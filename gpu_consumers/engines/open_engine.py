@@ -5,6 +5,7 @@ from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.openai_http import OpenAIHttpEngine
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.simulated import SimulatedEngine
+from gpu_consumers.engines.slots import Slots
 from gpu_consumers.engines.vllm import VllmEngine
 
 
@@ -17,6 +18,7 @@ def open_engine(settings: EngineSettings) -> Engine:
     return SimulatedEngine(
         settings.model_name,
         latency_ms=settings.simulated_latency_ms,
-        concurrency=settings.items_at_once,
+        token_ms=settings.simulated_token_ms,
+        slots=Slots(settings.items_at_once, settings.headroom),
         clock=SystemClock(),
     )

@@ -9,7 +9,7 @@ from collections.abc import Container, Sequence
 from http import HTTPStatus
 
 from core.errors import PoolUnavailableError, SettingsError
-from gpu_consumers.engines.engine import Answer, Finished
+from gpu_consumers.engines.engine import Answer, Emit, Finished
 from gpu_consumers.engines.error_answers import (
     asks_to_stream,
     error_answer,
@@ -27,6 +27,7 @@ from gpu_consumers.engines.http_connection import HttpCall
 from gpu_consumers.engines.http_origin import Origin
 from gpu_consumers.engines.item_pool import ItemPool
 from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.engines.slots import SlotCounts, Slots
 from gpu_consumers.engines.usage import answer_with_usage, is_json_object
 
 POOL_FAILURES = frozenset({401, 429, 502, 503, 504, 529})
@@ -48,19 +49,29 @@ class OpenAIHttpEngine:
         self._fields = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if settings.upstream_api_key is not None:
             self._fields["Authorization"] = _bearer(settings.upstream_api_key.get_secret_value())
-        self._concurrency = settings.items_at_once
+        self._slots = Slots(settings.items_at_once, settings.headroom)
         self._item_timeout_s = settings.item_timeout_s
         self._connect_timeout_s = settings.connect_timeout_s
         self._start_timeout_s = settings.start_timeout_s
         self._answer_bytes_max = settings.answer_bytes_max
         self._calls: dict[str, HttpCall] = {}  # by endpoint, made once
         self._client: HttpClient | None = None
-        self._pool = ItemPool(self._ask, self._concurrency)
+        self._pool = ItemPool(self._ask, self._slots)
 
     @property
     def concurrency(self) -> int:
         """See `Engine`."""
-        return self._concurrency
+        return self._slots.total
+
+    @property
+    def headroom(self) -> int:
+        """See `Engine`."""
+        return self._slots.headroom
+
+    @property
+    def slots(self) -> SlotCounts:
+        """See `Engine`."""
+        return self._slots.counts
 
     async def start(self) -> None:
         """Wait until the upstream answers anything. Raises PoolUnavailableError when it does not.
@@ -83,6 +94,14 @@ class OpenAIHttpEngine:
     async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
         """See `Engine`."""
         await self._pool.execute(endpoint, bodies, finished)
+
+    async def serve(self, endpoint: str, body: bytes, emit: Emit | None) -> Answer:
+        """See `Engine`."""
+        await self._slots.enter()
+        try:
+            return await self._ask(endpoint, body)
+        finally:
+            self._slots.leave()
 
     async def stop(self) -> None:
         """See `Engine`."""

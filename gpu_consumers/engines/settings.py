@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, SecretStr, model_validator
 
 from core.settings import Settings
+from gpu_consumers.engines.slots import square_root_headroom
 
 
 class EngineSettings(Settings):
@@ -22,6 +23,10 @@ class EngineSettings(Settings):
     concurrency: int | None = Field(default=None, ge=1, le=65_536)
     """Items in execution at once. Default: 64; with vllm 1.25 × `vllm_max_num_seqs`, so that its
     own queue never runs dry."""
+
+    interactive_headroom: int | None = Field(default=None, ge=0)
+    """Of `concurrency`, places that bulk items leave free for online calls; less than all of it.
+    Default: its square root, rounded up, as staffing for random arrivals goes; 0 keeps none."""
 
     item_timeout_s: float = Field(default=600.0, gt=0)
     """Longest execution of one item; then it fails with `item_timeout`. Default 600 s, as the
@@ -43,7 +48,11 @@ class EngineSettings(Settings):
     """openai_http: larger answers fail their item. Default 16 MiB."""
 
     simulated_latency_ms: float = Field(default=0.0, ge=0)
-    """simulated: how long each item takes. Default 0: no waiting at all."""
+    """simulated: how long each item takes, or a stream until its first token. Default 0: no
+    waiting at all."""
+
+    simulated_token_ms: float = Field(default=0.0, ge=0)
+    """simulated: time between two tokens of a stream. Default 0: one in every turn of the loop."""
 
     model_path: Path | None = None
     """vllm: folder with weights, configuration and tokenizer. Nothing is downloaded."""
@@ -76,6 +85,8 @@ class EngineSettings(Settings):
             raise ValueError("vllm needs model_path")
         if self.kind == "openai_http" and self.upstream is None:
             raise ValueError("openai_http needs upstream")
+        if self.headroom >= self.items_at_once:
+            raise ValueError("interactive_headroom must be less than concurrency")
         for name in sorted(self.model_fields_set):
             owner = _owner(name)
             if owner not in (None, self.kind) and getattr(self, name) is not None:
@@ -88,6 +99,13 @@ class EngineSettings(Settings):
         if self.concurrency is not None:
             return self.concurrency
         return max(2, self.vllm_max_num_seqs * 5 // 4) if self.kind == "vllm" else 64
+
+    @property
+    def headroom(self) -> int:
+        """`interactive_headroom`, or its default."""
+        if self.interactive_headroom is not None:
+            return self.interactive_headroom
+        return square_root_headroom(self.items_at_once)
 
 
 def _owner(field: str) -> str | None:

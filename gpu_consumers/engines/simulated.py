@@ -2,31 +2,63 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from core.clock import Clock
 from core.errors import MillraceError
-from gpu_consumers.engines.engine import Answer, Finished
+from gpu_consumers.engines.engine import Answer, Emit, Finished
 from gpu_consumers.engines.error_answers import unknown_endpoint
 from gpu_consumers.engines.simulated_answers import (
     chat_answer,
     completion_answer,
     embeddings_answer,
 )
+from gpu_consumers.engines.simulated_requests import Writing, chat_writing, completion_writing
+from gpu_consumers.engines.simulated_scores import classify_answer, rerank_answer, score_answer
+from gpu_consumers.engines.simulated_streams import (
+    Step,
+    Steps,
+    Stream,
+    chat_steps,
+    completion_steps,
+    step_count,
+    tokens_after,
+)
+from gpu_consumers.engines.slots import SlotCounts, Slots
 
 _ANSWERS = {
     "/v1/chat/completions": chat_answer,
     "/v1/completions": completion_answer,
     "/v1/embeddings": embeddings_answer,
+    "/v1/score": score_answer,
+    "/v1/rerank": rerank_answer,
+    "/v1/classify": classify_answer,
+}
+_STREAMS: dict[
+    str,
+    tuple[Callable[[bytes], Writing | Answer], Callable[[Writing, bytes, int], Iterator[Step]]],
+] = {
+    "/v1/chat/completions": (chat_writing, chat_steps),
+    "/v1/completions": (completion_writing, completion_steps),
 }
 _ITEMS_PER_TURN = 256
 """Items answered before other work of the loop gets its turn; about 0.5 ms."""
 
-Fault = Callable[[bytes], Answer | None]
-"""A drill: sees each body first; may answer it, raise a MillraceError, or return None."""
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """A drill: a stream ends with `answer` after `steps` tokens, 1 or more; an item at once."""
+
+    steps: int
+    answer: Answer
+
+
+Fault = Callable[[bytes], Answer | Break | None]
+"""A drill: sees each body first; may answer it, break its stream, raise a MillraceError, or return
+None."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,29 +81,64 @@ class SimulatedEngine:
         model: str,
         *,
         latency_ms: float,
-        concurrency: int,
+        slots: Slots,
         clock: Clock,
+        token_ms: float = 0.0,
         fault: Fault | None = None,
     ) -> None:
-        """Hold `concurrency` items for `latency_ms` each; 0 ms answers without waiting."""
+        """Hold an item for `latency_ms` in one of `slots`; 0 ms answers without waiting."""
         self._model = msgspec.json.encode(f"simulated/{model}")
         self._latency_s = latency_ms / 1000
-        self._concurrency = concurrency
         self._clock = clock
         self._fault = fault
-        self._free_slots = concurrency
+        self._slots = slots
+        slots.on_bulk_room = self._fill_slots
+        self._steps = Steps(token_ms / 1000)
         self._waiting: deque[_Call] = deque()  # calls with items that have no slot yet
 
     @property
     def concurrency(self) -> int:
         """See `Engine`."""
-        return self._concurrency
+        return self._slots.total
+
+    @property
+    def headroom(self) -> int:
+        """See `Engine`."""
+        return self._slots.headroom
+
+    @property
+    def slots(self) -> SlotCounts:
+        """See `Engine`."""
+        return self._slots.counts
 
     async def start(self) -> None:
         """Nothing to load."""
 
     async def stop(self) -> None:
         """Nothing to release."""
+
+    async def serve(self, endpoint: str, body: bytes, emit: Emit | None) -> Answer:
+        """See `Engine`; the first token of a stream takes the latency of an item."""
+        await self._slots.enter()
+        try:
+            if self._latency_s:
+                await asyncio.sleep(self._latency_s)
+            given = self._fault(body) if self._fault is not None else None
+            if isinstance(given, Answer):
+                return given
+            streams = _STREAMS.get(endpoint)
+            if emit is None or streams is None:
+                return given.answer if given else self._answer(endpoint, body)
+            read, written = streams
+            writing = read(body)
+            if isinstance(writing, Answer):
+                return writing
+            if not writing.stream:
+                return self._answer(endpoint, body)
+            steps = written(writing, self._model, int(self._clock.wall_s()))
+            return await self._stream(writing, steps, given, emit)
+        finally:
+            self._slots.leave()
 
     async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
         """See `Engine`."""
@@ -89,6 +156,24 @@ class SimulatedEngine:
         finally:
             self._leave(call)
 
+    async def _stream(
+        self, writing: Writing, steps: Iterator[Step], cut: Break | None, emit: Emit
+    ) -> Answer:
+        count = step_count(writing) if cut is None else min(cut.steps, step_count(writing))
+        stream = Stream(steps, count, emit)
+        self._steps.start(stream)
+        await stream.ended  # cancelling this call cancels it, which ends the stream
+        end = Answer(200, b"") if cut is None else cut.answer
+        return msgspec.structs.replace(
+            end, input_tokens=writing.input_tokens, output_tokens=tokens_after(writing, count)
+        )
+
+    def _answer(self, endpoint: str, body: bytes) -> Answer:
+        answer = _ANSWERS.get(endpoint)
+        if answer is None:
+            return unknown_endpoint(endpoint)
+        return answer(body, self._model, int(self._clock.wall_s()))
+
     async def _answer_now(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
         """Answer in slices, without a task or a timer an item."""
         for start in range(0, len(bodies), _ITEMS_PER_TURN):
@@ -105,6 +190,8 @@ class SimulatedEngine:
         for index in items:
             body = bodies[index]
             given = fault(body) if fault is not None else None
+            if isinstance(given, Break):
+                given = given.answer
             if given is None:
                 given = (
                     unknown_endpoint(endpoint) if answer is None else answer(body, model, created_s)
@@ -113,20 +200,22 @@ class SimulatedEngine:
 
     def _fill_slots(self) -> None:
         """Give free slots to waiting calls, oldest first; one timer serves a whole slice."""
-        loop = asyncio.get_running_loop()
-        while self._free_slots and self._waiting:
+        while self._waiting:
             call = self._waiting[0]
             start = call.started
-            call.started = min(start + self._free_slots, len(call.bodies))
-            self._free_slots -= call.started - start
+            taken = self._slots.take_bulk(len(call.bodies) - start)
+            if not taken:
+                return
+            call.started += taken
             if call.started == len(call.bodies):
                 self._waiting.popleft()
+            loop = asyncio.get_running_loop()
             loop.call_later(self._latency_s, self._end_slice, call, range(start, call.started))
 
     def _end_slice(self, call: _Call, items: range) -> None:
         if call.done.done():  # cancelled or failed: its slots are free already
             return
-        self._free_slots += len(items)
+        self._slots.give_bulk(len(items))
         call.ended += len(items)
         try:
             self._report(call.endpoint, call.bodies, call.finished, items)
@@ -139,7 +228,7 @@ class SimulatedEngine:
 
     def _leave(self, call: _Call) -> None:
         """Free what a cancelled or failed call still holds."""
-        self._free_slots += call.started - call.ended
+        self._slots.give_bulk(call.started - call.ended)
         call.ended = call.started
         if call in self._waiting:
             self._waiting.remove(call)

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from core.errors import SettingsError
-from gpu_consumers.engines.engine import Finished
+from gpu_consumers.engines.engine import Answer, Emit, Finished
 from gpu_consumers.engines.item_pool import ItemPool
 from gpu_consumers.engines.model_kind import runner_of_folder
 from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.engines.slots import SlotCounts, Slots
 
 if TYPE_CHECKING:
     from gpu_consumers.engines.vllm_serving import VllmServing
@@ -23,14 +24,24 @@ class VllmEngine:
     def __init__(self, settings: EngineSettings) -> None:
         """Load nothing yet; `settings.model_path` must be given."""
         self._settings = settings
-        self._concurrency = settings.items_at_once
+        self._slots = Slots(settings.items_at_once, settings.headroom)
         self._serving: VllmServing | None = None
         self._pool: ItemPool | None = None
 
     @property
     def concurrency(self) -> int:
         """See `Engine`."""
-        return self._concurrency
+        return self._slots.total
+
+    @property
+    def headroom(self) -> int:
+        """See `Engine`."""
+        return self._slots.headroom
+
+    @property
+    def slots(self) -> SlotCounts:
+        """See `Engine`."""
+        return self._slots.counts
 
     async def start(self) -> None:
         """Load the model; blocks the event loop for 10 to 40 s. Raises SettingsError.
@@ -43,12 +54,21 @@ class VllmEngine:
         from gpu_consumers.engines.vllm_serving import VllmServing
 
         self._serving = await VllmServing.start(arguments, self._settings)
-        self._pool = ItemPool(self._serving.ask, self._concurrency)
+        self._pool = ItemPool(self._serving.ask, self._slots)
 
     async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
         """See `Engine`; a cancelled item's KV cache is freed by vLLM's abort."""
         assert self._pool is not None, "start first"
         await self._pool.execute(endpoint, bodies, finished)
+
+    async def serve(self, endpoint: str, body: bytes, emit: Emit | None) -> Answer:
+        """See `Engine`; a cancelled call's KV cache is freed by vLLM's abort."""
+        assert self._serving is not None, "start first"
+        await self._slots.enter()
+        try:
+            return await self._serving.ask(endpoint, body)
+        finally:
+            self._slots.leave()
 
     async def stop(self) -> None:
         """See `Engine`."""

@@ -8,6 +8,7 @@ from core.clock import SystemClock
 from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.openai_http import OpenAIHttpEngine
 from gpu_consumers.engines.simulated import SimulatedEngine
+from gpu_consumers.engines.slots import Slots
 from tests.integration.engines.conformance import (
     MODEL,
     ChatConformance,
@@ -19,13 +20,13 @@ from tests.integration.engines.upstream import Upstream, http_settings, serve
 class TestSimulated(ChatConformance, EmbeddingsConformance):
     @pytest.fixture
     def engine(self) -> Engine:
-        return SimulatedEngine(MODEL, latency_ms=5, concurrency=8, clock=SystemClock())
+        return SimulatedEngine(MODEL, latency_ms=5, slots=Slots(8, 3), clock=SystemClock())
 
 
 class TestSimulatedWithoutLatency(EmbeddingsConformance):
     @pytest.fixture
     def engine(self) -> Engine:
-        return SimulatedEngine(MODEL, latency_ms=0, concurrency=8, clock=SystemClock())
+        return SimulatedEngine(MODEL, latency_ms=0, slots=Slots(8, 3), clock=SystemClock())
 
 
 class TestOpenAIHttp(ChatConformance, EmbeddingsConformance):

@@ -10,6 +10,7 @@ from core.clock import SystemClock
 from gpu_consumers.engines.engine import Answer
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.simulated import SimulatedEngine
+from gpu_consumers.engines.slots import Slots
 
 Respond = Callable[[web.Request, bytes], Awaitable[web.StreamResponse | None]]
 
@@ -25,7 +26,7 @@ class Upstream:
         self.running_max = 0
         self._latency_s = latency_s
         self._respond = respond
-        self._engine = SimulatedEngine(model, latency_ms=0, concurrency=1, clock=SystemClock())
+        self._engine = SimulatedEngine(model, latency_ms=0, slots=Slots(256), clock=SystemClock())
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
@@ -68,5 +69,6 @@ async def serve(upstream: Upstream) -> AsyncIterator[str]:
 
 def http_settings(url: str, **fields: object) -> EngineSettings:
     return EngineSettings.model_validate(
-        {"kind": "openai_http", "model_name": "m", "upstream": url} | fields
+        {"kind": "openai_http", "model_name": "m", "upstream": url, "interactive_headroom": 0}
+        | fields
     )

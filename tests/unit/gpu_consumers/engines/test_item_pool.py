@@ -7,6 +7,7 @@ import pytest
 from core.errors import EngineDeadError
 from gpu_consumers.engines.engine import Answer
 from gpu_consumers.engines.item_pool import ItemPool
+from gpu_consumers.engines.slots import Slots
 
 
 class Runner:
@@ -38,7 +39,7 @@ async def turns(count: int = 5) -> None:
 
 async def test_the_limit_is_shared_by_all_calls_oldest_first() -> None:
     runner = Runner()
-    pool = ItemPool(runner, 3)
+    pool = ItemPool(runner, Slots(3))
     calls = [
         asyncio.create_task(pool.execute("/", [name] * 4, lambda *_: None)) for name in (b"a", b"b")
     ]
@@ -52,7 +53,7 @@ async def test_the_limit_is_shared_by_all_calls_oldest_first() -> None:
 
 async def test_a_cancelled_call_stops_its_items_and_only_its_own() -> None:
     runner = Runner()
-    pool = ItemPool(runner, 4)
+    pool = ItemPool(runner, Slots(4))
     reported: list[bytes] = []
     first = asyncio.create_task(pool.execute("/", [b"a"] * 3, lambda *_: reported.append(b"a")))
     second = asyncio.create_task(pool.execute("/", [b"b"] * 3, lambda *_: reported.append(b"b")))
@@ -69,7 +70,7 @@ async def test_a_cancelled_call_stops_its_items_and_only_its_own() -> None:
 
 async def test_a_failure_ends_its_call_and_cancels_the_rest_of_it() -> None:
     runner = Runner()
-    pool = ItemPool(runner, 2)
+    pool = ItemPool(runner, Slots(2))
     reported: list[int] = []
     runner.gate.set()
     with pytest.raises(EngineDeadError):
@@ -85,7 +86,7 @@ async def test_a_failure_ends_its_call_and_cancels_the_rest_of_it() -> None:
 async def test_one_place_serves_calls_without_end() -> None:
     runner = Runner()
     runner.gate.set()
-    pool = ItemPool(runner, 1)
+    pool = ItemPool(runner, Slots(1))
     for _ in range(100):
         await asyncio.wait_for(pool.execute("/", [b"x"], lambda *_: None), 1)
 
@@ -98,4 +99,4 @@ async def test_a_callback_that_fails_fails_its_call() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await ItemPool(runner, 2).execute("/", [b"x"], finished)
+        await ItemPool(runner, Slots(2)).execute("/", [b"x"], finished)

@@ -11,6 +11,7 @@ from gpu_consumers.engines.engine import Answer
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.simulated import Fault, SimulatedEngine
 from gpu_consumers.engines.simulated_answers import chat_answer, unit_vector
+from gpu_consumers.engines.slots import Slots
 
 CHAT = "/v1/chat/completions"
 BODY = b'{"messages":[{"role":"user","content":"Hello."}],"max_tokens":32}'
@@ -28,7 +29,7 @@ def engine(
     latency_ms: float = 0, concurrency: int = 4, fault: Fault | None = None
 ) -> SimulatedEngine:
     return SimulatedEngine(
-        "m", latency_ms=latency_ms, concurrency=concurrency, clock=StillClock(), fault=fault
+        "m", latency_ms=latency_ms, slots=Slots(concurrency), clock=StillClock(), fault=fault
     )
 
 

@@ -1,0 +1,101 @@
+"""Places in an engine, shared by bulk items and online calls.
+
+An online call takes any free place and goes ahead of every bulk item; a bulk item starts only while
+more than the headroom is free, so that the next online call finds a place.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SlotCounts:
+    """Who holds places now."""
+
+    bulk: int
+    online: int
+    waiting: int  # online calls without a place
+
+
+def square_root_headroom(total: int) -> int:
+    """Return the places that square-root staffing keeps for arrivals; 0 where there is only one."""
+    return min(math.ceil(math.sqrt(total)), total - 1)
+
+
+class Slots:
+    """Counts places of one engine on one event loop."""
+
+    def __init__(self, total: int, headroom: int = 0) -> None:
+        """Bulk alone holds at most `total - headroom`."""
+        assert 0 <= headroom < total
+        self.total = total
+        self.headroom = headroom
+        self.on_bulk_room: Callable[[], None] = _nothing
+        """Called when online calls have left room in which bulk items may start."""
+        self._free = total
+        self._bulk = self._online = 0
+        self._waiting: dict[asyncio.Future[None], None] = {}  # oldest first
+
+    @property
+    def counts(self) -> SlotCounts:
+        """Who holds places now."""
+        return SlotCounts(self._bulk, self._online, len(self._waiting))
+
+    async def enter(self) -> None:
+        """Take a place for an online call, in the order of arrival; each needs one `leave`."""
+        if self._free:  # then nobody waits
+            self._free -= 1
+            self._online += 1
+            return
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[place] = None
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.cancelled():
+                del self._waiting[place]
+            else:  # the place came in the same turn
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Give back the place of an online call."""
+        self._online -= 1
+        self._give_back()
+        if self._free > self.headroom:
+            self.on_bulk_room()
+
+    def take_bulk(self, wanted: int) -> int:
+        """Take up to `wanted` places for bulk items; return how many it were."""
+        taken = max(0, min(wanted, self._free - self.headroom))
+        self._free -= taken
+        self._bulk += taken
+        return taken
+
+    def give_bulk(self, count: int) -> None:
+        """Give back places of bulk items; whoever has more of them asks again."""
+        self._bulk -= count
+        for _ in range(count):
+            self._give_back()
+
+    def renew_bulk(self) -> bool:
+        """Keep a place for the next bulk item; False when it had to be given back."""
+        self.give_bulk(1)
+        return self.take_bulk(1) == 1
+
+    def _give_back(self) -> None:
+        while self._waiting:
+            place = next(iter(self._waiting))
+            if not place.done():
+                del self._waiting[place]
+                self._online += 1
+                place.set_result(None)
+                return
+            del self._waiting[place]
+        self._free += 1
+
+
+def _nothing() -> None:
+    """Nobody has bulk items."""
