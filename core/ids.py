@@ -8,6 +8,7 @@ FILE = "file"
 TENANT = "ten"
 KEY = "key"
 REQUEST = "req"
+SINGLE = "job"
 EVENT = "evt"
 
 _HEX_DIGITS = 32

@@ -11,11 +11,11 @@ import sqlalchemy as sa
 
 from core.ids import new_uuid
 from core.limits import METADATA_KEY_CHARS_MAX, METADATA_PAIRS_MAX, METADATA_VALUE_CHARS_MAX
-from core.states import TERMINAL_STATES, CloseReason, JobKind, JobState
+from core.states import TERMINAL_STATES, JobKind, JobState
+from jobs.cancelling import cancel
 from jobs.completion_window import window_seconds
-from jobs.days import job_day
 from jobs.files import EXPIRES_AFTER_S_MAX, EXPIRES_AFTER_S_MIN, INPUT_PURPOSE, find_input
-from jobs.outbox_rows import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts, event_insert
+from jobs.outbox_rows import NOTIFY_JOBS, NOTIFY_OUTBOX, event_insert
 from jobs.pages import Cursor, Page, read_page, unknown_cursor
 from jobs.refusals import FieldRefusedError, JobEndedError, JobMissingError
 from jobs.tables import job_counters, job_cursors, jobs
@@ -96,18 +96,11 @@ def cancel_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) 
 
     Raises JobMissingError, JobEndedError.
     """
-    row = connection.execute(
-        sa.select(jobs)
-        .where(jobs.c.id == job_id, jobs.c.tenant_id == tenant_id, IS_BATCH)
-        .with_for_update(key_share=True)
-    ).one_or_none()
-    if row is None:
+    state = cancel(connection, tenant_id, job_id, JobKind.BATCH)
+    if state is None:
         raise JobMissingError
-    state = JobState(row.state)
     if state in TERMINAL_STATES:
         raise JobEndedError(f"Cannot cancel a batch with status '{state}'.")
-    if state is not JobState.CANCELLING and row.close_reason is None:
-        _close(connection, row)
     return find_job(connection, tenant_id, job_id)
 
 
@@ -145,27 +138,6 @@ def _is_batch(connection: sa.Connection, job_id: UUID) -> bool:
     """Whether the id may stand in a list of batches; an unknown one is refused by the page."""
     kind = connection.execute(sa.select(jobs.c.kind).where(jobs.c.id == job_id)).scalar()
     return kind is None or kind == JobKind.BATCH.value
-
-
-def _close(connection: sa.Connection, row: sa.Row[Any]) -> None:
-    """Move a locked job to cancelling. Once every item has its row there is nothing to close."""
-    closed_at = connection.execute(
-        sa.update(jobs)
-        .where(jobs.c.id == row.id)
-        .values(
-            state=JobState.CANCELLING.value,
-            cancelling_at=sa.func.now(),
-            close_reason=CloseReason.CANCELLED.value,
-        )
-        .returning(jobs.c.cancelling_at)
-    ).scalar_one()
-    if row.total_count is not None and row.settled_at is None:
-        for statement in close_inserts(row.id, job_day(row.created_at), CloseReason.CANCELLED):
-            connection.execute(statement)
-    at_s = closed_at.timestamp()
-    connection.execute(event_insert(row.id, row.tenant_id, JobState.CANCELLING, at_s))
-    connection.execute(NOTIFY_OUTBOX)
-    connection.execute(NOTIFY_JOBS)
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:

@@ -45,3 +45,27 @@ class StorageQuotaError(RequestRefusedError):
     """Your stored files have reached the limit of your organization. Delete some first."""
 
     code = "storage_limit_exceeded"
+
+
+class RequestMissingError(JobMissingError):
+    """No such job."""
+
+    code = "job_not_found"
+
+
+class RequestEndedError(JobEndedError):
+    """The job has ended, so it cannot be cancelled."""
+
+    code = "job_ended"
+
+
+class KeyInFlightError(RequestRefusedError):
+    """A request with this idempotency key is being answered. Try again."""
+
+    code = "idempotency_key_in_flight"
+
+
+class KeyReusedError(RequestRefusedError):
+    """This idempotency key belongs to another request."""
+
+    code = "idempotency_key_reused"

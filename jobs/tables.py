@@ -182,6 +182,13 @@ idempotency_keys: Final = Table(
     Column[bytes]("body_sha256", LargeBinary, comment="NULL: still being read"),
     Column[str]("state", Text, nullable=False, comment="in_flight or saved"),
     Column[object]("holder", Uuid, nullable=False, comment="the call that may save it"),
+    Column[int](
+        "attempt",
+        SmallInteger,
+        nullable=False,
+        server_default="0",
+        comment="tries that its client had made before",
+    ),
     Column[datetime](
         "in_flight_until",
         DateTime(timezone=True),

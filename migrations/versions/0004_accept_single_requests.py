@@ -86,6 +86,13 @@ def _create_idempotency_keys() -> None:
         sa.Column("state", sa.Text(), nullable=False, comment="in_flight or saved"),
         sa.Column("holder", sa.Uuid(), nullable=False, comment="the call that may save it"),
         sa.Column(
+            "attempt",
+            sa.SmallInteger(),
+            nullable=False,
+            server_default="0",
+            comment="tries that its client had made before",
+        ),
+        sa.Column(
             "in_flight_until",
             sa.DateTime(timezone=True),
             nullable=False,

@@ -1,0 +1,159 @@
+"""Idempotency keys against real Postgres: one effect, one answer, and who is told to wait."""
+
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from core.ids import new_uuid
+from jobs import idempotency
+from jobs.idempotency import Answer, Claim, Found, Scope
+from jobs.refusals import KeyInFlightError, KeyReusedError
+from jobs.tables import idempotency_keys
+from tenancy.tenants import create_tenant
+
+CREATED = Answer(200, b'{"id":"batch_1"}', (("content-type", "application/json"),))
+
+
+@pytest.fixture
+def tenant(engine: sa.Engine) -> UUID:
+    with engine.begin() as connection:
+        return create_tenant(connection, new_uuid().hex)
+
+
+def claim(tenant: UUID, **given: object) -> Claim:
+    values: dict[str, object] = {
+        "tenant_id": tenant,
+        "scope": Scope.CLIENT,
+        "key": "k",
+        "route": "POST /v1/batches",
+        "body_sha256": b"body",
+        "keep_s": 86400.0,
+    }
+    return Claim(**(values | given))  # type: ignore[arg-type]
+
+
+def once(engine: sa.Engine, asked: Claim, answer: Answer = CREATED) -> tuple[Answer, bool]:
+    with engine.begin() as connection:
+        return idempotency.answer_once(connection, asked, lambda _: answer)
+
+
+def look(engine: sa.Engine, asked: Claim) -> Found | None:
+    with engine.begin() as connection:
+        return idempotency.look(connection, asked)
+
+
+def test_an_equal_claim_is_answered_again_and_the_work_is_not_done(
+    engine: sa.Engine, tenant: UUID
+) -> None:
+    assert once(engine, claim(tenant)) == (CREATED, False)
+    assert once(engine, claim(tenant), Answer(200, b"other")) == (CREATED, True)
+
+
+def test_another_body_or_route_is_refused(engine: sa.Engine, tenant: UUID) -> None:
+    once(engine, claim(tenant))
+    for changed in ({"body_sha256": b"other"}, {"route": "POST /v1/files"}):
+        with pytest.raises(KeyReusedError):
+            once(engine, claim(tenant, **changed))
+
+
+def test_tenants_and_scopes_do_not_meet(engine: sa.Engine, tenant: UUID) -> None:
+    once(engine, claim(tenant))
+    with engine.begin() as connection:
+        other = create_tenant(connection, new_uuid().hex)
+    assert once(engine, claim(other), Answer(200, b"o")) == (Answer(200, b"o"), False)
+    retry = claim(tenant, scope=Scope.RETRY, attempt=1)
+    assert once(engine, retry, Answer(200, b"r")) == (Answer(200, b"r"), False)
+
+
+def test_a_twin_in_flight_is_told_to_try_again(engine: sa.Engine, tenant: UUID) -> None:
+    with engine.begin() as connection:
+        idempotency.answer_once(connection, claim(tenant), lambda _: CREATED)
+        with pytest.raises(KeyInFlightError):
+            once(engine, claim(tenant))
+    assert once(engine, claim(tenant)) == (CREATED, True)
+
+
+def test_what_fails_is_not_saved(engine: sa.Engine, tenant: UUID) -> None:
+    def fail(_: sa.Connection) -> Answer:
+        raise KeyReusedError
+
+    with pytest.raises(KeyReusedError), engine.begin() as connection:
+        idempotency.answer_once(connection, claim(tenant), fail)
+    once(engine, claim(tenant), Answer(400, b"bad"))
+    assert once(engine, claim(tenant)) == (CREATED, False)
+
+
+def test_a_key_is_free_after_its_time(engine: sa.Engine, tenant: UUID) -> None:
+    once(engine, claim(tenant, keep_s=-1.0))
+    assert once(engine, claim(tenant), Answer(200, b"n")) == (Answer(200, b"n"), False)
+
+
+def test_a_held_key_is_in_flight_until_its_time_is_over(engine: sa.Engine, tenant: UUID) -> None:
+    asked = claim(tenant)
+    with engine.begin() as connection:
+        idempotency.hold(connection, asked, until_s=60)
+    with pytest.raises(KeyInFlightError):
+        look(engine, claim(tenant))
+    with pytest.raises(KeyReusedError):
+        look(engine, claim(tenant, body_sha256=b"other"))
+    with engine.begin() as connection:
+        idempotency.hold(connection, asked, until_s=-1)
+    assert look(engine, claim(tenant)) is None
+
+
+def test_only_the_holder_may_save_or_let_go(engine: sa.Engine, tenant: UUID) -> None:
+    asked, late = claim(tenant), claim(tenant)
+    with engine.begin() as connection:
+        idempotency.hold(connection, asked, until_s=60)
+        assert not idempotency.save_held(connection, late, CREATED)
+        idempotency.let_go(connection, late)
+        assert idempotency.save_held(connection, asked, CREATED)
+    assert look(engine, late) == Found(CREATED, None)
+    with engine.begin() as connection:
+        idempotency.let_go(connection, asked)  # too late: it is saved
+    assert look(engine, late) == Found(CREATED, None)
+
+
+def test_a_key_of_a_job_stands_for_its_answer(engine: sa.Engine, tenant: UUID) -> None:
+    job_id = new_uuid()
+    with engine.begin() as connection:
+        idempotency.hold(connection, claim(tenant), until_s=-1, job_id=job_id)
+    assert look(engine, claim(tenant)) == Found(None, job_id)
+
+
+def retry(tenant: UUID, attempt: int, **given: object) -> Claim:
+    return claim(tenant, scope=Scope.RETRY, attempt=attempt, **given)
+
+
+def test_only_a_retry_repeats_an_equal_request(engine: sa.Engine, tenant: UUID) -> None:
+    first, second = Answer(200, b"1"), Answer(200, b"2")
+    assert once(engine, retry(tenant, 0), first) == (first, False)
+    assert once(engine, retry(tenant, 0), second) == (second, False)
+    assert once(engine, retry(tenant, 1)) == (second, True)
+    assert once(engine, retry(tenant, 2)) == (second, True)
+
+
+def test_a_first_try_that_its_own_retry_overtook_repeats_it(
+    engine: sa.Engine, tenant: UUID
+) -> None:
+    assert once(engine, retry(tenant, 1)) == (CREATED, False)
+    assert once(engine, retry(tenant, 0, age_s=60.0)) == (CREATED, True)
+    new = Answer(200, b"n")
+    assert once(engine, retry(tenant, 0, age_s=0.0), new) == (new, False)
+
+
+def test_expired_keys_are_forgotten_but_not_those_taken_again(
+    engine: sa.Engine, tenant: UUID
+) -> None:
+    once(engine, claim(tenant, key="a", keep_s=-1.0))
+    once(engine, claim(tenant, key="b", keep_s=-1.0))
+    once(engine, claim(tenant, key="c"))
+    with engine.begin() as connection:
+        found = idempotency.expired_keys(connection, 10)
+    assert [key.key for key in found] == ["a", "b"]
+    once(engine, claim(tenant, key="b"))
+    with engine.begin() as connection:
+        assert idempotency.forget(connection, found) == 1
+        left = connection.scalars(sa.select(idempotency_keys.c.key)).all()
+    assert sorted(left) == ["b", "c"]
