@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Ask a question: the whole answer at once, then token by token.
+set -euo pipefail
+
+ask() {
+  curl --silent --show-error --fail-with-body --no-buffer "$MILLRACE_URL/v1/chat/completions" \
+    -H "Authorization: Bearer $MILLRACE_KEY" -H "Content-Type: application/json" \
+    -d "{\"model\": \"$MILLRACE_MODEL\", \"max_tokens\": 16, $1}"
+}
+
+ask '"messages": [{"role": "user", "content": "Why is the sky blue?"}]'
+echo
+ask '"messages": [{"role": "user", "content": "And at night?"}], "stream": true'

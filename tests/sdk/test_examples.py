@@ -1,0 +1,89 @@
+"""Goal: the examples run as a reader would run them, and print what they promise."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.sdk.environments import JAVASCRIPT, node, node_modules
+from tests.sdk.sites import new_key
+from tests.stacks import Stack
+
+EXAMPLES = JAVASCRIPT.parent
+ANSWER = r"Simulated [0-9a-f]{8}\..*"
+BATCH = rf"batch_\w+ completed\nquestion-0: {ANSWER}\nquestion-1: {ANSWER}\nquestion-2: {ANSWER}\n"
+CHAT = rf"whole: {ANSWER}\nstreamed: {ANSWER}\ntokens: 16\n"
+VECTORS = r"[+-]\d\.\d{3} Someone eats a meal\.\n[+-]\d\.\d{3} The queue of the printer is full\.\n"
+LINE = r'\{"id":"batch_req_\w+","custom_id":"question-%d".*\}\n'
+CURL = {
+    "batch": rf"batch_\w+ completed\n{LINE % 0}{LINE % 1}{LINE % 2}",
+    "chat": r'\{"id":.*"content":"Simulated .*\}\n(data: \{.*\}\n\n)+data: \[DONE\]\n\n',
+    "embeddings": r'\{"object":"list","data":\[.*"embedding":\[.*\}\n',
+}
+PROMISED = {"batch": BATCH, "chat": CHAT, "embeddings": VECTORS}
+EXAMPLE_S_MAX = 40.0
+
+pytestmark = pytest.mark.timeout(300)  # the first tests wait for the stack and for packages
+
+
+@pytest.fixture(scope="session")
+def variables(stack: Stack) -> Mapping[str, str]:
+    """The variables that examples/README.md asks for."""
+    return {
+        **os.environ,
+        "MILLRACE_URL": stack.url,
+        "MILLRACE_KEY": new_key(stack),
+        "MILLRACE_MODEL": stack.model,
+    }
+
+
+@pytest.fixture
+def javascript(tmp_path: Path) -> Path:
+    """The JavaScript examples with their packages beside them."""
+    for source in JAVASCRIPT.glob("*.mjs"):
+        shutil.copy(source, tmp_path)
+    (tmp_path / "node_modules").symlink_to(node_modules())
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_python(name: str, variables: Mapping[str, str]) -> None:
+    printed = run(sys.executable, str(EXAMPLES / "python" / f"{name}.py"), variables=variables)
+    assert re.fullmatch(PROMISED[name], printed), printed
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_javascript(name: str, javascript: Path, variables: Mapping[str, str]) -> None:
+    printed = run(str(node()), str(javascript / f"{name}.mjs"), variables=variables)
+    assert re.fullmatch(PROMISED[name], printed), printed
+
+
+@pytest.mark.parametrize("name", CURL)
+def test_curl(name: str, variables: Mapping[str, str]) -> None:
+    assert shutil.which("curl"), "the curl examples need curl: install it"
+    printed = run("bash", str(EXAMPLES / "curl" / f"{name}.sh"), variables=variables)
+    assert re.fullmatch(CURL[name], printed), printed
+
+
+def test_every_example_is_run() -> None:
+    files = {path.name for path in EXAMPLES.glob("*/*.*") if path.suffix in {".py", ".mjs", ".sh"}}
+    assert files == {f"{name}.{end}" for name in PROMISED for end in ("py", "mjs", "sh")}
+
+
+def run(*command: str, variables: Mapping[str, str]) -> str:
+    """Return what an example printed; it ends well and says nothing on stderr."""
+    done = subprocess.run(
+        command,
+        check=False,
+        env=dict(variables),
+        capture_output=True,
+        text=True,
+        timeout=EXAMPLE_S_MAX,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    return done.stdout
