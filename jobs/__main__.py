@@ -25,6 +25,7 @@ from jobs.expiry import ExpirySweep
 from jobs.held_leases import HeldLeases
 from jobs.intake import Intake, IntakeParts
 from jobs.outbox_relay import OutboxRelay
+from jobs.progress import ROLE
 from jobs.repairs import Repairs
 from jobs.settings import IntakeSettings
 from jobs.stalls import StallWatch
@@ -88,14 +89,14 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         capacities = PoolCapacities(clock)
         leases = HeldLeases(
             engine,
-            role=_NAME,
+            role=ROLE,
             holder=holder,
             ttl_s=settings.lease_ttl_s,
             on_lost=metrics.LEASES_LOST.inc,
         )
         metrics.JOBS_HELD.set_function(lambda: leases.count)
         expander = Expander(engine, objects, producers[0], leases, clock)
-        validator = Validator(engine, objects, leases, settings, stop)
+        validator = Validator(engine, objects, leases, settings, clock, stop)
         parts = IntakeParts(
             engine=engine,
             expander=expander,

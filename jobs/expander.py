@@ -1,7 +1,8 @@
 """The jobs that this process expands, and one round over all of them."""
 
 import logging
-from collections.abc import Collection, Mapping
+from bisect import bisect_right
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -15,6 +16,7 @@ from jobs.expansion import Cursor, InputChangedError, ItemReader, advance, send_
 from jobs.held_leases import HeldLeases
 from jobs.leases import Lease
 from jobs.progress import EXPANSION_DUE, OpenJob, open_jobs
+from jobs.tables import jobs
 from storage.objects import ObjectStore
 from topics.producer import LogProducer
 
@@ -63,31 +65,25 @@ class Expander:
         self._leases = leases
         self._clock = clock
         self._held: dict[UUID, _Held] = {}
+        self._last: UUID | None = None
 
     @property
-    def held_count(self) -> int:
+    def held(self) -> frozenset[UUID]:
         """Jobs in expansion."""
-        return len(self._held)
+        return frozenset(self._held)
 
-    def claim(self, limit: int) -> None:
-        """Take up to `limit` more jobs that have items to emit."""
-        claimed = self._leases.claim(EXPANSION_DUE, limit)
-        if not claimed:
-            return
-        try:
-            with self._engine.begin() as connection:
-                found = open_jobs(connection, [lease.job_id for lease in claimed])
-        except BaseException:
-            for lease in claimed:  # or heartbeats would keep from everyone what nobody expands
-                self._leases.put_aside(lease)
-            raise
-        for lease in claimed:
-            if earlier := self._held.pop(lease.job_id, None):
-                earlier.close_reader()  # its lease was lost, and is ours again
-            if job := found.get(lease.job_id):
-                self._held[lease.job_id] = _Held(lease, job, job.cursor)
-            else:
-                self._leases.release(lease)  # closed a moment ago
+    def hold(self, wanted: Sequence[UUID], count_max: int) -> None:
+        """Hold the jobs `wanted`, most wanted first, as far as no other process has them.
+
+        A job that is not wanted leaves only when its slot is needed for one that was claimed.
+        """
+        self._claim([job_id for job_id in wanted if job_id not in self._held])
+        places = {job_id: place for place, job_id in enumerate(wanted)}
+        by_want = sorted(self._held, key=lambda job_id: places.get(job_id, len(places)))
+        surplus = [self._held[job_id] for job_id in by_want[count_max:]]
+        for held in surplus:
+            self._drop(held)
+        self._leases.release(*(held.lease for held in surplus))
 
     def round(self, allowed: Mapping[UUID, int]) -> int:
         """Emit what is `allowed`, bounded by a round's size; return how many items.
@@ -97,10 +93,11 @@ class Expander:
         moved: list[tuple[_Held, Cursor]] = []
         count, byte_count = 0, 0
         try:
-            for job_id in [job_id for job_id in allowed if job_id in self._held]:
+            for job_id in self._in_turn(allowed):
                 if count >= ROUND_ITEMS_MAX or byte_count >= ROUND_BYTES_MAX:
                     break
                 held = self._held[job_id]
+                self._last = job_id
                 count_max = min(allowed[job_id], ROUND_ITEMS_MAX - count)
                 if after := self._emit(held, count_max, ROUND_BYTES_MAX - byte_count):
                     moved.append((held, after))
@@ -135,6 +132,32 @@ class Expander:
         """Close what is open; the leases are given back by their owner."""
         for held in self._held.values():
             held.close_reader()
+
+    def _claim(self, job_ids: Sequence[UUID]) -> None:
+        if not job_ids:
+            return
+        where = sa.and_(EXPANSION_DUE, jobs.c.id.in_(job_ids))
+        claimed = self._leases.claim(where, len(job_ids))
+        if not claimed:
+            return
+        try:
+            with self._engine.begin() as connection:
+                found = open_jobs(connection, [lease.job_id for lease in claimed])
+        except BaseException:
+            for lease in claimed:  # or heartbeats would keep from everyone what nobody expands
+                self._leases.put_aside(lease)
+            raise
+        for lease in claimed:
+            if job := found.get(lease.job_id):
+                self._held[lease.job_id] = _Held(lease, job, job.cursor)
+            else:
+                self._leases.release(lease)  # closed a moment ago
+
+    def _in_turn(self, allowed: Collection[UUID]) -> list[UUID]:
+        """Begin behind the job that the last round ended with, or a few could fill every round."""
+        job_ids = sorted(job_id for job_id in allowed if job_id in self._held)
+        first = bisect_right(job_ids, self._last) if self._last else 0
+        return job_ids[first:] + job_ids[:first]
 
     def _emit(self, held: _Held, count_max: int, bytes_max: int) -> Cursor | None:
         """Send items of one job; a job that fails is put aside, alone."""

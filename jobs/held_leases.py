@@ -38,6 +38,11 @@ class HeldLeases:
         self._held: dict[UUID, Lease] = {}
 
     @property
+    def role(self) -> str:
+        """For which kind of work the leases are."""
+        return self._role
+
+    @property
     def count(self) -> int:
         """Jobs whose lease this process holds."""
         return len(self._held)
@@ -92,11 +97,16 @@ class HeldLeases:
                 self._on_lost()
                 _LOG.warning("a lease was lost", extra={"job": lease.job_id.hex})
 
-    def release(self, lease: Lease) -> None:
-        """Let others have the job at once; a bit later when Postgres is away, which is raised."""
-        self._forget(lease)
+    def release(self, *given: Lease) -> None:
+        """Let others have the jobs at once; a bit later when Postgres is away, which is raised."""
+        if not given:
+            return
+        for lease in given:
+            self._forget(lease)
         with self._engine.begin() as connection:
-            leases.release(connection, lease)
+            # In the order in which heartbeats lock them.
+            for lease in sorted(given, key=lambda lease: lease.job_id):
+                leases.release(connection, lease)
 
     def release_in(self, connection: sa.Connection, lease: Lease) -> None:
         """Let others have the job when the transaction commits; if it does not, a bit later."""
@@ -110,12 +120,8 @@ class HeldLeases:
     def release_all(self) -> None:
         """Give everything back, so that a replica need not wait for the leases to run out."""
         with self._lock:
-            held = sorted(self._held.values(), key=lambda lease: lease.job_id)
-            self._held.clear()
-        if held:
-            with self._engine.begin() as connection:
-                for lease in held:  # in the order in which heartbeats lock them
-                    leases.release(connection, lease)
+            held = list(self._held.values())
+        self.release(*held)
 
     def _forget(self, lease: Lease) -> bool:
         with self._lock:

@@ -1,6 +1,7 @@
 """The loop of the intake role: claim, look at every open job, emit what the windows allow."""
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,8 +13,9 @@ from jobs.capacity import PoolCapacities
 from jobs.expander import ROUND_ITEMS_MAX, Expander
 from jobs.progress import job_loads
 from jobs.settings import IntakeSettings
+from jobs.slots import wanted_jobs
 from jobs.validator import Validator
-from jobs.windows import WindowLimits, allowances
+from jobs.windows import JobLoad, Pair, WindowLimits, allowances, pair_windows
 from storage.notifications import Notifications
 
 _CLAIM_INTERVAL_S: Final = 0.5  # new work notifies; this is for leases that ran out
@@ -54,19 +56,30 @@ class Intake:
         """Do what can be done now. Raises DeliveryError and `DATABASE_AWAY`."""
         parts, clock = self._parts, self._parts.clock
         began_s = clock.monotonic_s()
+        with parts.engine.begin() as connection:
+            loads = job_loads(connection)
+        windows = pair_windows(loads, parts.capacities.pools(), self._limits)
         if began_s >= self._claim_at_s:
             self._claim_at_s = began_s + _CLAIM_INTERVAL_S
             parts.validator.claim()
-            parts.expander.claim(self._settings.jobs_held_max - parts.expander.held_count)
-        with parts.engine.begin() as connection:
-            loads = job_loads(connection)
+            loads = self._hold(loads, windows)
         metrics.OUTSTANDING_ITEMS.set(sum(load.outstanding for load in loads))
         parts.expander.tidy({load.job_id for load in loads})
-        allowed = allowances(loads, parts.capacities.pools(), self._limits)
+        allowed = allowances(loads, windows)
         emitted = parts.expander.round(allowed)
         self._has_more = emitted >= ROUND_ITEMS_MAX
         # A round that found nothing to emit is only a look: its price sets how often to look.
         self._look_s = 0.0 if emitted else clock.monotonic_s() - began_s
+
+    def _hold(self, loads: list[JobLoad], windows: Mapping[Pair, int]) -> list[JobLoad]:
+        """Choose what to expand; return `loads` with what was claimed."""
+        expander, count_max = self._parts.expander, self._settings.jobs_held_max
+        mine = expander.held
+        expander.hold(wanted_jobs(loads, windows, mine=mine, count_max=count_max), count_max)
+        claimed = expander.held - mine
+        if not claimed:
+            return loads
+        return [load._replace(is_held=load.is_held or load.job_id in claimed) for load in loads]
 
     def pause(self) -> None:
         """Wait until another round may find something to do."""
@@ -75,7 +88,7 @@ class Intake:
             return
         parts.stop.wait(_ROUND_PAUSE_S)
         idle_s = self._settings.poll_idle_s
-        if parts.expander.held_count:
+        if parts.expander.held:
             idle_s = max(self._settings.poll_busy_s, self._look_s / _LOOK_SHARE_MAX)
         if parts.notifications.wait(idle_s):
             self._claim_at_s = 0.0

@@ -71,11 +71,16 @@ def claimable(role: str, limit: int, where: sa.ColumnElement[bool]) -> sa.Select
     return (
         sa.select(jobs.c.id)
         .select_from(jobs.outerjoin(job_leases, held))
-        .where(where, sa.or_(job_leases.c.job_id.is_(None), job_leases.c.expires_at <= _NOW))
+        .where(where, unheld())
         .order_by(jobs.c.created_at)
         .limit(limit)
         .with_for_update(of=jobs, key_share=True, skip_locked=True)
     )
+
+
+def unheld() -> sa.ColumnElement[bool]:
+    """Return the condition, on jobs outer-joined with leases of one role, that nobody holds one."""
+    return sa.or_(job_leases.c.job_id.is_(None), job_leases.c.expires_at <= _NOW)
 
 
 def extend(connection: sa.Connection, leases: Iterable[Lease], ttl_s: float) -> set[UUID]:

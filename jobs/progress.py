@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -10,9 +11,12 @@ import sqlalchemy as sa
 from core.states import JobState
 from jobs.days import job_day
 from jobs.expansion import Cursor
-from jobs.tables import job_counters, job_cursors, jobs
+from jobs.tables import job_counters, job_cursors, job_leases, jobs
 from jobs.windows import JobLoad
 from topics.records import JobRef
+
+ROLE: Final = "intake"
+"""Under which intake leases jobs, to validate, expand or repair them."""
 
 OPEN = sa.and_(
     jobs.c.state == JobState.IN_PROGRESS.value,
@@ -53,9 +57,18 @@ def loads_query() -> sa.Select[tuple[object, ...]]:
             (counted.succeeded + counted.failed + counted.cancelled + counted.expired).label(
                 "terminal"
             ),
+            job_leases.c.job_id.is_not(None).label("is_held"),
         )
         .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
         .join(job_counters, counted.job_id == jobs.c.id)
+        .outerjoin(
+            job_leases,
+            sa.and_(
+                job_leases.c.job_id == jobs.c.id,
+                job_leases.c.role == ROLE,
+                job_leases.c.expires_at > sa.func.now(),
+            ),
+        )
         .where(OPEN)
         .order_by(jobs.c.created_at, jobs.c.id)
     )
@@ -63,18 +76,7 @@ def loads_query() -> sa.Select[tuple[object, ...]]:
 
 def job_loads(connection: sa.Connection) -> list[JobLoad]:
     """Return every open job, oldest first."""
-    return [
-        JobLoad(
-            job_id=row.id,
-            tenant_id=row.tenant_id,
-            model=row.model,
-            pool=row.pool,
-            total=row.total_count,
-            emitted=row.item_index,
-            terminal=row.terminal,
-        )
-        for row in connection.execute(loads_query())
-    ]
+    return [JobLoad._make(row) for row in connection.execute(loads_query())]
 
 
 def open_jobs(connection: sa.Connection, job_ids: Collection[UUID]) -> dict[UUID, OpenJob]:

@@ -9,11 +9,13 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from core.clock import Clock
 from core.errors import Disposition, LeaseLostError, MillraceError
 from core.states import JobState
 from jobs import metrics
 from jobs.held_leases import HeldLeases
 from jobs.input_lines import Line, input_lines
+from jobs.lease_queue import LeaseQueue
 from jobs.leases import Lease
 from jobs.line_checks import ErrorCode, LineError
 from jobs.settings import IntakeSettings
@@ -39,6 +41,7 @@ class Validator:
         objects: ObjectStore,
         leases: HeldLeases,
         settings: IntakeSettings,
+        clock: Clock,
         stop: threading.Event,
     ) -> None:
         """Work in threads until `stop`; what is unfinished then begins anew elsewhere."""
@@ -47,6 +50,10 @@ class Validator:
         self._leases = leases
         self._settings = settings
         self._stop = stop
+        self._queues = {
+            is_small: LeaseQueue(engine, leases, sa.and_(VALIDATION_DUE, size), clock)
+            for is_small, size in ((True, _SMALL), (False, ~_SMALL))
+        }
         self._threads = ThreadPoolExecutor(settings.validation_threads, "validation")
         self._claiming = threading.Lock()
         self._lock = threading.Lock()
@@ -56,8 +63,7 @@ class Validator:
         """Start what may start now; called by the loop, and by each thread that becomes free."""
         with self._claiming:
             for is_small, slots in self._slots():
-                where = sa.and_(VALIDATION_DUE, _SMALL if is_small else ~_SMALL)
-                for lease in self._leases.claim(where, slots):
+                for lease in self._queues[is_small].claim(slots):
                     with self._lock:
                         self._running[is_small] += 1
                     self._threads.submit(self._run, lease, is_small)

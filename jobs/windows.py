@@ -8,7 +8,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from core.limits import CHUNK_ITEMS_MAX
@@ -16,9 +16,12 @@ from core.limits import CHUNK_ITEMS_MAX
 _GRAINS_PER_WINDOW: Final = 4  # a window is refilled in quarters, not item by item
 
 
-@dataclass(frozen=True, slots=True)
-class JobLoad:
-    """A job that is not closed, as its rows show it."""
+Pair: TypeAlias = tuple[UUID, str]
+"""A tenant and a model: who shares one window."""
+
+
+class JobLoad(NamedTuple):
+    """A job that is not closed, as its rows show it. A tuple: each look makes one for every job."""
 
     job_id: UUID
     tenant_id: UUID
@@ -27,6 +30,12 @@ class JobLoad:
     total: int
     emitted: int  # items below the cursor
     terminal: int  # items that have their row
+    is_held: bool  # some process expands it
+
+    @property
+    def pair(self) -> Pair:
+        """Whose window it shares."""
+        return self.tenant_id, self.model
 
     @property
     def outstanding(self) -> int:
@@ -56,22 +65,28 @@ class WindowLimits:
     read_ahead_items: int
 
 
-def allowances(
+def pair_windows(
     loads: Sequence[JobLoad], capacity: Mapping[str, PoolCapacity], limits: WindowLimits
-) -> dict[UUID, int]:
+) -> dict[Pair, int]:
+    """Return the window of every pair that has a job."""
+    pools = {load.pair: load.pool for load in loads}
+    active = len({load.pair for load in loads if load.outstanding or load.remaining})
+    return {pair: window_items(capacity.get(pool), limits, active) for pair, pool in pools.items()}
+
+
+def allowances(loads: Sequence[JobLoad], windows: Mapping[Pair, int]) -> dict[UUID, int]:
     """Return how many items each job may emit now; jobs that may emit none are absent.
 
     `loads` holds all jobs that are not closed or settled, oldest first: every replica computes
-    the same shares, whichever jobs it holds.
+    the same shares, whichever jobs it holds. A job that nobody holds gets none, or it would keep
+    its share from those that can use it.
     """
-    groups: defaultdict[tuple[UUID, str], list[JobLoad]] = defaultdict(list)
+    groups: defaultdict[Pair, list[JobLoad]] = defaultdict(list)
     for load in loads:
-        groups[load.tenant_id, load.model].append(load)
-    active = sum(any(load.outstanding or load.remaining for load in g) for g in groups.values())
+        groups[load.pair].append(load)
     allowed: dict[UUID, int] = {}
-    for group in groups.values():
-        window = window_items(capacity.get(group[0].pool), limits, active)
-        allowed |= shares(group, window)
+    for pair, group in groups.items():
+        allowed |= shares(group, windows[pair])
     return allowed
 
 
@@ -90,7 +105,7 @@ def window_items(capacity: PoolCapacity | None, limits: WindowLimits, active: in
 
 
 def shares(jobs: Sequence[JobLoad], window: int) -> dict[UUID, int]:
-    """Share what is free of `window` among the jobs of one tenant and model, oldest first.
+    """Share what is free of `window` among the held jobs of one tenant and model, oldest first.
 
     Whoever has least outstanding is served next, a chunk at a time, so jobs level out while the
     whole never exceeds the window. Less than a grain is left for later: tiny chunks cost as much
@@ -98,7 +113,9 @@ def shares(jobs: Sequence[JobLoad], window: int) -> dict[UUID, int]:
     """
     budget = window - sum(job.outstanding for job in jobs)
     grain = max(1, min(CHUNK_ITEMS_MAX, window // _GRAINS_PER_WINDOW))
-    queue = [(job.outstanding, place, job.remaining) for place, job in enumerate(jobs)]
+    queue = [
+        (job.outstanding, place, job.remaining) for place, job in enumerate(jobs) if job.is_held
+    ]
     heapq.heapify(queue)
     given: defaultdict[UUID, int] = defaultdict(int)
     while queue and budget > 0:

@@ -15,6 +15,7 @@ from core.clock import Clock
 from core.errors import Disposition, LeaseLostError, MillraceError
 from jobs.background import Background
 from jobs.held_leases import HeldLeases
+from jobs.lease_queue import LeaseQueue
 from jobs.leases import Lease
 from results import metrics
 from results.finalising import READY, finalise
@@ -60,12 +61,13 @@ class Finaliser:
             background.join(_JOIN_S)
 
     def _end_jobs(self, notifications: Notifications, is_over: Callable[[], bool]) -> None:
+        queue = LeaseQueue(self.engine, self.leases, READY, self.clock)
         running: set[Future[None]] = set()
         jobs_max, look_s = self.settings.jobs_max, self.settings.look_interval_s
         with ThreadPoolExecutor(jobs_max, ROLE) as threads:
             while not is_over():
                 free = jobs_max - len(running)
-                leases = self._claim(free) if free else []
+                leases = self._claim(queue, free) if free else []
                 running |= {threads.submit(self._end, lease) for lease in leases}
                 if len(running) == jobs_max:
                     wait(running, look_s, FIRST_COMPLETED)
@@ -76,9 +78,9 @@ class Finaliser:
             with suppress(*DATABASE_AWAY):
                 self.leases.release_all()  # what still runs stops at its next check
 
-    def _claim(self, limit: int) -> list[Lease]:
+    def _claim(self, queue: LeaseQueue, limit: int) -> list[Lease]:
         try:
-            leases = self.leases.claim(READY, limit)
+            leases = queue.claim(limit)
         except DATABASE_AWAY as error:
             now = self.clock.monotonic_s()
             self._away_since = self._away_since or now

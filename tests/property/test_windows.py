@@ -11,6 +11,7 @@ from jobs.windows import (
     PoolCapacity,
     WindowLimits,
     allowances,
+    pair_windows,
     shares,
     window_items,
 )
@@ -19,7 +20,7 @@ LIMITS = WindowLimits(window_s=10, window_items_max=20_000, read_ahead_items=100
 
 
 @st.composite
-def load(draw: st.DrawFn, tenants: int = 1, models: int = 1) -> JobLoad:
+def load(draw: st.DrawFn, tenants: int = 1, models: int = 1, *, held: bool = True) -> JobLoad:
     total = draw(st.integers(1, 50_000))
     emitted = draw(st.integers(0, total))
     model = f"model-{draw(st.integers(1, models))}"
@@ -31,11 +32,15 @@ def load(draw: st.DrawFn, tenants: int = 1, models: int = 1) -> JobLoad:
         total=total,
         emitted=emitted,
         terminal=draw(st.integers(0, emitted)),
+        is_held=draw(st.just(True) if held else st.booleans()),
     )
 
 
-def loads(tenants: int = 1, models: int = 1) -> st.SearchStrategy[list[JobLoad]]:
-    return st.lists(load(tenants, models), max_size=12, unique_by=lambda job: job.job_id)
+def loads(
+    tenants: int = 1, models: int = 1, *, held: bool = True
+) -> st.SearchStrategy[list[JobLoad]]:
+    jobs = load(tenants, models, held=held)
+    return st.lists(jobs, max_size=12, unique_by=lambda job: job.job_id)
 
 
 capacities = st.builds(PoolCapacity, st.floats(0, 1e9), st.integers(0, 100_000))
@@ -78,12 +83,21 @@ def test_who_gets_a_chunk_had_the_least_outstanding(jobs: list[JobLoad], window:
             assert after[job_id] <= after[other] + CHUNK_ITEMS_MAX + grain  # a chunk and a tail
 
 
+@given(jobs=loads(held=False), window=windows)
+def test_a_job_that_nobody_holds_keeps_nothing_from_the_others(
+    jobs: list[JobLoad], window: int
+) -> None:
+    given_out = shares(jobs, window)
+    held = [job for job in jobs if job.is_held]
+    taken = sum(job.outstanding for job in jobs if not job.is_held)
+    assert given_out == shares(held, window - taken)
+
+
 @given(jobs=loads(tenants=4, models=2), capacity=capacities)
 def test_a_pair_with_nothing_outstanding_gets_a_chunk(
     jobs: list[JobLoad], capacity: PoolCapacity
 ) -> None:
-    allowed = allowances(jobs, {"pool-model-1": capacity}, LIMITS)
-    assert allowances(jobs, {"pool-model-1": capacity}, LIMITS) == allowed  # every replica agrees
+    allowed = allowances(jobs, pair_windows(jobs, {"pool-model-1": capacity}, LIMITS))
     for pair in {(job.tenant_id, job.model) for job in jobs}:
         mine = [job for job in jobs if (job.tenant_id, job.model) == pair]
         if not any(job.outstanding for job in mine):
@@ -98,7 +112,7 @@ def test_all_windows_together_take_half_of_the_read_ahead(
     jobs: list[JobLoad], capacity: PoolCapacity
 ) -> None:
     pools = {"pool-model-1": capacity, "pool-model-2": capacity}
-    allowed = allowances(jobs, pools, LIMITS)
+    allowed = allowances(jobs, pair_windows(jobs, pools, LIMITS))
     pairs = {(job.tenant_id, job.model) for job in jobs}
     for pair in pairs:
         mine = [job for job in jobs if (job.tenant_id, job.model) == pair]

@@ -15,7 +15,7 @@ from jobs.expansion import Cursor, advance
 from jobs.held_leases import HeldLeases
 from jobs.leases import Lease
 from jobs.progress import EXPANSION_DUE, job_loads, loads_query
-from jobs.tables import job_cursors
+from jobs.tables import job_cursors, jobs
 from storage.local_objects import LocalObjects
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
@@ -58,6 +58,13 @@ class Process:
         self.expander = Expander(engine, objects, producer, self.leases, SystemClock())
         self.engine = engine
 
+    def claim(self) -> None:
+        """Hold what nobody holds."""
+        with self.engine.begin() as connection:
+            loads = job_loads(connection)
+        free = [load.job_id for load in loads if not load.is_held]
+        self.expander.hold([*self.expander.held, *free], 10)
+
     def die(self) -> None:
         """Its leases run out; nothing is given back."""
         self.expander.close()
@@ -89,7 +96,7 @@ def test_a_thousand_items_are_on_the_log_in_order_of_index(
     store_lines("in", 1000)
     job_id = running_job(engine, 1000, traceparent="00-ab-cd-01")
     process = start("a")
-    process.expander.claim(10)
+    process.claim()
     for allowed in (30, 270, 700):
         assert process.expander.round({job_id: allowed}) == allowed
     assert cursor_of(engine, job_id) == 1000
@@ -106,7 +113,7 @@ def test_a_thousand_items_are_on_the_log_in_order_of_index(
             assert all(item.custom_id == f"id-{item.index}" for item in chunk.items)
     assert indexes(kafka) == list(range(1000))
     process.expander.tidy({job_id})
-    assert process.expander.held_count == 0
+    assert len(process.expander.held) == 0
     assert process.leases.lease_of(job_id) is None
 
 
@@ -119,12 +126,12 @@ def test_the_next_holder_goes_on_at_the_cursor(
     store_lines("in", 500)
     job_id = running_job(engine, 500)
     first, second = start("a"), start("b")
-    first.expander.claim(10)
+    first.claim()
     first.expander.round({job_id: 200})
-    second.expander.claim(10)
-    assert second.expander.held_count == 0
+    second.claim()
+    assert len(second.expander.held) == 0
     first.die()
-    second.expander.claim(10)
+    second.claim()
     second.expander.round({job_id: 300})
     assert indexes(kafka) == list(range(500))
 
@@ -139,7 +146,7 @@ def test_a_crash_before_the_cursor_moved_emits_again(
     store_lines("in", 100)
     job_id = running_job(engine, 100)
     process = start("a")
-    process.expander.claim(10)
+    process.claim()
 
     def crash(*_: object) -> None:
         raise ConnectionError
@@ -162,13 +169,13 @@ def test_a_zombie_moves_no_cursor(
     store_lines("in", 100)
     job_id = running_job(engine, 100)
     zombie, heir = start("a"), start("b")
-    zombie.expander.claim(10)
+    zombie.claim()
     zombie.die()
-    heir.expander.claim(10)
+    heir.claim()
     heir.expander.round({job_id: 40})
     zombie.expander.round({job_id: 100})
     assert cursor_of(engine, job_id) == 40
-    assert zombie.expander.held_count == 0
+    assert len(zombie.expander.held) == 0
     with engine.begin() as connection, pytest.raises(LeaseLostError):
         advance(connection, Lease(job_id, "intake", "a", 1), Cursor(0, 0, 40), Cursor(9, 9, 90))
     heir.expander.round({job_id: 60})
@@ -180,14 +187,14 @@ def test_a_heartbeat_tells_a_lost_lease(
 ) -> None:
     job_id = running_job(engine, 100)
     process = start("a")
-    process.expander.claim(10)
+    process.claim()
     process.leases.extend_all()
     assert process.leases.lease_of(job_id) is not None
     process.die()
     process.leases.extend_all()
     assert process.leases.lease_of(job_id) is None
     process.expander.tidy({job_id})
-    assert process.expander.held_count == 0
+    assert len(process.expander.held) == 0
 
 
 def test_a_job_that_cannot_be_read_is_put_aside_alone(
@@ -210,11 +217,11 @@ def test_a_job_that_cannot_be_read_is_put_aside_alone(
             input_key="gone",
         )
     process = start("a")
-    process.expander.claim(10)
+    process.claim()
     assert process.expander.round({bad: 100, good: 100}) == 100
     assert (cursor_of(engine, good), cursor_of(engine, bad)) == (100, 0)
     assert process.leases.lease_of(bad) is None
-    process.expander.claim(10)  # not before its lease has run out
+    process.claim()  # not before its lease has run out
     assert process.leases.lease_of(bad) is None
 
 
@@ -223,18 +230,24 @@ def test_a_closed_job_is_let_go(
 ) -> None:
     job_id = running_job(engine, 100)
     process = start("a")
-    process.expander.claim(10)
+    process.claim()
     with engine.begin() as connection:
         connection.execute(sa.text("UPDATE jobs SET close_reason = 'expired'"))
     with engine.begin() as connection:
         assert job_loads(connection) == []
     process.expander.tidy(set())
-    assert process.expander.held_count == 0
-    process.expander.claim(10)
+    assert len(process.expander.held) == 0
+    process.claim()
     assert process.leases.lease_of(job_id) is None
 
 
-@pytest.mark.parametrize("query", [loads_query(), leases.claimable("intake", 9, EXPANSION_DUE)])
+@pytest.mark.parametrize(
+    "query",
+    [
+        loads_query(),
+        leases.claimable("intake", 9, sa.and_(EXPANSION_DUE, jobs.c.id.in_([UUID(int=1)]))),
+    ],
+)
 def test_polling_reads_indexes(engine: sa.Engine, query: sa.Select[tuple[object]]) -> None:
     compiled = query.compile(engine, compile_kwargs={"literal_binds": True})
     with engine.begin() as connection:
@@ -254,9 +267,50 @@ def test_a_job_whose_rows_could_not_be_read_is_left_to_others(
     with monkeypatch.context() as broken:
         broken.setattr("jobs.expander.open_jobs", away)
         with pytest.raises(OperationalError):
-            process.expander.claim(10)
+            process.claim()
     assert process.leases.count == 0
     with engine.begin() as connection:
         connection.execute(sa.text("UPDATE job_leases SET expires_at = now()"))
-    process.expander.claim(10)
-    assert process.expander.held_count == 1
+    process.claim()
+    assert len(process.expander.held) == 1
+
+
+def test_a_slot_goes_to_whoever_is_wanted_more(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    store_lines: StoreLines,
+    start: Callable[[str], Process],
+) -> None:
+    store_lines("in", 100)
+    first, second, third = (running_job(engine, 100) for _ in range(3))
+    process, rival = start("a"), start("b")
+    process.expander.hold([first, second], 2)
+    process.expander.round({first: 50})
+    rival.expander.hold([third], 2)
+    process.expander.hold([third, first, second], 2)
+    assert process.expander.held == {first, second}  # the other process was faster: none leaves
+    rival.expander.tidy(())
+    process.expander.hold([third, second], 2)
+    assert process.expander.held == {second, third}
+    rival.claim()
+    assert rival.expander.held == {first}
+    rival.expander.round({first: 100})
+    process.expander.round({second: 100, third: 100})
+    assert indexes(kafka) == sorted([*range(100)] * 3)
+
+
+def test_no_job_fills_every_round(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    store_lines: StoreLines,
+    start: Callable[[str], Process],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("jobs.expander.ROUND_ITEMS_MAX", 100)
+    store_lines("in", 1000)
+    job_ids = [running_job(engine, 1000) for _ in range(3)]
+    process = start("a")
+    process.claim()
+    for _ in range(6):
+        process.expander.round(dict.fromkeys(job_ids, 500))
+    assert [cursor_of(engine, job_id) for job_id in job_ids] == [200, 200, 200]

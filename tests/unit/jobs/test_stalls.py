@@ -11,7 +11,7 @@ def load(emitted: int, terminal: int) -> JobLoad:
 
 
 def load_of(number: int, emitted: int, terminal: int) -> JobLoad:
-    return JobLoad(UUID(int=number), UUID(int=2), "small", "pool", 1000, emitted, terminal)
+    return JobLoad(UUID(int=number), UUID(int=2), "small", "pool", 1000, emitted, terminal, True)
 
 
 def test_a_job_is_stalled_after_the_limit_without_change() -> None:

@@ -1,0 +1,136 @@
+"""Goal: however much one tenant has waiting, another's first job is among the next to be served."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from jobs.held_leases import HeldLeases
+from jobs.lease_queue import PLAN_AGE_S_MAX, LeaseQueue, turns
+from jobs.leases import Lease
+from jobs.tables import jobs
+from jobs.verdicts import VALIDATION_DUE
+from results.finalising import READY
+from tests.integration.jobs.rows import add_job, add_tenant
+
+CROWD = 20_000
+
+FILL = sa.text(
+    """
+    WITH owner AS (INSERT INTO tenants (id, name) VALUES (gen_random_uuid(), :name) RETURNING id),
+    file AS (
+        INSERT INTO files (id, tenant_id, purpose, filename, object_key, size_bytes, sha256)
+        SELECT gen_random_uuid(), id, 'batch', 'in', :name, 0, '' FROM owner RETURNING id, tenant_id
+    ), added AS (
+        INSERT INTO jobs (id, tenant_id, state, endpoint, input_file_id, input_key, input_bytes,
+            completion_window, created_at, expires_at)
+        SELECT gen_random_uuid(), file.tenant_id, :state, '/v1/embeddings', file.id, 'in', 1,
+            '24h', now() + n * interval '1 ms', now() + interval '1 day'
+        FROM file, generate_series(1, :count) AS n
+        RETURNING id, tenant_id
+    ), cursors AS (
+        INSERT INTO job_cursors (job_id) SELECT id FROM added
+    ), counters AS (
+        INSERT INTO job_counters (job_id) SELECT id FROM added
+    )
+    SELECT tenant_id FROM file
+    """
+)
+
+
+@dataclass
+class StillClock:
+    now_s: float = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_s(self) -> float:
+        return self.now_s
+
+
+def fill(engine: sa.Engine, name: str, count: int, state: str = "validating") -> UUID:
+    """Add a tenant with so many jobs."""
+    with engine.begin() as connection:
+        tenant_id: UUID = connection.scalar(FILL, {"name": name, "count": count, "state": state})
+    return tenant_id
+
+
+def queue_of(engine: sa.Engine, clock: StillClock, holder: str = "a") -> LeaseQueue:
+    leases = HeldLeases(engine, role="intake", holder=holder, ttl_s=60)
+    return LeaseQueue(engine, leases, VALIDATION_DUE, clock)
+
+
+def tenants_of(engine: sa.Engine, claimed: list[Lease]) -> list[UUID]:
+    with engine.begin() as connection:
+        query = sa.select(jobs.c.id, jobs.c.tenant_id)
+        owner = {row.id: row.tenant_id for row in connection.execute(query)}
+    return [owner[lease.job_id] for lease in claimed]
+
+
+def test_tenants_take_turns_whatever_they_have_waiting(engine: sa.Engine) -> None:
+    crowds = {fill(engine, name, 500) for name in ("one", "two")}
+    late = fill(engine, "late", 3)
+    queue = queue_of(engine, StillClock())
+    served = tenants_of(engine, [lease for _ in range(9) for lease in queue.claim(1)])
+    assert all(set(served[n : n + 3]) == {late, *crowds} for n in (0, 3, 6))
+    assert set(tenants_of(engine, queue.claim(4))) == crowds  # the late one has no more
+
+
+def test_the_jobs_of_one_tenant_are_served_oldest_first(engine: sa.Engine) -> None:
+    fill(engine, "one", 70)
+    with engine.begin() as connection:
+        by_age = list(connection.scalars(sa.select(jobs.c.id).order_by(jobs.c.created_at)))
+    queue = queue_of(engine, StillClock())
+    claimed = [lease.job_id for _ in range(70) for lease in queue.claim(1)]
+    assert claimed == by_age
+    assert queue.claim(1) == []
+
+
+def test_a_new_tenant_is_seen_while_others_wait(engine: sa.Engine) -> None:
+    fill(engine, "one", 500)
+    clock = StillClock()
+    queue = queue_of(engine, clock)
+    queue.claim(2)
+    late = fill(engine, "late", 1)
+    clock.now_s += PLAN_AGE_S_MAX
+    assert late in tenants_of(engine, queue.claim(2))
+
+
+def test_more_tenants_than_a_look_brings_are_all_served(engine: sa.Engine) -> None:
+    everyone = [fill(engine, f"tenant {n}", 3) for n in range(100)]
+    queue = queue_of(engine, StillClock())
+    served = tenants_of(engine, [lease for _ in range(50) for lease in queue.claim(2)])
+    assert sorted(served) == sorted(everyone)
+
+
+def test_rivals_share_what_waits_and_a_locked_job_holds_up_nobody(engine: sa.Engine) -> None:
+    fill(engine, "one", 100)
+    clock = StillClock()
+    queues = [queue_of(engine, clock, name) for name in "ab"]
+    with engine.begin() as connection:
+        oldest = sa.select(jobs.c.id).order_by(jobs.c.created_at).limit(1)
+        locked = connection.scalars(oldest.with_for_update()).one()
+        taken = [lease for _ in range(30) for queue in queues for lease in queue.claim(2)]
+    assert len({lease.job_id for lease in taken}) == len(taken) == 99
+    assert locked not in {lease.job_id for lease in taken}
+    assert [lease.job_id for lease in queues[0].claim(2)] == [locked]
+
+
+@pytest.mark.parametrize("where", [VALIDATION_DUE, READY])
+def test_a_look_reads_only_unfinished_jobs(
+    engine: sa.Engine, where: sa.ColumnElement[bool]
+) -> None:
+    fill(engine, "past", CROWD, "completed")
+    fill(engine, "present", CROWD, "validating")
+    with engine.begin() as connection:
+        add_job(connection, add_tenant(connection))
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(sa.text("VACUUM ANALYZE jobs"))
+    query = turns("intake", where, after=UUID(int=1)).compile(
+        engine, compile_kwargs={"literal_binds": True}
+    )
+    with engine.begin() as connection:
+        plan = "\n".join(connection.scalars(sa.text(f"EXPLAIN (ANALYZE, BUFFERS OFF) {query}")))
+    assert "Seq Scan on jobs" not in plan

@@ -1,0 +1,93 @@
+"""Goal: no tenant's jobs keep another tenant's first ones out of the slots of intake."""
+
+from collections import Counter
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.slots import wanted_jobs
+from jobs.windows import JobLoad, Pair
+
+WINDOW = 1000
+
+
+def job(number: int, tenant: int, *, outstanding: int = 0, is_held: bool = False) -> JobLoad:
+    return JobLoad(
+        UUID(int=number), UUID(int=tenant), "small", "pool", 5000, outstanding, 0, is_held
+    )
+
+
+def windows(loads: list[JobLoad]) -> dict[Pair, int]:
+    return dict.fromkeys((load.pair for load in loads), WINDOW)
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> tuple[list[JobLoad], set[UUID]]:
+    """Loads, oldest first, and which of them this process holds."""
+    count = draw(st.integers(0, 40))
+    tenants = draw(st.lists(st.integers(1, 5), min_size=count, max_size=count))
+    loads = [
+        job(n, tenant, outstanding=draw(st.integers(0, 900)), is_held=draw(st.booleans()))
+        for n, tenant in enumerate(tenants, 1)
+    ]
+    return loads, {load.job_id for load in loads if load.is_held and draw(st.booleans())}
+
+
+@given(crowd=crowds(), count_max=st.integers(1, 50))
+def test_slots_are_filled_with_what_can_be_had(
+    crowd: tuple[list[JobLoad], set[UUID]], count_max: int
+) -> None:
+    loads, mine = crowd
+    wanted = wanted_jobs(loads, windows(loads), mine=mine, count_max=count_max)
+    candidates = {load.job_id for load in loads if load.job_id in mine or not load.is_held}
+    assert set(wanted) <= candidates
+    assert len(set(wanted)) == len(wanted) == min(count_max, len(candidates))
+
+
+@given(crowd=crowds(), count_max=st.integers(1, 50))
+def test_first_jobs_of_all_come_before_later_jobs_of_any(
+    crowd: tuple[list[JobLoad], set[UUID]], count_max: int
+) -> None:
+    loads, mine = crowd
+    counted: Counter[Pair] = Counter()
+    place = {}
+    for load in loads:
+        counted[load.pair] += 1
+        place[load.job_id] = counted[load.pair]
+    wanted = wanted_jobs(loads, windows(loads), mine=mine, count_max=count_max)
+    left = [
+        load.job_id
+        for load in loads
+        if load.job_id not in wanted and (load.job_id in mine or not load.is_held)
+    ]
+    assert [place[job_id] for job_id in wanted] == sorted(place[job_id] for job_id in wanted)
+    assert all(place[out] >= place[job_id] for out in left for job_id in wanted)
+
+
+def test_a_new_tenant_gets_a_slot_although_all_are_taken() -> None:
+    crowd = [job(n, 1, is_held=True) for n in range(1, 501)]
+    mine = {load.job_id for load in crowd[:256]}
+    late = job(900, 2)
+    loads = [*crowd, late]
+    wanted = wanted_jobs(loads, windows(loads), mine=mine, count_max=256)
+    assert late.job_id in wanted[:2]
+    assert crowd[255].job_id not in wanted
+
+
+def test_who_waits_for_its_window_leaves_its_slot_to_who_need_not() -> None:
+    full = [job(n, n, outstanding=WINDOW, is_held=True) for n in range(1, 4)]
+    free = job(9, 9)
+    loads = [*full, free]
+    mine = {load.job_id for load in full}
+    wanted = wanted_jobs(loads, windows(loads), mine=mine, count_max=3)
+    assert wanted == [free.job_id, full[0].job_id, full[1].job_id]
+    assert wanted_jobs(loads, windows(loads), mine=mine, count_max=4) == [
+        free.job_id,
+        *(load.job_id for load in full),
+    ]
+
+
+def test_what_is_on_the_log_already_needs_no_slot() -> None:
+    done = JobLoad(UUID(int=1), UUID(int=1), "small", "pool", 100, 100, 0, True)
+    assert wanted_jobs([done], windows([done]), mine={done.job_id}, count_max=9) == []
