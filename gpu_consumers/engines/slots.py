@@ -55,7 +55,7 @@ class Slots:
             await place
         except asyncio.CancelledError:
             if place.cancelled():
-                del self._waiting[place]
+                self._waiting.pop(place, None)  # a place given back may have passed it over
             else:  # the place came in the same turn
                 self.leave()
             raise
@@ -88,12 +88,11 @@ class Slots:
     def _give_back(self) -> None:
         while self._waiting:
             place = next(iter(self._waiting))
-            if not place.done():
-                del self._waiting[place]
+            del self._waiting[place]
+            if not place.done():  # done: its call was cancelled in this turn
                 self._online += 1
                 place.set_result(None)
                 return
-            del self._waiting[place]
         self._free += 1
 
 

@@ -6,21 +6,65 @@ import pytest
 
 from core.clock import SystemClock
 from gpu_consumers.engines.engine import Engine
+from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.openai_http import OpenAIHttpEngine
-from gpu_consumers.engines.simulated import SimulatedEngine
+from gpu_consumers.engines.simulated import Break, Fault, SimulatedEngine
 from gpu_consumers.engines.slots import Slots
 from tests.integration.engines.conformance import (
     MODEL,
     ChatConformance,
     EmbeddingsConformance,
+    chat_body,
+)
+from tests.integration.engines.conformance_online import (
+    ClassesConformance,
+    OnlineChatConformance,
+    OnlineEmbeddingsConformance,
+    ScoresConformance,
 )
 from tests.integration.engines.upstream import Upstream, http_settings, serve
 
 
-class TestSimulated(ChatConformance, EmbeddingsConformance):
+class _Everything(
+    OnlineChatConformance, OnlineEmbeddingsConformance, ScoresConformance, ClassesConformance
+):
+    """An engine that simulates has no one model."""
+
+
+def simulated(fault: Fault | None = None, *, token_ms: float = 0.0) -> SimulatedEngine:
+    return SimulatedEngine(
+        MODEL,
+        latency_ms=5,
+        token_ms=token_ms,
+        slots=Slots(8, 3),
+        clock=SystemClock(),
+        fault=fault,
+    )
+
+
+def cut_short(_: bytes) -> Break:
+    answer = error_answer(502, "A drill.", type_="server_error", code="stream_interrupted")
+    return Break(3, answer)
+
+
+class TestSimulated(_Everything):
     @pytest.fixture
     def engine(self) -> Engine:
-        return SimulatedEngine(MODEL, latency_ms=5, slots=Slots(8, 3), clock=SystemClock())
+        return simulated()
+
+    @pytest.fixture
+    def breaking(self) -> tuple[Engine, bytes]:
+        return simulated(cut_short), chat_body(stream=True)
+
+
+class TestSimulatedWithTokenTime(OnlineChatConformance):
+    @pytest.fixture
+    def engine(self) -> Engine:
+        return simulated(token_ms=2)
+
+    @pytest.fixture
+    def breaking(self) -> tuple[Engine, bytes]:
+        return simulated(cut_short, token_ms=2), chat_body(stream=True)
 
 
 class TestSimulatedWithoutLatency(EmbeddingsConformance):

@@ -1,0 +1,125 @@
+"""Goal: online calls come first, bulk leaves them room, and no place is ever lost."""
+
+import asyncio
+import random
+
+import pytest
+
+from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.item_pool import ItemPool
+from gpu_consumers.engines.slots import SlotCounts, Slots, square_root_headroom
+
+
+@pytest.mark.parametrize(
+    ("total", "headroom"), [(1, 0), (2, 1), (3, 2), (4, 2), (16, 4), (64, 8), (160, 13)]
+)
+def test_headroom_grows_with_the_root_of_the_places(total: int, headroom: int) -> None:
+    assert square_root_headroom(total) == headroom
+
+
+def test_bulk_leaves_the_headroom_free() -> None:
+    slots = Slots(8, 3)
+    assert slots.take_bulk(10) == 5
+    assert slots.take_bulk(1) == 0
+
+
+async def test_bulk_waits_until_more_than_the_headroom_is_free() -> None:
+    slots = Slots(8, 3)
+    for _ in range(4):
+        await slots.enter()
+    assert slots.take_bulk(10) == 1
+    slots.leave()
+    assert slots.take_bulk(10) == 1
+
+
+async def test_online_calls_go_ahead_of_bulk_in_their_order() -> None:
+    slots = Slots(3, 1)
+    assert slots.take_bulk(5) == 2
+    order: list[int] = []
+
+    async def call(number: int) -> None:
+        await slots.enter()
+        order.append(number)
+
+    calls = [asyncio.create_task(call(number)) for number in range(3)]
+    await asyncio.sleep(0)
+    assert slots.counts == SlotCounts(bulk=2, online=1, waiting=2)
+    assert not slots.renew_bulk()  # to the second call
+    assert slots.counts == SlotCounts(bulk=1, online=2, waiting=1)
+    slots.give_bulk(1)
+    await asyncio.gather(*calls)
+    assert order == [0, 1, 2]
+    assert slots.counts == SlotCounts(bulk=0, online=3, waiting=0)
+
+
+@pytest.mark.parametrize("in_the_same_turn", [False, True])
+async def test_a_cancelled_call_leaves_no_place_behind(in_the_same_turn: bool) -> None:
+    slots = Slots(1)
+    await slots.enter()
+    waiting = asyncio.create_task(slots.enter())
+    await asyncio.sleep(0)
+    if in_the_same_turn:
+        slots.leave()  # the place is the waiting call's, which is then cancelled
+        waiting.cancel()
+    else:
+        waiting.cancel()
+        slots.leave()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert slots.counts == SlotCounts(0, 0, 0)
+    assert slots.take_bulk(2) == 1
+
+
+async def test_bulk_hears_of_room_that_calls_leave() -> None:
+    slots = Slots(4, 2)
+    heard: list[int] = []
+    slots.on_bulk_room = lambda: heard.append(slots.take_bulk(4))
+    for _ in range(3):
+        await slots.enter()
+    slots.leave()
+    assert heard == []
+    slots.leave()
+    assert heard == [1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_whatever_comes_and_goes_all_places_come_back(seed: int) -> None:
+    chance = random.Random(seed)
+    total = chance.randint(2, 6)
+    slots = Slots(total, chance.randint(0, total - 1))
+    running = {"bulk": 0, "online": 0}
+
+    async def hold(kind: str) -> None:
+        running[kind] += 1
+        assert sum(running.values()) <= total
+        if kind == "bulk":
+            assert running["bulk"] <= total - slots.headroom
+        try:
+            for _ in range(chance.randint(0, 4)):
+                await asyncio.sleep(0)
+        finally:
+            running[kind] -= 1
+
+    async def item(_: str, __: bytes) -> Answer:
+        await hold("bulk")
+        return Answer(200, b"")
+
+    async def call() -> None:
+        await slots.enter()
+        try:
+            await hold("online")
+        finally:
+            slots.leave()
+
+    pool = ItemPool(item, slots)
+    calls: list[asyncio.Task[None]] = []
+    for _ in range(60):
+        work = call() if chance.random() < 0.6 else pool.execute("/", [b""] * 5, lambda *_: None)
+        calls.append(asyncio.create_task(work))
+        if chance.random() < 0.3:
+            chance.choice(calls).cancel()
+        await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await asyncio.gather(*calls, return_exceptions=True)
+    assert slots.counts == SlotCounts(0, 0, 0)
+    assert slots.take_bulk(total) == total - slots.headroom
