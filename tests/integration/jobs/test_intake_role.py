@@ -164,6 +164,24 @@ def test_a_pool_of_which_nothing_is_known_gets_one_chunk(
     assert held == 0
 
 
+def test_a_tenant_is_served_although_another_would_fill_every_slot(
+    engine: sa.Engine,
+    env: dict[str, str],
+    store_lines: Callable[[str, int], None],
+) -> None:
+    store_lines("in", 1000)
+    with running(env | {"MILLRACE_INTAKE_JOBS_HELD_MAX": "2"}):
+        add_jobs(engine, 5)
+        wait_until(lambda: emitted(engine) == 100)  # and then waits: nothing of it comes back
+        with engine.begin() as connection:
+            late = add_job(connection, add_tenant(connection), input_key="in")
+            connection.execute(sa.text("SELECT pg_notify('millrace_jobs', '')"))
+        wait_until(lambda: emitted(engine) == 200)
+        with engine.begin() as connection:
+            cursor = sa.select(job_cursors.c.item_index).where(job_cursors.c.job_id == late)
+            assert connection.scalar(cursor) == 100
+
+
 def test_invalid_files_fail_and_small_jobs_do_not_wait_for_a_large_one(
     engine: sa.Engine,
     env: dict[str, str],
