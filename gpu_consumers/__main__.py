@@ -1,7 +1,6 @@
 """The role `gpu-consumer`: reads settings, builds the parts of a replica, runs it."""
 
 import asyncio
-import contextlib
 import ctypes
 import gc
 import os
@@ -11,35 +10,24 @@ import signal
 ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 
 import logging  # noqa: E402  the line above comes first, in spawned children too
-import socket  # noqa: E402
 import threading  # noqa: E402
 from collections.abc import Mapping  # noqa: E402
 
 import uvloop  # noqa: E402
 from prometheus_client import start_http_server  # noqa: E402
 
-from core.clock import SystemClock  # noqa: E402
 from core.errors import MillraceError  # noqa: E402
-from core.ids import new_uuid  # noqa: E402
 from core.logs import configure_logs  # noqa: E402
 from core.shutdown import stop_on_signals  # noqa: E402
 from gpu_consumers import metrics  # noqa: E402
-from gpu_consumers.capacity import CapacityPublisher, ReplicaIdentity  # noqa: E402
-from gpu_consumers.consumer import Assigned, BatchConsumer  # noqa: E402
-from gpu_consumers.engines.engine import Engine  # noqa: E402
+from gpu_consumers.assembly import build, engine_settings_of  # noqa: E402
 from gpu_consumers.engines.open_engine import open_engine  # noqa: E402
 from gpu_consumers.engines.settings import EngineSettings  # noqa: E402
-from gpu_consumers.execution import BatchExecution, ExecutionParts  # noqa: E402
-from gpu_consumers.replica import Replica, ReplicaParts  # noqa: E402
 from gpu_consumers.settings import ReplicaSettings  # noqa: E402
 from storage.objects_from import object_store_from_env  # noqa: E402
 from topics.admin import LogAdmin  # noqa: E402
-from topics.catalogue import DEMAND, batches_topic, pool_topics  # noqa: E402
-from topics.consumer import LogConsumer  # noqa: E402
-from topics.control import ClosedJobs  # noqa: E402
-from topics.producer import LogProducer  # noqa: E402
+from topics.catalogue import pool_topics  # noqa: E402
 from topics.settings import KafkaSettings  # noqa: E402
-from topics.tail import TopicTail  # noqa: E402
 
 _LOG = logging.getLogger(__name__)
 _START_S_MAX = 60.0
@@ -65,7 +53,7 @@ async def run(env: Mapping[str, str], stop: threading.Event) -> None:
     """Build the replica that `env` describes and run it until `stop`."""
     settings = ReplicaSettings.from_env(env)
     kafka = KafkaSettings.from_env(env)
-    engine_settings = EngineSettings.from_env(env)
+    engine_settings = engine_settings_of(env, settings)
     if settings.metrics_port is not None:
         start_http_server(settings.metrics_port, settings.metrics_host)
     metrics.ENGINE.info({"engine": engine_settings.kind, "model": engine_settings.model_name})
@@ -75,7 +63,7 @@ async def run(env: Mapping[str, str], stop: threading.Event) -> None:
     await engine.start()
     _calm_collector()
     try:
-        replica, closing = build(env, settings, kafka, engine)
+        replica, closing = build(settings, kafka, engine, object_store_from_env(env))
         with closing:
             await replica.run(stop)
     finally:
@@ -87,69 +75,6 @@ def _calm_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
-
-
-def build(
-    env: Mapping[str, str], settings: ReplicaSettings, kafka: KafkaSettings, engine: Engine
-) -> tuple[Replica, contextlib.ExitStack]:
-    """Wire the parts of a replica around a started engine; the stack releases them."""
-    replica_id = f"{settings.pool}-{socket.gethostname()}-{new_uuid().hex[:8]}"
-    clock = SystemClock()
-    closing = contextlib.ExitStack()
-    producer = LogProducer(kafka, client_id=replica_id, linger_ms=1.0)
-    closing.callback(producer.close)
-    closed = ClosedJobs(kafka, client_id=replica_id)
-    closed.start(_START_S_MAX)
-    closing.callback(closed.stop)
-    identity = ReplicaIdentity(
-        replica_id=replica_id,
-        pool=settings.pool,
-        job_class=settings.job_class,
-        batch_items=settings.batch_items,
-    )
-    capacity = CapacityPublisher(identity, producer, lambda: engine.concurrency, clock)
-    execution = BatchExecution(
-        ExecutionParts(
-            engine=engine,
-            producer=producer,
-            objects=object_store_from_env(env),
-            closed=closed,
-            capacity=capacity,
-            job_class=settings.job_class,
-            clock=clock,
-        )
-    )
-
-    def connect(on_assign: Assigned, on_revoke: Assigned) -> LogConsumer:
-        return LogConsumer(
-            kafka,
-            group=f"gpu-{settings.pool}-{settings.job_class}",
-            topics=[batches_topic(settings.pool, settings.job_class).name],
-            client_id=replica_id,
-            on_assign=on_assign,
-            on_revoke=on_revoke,
-        )
-
-    consumer = BatchConsumer(
-        connect,
-        producer,
-        in_flight_max=settings.in_flight_batches_max,
-        commit_interval_s=kafka.commit_interval_s,
-        clock=clock,
-    )
-    parts = ReplicaParts(
-        engine=engine,
-        consumer=consumer,
-        capacity=capacity,
-        execution=execution,
-        demand=TopicTail(kafka, DEMAND, client_id=f"{replica_id}-demand"),
-    )
-    replica = Replica(
-        parts,
-        shutdown_grace_s=settings.shutdown_grace_s,
-        backoff_s_max=settings.unavailable_backoff_s_max,
-    )
-    return replica, closing
 
 
 if __name__ == "__main__":

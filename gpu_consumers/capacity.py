@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from core.clock import Clock
 from core.errors import RecordUnreadableError
-from gpu_consumers.grants import Grants, open_limit, smoothed_rate
+from gpu_consumers.grants import Grants, news_items, online_limit, open_limit, smoothed_rate
 from topics.catalogue import CAPACITY
 from topics.codec import decode, encode, kind_headers
 from topics.consumer import Received
@@ -27,7 +27,7 @@ _TAIL_POLL_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaIdentity:
-    """Who publishes."""
+    """Who publishes, and for which class: a replica of both publishes twice."""
 
     replica_id: str
     pool: str
@@ -147,11 +147,14 @@ class CapacityPublisher:
     def _limit(self) -> int:
         if self._limit_override is not None:
             return self._limit_override
+        if self._identity.job_class == "interactive":
+            return online_limit(self._concurrency(), self._rate)
         return open_limit(self._concurrency(), self._rate, self._identity.batch_items)
 
     def _publish(self, now_s: float) -> None:
         limit = self._limit()
-        self._unpublished, self._news_items = 0, max(1, limit // 3)
+        self._unpublished = 0
+        self._news_items = news_items(limit, self._identity.job_class)
         capacity = Capacity(
             replica_id=self._identity.replica_id,
             epoch=self._epoch,
@@ -167,7 +170,7 @@ class CapacityPublisher:
             CAPACITY.name,
             encode(capacity),
             partition=0,
-            key=self._identity.replica_id.encode(),
+            key=f"{self._identity.replica_id}:{self._identity.job_class}".encode(),
             headers=kind_headers(Capacity),
         )
 

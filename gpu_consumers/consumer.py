@@ -5,15 +5,17 @@ The poll loop goes on while the engine works; partitions are paused, never aband
 
 import logging
 import queue
+import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from core.clock import Clock
 from core.errors import RecordUnreadableError
 from topics.codec import decode
 from topics.consumer import LogConsumer, Received
 from topics.dead_letters import send_dead_letter
-from topics.errors import StaleMemberError
+from topics.errors import LogUnavailableError, StaleMemberError
 from topics.offsets import OffsetTracker, Partition
 from topics.producer import Sender
 from topics.records import Batch
@@ -21,9 +23,20 @@ from topics.records import Batch
 _LOG = logging.getLogger(__name__)
 _POLL_S = 0.05
 _COUNT_MAX = 50
+_FAR = sys.maxsize
 
-Deliver = Callable[[Received, Batch, int], None]
-"""Takes a record, what it holds, and the assignment to hand back to `finished`."""
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A batch, and what to hand back to `finished`."""
+
+    record: Received
+    batch: Batch
+    generation: int  # of the assignment that brought it
+    may_have_run: bool = False  # it was on its partition before this member owned that
+
+
+Deliver = Callable[[Delivery], None]
 
 Assigned = Callable[[list[Partition]], None]
 
@@ -39,9 +52,15 @@ class BatchConsumer:
         in_flight_max: int,
         commit_interval_s: float,
         clock: Clock,
+        tells_old: bool = False,
     ) -> None:
-        """`connect` makes the group member from callbacks for assigned and revoked partitions."""
+        """`connect` makes the group member from callbacks for assigned and revoked partitions.
+
+        With `tells_old`, deliveries say which batches may have run before.
+        """
         self._producer = producer
+        self._tells_old = tells_old
+        self._ends: dict[Partition, int] = {}  # when they were assigned
         self._in_flight_max, self._commit_interval_s = in_flight_max, commit_interval_s
         self._clock = clock
         self._tracker = OffsetTracker()
@@ -70,6 +89,8 @@ class BatchConsumer:
         committed_s = self._clock.monotonic_s()
         while not stop.is_set():
             records = self._consumer.poll(_COUNT_MAX, _POLL_S)
+            if self._tells_old:
+                self._learn_ends()
             if self._moved:
                 self._moved = False
                 moved(sorted(self._consumer.assigned))
@@ -106,7 +127,19 @@ class BatchConsumer:
             )
             self._bury(record, generation, error.code)
             return
-        deliver(record, batch, generation)
+        # An end that is not known yet makes every record an old one.
+        may_have_run = self._tells_old and record.offset < self._ends.get(place, _FAR)
+        deliver(Delivery(record, batch, generation, may_have_run))
+
+    def _learn_ends(self) -> None:
+        """Ask where partitions end that are new here, before credit lets anybody add to them."""
+        new = self._consumer.assigned - self._ends.keys()
+        if not new:
+            return
+        try:
+            self._ends |= self._consumer.end_offsets(new)
+        except LogUnavailableError:
+            _LOG.warning("the ends of new partitions are not known yet")
 
     def _bury(self, record: Received, generation: int, code: str) -> None:
         def buried(failure: BaseException | None) -> None:
@@ -148,6 +181,7 @@ class BatchConsumer:
     def _on_assign(self, partitions: list[Partition]) -> None:
         self._generation += 1
         self._tracker.drop(partitions)  # they begin anew, where the group has committed
+        self._forget_ends(partitions)
         self._generations |= dict.fromkeys(partitions, self._generation)
         self._moved = True
 
@@ -156,4 +190,9 @@ class BatchConsumer:
         self._paused.difference_update(partitions)
         for partition in partitions:
             self._generations.pop(partition, None)
+        self._forget_ends(partitions)
         self._moved = True
+
+    def _forget_ends(self, partitions: list[Partition]) -> None:
+        for partition in partitions:
+            self._ends.pop(partition, None)

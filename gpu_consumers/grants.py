@@ -73,6 +73,22 @@ def open_limit(concurrency: int, items_per_s: float, batch_items: int) -> int:
     return max(2 * min(batch, concurrency), concurrency + int(0.1 * items_per_s), 2)
 
 
+def online_limit(concurrency: int, items_per_s: float) -> int:
+    """Return the online calls to hold here: the concurrency plus 100 ms of throughput.
+
+    No more: a call that waits in the engine's queue is beyond the reach of fairness.
+    """
+    return max(1, concurrency + int(0.1 * items_per_s))
+
+
+def news_items(limit: int, job_class: str) -> int:
+    """Return how many ended items are worth telling before the next repetition.
+
+    An online call that waits for credit feels every one of them; a batch of bulk items does not.
+    """
+    return max(1, limit // (16 if job_class == "interactive" else 3))
+
+
 def smoothed_rate(items_per_s: float, finished: int, elapsed_s: float) -> float:
     """Return the rate after a busy window in which `finished` items ended."""
     newest = finished / elapsed_s

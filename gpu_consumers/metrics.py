@@ -25,3 +25,17 @@ IN_FLIGHT = Gauge("millrace_replica_items_in_flight", "Items taken over and not 
 ITEMS_PER_SECOND = Gauge("millrace_replica_items_per_second", "Measured rate of this replica")
 POOL_AVAILABLE = Gauge("millrace_pool_available", "1 while the pool answers, 0 while it is away")
 ENGINE = Info("millrace_engine", "The engine that this replica runs")
+CALLS_RUNNING = Gauge("millrace_calls_running", "Online calls in the hands of this replica")
+FIRST_PIECE_SECONDS = Histogram(
+    "millrace_call_first_piece_seconds",
+    "From a stream's arrival at the replica to its first piece",
+    buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
+)
+CALLS_ABORTED = Counter(
+    "millrace_calls_aborted_total",
+    "Online calls that ended without the engine's answer",
+    ["reason"],
+)
+CALLS_INTERRUPTED = Counter(
+    "millrace_calls_interrupted_total", "Streams that broke off after their first piece"
+)

@@ -15,14 +15,17 @@ class ReplicaSettings(Settings):
     pool: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=100)
     """Names the topics that this replica reads, `batches.<pool>.<class>`."""
 
-    job_class: Literal["bulk", "interactive"] = "bulk"
-    """Class of the batches that this replica reads."""
+    job_class: Literal["both", "bulk", "interactive"] = "both"
+    """Classes of the batches that this replica runs, on one engine."""
 
     batch_items: int = Field(default=100, ge=1, le=1000)
     """Items in a full batch: two of them are always granted. Default 100, as the batcher's."""
 
     in_flight_batches_max: int = Field(default=200, ge=1, le=10_000)
-    """Records above the lowest unfinished one of a partition: bounds what a crash repeats."""
+    """Bulk records above the lowest unfinished one of a partition: bounds what a crash repeats."""
+
+    in_flight_calls_max: int = Field(default=10_000, ge=1, le=1_000_000)
+    """The same for online calls: one long stream must not halt those behind it."""
 
     shutdown_grace_s: float = Field(default=8.0, ge=0, le=3600)
     """Time to finish what runs on SIGTERM; the rest is handed back."""

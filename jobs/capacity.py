@@ -42,9 +42,12 @@ class PoolCapacities:
         if record.key is None:
             return
         capacity = decode(Capacity, record.value, record.headers) if record.value else None
+        if capacity is not None and capacity.job_class != _JOB_CLASS:
+            return  # a replica of both classes tells of each by itself
         with self._lock:
-            self._heard.pop(record.key, None)
-            if capacity is not None and capacity.job_class == _JOB_CLASS:
+            if capacity is None:
+                self._heard.pop(record.key, None)
+            else:
                 self._heard[record.key] = _Heard(capacity, self._clock.monotonic_s())
 
     def pools(self) -> dict[str, PoolCapacity]:

@@ -121,6 +121,10 @@ class Callers:
         now_s = self._clock.monotonic_s()
         return self._known.is_gone(job, now_s=now_s) or self._known.is_expired(job, now_s=now_s)
 
+    def is_expired(self, job: JobRef) -> bool:
+        """Whether an online request's deadline is past, as far as its caller's clock is known."""
+        return self._known.is_expired(job, now_s=self._clock.monotonic_s())
+
     def is_alive(self, caller_id: str) -> bool:
         """Whether the caller was heard of lately."""
         return self._known.is_alive(caller_id, now_s=self._clock.monotonic_s())

@@ -1,32 +1,33 @@
 """A replica on a thread of its own with a scripted engine, and the log around it."""
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 from uuid import UUID, uuid4
 
 from core.clock import Clock, SystemClock
 from core.errors import EngineDeadError, PoolUnavailableError
-from gpu_consumers.capacity import CapacityPublisher, ReplicaIdentity
-from gpu_consumers.consumer import Assigned, BatchConsumer
-from gpu_consumers.engines.engine import Answer, Engine, Finished
-from gpu_consumers.execution import BatchExecution, ExecutionParts
-from gpu_consumers.replica import Replica, ReplicaParts
+from gpu_consumers.assembly import build
+from gpu_consumers.engines.engine import Answer, Emit, Engine, Finished
+from gpu_consumers.engines.slots import SlotCounts
+from gpu_consumers.settings import ReplicaSettings
 from storage.errors import ObjectStoreAwayError
 from storage.local_objects import LocalObjects, LocalUpload
 from storage.objects import Blocks
 from topics.admin import LogAdmin
-from topics.catalogue import DEMAND, RESULTS, Topic, batches_topic
+from topics.catalogue import RESULTS, Topic, batches_topic
 from topics.codec import decode, encode, kind_headers
-from topics.consumer import LogConsumer
-from topics.control import ClosedJobs
+from topics.errors import LogUnavailableError
 from topics.producer import LogProducer
 from topics.records import Batch, Chunk, Item, ItemOutcome, JobRef
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail
 
+JobClass = Literal["both", "bulk", "interactive"]
 POOL = "p"
 BATCHES = batches_topic(POOL, "bulk")
 
@@ -35,6 +36,8 @@ class ScriptedEngine:
     """Answers at once, unless `away` or `dead` say otherwise."""
 
     concurrency = 10
+    headroom = 0
+    slots = SlotCounts(0, 0, 0)
 
     def __init__(self) -> None:
         self.away = False
@@ -45,6 +48,7 @@ class ScriptedEngine:
         self.asked = threading.Event()
         self.silent_count = 0  # items that it returns without an answer for
         self.answer = b'{"a":1}'
+        self.running = 0  # online calls
 
     async def start(self) -> None: ...
 
@@ -64,6 +68,28 @@ class ScriptedEngine:
             status = 400 if b"bad" in body else 200
             finished(index, Answer(status, self.answer, input_tokens=3, output_tokens=2))
             finished(index, Answer(status, b"again"))  # a repeat changes nothing
+
+    async def serve(self, endpoint: str, body: bytes, emit: Emit | None) -> Answer:
+        """Stream five pieces, the last four once `hold` is open; or answer whole."""
+        self.asked.set()
+        if self.away:
+            raise PoolUnavailableError
+        self.running += 1
+        try:
+            if emit is not None:
+                emit(b'{"n":0}')
+            await self.hold.wait()
+            if self.dead:
+                raise EngineDeadError
+            for number in range(1, 5 if emit is not None else 0):
+                assert emit is not None
+                emit(b'{"n":%d}' % number)
+            self.bodies.append(body)
+        finally:
+            self.running -= 1
+        status = 400 if b"bad" in body else 200
+        answer = b"" if emit is not None and status < 400 else self.answer
+        return Answer(status, answer, input_tokens=3, output_tokens=5)
 
 
 class AilingObjects(LocalObjects):
@@ -91,8 +117,8 @@ class AilingObjects(LocalObjects):
 class Bench:
     """A replica on a thread of its own, and the log around it."""
 
-    def __init__(self, kafka: KafkaSettings, folder: Path) -> None:
-        self.kafka = kafka
+    def __init__(self, kafka: KafkaSettings, folder: Path, job_class: JobClass = "bulk") -> None:
+        self.kafka, self._job_class = kafka, job_class
         self.objects = AilingObjects(folder, clock=SystemClock())
         self.producer = LogProducer(kafka, client_id="test", linger_ms=0)
         self.engine: ScriptedEngine
@@ -116,7 +142,7 @@ class Bench:
         assert not self._thread.is_alive()
 
     def in_flight(self) -> int:
-        return self._capacity.in_flight
+        return self._replica.in_flight
 
     def call(self, action: Callable[[], None]) -> None:
         self._loop.call_soon_threadsafe(action)
@@ -131,64 +157,27 @@ class Bench:
         self._loop = asyncio.get_running_loop()
         self.engine = ScriptedEngine()
         engine: Engine = self.engine
-        clock = SystemClock()
-        producer = LogProducer(self.kafka, client_id="replica", linger_ms=0)
-        closed = ClosedJobs(self.kafka, client_id="replica")
-        closed.start(20)
-        capacity = CapacityPublisher(
-            ReplicaIdentity(replica_id="r1", pool=POOL, job_class="bulk", batch_items=100),
-            producer,
-            lambda: engine.concurrency,
-            clock,
-        )
-        self._capacity = capacity
-        execution = BatchExecution(
-            ExecutionParts(
-                engine=engine,
-                producer=producer,
-                objects=self.objects,
-                closed=closed,
-                capacity=capacity,
-                job_class="bulk",
-                clock=clock,
-            )
-        )
-
-        def connect(on_assign: Assigned, on_revoke: Assigned) -> LogConsumer:
-            return LogConsumer(
-                self.kafka,
-                group="gpu",
-                topics=[BATCHES.name],
-                client_id="replica",
-                on_assign=on_assign,
-                on_revoke=on_revoke,
-            )
-
-        consumer = BatchConsumer(
-            connect, producer, in_flight_max=50, commit_interval_s=0.05, clock=clock
-        )
-        replica = Replica(
-            ReplicaParts(
-                engine=engine,
-                consumer=consumer,
-                capacity=capacity,
-                execution=execution,
-                demand=TopicTail(self.kafka, DEMAND, client_id="replica"),
-            ),
+        settings = ReplicaSettings(
+            pool=POOL,
+            job_class=self._job_class,
+            in_flight_batches_max=50,
             shutdown_grace_s=1.0,
-            backoff_s_max=1.0,
+            unavailable_backoff_s_max=1.0,
         )
+        self._replica, closing = build(settings, self.kafka, engine, self.objects)
         self._started.set()
         try:
-            await replica.run(self.stop)
+            with closing:
+                await self._replica.run(self.stop)
         finally:
-            closed.stop()
-            producer.close()
             self.left.set()
 
-    def send(self, batch: Batch, partition: int = 0) -> None:
+    def send(self, batch: Batch, partition: int = 0, job_class: str = "bulk") -> None:
         self.producer.send(
-            BATCHES.name, encode(batch), partition=partition, headers=kind_headers(Batch)
+            batches_topic(POOL, job_class).name,
+            encode(batch),
+            partition=partition,
+            headers=kind_headers(Batch),
         )
         self.producer.flush(10)
 
@@ -210,13 +199,17 @@ class Bench:
 
         return items(self.read(RESULTS, lambda found: len(items(found)) >= count))
 
-    def lag(self) -> int:
-        return sum(LogAdmin(self.kafka).lag("gpu", BATCHES).values())
+    def lag(self, job_class: str = "bulk") -> int:
+        topic = batches_topic(POOL, job_class)
+        return sum(LogAdmin(self.kafka).lag(f"gpu-{POOL}-{job_class}", topic).values())
 
-    def await_lag(self, wanted: int) -> None:
+    def await_lag(self, wanted: int, job_class: str = "bulk") -> None:
         deadline = time.monotonic() + 15
-        while (lag := self.lag()) != wanted:
+        lag = -1
+        while lag != wanted:
             assert time.monotonic() < deadline, lag
+            with contextlib.suppress(LogUnavailableError):  # a topic that is new has no leader yet
+                lag = self.lag(job_class)
 
 
 def job(number: int = 1, input_key: str = "files/in") -> JobRef:

@@ -21,7 +21,9 @@ from topics.settings import KafkaSettings
 
 @pytest.fixture
 def bench(kafka_bootstrap: str, topic_prefix: str, tmp_path: Path) -> Iterator[Bench]:
-    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+    kafka = KafkaSettings(
+        bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix, commit_interval_s=0.05
+    )
     LogAdmin(kafka).create(
         [RESULTS, CONTROL, CAPACITY, DEMAND, DEAD_LETTERS, REQUESTS_BULK, *pool_topics(POOL)]
     )

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from core.clock import SystemClock
-from gpu_consumers.consumer import Assigned, BatchConsumer
+from gpu_consumers.consumer import Assigned, BatchConsumer, Delivery
 from topics.codec import Headers, encode, kind_headers
 from topics.consumer import LogConsumer, Received
 from topics.errors import DeliveryError
@@ -99,9 +99,9 @@ def run(group: Group, letters: Letters, *, in_flight_max: int = 10) -> tuple[lis
     delivered: list[int] = []
     epochs: list[list[Partition]] = []
 
-    def deliver(taken: Received, _batch: Batch, generation: int) -> None:
-        delivered.append(taken.offset)
-        consumer.finished(taken, generation)
+    def deliver(delivery: Delivery) -> None:
+        delivered.append(delivery.record.offset)
+        consumer.finished(delivery.record, delivery.generation)
 
     consumer.run(deliver, epochs.append, group.stop)
     return delivered, len(epochs)

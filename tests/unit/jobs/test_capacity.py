@@ -25,7 +25,8 @@ def said(
 ) -> Received:
     capacity = Capacity(replica, 1, pool, job_class, [0], {}, rate, 4, available)
     value = encode(capacity)
-    return Received("capacity", 0, 0, replica.encode(), kind_headers(Capacity), value, 0)
+    key = f"{replica}:{job_class}".encode()
+    return Received("capacity", 0, 0, key, kind_headers(Capacity), value, 0)
 
 
 def test_available_bulk_replicas_add_up() -> None:
@@ -36,6 +37,7 @@ def test_available_bulk_replicas_add_up() -> None:
         said("r3", 7, pool="b"),
         said("r4", 9, pool="b", available=False),
         said("r5", 9, job_class="interactive"),
+        said("r1", 9, job_class="interactive"),
     ):
         capacities.hear(record)
     assert capacities.pools() == {"a": PoolCapacity(15, 8), "b": PoolCapacity(7, 4)}
@@ -58,5 +60,5 @@ def test_the_newest_word_counts_and_silence_voids_it() -> None:
 def test_a_tombstone_removes_a_replica() -> None:
     capacities = PoolCapacities(HeldClock())
     capacities.hear(said("r1", 10))
-    capacities.hear(Received("capacity", 0, 1, b"r1", [], None, 0))
+    capacities.hear(Received("capacity", 0, 1, b"r1:bulk", [], None, 0))
     assert capacities.pools() == {}

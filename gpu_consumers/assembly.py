@@ -1,0 +1,198 @@
+"""Wires the parts of a replica around a started engine: one lane for each class it serves."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from core.clock import Clock, SystemClock
+from core.ids import new_uuid
+from gpu_consumers.capacity import CapacityPublisher, ReplicaIdentity
+from gpu_consumers.consumer import Assigned, BatchConsumer
+from gpu_consumers.engines.engine import Engine
+from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.execution import BatchExecution, ExecutionParts
+from gpu_consumers.lanes import BulkLane, Lane, OnlineLane
+from gpu_consumers.online_execution import OnlineExecution, OnlineParts
+from gpu_consumers.pool_health import PoolHealth
+from gpu_consumers.replica import Replica, ReplicaParts
+from gpu_consumers.replies import ReplyPublisher
+from gpu_consumers.running_tasks import RunningTasks
+from gpu_consumers.settings import ReplicaSettings
+from storage.objects import ObjectStore
+from topics.callers import Callers
+from topics.catalogue import DEMAND, JOB_CLASSES, batches_topic
+from topics.consumer import LogConsumer
+from topics.control import ClosedJobs
+from topics.producer import LogProducer
+from topics.records import CallerNews
+from topics.settings import KafkaSettings
+from topics.tail import TopicTail
+
+_START_S_MAX = 60.0
+
+
+def engine_settings_of(env: Mapping[str, str], settings: ReplicaSettings) -> EngineSettings:
+    """Return the engine's settings; without online calls nothing is kept free for them."""
+    found = EngineSettings.from_env(env)
+    if settings.job_class == "bulk":
+        return found.model_copy(update={"interactive_headroom": 0})
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Common:
+    """What the lanes of a replica share."""
+
+    settings: ReplicaSettings
+    kafka: KafkaSettings
+    engine: Engine
+    replica_id: str
+    producer: LogProducer
+    objects: ObjectStore
+    closed: ClosedJobs
+    pool: PoolHealth
+    tasks: RunningTasks
+    clock: Clock
+    closing: contextlib.ExitStack
+
+
+def build(
+    settings: ReplicaSettings, kafka: KafkaSettings, engine: Engine, objects: ObjectStore
+) -> tuple[Replica, contextlib.ExitStack]:
+    """Build a replica on the running event loop; the stack releases its parts."""
+    replica_id = f"{settings.pool}-{socket.gethostname()}-{new_uuid().hex[:8]}"
+    clock = SystemClock()
+    closing = contextlib.ExitStack()
+    producer = LogProducer(kafka, client_id=replica_id, linger_ms=1.0)
+    closing.callback(producer.close)
+    closed = ClosedJobs(kafka, client_id=replica_id)
+    closed.start(_START_S_MAX)
+    closing.callback(closed.stop)
+    classes = JOB_CLASSES if settings.job_class == "both" else (settings.job_class,)
+    capacities = {name: _capacity(name, replica_id, settings, engine, producer) for name in classes}
+    common = _Common(
+        settings=settings,
+        kafka=kafka,
+        engine=engine,
+        replica_id=replica_id,
+        producer=producer,
+        objects=objects,
+        closed=closed,
+        pool=PoolHealth([*capacities.values()], backoff_s_max=settings.unavailable_backoff_s_max),
+        tasks=RunningTasks(asyncio.get_running_loop()),
+        clock=clock,
+        closing=closing,
+    )
+    lanes: list[Lane] = []
+    watches, failures = [], []
+    if bulk := capacities.get("bulk"):
+        lanes.append(_bulk_lane(common, bulk))
+    if online := capacities.get("interactive"):
+        lane, execution, replies = _online_lane(common, online)
+        lanes.append(lane)
+        watches.append(execution.watch)
+        failures.append(replies.failed)
+    parts = ReplicaParts(
+        lanes=lanes,
+        pool=common.pool,
+        tasks=common.tasks,
+        demand=TopicTail(kafka, DEMAND, client_id=f"{replica_id}-demand"),
+        watches=watches,
+        failures=failures,
+    )
+    return Replica(parts, shutdown_grace_s=settings.shutdown_grace_s), closing
+
+
+def _capacity(
+    job_class: str,
+    replica_id: str,
+    settings: ReplicaSettings,
+    engine: Engine,
+    producer: LogProducer,
+) -> CapacityPublisher:
+    identity = ReplicaIdentity(
+        replica_id=replica_id,
+        pool=settings.pool,
+        job_class=job_class,
+        batch_items=settings.batch_items,
+    )
+
+    def concurrency() -> int:
+        return engine.concurrency - (engine.headroom if job_class == "bulk" else 0)
+
+    return CapacityPublisher(identity, producer, concurrency, SystemClock())
+
+
+def _consumer(common: _Common, job_class: str) -> BatchConsumer:
+    settings, is_online = common.settings, job_class == "interactive"
+
+    def connect(on_assign: Assigned, on_revoke: Assigned) -> LogConsumer:
+        return LogConsumer(
+            common.kafka,
+            group=f"gpu-{settings.pool}-{job_class}",
+            topics=[batches_topic(settings.pool, job_class).name],
+            client_id=f"{common.replica_id}-{job_class}",
+            on_assign=on_assign,
+            on_revoke=on_revoke,
+        )
+
+    return BatchConsumer(
+        connect,
+        common.producer,
+        in_flight_max=settings.in_flight_calls_max if is_online else settings.in_flight_batches_max,
+        commit_interval_s=common.kafka.commit_interval_s,
+        clock=common.clock,
+        tells_old=is_online,
+    )
+
+
+def _bulk_lane(common: _Common, capacity: CapacityPublisher) -> Lane:
+    execution = BatchExecution(
+        ExecutionParts(
+            engine=common.engine,
+            producer=common.producer,
+            objects=common.objects,
+            closed=common.closed,
+            capacity=capacity,
+            job_class="bulk",
+            clock=common.clock,
+        )
+    )
+    return BulkLane(_consumer(common, "bulk"), capacity, execution, common.pool, common.tasks)
+
+
+def _online_lane(
+    common: _Common, capacity: CapacityPublisher
+) -> tuple[Lane, OnlineExecution, ReplyPublisher]:
+    loop = asyncio.get_running_loop()
+    # A producer of its own: a token waits for no bulk outcome, and for no linger.
+    speaking = LogProducer(common.kafka, client_id=f"{common.replica_id}-replies", linger_ms=0)
+    common.closing.callback(speaking.close)
+    replies = ReplyPublisher(speaking, common.replica_id, loop)
+
+    def on_news(news: CallerNews) -> None:
+        if news.aborted or news.permitted or news.leaving:
+            loop.call_soon_threadsafe(execution.heard, news)
+
+    callers = Callers(
+        common.kafka, client_id=common.replica_id, clock=common.clock, on_news=on_news
+    )
+    execution = OnlineExecution(
+        OnlineParts(
+            engine=common.engine,
+            producer=common.producer,
+            replies=replies,
+            objects=common.objects,
+            callers=callers,
+            closed=common.closed,
+            capacity=capacity,
+            pool=common.pool,
+            tasks=common.tasks,
+            clock=common.clock,
+        )
+    )
+    callers.start(_START_S_MAX)
+    common.closing.callback(callers.stop)
+    return OnlineLane(_consumer(common, "interactive"), capacity, execution), execution, replies

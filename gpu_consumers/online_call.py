@@ -1,0 +1,71 @@
+"""One online request in the hands of this replica."""
+
+import asyncio
+from dataclasses import dataclass, field
+from enum import StrEnum
+from uuid import UUID
+
+from gpu_consumers.replies import ReplyStream
+from topics.records import Batch, Item, JobRef
+
+
+class Cut(StrEnum):
+    """Why a call ends here without an answer of the engine; the value is a metric's label."""
+
+    CALLER = "caller"  # nobody waits for it any more, says news
+    CLOSED = "closed"  # its job is closed, and that record is its end
+    DEADLINE = "deadline"
+    DRAIN = "drain"  # this replica leaves
+    PIECE_TOO_LARGE = "piece_too_large"  # it fits no record
+    POOL = "pool"  # the engine's upstream, or the object store, is away
+    SILENT = "silent"  # its caller is dead
+    UNPERMITTED = "unpermitted"  # it may have run before, and its caller did not want it again
+
+
+HANDED_BACK = frozenset({Cut.POOL, Cut.DRAIN})
+"""Cuts that are no fault of the call: it may run elsewhere, or later."""
+
+
+@dataclass(slots=True, eq=False)
+class OnlineCall:
+    """A request, what was said of it so far, and how it can be stopped."""
+
+    batch: Batch
+    job: JobRef
+    item: Item
+    replies: ReplyStream
+    arrived_s: float
+    may_have_run: bool  # and nobody has permitted it yet
+    waited_s: float  # in the batcher
+    task: asyncio.Task[None] | None = None
+    cut: Cut | None = None
+    is_cuttable: bool = True  # False once its end is being published
+    piece_count: int = 0
+    execution_s: float = 0.0
+    kept: list[bytes] = field(default_factory=list)  # pieces of a durable stream, for its outcome
+
+    @property
+    def request_id(self) -> UUID:
+        """The id that caller, batcher and replica know it by."""
+        return self.job.job_id
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether its outcome is kept. A request without a caller has nothing but its outcome."""
+        return self.job.call is None or self.job.call.durable
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether its caller wants pieces."""
+        return self.job.call is not None and self.job.call.stream
+
+    def stop(self, cut: Cut) -> None:
+        """End it as soon as the engine lets go; too late once its end is being published."""
+        if self.is_cuttable and self.cut is None:
+            self.cut = cut
+            # Not at once: a cancellation from inside the task would come up after its answer.
+            asyncio.get_running_loop().call_soon(self._cancel)
+
+    def _cancel(self) -> None:
+        if self.is_cuttable and self.task is not None:
+            self.task.cancel()

@@ -1,0 +1,189 @@
+"""Online execution with an engine, a log and callers that a test holds in its hands."""
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+from uuid import UUID, uuid4
+
+from core.clock import SystemClock
+from core.errors import PoolUnavailableError
+from gpu_consumers.capacity import CapacityPublisher, ReplicaIdentity
+from gpu_consumers.engines.engine import Answer, Emit, Engine
+from gpu_consumers.online_execution import OnlineExecution, OnlineParts
+from gpu_consumers.pool_health import PoolHealth
+from gpu_consumers.replies import ReplyPublisher
+from gpu_consumers.running_tasks import RunningTasks
+from storage.objects import ObjectStore
+from topics.callers import Callers
+from topics.codec import Headers, decode, kind_of
+from topics.control import ClosedJobs
+from topics.producer import LogProducer, OnDelivery
+from topics.records import (
+    Batch,
+    CallerNews,
+    CallRef,
+    Chunk,
+    Item,
+    ItemOutcome,
+    JobRef,
+    Outcomes,
+    Replies,
+    Reply,
+)
+
+Serve = Callable[[bytes, Emit | None], Answer]
+
+
+class Log:
+    """Takes records and acknowledges them at once."""
+
+    def __init__(self) -> None:
+        self.replies: list[Reply] = []
+        self.questions: list[UUID] = []
+        self.outcomes: list[ItemOutcome] = []
+        self.put_back: list[Chunk] = []
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        partition: int,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        kind = kind_of(headers)
+        if kind == "replies":
+            record = decode(Replies, value, headers)
+            self.replies += record.replies
+            self.questions += record.questions
+        elif kind == "outcomes":
+            self.outcomes += decode(Outcomes, value, headers).items
+        elif kind == "chunk":
+            self.put_back.append(decode(Chunk, value, headers))
+        if on_delivery is not None:
+            on_delivery(None)
+
+    def pieces(self) -> list[bytes]:
+        return [piece for reply in self.replies for piece in reply.pieces]
+
+    def statuses(self) -> list[int]:
+        return [reply.end.status_code for reply in self.replies if reply.end is not None]
+
+
+class HeldEngine:
+    """Emits one piece, waits until it is let go, emits another and answers."""
+
+    concurrency, headroom = 8, 2
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.away = False
+        self.running = 0
+        self.served = 0
+        self.answer = Answer(200, b"", input_tokens=3, output_tokens=2)
+        self.piece = b"1"
+
+    async def serve(self, endpoint: str, body: bytes, emit: Emit | None) -> Answer:
+        if self.away:
+            raise PoolUnavailableError
+        self.served += 1
+        self.running += 1
+        try:
+            if emit is not None:
+                emit(self.piece)
+            await self.go.wait()
+            if emit is not None:
+                emit(b"2")
+        finally:
+            self.running -= 1
+        return self.answer
+
+
+class KnownToTest:
+    """Callers and closed jobs, as a test says."""
+
+    def __init__(self) -> None:
+        self.gone = self.expired = self.closed = False
+        self.alive = True
+
+    def is_gone(self, _job: JobRef) -> bool:
+        return self.gone or self.expired
+
+    def is_expired(self, _job: JobRef) -> bool:
+        return self.expired
+
+    def is_alive(self, _caller_id: str) -> bool:
+        return self.alive
+
+    def is_closed(self, _job_id: UUID) -> bool:
+        return self.closed
+
+
+class OnlineBench:
+    """The execution and everything around it."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        clock = SystemClock()
+        self.log, self.engine, self.known = Log(), HeldEngine(), KnownToTest()
+        producer = cast(LogProducer, self.log)
+        identity = ReplicaIdentity(
+            replica_id="r1", pool="p", job_class="interactive", batch_items=100
+        )
+        self.capacity = CapacityPublisher(identity, producer, lambda: 8, clock)
+        self.tasks = RunningTasks(loop)
+        self.execution = OnlineExecution(
+            OnlineParts(
+                engine=cast(Engine, self.engine),
+                producer=producer,
+                replies=ReplyPublisher(self.log, "r1", loop),
+                objects=cast(ObjectStore, None),
+                callers=cast(Callers, self.known),
+                closed=cast(ClosedJobs, self.known),
+                capacity=self.capacity,
+                pool=PoolHealth([self.capacity], backoff_s_max=1),
+                tasks=self.tasks,
+                clock=clock,
+            )
+        )
+        self.finished = 0
+
+    def begin(self, *chunks: Chunk, may_have_run: bool = False) -> None:
+        def finished() -> None:
+            self.finished += 1
+
+        self.execution.begin(Batch(uuid4(), "b", [*chunks]), may_have_run, finished)
+
+    def news(
+        self, *, aborted: list[UUID] | None = None, permitted: list[UUID] | None = None
+    ) -> None:
+        self.execution.heard(CallerNews("c1", 0.0, aborted or [], permitted or []))
+
+    async def settle(self) -> None:
+        """Let everything happen that waits for nothing but the loop."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        await self.tasks.wait(5)
+        await self.settle()
+        if self.tasks.failed.done():
+            self.tasks.failed.result()
+
+
+def call(number: int = 1, *, stream: bool = True, durable: bool = False) -> Chunk:
+    job = JobRef(
+        job_id=UUID(int=number),
+        day=20000,
+        tenant_id=UUID(int=5),
+        model="m",
+        model_version="1",
+        pool="p",
+        endpoint="/v1/chat/completions",
+        input_key="",
+        deadline_s=0,
+        call=CallRef("c1", 3, stream=stream, durable=durable),
+    )
+    return Chunk(job, [Item(0, "", b"{}", 1)], waited_s=0.25)

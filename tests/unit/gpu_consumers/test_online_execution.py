@@ -1,0 +1,192 @@
+"""Goal: every call ends once: answered, told why not, put back, or dropped with its caller."""
+
+from uuid import UUID
+
+import pytest
+
+from core.outcomes import Outcome
+from gpu_consumers.engines.engine import Answer
+from gpu_consumers.replies import PIECE_BYTES_MAX
+from tests.unit.gpu_consumers.online_bench import OnlineBench, call
+
+
+async def test_a_stream_is_forwarded_as_it_comes_and_its_end_counts_tokens() -> None:
+    bench = OnlineBench()
+    bench.begin(call())
+    await bench.settle()
+    assert bench.log.pieces() == [b"1"]
+    bench.engine.go.set()
+    await bench.end()
+
+    assert bench.log.pieces() == [b"1", b"2"]
+    (end,) = [r.end for r in bench.log.replies if r.end is not None]
+    assert (end.status_code, end.body, end.input_tokens, end.output_tokens) == (200, b"", 3, 2)
+    assert end.waited_s == 0.25
+    assert (bench.finished, bench.capacity.in_flight, bench.log.outcomes) == (1, 0, [])
+
+
+async def test_a_batch_is_finished_with_its_last_call() -> None:
+    bench = OnlineBench()
+    bench.begin(call(1), call(2, stream=False))
+    await bench.settle()
+    bench.news(aborted=[UUID(int=1)])
+    await bench.settle()
+    assert (bench.finished, bench.engine.running) == (0, 1)
+    bench.engine.go.set()
+    await bench.end()
+    assert bench.finished == 1
+
+
+async def test_a_call_nobody_waits_for_is_aborted_without_a_word() -> None:
+    bench = OnlineBench()
+    bench.begin(call())
+    await bench.settle()
+    bench.news(aborted=[UUID(int=1)])
+    await bench.settle()
+    assert (bench.engine.running, bench.finished, bench.log.statuses()) == (0, 1, [])
+
+
+async def test_calls_of_gone_callers_are_not_executed() -> None:
+    bench = OnlineBench()
+    bench.known.gone = True
+    bench.begin(call())
+    await bench.end()
+    assert (bench.engine.served, bench.finished, bench.log.statuses()) == (0, 1, [])
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_an_expired_call_is_not_executed_and_says_so(durable: bool) -> None:
+    bench = OnlineBench()
+    bench.known.expired = True
+    bench.begin(call(durable=durable))
+    await bench.end()
+    assert (bench.engine.served, bench.log.statuses()) == (0, [504])
+    assert [(o.outcome, o.status_code) for o in bench.log.outcomes] == [
+        (Outcome.EXPIRED, 504)
+    ] * durable
+
+
+async def test_a_silent_callers_call_is_aborted_by_the_watch() -> None:
+    bench = OnlineBench()
+    bench.begin(call())
+    await bench.settle()
+    bench.known.gone, bench.known.alive = True, False
+    watching = bench.tasks.start(bench.execution.watch())
+    while bench.engine.running:
+        await bench.settle()
+    watching.cancel()
+    await bench.end()
+    assert (bench.finished, bench.log.statuses()) == (1, [502])
+
+
+async def test_a_call_that_may_have_run_waits_for_its_callers_word() -> None:
+    bench = OnlineBench()
+    bench.begin(call(), may_have_run=True)
+    await bench.settle()
+    assert (bench.engine.served, bench.log.questions) == (0, [UUID(int=1)])
+    bench.news(permitted=[UUID(int=1)])
+    bench.engine.go.set()
+    await bench.end()
+    assert (bench.log.statuses(), bench.finished) == ([200], 1)
+
+
+async def test_a_durable_call_that_may_have_run_runs_again() -> None:
+    bench = OnlineBench()
+    bench.engine.go.set()
+    bench.engine.answer = Answer(200, b'{"a":1}', 3, 2)
+    bench.begin(call(stream=False, durable=True), may_have_run=True)
+    await bench.end()
+    assert (bench.log.questions, bench.log.statuses()) == ([], [200])
+    (outcome,) = bench.log.outcomes
+    assert (outcome.outcome, outcome.body) == (Outcome.SUCCEEDED, b'{"a":1}')
+
+
+async def test_the_outcome_of_a_durable_stream_holds_its_pieces() -> None:
+    bench = OnlineBench()
+    bench.engine.go.set()
+    bench.begin(call(durable=True))
+    await bench.end()
+    assert [o.body for o in bench.log.outcomes] == [b"[1,2]"]
+
+
+async def test_a_second_delivery_runs_nothing_and_ends_with_the_first() -> None:
+    bench = OnlineBench()
+    bench.begin(call())
+    bench.begin(call(), may_have_run=True)
+    await bench.settle()
+    assert bench.finished == 0
+    bench.engine.go.set()
+    await bench.end()
+    bench.begin(call())
+    await bench.end()
+    assert (bench.finished, bench.engine.served, bench.log.questions) == (3, 1, [])
+    assert bench.capacity.in_flight == 0
+
+
+async def test_a_pool_that_is_away_has_its_calls_put_back_to_run_later() -> None:
+    bench = OnlineBench()
+    bench.engine.away = True
+    bench.begin(call())
+    await bench.end()
+    (chunk,) = bench.log.put_back
+    assert (chunk.job, chunk.redelivered) == (call().job, False)
+    assert (bench.finished, bench.log.statuses()) == (1, [])
+    bench.engine.away = False
+    bench.engine.go.set()
+    bench.begin(chunk)
+    await bench.end()
+    assert bench.log.statuses() == [200]
+
+
+async def test_a_drain_puts_back_what_has_said_nothing_and_ends_begun_streams() -> None:
+    bench = OnlineBench()
+    bench.begin(call(1), call(2, stream=False))
+    await bench.settle()
+    bench.execution.drain()
+    bench.begin(call(3), may_have_run=True)
+    await bench.settle()
+    assert [(c.job.job_id.int, c.redelivered) for c in bench.log.put_back] == [(3, True)]
+    bench.execution.hand_back()
+    await bench.end()
+    assert [c.job.job_id.int for c in bench.log.put_back] == [3, 2]
+    (end,) = [r.end for r in bench.log.replies if r.end is not None]
+    assert (end.status_code, end.output_tokens) == (503, 1)
+    assert b"stream_interrupted" in end.body
+    assert bench.finished == 2
+
+
+async def test_a_begun_durable_stream_ends_for_its_caller_and_runs_again() -> None:
+    bench = OnlineBench()
+    bench.begin(call(durable=True))
+    await bench.settle()
+    bench.execution.hand_back()
+    await bench.end()
+    assert (bench.log.statuses(), len(bench.log.put_back), bench.log.outcomes) == ([503], 1, [])
+
+
+async def test_a_cancelled_durable_call_has_an_outcome() -> None:
+    bench = OnlineBench()
+    bench.begin(call(durable=True))
+    await bench.settle()
+    bench.news(aborted=[UUID(int=1)])
+    await bench.end()
+    assert [o.outcome for o in bench.log.outcomes] == [Outcome.CANCELLED]
+    assert bench.log.statuses() == [409]
+
+
+async def test_a_call_of_a_closed_job_leaves_its_end_to_the_close_record() -> None:
+    bench = OnlineBench()
+    bench.known.closed = True
+    bench.begin(call(durable=True))
+    await bench.end()
+    assert (bench.engine.served, bench.log.outcomes, bench.log.statuses()) == (0, [], [409])
+
+
+async def test_a_piece_that_fits_no_record_interrupts_its_stream() -> None:
+    bench = OnlineBench()
+    bench.engine.piece = b"x" * (PIECE_BYTES_MAX + 1)
+    bench.engine.go.set()
+    bench.begin(call())
+    await bench.end()
+    assert (bench.log.pieces(), bench.log.statuses()) == ([], [502])
+    assert bench.finished == 1
