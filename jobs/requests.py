@@ -59,9 +59,10 @@ _items: Final = sa.table(
     sa.column("body_key"),
     sa.column("finished_at", sa.DateTime(timezone=True)),
 )
-_DAY: Final = sa.cast(sa.func.timezone("UTC", jobs.c.created_at), sa.Date) - sa.cast(
+JOB_DAY: Final = sa.cast(sa.func.timezone("UTC", jobs.c.created_at), sa.Date) - sa.cast(
     "1970-01-01", sa.Date
 )
+"""The day of a job in SQL, as `job_day`; names the partition of its items."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +128,7 @@ def request_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
     """Return the query of one request; its answer's columns are NULL while there is none."""
     columns = _items.c
     its_item = sa.and_(
-        columns.job_day == _DAY, columns.job_id == jobs.c.id, columns.item_index == 0
+        columns.job_day == JOB_DAY, columns.job_id == jobs.c.id, columns.item_index == 0
     )
     answer = [
         columns.outcome,

@@ -6,6 +6,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from prometheus_client import start_http_server
@@ -15,11 +16,14 @@ from core.errors import MillraceError, SettingsError
 from core.ids import new_uuid
 from core.logs import configure_logs
 from core.shutdown import stop_on_signals
+from jobs.background import Background
 from jobs.held_leases import HeldLeases
 from results.closing import JobCloser
 from results.finaliser import CHANNEL, ROLE, Finaliser
+from results.key_removal import KeyRemoval
 from results.partitions import DayPartitions
 from results.settings import FinaliserSettings, WriterSettings
+from results.single_requests import RequestEnding
 from results.writer import GROUP, ResultsWriter
 from results.writing import ItemWriter
 from storage.notifications import Notifications
@@ -34,6 +38,7 @@ from topics.settings import KafkaSettings
 
 LOG = logging.getLogger(__name__)
 _BROKER_WAIT_S: Final = 60.0
+_JOIN_S: Final = 5.0
 
 
 def main(arguments: list[str]) -> int:
@@ -97,19 +102,30 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
     """End settled jobs until `stop`. Raises what `Finaliser.run` raises, and SettingsError."""
     settings = FinaliserSettings.from_env(env)
     database = DatabaseSettings.from_env(env)
-    require_connections(database, settings.jobs_max + 3)  # to claim, for heartbeats, to remove
+    # To claim, for heartbeats, to remove files and keys, to end requests.
+    require_connections(database, settings.jobs_max + 5)
     engine = create_engine(database, application_name=ROLE)
     serve_metrics(settings.metrics_host, settings.metrics_port)
+    store, clock = object_store_from_env(env), SystemClock()
     finaliser = Finaliser(
         engine=engine,
-        store=object_store_from_env(env),
+        store=store,
         leases=HeldLeases(engine, role=ROLE, holder=process_name(ROLE), ttl_s=settings.lease_s),
         settings=settings,
-        clock=SystemClock(),
+        clock=clock,
     )
+    beside = Background(stop, away_s_max=settings.database_wait_s, clock=clock)
+    keys = KeyRemoval(engine, store)
     try:
-        with Notifications(database, CHANNEL, application_name=ROLE) as notifications:
-            finaliser.run(notifications, stop)
+        with (
+            Notifications(database, CHANNEL, application_name=ROLE) as for_jobs,
+            Notifications(database, CHANNEL, application_name=ROLE) as for_requests,
+        ):
+            wait = partial(for_requests.wait, settings.look_interval_s)
+            beside.start("requests", RequestEnding(engine, store).step, wait)
+            beside.every(settings.removal_interval_s, "keys", keys.step)
+            finaliser.run(for_jobs, stop)
+            beside.join(_JOIN_S)
     finally:
         engine.dispose()
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from core.errors import LeaseLostError, MillraceError
 from core.ids import JOB, new_uuid, public_id
 from core.object_names import answer_prefix
-from core.states import CloseReason, JobState
+from core.states import CloseReason, JobKind, JobState
 from jobs.days import job_day
 from jobs.files import RESULT_PURPOSE, NewFile, insert_file
 from jobs.leases import Lease, require
@@ -31,10 +31,11 @@ LOG = logging.getLogger(__name__)
 
 READY: Final = sa.and_(
     jobs.c.settled_at.is_not(None),
+    jobs.c.kind == JobKind.BATCH.value,
     # Literal, so that Postgres sees that the partial index on unfinished jobs fits.
     jobs.c.state.in_([sa.literal_column("'finalizing'"), sa.literal_column("'cancelling'")]),
 )
-"""Jobs that have all their rows and wait for their files."""
+"""Batches that have all their rows and wait for their files."""
 
 _TIMESTAMPS: Final = {
     JobState.COMPLETED: "completed_at",

@@ -1,0 +1,142 @@
+"""Settled single requests to their terminal state, many at once; they have no files to write.
+
+    read what is settled ─► delete inputs and spare answers ─► [one transaction] states, events
+
+The answer stays where it is, in the item's row or in the object that the row names. Nothing is
+written outside the transaction, so no lease is needed: rivals only repeat deletions.
+"""
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.errors import Disposition, MillraceError
+from core.object_names import answer_prefix
+from core.outcomes import Outcome
+from core.states import CloseReason, JobKind, JobState
+from jobs.outbox_rows import NOTIFY_OUTBOX, event_insert
+from jobs.requests import JOB_DAY
+from jobs.tables import jobs
+from results import metrics
+from results.tables import items
+from storage.objects import ObjectStore
+
+LOG = logging.getLogger(__name__)
+
+ROUND_MAX: Final = 200
+"""Requests of one round: its transaction takes some ten milliseconds."""
+
+_SPARE_ANSWERS_MAX: Final = 100  # executions of one request whose answer did not count
+_DELETE_THREADS: Final = 8  # a store answers in tens of milliseconds
+
+SETTLED: Final = sa.and_(
+    jobs.c.settled_at.is_not(None),
+    jobs.c.kind == JobKind.REQUEST.value,
+    # Literal, so that Postgres sees that the partial index on unfinished jobs fits.
+    jobs.c.state.in_([sa.literal_column("'finalizing'"), sa.literal_column("'cancelling'")]),
+)
+"""Requests whose item has its row."""
+
+_TARGET: Final = sa.case(
+    (jobs.c.state == JobState.CANCELLING.value, JobState.CANCELLED.value),
+    (jobs.c.close_reason == CloseReason.EXPIRED.value, JobState.EXPIRED.value),
+    else_=JobState.COMPLETED.value,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEnding:
+    """Ends requests; any number of processes may."""
+
+    engine: sa.Engine
+    store: ObjectStore
+
+    def step(self) -> None:
+        """End everything that is settled. Raises one of DATABASE_AWAY.
+
+        A store that is away delays nobody's answer, only the word that the job has ended.
+        """
+        while self._round() == ROUND_MAX:
+            pass
+
+    def _round(self) -> int:
+        with self.engine.connect() as connection:
+            found = connection.execute(settled_query(ROUND_MAX)).all()
+        if not found:
+            return 0
+        with ThreadPoolExecutor(min(_DELETE_THREADS, len(found)), "requests") as threads:
+            dones = list(threads.map(self._clear, found))
+        cleared = [row.id for row, done in zip(found, dones, strict=True) if done]
+        with self.engine.begin() as connection:
+            states = end_requests(connection, cleared)
+        for state in states:
+            metrics.JOBS_TERMINAL.labels(state).inc()
+        return len(states)
+
+    def _clear(self, row: sa.Row[Any]) -> bool:
+        """Delete what nobody needs now; False when the store is away: the job waits."""
+        try:
+            self.store.delete(row.input_key)
+            if row.body_key is not None or row.outcome != Outcome.SUCCEEDED:
+                self._delete_spare_answers(row.id, row.body_key)
+        except MillraceError as failure:
+            LOG.warning("objects stay", extra={"job": row.id.hex, "code": failure.code})
+            return failure.disposition is not Disposition.RETRY
+        return True
+
+    def _delete_spare_answers(self, job_id: UUID, kept: str | None) -> None:
+        for found in list(islice(self.store.list(answer_prefix(job_id)), _SPARE_ANSWERS_MAX)):
+            if found.key != kept:
+                self.store.delete(found.key)
+
+
+def settled_query(limit: int) -> sa.Select[Any]:
+    """Return the query of requests to end, oldest first."""
+    its_item = sa.and_(
+        items.c.job_day == JOB_DAY, items.c.job_id == jobs.c.id, items.c.item_index == 0
+    )
+    return (
+        sa.select(jobs.c.id, jobs.c.input_key, items.c.outcome, items.c.body_key)
+        .select_from(jobs.outerjoin(items, its_item))
+        .where(SETTLED)
+        .order_by(jobs.c.created_at)
+        .limit(limit)
+    )
+
+
+def end_requests(connection: sa.Connection, job_ids: Sequence[UUID]) -> list[str]:
+    """Move settled requests to their terminal states and announce them; return the states."""
+    if not job_ids:
+        return []
+    locked = (
+        sa.select(jobs.c.id)
+        .where(jobs.c.id.in_(job_ids), SETTLED)
+        .with_for_update(skip_locked=True, key_share=True)
+        .order_by(jobs.c.id)
+    )
+    ended = connection.execute(
+        sa.update(jobs)
+        .where(jobs.c.id.in_(connection.scalars(locked).all()))
+        .values(
+            state=_TARGET,
+            completed_at=_at(JobState.COMPLETED),
+            expired_at=_at(JobState.EXPIRED),
+            cancelled_at=_at(JobState.CANCELLED),
+        )
+        .returning(jobs.c.id, jobs.c.tenant_id, jobs.c.state, sa.extract("epoch", sa.func.now()))
+    ).all()
+    for job_id, tenant_id, state, now_s in ended:
+        connection.execute(event_insert(job_id, tenant_id, JobState(state), float(now_s)))
+    if ended:
+        connection.execute(NOTIFY_OUTBOX)
+    return [row.state for row in ended]
+
+
+def _at(state: JobState) -> sa.ColumnElement[Any]:
+    return sa.case({state.value: sa.func.now()}, value=_TARGET, else_=None)

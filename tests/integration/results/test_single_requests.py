@@ -1,0 +1,218 @@
+"""Single requests from their row to their end, against real Postgres and a folder of objects."""
+
+import threading
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from core.clock import SystemClock
+from core.ids import REQUEST, new_uuid, public_id
+from core.object_names import answer_prefix
+from core.outcomes import Outcome
+from core.states import CloseReason
+from jobs.batches import find_job, list_jobs
+from jobs.expansion import item_of
+from jobs.expiry import close_expired
+from jobs.idempotency import Answer, Claim, Scope, save
+from jobs.input_lines import input_lines
+from jobs.pages import Cursor
+from jobs.progress import open_jobs
+from jobs.refusals import (
+    FieldRefusedError,
+    JobMissingError,
+    RequestEndedError,
+    RequestMissingError,
+)
+from jobs.repair import missing_indexes
+from jobs.requests import (
+    NewRequest,
+    cancel_request,
+    create_request,
+    find_request,
+    input_line,
+    is_answered_well,
+    request_input_key,
+)
+from jobs.tables import idempotency_keys
+from results.closing import JobCloser
+from results.finalising import READY
+from results.key_removal import KeyRemoval
+from results.partitions import DayPartitions
+from results.single_requests import RequestEnding
+from results.writing import ItemWriter
+from storage.errors import ObjectMissingError
+from storage.local_objects import LocalObjects
+from tests.integration.jobs.rows import add_tenant
+from tests.integration.results.outcomes import failed, job, ledger, outcome
+from topics.records import Close, ItemOutcome
+
+ENDPOINT = "/v1/chat/completions"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalObjects:
+    return LocalObjects(tmp_path / "objects", clock=SystemClock())
+
+
+def put(store: LocalObjects, key: str, data: bytes) -> None:
+    with store.begin(key) as upload:
+        upload.write(data)
+        upload.complete()
+
+
+def begin(engine: sa.Engine, store: LocalObjects, **fields: Any) -> tuple[UUID, UUID]:
+    """Add a request; return its tenant and its job."""
+    job_id = new_uuid()
+    line = input_line(public_id(REQUEST, job_id), ENDPOINT, b'{\n"model":"small"}')
+    put(store, request_input_key(job_id), line)
+    with engine.begin() as connection:
+        given: dict[str, Any] = {
+            "job_id": job_id,
+            "tenant_id": add_tenant(connection),
+            "endpoint": ENDPOINT,
+            "model": "small",
+            "model_version": "1",
+            "pool": "pool-small",
+            "input_key": request_input_key(job_id),
+            "input_bytes": len(line),
+            "timeout_s": 60.0,
+        }
+        new = NewRequest(**(given | fields))
+        create_request(connection, new)
+    return new.tenant_id, job_id
+
+
+def end(engine: sa.Engine, store: LocalObjects, job_id: UUID, item: ItemOutcome) -> None:
+    ItemWriter(engine, DayPartitions(engine)).write({job_id: [item]})
+    RequestEnding(engine, store).step()
+
+
+def find(engine: sa.Engine, tenant_id: UUID, job_id: UUID) -> sa.Row[Any]:
+    with engine.connect() as connection:
+        return find_request(connection, tenant_id, job_id)
+
+
+def objects_of(store: LocalObjects) -> set[str]:
+    return {found.key for found in store.list("")}
+
+
+def test_a_request_ends_with_its_answer_and_without_files(
+    engine: sa.Engine, store: LocalObjects
+) -> None:
+    tenant_id, job_id = begin(engine, store)
+    row = find(engine, tenant_id, job_id)
+    assert (row.state, row.outcome, row.total_count) == ("in_progress", None, 1)
+    end(engine, store, job_id, outcome(0))
+    row = find(engine, tenant_id, job_id)
+    assert (row.state, row.outcome, row.status_code) == ("completed", Outcome.SUCCEEDED, 200)
+    assert row.body == b'{"answer":0}'
+    assert is_answered_well(row)
+    assert row.completed_at is not None
+    assert (row.expired_at, row.cancelled_at) == (None, None)
+    assert (row.output_file_id, row.error_file_id) == (None, None)
+    assert ledger(engine, job_id)["output_tokens"] == 5
+    assert objects_of(store) == set()
+    with engine.connect() as connection:
+        states = connection.scalars(sa.text("SELECT count(*) FROM outbox")).one()
+    assert states == 2  # finalizing, completed
+
+
+def test_a_refused_request_completes_with_the_refusal(
+    engine: sa.Engine, store: LocalObjects
+) -> None:
+    tenant_id, job_id = begin(engine, store)
+    end(engine, store, job_id, failed(0))
+    row = find(engine, tenant_id, job_id)
+    assert (row.state, row.status_code) == ("completed", 400)
+    assert not is_answered_well(row)
+
+
+def test_only_the_answer_that_counts_is_kept(engine: sa.Engine, store: LocalObjects) -> None:
+    _, job_id = begin(engine, store)
+    kept, spare = (answer_prefix(job_id) + name for name in ("kept", "spare"))
+    put(store, kept, b"{}")
+    put(store, spare, b"{}")
+    end(engine, store, job_id, outcome(0, body=b"", body_key=kept))
+    assert objects_of(store) == {kept}
+
+
+def test_no_batch_route_knows_a_request(engine: sa.Engine, store: LocalObjects) -> None:
+    tenant_id, job_id = begin(engine, store)
+    with engine.connect() as connection:
+        with pytest.raises(JobMissingError):
+            find_job(connection, tenant_id, job_id)
+        assert list_jobs(connection, tenant_id, Cursor(limit=10)).rows == []
+        with pytest.raises(FieldRefusedError):
+            list_jobs(connection, tenant_id, Cursor(limit=10, after=job_id))
+        with pytest.raises(RequestMissingError):
+            find_request(connection, new_uuid(), job_id)
+        assert connection.scalars(sa.select(sa.column("id")).where(READY)).all() == []
+
+
+def test_a_cancelled_request_ends_as_cancelled(engine: sa.Engine, store: LocalObjects) -> None:
+    tenant_id, job_id = begin(engine, store)
+    with engine.begin() as connection:
+        assert cancel_request(connection, tenant_id, job_id).state == "cancelling"
+    close(engine, job_id, CloseReason.CANCELLED)
+    RequestEnding(engine, store).step()
+    row = find(engine, tenant_id, job_id)
+    assert (row.state, row.outcome) == ("cancelled", Outcome.CANCELLED)
+    with engine.begin() as connection:
+        assert cancel_request(connection, tenant_id, job_id).state == "cancelled"
+
+
+def test_an_ended_request_cannot_be_cancelled(engine: sa.Engine, store: LocalObjects) -> None:
+    tenant_id, job_id = begin(engine, store)
+    end(engine, store, job_id, outcome(0))
+    with engine.begin() as connection, pytest.raises(RequestEndedError):
+        cancel_request(connection, tenant_id, job_id)
+
+
+def test_a_request_past_its_deadline_expires(engine: sa.Engine, store: LocalObjects) -> None:
+    tenant_id, job_id = begin(engine, store, timeout_s=-1.0)
+    with engine.begin() as connection:
+        assert close_expired(connection) == 1
+    close(engine, job_id, CloseReason.EXPIRED)
+    RequestEnding(engine, store).step()
+    row = find(engine, tenant_id, job_id)
+    assert (row.state, row.outcome) == ("expired", Outcome.EXPIRED)
+
+
+def test_a_lost_request_can_be_emitted_again(engine: sa.Engine, store: LocalObjects) -> None:
+    _, job_id = begin(engine, store)
+    with engine.connect() as connection:
+        opened = open_jobs(connection, [job_id])[job_id]
+        assert missing_indexes(connection, opened) == [0]
+    with store.read(opened.ref.input_key) as blocks:
+        ((_, offset, line),) = input_lines(blocks, line_bytes_max=1000)
+    item = item_of(0, offset, line, ENDPOINT)
+    assert item.body == b'{ "model":"small"}'
+    assert item.custom_id == public_id(REQUEST, job_id)
+
+
+def test_answers_of_expired_keys_go(engine: sa.Engine, store: LocalObjects) -> None:
+    put(store, "idempotency/1", b"data: x")
+    with engine.begin() as connection:
+        claim = Claim(
+            tenant_id=add_tenant(connection),
+            scope=Scope.CLIENT,
+            key="k",
+            route="POST /v1/completions",
+            body_sha256=b"",
+            keep_s=-1.0,
+        )
+        save(connection, claim, Answer(200, b"", body_key="idempotency/1"))
+    KeyRemoval(engine, store).step()
+    with pytest.raises(ObjectMissingError):
+        store.size("idempotency/1")
+    with engine.connect() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(idempotency_keys)) == 0
+
+
+def close(engine: sa.Engine, job_id: UUID, reason: CloseReason) -> None:
+    day = (job(engine, job_id)["created_at"].timestamp()) // 86_400
+    record = Close(job_id=job_id, day=int(day), reason=reason)
+    assert JobCloser(engine, DayPartitions(engine)).close(record, threading.Event())
