@@ -8,7 +8,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from core.states import JobState
+from core.states import JobKind, JobState
 from jobs.days import job_day
 from jobs.expansion import Cursor
 from jobs.tables import job_counters, job_cursors, job_leases, jobs
@@ -43,7 +43,7 @@ class OpenJob:
     cursor: Cursor
 
 
-def loads_query() -> sa.Select[tuple[object, ...]]:
+def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[tuple[object, ...]]:
     """Return the query behind `job_loads`."""
     counted = job_counters.c
     return (
@@ -69,14 +69,14 @@ def loads_query() -> sa.Select[tuple[object, ...]]:
                 job_leases.c.expires_at > sa.func.now(),
             ),
         )
-        .where(OPEN)
+        .where(OPEN, jobs.c.kind == kind.value)
         .order_by(jobs.c.created_at, jobs.c.id)
     )
 
 
-def job_loads(connection: sa.Connection) -> list[JobLoad]:
-    """Return every open job, oldest first."""
-    return [JobLoad._make(row) for row in connection.execute(loads_query())]
+def job_loads(connection: sa.Connection, kind: JobKind = JobKind.BATCH) -> list[JobLoad]:
+    """Return every open job of a kind, oldest first. Single requests share no window."""
+    return [JobLoad._make(row) for row in connection.execute(loads_query(kind))]
 
 
 def open_jobs(connection: sa.Connection, job_ids: Collection[UUID]) -> dict[UUID, OpenJob]:

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from core.clock import Clock
 from core.errors import Disposition, LeaseLostError, MillraceError
+from core.states import JobKind
 from jobs import metrics
 from jobs.capacity import PoolCapacities
 from jobs.expander import FLUSH_TIMEOUT_S
@@ -23,7 +24,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class Repairs:
-    """Repairs a job when it stands still although its pool could work."""
+    """Repairs a job when it stands still although its pool could work.
+
+    A single request that was lost comes again as a bulk item, so its answer reaches Postgres only;
+    who waits for it on a connection asks again.
+    """
 
     def __init__(
         self,
@@ -43,7 +48,7 @@ class Repairs:
     def step(self, capacities: PoolCapacities, clock: Clock) -> None:
         """Look once at all open jobs and repair those that are due."""
         with self._engine.begin() as connection:
-            loads = job_loads(connection)
+            loads = [load for kind in JobKind for load in job_loads(connection, kind)]
         pools, now_s = capacities.pools(), clock.monotonic_s()
         rates = {name: pool.items_per_s for name, pool in pools.items()}
         stalled = self._watch.stalled(loads, now_s, rates)
