@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from prometheus_client import start_http_server
 
 from api.app import create_app
+from api.online.online import OnlineSetup
+from api.online.settings import OnlineSettings
 from api.server import http_server
 from api.settings import ApiSettings
 from core.clock import SystemClock
@@ -17,6 +19,7 @@ from core.shutdown import stop_on_signals
 from storage.objects_from import object_store_from_env
 from storage.postgres import create_engine
 from storage.settings import DatabaseSettings
+from topics.settings import KafkaSettings
 
 log = logging.getLogger("api")
 
@@ -27,18 +30,29 @@ def main(env: Mapping[str, str]) -> None:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     settings = ApiSettings.from_env(env)
     database = DatabaseSettings.from_env(env)
+    failures: list[MillraceError] = []
+
+    def end_with(failure: MillraceError) -> None:
+        failures.append(failure)
+        server.should_exit = True
+
+    online = OnlineSetup(OnlineSettings.from_env(env), KafkaSettings.from_env(env), end_with)
     app = create_app(
         settings,
         create_engine(database, application_name="millrace-api"),
         object_store_from_env(env),
         database_threads=database.pool_size,
         clock=SystemClock(),
+        setup=online,
     )
+    server = http_server(app, settings)
     if settings.metrics_port is not None:
         start_http_server(settings.metrics_port, settings.metrics_host)
     stop_on_signals()  # uvicorn takes the signal and raises it again when it has stopped
     log.info("listening", extra={"host": settings.host, "port": settings.port})
-    http_server(app, settings).run()
+    server.run()
+    if failures:
+        raise failures[0]
 
 
 if __name__ == "__main__":

@@ -7,12 +7,15 @@ from contextlib import asynccontextmanager
 
 import sqlalchemy as sa
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from api import batches, files, health, models
 from api.auth import KeyCache
 from api.database import Database
 from api.errors import install_error_answers
 from api.middleware import RequestEnvelope
+from api.online.app import OnlineApp
+from api.online.online import Online, OnlineSetup
 from api.services import Services, UploadSlots
 from api.settings import ApiSettings
 from core.clock import Clock
@@ -26,8 +29,12 @@ def create_app(
     *,
     database_threads: int,
     clock: Clock,
-) -> FastAPI:
-    """Return the application; it closes `engine` when it stops."""
+    setup: OnlineSetup | None = None,
+) -> ASGIApp:
+    """Return the application; it closes `engine` when it stops.
+
+    Without `setup` it serves no online calls.
+    """
     services = Services(
         settings=settings,
         database=Database(engine, threads=database_threads, timeout_s=settings.database_timeout_s),
@@ -44,11 +51,12 @@ def create_app(
         lifespan=_lifespan,
     )
     app.state.services = services
-    app.add_middleware(RequestEnvelope, in_flight_max=settings.requests_in_flight_max)
+    app.state.online = online = None if setup is None else Online(setup, services, clock)
     install_error_answers(app)
     for room in (files, batches, models, health):
         app.include_router(room.router)
-    return app
+    routed: ASGIApp = app if online is None else OnlineApp(online, app)
+    return RequestEnvelope(routed, in_flight_max=settings.requests_in_flight_max)
 
 
 @asynccontextmanager
@@ -56,5 +64,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
     threads = ThreadPoolExecutor(services.settings.object_threads, thread_name_prefix="objects")
     asyncio.get_running_loop().set_default_executor(threads)
+    online: Online | None = app.state.online
+    if online is not None:
+        online.start()
     yield
+    if online is not None:
+        await online.stop()
     services.database.close()

@@ -89,12 +89,12 @@ async def paced_body(request: Request, pace: Pace, clock: Clock) -> AsyncIterato
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise _too_slow() from None
+            raise too_slow() from None
         except ClientDisconnect:
             raise ApiError(400, "The body was cut off.", code="body_incomplete") from None
         if data:
             if not pace.is_kept(len(data), clock.monotonic_s() - began_s):
-                raise _too_slow()
+                raise too_slow()
             yield data
 
 
@@ -112,13 +112,14 @@ async def _small_body(request: Request, settings: ApiSettings) -> bytes:
                 if len(body) > settings.json_bytes_max:
                     raise too_large
     except TimeoutError:
-        raise _too_slow() from None
+        raise too_slow() from None
     except ClientDisconnect:
         raise ApiError(400, "The body was cut off.", code="body_incomplete") from None
     return bytes(body)
 
 
-def _too_slow() -> ApiError:
+def too_slow() -> ApiError:
+    """Return the refusal of a body that does not arrive in time."""
     return ApiError(408, "The body came too slowly.", code="request_timeout")
 
 

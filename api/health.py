@@ -2,10 +2,11 @@
 
 from typing import Final
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from api.answers import json_answer
+from api.online.online import Online
 from api.principals import ServicesOf
 
 router = APIRouter(include_in_schema=False)
@@ -20,8 +21,11 @@ async def alive() -> Response:
 
 
 @router.get("/readyz")
-async def ready(services: ServicesOf) -> Response:
-    """Answer 200 while requests can be served."""
+async def ready(request: Request, services: ServicesOf) -> Response:
+    """Answer 200 while requests can be served, and from the first moment on that all can."""
+    online: Online | None = request.app.state.online
+    if online is not None and not online.is_ready:
+        return json_answer({"status": "log away"}, 503, {"retry-after": "2"})
     if await services.database.answers_within(_PROBE_S_MAX):
         return json_answer({"status": "ok"})
     return json_answer({"status": "database away"}, 503, {"retry-after": "2"})

@@ -1,19 +1,20 @@
 """Around every request: its id, its numbers, the bound on how many, and an answer when we crash."""
 
 import logging
-import secrets
 import time
 import traceback
 from typing import Final
+from uuid import UUID
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import metrics
 from api.answers import ApiError, error_answer, unavailable
+from core.ids import REQUEST, new_uuid, public_id
 
 log = logging.getLogger(__name__)
 
-_ID_BYTES: Final = 16
+_ID_KEY: Final = "millrace.request_id"
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics"})  # answered under any load
 
@@ -72,11 +73,20 @@ class RequestEnvelope:
             await answer(scope, receive, exchange.send)
 
 
+def request_id_of(scope: Scope) -> UUID:
+    """Return the id that the envelope gave to a request; an answer's head shows it."""
+    request_id = scope[_ID_KEY]
+    assert isinstance(request_id, UUID)
+    return request_id
+
+
 class _Exchange:
     """One request and its answer."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
-        self.request_id = f"req_{secrets.token_hex(_ID_BYTES)}"
+        request_id = new_uuid()
+        scope[_ID_KEY] = request_id
+        self.request_id = public_id(REQUEST, request_id)
         self.status: int | None = None  # None: not answered yet
         self.cut = False  # the answer began and broke off
         self._scope = scope

@@ -14,7 +14,16 @@ ServicesOf = Annotated[Services, Depends(services_of)]
 
 async def principal_of(request: Request, services: ServicesOf) -> Principal:
     """Return whom the request acts for. Raises ApiError (401), DatabaseAwayError."""
-    secret = offered_secret(request.headers.get("authorization"), request.headers.get("x-api-key"))
+    return await principal_by(
+        request.headers.get("authorization"), request.headers.get("x-api-key"), services
+    )
+
+
+async def principal_by(
+    authorization: str | None, x_api_key: str | None, services: Services
+) -> Principal:
+    """Return whom a request with these headers acts for. Raises as `principal_of` does."""
+    secret = offered_secret(authorization, x_api_key)
     if secret is None:
         raise _refused("Give an API key: 'Authorization: Bearer sk-…'.")
     principal = services.keys.find(secret)

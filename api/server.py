@@ -1,13 +1,13 @@
 """The HTTP server around the application, with every bound that uvicorn leaves open."""
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from api.http_protocol import http_protocol
 from api.settings import ApiSettings
 
 
-def http_server(app: FastAPI, settings: ApiSettings) -> uvicorn.Server:
+def http_server(app: ASGIApp, settings: ApiSettings) -> uvicorn.Server:
     """Return a server; `run` ends after SIGTERM or SIGINT, requests in flight first."""
     config = uvicorn.Config(
         app,

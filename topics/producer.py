@@ -44,10 +44,22 @@ _POLL_S = 0.1
 class LogProducer:
     """Sends records; safe to use from several threads. Topic names carry no prefix here."""
 
-    def __init__(self, settings: KafkaSettings, *, client_id: str, linger_ms: float = 5.0) -> None:
-        """Start the poll thread. `linger_ms` 0 where latency counts, 5 where batches do."""
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        *,
+        client_id: str,
+        linger_ms: float = 5.0,
+        full_queue_wait_s: float | None = None,
+    ) -> None:
+        """Start the poll thread. `linger_ms` 0 where latency counts, 5 where batches do.
+
+        `full_queue_wait_s` bounds how long `send` may block; the delivery timeout when None.
+        """
         self._prefix = settings.topic_prefix
-        self._delivery_timeout_s = settings.delivery_timeout_s
+        self._full_queue_wait_s = (
+            settings.delivery_timeout_s if full_queue_wait_s is None else full_queue_wait_s
+        )
         self._producer = Producer(
             settings.client_options()
             | {
@@ -82,11 +94,11 @@ class LogProducer:
         headers: Headers | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> None:
-        """Queue a record; blocks while the local queue is full, up to the delivery timeout.
+        """Queue a record; blocks for a bounded time while the local queue is full.
 
         `on_delivery` runs in the poll thread, with None or the failure. Raises DeliveryError.
         """
-        deadline = time.monotonic() + self._delivery_timeout_s
+        deadline = time.monotonic() + self._full_queue_wait_s
         report = self._reporter(on_delivery)
         while True:
             try:

@@ -1,6 +1,7 @@
 """A plain reader of a small topic, outside any group: from its beginning, then as it grows."""
 
 import time
+from collections.abc import Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -15,13 +16,24 @@ _ASK_AGAIN_S = 0.05
 
 
 class TopicTail:
-    """Reads every partition of one topic; used for control, capacity and demand."""
+    """Reads partitions of one topic; used for control, capacity, demand, callers and replies."""
 
-    def __init__(self, settings: KafkaSettings, topic: Topic, *, client_id: str) -> None:
-        """Start at the oldest record of each partition, unless `skip_to_end` comes first."""
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        topic: Topic,
+        *,
+        client_id: str,
+        partitions: Sequence[int] | None = None,
+    ) -> None:
+        """Start at the oldest record of each partition, unless `skip_to_end` comes first.
+
+        `partitions` are all of the topic when None.
+        """
         self._prefix = settings.topic_prefix
         name = self._prefix + topic.name
-        self._places = [TopicPartition(name, n, 0) for n in range(topic.partition_count)]
+        numbers = range(topic.partition_count) if partitions is None else partitions
+        self._places = [TopicPartition(name, number, 0) for number in numbers]
         self._consumer = Consumer(
             settings.client_options()
             | {

@@ -34,6 +34,12 @@ class PlannedCall:
     parsed: ParsedCall
     route: ModelVersion
     job: JobRef  # what its record says
+    timeout_s: float
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether it outlives its connection."""
+        return self.job.call is not None and self.job.call.durable
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,7 @@ class Begun:
     job: JobRef | None  # to produce; None where `answer` is all there is to do
     answer: Finished | None = None  # of an earlier try, or the word that it was accepted
     wait_s: float | None = None  # after it the answer is `accepted`; None: until the deadline
+    line_bytes: int = 0  # of the line stored under the job's `input_key`
 
 
 class DurableCalls(Protocol):

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from pydantic import SecretStr
 
 from api.app import create_app
+from api.online.online import OnlineSetup
 from api.server import http_server
 from api.settings import ApiSettings
 from core.clock import SystemClock
@@ -133,18 +134,28 @@ def _files_below(root: Path) -> set[Path]:
 
 @contextmanager
 def running(
-    settings: ApiSettings, database_url: str, root: Path, *, api_url: str | None = None
+    settings: ApiSettings,
+    database_url: str,
+    root: Path,
+    *,
+    api_url: str | None = None,
+    setup: OnlineSetup | None = None,
 ) -> Iterator[Running]:
     """Run an API; it reaches the database by `api_url` when tests do not."""
     engine = sa.create_engine(database_url)
     objects = LocalObjects(root, clock=SystemClock())
-    with serve(settings, api_url or database_url, objects) as address:
+    with serve(settings, api_url or database_url, objects, setup) as address:
         yield Running(address, engine, objects, root)
     engine.dispose()
 
 
 @contextmanager
-def serve(settings: ApiSettings, database_url: str, objects: LocalObjects) -> Iterator[str]:
+def serve(
+    settings: ApiSettings,
+    database_url: str,
+    objects: LocalObjects,
+    setup: OnlineSetup | None = None,
+) -> Iterator[str]:
     """Run uvicorn in a thread, as `python -m api` configures it."""
     database = DatabaseSettings(url=SecretStr(database_url))
     app = create_app(
@@ -153,6 +164,7 @@ def serve(settings: ApiSettings, database_url: str, objects: LocalObjects) -> It
         objects,
         database_threads=database.pool_size,
         clock=SystemClock(),
+        setup=setup,
     )
     listener = socket.create_server(("127.0.0.1", 0))
     server = http_server(app, settings)

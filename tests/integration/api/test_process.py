@@ -18,6 +18,9 @@ import sqlalchemy as sa
 
 from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
+from topics.admin import LogAdmin
+from topics.catalogue import CALLERS, CAPACITY, REPLIES
+from topics.settings import KafkaSettings
 
 MIB = 1024 * 1024
 SIZE_BYTES = 64 * MIB
@@ -33,9 +36,13 @@ def free_port() -> int:
 
 
 @contextmanager
-def api_process(database_url: str, root: Path, port: int) -> Iterator[psutil.Process]:
+def api_process(
+    kafka: KafkaSettings, database_url: str, root: Path, port: int
+) -> Iterator[psutil.Process]:
     env = os.environ | {
         "MILLRACE_API_PORT": str(port),
+        "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+        "MILLRACE_KAFKA_TOPIC_PREFIX": kafka.topic_prefix,
         "MILLRACE_DATABASE_URL": database_url.replace("postgresql+psycopg", "postgresql"),
         "MILLRACE_OBJECTS_ROOT": str(root),
     }
@@ -62,13 +69,17 @@ def api_process(database_url: str, root: Path, port: int) -> Iterator[psutil.Pro
 
 
 @pytest.mark.timeout(120)
-def test_a_large_file_goes_through_in_constant_memory(database_url: str, tmp_path: Path) -> None:
+def test_a_large_file_goes_through_in_constant_memory(
+    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
+) -> None:
+    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+    LogAdmin(kafka).create((CALLERS, CAPACITY, REPLIES))
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     with engine.begin() as connection:
         key = create_key(connection, create_tenant(connection, "one"), "test")
     port = free_port()
     with (
-        api_process(database_url, tmp_path, port) as process,
+        api_process(kafka, database_url, tmp_path, port) as process,
         httpx.Client(
             base_url=f"http://127.0.0.1:{port}",
             headers={"authorization": f"Bearer {key.secret}"},

@@ -1,0 +1,40 @@
+"""The hot routes in raw ASGI, in front of the framework: it costs more than all the rest."""
+
+from types import SimpleNamespace
+from typing import Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from api.answers import ApiError, error_answer
+from api.online.exchange import exchange_of
+from api.online.online import Online
+from api.online.pipeline import CallPipeline
+from registry.models import ENDPOINTS
+
+_ROUTES: Final = {path: SimpleNamespace(path=path) for path in ENDPOINTS}
+
+
+class OnlineApp:
+    """Serves online calls, and hands everything else on."""
+
+    def __init__(self, online: Online, others: ASGIApp) -> None:
+        """`others` serves what is no online call."""
+        self._pipeline = CallPipeline(online)
+        self._clock = online.clock
+        self._others = others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        route = _ROUTES.get(scope["path"]) if scope["type"] == "http" else None
+        if route is None:
+            await self._others(scope, receive, send)
+            return
+        scope["route"] = route  # for the metrics of the envelope
+        if scope["method"] != "POST":
+            refusal = ApiError(
+                405, "This route does not take that method.", headers={"allow": "POST"}
+            )
+            await error_answer(refusal)(scope, receive, send)
+            return
+        now_s = self._clock.monotonic_s()
+        await self._pipeline.serve(exchange_of(scope, receive, send, now_s=now_s))

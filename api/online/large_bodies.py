@@ -1,0 +1,58 @@
+"""Bodies that fit no record, by way of the object store."""
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from core.ids import REQUEST, public_id
+from storage.errors import ObjectMissingError, ObjectStoreAwayError
+from storage.objects import ObjectStore
+
+BODY_BYTES_MAX: Final = 512 * 1024
+"""A larger body travels by reference."""
+
+
+def request_line(request_id: UUID, endpoint: str, body: bytes) -> bytes:
+    """Return a call as the one line of an input file; its body stays as it is."""
+    line = {
+        "custom_id": public_id(REQUEST, request_id),
+        "method": "POST",
+        "url": endpoint,
+        "body": msgspec.Raw(body),
+    }
+    return msgspec.json.encode(line)
+
+
+class LargeBodies:
+    """Stores and fetches in threads."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        """Nothing is stored yet."""
+        self._objects = objects
+
+    async def store(self, request_id: UUID, line: bytes) -> str:
+        """Return the key of a request's line. Raises what a store raises."""
+        key = f"requests/{request_id.hex}"
+        await asyncio.to_thread(self._write, key, line)
+        return key
+
+    async def fetch(self, key: str) -> bytes:
+        """Return an answer. Raises what a store raises."""
+        return await asyncio.to_thread(self._read, key)
+
+    async def drop(self, key: str) -> None:
+        """Remove an object; one that stays because the store is away is swept later."""
+        with suppress(ObjectStoreAwayError, ObjectMissingError):
+            await asyncio.to_thread(self._objects.delete, key)
+
+    def _write(self, key: str, line: bytes) -> None:
+        with self._objects.begin(key) as upload:
+            upload.write(line)
+            upload.complete()
+
+    def _read(self, key: str) -> bytes:
+        with self._objects.read(key) as blocks:
+            return b"".join(blocks)

@@ -1,0 +1,155 @@
+"""The online half of an API process: what its parts share, begun and ended together."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+from api.online import metrics
+from api.online.calls import AnswerCache, DurableCalls
+from api.online.large_bodies import LargeBodies
+from api.online.log_health import LogHealth
+from api.online.news import NewsPublisher
+from api.online.open_calls import OpenCalls
+from api.online.pools import PoolsHeard
+from api.online.rate_limits import RateLimits
+from api.online.routes import Routes
+from api.online.sending import CallSender
+from api.online.settings import OnlineSettings
+from api.online.tails import ReplyReader, TailThread
+from api.services import Services
+from core.clock import Clock
+from core.errors import MillraceError
+from core.ids import new_uuid
+from topics.catalogue import CAPACITY, REPLIES
+from topics.consumer import Received
+from topics.producer import LogProducer
+from topics.records import Replies
+from topics.settings import KafkaSettings
+from topics.tail import TopicTail
+
+_LOG = logging.getLogger(__name__)
+
+_SWEEP_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class OnlineSetup:
+    """What a process with online calls needs beside what every API has."""
+
+    settings: OnlineSettings
+    kafka: KafkaSettings
+    on_failure: Callable[[MillraceError], None]  # in any thread: the process cannot go on
+    durable: DurableCalls | None = None
+    cache: AnswerCache | None = None
+
+
+class Online:
+    """One replica among those that take calls; its id is new at each start."""
+
+    def __init__(self, setup: OnlineSetup, services: Services, clock: Clock) -> None:
+        """Connect to nothing yet."""
+        settings = setup.settings
+        self.settings, self.services, self.clock = settings, services, clock
+        self.durable, self.cache = setup.durable, setup.cache
+        self.caller_id = f"api-{new_uuid().hex}"
+        self.reply_partition = _partition_of(self.caller_id)
+        self.routes = Routes(services.database, clock)
+        self.calls = OpenCalls(buffer_bytes_max=settings.stream_buffer_bytes)
+        self.bodies = LargeBodies(services.objects)
+        self.limits = RateLimits(
+            requests_per_minute=settings.requests_per_minute,
+            tokens_per_minute=settings.tokens_per_minute,
+        )
+        self.pools = PoolsHeard(since_s=clock.monotonic_s())
+        self._setup = setup
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether no reply can be missed."""
+        return self._replies.is_positioned and self._capacity.is_positioned
+
+    def start(self) -> None:
+        """Begin to follow the log and to say that this process lives; call it on the loop."""
+        kafka = self._setup.kafka
+        loop = asyncio.get_running_loop()
+        self._producer = LogProducer(
+            kafka, client_id=self.caller_id, linger_ms=0, full_queue_wait_s=0
+        )
+        health = LogHealth(self.clock)
+        self.sender = CallSender(self._producer, health, patience_s=self.settings.log_patience_s)
+        self.news = NewsPublisher(self._producer, self.caller_id, self.clock, health)
+        reader = ReplyReader(self.caller_id, loop, self._hear)
+        self._replies = TailThread(
+            TopicTail(
+                kafka,
+                REPLIES,
+                client_id=f"{self.caller_id}-replies",
+                partitions=[self.reply_partition],
+            ),
+            "replies-tail",
+            reader.take,
+            self._setup.on_failure,
+        )
+        self._capacity = TailThread(
+            TopicTail(kafka, CAPACITY, client_id=f"{self.caller_id}-capacity"),
+            "capacity-tail",
+            self._hear_capacity,
+            self._setup.on_failure,
+        )
+        self._replies.start()
+        self._capacity.start()
+        self._tasks = [
+            loop.create_task(self.news.run(self._lost_touch)),
+            loop.create_task(self.routes.keep_fresh(self.settings.routes_refresh_s)),
+            loop.create_task(self._sweep()),
+        ]
+
+    async def stop(self) -> None:
+        """Say good-bye and end what `start` began."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.news.say(leaving=True)
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        self._producer.close(2.0)
+        self._replies.stop()
+        self._capacity.stop()
+
+    def _hear(self, records: list[Replies]) -> None:
+        now_s = self.clock.monotonic_s()
+        for record in records:
+            self.calls.hear(record.replies, now_s=now_s)
+            for request_id in record.questions:
+                may = self.calls.may_run(request_id, now_s=now_s)
+                metrics.QUESTIONS.labels("may_run" if may else "not_answered").inc()
+                if may:
+                    self.news.permit(request_id)
+
+    def _hear_capacity(self, records: list[Received]) -> None:
+        self.pools.hear(records, now_s=self.clock.monotonic_s())
+
+    def _lost_touch(self, sent_before_s: float) -> None:
+        """Others take this process for dead and have dropped what it asked for."""
+        self.calls.fail_unanswered(sent_before_s=sent_before_s)
+
+    async def _sweep(self) -> None:
+        while True:
+            now_s = self.clock.monotonic_s()
+            self.calls.sweep(
+                now_s=now_s,
+                keep_alive_s=self.settings.keep_alive_s,
+                slow_reader_s=self.settings.slow_reader_s,
+            )
+            self.calls.end_doubted(now_s=now_s)
+            await asyncio.sleep(_SWEEP_S)
+
+
+def _partition_of(caller_id: str) -> int:
+    digest = blake2b(caller_id.encode(), digest_size=8).digest()
+    return int.from_bytes(digest) % REPLIES.partition_count

@@ -1,0 +1,82 @@
+"""The few fields of a body that are ours to know; everything else is the engine's."""
+
+import re
+from typing import Final
+
+import msgspec
+
+from api.answers import ApiError
+from api.online.calls import ParsedCall
+from jobs.token_counts import token_count
+
+_TIMEOUT_MS_MAX: Final = 86_400_000
+_PLACE: Final = re.compile(r"`\$\.([a-z_]+)")
+_MISSING: Final = re.compile(r"missing required field `([a-z_]+)`")
+
+
+class _Fields(msgspec.Struct, gc=False):
+    model: str
+    stream: bool | None = None
+    timeout_ms: float | None = None
+    background: bool | None = None
+
+
+_FIELDS: Final = msgspec.json.Decoder(_Fields)
+_WHOLE: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_OURS: Final = ("timeout_ms", "background")
+
+
+def parse_call(endpoint: str, body: bytes) -> ParsedCall:
+    """Return the call in `body`. Raises ApiError (400)."""
+    try:
+        fields = _FIELDS.decode(body)
+        ours = fields.timeout_ms is not None or fields.background is not None
+        passed_on = _without_ours(body) if ours else body
+    except msgspec.ValidationError as error:
+        raise _wrong_shape(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise ApiError(400, "The body is not valid JSON.", code="invalid_json") from None
+    return ParsedCall(
+        endpoint=endpoint,
+        body=passed_on,
+        model=fields.model,
+        stream=bool(fields.stream),
+        timeout_s=None if fields.timeout_ms is None else _seconds(fields.timeout_ms),
+        background=bool(fields.background),
+        token_count=token_count(endpoint, passed_on, len(passed_on)),
+    )
+
+
+def header_timeout_s(value: bytes | None) -> float | None:
+    """Return what `X-Request-Timeout-Ms` asks for, in seconds. Raises ApiError (400)."""
+    if value is None:
+        return None
+    text = value.strip()
+    if not text.isdigit() or len(text) > len(str(_TIMEOUT_MS_MAX)):
+        raise _bad_timeout("x-request-timeout-ms")
+    return _seconds(int(text), "x-request-timeout-ms")
+
+
+def _seconds(timeout_ms: float, param: str = "timeout_ms") -> float:
+    if not 1 <= timeout_ms <= _TIMEOUT_MS_MAX:
+        raise _bad_timeout(param)
+    return timeout_ms / 1000
+
+
+def _bad_timeout(param: str) -> ApiError:
+    return ApiError(
+        400, f"Give 1 to {_TIMEOUT_MS_MAX} milliseconds.", code="invalid_value", param=param
+    )
+
+
+def _without_ours(body: bytes) -> bytes:
+    """Values stay as they are, byte for byte."""
+    fields = _WHOLE.decode(body)
+    for name in _OURS:
+        fields.pop(name, None)
+    return msgspec.json.encode(fields)
+
+
+def _wrong_shape(message: str) -> ApiError:
+    place = _MISSING.search(message) or _PLACE.search(message)
+    return ApiError(400, f"{message}.", code="invalid_type", param=place[1] if place else None)

@@ -1,0 +1,109 @@
+"""A call from its head to its answer, in steps; each may refuse."""
+
+from api.answers import ApiError
+from api.errors import as_api_error
+from api.online import metrics
+from api.online.admission import Bounds, Load, no_capacity, refusal
+from api.online.answering import finished_error, send_finished
+from api.online.calls import Begun, Finished, ParsedCall, PlannedCall, RawHeaders
+from api.online.exchange import Exchange
+from api.online.online import Online
+from api.online.parsing import parse_call
+from api.online.planning import plan_call
+from api.online.receiving import read_body
+from api.online.running import RunningCall
+from api.principals import principal_by
+from core.errors import MillraceError
+from tenancy.api_keys import Principal
+
+
+class CallPipeline:
+    """Serves the calls of one process."""
+
+    def __init__(self, online: Online) -> None:
+        """Serve by the parts of `online`."""
+        self._online = online
+        settings = online.settings
+        self._bounds = Bounds(settings.open_calls_max, settings.open_calls_per_tenant_max)
+
+    async def serve(self, exchange: Exchange) -> None:
+        """Answer one call."""
+        headers: RawHeaders = []
+        try:
+            await self._serve(exchange, headers)
+        except MillraceError as error:
+            known = as_api_error(error)
+            if known is None:
+                raise
+            await self._refuse(exchange, known, headers)
+        except ApiError as error:
+            await self._refuse(exchange, error, headers)
+
+    async def _serve(self, exchange: Exchange, headers: RawHeaders) -> None:
+        """Go through the steps; `headers` grow with what is known of the call."""
+        online = self._online
+        principal = await principal_by(
+            exchange.text(b"authorization"), exchange.text(b"x-api-key"), online.services
+        )
+        body = await read_body(exchange.receive, exchange.headers, online.settings)
+        parsed = parse_call(exchange.endpoint, body)
+        self._admit_rate(principal, parsed, headers)
+        planned = await plan_call(online, exchange, principal, parsed)
+        headers += _identity(planned)
+        if online.cache is not None and (found := online.cache.find(planned)) is not None:
+            await self._finish(exchange, found, headers)
+            return
+        self._require_room(planned)
+        begun = await self._begin(planned, exchange)
+        if begun.answer is not None:
+            await self._finish(exchange, begun.answer, headers)
+        if begun.job is not None:
+            await RunningCall(online, exchange, planned, headers).run(begun)
+
+    def _admit_rate(self, principal: Principal, parsed: ParsedCall, headers: RawHeaders) -> None:
+        now_s = self._online.clock.monotonic_s()
+        buckets = self._online.limits.of(principal.tenant_id, now_s=now_s)
+        buckets.admit(parsed.token_count, now_s=now_s)
+        headers += buckets.headers(now_s=now_s)
+
+    def _require_room(self, planned: PlannedCall) -> None:
+        """Refuse what would wait in vain. Raises ApiError (429 or 503)."""
+        online, pool_name = self._online, planned.route.pool
+        online.sender.require_log()
+        pool = online.pools.find(pool_name)
+        if pool is None and online.pools.may_tell(now_s=online.clock.monotonic_s()):
+            raise no_capacity()
+        calls = online.calls
+        load = Load(
+            len(calls), calls.of_tenant[planned.principal.tenant_id], calls.of_pool[pool_name]
+        )
+        refused = refusal(load, self._bounds, pool, time_left_s=planned.timeout_s)
+        if refused is not None:
+            raise refused
+
+    async def _begin(self, planned: PlannedCall, exchange: Exchange) -> Begun:
+        """Commit a durable call; others need no more than their record. Raises ApiError."""
+        if not planned.is_durable:
+            return Begun(planned.job)
+        durable = self._online.durable
+        if durable is None:
+            raise ApiError(
+                400, "Durable calls are not offered here.", code="durable_calls_unsupported"
+            )
+        return await durable.begin(planned.principal, planned, exchange.headers)
+
+    async def _finish(self, exchange: Exchange, answer: Finished, headers: RawHeaders) -> None:
+        whole = Finished(answer.status, answer.body, [*headers, *answer.headers])
+        await send_finished(exchange.send, whole)
+
+    async def _refuse(self, exchange: Exchange, error: ApiError, headers: RawHeaders) -> None:
+        metrics.REFUSED.labels(error.code or "other").inc()
+        await send_finished(exchange.send, finished_error(error, headers))
+
+
+def _identity(planned: PlannedCall) -> RawHeaders:
+    version = f"{planned.route.name}@{planned.route.version}"
+    return [
+        (b"x-millrace-model-version", version.encode()),
+        (b"x-millrace-durable", b"true" if planned.is_durable else b"false"),
+    ]

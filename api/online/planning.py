@@ -1,0 +1,68 @@
+"""Who serves a call, until when, and what its record says."""
+
+import re
+from typing import Final
+
+from api.online.calls import ParsedCall, PlannedCall
+from api.online.exchange import Exchange
+from api.online.online import Online
+from api.online.parsing import header_timeout_s
+from api.online.preferences import wants_durable
+from registry.models import ModelVersion
+from tenancy.api_keys import Principal
+from topics.records import CallRef, JobRef
+
+_DAY_S: Final = 86_400
+_TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+async def plan_call(
+    online: Online, exchange: Exchange, principal: Principal, parsed: ParsedCall
+) -> PlannedCall:
+    """Return a call that may be sent. Raises ApiError: 400, 404; DatabaseAwayError."""
+    route = await online.routes.find(parsed.model, parsed.endpoint)
+    timeout_s = _timeout_s(exchange, parsed, online.settings.call_timeout_s)
+    return PlannedCall(
+        request_id=exchange.request_id,
+        principal=principal,
+        parsed=parsed,
+        route=route,
+        job=_job(online, exchange, principal, parsed, route, timeout_s),
+        timeout_s=timeout_s,
+    )
+
+
+def _timeout_s(exchange: Exchange, parsed: ParsedCall, most_s: float) -> float:
+    asked_s = header_timeout_s(exchange.headers.get(b"x-request-timeout-ms"))
+    asked_s = parsed.timeout_s if asked_s is None else asked_s
+    return most_s if asked_s is None else min(asked_s, most_s)
+
+
+def _job(
+    online: Online,
+    exchange: Exchange,
+    principal: Principal,
+    parsed: ParsedCall,
+    route: ModelVersion,
+    timeout_s: float,
+) -> JobRef:
+    now_s = online.clock.wall_s()
+    trace = _TRACEPARENT.fullmatch(exchange.text(b"traceparent") or "")
+    return JobRef(
+        job_id=exchange.request_id,
+        day=int(now_s // _DAY_S),
+        tenant_id=principal.tenant_id,
+        model=route.name,
+        model_version=route.version,
+        pool=route.pool,
+        endpoint=parsed.endpoint,
+        input_key="",
+        deadline_s=now_s + timeout_s,
+        traceparent=trace[0] if trace else "",
+        call=CallRef(
+            caller_id=online.caller_id,
+            reply_partition=online.reply_partition,
+            stream=parsed.stream,
+            durable=wants_durable(parsed, exchange.headers),
+        ),
+    )

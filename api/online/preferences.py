@@ -1,0 +1,22 @@
+"""How a client wants its call kept: for its connection, or for good."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from api.online.calls import ParsedCall
+
+_WAIT: Final = re.compile(rb"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,6})\"?(?=$|[,;\s])")
+
+
+def wants_durable(parsed: ParsedCall, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a call shall outlive its connection."""
+    return (
+        parsed.background or b"idempotency-key" in headers or preferred_wait_s(headers) is not None
+    )
+
+
+def preferred_wait_s(headers: Mapping[bytes, bytes]) -> float | None:
+    """Return N of `Prefer: wait=N` (RFC 7240), or None; a preference may be ignored, not wrong."""
+    found = _WAIT.search(headers.get(b"prefer", b"").lower())
+    return None if found is None else float(found[1])

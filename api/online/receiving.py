@@ -1,0 +1,65 @@
+"""The body of an online call, from raw ASGI: bounded in size and time."""
+
+import asyncio
+
+from starlette.types import Message, Receive
+
+from api.answers import ApiError
+from api.bodies import too_slow
+from api.online.settings import OnlineSettings
+
+
+async def read_body(
+    receive: Receive, headers: dict[bytes, bytes], settings: OnlineSettings
+) -> bytes:
+    """Return the whole body. Raises ApiError: 400 cut off, 408, 413 or 415."""
+    _require_plain_json(headers)
+    _require_room(int_header(headers, b"content-length") or 0, settings.bytes_max)
+    try:
+        async with asyncio.timeout(settings.body_timeout_s):
+            message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body", False):
+                body: bytes = message.get("body", b"")
+                _require_room(len(body), settings.bytes_max)
+                return body
+            return await _rest(message, receive, settings.bytes_max)
+    except TimeoutError:
+        raise too_slow() from None
+
+
+def int_header(headers: dict[bytes, bytes], name: bytes) -> int | None:
+    """Return a header that is a plain number, or None."""
+    value = headers.get(name, b"")
+    return int(value) if value.isdigit() and len(value) < 20 else None
+
+
+async def _rest(message: Message, receive: Receive, bytes_max: int) -> bytes:
+    body = bytearray()
+    while True:
+        if message["type"] != "http.request":
+            raise ApiError(400, "The body was cut off.", code="body_incomplete")
+        body += message.get("body", b"")
+        _require_room(len(body), bytes_max)
+        if not message.get("more_body", False):
+            return bytes(body)
+        message = await receive()
+
+
+def _require_plain_json(headers: dict[bytes, bytes]) -> None:
+    if headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
+        raise ApiError(
+            415,
+            "Send the body without Content-Encoding.",
+            code="unsupported_content_encoding",
+            headers={"accept-encoding": "identity"},
+        )
+    kind = headers.get(b"content-type", b"application/json")
+    if kind != b"application/json" and (
+        kind.partition(b";")[0].strip().lower() != b"application/json"
+    ):
+        raise ApiError(415, "Send application/json.", code="unsupported_media_type")
+
+
+def _require_room(byte_count: int, bytes_max: int) -> None:
+    if byte_count > bytes_max:
+        raise ApiError(413, f"The body exceeds {bytes_max} bytes.", code="body_too_large")

@@ -1,0 +1,133 @@
+"""A call that is sent: it is open until its answer, its deadline, or its client's leaving."""
+
+import asyncio
+from contextlib import suppress
+
+from starlette.types import Receive
+
+from api.online import metrics
+from api.online.answering import finished_error, send_finished
+from api.online.calls import Begun, Finished, PlannedCall, RawHeaders
+from api.online.exchange import Exchange
+from api.online.large_bodies import BODY_BYTES_MAX, request_line
+from api.online.online import Online
+from api.online.open_calls import OpenCall, deadline_exceeded, shutting_down
+from api.online.sending import call_item
+from api.online.streams import StreamAnswer
+from api.online.timings import Timings
+from topics.records import JobRef
+
+
+class RunningCall:
+    """One call on its way, and the answer to it."""
+
+    def __init__(
+        self, online: Online, exchange: Exchange, planned: PlannedCall, headers: RawHeaders
+    ) -> None:
+        """`headers` are those of every answer to the call."""
+        self._online, self._exchange = online, exchange
+        self._planned, self._headers = planned, headers
+        self._timings = Timings(exchange.arrived_s)
+
+    async def run(self, begun: Begun) -> None:
+        """Send it and answer it. Raises ApiError when it was not sent, and what a store raises."""
+        assert begun.job is not None
+        job, line_bytes = begun.job, begun.line_bytes
+        body, request_id = self._planned.parsed.body, self._planned.request_id
+        if len(body) <= BODY_BYTES_MAX or job.input_key:
+            await self._open(job, begun.wait_s, line_bytes)
+            return
+        line = request_line(request_id, job.endpoint, body)
+        key = await self._online.bodies.store(request_id, line)
+        try:
+            await self._open(_with_input(job, key), begun.wait_s, len(line))
+        finally:
+            await self._online.bodies.drop(key)
+
+    async def _open(self, job: JobRef, wait_s: float | None, line_bytes: int) -> None:
+        online, parsed = self._online, self._planned.parsed
+        loop = asyncio.get_running_loop()
+        call = OpenCall(job, now_s=online.clock.monotonic_s())
+        item = call_item(job, parsed.body, parsed.token_count, line_bytes)
+        online.calls.add(call)
+        watcher = loop.create_task(_watch(self._exchange.receive, call))
+        timer = loop.call_later(self._planned.timeout_s, lambda: call.fail(deadline_exceeded()))
+        try:
+            online.sender.send(call, item)
+            self._timings.sent_s = online.clock.monotonic_s()
+            await self._answer(call, wait_s)
+        finally:
+            timer.cancel()
+            watcher.cancel()
+            self._close(call)
+
+    async def _answer(self, call: OpenCall, wait_s: float | None) -> None:
+        send = self._exchange.send
+        if self._planned.parsed.stream:
+            await StreamAnswer(send, self._headers, self._timings, self._online.clock).run(call)
+            return
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await call.ended()
+        except asyncio.CancelledError:
+            call.fail(shutting_down())
+        if not call.left:
+            await send_finished(send, await self._finished(call))
+
+    async def _finished(self, call: OpenCall) -> Finished:
+        """Return the answer to a call that does not stream."""
+        online = self._online
+        if call.failure is not None:
+            return finished_error(call.failure, self._headers)
+        if call.end is None:
+            assert online.durable is not None
+            accepted = online.durable.accepted(self._planned)
+            return Finished(accepted.status, accepted.body, [*self._headers, *accepted.headers])
+        body = call.end.body
+        if call.end.body_key is not None:
+            body = await online.bodies.fetch(call.end.body_key)
+            if not call.is_durable:
+                await online.bodies.drop(call.end.body_key)
+        self._timings.heard_s = call.heard_s
+        timing = self._timings.at_end(call.end, now_s=online.clock.monotonic_s())
+        headers = [*self._headers, (b"server-timing", timing)]
+        end = call.end
+        answer = Finished(end.status_code, body, headers, end.input_tokens, end.output_tokens)
+        if online.cache is not None and answer.status == 200:
+            online.cache.keep(self._planned, answer)
+        return answer
+
+    def _close(self, call: OpenCall) -> None:
+        online, end = self._online, call.end
+        online.calls.remove(call)
+        if end is None and not call.is_durable:
+            online.news.abort(call.job.job_id)
+        if end is not None:
+            now_s = online.clock.monotonic_s()
+            buckets = online.limits.of(call.job.tenant_id, now_s=now_s)
+            used = end.input_tokens + end.output_tokens
+            buckets.settle(self._planned.parsed.token_count, used, now_s=now_s)
+        metrics.ENDED.labels(call.job.endpoint, _how(call)).inc()
+
+
+async def _watch(receive: Receive, call: OpenCall) -> None:
+    """Notice that the client goes away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    call.leave()
+
+
+def _how(call: OpenCall) -> str:
+    if call.left:
+        return "left"
+    if call.failure is not None:
+        return call.failure.code or "error"
+    if call.end is None:
+        return "accepted"
+    return "answered" if call.end.status_code < 400 else "error"
+
+
+def _with_input(job: JobRef, key: str) -> JobRef:
+    fields = {name: getattr(job, name) for name in job.__struct_fields__}
+    return JobRef(**{**fields, "input_key": key})

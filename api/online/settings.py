@@ -1,0 +1,52 @@
+"""Settings of online calls."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from core.settings import Settings
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+class OnlineSettings(Settings):
+    """The online half of one API process."""
+
+    env_prefix: ClassVar[str] = "MILLRACE_ONLINE_"
+
+    bytes_max: int = Field(default=4 * MIB, ge=KIB, le=64 * MIB)
+    """Largest body of an online call."""
+
+    body_timeout_s: float = Field(default=30.0, gt=0, le=600)
+    """Time in which a body must have arrived."""
+
+    call_timeout_s: float = Field(default=600.0, ge=0.001, le=86_400)
+    """Longest time a call may take, and what it gets without a wish of its own."""
+
+    open_calls_max: int = Field(default=5000, ge=1, le=1_000_000)
+    """Calls that wait for an answer at once in this process."""
+
+    open_calls_per_tenant_max: int = Field(default=4000, ge=1, le=1_000_000)
+    """The same, of one tenant: less than all, so that none fills the process alone."""
+
+    requests_per_minute: int = Field(default=600_000, ge=1, le=10**9)
+    """Calls a minute that a tenant may make to this process."""
+
+    tokens_per_minute: int = Field(default=1_000_000_000, ge=1, le=10**12)
+    """Tokens a minute that a tenant may ask this process for, prompt plus output."""
+
+    stream_buffer_bytes: int = Field(default=256 * KIB, ge=KIB, le=64 * MIB)
+    """What may wait for a slow reader of a stream, before the stream is cut."""
+
+    slow_reader_s: float = Field(default=30.0, gt=0, le=600)
+    """How long a reader may take nothing at all, before its stream is cut."""
+
+    keep_alive_s: float = Field(default=10.0, ge=0.1, le=60)
+    """Silence on a stream after which a comment is sent."""
+
+    log_patience_s: float = Field(default=2.0, ge=0.1, le=60)
+    """Age of the oldest unacknowledged record above which new calls are refused."""
+
+    routes_refresh_s: float = Field(default=2.0, ge=0.1, le=60)
+    """How often models are looked up in the background."""

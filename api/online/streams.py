@@ -1,0 +1,113 @@
+"""A stream as server-sent events: pieces as they come, comments in between, one end.
+
+Nothing is sent before the first piece, so a refusal keeps its status; but after a while of silence
+the head goes out with a comment, and then a refusal comes as an event.
+"""
+
+import asyncio
+from typing import Final
+
+from starlette.types import Send
+
+from api.answers import error_body
+from api.online import metrics
+from api.online.answering import finished_error, send_finished
+from api.online.calls import Finished, RawHeaders
+from api.online.open_calls import SLOW_READER, OpenCall, shutting_down
+from api.online.timings import Timings
+from core.clock import Clock
+
+KEEP_ALIVE: Final = b": keep-alive\n\n"
+DONE: Final = b"data: [DONE]\n\n"
+
+_HEAD: Final = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+def event(payload: bytes) -> bytes:
+    """Return one event."""
+    return b"data: " + payload + b"\n\n"
+
+
+class StreamAnswer:
+    """The answer to one call that streams."""
+
+    def __init__(self, send: Send, headers: RawHeaders, timings: Timings, clock: Clock) -> None:
+        """`headers` are those of every answer to the call."""
+        self._send, self._headers = send, headers
+        self._timings, self._clock = timings, clock
+        self._is_begun = False
+
+    async def run(self, call: OpenCall) -> None:
+        """Write until the call is over; a client that left gets nothing more."""
+        call.writer = asyncio.current_task()
+        try:
+            while not await self._step(call):
+                pass
+        except asyncio.CancelledError:
+            if call.failure is not None and call.failure.code == SLOW_READER:
+                raise ConnectionAbortedError from None  # the server closes the connection
+            call.fail(shutting_down())
+            await self._fail(call)
+
+    async def _step(self, call: OpenCall) -> bool:
+        """Write what there is; return whether that was the end."""
+        await call.changed()
+        if call.left:
+            return True
+        if call.pieces:
+            return await self._write_pieces(call)
+        if call.failure is not None:
+            await self._fail(call)
+            return True
+        if call.end is not None:
+            await self._end(call)
+            return True
+        await self._keep_alive(call)
+        return False
+
+    async def _write_pieces(self, call: OpenCall) -> bool:
+        if not self._is_begun:
+            self._timings.heard_s = call.heard_s
+            metrics.FIRST_PIECE_SECONDS.observe(call.heard_s - self._timings.arrived_s)
+        pieces = call.take_pieces()
+        is_last = call.end is not None and call.end.status_code < 400
+        events = b"data: " + b"\n\ndata: ".join(pieces) + b"\n\n"
+        await self._write(call, events + DONE if is_last else events, more=not is_last)
+        call.buffered_bytes -= sum(map(len, pieces))
+        return is_last
+
+    async def _end(self, call: OpenCall) -> None:
+        assert call.end is not None
+        if call.end.status_code < 400:
+            await self._write(call, DONE, more=False)
+        elif self._is_begun:
+            await self._write(call, event(call.end.body), more=False)
+        else:
+            answer = Finished(call.end.status_code, call.end.body, self._headers)
+            await send_finished(self._send, answer)
+
+    async def _fail(self, call: OpenCall) -> None:
+        assert call.failure is not None
+        if self._is_begun:
+            await self._write(call, event(error_body(call.failure)), more=False)
+        else:
+            await send_finished(self._send, finished_error(call.failure, self._headers))
+
+    async def _keep_alive(self, call: OpenCall) -> None:
+        call.keep_alive_due = False
+        await self._write(call, KEEP_ALIVE, more=True)
+
+    async def _write(self, call: OpenCall, data: bytes, *, more: bool) -> None:
+        if not self._is_begun:
+            self._is_begun = True
+            timing = (b"server-timing", self._timings.at_first_piece())
+            headers = [*_HEAD, *self._headers, timing]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        call.sending_since_s = self._clock.monotonic_s()
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        call.sending_since_s = None
+        call.quiet_since_s = self._clock.monotonic_s()

@@ -1,0 +1,165 @@
+"""A pool that a test plays: it reads calls from the log and answers as it is told."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from uuid import UUID, uuid4
+
+from topics.admin import LogAdmin
+from topics.catalogue import CALLERS, CAPACITY, REPLIES, REQUESTS_INTERACTIVE
+from topics.codec import decode, encode, kind_headers
+from topics.producer import LogProducer
+from topics.records import (
+    CallerNews,
+    Capacity,
+    Chunk,
+    Replies,
+    Reply,
+    ReplyEnd,
+)
+from topics.settings import KafkaSettings
+from topics.tail import TopicTail
+
+REPEAT_S = 0.1
+WAIT_S_MAX = 20.0
+
+Script = Callable[["PlayedPool", Chunk], None]
+
+
+def answer_at_once(pool: "PlayedPool", chunk: Chunk) -> None:
+    """Answer a unary call with its own body, a stream with three pieces."""
+    call = chunk.job.call
+    assert call is not None
+    if call.stream:
+        pool.reply(chunk, pieces=[b'{"n":%d}' % n for n in range(3)], end=good_end(b""))
+    else:
+        pool.reply(chunk, end=good_end(b'{"asked":' + chunk.items[0].body + b"}"))
+
+
+def say_nothing(pool: "PlayedPool", chunk: Chunk) -> None:
+    """Leave a call unanswered."""
+
+
+def good_end(body: bytes) -> ReplyEnd:
+    return ReplyEnd(200, body, input_tokens=3, output_tokens=2, waited_s=0.001, execution_s=0.002)
+
+
+@dataclass
+class PlayedPool:
+    """Batcher, replica and engine in one, without any of their promises."""
+
+    kafka: KafkaSettings
+    name: str = "small"
+    script: Script = answer_at_once
+    is_away: bool = False
+    items_per_s: float = 0.0
+    concurrency: int = 100
+    chunks: list[Chunk] = field(default_factory=list)
+    news: list[CallerNews] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        admin = LogAdmin(self.kafka)
+        topics = (REQUESTS_INTERACTIVE, REPLIES, CALLERS, CAPACITY)
+        admin.create(topics)
+        self._stopping = threading.Event()
+        self._producer = LogProducer(self.kafka, client_id="played", linger_ms=0)
+        self._executions: dict[UUID, UUID] = {}
+        self._requests = TopicTail(self.kafka, REQUESTS_INTERACTIVE, client_id="played-requests")
+        self._callers = TopicTail(self.kafka, CALLERS, client_id="played-callers")
+        self._requests.skip_to_end(WAIT_S_MAX)
+        self._callers.skip_to_end(WAIT_S_MAX)
+        self._threads = [
+            threading.Thread(target=body)
+            for body in (self._publish, self._read_requests, self._read_callers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def reply(
+        self,
+        chunk: Chunk,
+        *,
+        pieces: list[bytes] | None = None,
+        end: ReplyEnd | None = None,
+        execution_id: UUID | None = None,
+    ) -> None:
+        """Send a part of an answer."""
+        request_id = chunk.job.job_id
+        execution = execution_id or self._executions.setdefault(request_id, uuid4())
+        self._send(chunk, [Reply(request_id, execution, pieces or [], end)], [])
+
+    def ask(self, chunk: Chunk) -> None:
+        """Ask whether a call that came a second time may run."""
+        self._send(chunk, [], [chunk.job.job_id])
+
+    def aborted(self, request_id: UUID) -> bool:
+        return any(request_id in news.aborted for news in self.news)
+
+    def permitted(self, request_id: UUID) -> bool:
+        return any(request_id in news.permitted for news in self.news)
+
+    def only_chunk(self) -> Chunk:
+        """Wait for the one call that was sent."""
+        self.wait_for(lambda: bool(self.chunks))
+        (chunk,) = self.chunks
+        return chunk
+
+    def wait_for(self, check: Callable[[], bool], timeout_s: float = WAIT_S_MAX) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not check():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.005)
+
+    def close(self) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+        self._producer.close()
+        self._requests.close()
+        self._callers.close()
+
+    def _send(self, chunk: Chunk, replies: list[Reply], questions: list[UUID]) -> None:
+        call = chunk.job.call
+        assert call is not None
+        self._producer.send(
+            REPLIES.name,
+            encode(Replies(call.caller_id, "played", replies, questions)),
+            partition=call.reply_partition,
+            key=call.caller_id.encode(),
+            headers=[*kind_headers(Replies), ("caller", call.caller_id.encode())],
+        )
+
+    def _publish(self) -> None:
+        while not self._stopping.wait(REPEAT_S):
+            if self.is_away:
+                continue
+            capacity = Capacity(
+                replica_id="played",
+                epoch=1,
+                pool=self.name,
+                job_class="interactive",
+                partitions=[0],
+                granted={},
+                items_per_s=self.items_per_s,
+                concurrency=self.concurrency,
+            )
+            self._producer.send(
+                CAPACITY.name,
+                encode(capacity),
+                partition=0,
+                key=b"played:interactive",
+                headers=kind_headers(Capacity),
+            )
+
+    def _read_requests(self) -> None:
+        while not self._stopping.is_set():
+            for record in self._requests.poll(0.1):
+                chunk = decode(Chunk, record.value, record.headers)
+                self.chunks.append(chunk)
+                self.script(self, chunk)
+
+    def _read_callers(self) -> None:
+        while not self._stopping.is_set():
+            for record in self._callers.poll(0.1):
+                self.news.append(decode(CallerNews, record.value, record.headers))

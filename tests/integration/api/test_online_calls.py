@@ -1,0 +1,331 @@
+"""Goal: an online call is one record, and its client gets what the log brings back, in order."""
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from api.online.online import OnlineSetup
+from api.online.open_calls import DOUBT_S_MAX
+from api.online.settings import OnlineSettings
+from api.settings import ApiSettings
+from core.errors import MillraceError
+from gpu_consumers.bodies import load_body, store_body
+from registry.models import add_model
+from tests.integration.api.conftest import Site, new_site, running
+from tests.integration.api.pool import PlayedPool, good_end, say_nothing
+from topics.records import Chunk, ReplyEnd
+from topics.settings import KafkaSettings
+
+ENDPOINT = "/v1/chat/completions"
+ASK = {"model": "org/online", "messages": []}
+
+
+@dataclass(frozen=True)
+class Online:
+    """An API with a pool behind it."""
+
+    site: Site
+    pool: PlayedPool
+
+    def client(self) -> httpx.Client:
+        return self.site.client()
+
+
+OpenOnline = Callable[..., Online]
+
+
+@pytest.fixture
+def open_online(
+    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
+) -> Iterator[OpenOnline]:
+    """Start an API with online calls and the given settings; it stops with the test."""
+    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+    failures: list[MillraceError] = []
+
+    @contextmanager
+    def opened(given: dict[str, object]) -> Iterator[Online]:
+        pool = PlayedPool(kafka)
+        try:
+            setup = OnlineSetup(OnlineSettings.model_validate(given), kafka, failures.append)
+            api = ApiSettings(shutdown_grace_s=2)
+            root = tmp_path / uuid.uuid4().hex
+            with running(api, database_url, root, setup=setup) as ready:
+                site = new_site(ready)
+                with ready.engine.begin() as connection:
+                    add_model(
+                        connection,
+                        "org/online",
+                        "7",
+                        pool="small",
+                        engine="simulated",
+                        endpoints=(ENDPOINT,),
+                    )
+                with site.client() as client:
+                    pool.wait_for(lambda: client.get("/readyz").status_code == 200)
+                yield Online(site, pool)
+        finally:
+            pool.close()
+
+    with ExitStack() as stack:
+        yield lambda **given: stack.enter_context(opened(given))
+    assert failures == []
+
+
+@pytest.fixture
+def online(open_online: OpenOnline) -> Online:
+    return open_online()
+
+
+def test_a_unary_call(online: Online) -> None:
+    with online.client() as client:
+        answer = client.post(ENDPOINT, json=ASK)
+
+    assert answer.status_code == 200
+    assert answer.json() == {"asked": ASK}
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-millrace-model-version"] == "org/online@7"
+    assert answer.headers["x-millrace-durable"] == "false"
+    for part in ("gateway", "queue", "batch", "execution", "postprocess"):
+        assert f"{part};dur=" in answer.headers["server-timing"]
+    assert int(answer.headers["x-ratelimit-remaining-requests"]) > 0
+    chunk = online.pool.only_chunk()
+    assert answer.headers["x-request-id"] == f"req_{chunk.job.job_id.hex}"
+    assert (chunk.job.pool, chunk.job.model_version) == ("small", "7")
+
+
+def test_a_stream(online: Online) -> None:
+    with (
+        online.client() as client,
+        client.stream("POST", ENDPOINT, json={**ASK, "stream": True}) as answer,
+    ):
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["cache-control"] == "no-cache"
+        assert answer.headers["x-accel-buffering"] == "no"
+        text = answer.read().decode()
+
+    assert text == 'data: {"n":0}\n\ndata: {"n":1}\n\ndata: {"n":2}\n\ndata: [DONE]\n\n'
+
+
+def test_our_fields_are_removed_and_the_rest_is_untouched(online: Online) -> None:
+    body = b'{"model":"org/online", "x": 1.50, "timeout_ms": 5000, "background": false}'
+    with online.client() as client:
+        client.post(ENDPOINT, content=body).raise_for_status()
+        client.post(ENDPOINT, content=b' {"model":"org/online" ,"x":1.50}').raise_for_status()
+
+    first, second = online.pool.chunks
+    assert first.items[0].body == b'{"model":"org/online","x":1.50}'
+    assert second.items[0].body == b' {"model":"org/online" ,"x":1.50}'
+
+
+def test_a_refusal_of_the_engine_keeps_its_status_in_a_stream(online: Online) -> None:
+    envelope = b'{"error":{"message":"no","type":"t","param":null,"code":"c"}}'
+    online.pool.script = lambda pool, chunk: pool.reply(chunk, end=ReplyEnd(422, envelope))
+    with online.client() as client:
+        for stream in (False, True):
+            answer = client.post(ENDPOINT, json={**ASK, "stream": stream})
+            assert (answer.status_code, answer.content) == (422, envelope)
+
+
+def test_a_stream_that_breaks_ends_with_an_error_event(online: Online) -> None:
+    envelope = b'{"error":{"message":"gone","type":"t","param":null,"code":"stream_interrupted"}}'
+
+    def script(pool: PlayedPool, chunk: Chunk) -> None:
+        pool.reply(chunk, pieces=[b'{"n":0}'])
+        pool.reply(chunk, pieces=[b'{"n":1}'], end=ReplyEnd(502, envelope))
+
+    online.pool.script = script
+    with online.client() as client:
+        text = client.post(ENDPOINT, json={**ASK, "stream": True}).text
+
+    events = text.split("\n\n")
+    assert events[:2] == ['data: {"n":0}', 'data: {"n":1}']
+    assert json.loads(events[2].removeprefix("data: "))["error"]["code"] == "stream_interrupted"
+    assert events[3:] == [""]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_deadline_ends_a_call_and_aborts_it(online: Online, stream: bool) -> None:
+    online.pool.script = say_nothing
+    with online.client() as client:
+        answer = client.post(
+            ENDPOINT, json={**ASK, "stream": stream}, headers={"x-request-timeout-ms": "300"}
+        )
+
+    assert answer.status_code == 504
+    assert answer.json()["error"]["code"] == "deadline_exceeded"
+    chunk = online.pool.only_chunk()
+    online.pool.wait_for(lambda: online.pool.aborted(chunk.job.job_id))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_aborts_its_call(online: Online, stream: bool) -> None:
+    online.pool.script = say_nothing
+    with online.site.client(timeout_s=0.3) as client, pytest.raises(httpx.ReadTimeout):
+        client.post(ENDPOINT, json={**ASK, "stream": stream})
+
+    chunk = online.pool.only_chunk()
+    online.pool.wait_for(lambda: online.pool.aborted(chunk.job.job_id), 2.0)
+
+
+def test_a_silent_stream_says_that_it_lives(open_online: OpenOnline) -> None:
+    online = open_online(keep_alive_s=0.2)
+    online.pool.script = say_nothing
+    with (
+        online.client() as client,
+        client.stream("POST", ENDPOINT, json={**ASK, "stream": True}) as answer,
+    ):
+        lines = answer.iter_lines()
+        assert next(lines) == ": keep-alive"
+        chunk = online.pool.only_chunk()
+        refusal = b'{"error":{"message":"no","type":"t","param":null,"code":"c"}}'
+        online.pool.reply(chunk, end=ReplyEnd(400, refusal))
+        rest = [line for line in lines if line and not line.startswith(":")]
+
+    assert answer.status_code == 200
+    assert rest == [f"data: {refusal.decode()}"]
+
+
+def test_a_second_delivery_runs_only_while_nothing_was_heard(online: Online) -> None:
+    online.pool.script = say_nothing
+    with online.client() as client, ThreadPoolExecutor(1) as thread:
+        asking = thread.submit(client.post, ENDPOINT, json={**ASK, "stream": True})
+        chunk = online.pool.only_chunk()
+        online.pool.ask(chunk)
+        online.pool.wait_for(lambda: online.pool.permitted(chunk.job.job_id), 2.0)
+        online.pool.reply(chunk, pieces=[b'{"n":0}'])
+        online.pool.reply(chunk, pieces=[b'{"x":0}'], execution_id=uuid.uuid4())
+        online.pool.ask(chunk)
+        text = asking.result().text
+
+    events = [event for event in text.split("\n\n") if event]
+    assert events[0] == 'data: {"n":0}'
+    assert json.loads(events[1].removeprefix("data: "))["error"]["code"] == "stream_interrupted"
+    assert len(events) == 2
+
+
+def test_a_second_delivery_does_not_end_a_stream_that_goes_on(online: Online) -> None:
+    online.pool.script = say_nothing
+    with online.client() as client, ThreadPoolExecutor(1) as thread:
+        asking = thread.submit(client.post, ENDPOINT, json={**ASK, "stream": True})
+        chunk = online.pool.only_chunk()
+        online.pool.reply(chunk, pieces=[b'{"n":0}'])
+        online.pool.ask(chunk)
+        online.pool.reply(chunk, pieces=[b'{"n":1}'])
+        with pytest.raises(TimeoutError):
+            asking.result(DOUBT_S_MAX + 0.5)
+        online.pool.reply(chunk, end=good_end(b""))
+        assert asking.result().text.endswith("data: [DONE]\n\n")
+
+
+def test_a_large_body_and_a_large_answer_travel_by_reference(online: Online) -> None:
+    text = "x" * 600_000
+    large = json.dumps({"text": text}).encode()
+
+    def script(pool: PlayedPool, chunk: Chunk) -> None:
+        sent = load_body(online.site.objects, chunk.job, chunk.items[0])
+        assert json.loads(sent) == {**ASK, "text": text}
+        key = store_body(online.site.objects, chunk.job.job_id, large)
+        pool.reply(chunk, end=ReplyEnd(200, b"", body_key=key))
+
+    online.pool.script = script
+    with online.client() as client:
+        answer = client.post(ENDPOINT, json={**ASK, "text": text})
+
+    assert answer.content == large
+    online.pool.wait_for(lambda: online.site.stored() == [])
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"", 400, "invalid_json"),
+        (b"[]", 400, "invalid_type"),
+        (b'{"model":"org/online"', 400, "invalid_json"),
+        (b'{"model":1}', 400, "invalid_type"),
+        (b"{}", 400, "invalid_type"),
+        (b'{"model":"nobody"}', 404, "model_not_found"),
+        (b'{"model":"\\u0000"}', 404, "model_not_found"),
+        (b'{"model":"org/small"}', 400, "endpoint_not_supported"),
+        (b'{"model":"org/online","stream":"x"}', 400, "invalid_type"),
+        (b'{"model":"org/online","timeout_ms":0}', 400, "invalid_value"),
+        (b'{"a":' * 100_000, 400, "invalid_json"),
+        (b'{"model":"\xff"}', 400, "invalid_json"),
+        (b" " * (4 * 1024 * 1024 + 1), 413, "body_too_large"),
+    ],
+)
+def test_what_is_refused_before_it_is_sent(
+    online: Online, body: bytes, status: int, code: str
+) -> None:
+    with online.client() as client:
+        answer = client.post(ENDPOINT, content=body)
+
+    assert answer.status_code == status
+    assert answer.json()["error"]["code"] == code
+    assert answer.headers["x-request-id"].startswith("req_")
+    assert online.pool.chunks == []
+
+
+def test_the_head_is_judged_before_the_body(online: Online) -> None:
+    with online.client() as client:
+        gzipped = client.post(ENDPOINT, content=b"{}", headers={"content-encoding": "gzip"})
+        form = client.post(ENDPOINT, content=b"{}", headers={"content-type": "text/plain"})
+        wrong = client.get(ENDPOINT)
+        late = client.post(ENDPOINT, json=ASK, headers={"x-request-timeout-ms": "soon"})
+        anonymous = client.post(ENDPOINT, json=ASK, headers={"authorization": "Bearer sk-no"})
+
+    assert [answer.status_code for answer in (gzipped, form, wrong, late, anonymous)] == [
+        415,
+        415,
+        405,
+        400,
+        401,
+    ]
+    assert anonymous.json()["error"]["code"] == "invalid_api_key"
+
+
+def test_no_replica_means_no_capacity(online: Online) -> None:
+    online.pool.is_away = True
+    with online.client() as client:
+        online.pool.wait_for(lambda: client.post(ENDPOINT, json=ASK).status_code == 503)
+        answer = client.post(ENDPOINT, json=ASK)
+        assert answer.json()["error"]["code"] == "no_capacity"
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
+        online.pool.is_away = False
+        online.pool.wait_for(lambda: client.post(ENDPOINT, json=ASK).status_code == 200, 3.0)
+
+
+def test_a_full_process_and_a_full_tenant(open_online: OpenOnline) -> None:
+    online = open_online(open_calls_max=2, open_calls_per_tenant_max=1)
+    online.pool.script = say_nothing
+    site = online.site
+    with site.client() as one, site.client(site.other_key) as other, ThreadPoolExecutor(2) as do:
+        asking = [do.submit(one.post, ENDPOINT, json=ASK)]
+        online.pool.wait_for(lambda: len(online.pool.chunks) == 1)
+        tenant_full = one.post(ENDPOINT, json=ASK)
+        asking.append(do.submit(other.post, ENDPOINT, json=ASK))
+        online.pool.wait_for(lambda: len(online.pool.chunks) == 2)
+        for chunk in online.pool.chunks:
+            online.pool.reply(chunk, end=good_end(b"{}"))
+        assert [answer.result().status_code for answer in asking] == [200, 200]
+
+    assert tenant_full.status_code == 429
+    assert tenant_full.json()["error"]["code"] == "queue_full"
+
+
+def test_a_rate_limit(open_online: OpenOnline) -> None:
+    online = open_online(requests_per_minute=2)
+    with online.client() as client:
+        answers = [client.post(ENDPOINT, json=ASK) for _ in range(3)]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert answers[2].json()["error"]["code"] == "rate_limit_exceeded"
+    assert 1 <= int(answers[2].headers["retry-after"]) <= 60
+    assert answers[2].headers["x-ratelimit-remaining-requests"] == "0"
