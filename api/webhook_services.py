@@ -1,0 +1,87 @@
+"""What routes of webhooks need: settings, the sealer of secrets, and a look-up of hosts."""
+
+import asyncio
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from fastapi import Depends, Request
+
+from api.answers import ApiError, unavailable
+from results.webhooks.addresses import Reach, reach_of
+from results.webhooks.resolving import (
+    AddressRefusedError,
+    Resolver,
+    allowed_addresses,
+    system_resolver,
+)
+from results.webhooks.sealing import Sealer
+from results.webhooks.settings import WebhookSettings
+from results.webhooks.urls import ReceiverUrl, UrlError, parse_url
+
+_LOOK_UP_S: Final = 4.0
+_LOOK_UP_THREADS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookServices:
+    """Of one API process. It contacts no receiver: that is the role `webhooks` alone."""
+
+    settings: WebhookSettings
+    reach: Reach
+    resolve: Resolver
+    optional_sealer: Sealer | None
+
+    @property
+    def sealer(self) -> Sealer:
+        """The sealer of secrets. Raises ApiError when this installation has no key for it."""
+        if self.optional_sealer is None:
+            raise ApiError(
+                400, "Webhooks are not set up on this installation.", code="webhooks_unavailable"
+            )
+        return self.optional_sealer
+
+    async def checked_url(self, text: str, *, param: str) -> ReceiverUrl:
+        """Return the parts of a URL that may be contacted now. Raises ApiError, naming `param`.
+
+        The role looks again before each try: what a name stands for may change.
+        """
+        try:
+            url = parse_url(text, allow_private=self.settings.allow_private)
+            async with asyncio.timeout(_LOOK_UP_S):
+                await allowed_addresses(url, self.reach, self.resolve)
+        except UrlError as error:
+            raise ApiError(400, str(error), code="invalid_value", param=param) from None
+        except AddressRefusedError:
+            # The same for a name that is unknown: what our name server knows is told to nobody.
+            raise ApiError(
+                400, "The host has no public address.", code="invalid_value", param=param
+            ) from None
+        except TimeoutError:
+            raise unavailable(
+                "The host could not be looked up in time.",
+                retry_after_s=2,
+                code="service_unavailable",
+            ) from None
+        return url
+
+
+def webhook_services(settings: WebhookSettings) -> WebhookServices:
+    """Return the services that `settings` describe."""
+    keys = settings.keys()
+    return WebhookServices(
+        settings=settings,
+        reach=reach_of(settings),
+        resolve=system_resolver(ThreadPoolExecutor(_LOOK_UP_THREADS, "look-ups")),
+        optional_sealer=Sealer(keys, secrets.token_bytes) if keys else None,
+    )
+
+
+def _services_of(request: Request) -> WebhookServices:
+    services = request.app.state.webhooks
+    assert isinstance(services, WebhookServices)
+    return services
+
+
+WebhooksOf = Annotated[WebhookServices, Depends(_services_of)]

@@ -1,0 +1,128 @@
+"""The role `webhooks`: `python -m results.webhooks`."""
+
+import asyncio
+import logging
+import os
+import random
+import secrets
+import ssl
+import sys
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from core.clock import SystemClock
+from core.errors import MillraceError, SettingsError
+from core.logs import configure_logs
+from core.shutdown import stop_on_signals
+from jobs.background import Background
+from results.__main__ import process_name, require_connections, serve_metrics
+from results.webhooks.addresses import reach_of
+from results.webhooks.delivering import DATABASE_THREADS, Deliverer
+from results.webhooks.posting import Poster
+from results.webhooks.reader import GROUP, EventReader
+from results.webhooks.removal import MessageRemoval
+from results.webhooks.resolving import system_resolver
+from results.webhooks.sealing import Sealer
+from results.webhooks.settings import WebhookSettings
+from results.webhooks.settling import Settler
+from results.webhooks.watching import Watcher
+from storage.postgres import DATABASE_AWAY, create_engine
+from storage.settings import DatabaseSettings
+from topics.admin import LogAdmin
+from topics.catalogue import EVENTS
+from topics.consumer import LogConsumer
+from topics.producer import LogProducer
+from topics.settings import KafkaSettings
+
+LOG = logging.getLogger(__name__)
+
+ROLE: Final = GROUP
+_BROKER_WAIT_S: Final = 60.0
+_JOIN_S: Final = 5.0
+_REMOVAL_INTERVAL_S: Final = 60.0
+_OTHER_CONNECTIONS: Final = 3  # reader, watcher, removal
+
+
+def main(env: Mapping[str, str]) -> int:
+    """Run the role until a signal; 1 when it cannot go on."""
+    configure_logs(ROLE)
+    stop = stop_on_signals()
+    try:
+        run(env, stop)
+    except MillraceError as failure:
+        LOG.critical("the role ends", extra={"code": failure.code, "reason": str(failure)})
+        return 1
+    except DATABASE_AWAY as failure:
+        LOG.critical("the role ends: no database", extra={"error": type(failure).__name__})
+        return 1
+    return 0
+
+
+def run(env: Mapping[str, str], stop: threading.Event) -> None:
+    """Record and deliver until `stop`.
+
+    Raises SettingsError, LogUnavailableError, SchemaTooNewError, DeliveryError, and one of
+    DATABASE_AWAY after `database_wait_s`.
+    """
+    settings = WebhookSettings.from_env(env)
+    kafka = KafkaSettings.from_env(env)
+    database = DatabaseSettings.from_env(env)
+    keys = settings.keys()
+    if not keys:
+        raise SettingsError(f"{settings.env_prefix}SECRET_KEY is needed to sign")
+    if settings.allow_private:
+        LOG.warning("webhooks may reach private addresses: for development only")
+    require_connections(database, DATABASE_THREADS + _OTHER_CONNECTIONS)
+    serve_metrics(settings.metrics_host, settings.metrics_port)
+    LogAdmin(kafka).wait_for_broker(_BROKER_WAIT_S)
+    engine = create_engine(database, application_name=ROLE)
+    name = process_name(ROLE)
+    look_ups = ThreadPoolExecutor(settings.slots_max, "look-ups")
+    clock = SystemClock()
+    deliverer = Deliverer(
+        engine=engine,
+        poster=Poster(
+            reach=reach_of(settings),
+            resolve=system_resolver(look_ups),
+            tls=ssl.create_default_context(),
+            timeout_s=settings.timeout_s,
+        ),
+        sealer=Sealer(keys, secrets.token_bytes),
+        settler=Settler(settings, random.random),
+        settings=settings,
+        clock=clock,
+        holder=name,
+    )
+    producer = LogProducer(kafka, client_id=name)
+    consumer = LogConsumer(
+        kafka,
+        group=GROUP,
+        topics=[EVENTS.name],
+        client_id=name,
+        on_assign=lambda _: None,
+        on_revoke=lambda _: None,  # nothing is held between two polls
+    )
+    background = Background(stop, away_s_max=settings.database_wait_s, clock=clock)
+    reader = EventReader(engine, consumer, producer, deliverer.wake)
+    watcher = Watcher(engine, settings.watch_interval_s, deliverer.wake)
+    removal = MessageRemoval(engine, settings.retention_days)
+    background.every(0, "events", reader.step)
+    background.every(settings.watch_interval_s, "watches", watcher.step)
+    background.every(_REMOVAL_INTERVAL_S, "removal", removal.step)
+    try:
+        asyncio.run(deliverer.run(stop))
+    finally:
+        stop.set()
+        try:
+            background.join(_JOIN_S)
+        finally:
+            consumer.close()
+            producer.close()
+            engine.dispose()
+            look_ups.shutdown(wait=False, cancel_futures=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(os.environ))

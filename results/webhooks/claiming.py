@@ -1,0 +1,157 @@
+"""Which deliveries are tried next: a few of each lane, so that a slow receiver delays no other.
+
+A claim is a lease: `next_try_at` moves to its end, so what a dead process claimed is due again.
+Claims are made one process at a time, hence the bounds of a lane hold over all processes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+_LOCK_KEY: Final = 0x77656268  # one claim at a time in one database
+_ALONE: Final = sa.text("SELECT pg_advisory_xact_lock(:key)").bindparams(key=_LOCK_KEY)
+
+_DUE: Final = sa.text("""
+WITH RECURSIVE pending AS (
+    (SELECT lane FROM webhook_deliveries WHERE state = 'pending' ORDER BY lane LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT d.lane FROM webhook_deliveries d
+        WHERE d.state = 'pending' AND d.lane > pending.lane ORDER BY d.lane LIMIT 1
+    ) FROM pending WHERE pending.lane IS NOT NULL
+), lanes AS (
+    SELECT pending.lane, coalesce(l.failure_count, 0) > 0 AS is_suspect, (
+        SELECT count(*) FROM webhook_deliveries d
+        WHERE d.lane = pending.lane AND d.claimed_by IS NOT NULL AND d.next_try_at > now()
+    ) AS busy
+    FROM pending LEFT JOIN webhook_lanes l ON l.lane = pending.lane
+    WHERE pending.lane IS NOT NULL AND (l.blocked_until IS NULL OR l.blocked_until <= now())
+)
+SELECT due.message_id, due.endpoint_id, due.tenant_id, lanes.is_suspect
+FROM lanes CROSS JOIN LATERAL (
+    SELECT message_id, endpoint_id, tenant_id, next_try_at FROM webhook_deliveries d
+    WHERE d.lane = lanes.lane AND d.state = 'pending' AND d.next_try_at <= now()
+    ORDER BY d.next_try_at
+    LIMIT greatest(0, CASE WHEN lanes.is_suspect THEN 1 ELSE :lane_max END - lanes.busy)
+) AS due
+ORDER BY lanes.is_suspect, due.next_try_at
+""")
+"""Lanes are found by skipping through the index, so a long queue in one costs the others nothing.
+One that failed last is tried with one delivery at a time."""
+
+_CLAIM: Final = sa.text("""
+WITH wanted AS (
+    SELECT * FROM unnest(cast(:messages AS uuid[]), cast(:endpoints AS uuid[]))
+    AS t (message_id, endpoint_id)
+), claimed AS (
+    UPDATE webhook_deliveries d SET claimed_by = :holder, try_count = d.try_count + 1,
+        next_try_at = now() + make_interval(secs => :lease_s)
+    FROM wanted
+    WHERE d.message_id = wanted.message_id AND d.endpoint_id = wanted.endpoint_id
+        AND d.state = 'pending' AND d.next_try_at <= now()
+    RETURNING d.message_id, d.endpoint_id, d.tenant_id, d.lane, d.try_count, d.failure_count,
+        d.is_test
+)
+SELECT claimed.*, e.url, m.body, m.event_type,
+    coalesce(e.sealed_secret, s.sealed_secret) AS sealed_secret,
+    CASE WHEN e.sealed_secret IS NULL THEN s.tenant_id ELSE e.id END AS secret_owner,
+    CASE
+        WHEN e.sealed_secret IS NOT NULL AND e.old_secret_until > now() THEN e.sealed_old_secret
+        WHEN e.sealed_secret IS NULL AND s.old_secret_until > now() THEN s.sealed_old_secret
+    END AS sealed_old_secret,
+    extract(epoch FROM now())::float8 AS now_s,
+    extract(epoch FROM now() - m.created_at)::float8 AS age_s
+FROM claimed
+JOIN webhook_endpoints e ON e.id = claimed.endpoint_id
+JOIN webhook_messages m ON m.id = claimed.message_id
+LEFT JOIN webhook_callback_secrets s ON s.tenant_id = claimed.tenant_id
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message for an endpoint, claimed for one try."""
+
+    message_id: UUID
+    endpoint_id: UUID
+    tenant_id: UUID
+    lane: str
+    try_count: int  # of this try; a later claim has a higher one
+    failure_count: int
+    is_test: bool
+    url: str
+    event_type: str
+    body: bytes = field(repr=False)
+    sealed_secret: bytes = field(repr=False)
+    secret_owner: UUID
+    sealed_old_secret: bytes | None = field(repr=False)
+    now_s: float  # the database's time of the claim
+    age_s: float  # of the message
+    is_suspect: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many tries a process has room for."""
+
+    slots: int
+    suspect_slots: int  # of them, for lanes that failed last
+    lane_slots_max: int  # of one lane, over all processes
+    tenant_slots_max: int
+    busy_tenants: Mapping[UUID, int]
+
+
+def claim(connection: sa.Connection, room: Room, *, holder: str, lease_s: float) -> list[Delivery]:
+    """Claim what is due, as far as there is room; a transaction of its own."""
+    connection.execute(_ALONE)
+    due = connection.execute(_DUE, {"lane_max": room.lane_slots_max}).all()
+    chosen = fitting(due, room)
+    if not chosen:
+        return []
+    suspects = {(row.message_id, row.endpoint_id): row.is_suspect for row in chosen}
+    claimed = connection.execute(
+        _CLAIM,
+        {
+            "messages": [row.message_id for row in chosen],
+            "endpoints": [row.endpoint_id for row in chosen],
+            "holder": holder,
+            "lease_s": lease_s,
+        },
+    )
+    return [
+        Delivery(**row._asdict(), is_suspect=suspects[row.message_id, row.endpoint_id])
+        for row in claimed
+    ]
+
+
+def fitting(due: Sequence[sa.Row[Any]], room: Room) -> list[sa.Row[Any]]:
+    """Return the first of `due` that fit: in all, of a tenant, and of lanes that failed last."""
+    tenants = dict(room.busy_tenants)
+    suspects = room.suspect_slots
+    chosen: list[sa.Row[Any]] = []
+    for row in due:
+        if len(chosen) == room.slots:
+            break
+        if tenants.get(row.tenant_id, 0) >= room.tenant_slots_max:
+            continue
+        if row.is_suspect:
+            if suspects <= 0:
+                continue
+            suspects -= 1
+        tenants[row.tenant_id] = tenants.get(row.tenant_id, 0) + 1
+        chosen.append(row)
+    return chosen
+
+
+def release(connection: sa.Connection, holder: str) -> None:
+    """Let others try at once what this process claimed and does not finish."""
+    connection.execute(
+        sa.text(
+            "UPDATE webhook_deliveries SET claimed_by = NULL, next_try_at = now() "
+            "WHERE state = 'pending' AND claimed_by = :holder AND next_try_at > now()"
+        ),
+        {"holder": holder},
+    )

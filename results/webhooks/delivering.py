@@ -1,0 +1,195 @@
+"""The loop that delivers: claim what is due, try each at once, write how it ended."""
+
+import asyncio
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.clock import Clock
+from core.ids import EVENT, public_id
+from results.webhooks import metrics
+from results.webhooks.claiming import Delivery, Room, claim, release
+from results.webhooks.posting import Poster, PostError
+from results.webhooks.schedule import Failure, retry_after_s
+from results.webhooks.sealing import Sealer, SecretUnreadableError
+from results.webhooks.settings import WebhookSettings
+from results.webhooks.settling import Attempt, Settler
+from results.webhooks.signatures import signed_headers
+from results.webhooks.urls import UrlError, parse_url
+from storage.postgres import DATABASE_AWAY
+
+LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+DATABASE_THREADS: Final = 4
+_LEASE_MARGIN_S: Final = 30.0  # a claim outlives its try and the writing of its end
+_GAP_S: Final = 0.01  # between two claims, so that many ends are one look
+_HEADERS: Final = {
+    "content-type": "application/json",
+    "user-agent": "millrace-webhooks/1",
+    "accept": "*/*",
+}
+
+
+@dataclass(slots=True)
+class Deliverer:
+    """One process of the role; any number may run. Its coroutines run on one loop."""
+
+    engine: sa.Engine
+    poster: Poster
+    sealer: Sealer
+    settler: Settler
+    settings: WebhookSettings
+    clock: Clock
+    holder: str
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _loop: asyncio.AbstractEventLoop | None = None
+    _running: dict[asyncio.Task[None], Delivery] = field(default_factory=dict)
+    _threads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(DATABASE_THREADS, "deliveries")
+    )
+    _away_since_s: float | None = None
+
+    def wake(self) -> None:
+        """Look for deliveries now; from any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+    async def run(self, stop: threading.Event) -> None:
+        """Deliver until `stop`, then for `stop_grace_s` what runs.
+
+        Raises one of DATABASE_AWAY after `database_wait_s` of it.
+        """
+        self._loop = asyncio.get_running_loop()
+        try:
+            while not stop.is_set():
+                self._wake.clear()
+                claimed = await self._claim()
+                for delivery in claimed:
+                    task = asyncio.create_task(self._deliver(delivery))
+                    self._running[task] = delivery
+                    task.add_done_callback(self._forget)
+                metrics.RUNNING.set(len(self._running))
+                await asyncio.sleep(_GAP_S)
+                if not claimed:
+                    await self._rest()
+        finally:
+            await self._stop()
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        self._wake.set()  # its slot is free, and its lane may have more
+
+    async def _rest(self) -> None:
+        try:
+            async with asyncio.timeout(self.settings.look_interval_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _stop(self) -> None:
+        if self._running:
+            await asyncio.wait(self._running, timeout=self.settings.stop_grace_s)
+        cut = list(self._running)
+        for task in cut:
+            task.cancel()
+        await asyncio.gather(*cut, return_exceptions=True)
+        try:
+            await self._transaction(lambda c: release(c, self.holder))
+        except DATABASE_AWAY:
+            LOG.warning("claims end by themselves: database away")
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _claim(self) -> list[Delivery]:
+        """Claim what there is room for; nothing while Postgres is away."""
+        running = list(self._running.values())
+        limits = self.settings
+        tenants: Counter[UUID] = Counter(delivery.tenant_id for delivery in running)
+        room = Room(
+            slots=limits.slots_max - len(running),
+            suspect_slots=limits.slots_max // 2 - sum(d.is_suspect for d in running),
+            lane_slots_max=limits.lane_slots_max,
+            tenant_slots_max=limits.tenant_slots_max,
+            busy_tenants=tenants,
+        )
+        if room.slots <= 0:
+            return []
+        lease_s = limits.timeout_s + _LEASE_MARGIN_S
+        try:
+            claimed = await self._transaction(
+                lambda c: claim(c, room, holder=self.holder, lease_s=lease_s)
+            )
+        except DATABASE_AWAY as failure:
+            now_s = self.clock.monotonic_s()
+            self._away_since_s = self._away_since_s or now_s
+            if now_s - self._away_since_s > limits.database_wait_s:
+                raise
+            LOG.warning("database away", extra={"error": type(failure).__name__})
+            return []
+        self._away_since_s = None
+        return claimed
+
+    async def _deliver(self, delivery: Delivery) -> None:
+        """Try once and write how it ended; what goes wrong here is this delivery's alone."""
+        if delivery.try_count == 1:
+            metrics.FIRST_TRY_AGE.observe(delivery.age_s)
+        facts = {
+            "message": public_id(EVENT, delivery.message_id),
+            "endpoint": delivery.endpoint_id,
+            "try": delivery.try_count,
+        }
+        try:
+            attempt = await self._try(delivery)
+            state = await self._transaction(lambda c: self.settler.settle(c, delivery, attempt))
+        except DATABASE_AWAY:
+            LOG.warning("end of a try not written: database away", extra=facts)
+        except SecretUnreadableError as error:
+            LOG.error(error.code, extra=facts)  # noqa: TRY400  no cause, and nothing to trace
+        except Exception:
+            LOG.exception("a try failed", extra=facts)
+        else:
+            result = attempt.error_code or "delivered"
+            metrics.TRIES.labels(result).inc()
+            metrics.TRY_SECONDS.observe(attempt.duration_s)
+            if state not in (None, "pending"):
+                metrics.ENDED.labels(state).inc()
+            LOG.info("tried", extra={**facts, "result": result, "status": attempt.status_code})
+
+    async def _try(self, delivery: Delivery) -> Attempt:
+        message_id = public_id(EVENT, delivery.message_id)
+        secrets = [self.sealer.open(delivery.sealed_secret, delivery.secret_owner)]
+        if delivery.sealed_old_secret is not None:
+            secrets.append(self.sealer.open(delivery.sealed_old_secret, delivery.secret_owner))
+        headers = signed_headers(secrets, message_id, int(delivery.now_s), delivery.body)
+        began_s = self.clock.monotonic_s()
+        status_code: int | None = None
+        failure: Failure | None = None
+        error_code: str | None = None
+        try:
+            url = parse_url(delivery.url, allow_private=self.settings.allow_private)
+            answer = await self.poster.post(url, _HEADERS | headers, delivery.body)
+            status_code = answer.status_code
+            if not 200 <= status_code < 300:
+                error_code = f"{status_code // 100}xx"
+                wait_s = retry_after_s(answer.retry_after, delivery.now_s)
+                failure = Failure(status_code, wait_s)
+        except PostError as error:
+            failure, error_code = Failure(None), error.code
+        except UrlError:  # the rules have become stricter, or private ones are no longer allowed
+            failure, error_code = Failure(None), "address_refused"
+        duration_s = self.clock.monotonic_s() - began_s
+        return Attempt(delivery.now_s, duration_s, failure, status_code, error_code)
+
+    async def _transaction(self, work: Callable[[sa.Connection], T]) -> T:
+        def run() -> T:
+            with self.engine.begin() as connection:
+                return work(connection)
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, run)

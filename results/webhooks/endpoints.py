@@ -1,0 +1,215 @@
+"""Endpoints as their owners see them: create, change, rotate, delete. The caller's transaction.
+
+An endpoint belongs to one tenant; for every other it does not exist.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.ids import new_uuid
+from jobs.pages import Cursor, Page, read_page
+from jobs.refusals import FieldRefusedError, RequestRefusedError
+from results.webhooks.events import EVENT_TYPES
+from results.webhooks.recording import watch_running_jobs
+from results.webhooks.sealing import Sealer
+from results.webhooks.signatures import secret_hint
+from results.webhooks.tables import webhook_endpoints, webhook_lanes
+from tenancy.tables import tenants
+
+ENDPOINT: Final = "whe"
+"""Prefix of the public ids of endpoints."""
+
+NAME_CHARS_MAX: Final = 256
+_OVERLAP: Final = sa.text("now() + interval '24 hours'")
+
+
+class EndpointMissingError(RequestRefusedError):
+    """No such webhook endpoint."""
+
+    code = "webhook_endpoint_not_found"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointChange:
+    """Fields of an endpoint, checked one by one; None leaves one as it is."""
+
+    name: str | None = None
+    url: str | None = None  # was parsed and looked up by the caller
+    event_types: Sequence[str] | None = None
+    enabled: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Raise FieldRefusedError."""
+        if self.name is not None and not 0 < len(self.name) <= NAME_CHARS_MAX:
+            raise FieldRefusedError(f"Give 1 to {NAME_CHARS_MAX} characters.", param="name")
+        if self.name is not None and "\x00" in self.name:
+            raise FieldRefusedError("The character U+0000 is not allowed.", param="name")
+        if self.event_types is not None:
+            check_event_types(self.event_types, param="event_types")
+
+
+def check_event_types(event_types: Sequence[str], *, param: str) -> None:
+    """Raise FieldRefusedError unless there are some and all are known."""
+    if not event_types or not set(event_types) <= set(EVENT_TYPES):
+        raise FieldRefusedError(f"Give some of {', '.join(EVENT_TYPES)}.", param=param)
+
+
+def create_endpoint(
+    connection: sa.Connection,
+    tenant_id: UUID,
+    new: EndpointChange,
+    sealer: Sealer,
+    *,
+    endpoints_max: int,
+) -> tuple[sa.Row[Any], bytes]:
+    """Add an endpoint; return it with its secret. Raises FieldRefusedError when there are enough.
+
+    `new` has all its fields.
+    """
+    assert new.name is not None
+    assert new.url is not None
+    assert new.event_types is not None
+    connection.execute(
+        sa.select(tenants.c.id).where(tenants.c.id == tenant_id).with_for_update(key_share=True)
+    )
+    count = connection.scalar(
+        sa.select(sa.func.count()).where(_owned(tenant_id), webhook_endpoints.c.job_id.is_(None))
+    )
+    if (count or 0) >= endpoints_max:
+        raise FieldRefusedError(f"There are {endpoints_max} endpoints already; delete one first.")
+    endpoint_id, secret = new_uuid(), sealer.new_secret()
+    row = connection.execute(
+        webhook_endpoints.insert()
+        .values(
+            id=endpoint_id,
+            tenant_id=tenant_id,
+            name=new.name,
+            url=new.url,
+            event_types=_unique(new.event_types),
+            lane=f"e:{endpoint_id.hex}",
+            sealed_secret=sealer.seal(secret, endpoint_id),
+            secret_hint=secret_hint(secret),
+        )
+        .returning(webhook_endpoints)
+    ).one()
+    watch_running_jobs(connection, tenant_id)
+    return row, secret
+
+
+def find_endpoint(
+    connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None
+) -> sa.Row[Any]:
+    """Return an endpoint, or a callback. Raises EndpointMissingError, also for foreign ids."""
+    row = connection.execute(
+        sa.select(webhook_endpoints).where(_owned(tenant_id), _is(endpoint_id))
+    ).one_or_none()
+    if row is None:
+        raise EndpointMissingError
+    return row
+
+
+def list_endpoints(connection: sa.Connection, tenant_id: UUID, cursor: Cursor) -> Page:
+    """Return a page of endpoints, newest first, without callbacks. Raises FieldRefusedError."""
+    query = sa.select(webhook_endpoints).where(webhook_endpoints.c.job_id.is_(None))
+    return read_page(connection, query, webhook_endpoints, tenant_id=tenant_id, cursor=cursor)
+
+
+def change_endpoint(
+    connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None, change: EndpointChange
+) -> sa.Row[Any]:
+    """Change what `change` gives and return the endpoint. Raises EndpointMissingError.
+
+    A new URL also enables it. Deliveries that wait go to the new URL.
+    """
+    row = _locked(connection, tenant_id, endpoint_id)
+    values: dict[str, object] = {}
+    if change.name is not None and change.name != row.name:
+        values["name"] = change.name
+    if change.url is not None and change.url != row.url:
+        values["url"] = change.url
+    if change.event_types is not None and set(change.event_types) != set(row.event_types):
+        values["event_types"] = _unique(change.event_types)
+    is_enabled = row.disabled_at is None
+    if change.enabled is False and is_enabled:
+        values |= {"disabled_at": sa.func.now(), "disabled_reason": "owner"}
+    if (change.enabled or "url" in values) and change.enabled is not False:
+        connection.execute(sa.delete(webhook_lanes).where(webhook_lanes.c.lane == row.lane))
+        if not is_enabled:
+            values |= {"disabled_at": None, "disabled_reason": None}
+    if not values:
+        return row
+    changed = _update(connection, row.id, values)
+    watch_running_jobs(connection, tenant_id)
+    return changed
+
+
+def delete_endpoint(connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None) -> None:
+    """Remove an endpoint with its history. Raises EndpointMissingError."""
+    row = _locked(connection, tenant_id, endpoint_id)
+    connection.execute(sa.delete(webhook_endpoints).where(webhook_endpoints.c.id == row.id))
+    connection.execute(sa.delete(webhook_lanes).where(webhook_lanes.c.lane == row.lane))
+
+
+def rotate_secret(
+    connection: sa.Connection,
+    tenant_id: UUID,
+    endpoint_id: UUID | None,
+    sealer: Sealer,
+    *,
+    keep_old: bool,
+) -> tuple[sa.Row[Any], bytes]:
+    """Give an endpoint a new secret; the one before signs beside it for 24 hours if `keep_old`.
+
+    Raises EndpointMissingError, also for callbacks: their secret is the tenant's.
+    """
+    row = _locked(connection, tenant_id, endpoint_id)
+    if row.sealed_secret is None:
+        raise EndpointMissingError
+    secret = sealer.new_secret()
+    changed = _update(
+        connection,
+        row.id,
+        {
+            "sealed_secret": sealer.seal(secret, row.id),
+            "secret_hint": secret_hint(secret),
+            "sealed_old_secret": row.sealed_secret if keep_old else None,
+            "old_secret_until": _OVERLAP if keep_old else None,
+        },
+    )
+    return changed, secret
+
+
+def _update(connection: sa.Connection, endpoint_id: UUID, values: dict[str, object]) -> sa.Row[Any]:
+    return connection.execute(
+        sa.update(webhook_endpoints)
+        .where(_is(endpoint_id))
+        .values(updated_at=sa.func.now(), **values)
+        .returning(webhook_endpoints)
+    ).one()
+
+
+def _locked(connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None) -> sa.Row[Any]:
+    row = connection.execute(
+        sa.select(webhook_endpoints)
+        .where(_owned(tenant_id), _is(endpoint_id))
+        .with_for_update(key_share=True)
+    ).one_or_none()
+    if row is None:
+        raise EndpointMissingError
+    return row
+
+
+def _owned(tenant_id: UUID) -> sa.ColumnElement[bool]:
+    return webhook_endpoints.c.tenant_id == tenant_id
+
+
+def _is(endpoint_id: UUID | None) -> sa.ColumnElement[bool]:
+    return webhook_endpoints.c.id == endpoint_id
+
+
+def _unique(event_types: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(event_types))

@@ -1,0 +1,91 @@
+"""What can be heard of, and how it reads: OpenAI's event envelope with thin data."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from core.ids import EVENT, JOB, public_id
+from core.states import JobState
+
+PROGRESS: Final = "batch.progress"
+ITEM_FAILED: Final = "item.failed"
+
+STATE_EVENTS: Final = {
+    JobState.COMPLETED.value: "batch.completed",
+    JobState.FAILED.value: "batch.failed",
+    JobState.EXPIRED.value: "batch.expired",
+    JobState.CANCELLED.value: "batch.cancelled",
+}
+TERMINAL_EVENTS: Final = tuple(STATE_EVENTS.values())
+WATCHED_EVENTS: Final = (PROGRESS, ITEM_FAILED)
+EVENT_TYPES: Final = (*TERMINAL_EVENTS, *WATCHED_EVENTS)
+
+PERCENTS: Final = (25, 50, 75)
+ITEMS_MAX: Final = 100
+_ITEMS_BYTES_MAX: Final = 16 * 1024  # a payload stays below 20 kB, as the scheme asks
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One event, as it will be sent to every endpoint that asked for its type."""
+
+    message_id: UUID
+    tenant_id: UUID
+    job_id: UUID | None
+    event_type: str
+    at_s: float  # when it happened, by the database's time
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FailedItem:
+    """An item that failed, by its place in the input file."""
+
+    index: int
+    custom_id: str | None
+
+
+def job_message(
+    event: tuple[UUID, str], tenant_id: UUID, job_id: UUID, at_s: float, ours: object = None
+) -> Message:
+    """Return the message of `event`, its id and type; `ours` goes beside the job's id."""
+    message_id, event_type = event
+    data: dict[str, object] = {"id": public_id(JOB, job_id)}
+    if ours is not None:
+        data["millrace"] = ours
+    body = event_body(message_id, event_type, at_s, data)
+    return Message(message_id, tenant_id, job_id, event_type, at_s, body)
+
+
+def event_body(message_id: UUID, event_type: str, at_s: float, data: dict[str, object]) -> bytes:
+    """Return the JSON of an event."""
+    return msgspec.json.encode(
+        {
+            "id": public_id(EVENT, message_id),
+            "object": "event",
+            "created_at": int(at_s),
+            "type": event_type,
+            "data": data,
+        }
+    )
+
+
+def crossed_percents(announced: int, ended_count: int, total_count: int) -> list[int]:
+    """Return the marks above `announced` that a job has reached."""
+    return [p for p in PERCENTS if p > announced and 100 * ended_count >= p * total_count > 0]
+
+
+def shown_items(items: Sequence[FailedItem]) -> list[dict[str, object]]:
+    """Return as many of `items` as an event may name."""
+    shown: list[dict[str, object]] = []
+    size = 0
+    for item in items[:ITEMS_MAX]:
+        entry: dict[str, object] = {"index": item.index, "custom_id": item.custom_id}
+        size += len(msgspec.json.encode(entry)) + 1
+        if size > _ITEMS_BYTES_MAX:
+            break
+        shown.append(entry)
+    return shown

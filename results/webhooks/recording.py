@@ -1,0 +1,168 @@
+"""Events to rows: a message once, and a delivery for every endpoint that asked for its type."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+
+from core.states import TERMINAL_STATES, JobState
+from jobs.tables import jobs
+from results.webhooks.events import (
+    ITEM_FAILED,
+    STATE_EVENTS,
+    WATCHED_EVENTS,
+    Message,
+    job_message,
+)
+from results.webhooks.tables import (
+    webhook_deliveries,
+    webhook_endpoints,
+    webhook_messages,
+    webhook_watches,
+)
+from topics.records import JobEvent
+
+_HEARD: Final = {JobState.IN_PROGRESS.value, *(state.value for state in TERMINAL_STATES)}
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """An endpoint that may want to hear of a job."""
+
+    endpoint_id: UUID
+    tenant_id: UUID
+    job_id: UUID | None
+    lane: str
+    event_types: frozenset[str]
+    since_s: float  # what happened before is not for it
+
+    def hears(self, tenant_id: UUID, job_id: UUID | None, at_s: float) -> bool:
+        """Whether what happened to this job at this time is for it."""
+        is_for_it = self.tenant_id == tenant_id and self.job_id in (None, job_id)
+        return is_for_it and at_s >= self.since_s
+
+
+def record_events(connection: sa.Connection, events: Sequence[JobEvent]) -> int:
+    """Add what endpoints want to hear of `events`; return the number of new deliveries.
+
+    An event that was recorded before adds nothing, so the log may repeat.
+    """
+    heard = [event for event in events if event.state in _HEARD]
+    listeners = _listeners(connection, heard)
+    wanted = [e for e in heard if any(x.hears(e.tenant_id, e.job_id, e.at_s) for x in listeners)]
+    batches = _batches(connection, {event.job_id for event in wanted})
+    messages = []
+    for event in wanted:
+        if event.job_id not in batches:
+            continue  # a single request, or a job that was deleted since
+        if event.state in STATE_EVENTS:
+            named = (event.event_id, STATE_EVENTS[event.state])
+            messages.append(job_message(named, event.tenant_id, event.job_id, event.at_s))
+        _watch(connection, event, listeners)
+    return record_messages(connection, messages, listeners)
+
+
+def record_messages(
+    connection: sa.Connection, messages: Iterable[Message], listeners: Sequence[Listener]
+) -> int:
+    """Add messages that one of `listeners` wants, and a delivery for each who does."""
+    count = 0
+    for message in messages:
+        wanting = [
+            listener
+            for listener in listeners
+            if message.event_type in listener.event_types
+            and listener.hears(message.tenant_id, message.job_id, message.at_s)
+        ]
+        if wanting and _add_message(connection, message):
+            connection.execute(
+                webhook_deliveries.insert(),
+                [
+                    {
+                        "message_id": message.message_id,
+                        "endpoint_id": listener.endpoint_id,
+                        "tenant_id": message.tenant_id,
+                        "lane": listener.lane,
+                    }
+                    for listener in wanting
+                ],
+            )
+            count += len(wanting)
+    return count
+
+
+def listeners_of(
+    connection: sa.Connection, tenant_ids: Iterable[UUID], job_ids: Iterable[UUID]
+) -> list[Listener]:
+    """Return the endpoints of tenants, and the callbacks of jobs, that are not disabled."""
+    found = connection.execute(
+        sa.select(webhook_endpoints)
+        .where(
+            webhook_endpoints.c.tenant_id.in_(list(tenant_ids)),
+            webhook_endpoints.c.disabled_at.is_(None),
+            webhook_endpoints.c.job_id.is_(None) | webhook_endpoints.c.job_id.in_(list(job_ids)),
+        )
+        .with_for_update(key_share=True, read=True)  # so that none is deleted before the commit
+    )
+    return [
+        Listener(
+            row.id,
+            row.tenant_id,
+            row.job_id,
+            row.lane,
+            frozenset(row.event_types),
+            row.created_at.timestamp(),
+        )
+        for row in found
+    ]
+
+
+def watch_running_jobs(connection: sa.Connection, tenant_id: UUID) -> None:
+    """Watch what runs already, for an endpoint that is new."""
+    running = sa.select(jobs.c.id, jobs.c.tenant_id).where(
+        jobs.c.tenant_id == tenant_id,
+        jobs.c.kind == "batch",
+        jobs.c.state == JobState.IN_PROGRESS.value,
+    )
+    statement = insert(webhook_watches).from_select(["job_id", "tenant_id"], running)
+    connection.execute(statement.on_conflict_do_nothing())
+
+
+def _listeners(connection: sa.Connection, events: Sequence[JobEvent]) -> list[Listener]:
+    if not events:
+        return []
+    return listeners_of(connection, {e.tenant_id for e in events}, {e.job_id for e in events})
+
+
+def _batches(connection: sa.Connection, job_ids: set[UUID]) -> set[UUID]:
+    if not job_ids:
+        return set()
+    query = sa.select(jobs.c.id).where(jobs.c.id.in_(job_ids), jobs.c.kind == "batch")
+    return set(connection.scalars(query))
+
+
+def _watch(connection: sa.Connection, event: JobEvent, listeners: Sequence[Listener]) -> None:
+    """Watch a job as it begins; one that ended before it was watched may have failed items."""
+    wanted = {ITEM_FAILED} if event.state in STATE_EVENTS else set(WATCHED_EVENTS)
+    hearing = (x for x in listeners if x.hears(event.tenant_id, event.job_id, event.at_s))
+    if any(listener.event_types & wanted for listener in hearing):
+        values: dict[str, Any] = {"job_id": event.job_id, "tenant_id": event.tenant_id}
+        connection.execute(insert(webhook_watches).values(values).on_conflict_do_nothing())
+
+
+def _add_message(connection: sa.Connection, message: Message) -> bool:
+    added = connection.execute(
+        insert(webhook_messages)
+        .values(
+            id=message.message_id,
+            tenant_id=message.tenant_id,
+            job_id=message.job_id,
+            event_type=message.event_type,
+            body=message.body,
+        )
+        .on_conflict_do_nothing()
+    )
+    return added.rowcount == 1

@@ -1,0 +1,176 @@
+"""How a try ended, in rows: its history, the delivery's next step, the lane's rest."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+
+from results.webhooks.claiming import Delivery
+from results.webhooks.schedule import DAY_S, Failure, lane_block_s, next_delay_s
+from results.webhooks.settings import WebhookSettings
+from results.webhooks.tables import (
+    webhook_attempts,
+    webhook_deliveries,
+    webhook_endpoints,
+    webhook_lanes,
+)
+
+LOG = logging.getLogger(__name__)
+
+DELIVERED: Final = "delivered"
+PENDING: Final = "pending"
+EXHAUSTED: Final = "exhausted"
+DROPPED: Final = "dropped"
+
+GONE: Final = "gone"
+FAILING: Final = "failing"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try, as history keeps it."""
+
+    started_s: float  # by the database's time
+    duration_s: float
+    failure: Failure | None  # None: it was answered with 2xx
+    status_code: int | None
+    error_code: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Settler:
+    """Writes ends of tries; a transaction each, the caller's."""
+
+    settings: WebhookSettings
+    fraction: Callable[[], float]  # random, uniform in [0, 1)
+
+    def settle(self, connection: sa.Connection, delivery: Delivery, attempt: Attempt) -> str | None:
+        """Return the delivery's state now, or None when another try has been claimed since."""
+        failure = attempt.failure
+        delay_s = None
+        if failure is not None and not delivery.is_test:
+            _lock_endpoint(connection, delivery.endpoint_id)
+        if failure is None:
+            state = DELIVERED
+        else:
+            if not delivery.is_test and not failure.is_gone:
+                delay_s = next_delay_s(delivery.failure_count + 1, failure, self.fraction())
+            state = EXHAUSTED if delay_s is None else PENDING
+        if not self._end_try(connection, delivery, state, delay_s):
+            return None
+        _remember(connection, delivery, attempt)
+        if not delivery.is_test:
+            self._judge_lane(connection, delivery, failure)
+        return state
+
+    def _end_try(
+        self, connection: sa.Connection, delivery: Delivery, state: str, delay_s: float | None
+    ) -> bool:
+        """Write the state, unless the claim was lost to a later one."""
+        wait_s = (delay_s or 0.0) * self.settings.time_scale
+        changed = connection.execute(
+            sa.update(webhook_deliveries)
+            .where(_is(delivery), webhook_deliveries.c.try_count == delivery.try_count)
+            .where(webhook_deliveries.c.state == PENDING)
+            .values(
+                state=state,
+                claimed_by=None,
+                failure_count=delivery.failure_count + (state != DELIVERED),
+                next_try_at=sa.func.now() + sa.func.make_interval(0, 0, 0, 0, 0, 0, wait_s),
+                ended_at=None if state == PENDING else sa.func.now(),
+            )
+        )
+        return changed.rowcount == 1
+
+    def _judge_lane(
+        self, connection: sa.Connection, delivery: Delivery, failure: Failure | None
+    ) -> None:
+        if failure is None:
+            connection.execute(
+                sa.delete(webhook_lanes).where(webhook_lanes.c.lane == delivery.lane)
+            )
+            return
+        if failure.is_gone:
+            disable(connection, delivery.endpoint_id, GONE)
+            return
+        lane = connection.execute(
+            insert(webhook_lanes)
+            .values(lane=delivery.lane, failure_count=1)
+            .on_conflict_do_update(
+                index_elements=[webhook_lanes.c.lane],
+                set_={"failure_count": webhook_lanes.c.failure_count + 1},
+            )
+            .returning(
+                webhook_lanes.c.failure_count,
+                sa.extract("epoch", sa.func.now() - webhook_lanes.c.failing_since).label("for_s"),
+            )
+        ).one()
+        scale = self.settings.time_scale
+        if lane.for_s >= self.settings.disable_after_days * DAY_S * scale:
+            disable(connection, delivery.endpoint_id, FAILING)
+            return
+        block_s = scale * lane_block_s(
+            lane.failure_count, self.settings.breaker_failures, failure, self.fraction()
+        )
+        if block_s:
+            until = sa.func.now() + sa.func.make_interval(0, 0, 0, 0, 0, 0, block_s)
+            connection.execute(
+                sa.update(webhook_lanes)
+                .where(webhook_lanes.c.lane == delivery.lane)
+                .values(blocked_until=until)
+            )
+
+
+def disable(connection: sa.Connection, endpoint_id: UUID, reason: str) -> None:
+    """Deliver nothing more to an endpoint until its owner enables it; what waits is dropped."""
+    disabled = connection.execute(
+        sa.update(webhook_endpoints)
+        .where(webhook_endpoints.c.id == endpoint_id, webhook_endpoints.c.disabled_at.is_(None))
+        .values(disabled_at=sa.func.now(), disabled_reason=reason)
+    )
+    connection.execute(
+        sa.update(webhook_deliveries)
+        .where(
+            webhook_deliveries.c.endpoint_id == endpoint_id,
+            webhook_deliveries.c.state == PENDING,
+            webhook_deliveries.c.is_test.is_(False),
+        )
+        .values(state=DROPPED, claimed_by=None, ended_at=sa.func.now())
+    )
+    if disabled.rowcount:
+        LOG.warning("endpoint disabled", extra={"endpoint": endpoint_id, "reason": reason})
+
+
+def _lock_endpoint(connection: sa.Connection, endpoint_id: UUID) -> None:
+    """Put failures of an endpoint in line: the one that disables it ends deliveries of others."""
+    connection.execute(
+        sa.select(webhook_endpoints.c.id)
+        .where(webhook_endpoints.c.id == endpoint_id)
+        .with_for_update(key_share=True)
+    )
+
+
+def _remember(connection: sa.Connection, delivery: Delivery, attempt: Attempt) -> None:
+    connection.execute(
+        webhook_attempts.insert().values(
+            message_id=delivery.message_id,
+            endpoint_id=delivery.endpoint_id,
+            number=delivery.try_count,
+            started_at=datetime.fromtimestamp(attempt.started_s, UTC),
+            duration_ms=int(attempt.duration_s * 1000),
+            status_code=attempt.status_code,
+            error_code=attempt.error_code,
+        )
+    )
+
+
+def _is(delivery: Delivery) -> sa.ColumnElement[bool]:
+    return sa.and_(
+        webhook_deliveries.c.message_id == delivery.message_id,
+        webhook_deliveries.c.endpoint_id == delivery.endpoint_id,
+    )
