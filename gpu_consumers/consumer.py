@@ -89,9 +89,8 @@ class BatchConsumer:
         committed_s = self._clock.monotonic_s()
         while not stop.is_set():
             records = self._consumer.poll(_COUNT_MAX, _POLL_S)
-            if self._tells_old:
-                self._learn_ends()
-            if self._moved:
+            # Who may send hears of a partition when its end is known: what they add then is new.
+            if self._moved and self._know_ends():
                 self._moved = False
                 moved(sorted(self._consumer.assigned))
             if self._unburied is not None:
@@ -131,15 +130,17 @@ class BatchConsumer:
         may_have_run = self._tells_old and record.offset < self._ends.get(place, _FAR)
         deliver(Delivery(record, batch, generation, may_have_run))
 
-    def _learn_ends(self) -> None:
-        """Ask where partitions end that are new here, before credit lets anybody add to them."""
-        new = self._consumer.assigned - self._ends.keys()
+    def _know_ends(self) -> bool:
+        """Ask where partitions end that are new here; False while the broker does not tell."""
+        new = self._consumer.assigned - self._ends.keys() if self._tells_old else None
         if not new:
-            return
+            return True
         try:
             self._ends |= self._consumer.end_offsets(new)
         except LogUnavailableError:
             _LOG.warning("the ends of new partitions are not known yet")
+            return False
+        return True
 
     def _bury(self, record: Received, generation: int, code: str) -> None:
         def buried(failure: BaseException | None) -> None:

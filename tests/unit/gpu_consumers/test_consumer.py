@@ -11,7 +11,7 @@ from core.clock import SystemClock
 from gpu_consumers.consumer import Assigned, BatchConsumer, Delivery
 from topics.codec import Headers, encode, kind_headers
 from topics.consumer import LogConsumer, Received
-from topics.errors import DeliveryError
+from topics.errors import DeliveryError, LogUnavailableError
 from topics.offsets import Partition
 from topics.producer import OnDelivery
 from topics.records import Batch
@@ -30,6 +30,8 @@ class Group:
         self.committed: dict[Partition, int] = {}
         self.paused: set[Partition] = set()
         self.stop = threading.Event()
+        self.end = 0
+        self.away = 0  # questions for ends that the broker does not answer
 
     def connect(self, on_assign: Assigned, on_revoke: Assigned) -> LogConsumer:
         self._on_assign, self._on_revoke = on_assign, on_revoke
@@ -48,6 +50,12 @@ class Group:
             self.stop.set()
             return []
         return self._steps.pop(0)(self)
+
+    def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        if self.away:
+            self.away -= 1
+            raise LogUnavailableError
+        return dict.fromkeys(partitions, self.end)
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> bool:
         self.committed |= next_offsets
@@ -142,3 +150,38 @@ def test_a_dead_letter_that_is_not_acknowledged_ends_the_role() -> None:
         run(group, Letters(DeliveryError()))
 
     assert group.committed == {}
+
+
+def test_what_lay_on_a_partition_when_it_was_assigned_may_have_run() -> None:
+    group = Group([assigned(record(4), record(5)), lambda _: [record(6)]])
+    group.end = 5
+    assert old_offsets(group) == [4]
+
+
+def test_while_ends_are_unknown_everything_may_have_run_and_nobody_is_told_of_partitions() -> None:
+    group = Group([assigned(record(4)), lambda _: [record(5)], lambda _: [record(6)]])
+    group.away = 1
+    assert old_offsets(group) == [4]
+
+
+def old_offsets(group: Group) -> list[int]:
+    """Return what may have run; every delivery after the news of partitions is new."""
+    consumer = BatchConsumer(
+        group.connect,
+        Letters(),
+        in_flight_max=10,
+        commit_interval_s=0,
+        clock=SystemClock(),
+        tells_old=True,
+    )
+    old: list[int] = []
+    told: list[list[Partition]] = []
+
+    def deliver(delivery: Delivery) -> None:
+        assert delivery.may_have_run or told
+        if delivery.may_have_run:
+            old.append(delivery.record.offset)
+        consumer.finished(delivery.record, delivery.generation)
+
+    consumer.run(deliver, told.append, group.stop)
+    return old
