@@ -1,8 +1,18 @@
 """Names of objects that more than one room must agree on."""
 
+from typing import Final
 from uuid import UUID
+
+FILES: Final = "files/"
+"""What clients uploaded, one object a file."""
+
+RESULTS: Final = "results/"
+"""What finalisers wrote: output and error files, by job and epoch."""
+
+ANSWERS: Final = "answers/"
+"""Answers too large for a record, by job."""
 
 
 def answer_prefix(job_id: UUID) -> str:
     """Return what the keys of a job's oversized answers start with; its files copy them."""
-    return f"answers/{job_id.hex}/"
+    return f"{ANSWERS}{job_id.hex}/"

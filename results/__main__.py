@@ -102,8 +102,8 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
     """End settled jobs until `stop`. Raises what `Finaliser.run` raises, and SettingsError."""
     settings = FinaliserSettings.from_env(env)
     database = DatabaseSettings.from_env(env)
-    # To claim, for heartbeats, to remove files and keys, to end requests.
-    require_connections(database, settings.jobs_max + 5)
+    # To claim, for heartbeats, to remove files, orphans and keys, to end requests.
+    require_connections(database, settings.jobs_max + 6)
     engine = create_engine(database, application_name=ROLE)
     serve_metrics(settings.metrics_host, settings.metrics_port)
     store, clock = object_store_from_env(env), SystemClock()

@@ -19,6 +19,7 @@ from jobs.lease_queue import LeaseQueue
 from jobs.leases import Lease
 from results import metrics
 from results.finalising import READY, finalise
+from results.orphan_sweep import OrphanSweep
 from results.removal import FileRemoval
 from results.settings import FinaliserSettings
 from storage.notifications import Notifications
@@ -54,6 +55,10 @@ class Finaliser:
         removal = FileRemoval(self.engine, self.store)
         background.every(self.leases.heartbeat_s, "heartbeat", self.leases.extend_all)
         background.every(self.settings.removal_interval_s, "removal", removal.step)
+        orphans = OrphanSweep(
+            self.engine, self.store, self.clock, self.settings.orphan_age_s, ended.is_set
+        )
+        background.every(self.settings.orphan_interval_s, "orphans", orphans.step)
         try:
             self._end_jobs(notifications, lambda: stop.is_set() or ended.is_set())
         finally:

@@ -44,6 +44,12 @@ FINALISE_SECONDS: Final = Histogram(
 FILES_REMOVED: Final = Counter(
     "millrace_files_removed_total", "Objects removed of files that were deleted or have expired"
 )
+UPLOADS_SWEPT: Final = Counter(
+    "millrace_uploads_swept_total", "Unfinished uploads removed that a crash had left"
+)
+ORPHANS_REMOVED: Final = Counter(
+    "millrace_orphans_removed_total", "Objects removed that no file and no job needs"
+)
 FINALISE_FAILURES: Final = Counter(
     "millrace_finalise_failures_total", "Attempts to finalise a job that did not end it", ["code"]
 )

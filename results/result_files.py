@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from core.object_names import RESULTS
 from results.custom_ids import CustomIds
 from results.output_lines import CLOSING, ItemRow, LineTemplate, belongs_to_output, one_line
 from storage.objects import ObjectStore, StoredObject, Upload
@@ -23,7 +24,7 @@ class ResultFiles:
 
 def result_prefix(job_id: UUID) -> str:
     """Return what the keys of all epochs of a job start with."""
-    return f"results/{job_id.hex}/"
+    return f"{RESULTS}{job_id.hex}/"
 
 
 def write_result_files(

@@ -59,6 +59,12 @@ class FinaliserSettings(Settings):
     removal_interval_s: float = Field(default=60, ge=0.1, le=3600)
     """Pause between two rounds that remove objects of deleted and expired files, 200 a round."""
 
+    orphan_interval_s: float = Field(default=3600, ge=0.1, le=7 * 86_400)
+    """Pause between two looks at all objects for those that a crash left behind."""
+
+    orphan_age_s: float = Field(default=86_400, ge=3600, le=365 * 86_400)
+    """How old they must be. An upload that has moved nothing for so long is cut."""
+
     stop_grace_s: float = Field(default=20, ge=0, le=600)
     """How long a stop waits for jobs that are begun; then they are left to another process."""
 

@@ -100,9 +100,9 @@ class ObjectStore(Protocol):
         ...
 
     def sweep_temporary(self, older_than_s: float) -> int:
-        """Remove what crashed uploads left; return their number.
+        """Remove what uploads that stored nothing for `older_than_s` left; return their number.
 
-        `older_than_s` must exceed the longest upload, or a live one is cut.
+        It must exceed the time in which a live upload brings a part (S3) or a MiB (local).
         """
         ...
 

@@ -8,7 +8,7 @@ from botocore.config import Config
 
 from core.clock import Clock
 from storage.objects import Blocks, ObjectInfo, checked_key, checked_prefix
-from storage.s3_errors import S3RangeError, s3_errors
+from storage.s3_errors import S3RangeError, S3UploadGoneError, s3_errors
 from storage.s3_uploads import S3Upload
 from storage.settings import S3Settings
 
@@ -74,19 +74,36 @@ class S3Objects:
                     yield ObjectInfo(entry["Key"], entry["Size"], modified_s)
 
     def sweep_temporary(self, older_than_s: float) -> int:
-        """See `ObjectStore`. Age counts from the first part."""
+        """See `ObjectStore`. Age counts from the last part."""
         newest_s = self._clock.wall_s() - older_than_s
         pages = self._client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket)
         count = 0
         with s3_errors(""):
             for page in pages:
                 for upload in page.get("Uploads", ()):
-                    if upload["Initiated"].timestamp() <= newest_s:
+                    begun_s = upload["Initiated"].timestamp()
+                    key, upload_id = upload["Key"], upload["UploadId"]
+                    if begun_s <= newest_s and self._is_abandoned(key, upload_id, newest_s):
                         self._client.abort_multipart_upload(
-                            Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                            Bucket=self._bucket, Key=key, UploadId=upload_id
                         )
                         count += 1
         return count
+
+    def _is_abandoned(self, key: str, upload_id: str, newest_s: float) -> bool:
+        """Whether no part is newer; an upload that ended meanwhile is not abandoned."""
+        pages = self._client.get_paginator("list_parts").paginate(
+            Bucket=self._bucket, Key=key, UploadId=upload_id
+        )
+        try:
+            with s3_errors(key):
+                return all(
+                    part["LastModified"].timestamp() <= newest_s
+                    for page in pages
+                    for part in page.get("Parts", ())
+                )
+        except S3UploadGoneError:
+            return False
 
 
 def _nothing() -> Blocks:

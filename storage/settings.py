@@ -83,7 +83,8 @@ class S3Settings(Settings):
     env_prefix: ClassVar[str] = "MILLRACE_S3_"
 
     bucket: str = Field(min_length=3, max_length=63)
-    """An existing bucket; its life-cycle rules must not delete objects of unfinished jobs."""
+    """An existing bucket, of this installation alone: unfinished uploads in it are swept. Its
+    life-cycle rules must not delete objects of unfinished jobs."""
 
     endpoint_url: str | None = Field(default=None, pattern=r"^https?://[^/]")
     """A server other than Amazon's; buckets then go into the path, not into the host name."""

@@ -61,6 +61,20 @@ def test_a_killed_writer_leaves_only_what_a_sweep_takes(
     assert files(root) == []
 
 
+def test_the_age_of_an_upload_counts_from_its_last_write(
+    local_store: LocalObjects, tmp_path: Path
+) -> None:
+    with local_store.begin("a") as upload:
+        upload.write(b"x" * 2 * 1024 * 1024)  # past what is buffered
+        (temporary,) = (tmp_path / "objects/.temporary").iterdir()
+        long_ago = temporary.stat().st_mtime - 3600
+        os.utime(temporary, (long_ago, long_ago))
+        upload.write(b"x" * 2 * 1024 * 1024)
+        assert local_store.sweep_temporary(1800) == 0
+        os.utime(temporary, (long_ago, long_ago))
+        assert local_store.sweep_temporary(1800) == 1
+
+
 def test_a_key_cannot_be_a_folder_of_another(local_store: LocalObjects, tmp_path: Path) -> None:
     local_store.begin("a").complete()
     for if_absent in (False, True):

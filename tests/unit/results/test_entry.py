@@ -26,7 +26,7 @@ def test_a_pool_that_is_too_small_is_refused() -> None:
 
     with pytest.raises(SettingsError, match="MILLRACE_DATABASE_POOL_SIZE"):
         run_writer(tight, threading.Event())
-    with pytest.raises(SettingsError, match="at least 7"):
+    with pytest.raises(SettingsError, match="at least 8"):
         run_finaliser(tight, threading.Event())
 
 

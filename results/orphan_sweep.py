@@ -1,0 +1,66 @@
+"""Objects and uploads that a crash left behind: found by listing, removed when they are old."""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+import sqlalchemy as sa
+
+from core.clock import Clock
+from core.errors import MillraceError
+from core.object_names import ANSWERS, FILES, RESULTS
+from jobs.orphans import FindOrphans, of_ended_batches, without_file
+from results import metrics
+from storage.objects import ObjectStore
+
+LOG = logging.getLogger(__name__)
+
+_RULES: Final[tuple[tuple[str, FindOrphans], ...]] = (
+    (FILES, without_file),
+    (RESULTS, without_file),
+    (ANSWERS, of_ended_batches),
+)
+_LOOKED_UP_AT_ONCE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanSweep:
+    """Any number of processes may sweep. `age_s` protects what still waits for its row."""
+
+    engine: sa.Engine
+    store: ObjectStore
+    clock: Clock
+    age_s: float
+    is_over: Callable[[], bool] = lambda: False
+
+    def step(self) -> None:
+        """Look at everything once. Raises one of DATABASE_AWAY.
+
+        Whatever the store refuses is left to the next round: no job waits for it.
+        """
+        try:
+            metrics.UPLOADS_SWEPT.inc(self.store.sweep_temporary(self.age_s))
+            for prefix, find in _RULES:
+                self._sweep(prefix, find)
+        except MillraceError as failure:
+            LOG.warning("the sweep of objects was cut short", extra={"code": failure.code})
+
+    def _sweep(self, prefix: str, find: FindOrphans) -> None:
+        old = self._old_keys(prefix)
+        while keys := list(islice(old, _LOOKED_UP_AT_ONCE)):
+            if self.is_over():
+                return
+            with self.engine.begin() as connection:
+                orphans = find(connection, keys)
+            for key in orphans:
+                self.store.delete(key)
+                metrics.ORPHANS_REMOVED.inc()
+                LOG.info("an orphan was removed", extra={"key": key})
+
+    def _old_keys(self, prefix: str) -> Iterator[str]:
+        newest_s = self.clock.wall_s() - self.age_s
+        for found in self.store.list(prefix):
+            if found.modified_s <= newest_s:
+                yield found.key

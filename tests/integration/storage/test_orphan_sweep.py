@@ -1,0 +1,160 @@
+"""Goal: what crashes left in either store goes once it is old; what anybody needs never does."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+from pydantic import SecretStr
+
+from core.clock import SystemClock
+from core.ids import new_uuid
+from core.object_names import answer_prefix
+from jobs.files import NewFile, delete_file, insert_file
+from results.orphan_sweep import OrphanSweep
+from storage.errors import ObjectStoreAwayError
+from storage.objects import ObjectStore
+from storage.postgres import create_engine
+from storage.settings import DatabaseSettings
+from tests.integration.jobs.rows import add_job, add_tenant
+
+DAY_S = 86_400.0
+
+
+@dataclass
+class LaterClock:
+    """The host's time, so many seconds ahead."""
+
+    ahead_s: float
+
+    def monotonic_s(self) -> float:
+        return SystemClock().monotonic_s()
+
+    def wall_s(self) -> float:
+        return SystemClock().wall_s() + self.ahead_s
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[sa.Engine]:
+    engine = create_engine(
+        DatabaseSettings(url=SecretStr(database_url)), application_name="orphans"
+    )
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def tenant_id(engine: sa.Engine) -> UUID:
+    with engine.begin() as connection:
+        return add_tenant(connection)
+
+
+def put(store: ObjectStore, key: str) -> str:
+    with store.begin(key) as upload:
+        upload.write(b"{}")
+        upload.complete()
+    return key
+
+
+def keys(store: ObjectStore) -> set[str]:
+    return {found.key for found in store.list("")}
+
+
+def sweep(engine: sa.Engine, store: ObjectStore, *, days_later: float = 2.0) -> None:
+    OrphanSweep(engine, store, LaterClock(days_later * DAY_S), DAY_S).step()
+
+
+def add_file(engine: sa.Engine, tenant_id: UUID, key: str) -> UUID:
+    file = NewFile(
+        file_id=new_uuid(),
+        tenant_id=tenant_id,
+        purpose="batch",
+        filename="in.jsonl",
+        object_key=key,
+        size_bytes=2,
+        sha256="",
+        expires_after_s=None,
+    )
+    with engine.begin() as connection:
+        insert_file(connection, file)
+    return file.file_id
+
+
+def test_an_object_without_its_row_goes_when_it_is_old(
+    engine: sa.Engine, tenant_id: UUID, store: ObjectStore
+) -> None:
+    kept = {put(store, f"files/{n}") for n in range(3)} | {put(store, "results/a/2/output.jsonl")}
+    for key in kept:
+        add_file(engine, tenant_id, key)
+    orphans = {put(store, "files/lost"), put(store, "results/a/1/output.jsonl")}
+    sweep(engine, store, days_later=0.5)
+    assert keys(store) == kept | orphans
+    sweep(engine, store)
+    assert keys(store) == kept
+    sweep(engine, store)
+    assert keys(store) == kept
+
+
+def test_a_deleted_file_that_a_job_reads_is_not_touched(
+    engine: sa.Engine, tenant_id: UUID, store: ObjectStore
+) -> None:
+    key = put(store, "files/read")
+    file_id = add_file(engine, tenant_id, key)
+    with engine.begin() as connection:
+        add_job(connection, tenant_id, input_file_id=file_id, input_key=key)
+        delete_file(connection, tenant_id, file_id)
+    sweep(engine, store)
+    assert keys(store) == {key}
+
+
+def test_large_answers_go_with_the_end_of_their_batch_alone(
+    engine: sa.Engine, tenant_id: UUID, store: ObjectStore
+) -> None:
+    with engine.begin() as connection:
+        running = add_job(connection, tenant_id, state="in_progress")
+        ended = add_job(connection, tenant_id, state="completed")
+        request = add_job(
+            connection, tenant_id, state="completed", kind="request", input_file_id=None
+        )
+    kept = {
+        put(store, f"{answer_prefix(job_id)}1") for job_id in (running, request, new_uuid())
+    } | {put(store, "answers/not-of-ours"), put(store, f"requests/{request.hex}")}
+    for number in range(3):
+        put(store, f"{answer_prefix(ended)}{number}")
+    sweep(engine, store)
+    assert keys(store) == kept
+
+
+def test_more_objects_than_one_look_up_are_all_judged(
+    engine: sa.Engine, tenant_id: UUID, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("results.orphan_sweep._LOOKED_UP_AT_ONCE", 4)
+    for number in range(0, 20, 2):
+        add_file(engine, tenant_id, put(store, f"files/{number}"))
+        put(store, f"files/{number + 1}")
+    sweep(engine, store)
+    assert keys(store) == {f"files/{number}" for number in range(0, 20, 2)}
+
+
+def test_a_store_that_is_away_is_asked_again_later(
+    engine: sa.Engine, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_: str) -> None:
+        raise ObjectStoreAwayError
+
+    put(store, "files/lost")
+    with monkeypatch.context() as broken:
+        broken.setattr(store, "delete", away)
+        sweep(engine, store)
+    assert keys(store) == {"files/lost"}
+    sweep(engine, store)
+    assert keys(store) == set()
+
+
+def test_an_upload_under_way_is_left_alone(engine: sa.Engine, store: ObjectStore) -> None:
+    with store.begin("files/slow") as upload:
+        upload.write(b"x" * 11 * 1024 * 1024)  # more than two parts
+        OrphanSweep(engine, store, SystemClock(), DAY_S).step()
+        upload.complete()
+    assert keys(store) == {"files/slow"}
