@@ -16,6 +16,7 @@ from core.clock import SystemClock
 from core.errors import MillraceError
 from core.logs import configure_logs
 from core.shutdown import stop_on_signals
+from results.webhooks.settings import WebhookSettings
 from storage.objects_from import object_store_from_env
 from storage.postgres import create_engine
 from storage.settings import DatabaseSettings
@@ -44,6 +45,7 @@ def main(env: Mapping[str, str]) -> None:
         database_threads=database.pool_size,
         clock=SystemClock(),
         setup=online,
+        webhooks=WebhookSettings.from_env(env),
     )
     server = http_server(app, settings)
     if settings.metrics_port is not None:

@@ -4,25 +4,31 @@ import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from typing import Final
 
 import sqlalchemy as sa
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from api import batches, files, health, models
+from api import batches, files, health, models, webhook_endpoints
 from api.auth import KeyCache
 from api.database import Database
 from api.errors import install_error_answers
+from api.key_refresh import ROUNDS_PER_TTL, keep_keys_fresh
 from api.middleware import RequestEnvelope
 from api.online.app import OnlineApp
 from api.online.online import Online, OnlineSetup
 from api.services import Services, UploadSlots
 from api.settings import ApiSettings
+from api.webhook_services import webhook_services
 from core.clock import Clock
+from results.webhooks.settings import WebhookSettings
 from storage.objects import ObjectStore
 
+_REFRESH_S_MIN: Final = 0.05
 
-def create_app(
+
+def create_app(  # noqa: PLR0913  one argument a part of the process
     settings: ApiSettings,
     engine: sa.Engine,
     objects: ObjectStore,
@@ -30,10 +36,11 @@ def create_app(
     database_threads: int,
     clock: Clock,
     setup: OnlineSetup | None = None,
+    webhooks: WebhookSettings | None = None,
 ) -> ASGIApp:
     """Return the application; it closes `engine` when it stops.
 
-    Without `setup` it serves no online calls.
+    Without `setup` it serves no online calls; without a key in `webhooks`, none of those.
     """
     services = Services(
         settings=settings,
@@ -51,9 +58,10 @@ def create_app(
         lifespan=_lifespan,
     )
     app.state.services = services
+    app.state.webhooks = webhook_services(webhooks or WebhookSettings())
     app.state.online = online = None if setup is None else Online(setup, services, clock)
     install_error_answers(app)
-    for room in (files, batches, models, health):
+    for room in (files, batches, models, webhook_endpoints, health):
         app.include_router(room.router)
     routed: ASGIApp = app if online is None else OnlineApp(online, app)
     return RequestEnvelope(routed, in_flight_max=settings.requests_in_flight_max)
@@ -64,10 +72,14 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
     threads = ThreadPoolExecutor(services.settings.object_threads, thread_name_prefix="objects")
     asyncio.get_running_loop().set_default_executor(threads)
+    every_s = services.settings.key_cache_s / ROUNDS_PER_TTL
+    keys = keep_keys_fresh(services.keys, services.database, max(every_s, _REFRESH_S_MIN))
+    refreshing = asyncio.create_task(keys)
     online: Online | None = app.state.online
     if online is not None:
         online.start()
     yield
+    refreshing.cancel()
     if online is not None:
         await online.stop()
     services.database.close()

@@ -48,6 +48,9 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
     concurrency: Annotated[
         int | None, typer.Option(help="openai_http: calls at once.", min=1)
     ] = None,
+    allow_private_webhooks: Annotated[
+        bool, typer.Option(help="Development: webhooks may reach private addresses and http URLs.")
+    ] = False,
 ) -> None:
     """Start a real Kafka broker, a real Postgres and every role; stop all of it on a signal.
 
@@ -75,7 +78,11 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
     try:
         models = tuple(served_model(text, engine.value, upstream) for text in names)
         options = StackOptions(
-            data=data.absolute(), port=port, models=models, engine_env=engine_env
+            data=data.absolute(),
+            port=port,
+            models=models,
+            engine_env=engine_env,
+            allow_private_webhooks=allow_private_webhooks,
         )
         with EmbeddedStack(options, os.environ) as stack:
             stack.start(stop.is_set)

@@ -28,6 +28,7 @@ ROLE_MODULES = {
     "gpu-consumer": "gpu_consumers",
     "results-writer": "results writer",
     "finaliser": "results finaliser",
+    "webhooks": "results.webhooks",
 }
 
 

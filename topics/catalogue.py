@@ -151,7 +151,7 @@ EVENTS = Topic(
     partition_count=4,
     ordering="events of a job are in the order of its states",
     written_by=("intake",),
-    read_by=(),
+    read_by=("webhooks",),
 )
 
 DEAD_LETTERS = Topic(

@@ -32,6 +32,8 @@ from cli.stack.role_children import (
 from cli.stack.served_models import ServedModel
 from cli.stack.state import StackState, remove_state, write_state
 from cli.stack.supervisor import Supervisor
+from cli.stack.webhook_key import ROLES as WEBHOOK_ROLES
+from cli.stack.webhook_key import webhook_env
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,6 +51,7 @@ class StackOptions:
     port: int
     models: tuple[ServedModel, ...]
     engine_env: Mapping[str, str] = field(default_factory=dict)
+    allow_private_webhooks: bool = False
 
 
 class EmbeddedStack:
@@ -161,7 +164,12 @@ class EmbeddedStack:
     def _start_control_plane(self, env: Mapping[str, str], ports: Mapping[str, int]) -> None:
         # Not for replicas: vLLM makes sockets there, whose paths may not be long.
         env = {**env, "TMPDIR": str(temporary_folder(self._options.data))}
+        webhooks = webhook_env(
+            self._options.data, self._env, allow_private=self._options.allow_private_webhooks
+        )
         for name, (role, own, metrics_port) in CONTROL_PLANE.items():
+            if role in WEBHOOK_ROLES:
+                own = {**own, **webhooks}  # noqa: PLW2901  the rest of the loop knows no difference
             port = {metrics_port: str(ports[name])} if metrics_port else api_env(ports[name])
             self._supervisor.start([role_child(name, role, {**env, **own, **port})])
 

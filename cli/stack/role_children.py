@@ -18,6 +18,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "gpu-consumer": ("gpu_consumers",),
     "results-writer": ("results", "writer"),
     "finaliser": ("results", "finaliser"),
+    "webhooks": ("results.webhooks",),
 }
 """Role to the module (and argument) that is its composition root."""
 
@@ -36,6 +37,7 @@ CONTROL_PLANE: Mapping[str, tuple[str, Mapping[str, str], str]] = {
     ),
     "results-writer": ("results-writer", {}, "MILLRACE_WRITER_METRICS_PORT"),
     "finaliser": ("finaliser", {}, "MILLRACE_FINALISER_METRICS_PORT"),
+    "webhooks": ("webhooks", {}, "MILLRACE_WEBHOOKS_METRICS_PORT"),
 }
 """Every child but the replicas: its role, its variables, and which of them is its metrics port."""
 

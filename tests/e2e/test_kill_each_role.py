@@ -8,6 +8,7 @@ from tests.stacks import ROLE_MODULES, Stack
 REPEATED_MAX = {
     "api": 0,
     "finaliser": 0,
+    "webhooks": 0,
     "results-writer": 0,
     "intake": 2000,  # chunks sent and not yet behind the cursor
     "batcher": 2000,  # dispatched within one commit interval
