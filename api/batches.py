@@ -1,20 +1,23 @@
 """Routes of batches: jobs, as OpenAI's clients call them."""
 
 import re
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+import sqlalchemy as sa
 from fastapi import APIRouter, Query, Request, Response
 
 from api import metrics
 from api.answers import json_answer
-from api.bodies import json_body
+from api.bodies import NO_BODY_SHA256, body_sha256, json_body
 from api.objects import batch_object, page_object
+from api.online.idempotency import answer_once, repeats_of_request, response_of
 from api.paging import parse_after
 from api.principals import PrincipalOf, ServicesOf
 from core.ids import FILE, JOB, parse_public_id
 from core.limits import LIST_LIMIT_MAX
 from jobs.batches import NewJob, cancel_job, create_job, find_job, list_jobs
+from jobs.idempotency import Answer
 from jobs.pages import Cursor
 
 router = APIRouter()
@@ -43,6 +46,7 @@ class BatchBody(msgspec.Struct):
 @router.post("/v1/batches")
 async def create(request: Request, principal: PrincipalOf, services: ServicesOf) -> Response:
     """Accept a job; what it answers survives us."""
+    repeats = repeats_of_request(request, principal, services)
     body = await json_body(request, BatchBody, services.settings)
     expiry = body.output_expires_after
     trace = _TRACEPARENT.fullmatch(request.headers.get("traceparent", ""))
@@ -54,9 +58,14 @@ async def create(request: Request, principal: PrincipalOf, services: ServicesOf)
         output_expires_after_s=expiry.seconds if expiry else None,
         traceparent=trace[0] if trace else "",
     )
-    row = await services.database.run(create_job, principal.tenant_id, new)
-    metrics.JOBS_CREATED.labels(row.endpoint).inc()
-    return json_answer(batch_object(row))
+
+    def work(connection: sa.Connection) -> Answer:
+        return _shown(create_job(connection, principal.tenant_id, new))
+
+    answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
+    if not is_old:
+        metrics.JOBS_CREATED.labels(body.endpoint).inc()
+    return response_of(answer, is_old=is_old)
 
 
 @router.get("/v1/batches")
@@ -81,8 +90,19 @@ async def show(batch_id: str, principal: PrincipalOf, services: ServicesOf) -> R
 
 
 @router.post("/v1/batches/{batch_id}/cancel")
-async def cancel(batch_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+async def cancel(
+    request: Request, batch_id: str, principal: PrincipalOf, services: ServicesOf
+) -> Response:
     """Close a job; any body is ignored, clients send an empty one that claims to be JSON."""
     wanted = parse_public_id(JOB, batch_id)
-    row = await services.database.run(cancel_job, principal.tenant_id, wanted)
-    return json_answer(batch_object(row))
+    repeats = repeats_of_request(request, principal, services)
+
+    def work(connection: sa.Connection) -> Answer:
+        return _shown(cancel_job(connection, principal.tenant_id, wanted))
+
+    answer, is_old = await answer_once(repeats, services, NO_BODY_SHA256, work)
+    return response_of(answer, is_old=is_old)
+
+
+def _shown(row: sa.Row[Any]) -> Answer:
+    return Answer(200, msgspec.json.encode(batch_object(row)))

@@ -1,6 +1,7 @@
 """Request bodies as they arrive: bounded in size and time, never decoded by the framework."""
 
 import asyncio
+import hashlib
 import re
 from collections.abc import AsyncIterator
 from typing import Final, TypeVar
@@ -15,6 +16,8 @@ from core.clock import Clock
 
 T = TypeVar("T")
 
+NO_BODY_SHA256: Final = hashlib.sha256(b"").digest()
+
 # msgspec ends a message with where it happened, e.g. "- at `$.metadata[...]`".
 _PLACE: Final = re.compile(r"`\$\.([a-z_]+(?:\.[a-z_]+)*)")
 _MISSING: Final = re.compile(r"missing required field `([a-z_]+)`")
@@ -27,12 +30,20 @@ async def json_body(request: Request, shape: type[T], settings: ApiSettings) -> 
     if media_type.lower() != "application/json":
         raise ApiError(415, "Send application/json.", code="unsupported_media_type")
     raw = await _small_body(request, settings)
+    request.state.body_sha256 = hashlib.sha256(raw).digest()
     try:
         return msgspec.json.decode(raw, type=shape)
     except msgspec.ValidationError as error:
         raise _wrong_shape(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise ApiError(400, "The body is not valid JSON.", code="invalid_json") from None
+
+
+def body_sha256(request: Request) -> bytes:
+    """Return the hash of the body that `json_body` has read."""
+    digest = request.state.body_sha256
+    assert isinstance(digest, bytes)
+    return digest
 
 
 def require_identity_encoding(request: Request) -> None:

@@ -9,7 +9,15 @@ from starlette.exceptions import HTTPException
 from api.answers import ApiError, error_answer, unavailable
 from api.database import DatabaseAwayError
 from core.errors import MillraceError
-from jobs.refusals import FileMissingError, JobMissingError, RequestRefusedError, StorageQuotaError
+from jobs.refusals import (
+    FileMissingError,
+    JobMissingError,
+    KeyInFlightError,
+    KeyReusedError,
+    RequestRefusedError,
+    StorageQuotaError,
+)
+from results.webhooks.endpoints import EndpointMissingError
 from storage.errors import ObjectMissingError, ObjectStoreAwayError, ObjectStoreFullError
 
 _MESSAGES: Final = {
@@ -37,8 +45,14 @@ def as_api_error(error: MillraceError) -> ApiError | None:
             code=error.code,
             headers={"x-should-retry": "false"},
         )
+    if isinstance(error, KeyInFlightError):
+        # Clients try 409 again: soon there is an answer to give.
+        return ApiError(409, str(error), code=error.code, headers={"retry-after": "1"})
+    if isinstance(error, KeyReusedError):
+        return ApiError(422, str(error), code=error.code)
     if isinstance(error, RequestRefusedError):
-        is_path = isinstance(error, FileMissingError | JobMissingError) and error.param is None
+        missing = FileMissingError | JobMissingError | EndpointMissingError
+        is_path = isinstance(error, missing) and error.param is None
         status = 404 if is_path else 400
         return ApiError(status, str(error), code=error.code, param=error.param)
     if isinstance(error, ObjectMissingError):

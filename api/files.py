@@ -1,25 +1,35 @@
 """Routes of files."""
 
 import asyncio
+import hashlib
 from contextlib import suppress
 from typing import Annotated, Literal
 from uuid import UUID
 
+import msgspec
+import sqlalchemy as sa
 from fastapi import APIRouter, Query, Request, Response
 
 from api.answers import json_answer
 from api.database import DatabaseAwayError
 from api.downloads import file_content
 from api.objects import file_object, page_object
+from api.online.idempotency import (
+    answer_once,
+    may_be_known,
+    repeats_of_request,
+    response_of,
+)
 from api.paging import parse_after
 from api.principals import PrincipalOf, ServicesOf
 from api.services import Services
 from api.uploads import receive_upload
 from core.ids import FILE, parse_public_id, public_id
 from jobs.file_removal import mark_removed, removable
-from jobs.files import add_upload, delete_file, find_file, list_files
+from jobs.files import NewFile, add_upload, delete_file, find_file, list_files
+from jobs.idempotency import Answer
 from jobs.pages import Cursor
-from jobs.refusals import FileMissingError, StorageQuotaError
+from jobs.refusals import FileMissingError, RequestRefusedError
 from storage.errors import ObjectStoreAwayError
 
 router = APIRouter()
@@ -30,16 +40,24 @@ Purpose = Annotated[str | None, Query(pattern=r"^[a-z_-]{1,64}$")]
 @router.post("/v1/files")
 async def upload(request: Request, principal: PrincipalOf, services: ServicesOf) -> Response:
     """Store a file, then make it known."""
-    file = await receive_upload(request, principal.tenant_id, services)
+    repeats = repeats_of_request(request, principal, services)
+    is_known = await may_be_known(repeats, services)
+    file = await receive_upload(request, principal.tenant_id, services, has_room=is_known)
+    most = services.settings.stored_bytes_max
+
+    def work(connection: sa.Connection) -> Answer:
+        row = add_upload(connection, file, stored_bytes_default=most)
+        return Answer(200, msgspec.json.encode(file_object(row)))
+
     try:
-        row = await services.database.run(
-            add_upload, file, stored_bytes_default=services.settings.stored_bytes_max
-        )
-    except StorageQuotaError:
+        answer, is_old = await answer_once(repeats, services, _sha256(file), work)
+    except RequestRefusedError:
         # Any other failure may hide a row that was committed: an orphan is better than a lie.
         await asyncio.to_thread(services.objects.delete, file.object_key)
         raise
-    return json_answer(file_object(row))
+    if is_old:
+        await asyncio.to_thread(services.objects.delete, file.object_key)
+    return response_of(answer, is_old=is_old)
 
 
 @router.get("/v1/files")
@@ -84,6 +102,12 @@ async def delete(file_id: str, principal: PrincipalOf, services: ServicesOf) -> 
     await services.database.run(delete_file, principal.tenant_id, wanted)
     await _remove_object(wanted, services)
     return json_answer({"id": public_id(FILE, wanted), "object": "file", "deleted": True})
+
+
+def _sha256(file: NewFile) -> bytes:
+    """Hash what a form says, not how: its boundary and the order of its parts mean nothing."""
+    parts = (file.purpose, file.filename, file.expires_after_s, file.sha256)
+    return hashlib.sha256(msgspec.json.encode(parts)).digest()
 
 
 async def _remove_object(file_id: UUID, services: Services) -> None:

@@ -17,3 +17,6 @@ CRASHES = Counter("millrace_api_crashes_total", "Requests that ended in a bug of
 UPLOADED_BYTES = Counter("millrace_api_uploaded_bytes_total", "Bytes of files received")
 DOWNLOADED_BYTES = Counter("millrace_api_downloaded_bytes_total", "Bytes of files handed out")
 JOBS_CREATED = Counter("millrace_jobs_created_total", "Jobs accepted", ["endpoint"])
+REPLAYED = Counter(
+    "millrace_api_replayed_total", "Answers that were given again to an equal POST", ["scope"]
+)

@@ -58,8 +58,19 @@ class ApiSettings(Settings):
     database_timeout_s: float = Field(default=8.0, gt=0, le=9.5)
     """Longest wait for Postgres; then the answer is 503, so every request ends within 10 s."""
 
-    key_cache_s: float = Field(default=2.0, ge=0, le=4)
-    """How long a key that worked is not looked up again; a revoked one stops within it."""
+    key_cache_s: float = Field(default=4.0, ge=0, le=4)
+    """How long a key that worked is believed; those in use are confirmed four times as often.
+
+    A revoked key stops within it, however slow Postgres is."""
+
+    idempotency_keep_s: float = Field(default=86_400.0, ge=1, le=30 * 86_400)
+    """How long the answer to a POST with an Idempotency-Key is given again."""
+
+    retry_protection_s: float = Field(default=600.0, ge=1, le=86_400)
+    """How long a client that counts its tries may repeat a POST without a key of its own."""
+
+    wait_s_max: float = Field(default=300.0, ge=0, le=86_400)
+    """Longest wait that `Prefer: wait` may ask for; then the answer is 202."""
 
     head_timeout_s: float = Field(default=15.0, gt=0, le=600)
     """Time in which a request's head must have arrived."""

@@ -40,9 +40,12 @@ class _Limits:
             raise StorageQuotaError
 
 
-async def receive_upload(request: Request, tenant_id: UUID, services: Services) -> NewFile:
+async def receive_upload(
+    request: Request, tenant_id: UUID, services: Services, *, has_room: bool = False
+) -> NewFile:
     """Store the file that `request` carries; its object is complete and has no row yet.
 
+    With `has_room` the tenant's quota is not looked at: it may count this very file already.
     Raises ApiError, StorageQuotaError, ObjectStoreFullError, ObjectStoreAwayError,
     DatabaseAwayError; then no object is left.
     """
@@ -51,10 +54,13 @@ async def receive_upload(request: Request, tenant_id: UUID, services: Services) 
         boundary = form_boundary(request.headers.get("content-type", ""))
         if boundary is None:
             raise ApiError(415, "Send multipart/form-data.", code="unsupported_media_type")
-        left = await services.database.run(
-            stored_bytes_left, tenant_id, stored_bytes_default=services.settings.stored_bytes_max
-        )
-        limits = _Limits(services.settings.file_bytes_max, left)
+        settings = services.settings
+        left = settings.file_bytes_max
+        if not has_room:
+            left = await services.database.run(
+                stored_bytes_left, tenant_id, stored_bytes_default=settings.stored_bytes_max
+            )
+        limits = _Limits(settings.file_bytes_max, left)
         limits.check((declared_bytes(request) or 0) - FORM_BYTES_MAX)
         return await _store(request, boundary, limits, tenant_id, services)
 

@@ -1,0 +1,173 @@
+"""Goal: a POST that is repeated has one effect and one answer, and a key means one request."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+
+from jobs.tables import files, idempotency_keys, jobs
+from tests.integration.api.answers import batch_body, file_id, ok, refused
+from tests.integration.api.conftest import OpenSite, Site
+from tests.integration.api.wire import connect, head, read_answer
+
+KEY = "Idempotency-Key"
+TRIES = "x-stainless-retry-count"
+LINE = b'{"custom_id":"1","method":"POST","url":"/v1/embeddings","body":{"model":"m"}}\n'
+
+
+def post_file(client: httpx.Client, content: bytes = LINE, **headers: str) -> httpx.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return client.post(
+        "/v1/files",
+        files={"file": ("in.jsonl", content)},
+        data={"purpose": "batch"},
+        headers=named,
+    )
+
+
+def count(site: Site, table: sa.Table) -> int:
+    query = sa.select(sa.func.count()).where(table.c.tenant_id == site.tenant_id)
+    with site.engine.connect() as connection:
+        return connection.scalar(query) or 0
+
+
+def is_replay(answer: httpx.Response) -> bool:
+    return answer.headers.get("idempotent-replayed") == "true"
+
+
+def test_a_repeated_batch_is_one_batch(site: Site) -> None:
+    with site.client() as client:
+        body = batch_body(file_id(client))
+        first = client.post("/v1/batches", json=body, headers={KEY: "k"})
+        second = client.post("/v1/batches", json=body, headers={KEY: "k"})
+    assert (first.status_code, first.content) == (200, second.content)
+    assert not is_replay(first)
+    assert is_replay(second)
+    assert first.headers["content-type"] == second.headers["content-type"]
+    assert first.headers["x-request-id"] != second.headers["x-request-id"]
+    assert count(site, jobs) == 1
+
+
+def test_a_changed_body_or_route_is_refused(site: Site) -> None:
+    with site.client() as client:
+        body = batch_body(file_id(client))
+        batch = ok(client.post("/v1/batches", json=body, headers={KEY: "k"}))
+        changed = client.post(
+            "/v1/batches", json=body | {"metadata": {"a": "b"}}, headers={KEY: "k"}
+        )
+        moved = client.post(f"/v1/batches/{batch['id']}/cancel", headers={KEY: "k"})
+        upload = post_file(client, Idempotency_Key="k")
+    for answer in (changed, moved, upload):
+        assert refused(answer, 422)["code"] == "idempotency_key_reused"
+        assert not is_replay(answer)
+    assert count(site, jobs) == 1
+    assert count(site, files) == 1
+    assert len(site.stored()) == 1
+
+
+def test_keys_of_two_tenants_are_independent(site: Site) -> None:
+    ids = []
+    for key in (site.key, site.other_key):
+        with site.client(key) as client:
+            ids.append(ok(post_file(client, Idempotency_Key="same"))["id"])
+    assert len(set(ids)) == 2
+
+
+def test_a_repeated_cancel_is_answered_again(site: Site) -> None:
+    with site.client() as client:
+        batch = ok(client.post("/v1/batches", json=batch_body(file_id(client))))["id"]
+        answers = [client.post(f"/v1/batches/{batch}/cancel", headers={KEY: "c"}) for _ in range(2)]
+    assert [ok(answer)["status"] for answer in answers] == ["cancelling"] * 2
+    assert [is_replay(answer) for answer in answers] == [False, True]
+
+
+@pytest.mark.parametrize("make", [lambda: {KEY: "k"}, lambda: {TRIES: "0"}])
+def test_a_repeated_upload_is_one_file(site: Site, make: Callable[[], dict[str, str]]) -> None:
+    with site.client() as client:
+        first = post_file(client, **make())
+        repeat = make() if KEY in make() else {TRIES: "1"}
+        second = post_file(client, **repeat)  # its boundary is another one
+    assert (first.status_code, first.content) == (200, second.content)
+    assert is_replay(second)
+    assert count(site, files) == 1
+    assert len(site.stored()) == 1
+
+
+def test_a_repeated_upload_needs_no_room_of_its_own(open_site: OpenSite) -> None:
+    site = open_site(stored_bytes_max=2 * len(LINE) - 1)
+    with site.client() as client:
+        first = post_file(client, Idempotency_Key="k")
+        second = post_file(client, Idempotency_Key="k")
+        refused(post_file(client, Idempotency_Key="other"), 429)
+    assert ok(first) == ok(second)
+    assert len(site.stored()) == 1
+
+
+def test_a_refusal_is_not_saved(site: Site) -> None:
+    with site.client() as client:
+        source = file_id(client)
+        bad = batch_body(source, completion_window="1s")
+        refused(client.post("/v1/batches", json=bad, headers={KEY: "k"}), 400)
+        refused(client.post("/v1/batches", content=b"{", headers={KEY: "k"}), 400)
+        answer = client.post("/v1/batches", json=batch_body(source), headers={KEY: "k"})
+    ok(answer)
+    assert not is_replay(answer)
+
+
+@pytest.mark.parametrize("key", ["", " ", "x" * 256, "a\tb"])
+def test_a_key_that_is_none_is_refused(site: Site, key: str) -> None:
+    with connect(site) as connection:
+        given = {KEY.replace("-", "_"): key, "Content_Length": "0"}
+        connection.sendall(head(site, "/v1/batches", **given))
+        answer = read_answer(connection)
+    assert answer.status == 400
+    assert answer.error()["code"] == "idempotency_key_invalid"
+
+
+def test_a_line_break_does_not_pass_as_part_of_a_key(site: Site) -> None:
+    with connect(site) as connection:
+        connection.sendall(head(site, "/v1/batches", Idempotency_Key="a\r\nb", Content_Length="0"))
+        assert connection.recv(100).startswith(b"HTTP/1.1 400")
+
+
+def test_the_longest_key_works(site: Site) -> None:
+    with site.client() as client:
+        answers = [post_file(client, Idempotency_Key="x" * 255) for _ in range(2)]
+    assert ok(answers[0]) == ok(answers[1])
+
+
+def test_a_key_ends_with_its_time(site: Site) -> None:
+    with site.client() as client:
+        first = ok(post_file(client, Idempotency_Key="k"))
+        with site.engine.begin() as connection:
+            passed = sa.update(idempotency_keys).values(expires_at=sa.func.now())
+            connection.execute(passed.where(idempotency_keys.c.tenant_id == site.tenant_id))
+        assert ok(post_file(client, Idempotency_Key="k"))["id"] != first["id"]
+
+
+def batch_of(client: httpx.Client, body: dict[str, Any], **headers: str) -> str:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    batch: str = ok(client.post("/v1/batches", json=body, headers=named))["id"]
+    return batch
+
+
+def test_the_repeat_of_an_sdk_is_one_batch_and_a_second_wish_another(site: Site) -> None:
+    with site.client() as client:
+        body = batch_body(file_id(client))
+        first = batch_of(client, body, x_stainless_retry_count="0")
+        wished = batch_of(client, body, x_stainless_retry_count="0")
+        repeat = batch_of(client, body, x_stainless_retry_count="1")
+        other = batch_of(client, body | {"metadata": {}}, x_stainless_retry_count="1")
+        plain = batch_of(client, body)
+    assert repeat == wished
+    assert len({first, wished, other, plain}) == 4
+
+
+def test_the_protection_of_retries_can_be_declined(site: Site) -> None:
+    with site.client() as client:
+        body = batch_body(file_id(client))
+        first = batch_of(client, body, x_stainless_retry_count="0")
+        headers = {"x_stainless_retry_count": "1", "x_millrace_no_retry_protection": "true"}
+        assert batch_of(client, body, **headers) != first
