@@ -4,14 +4,30 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.sdk.sites import OTHER_MODEL
+from cli.demo_models import ensure_tiny_llama, minilm_path
+from tests.sdk.checks.site import RATE_TOKENS
+from tests.sdk.sites import EMBEDDING_MODEL, OTHER_MODEL, add_idle_model
 from tests.stacks import Stack, running_stack
 
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A running stack of two simulated models that answer in 5 ms."""
+    """A running stack of two simulated models, and a third that no replica serves."""
     data = tmp_path_factory.mktemp("stack")
-    options = ("--simulated-latency-ms", "5", "--model", "simulated", "--model", OTHER_MODEL)
-    with running_stack(data, *options) as running:
+    times = ("--simulated-latency-ms", "50", "--simulated-token-ms", "2")
+    models = ("--model", "simulated", "--model", OTHER_MODEL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MILLRACE_ONLINE_TOKENS_PER_MINUTE", str(RATE_TOKENS))
+        with running_stack(data, *times, *models) as running:
+            add_idle_model(running)
+            yield running
+
+
+@pytest.fixture(scope="session")
+def vllm_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A running stack of two real models: one writes noise, one reads meaning."""
+    data = tmp_path_factory.mktemp("vllm")
+    llama = ensure_tiny_llama(data / "llama")
+    models = ("--model", f"llama={llama}", "--model", f"{EMBEDDING_MODEL}={minilm_path()}")
+    with running_stack(data / "stack", "--engine", "vllm", *models, model="llama") as running:
         yield running

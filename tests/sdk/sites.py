@@ -8,6 +8,8 @@ from tests.sdk.checks.site import Site
 from tests.stacks import Stack
 
 OTHER_MODEL = "org/small"
+IDLE_MODEL = "idle"
+EMBEDDING_MODEL = "minilm"
 
 
 def simulated_site(stack: Stack) -> Site:
@@ -19,7 +21,29 @@ def simulated_site(stack: Stack) -> Site:
         chat_model=stack.model,
         embedding_model=stack.model,
         other_model=OTHER_MODEL,
+        busy_key=new_key(stack),
+        idle_model=IDLE_MODEL,
     )
+
+
+def vllm_site(stack: Stack) -> Site:
+    """Return a site of real models."""
+    key = new_key(stack)
+    return Site(
+        url=stack.url,
+        key=key,
+        poor_key=key,
+        chat_model=stack.model,
+        embedding_model=EMBEDDING_MODEL,
+        other_model=EMBEDDING_MODEL,
+    )
+
+
+def add_idle_model(stack: Stack) -> None:
+    """Register a model whose pool has no replica."""
+    options = ("--version", "1", "--pool", IDLE_MODEL, "--engine", "simulated")
+    _millrace(stack, "models", "add", IDLE_MODEL, *options, "--endpoints", "chat/completions")
+    _millrace(stack, "topics", "create")
 
 
 def new_key(stack: Stack, *tenant_options: str) -> str:

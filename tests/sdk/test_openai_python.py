@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.sdk.checks.catalogue import SIMULATED, checks
+from tests.sdk.checks.catalogue import SIMULATED, VLLM, checks
 from tests.sdk.checks.site import Site
 from tests.sdk.environments import openai_python
-from tests.sdk.sites import simulated_site
+from tests.sdk.sites import simulated_site, vllm_site
 from tests.stacks import Stack
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +44,25 @@ def simulated_reports(request: pytest.FixtureRequest, stack: Stack) -> Reports:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_on_the_simulated_engine(version: str, check: str, simulated_reports: Reports) -> None:
     if failure := simulated_reports(version)[check]:
+        pytest.fail(failure, pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def vllm_reports(request: pytest.FixtureRequest, vllm_stack: Stack) -> Reports:
+    """The same against real models."""
+    wanted = wanted_checks(request, "test_on_vllm")
+
+    @cache
+    def reports(version: str) -> dict[str, str | None]:
+        return run_checks(version, wanted[version], vllm_site(vllm_stack))
+
+    return reports
+
+
+@pytest.mark.parametrize("check", checks(VLLM))
+@pytest.mark.parametrize("version", VERSIONS)
+def test_on_vllm(version: str, check: str, vllm_reports: Reports) -> None:
+    if failure := vllm_reports(version)[check]:
         pytest.fail(failure, pytrace=False)
 
 

@@ -10,7 +10,7 @@ from types import FrameType
 
 import openai
 
-from tests.sdk.checks.catalogue import SIMULATED, Check, checks
+from tests.sdk.checks.catalogue import SIMULATED, VLLM, Check, checks
 from tests.sdk.checks.site import Site
 
 CHECK_S_MAX = 40
@@ -37,7 +37,7 @@ def _too_slow(_: int, __: FrameType | None) -> None:
 def main() -> None:
     """Run the checks named on the command line."""
     signal.signal(signal.SIGALRM, _too_slow)
-    site, known = Site.read(), checks(SIMULATED)
+    site, known = Site.read(), checks(SIMULATED + VLLM)
     for name in sys.argv[1:]:
         failure = run(known[name], site)
         report = {"check": name, "client": openai.__version__, "failure": failure}

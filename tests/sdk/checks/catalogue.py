@@ -3,12 +3,36 @@
 from collections.abc import Callable, Coroutine
 from types import FunctionType, ModuleType
 
-from tests.sdk.checks import batches, failures, files, models, raw_answers
+from tests.sdk.checks import (
+    batches,
+    chat,
+    deadlines,
+    embeddings,
+    failures,
+    files,
+    generation,
+    models,
+    online_headers,
+    raw_answers,
+    retries,
+)
 from tests.sdk.checks.site import Site
 
 Check = Callable[[Site], Coroutine[None, None, None] | None]
 
-SIMULATED = (files, batches, models, failures, raw_answers)
+SIMULATED = (
+    files,
+    batches,
+    models,
+    failures,
+    raw_answers,
+    chat,
+    embeddings,
+    online_headers,
+    deadlines,
+    retries,
+)
+VLLM = (chat, generation, embeddings)
 
 
 def checks(modules: tuple[ModuleType, ...]) -> dict[str, Check]:

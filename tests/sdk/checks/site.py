@@ -11,6 +11,9 @@ import openai
 
 T = TypeVar("T")
 
+RATE_TOKENS = 1_000_000
+"""That a tenant may ask for in a minute."""
+
 
 @dataclass(frozen=True)
 class Site:
@@ -24,6 +27,10 @@ class Site:
     embedding_model: str
     other_model: str
     """Also served; its name holds a slash."""
+    busy_key: str = ""
+    """Of a tenant that others leave alone, so that it can use up its rate."""
+    idle_model: str = ""
+    """Known, and served by no replica."""
 
     @property
     def client(self) -> openai.OpenAI:
@@ -47,10 +54,12 @@ def equal(found: object, wanted: object) -> None:
         raise AssertionError(f"found {found!r}, wanted {wanted!r}")
 
 
-def refused(kind: type[openai.APIStatusError], call: Callable[[], object]) -> Any:
+def refused(
+    kind: type[openai.APIStatusError], call: Callable[..., object], **arguments: Any
+) -> Any:
     """Return the error, of exactly `kind`, that `call` raises."""
     try:
-        answer = call()
+        answer = call(**arguments)
     except openai.APIStatusError as error:
         equal(type(error), kind)
         return error

@@ -1,0 +1,90 @@
+"""Time limits of the client and of the call. The engine takes 50 ms for an answer."""
+
+import time
+
+import openai
+
+from tests.sdk.checks.chat import ASKED
+from tests.sdk.checks.site import Site, equal, refused
+
+
+def the_clients_own(site: Site) -> None:
+    client = site.client.with_options(timeout=0.02)
+    try:
+        client.chat.completions.create(model=site.chat_model, messages=ASKED)
+    except openai.APITimeoutError:
+        return
+    raise AssertionError("answered in time")
+
+
+def in_the_body(site: Site) -> None:
+    error = refused(
+        openai.InternalServerError,
+        lambda: site.client.chat.completions.create(
+            model=site.chat_model, messages=ASKED, extra_body={"timeout_ms": 5}
+        ),
+    )
+    equal((error.status_code, error.code), (504, "deadline_exceeded"))
+
+
+def in_a_header(site: Site) -> None:
+    for stream in (False, True):
+        error = refused(
+            openai.InternalServerError,
+            site.client.chat.completions.create,
+            model=site.chat_model,
+            messages=ASKED,
+            stream=stream,
+            extra_headers={"X-Request-Timeout-Ms": "5"},
+        )
+        equal((error.status_code, error.code), (504, "deadline_exceeded"))
+
+
+def in_the_middle_of_a_stream(site: Site) -> None:
+    """What was said stays said; the stream ends with an error that the client raises."""
+    began_s = time.monotonic()
+    stream = site.client.chat.completions.create(
+        model=site.chat_model,
+        messages=ASKED,
+        max_tokens=4000,
+        stream=True,
+        extra_body={"timeout_ms": 1000},
+    )
+    chunk_count = 0
+    try:
+        for _ in stream:
+            chunk_count += 1
+    except openai.APIError as error:
+        equal(error.code, "deadline_exceeded")
+    else:
+        raise AssertionError("the stream ended well")
+    equal(chunk_count > 10, True)
+    equal(time.monotonic() - began_s < 5, True)
+
+
+def long_enough(site: Site) -> None:
+    answer = site.client.embeddings.create(
+        model=site.embedding_model, input="in time", extra_body={"timeout_ms": 20_000}
+    )
+    equal(len(answer.data), 1)
+
+
+def out_of_range(site: Site) -> None:
+    error = refused(
+        openai.BadRequestError,
+        lambda: site.client.chat.completions.create(
+            model=site.chat_model, messages=ASKED, extra_body={"timeout_ms": 0}
+        ),
+    )
+    equal(error.param, "timeout_ms")
+
+
+async def of_a_coroutine(site: Site) -> None:
+    async with site.async_client as client:
+        try:
+            await client.with_options(timeout=0.02).chat.completions.create(
+                model=site.chat_model, messages=ASKED
+            )
+        except openai.APITimeoutError:
+            return
+    raise AssertionError("answered in time")

@@ -1,0 +1,53 @@
+"""The client tries again by itself when it is told to, and when it is told to."""
+
+import time
+
+import openai
+
+from tests.sdk.checks.chat import ASKED
+from tests.sdk.checks.site import RATE_TOKENS, Site, equal, refused
+
+
+def after_503(site: Site) -> None:
+    """Nobody serves the model: the client waits as long as it is asked to, then gives up."""
+
+    def ask(retry_count: int) -> openai.InternalServerError:
+        client = site.client.with_options(max_retries=retry_count)
+        error: openai.InternalServerError = refused(
+            openai.InternalServerError,
+            lambda: client.chat.completions.create(model=site.idle_model, messages=ASKED),
+        )
+        return error
+
+    error = ask(0)
+    equal((error.status_code, error.code), (503, "no_capacity"))
+    equal(error.type, "service_unavailable_error")
+    wait_s = int(error.response.headers["retry-after"])
+    equal(1 <= wait_s <= 60, True)
+    began_s = time.monotonic()
+    error = ask(1)
+    equal(error.response.request.headers["x-stainless-retry-count"], "1")
+    equal(time.monotonic() - began_s >= wait_s, True)
+
+
+def after_429(site: Site) -> None:
+    """A stream that may grow long holds all that the tenant may ask for in a minute."""
+    client = site.client.with_options(api_key=site.busy_key)
+    with client.chat.completions.create(
+        model=site.chat_model, messages=ASKED, max_tokens=RATE_TOKENS * 101 // 100, stream=True
+    ) as stream:
+        next(stream)
+        error = refused(
+            openai.RateLimitError,
+            client.chat.completions.create,
+            model=site.chat_model,
+            messages=ASKED,
+            max_tokens=4,
+        )
+        equal(error.code, "rate_limit_exceeded")
+        equal(error.response.headers["retry-after"], "1")
+        patient = client.with_options(max_retries=2)
+        raw = patient.chat.completions.with_raw_response.create(
+            model=site.chat_model, messages=ASKED, max_tokens=4
+        )
+        equal((raw.status_code, raw.retries_taken), (200, 1))
