@@ -1,7 +1,7 @@
 """A plain reader of a small topic, outside any group: from its beginning, then as it grows."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -60,14 +60,16 @@ class TopicTail:
 
     def read_to_end(self, timeout_s: float) -> list[Received]:
         """Return every record up to the present end. Raises LogUnavailableError when time is up."""
+        return [record for piece in self.pieces_to_end(timeout_s) for record in piece]
+
+    def pieces_to_end(self, timeout_s: float) -> Iterator[list[Received]]:
+        """Yield the same in pieces, for a topic that is too long to hold in memory."""
         deadline = time.monotonic() + timeout_s
         ends = self._ends(timeout_s)  # before reading begins: it would wait behind a long poll
-        records: list[Received] = []
         while any(self._reached.get(number, 0) < end for number, end in ends.items()):
             if time.monotonic() > deadline:
                 raise LogUnavailableError("the end of a topic was not reached in time")
-            records += self.poll(0.1)
-        return records
+            yield self.poll(0.1)
 
     def poll(self, timeout_s: float) -> list[Received]:
         """Return what has arrived, waiting at most `timeout_s`. Raises LogUnavailableError."""

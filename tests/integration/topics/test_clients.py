@@ -7,13 +7,16 @@ from uuid import UUID
 import pytest
 
 from core.errors import SchemaTooNewError
+from core.states import CloseReason
 from topics.admin import LogAdmin
 from topics.catalogue import CONTROL, RESULTS, Topic
+from topics.codec import encode, kind_headers
 from topics.consumer import LogConsumer, Received
 from topics.control import ClosedJobs
 from topics.errors import LogUnavailableError, StaleMemberError
 from topics.offsets import Partition
 from topics.producer import LogProducer
+from topics.records import JobControl
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail
 
@@ -164,6 +167,16 @@ def test_whoever_asks_for_closed_jobs_learns_that_news_have_ended(
     closed = ClosedJobs(settings, client_id="closed")
     closed.start(10)
     assert not closed.is_closed(UUID(int=1))
+    job_id = UUID(int=2)
+    control = JobControl(job_id=job_id, version=1, closed=CloseReason.CANCELLED)
+    for value, expected in ((encode(control), True), (None, False)):
+        producer.send(
+            "control", value, partition=0, key=job_id.bytes, headers=kind_headers(JobControl)
+        )
+        producer.flush(10)
+        deadline = time.monotonic() + 10
+        while closed.is_closed(job_id) is not expected:
+            assert time.monotonic() < deadline
     newer = [("kind", b"control"), ("schema", b"99")]
     producer.send("control", b"", partition=0, key=b"k", headers=newer)
     producer.flush(10)
