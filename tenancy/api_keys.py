@@ -8,6 +8,7 @@ import re
 import secrets
 import zlib
 from base64 import urlsafe_b64encode
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -79,6 +80,16 @@ def authenticate(connection: sa.Connection, secret: str) -> Principal | None:
         )
     ).one_or_none()
     return None if row is None else Principal(row.tenant_id, row.id)
+
+
+def working_keys(connection: sa.Connection, hashes: Collection[bytes]) -> dict[bytes, Principal]:
+    """Return whose keys these are, by `secret_hash`; without those that do not work any more."""
+    rows = connection.execute(
+        sa.select(api_keys.c.secret_sha256, api_keys.c.tenant_id, api_keys.c.id).where(
+            api_keys.c.secret_sha256.in_(hashes), api_keys.c.revoked_at.is_(None)
+        )
+    )
+    return {row.secret_sha256: Principal(row.tenant_id, row.id) for row in rows}
 
 
 def is_well_formed(secret: str) -> bool:

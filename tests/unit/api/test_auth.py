@@ -6,7 +6,7 @@ import pytest
 
 from api.auth import KeyCache, offered_secret
 from core.ids import new_uuid
-from tenancy.api_keys import Principal
+from tenancy.api_keys import Principal, secret_hash
 
 
 @dataclass
@@ -32,6 +32,30 @@ def test_a_key_is_forgotten_after_its_time_counted_from_the_question() -> None:
     assert cache.find("b") is None
     clock.now_s += 1
     assert cache.find("a") is None
+
+
+def test_a_key_in_use_is_confirmed_and_a_revoked_one_stops() -> None:
+    clock = StillClock()
+    cache = KeyCache(ttl_s=4, clock=clock)
+    kept, revoked, idle = (Principal(new_uuid(), new_uuid()) for _ in range(3))
+    for secret, principal in (("kept", kept), ("revoked", revoked), ("idle", idle)):
+        cache.remember(secret, principal, cache.now_s())
+    assert len(cache.in_use()) == 3
+    clock.now_s += 3
+    assert cache.find("kept") == kept
+    assert cache.find("revoked") == revoked
+
+    asked_s, asked = cache.now_s(), cache.in_use()
+    clock.now_s += 0.5  # the query took a while
+    cache.confirm(asked, {secret_hash("kept"): kept}, asked_s)
+
+    assert len(asked) == 2
+    assert cache.find("revoked") is None
+    clock.now_s += 3.4
+    assert cache.find("kept") == kept
+    assert cache.find("idle") is None
+    clock.now_s += 0.1
+    assert cache.find("kept") is None
 
 
 def test_the_cache_is_bounded() -> None:
