@@ -56,11 +56,14 @@ class BatchConsumer:
     ) -> None:
         """`connect` makes the group member from callbacks for assigned and revoked partitions.
 
-        With `tells_old`, deliveries say which batches may have run before.
+        With `tells_old`, deliveries say which batches may have run before, and calls go on when
+        their partition moves: its next owner does not see them.
         """
         self._producer = producer
         self._tells_old = tells_old
         self._ends: dict[Partition, int] = {}  # when they were assigned
+        self._bound: set[tuple[Partition, int]] = set()  # unfinished, of calls with a connection
+        self._is_leaving = False
         self._in_flight_max, self._commit_interval_s = in_flight_max, commit_interval_s
         self._clock = clock
         self._tracker = OffsetTracker()
@@ -103,6 +106,7 @@ class BatchConsumer:
             if self._clock.monotonic_s() - committed_s >= self._commit_interval_s:
                 self._commit()
                 committed_s = self._clock.monotonic_s()
+        self._is_leaving = True
         self._settle()
         self._commit()
         self._consumer.close()
@@ -128,6 +132,8 @@ class BatchConsumer:
             return
         # An end that is not known yet makes every record an old one.
         may_have_run = self._tells_old and record.offset < self._ends.get(place, _FAR)
+        if self._tells_old and all(p.job.call and not p.job.call.durable for p in batch.parts):
+            self._bound.add((place, record.offset))
         deliver(Delivery(record, batch, generation, may_have_run))
 
     def _know_ends(self) -> bool:
@@ -160,6 +166,7 @@ class BatchConsumer:
                 return
             if self._generations.get(place) == generation:
                 self._tracker.finished(place, offset)
+                self._bound.discard((place, offset))
 
     def _throttle(self) -> None:
         """Pause partitions with too many records above their lowest unfinished one."""
@@ -187,12 +194,28 @@ class BatchConsumer:
         self._moved = True
 
     def _on_revoke(self, partitions: list[Partition]) -> None:
+        if self._tells_old:
+            self._hand_over(set(partitions))
         self._tracker.drop(partitions)
         self._paused.difference_update(partitions)
         for partition in partitions:
             self._generations.pop(partition, None)
         self._forget_ends(partitions)
         self._moved = True
+
+    def _hand_over(self, partitions: set[Partition]) -> None:
+        """Commit past the calls that go on here, unless this member leaves; forget them.
+
+        Run again elsewhere, their callers would drop one of the two answers. A durable call stops
+        this: it must outlive this process, so the next owner runs it.
+        """
+        self._settle()
+        going_on = {key for key in self._bound if key[0] in partitions}
+        self._bound -= going_on
+        if not self._is_leaving:
+            for place, offset in sorted(going_on):
+                self._tracker.finished(place, offset)
+            self._commit()
 
     def _forget_ends(self, partitions: list[Partition]) -> None:
         for partition in partitions:

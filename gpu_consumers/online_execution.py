@@ -10,37 +10,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
-import msgspec
-
 from core.clock import Clock
 from core.errors import Disposition, MillraceError, PoolUnavailableError
 from gpu_consumers import metrics
-from gpu_consumers.acknowledgements import Acknowledgements
-from gpu_consumers.bodies import ANSWER_BYTES_MAX, load_body, store_body
+from gpu_consumers.bodies import load_body
+from gpu_consumers.call_ends import CallEnds
 from gpu_consumers.capacity import CapacityPublisher
 from gpu_consumers.ended_calls import EndedCalls
 from gpu_consumers.engines.engine import Answer, Emit, Engine
-from gpu_consumers.online_answers import (
-    FIRST_ERROR_STATUS,
-    answer_of_cut,
-    durable_outcome,
-    reply_end,
-)
-from gpu_consumers.online_call import HANDED_BACK, Cut, OnlineCall
-from gpu_consumers.outcomes import INPUT_MISSING, count_outcomes
+from gpu_consumers.online_call import Cut, OnlineCall
+from gpu_consumers.outcomes import INPUT_MISSING
 from gpu_consumers.pool_health import PoolHealth
-from gpu_consumers.publishing import send_outcomes
 from gpu_consumers.questions import Questions
 from gpu_consumers.replies import PIECE_BYTES_MAX, ReplyPublisher
 from gpu_consumers.running_tasks import RunningTasks
 from storage.objects import ObjectStore
 from topics.callers import Callers
-from topics.chunks import send_chunk
 from topics.control import ClosedJobs
 from topics.producer import LogProducer
 from topics.records import Batch, CallerNews, Chunk, Item
-
-_JOB_CLASS = "interactive"
 
 LOOK_S = 0.5
 """How often running calls are looked at for silent callers and deadlines."""
@@ -72,6 +60,7 @@ class OnlineExecution:
         self._parts = parts
         self._clock, self._capacity = parts.clock, parts.capacity
         self._questions = Questions(parts.replies.ask)
+        self._ends = CallEnds(parts.producer, parts.objects, parts.pool)
         self._running: dict[UUID, OnlineCall] = {}
         self._ended = EndedCalls()
         self._is_draining = False
@@ -162,7 +151,8 @@ class OnlineExecution:
         self._running[call.request_id] = call
         try:
             answer = await self._until_cut(call)
-            await self._conclude(call, answer)
+            if await self._ends.publish(call, answer):
+                self._ended.add(call.request_id)
         finally:
             del self._running[call.request_id]
 
@@ -240,66 +230,6 @@ class OnlineExecution:
             if failure.disposition is Disposition.CRASH:
                 raise
             raise PoolUnavailableError(failure.code) from None  # the store is part of the pool
-
-    async def _conclude(self, call: OnlineCall, answer: Answer | None) -> None:
-        """Say how the call ended, and return when that is acknowledged."""
-        if answer is None:
-            assert call.cut is not None
-            metrics.CALLS_ABORTED.labels(call.cut.value).inc()
-            if call.cut in HANDED_BACK and (call.is_durable or not call.piece_count):
-                await self._put_back(call)
-                return
-            answer = answer_of_cut(call)
-        if answer is not None and not await self._publish(call, answer):
-            self._parts.pool.away()
-            await self._put_back(call)
-            return
-        if call.cut is not Cut.UNPERMITTED:
-            self._ended.add(call.request_id)
-
-    async def _publish(self, call: OnlineCall, answer: Answer) -> bool:
-        """Send reply and outcome and wait; False when a large body found no store."""
-        outcome = durable_outcome(call, answer) if call.is_durable else None
-        try:
-            # Objects of their own: the caller removes its body when it has read it.
-            end = reply_end(call, answer, await self._stored(call, answer.body))
-            if outcome is not None:
-                key = await self._stored(call, outcome.body)
-                if key is not None:
-                    outcome = msgspec.structs.replace(outcome, body=b"", body_key=key)
-        except MillraceError as failure:
-            if failure.disposition is not Disposition.RETRY:
-                raise
-            return False
-        if call.piece_count and answer.status_code >= FIRST_ERROR_STATUS:
-            metrics.CALLS_INTERRUPTED.inc()
-        acknowledged = Acknowledgements(asyncio.get_running_loop())
-        if outcome is not None:
-            count_outcomes([outcome])
-            acknowledged.expect(
-                send_outcomes(self._parts.producer, call.job, [outcome], acknowledged.report)
-            )
-        await call.replies.end(end)
-        await acknowledged.wait()
-        return True
-
-    async def _stored(self, call: OnlineCall, body: bytes) -> str | None:
-        if len(body) <= ANSWER_BYTES_MAX:
-            return None
-        return await asyncio.to_thread(store_body, self._parts.objects, call.request_id, body)
-
-    async def _put_back(self, call: OnlineCall) -> None:
-        """Return the call to its requests; a durable stream that has begun ends for its caller."""
-        metrics.ITEMS_HANDED_BACK.inc()
-        acknowledged = Acknowledgements(asyncio.get_running_loop())
-        acknowledged.expect(1)
-        chunk = Chunk(call.job, [call.item], redelivered=call.may_have_run)
-        send_chunk(self._parts.producer, chunk, _JOB_CLASS, acknowledged.report)
-        said = answer_of_cut(call)
-        if call.piece_count and said is not None:
-            metrics.CALLS_INTERRUPTED.inc()
-            await call.replies.end(reply_end(call, said, None))
-        await acknowledged.wait()
 
     def _stop_if_over(self, call: OnlineCall) -> None:
         cut = self._why_over(call)

@@ -205,8 +205,8 @@ class LogConsumer:
 
     def _revoke(self, _consumer: Consumer, places: list[TopicPartition]) -> None:
         partitions = self._named(places)
+        self._on_revoke(partitions)  # may commit once more
         self._assigned.difference_update(partitions)
-        self._on_revoke(partitions)
 
     def _named(self, places: list[TopicPartition]) -> list[Partition]:
         return [(place.topic.removeprefix(self._prefix), place.partition) for place in places]

@@ -1,6 +1,7 @@
 """Goal: online calls share a replica with bulk, and each ends with its caller's wish."""
 
 import time
+from pathlib import Path
 from typing import cast
 from uuid import UUID
 
@@ -10,6 +11,7 @@ from tests.integration.gpu_consumers.bench import Bench, batch, items, job
 from tests.integration.gpu_consumers.caller import Caller, call_of
 from topics.catalogue import CAPACITY, REQUESTS_INTERACTIVE
 from topics.records import Batch, Capacity, Chunk
+from topics.settings import KafkaSettings
 
 PIECES = [b'{"n":%d}' % number for number in range(5)]
 
@@ -140,6 +142,33 @@ def test_an_old_call_runs_when_its_caller_permits_it_and_else_never(
     caller.await_replies(lambda c: c.end(2))
     online.await_lag(0, "interactive")
     assert (caller.pieces(1), caller.pieces(2)) == ([], PIECES)
+
+
+def test_running_calls_stay_when_a_second_replica_takes_their_partition(
+    online: Bench, caller: Caller, kafka: KafkaSettings, tmp_path: Path
+) -> None:
+    start(online)
+    online.call(online.engine.hold.clear)
+    for number in range(1, 9):
+        online.send(call_of(number, stream=number % 2 == 0), number - 1, "interactive")
+    await_running(online, 8, 10)
+    second = Bench(kafka, tmp_path, "both")
+    try:
+        second.start()
+
+        def shares(found: list[object]) -> bool:
+            told = cast(list[Capacity], found)
+            places = {c.replica_id: c.partitions for c in told if c.job_class == "interactive"}
+            return sorted(map(len, places.values())) == [4, 4]
+
+        online.read(CAPACITY, shares)
+        online.call(online.engine.hold.set)
+        caller.await_replies(lambda c: all(c.end(number) for number in range(1, 9)))
+        online.await_lag(0, "interactive")
+        assert caller.questions() == []
+        assert second.engine.bodies == []
+    finally:
+        second.close()
 
 
 def test_a_leaving_replica_puts_back_what_said_nothing(online: Bench, caller: Caller) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from core.clock import SystemClock
 from gpu_consumers.consumer import Assigned, BatchConsumer, Delivery
+from tests.unit.gpu_consumers.online_bench import call as online_call
 from topics.codec import Headers, encode, kind_headers
 from topics.consumer import LogConsumer, Received
 from topics.errors import DeliveryError, LogUnavailableError
@@ -31,6 +32,7 @@ class Group:
         self.paused: set[Partition] = set()
         self.stop = threading.Event()
         self.end = 0
+        self.revokes_at_close = False
         self.away = 0  # questions for ends that the broker does not answer
 
     def connect(self, on_assign: Assigned, on_revoke: Assigned) -> LogConsumer:
@@ -42,8 +44,8 @@ class Group:
         self._on_assign([PLACE])
 
     def revoke(self) -> None:
-        self.assigned.discard(PLACE)
         self._on_revoke([PLACE])
+        self.assigned.discard(PLACE)
 
     def poll(self, count_max: int, timeout_s: float) -> list[Received]:
         if not self._steps:
@@ -67,7 +69,9 @@ class Group:
     def resume(self, partitions: Iterable[Partition]) -> None:
         self.paused -= set(partitions)
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        if self.revokes_at_close:
+            self.revoke()
 
 
 class Letters:
@@ -152,6 +156,43 @@ def test_a_dead_letter_that_is_not_acknowledged_ends_the_role() -> None:
     assert group.committed == {}
 
 
+@pytest.mark.parametrize(("durable", "committed"), [(False, {PLACE: 6}), (True, {PLACE: 5})])
+def test_running_calls_go_on_when_their_partition_moves_but_durable_ones_run_again(
+    durable: bool, committed: dict[Partition, int]
+) -> None:
+    def moved(group: Group) -> list[Received]:
+        group.revoke()
+        return []
+
+    call = Batch(uuid4(), "b", [online_call(durable=durable)])
+    first = Batch(uuid4(), "b", [online_call(durable=False)])
+    group = Group([assigned(record(4, encode(first)), record(5, encode(call))), moved])
+    consumer = online_consumer(group)
+    consumer.run(lambda _: None, lambda _: None, group.stop)
+
+    assert group.committed == committed
+
+
+def test_a_member_that_leaves_commits_past_nothing_that_runs() -> None:
+    value = encode(Batch(uuid4(), "b", [online_call(durable=False)]))
+    group = Group([assigned(record(4, value))])
+    group.revokes_at_close = True
+    online_consumer(group).run(lambda _: None, lambda _: None, group.stop)
+
+    assert group.committed == {}
+
+
+def online_consumer(group: Group) -> BatchConsumer:
+    return BatchConsumer(
+        group.connect,
+        Letters(),
+        in_flight_max=10,
+        commit_interval_s=60,
+        clock=SystemClock(),
+        tells_old=True,
+    )
+
+
 def test_what_lay_on_a_partition_when_it_was_assigned_may_have_run() -> None:
     group = Group([assigned(record(4), record(5)), lambda _: [record(6)]])
     group.end = 5
@@ -166,14 +207,7 @@ def test_while_ends_are_unknown_everything_may_have_run_and_nobody_is_told_of_pa
 
 def old_offsets(group: Group) -> list[int]:
     """Return what may have run; every delivery after the news of partitions is new."""
-    consumer = BatchConsumer(
-        group.connect,
-        Letters(),
-        in_flight_max=10,
-        commit_interval_s=0,
-        clock=SystemClock(),
-        tells_old=True,
-    )
+    consumer = online_consumer(group)
     old: list[int] = []
     told: list[list[Partition]] = []
 

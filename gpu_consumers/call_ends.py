@@ -1,0 +1,99 @@
+"""How an online call ends on the log: by its last reply, its outcome, or its return."""
+
+import asyncio
+from uuid import UUID
+
+import msgspec
+
+from core.errors import Disposition, MillraceError
+from gpu_consumers import metrics
+from gpu_consumers.acknowledgements import Acknowledgements
+from gpu_consumers.bodies import ANSWER_BYTES_MAX, store_body
+from gpu_consumers.engines.engine import Answer
+from gpu_consumers.online_answers import (
+    FIRST_ERROR_STATUS,
+    answer_of_cut,
+    durable_outcome,
+    reply_end,
+)
+from gpu_consumers.online_call import HANDED_BACK, Cut, OnlineCall
+from gpu_consumers.outcomes import count_outcomes
+from gpu_consumers.pool_health import PoolHealth
+from gpu_consumers.publishing import send_outcomes
+from storage.objects import ObjectStore
+from topics.chunks import send_chunk
+from topics.producer import LogProducer
+from topics.records import Chunk
+
+_JOB_CLASS = "interactive"
+
+
+class CallEnds:
+    """Publishes ends and waits for their acknowledgement."""
+
+    def __init__(self, producer: LogProducer, objects: ObjectStore, pool: PoolHealth) -> None:
+        """`producer` takes outcomes and calls that go back; replies have their own."""
+        self._producer, self._objects, self._pool = producer, objects, pool
+
+    async def publish(self, call: OnlineCall, answer: Answer | None) -> bool:
+        """Say how the call ended; None where it was cut. Return when that is acknowledged.
+
+        Return whether it must not run here again. Raises DeliveryError, and what a store raises
+        that the process cannot go on with.
+        """
+        if answer is None:
+            assert call.cut is not None
+            metrics.CALLS_ABORTED.labels(call.cut.value).inc()
+            if call.cut in HANDED_BACK and (call.is_durable or not call.piece_count):
+                await self._put_back(call)
+                return False
+            answer = answer_of_cut(call)
+        if answer is not None and not await self._say(call, answer):
+            self._pool.away()
+            await self._put_back(call)
+            return False
+        return call.cut is not Cut.UNPERMITTED
+
+    async def _say(self, call: OnlineCall, answer: Answer) -> bool:
+        """Send reply and outcome and wait; False when a large body found no store."""
+        outcome = durable_outcome(call, answer) if call.is_durable else None
+        try:
+            # Objects of their own: the caller removes its body when it has read it.
+            end = reply_end(call, answer, await self._stored(call.request_id, answer.body))
+            if outcome is not None:
+                key = await self._stored(call.request_id, outcome.body)
+                if key is not None:
+                    outcome = msgspec.structs.replace(outcome, body=b"", body_key=key)
+        except MillraceError as failure:
+            if failure.disposition is not Disposition.RETRY:
+                raise
+            return False
+        if call.piece_count and answer.status_code >= FIRST_ERROR_STATUS:
+            metrics.CALLS_INTERRUPTED.inc()
+        acknowledged = Acknowledgements(asyncio.get_running_loop())
+        if outcome is not None:
+            count_outcomes([outcome])
+            acknowledged.expect(
+                send_outcomes(self._producer, call.job, [outcome], acknowledged.report)
+            )
+        await call.replies.end(end)
+        await acknowledged.wait()
+        return True
+
+    async def _stored(self, job_id: UUID, body: bytes) -> str | None:
+        if len(body) <= ANSWER_BYTES_MAX:
+            return None
+        return await asyncio.to_thread(store_body, self._objects, job_id, body)
+
+    async def _put_back(self, call: OnlineCall) -> None:
+        """Return the call to its requests; a durable stream that has begun ends for its caller."""
+        metrics.ITEMS_HANDED_BACK.inc()
+        acknowledged = Acknowledgements(asyncio.get_running_loop())
+        acknowledged.expect(1)
+        chunk = Chunk(call.job, [call.item], redelivered=call.may_have_run)
+        send_chunk(self._producer, chunk, _JOB_CLASS, acknowledged.report)
+        said = answer_of_cut(call)
+        if call.piece_count and said is not None:
+            metrics.CALLS_INTERRUPTED.inc()
+            await call.replies.end(reply_end(call, said, None))
+        await acknowledged.wait()
