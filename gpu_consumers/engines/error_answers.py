@@ -5,15 +5,6 @@ import msgspec
 from gpu_consumers.engines.engine import Answer
 
 
-class StreamFlag(msgspec.Struct):
-    """The one field of a body that no engine can honour."""
-
-    stream: bool | None = None
-
-
-_stream_flag = msgspec.json.Decoder(StreamFlag)
-
-
 def error_answer(
     status_code: int,
     message: str,
@@ -41,13 +32,3 @@ def item_timed_out(limit_s: float | None) -> Answer:
     """Say that the item ran longer than one item may."""
     message = f"The item did not finish within {limit_s:g} s."
     return error_answer(504, message, type_="timeout_error", code="item_timeout")
-
-
-def asks_to_stream(body: bytes) -> bool:
-    """Whether the body says `"stream": true`; False where it cannot be read."""
-    if b'"stream"' not in body:  # nearly always: no parse needed
-        return False
-    try:
-        return _stream_flag.decode(body).stream is True
-    except (msgspec.DecodeError, RecursionError):
-        return False

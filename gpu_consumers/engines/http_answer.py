@@ -45,6 +45,11 @@ class AnswerReader:
         self._complete = False
         self.leaves_connection_usable = False
 
+    @property
+    def is_done(self) -> bool:
+        """Whether all has come that matters, though the answer is not complete."""
+        return False
+
     def feed(self, data: bytes) -> HttpAnswer | None:
         """Return the answer once it is complete. Raises NotHttpError, AnswerTooLargeError."""
         if not self._status:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gpu_consumers.engines.http_answer import HttpAnswer
+from gpu_consumers.engines.http_answer import AnswerReader, HttpAnswer
 from gpu_consumers.engines.http_connection import Connection, HttpCall
 from gpu_consumers.engines.http_origin import Origin
 
@@ -27,7 +27,14 @@ class HttpClient:
         self._idle: dict[Connection, float] = {}  # idle since, newest last
         self._sweep: asyncio.TimerHandle | None = None
 
-    async def run(self, call: HttpCall, body: bytes | None, *, fresh: bool = False) -> HttpAnswer:
+    async def run(
+        self,
+        call: HttpCall,
+        body: bytes | None,
+        *,
+        fresh: bool = False,
+        reader: AnswerReader | None = None,
+    ) -> HttpAnswer:
         """Send one request, over a new connection if `fresh`, and return its answer.
 
         Cancelling closes the connection. Raises CannotConnectError, DisconnectedError,
@@ -39,7 +46,7 @@ class HttpClient:
         if connection is None:
             connection = await self._connect(deadline_s)
         try:
-            return await connection.ask(call, body, deadline_s)
+            return await connection.ask(call, body, deadline_s, reader)
         finally:
             if connection.is_reusable:
                 self._idle[connection] = loop.time()

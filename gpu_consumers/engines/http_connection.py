@@ -13,6 +13,7 @@ from gpu_consumers.engines.http_answer import (
     NotHttpError,
 )
 
+_TRAILER_S_MAX = 1.0  # from all that matters of an answer to its end
 _PIECE_BYTES = 256 * 1024  # of a large body that the transport may copy at a time
 
 
@@ -32,6 +33,7 @@ class Connection(asyncio.Protocol):
         """Be a member of `opened` from the connect to the loss."""
         self._opened = opened
         self._reader = AnswerReader(content_bytes_max)
+        self._reading = self._reader  # or the one that the call brought
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._paused = False
@@ -39,28 +41,40 @@ class Connection(asyncio.Protocol):
         self._answered: asyncio.Future[HttpAnswer] | None = None  # while a call waits
         self._deadline_s = 0.0
 
-    async def ask(self, call: HttpCall, body: bytes | None, deadline_s: float) -> HttpAnswer:
+    async def ask(
+        self,
+        call: HttpCall,
+        body: bytes | None,
+        deadline_s: float,
+        reader: AnswerReader | None = None,
+    ) -> HttpAnswer:
         """Send one request, with a length if it has a body, and return its answer.
 
-        Raises DisconnectedError, NotHttpError, AnswerTooLargeError; TimeoutError by `expire`.
+        A fresh `reader` may read this one answer. Raises DisconnectedError, NotHttpError,
+        AnswerTooLargeError; TimeoutError by `expire`.
         """
         if not self._is_open():
             raise DisconnectedError
         answered: asyncio.Future[HttpAnswer] = self._loop.create_future()
         self._answered = answered
         self._deadline_s = deadline_s
-        self._reader.expect(call.unread)
+        self._reading = self._reader if reader is None else reader
+        self._reading.expect(call.unread)
         self._send(call.head, body)
         return await answered
 
     @property
     def is_reusable(self) -> bool:
         """Whether the last call left nothing behind: no bytes to send and none to come."""
-        return self._reader.leaves_connection_usable and self._unsent is None and self._is_open()
+        return self._reading.leaves_connection_usable and self._unsent is None and self._is_open()
 
     def expire(self, now_s: float) -> None:
         """End the waiting call if its deadline has passed."""
-        if now_s >= self._deadline_s:
+        if now_s < self._deadline_s:
+            return
+        if self._answered is not None and self._reading.is_done:
+            self._succeed(self._reading.end())
+        else:
             self._fail(TimeoutError())
 
     def abort(self) -> None:
@@ -114,19 +128,21 @@ class Connection(asyncio.Protocol):
             self.abort()  # nobody asked; the next call must not take this for its answer
             return
         try:
-            answer = self._reader.feed(data)
+            answer = self._reading.feed(data)
         except (NotHttpError, AnswerTooLargeError) as failure:
             self._fail(failure)
         else:
             if answer is not None:
                 self._succeed(answer)
+            elif self._reading.is_done:
+                self._deadline_s = min(self._deadline_s, self._loop.time() + _TRAILER_S_MAX)
 
     def eof_received(self) -> None:
         """See `asyncio.Protocol`: the end of an answer that states no length."""
         if self._answered is None:
             return
         try:
-            self._succeed(self._reader.end())
+            self._succeed(self._reading.end())
         except DisconnectedError as failure:
             self._fail(failure)
 

@@ -1,4 +1,5 @@
-"""An engine behind any HTTP server of the OpenAI shape. Bodies go out as they came, byte for byte.
+"""An engine behind any HTTP server of the OpenAI shape. Bodies go out as they came, byte for byte;
+only one that streams has usage asked for.
 
 What the upstream says about an item is the item's answer; that it cannot be asked is the pool's
 failure and charges no item.
@@ -11,7 +12,6 @@ from http import HTTPStatus
 from core.errors import PoolUnavailableError, SettingsError
 from gpu_consumers.engines.engine import Answer, Emit, Finished
 from gpu_consumers.engines.error_answers import (
-    asks_to_stream,
     error_answer,
     item_timed_out,
     stream_refused,
@@ -24,16 +24,32 @@ from gpu_consumers.engines.http_answer import (
 )
 from gpu_consumers.engines.http_client import CannotConnectError, HttpClient
 from gpu_consumers.engines.http_connection import HttpCall
+from gpu_consumers.engines.http_events import EventReader
 from gpu_consumers.engines.http_origin import Origin
 from gpu_consumers.engines.item_pool import ItemPool
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.slots import SlotCounts, Slots
+from gpu_consumers.engines.stream_events import (
+    StreamEvents,
+    asking_for_usage,
+    wanted_options,
+)
 from gpu_consumers.engines.usage import answer_with_usage, is_json_object
 
 POOL_FAILURES = frozenset({401, 429, 502, 503, 504, 529})
 """Statuses about the upstream or our key to it. 529 is what some hosts say when overloaded."""
 
-_DISCONNECTED = "The upstream closed the connection before it had answered."
+_FAULTS: dict[type[Exception], tuple[str, str]] = {
+    DisconnectedError: (
+        "upstream_disconnected",
+        "The upstream closed the connection before it had answered.",
+    ),
+    NotHttpError: ("answer_not_http", "The upstream's answer is not HTTP."),
+    AnswerTooLargeError: ("answer_too_large", "The upstream's answer is too large."),
+}
+_STATES_USAGE = frozenset({"/v1/chat/completions", "/v1/completions"})
+"""Endpoints whose streams state their usage when asked to."""
+
 _PROBE_INTERVAL_S = 0.5
 _ANY_STATUS = range(200, 1000)
 
@@ -97,9 +113,13 @@ class OpenAIHttpEngine:
 
     async def serve(self, endpoint: str, body: bytes, emit: Emit | None) -> Answer:
         """See `Engine`."""
+        wanted = None if emit is None else wanted_options(body)
         await self._slots.enter()
         try:
-            return await self._ask(endpoint, body)
+            if emit is None or wanted is None:
+                return await self._ask(endpoint, body)
+            asks = asking_for_usage(body) if endpoint in _STATES_USAGE else body
+            return await self._run(endpoint, asks, StreamEvents(emit, wanted))
         finally:
             self._slots.leave()
 
@@ -124,35 +144,52 @@ class OpenAIHttpEngine:
         return HttpCall(self._origin.head(method, endpoint, self._fields), timeout_s, unread)
 
     async def _ask(self, endpoint: str, body: bytes) -> Answer:
-        if asks_to_stream(body):
+        if wanted_options(body) is not None:
             return stream_refused()
+        return await self._run(endpoint, body, None)
+
+    async def _run(self, endpoint: str, body: bytes, events: StreamEvents | None) -> Answer:
         try:
-            status, content = await self._post(endpoint, body)
+            status, content = await self._post(endpoint, body, events)
         except CannotConnectError as away:
             raise PoolUnavailableError(upstream=self._base, cause=str(away)) from None
         except TimeoutError:
-            return item_timed_out(self._item_timeout_s)
-        except DisconnectedError:
-            return _upstream_fault("upstream_disconnected", _DISCONNECTED)
-        except NotHttpError:
-            return _upstream_fault("answer_not_http", "The upstream's answer is not HTTP.")
-        except AnswerTooLargeError:
-            return _upstream_fault("answer_too_large", "The upstream's answer is too large.")
+            timed_out = item_timed_out(self._item_timeout_s)
+            return events.interrupted(timed_out) if events is not None else timed_out
+        except (DisconnectedError, NotHttpError, AnswerTooLargeError) as fault:
+            if events is not None and events.began:
+                return events.interrupted()
+            return _upstream_fault(*_FAULTS[type(fault)])
         if status in POOL_FAILURES:
             raise PoolUnavailableError(upstream=self._base, status_code=status)
+        if events is not None and events.began:
+            return events.end()
         return _judged(status, content)
 
-    async def _post(self, endpoint: str, body: bytes) -> HttpAnswer:
+    async def _post(self, endpoint: str, body: bytes, events: StreamEvents | None) -> HttpAnswer:
         call = self._calls.get(endpoint)
         if call is None:
             call = self._call("POST", endpoint, self._item_timeout_s, POOL_FAILURES)
             self._calls[endpoint] = call
         try:
-            return await self._open().run(call, body)
+            return await self._try(call, body, events, fresh=False)
         except DisconnectedError:
+            if events is not None and events.began:
+                raise
             # Most often a kept-alive connection that the server closed just then: ask again.
             # A server that died refuses the second try, which is the pool's failure.
-            return await self._open().run(call, body, fresh=True)
+            return await self._try(call, body, events, fresh=True)
+
+    async def _try(
+        self, call: HttpCall, body: bytes, events: StreamEvents | None, *, fresh: bool
+    ) -> HttpAnswer:
+        if events is None:
+            return await self._open().run(call, body, fresh=fresh)
+        reader = EventReader(self._answer_bytes_max, events.take)
+        try:
+            return await self._open().run(call, body, fresh=fresh, reader=reader)
+        finally:
+            reader.release()
 
 
 def _bearer(key: str) -> str:

@@ -13,8 +13,11 @@ class _OutputDetails(msgspec.Struct):
     reasoning_tokens: int | None = None
 
 
-class _Usage(msgspec.Struct):
-    """`prompt_…` and `completion_…` on most routes, `input_…` and `output_…` on responses."""
+class Usage(msgspec.Struct):
+    """Counts as an API states them.
+
+    `prompt_…` and `completion_…` on most routes, `input_…` and `output_…` on responses.
+    """
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -27,7 +30,7 @@ class _Usage(msgspec.Struct):
 
 
 class _Body(msgspec.Struct):
-    usage: _Usage | None = None
+    usage: Usage | None = None
 
 
 _body = msgspec.json.Decoder(_Body)
@@ -37,7 +40,7 @@ _json = msgspec.json.Decoder(dict[str, msgspec.Raw])
 def is_json_object(body: bytes) -> bool:
     """Whether the body is one well-formed JSON object."""
     try:
-        _check_text(body)
+        check_text(body)
         _json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return False
@@ -47,19 +50,24 @@ def is_json_object(body: bytes) -> bool:
 def answer_with_usage(status_code: int, body: bytes) -> Answer | None:
     """Return the answer with its counts, zeros where it states none; None if it is no object."""
     try:
-        _check_text(body)
+        check_text(body)
         usage = _body.decode(body).usage
     except msgspec.ValidationError:  # JSON, but not the counts we know
         return Answer(status_code, body) if is_json_object(body) else None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
+    return with_counts(Answer(status_code, body), usage)
+
+
+def with_counts(answer: Answer, usage: Usage | None) -> Answer:
+    """Return the answer with what `usage` states, unchanged without one."""
     if usage is None:
-        return Answer(status_code, body)
+        return answer
     input_details = usage.prompt_tokens_details or usage.input_tokens_details
     output_details = usage.completion_tokens_details or usage.output_tokens_details
     return Answer(
-        status_code,
-        body,
+        answer.status_code,
+        answer.body,
         _count(usage.prompt_tokens or usage.input_tokens),
         _count(usage.completion_tokens or usage.output_tokens),
         _count(input_details.cached_tokens if input_details else None),
@@ -67,7 +75,7 @@ def answer_with_usage(status_code: int, body: bytes) -> Answer | None:
     )
 
 
-def _check_text(body: bytes) -> None:
+def check_text(body: bytes) -> None:
     """Raise UnicodeDecodeError: msgspec does not look into strings that it skips."""
     if not body.isascii():
         body.decode()

@@ -2,7 +2,9 @@
 
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
+from aiohttp import web
 
 from core.clock import SystemClock
 from gpu_consumers.engines.engine import Engine
@@ -12,7 +14,6 @@ from gpu_consumers.engines.simulated import Break, Fault, SimulatedEngine
 from gpu_consumers.engines.slots import Slots
 from tests.integration.engines.conformance import (
     MODEL,
-    ChatConformance,
     EmbeddingsConformance,
     chat_body,
 )
@@ -73,11 +74,30 @@ class TestSimulatedWithoutLatency(EmbeddingsConformance):
         return SimulatedEngine(MODEL, latency_ms=0, slots=Slots(8, 3), clock=SystemClock())
 
 
-class TestOpenAIHttp(ChatConformance, EmbeddingsConformance):
+class TestOpenAIHttp(_Everything):
     @pytest.fixture
     async def engine(self) -> AsyncIterator[Engine]:
         async with serve(Upstream(MODEL, latency_s=0.005)) as url:
-            engine = OpenAIHttpEngine(http_settings(url, concurrency=8))
+            engine = OpenAIHttpEngine(http_settings(url, concurrency=8, interactive_headroom=3))
             await engine.start()
             yield engine
             await engine.stop()
+
+    @pytest.fixture
+    async def breaking(self) -> AsyncIterator[tuple[Engine, bytes]]:
+        async with serve(Upstream(MODEL, respond=break_off)) as url:
+            engine = OpenAIHttpEngine(http_settings(url))
+            await engine.start()
+            yield engine, chat_body(stream=True)
+            await engine.stop()
+
+
+async def break_off(request: web.Request, _: bytes) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    chunk = {"choices": [{"index": 0, "delta": {"content": "One"}, "finish_reason": None}]}
+    for _number in range(3):
+        await response.write(b"data: %b\n\n" % msgspec.json.encode(chunk))
+    assert request.transport is not None
+    request.transport.close()
+    return response

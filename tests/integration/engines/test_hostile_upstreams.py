@@ -174,7 +174,7 @@ async def test_a_drip_does_not_prolong_an_item() -> None:
     async with engine_for(answering(post), item_timeout_s=0.5) as (engine, server):
         start_s = time.monotonic()
         assert code_of(await ask(engine)) == "item_timeout"
-        assert 0.5 <= time.monotonic() - start_s < 5
+        assert 0.49 <= time.monotonic() - start_s < 5  # a loop's clock may be a tick behind
         await asyncio.wait_for(server.peers[-1].gone(), 5)
 
 

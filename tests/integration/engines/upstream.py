@@ -38,15 +38,32 @@ class Upstream:
         try:
             await asyncio.sleep(self._latency_s)
             given = await self._respond(request, body) if self._respond else None
-            return given or await self._simulate(request.path, body)
+            return given or await self._simulate(request, body)
         finally:
             self.running -= 1
 
-    async def _simulate(self, path: str, body: bytes) -> web.Response:
-        answers: list[Answer] = []
-        await self._engine.execute(path, [body], lambda _, answer: answers.append(answer))
+    async def _simulate(self, request: web.Request, body: bytes) -> web.StreamResponse:
+        events = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        emitted: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+        async def serve() -> Answer:
+            try:
+                return await self._engine.serve(request.path, body, emitted.put_nowait)
+            finally:
+                emitted.put_nowait(None)
+
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(serve())
+            while (piece := await emitted.get()) is not None:
+                if not events.prepared:
+                    await events.prepare(request)
+                await events.write(b"data: %b\n\n" % piece)
+        answer = serving.result()
+        if events.prepared:
+            await events.write(b"data: [DONE]\n\n")
+            return events
         return web.Response(
-            status=answers[0].status_code, body=answers[0].body, content_type="application/json"
+            status=answer.status_code, body=answer.body, content_type="application/json"
         )
 
 

@@ -1,0 +1,208 @@
+"""The events of one stream on their way to its client: counted, checked, otherwise unchanged.
+
+Usage is always asked of the engine and counted here; the client sees what it asked for.
+"""
+
+import msgspec
+
+from gpu_consumers.engines.engine import Answer, Emit
+from gpu_consumers.engines.error_answers import error_answer
+from gpu_consumers.engines.usage import Usage, check_text, is_json_object, with_counts
+
+DONE = b"[DONE]"
+"""The payload of the last event of a stream of the OpenAI API."""
+
+_OK, _ERROR_STATUS_MIN, _ERROR_STATUS_MAX = 200, 400, 599
+_BAD_GATEWAY = 502
+_SERVER_ERROR_MIN = 500
+_USAGE_FIELD = b',"usage":{'
+
+
+_ABSENT = msgspec.Raw(b"null")
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    """The field `stream_options`: which counts the client wants to see."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None  # vLLM's own
+
+
+class _Asks(msgspec.Struct):
+    stream: bool | None = None
+    stream_options: msgspec.Raw = _ABSENT
+
+
+class _Choice(msgspec.Struct):
+    index: int = 0
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: Usage | None = None
+    error: msgspec.Raw = _ABSENT
+
+
+class _Error(msgspec.Struct):
+    message: str | None = None
+    type: str | None = None
+    param: str | None = None
+    code: int | str | None = None
+
+
+_chunk = msgspec.json.Decoder(_Chunk)
+_error = msgspec.json.Decoder(_Error)
+_asks = msgspec.json.Decoder(_Asks)
+_options = msgspec.json.Decoder(StreamOptions | None)
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_optional_fields = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
+
+
+class StreamEvents:
+    """What one stream has said so far."""
+
+    def __init__(self, emit: Emit, wanted: StreamOptions, *, strips_usage: bool = False) -> None:
+        """`strips_usage`: counts within chunks were asked for by us, not by the client."""
+        self._emit = emit
+        self._wants_usage = wanted.include_usage is True
+        self._strips_usage = strips_usage
+        self._total: Usage | None = None  # of all choices, stated at the end
+        self._running: Usage | None = None  # the last that a chunk stated, of its choice
+        self._output_tokens: dict[int, int] = {}  # by choice, as stated or else counted
+        self._failure: Answer | None = None
+        self._has_ended = False
+        self.has_emitted = False
+
+    @property
+    def began(self) -> bool:
+        """Whether anything has come."""
+        return self.has_emitted or self._has_ended
+
+    def take(self, payload: bytes) -> bool:
+        """Emit one event, or keep it if it is for us; False when it ends the stream."""
+        if payload == DONE:
+            self._has_ended = True
+            return False
+        try:
+            check_text(payload)
+            chunk = _chunk.decode(payload)
+        except msgspec.ValidationError:
+            if is_json_object(payload):  # of another shape; the client may know it
+                self._pass_on(payload)
+                return True
+            return self._fail(_fault("answer_not_json", "A stream's event is no JSON object."))
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return self._fail(_fault("answer_not_json", "A stream's event is not JSON."))
+        if not chunk.choices and bytes(chunk.error) != b"null":
+            return self._fail(_error_answer(chunk.error))
+        if chunk.usage is not None and not chunk.choices:
+            self._total = chunk.usage
+            if self._wants_usage:
+                self._pass_on(payload)
+            return True
+        self._count(chunk, payload)
+        self._pass_on(without_usage(payload) if self._strips_usage else payload)
+        return True
+
+    def end(self) -> Answer:
+        """Return how the stream ended; one without its last event broke off."""
+        if self._failure is not None or not self._has_ended:
+            return self.interrupted()
+        return self._counted(Answer(_OK, b""))
+
+    def interrupted(self, cause: Answer | None = None) -> Answer:
+        """Return how a stream ended that broke off, for `cause` if nothing that it said."""
+        message = "The stream broke off."
+        return self._counted(self._failure or cause or _fault("stream_interrupted", message))
+
+    def _pass_on(self, payload: bytes) -> None:
+        self.has_emitted = True
+        self._emit(payload)
+
+    def _fail(self, failure: Answer) -> bool:
+        self._failure = failure
+        self._has_ended = True
+        return False
+
+    def _count(self, chunk: _Chunk, payload: bytes) -> None:
+        """Note what the chunk states; without that, a chunk that opens no role is a token."""
+        for choice in chunk.choices:
+            counted = self._output_tokens.get(choice.index, 0)
+            if chunk.usage is not None and chunk.usage.completion_tokens is not None:
+                self._running = chunk.usage
+                counted = max(counted, chunk.usage.completion_tokens)
+            elif b'"role":' not in payload:
+                counted += 1
+            self._output_tokens[choice.index] = counted
+
+    def _counted(self, answer: Answer) -> Answer:
+        if self._total is not None:
+            return with_counts(answer, self._total)
+        counted = with_counts(answer, self._running)
+        output_tokens = sum(self._output_tokens.values())
+        return msgspec.structs.replace(counted, output_tokens=output_tokens)
+
+
+def wanted_options(body: bytes) -> StreamOptions | None:
+    """Return the client's `stream_options` if the body asks to stream; None if it does not.
+
+    Options that cannot be read count as none: whoever runs the body refuses them.
+    """
+    if b'"stream"' not in body:
+        return None
+    try:
+        asks = _asks.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if asks.stream is not True:
+        return None
+    try:
+        return _options.decode(asks.stream_options) or StreamOptions()
+    except msgspec.ValidationError:
+        return StreamOptions()
+
+
+def asking_for_usage(body: bytes) -> bytes:
+    """Return a body that streams with `include_usage` set, every other field as it was.
+
+    Unchanged where the options are no object: whoever runs the body refuses them.
+    """
+    fields = _fields.decode(body)
+    try:
+        options = _optional_fields.decode(fields.get("stream_options", _ABSENT))
+    except msgspec.ValidationError:
+        return body
+    with_usage = (options or {}) | {"include_usage": msgspec.Raw(b"true")}
+    return msgspec.json.encode(fields | {"stream_options": with_usage})
+
+
+def without_usage(payload: bytes) -> bytes:
+    """Return a chunk without its last field if that is `usage`.
+
+    In a string the field's quotes would be escaped, so what is found is the field.
+    """
+    start = payload.rfind(_USAGE_FIELD)
+    return payload[:start] + b"}" if start >= 0 and payload.endswith(b"}}") else payload
+
+
+def _error_answer(raw: msgspec.Raw) -> Answer:
+    """Return an error event as an answer: its status is its code where that is one."""
+    try:
+        error = _error.decode(raw)
+    except msgspec.ValidationError:
+        return _fault("stream_interrupted", "The stream broke off with an error.")
+    status = error.code if isinstance(error.code, int) else _BAD_GATEWAY
+    if not _ERROR_STATUS_MIN <= status <= _ERROR_STATUS_MAX:
+        status = _BAD_GATEWAY
+    kind = "server_error" if status >= _SERVER_ERROR_MIN else "invalid_request_error"
+    return error_answer(
+        status,
+        error.message or "The stream broke off with an error.",
+        type_=kind if isinstance(error.code, int) else error.type or kind,
+        param=error.param,
+        code=error.code if isinstance(error.code, str) else None,
+    )
+
+
+def _fault(code: str, message: str) -> Answer:
+    return error_answer(_BAD_GATEWAY, message, type_="server_error", code=code)

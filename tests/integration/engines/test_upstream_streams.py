@@ -1,0 +1,158 @@
+"""Goal: whatever an upstream does to a stream, its call ends once and leaves nothing behind."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from core.errors import PoolUnavailableError
+from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.openai_http import OpenAIHttpEngine
+from tests.integration.engines.conformance import CHAT, chat_body, content_of
+from tests.integration.engines.conformance_online import Listener, stream
+from tests.integration.engines.raw_server import Handle, Peer, RawServer, answering, raw_server
+from tests.integration.engines.upstream import http_settings
+
+BODY = chat_body(stream=True)
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+TOKEN = b'{"choices":[{"index":0,"delta":{"content":"a"}}]}'
+USAGE = b'{"choices":[],"usage":{"prompt_tokens":2,"completion_tokens":1}}'
+
+
+def events(*payloads: bytes) -> bytes:
+    parts = [b"data: %b\n\n" % payload for payload in payloads]
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
+
+
+@asynccontextmanager
+async def engine_for(
+    handle: Handle, **fields: object
+) -> AsyncIterator[tuple[OpenAIHttpEngine, RawServer]]:
+    async with raw_server(handle) as server:
+        engine = OpenAIHttpEngine(http_settings(server.url, **fields))
+        try:
+            yield engine, server
+        finally:
+            await engine.stop()
+
+
+def code_of(answer: Answer) -> object:
+    return content_of(answer)["error"]["code"]
+
+
+async def test_streams_share_a_connection_that_is_kept() -> None:
+    async def post(peer: Peer) -> bool:
+        await peer.send(CHUNKED + events(TOKEN, USAGE, b"[DONE]"))
+        await asyncio.sleep(0.001)  # as servers do: the end comes in a packet of its own
+        await peer.send(b"0\r\n\r\n")
+        return True
+
+    async with engine_for(answering(post)) as (engine, server):
+        for _ in range(5):
+            answer, listener = await stream(engine, CHAT, BODY)
+            assert (answer.status_code, answer.output_tokens) == (200, 1)
+            assert listener.pieces == [TOKEN]
+            assert (await engine.serve(CHAT, chat_body(), None)).status_code == 502
+        assert len(server.peers) == 1
+
+
+async def test_a_stream_that_said_its_last_is_not_waited_for() -> None:
+    async def post(peer: Peer) -> bool:
+        await peer.send(CHUNKED + events(TOKEN, b"[DONE]"))
+        await peer.gone()
+        return False
+
+    async with engine_for(answering(post)) as (engine, _):
+        start_s = time.monotonic()
+        answer, _ = await stream(engine, CHAT, BODY)
+        assert answer.status_code == 200
+        assert time.monotonic() - start_s < 5
+
+
+@pytest.mark.parametrize(
+    ("wire", "code"),
+    [
+        (CHUNKED + events(TOKEN), "stream_interrupted"),
+        (CHUNKED + events(TOKEN) + b"0\r\n\r\n", "stream_interrupted"),
+        (HEAD + b"\r\ndata: " + TOKEN + b"\n\n", "stream_interrupted"),
+        (CHUNKED + events(TOKEN) + b"no chunk\r\n", "stream_interrupted"),
+        (CHUNKED + events(TOKEN, b"x" * 600_000), "stream_interrupted"),
+        (CHUNKED + events(TOKEN, b"{"), "answer_not_json"),
+        (CHUNKED + events(TOKEN, b'{"error":{"code":"full"}}'), "full"),
+    ],
+    ids=["lost", "cut", "closed", "garbled", "huge", "not-json", "error"],
+)
+async def test_a_stream_that_breaks_is_told_apart_from_one_that_ends(
+    wire: bytes, code: str
+) -> None:
+    async def post(peer: Peer) -> bool:
+        await peer.send(wire)
+        return False
+
+    async with engine_for(answering(post)) as (engine, server):
+        answer, listener = await stream(engine, CHAT, BODY)
+        assert (answer.status_code, code_of(answer)) == (502, code)
+        assert listener.pieces == [TOKEN]
+        assert answer.output_tokens == 1
+        assert len(server.peers) == 1  # what has begun is never asked again
+
+
+async def test_a_stream_lost_before_its_first_event_is_asked_again() -> None:
+    asked = 0
+
+    async def post(peer: Peer) -> bool:
+        nonlocal asked
+        asked += 1
+        whole = CHUNKED + events(TOKEN, b"[DONE]") + b"0\r\n\r\n"
+        await peer.send(CHUNKED if asked == 1 else whole)
+        return asked > 1
+
+    async with engine_for(answering(post)) as (engine, _):
+        answer, listener = await stream(engine, CHAT, BODY)
+        assert (answer.status_code, listener.pieces) == (200, [TOKEN])
+
+
+async def test_a_stream_takes_no_longer_than_an_item() -> None:
+    async def post(peer: Peer) -> bool:
+        await peer.send(CHUNKED)
+        for _ in range(1000):
+            await peer.send(events(TOKEN))
+            await asyncio.sleep(0.01)
+        return True
+
+    async with engine_for(answering(post), item_timeout_s=0.4) as (engine, _):
+        answer, listener = await stream(engine, CHAT, BODY)
+        assert (answer.status_code, code_of(answer)) == (504, "item_timeout")
+        assert answer.output_tokens == len(listener.pieces) > 1
+
+
+async def test_an_upstream_that_cannot_stream_now_is_the_pools_failure() -> None:
+    async def post(peer: Peer) -> bool:
+        await peer.send(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
+        return True
+
+    async with engine_for(answering(post)) as (engine, _):
+        with pytest.raises(PoolUnavailableError):
+            await stream(engine, CHAT, BODY)
+
+
+async def test_a_cancelled_stream_is_cancelled_upstream() -> None:
+    gone = asyncio.Event()
+
+    async def post(peer: Peer) -> bool:
+        await peer.send(CHUNKED + events(TOKEN))
+        await peer.gone()
+        gone.set()
+        return False
+
+    async with engine_for(answering(post)) as (engine, _):
+        listener = Listener()
+        call = asyncio.create_task(engine.serve(CHAT, BODY, listener))
+        await asyncio.wait_for(listener.first.wait(), 5)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await asyncio.wait_for(gone.wait(), 0.5)

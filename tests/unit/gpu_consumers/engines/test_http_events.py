@@ -1,0 +1,103 @@
+"""Goal: events are found wherever the network cuts them, and none grows without bound."""
+
+import pytest
+
+from gpu_consumers.engines.http_answer import AnswerTooLargeError, NotHttpError
+from gpu_consumers.engines.http_events import EventLines, EventReader
+
+TEXT = (
+    b': keep-alive\n\ndata: {}\n\ndata:{"a":1}\r\n\r\nevent: x\nid: 7\ndata: {\ndata:  }\n\n\n'
+    b"data: last\n\ndata: never\n\n"
+)
+EVENTS = [b"{}", b'{"a":1}', b"{  }", b"last"]
+HEAD = (
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n"
+    b"Content-Type: text/event-stream; charset=utf-8\r\n\r\n"
+)
+
+
+def chunked(*parts: bytes) -> bytes:
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
+
+
+class Taken(list[bytes]):
+    def __call__(self, payload: bytes) -> bool:
+        self.append(payload)
+        return payload != b"last"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_the_cuts_of_the_network_do_not_matter(size: int) -> None:
+    taken = Taken()
+    lines = EventLines(taken)
+    for start in range(0, len(TEXT), size):
+        lines.feed(TEXT[start : start + size])
+    assert taken == EVENTS
+    assert lines.is_done
+
+
+@pytest.mark.parametrize("text", [b"data: ", b"data: 1\n", b": ", b""])
+def test_an_event_has_a_bound(text: bytes) -> None:
+    lines = EventLines(Taken(), event_bytes_max=100)
+    for _ in range(100 // max(1, len(text)) - 2):
+        lines.feed(text or b"x")
+    with pytest.raises(AnswerTooLargeError):
+        lines.feed((text or b"x") * 100)
+
+
+def test_many_events_in_one_part_have_none() -> None:
+    taken = Taken()
+    EventLines(taken, event_bytes_max=100).feed(b"data: 1\n\n" * 1000)
+    assert len(taken) == 1000
+
+
+@pytest.mark.parametrize("size", [1, 5, 10_000])
+def test_a_stream_is_read_as_it_comes(size: int) -> None:
+    taken = Taken()
+    reader = EventReader(10, taken)
+    reader.expect(())
+    wire = HEAD + chunked(b"data: 1\n", b"\ndata: last\n\n") + b"0\r\n\r\n"
+    answers = [reader.feed(wire[at : at + size]) for at in range(0, len(wire), size)]
+    assert taken == [b"1", b"last"]
+    assert answers[-1] == (200, b"")
+    assert answers[:-1] == [None] * (len(answers) - 1)
+    assert reader.leaves_connection_usable
+
+
+def test_after_the_last_event_the_end_may_be_missing() -> None:
+    reader = EventReader(10, Taken())
+    reader.expect(())
+    assert reader.feed(HEAD + chunked(b"data: last\n\n")) is None
+    assert reader.is_done
+    assert reader.end() == (200, b"")
+
+
+def test_another_kind_of_answer_is_returned_whole() -> None:
+    taken = Taken()
+    reader = EventReader(10, taken)
+    reader.expect(())
+    head = b"HTTP/1.1 400 No\r\nContent-Length: 9\r\nContent-Type: application/json\r\n\r\n"
+    assert reader.feed(head + b"data: 1\n\n") == (400, b"data: 1\n\n")
+    assert taken == []
+
+
+def test_an_unread_status_has_no_events() -> None:
+    taken = Taken()
+    reader = EventReader(10, taken)
+    reader.expect({200})
+    assert reader.feed(HEAD + chunked(b"data: 1\n\n")) == (200, b"")
+    assert taken == []
+
+
+def test_one_event_may_not_be_too_large() -> None:
+    reader = EventReader(10, Taken())
+    reader.expect(())
+    with pytest.raises(AnswerTooLargeError):
+        reader.feed(HEAD + chunked(b"x" * 600_000))
+
+
+def test_a_stream_that_stops_being_http_is_noticed() -> None:
+    reader = EventReader(10, Taken())
+    reader.expect(())
+    with pytest.raises(NotHttpError):
+        reader.feed(HEAD + b"not a chunk\r\n")

@@ -1,0 +1,142 @@
+"""Goal: a stream's events pass unchanged; its counts and its end are known whatever it says."""
+
+import msgspec
+import pytest
+
+from gpu_consumers.engines.stream_events import (
+    DONE,
+    StreamEvents,
+    StreamOptions,
+    asking_for_usage,
+    wanted_options,
+    without_usage,
+)
+
+ROLE = b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}'
+TOKEN = b'{"choices": [{"index": 0, "delta": {"content": "a"}}], "usage": null}'
+USAGE = (
+    b'{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":9,'
+    b'"prompt_tokens_details":{"cached_tokens":4}}}'
+)
+
+
+def told(*payloads: bytes, **options: bool) -> tuple[StreamEvents, list[bytes]]:
+    emitted: list[bytes] = []
+    events = StreamEvents(emitted.append, StreamOptions(**options))
+    for payload in payloads:
+        if not events.take(payload):
+            break
+    return events, emitted
+
+
+def test_chunks_pass_byte_for_byte_and_usage_stays_with_us() -> None:
+    events, emitted = told(ROLE, TOKEN, USAGE, DONE)
+    assert emitted == [ROLE, TOKEN]
+    answer = events.end()
+    assert (answer.status_code, answer.body) == (200, b"")
+    assert (answer.input_tokens, answer.output_tokens, answer.cached_tokens) == (5, 9, 4)
+
+
+def test_usage_passes_to_those_who_want_it() -> None:
+    assert told(TOKEN, USAGE, DONE, include_usage=True)[1] == [TOKEN, USAGE]
+
+
+def test_a_stream_without_usage_is_counted_by_its_chunks() -> None:
+    events, _ = told(ROLE, TOKEN, TOKEN, TOKEN, DONE)
+    assert events.end().output_tokens == 3
+
+
+def test_running_counts_add_up_over_choices() -> None:
+    def chunk(index: int, tokens: int) -> bytes:
+        usage = {"prompt_tokens": 7, "completion_tokens": tokens}
+        return msgspec.json.encode({"choices": [{"index": index}], "usage": usage})
+
+    events, _ = told(chunk(0, 2), chunk(1, 1), chunk(0, 4))
+    answer = events.interrupted()
+    assert (answer.status_code, answer.input_tokens, answer.output_tokens) == (502, 7, 5)
+    assert msgspec.json.decode(answer.body)["error"]["code"] == "stream_interrupted"
+
+
+@pytest.mark.parametrize("ends", [(), (TOKEN,)])
+def test_a_stream_without_its_last_event_broke_off(ends: tuple[bytes, ...]) -> None:
+    events, _ = told(*ends)
+    assert events.end().status_code == 502
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        ({"message": "Out of room.", "code": 503}, 503, None),
+        ({"message": "No.", "type": "BadRequestError", "code": 400}, 400, None),
+        ({"message": "Overloaded.", "code": "overloaded"}, 502, "overloaded"),
+        ({"message": "Odd.", "code": 7}, 502, None),
+        ({"message": ["odd"]}, 502, "stream_interrupted"),
+        ("odd", 502, "stream_interrupted"),
+    ],
+)
+def test_an_error_event_ends_the_stream(error: object, status: int, code: str | None) -> None:
+    events, emitted = told(TOKEN, msgspec.json.encode({"error": error}), TOKEN)
+    answer = events.end()
+    assert emitted == [TOKEN]
+    assert (answer.status_code, answer.output_tokens) == (status, 1)
+    envelope = msgspec.json.decode(answer.body)["error"]
+    assert envelope.keys() == {"message", "type", "param", "code"}
+    assert envelope["code"] == code
+
+
+@pytest.mark.parametrize("payload", [b"{", b"7", b'"text"', b'{"a":"\xff"}', b"[" * 100_000])
+def test_what_is_no_object_never_reaches_the_client(payload: bytes) -> None:
+    events, emitted = told(payload)
+    assert emitted == []
+    assert msgspec.json.decode(events.end().body)["error"]["code"] == "answer_not_json"
+
+
+def test_an_object_of_another_shape_passes() -> None:
+    odd = b'{"choices":7}'
+    assert told(odd)[1] == [odd]
+
+
+@pytest.mark.parametrize(
+    ("body", "options"),
+    [
+        (b'{"stream":true}', StreamOptions()),
+        (b'{"stream": true, "stream_options": null}', StreamOptions()),
+        (b'{"stream":true,"stream_options":7}', StreamOptions()),
+        (
+            b'{"stream":true,"stream_options":{"include_usage":true}}',
+            StreamOptions(include_usage=True),
+        ),
+        (b'{"stream":false}', None),
+        (b'{"stream":"true"}', None),
+        (b'{"messages":[{"content":"\\"stream\\": true"}]}', None),
+        (b'{"stream":true', None),
+        (b'{"stream":' + b"[" * 100_000, None),
+        (b"{}", None),
+    ],
+)
+def test_who_asks_to_stream(body: bytes, options: StreamOptions | None) -> None:
+    assert wanted_options(body) == options
+
+
+def test_asking_for_usage_changes_nothing_else() -> None:
+    body = b'{"a": 1e2, "stream":true,"stream_options":{"x":[ 1],"include_usage":false}}'
+    asked = asking_for_usage(body)
+    assert b"1e2" in asked
+    assert b'{"x":[ 1],"include_usage":true}' in asked
+    refused = b'{"stream":true,"stream_options":7}'
+    assert asking_for_usage(refused) == refused
+
+
+@pytest.mark.parametrize(
+    ("payload", "kept"),
+    [
+        (b'{"choices":[{"index":0}],"usage":{"prompt_tokens":1}}', b'{"choices":[{"index":0}]}'),
+        (
+            b'{"choices":[{"text":",\\"usage\\":{}}"}]}',
+            b'{"choices":[{"text":",\\"usage\\":{}}"}]}',
+        ),
+        (b'{"choices":[]}', b'{"choices":[]}'),
+    ],
+)
+def test_usage_is_cut_out_of_a_chunk(payload: bytes, kept: bytes) -> None:
+    assert without_usage(payload) == kept
