@@ -9,13 +9,14 @@ JSON = (b"content-type", b"application/json")
 
 
 async def send_finished(send: Send, answer: Finished) -> None:
-    """Send a whole answer."""
+    """Send a whole answer: JSON, unless its headers say otherwise."""
+    typed = any(name == JSON[0] for name, _ in answer.headers)
     await send(
         {
             "type": "http.response.start",
             "status": answer.status,
             "headers": [
-                JSON,
+                *(() if typed else (JSON,)),
                 (b"content-length", b"%d" % len(answer.body)),
                 *answer.headers,
             ],

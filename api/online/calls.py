@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
+from starlette.types import Send
+
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
 from topics.records import JobRef
@@ -12,12 +14,12 @@ from topics.records import JobRef
 RawHeaders = list[tuple[bytes, bytes]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ParsedCall:
     """A call as its client sent it."""
 
     endpoint: str
-    body: bytes  # as the engine gets it: without fields that are ours
+    body: bytes  # as the engine gets it, without fields that are ours; empty once it is sent
     model: str
     stream: bool
     timeout_s: float | None  # what the body asks for
@@ -53,6 +55,18 @@ class Finished:
     output_tokens: int = 0
 
 
+class Recording(Protocol):
+    """What is sent, remembered so that it can be given again."""
+
+    def over(self, send: Send) -> Send:
+        """Return what sends like `send` and records."""
+        ...
+
+    async def close(self) -> None:
+        """End it; called however the call ended."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Begun:
     """A durable call that is committed: nothing that happens to this process loses it."""
@@ -61,6 +75,7 @@ class Begun:
     answer: Finished | None = None  # of an earlier try, or the word that it was accepted
     wait_s: float | None = None  # after it the answer is `accepted`; None: until the deadline
     line_bytes: int = 0  # of the line stored under the job's `input_key`
+    recording: Recording | None = None  # of what is sent to the client
 
 
 class DurableCalls(Protocol):
@@ -82,12 +97,16 @@ class DurableCalls(Protocol):
 
 
 class AnswerCache(Protocol):
-    """Answers that may be given again."""
+    """Answers that may be given again. A key stands for tenant, version and canonical body."""
 
-    def find(self, call: PlannedCall) -> Finished | None:
-        """Return the answer to the same question of the same tenant, if it allows that."""
+    def key_of(self, call: PlannedCall) -> bytes | None:
+        """Return the key of a call whose answer may be kept, or None."""
         ...
 
-    def keep(self, call: PlannedCall, answer: Finished) -> None:
-        """Remember a good answer, where its tenant allows that."""
+    def find(self, key: bytes) -> Finished | None:
+        """Return the answer that was kept."""
+        ...
+
+    def keep(self, key: bytes, answer: Finished) -> None:
+        """Remember a good answer for a while."""
         ...

@@ -9,6 +9,7 @@ from typing import Final
 
 from api.online import metrics
 from api.online.calls import AnswerCache, DurableCalls
+from api.online.durable import DurableRequests
 from api.online.large_bodies import LargeBodies
 from api.online.log_health import LogHealth
 from api.online.news import NewsPublisher
@@ -53,7 +54,8 @@ class Online:
         """Connect to nothing yet."""
         settings = setup.settings
         self.settings, self.services, self.clock = settings, services, clock
-        self.durable, self.cache = setup.durable, setup.cache
+        self.durable: DurableCalls = setup.durable or DurableRequests(services, clock)
+        self.cache = setup.cache
         self.caller_id = f"api-{new_uuid().hex}"
         self.reply_partition = _partition_of(self.caller_id)
         self.routes = Routes(services.database, clock)

@@ -1,5 +1,8 @@
 """A call from its head to its answer, in steps; each may refuse."""
 
+from contextlib import suppress
+from dataclasses import replace
+
 from api.answers import ApiError
 from api.errors import as_api_error
 from api.online import metrics
@@ -8,10 +11,13 @@ from api.online.answering import finished_error, send_finished
 from api.online.calls import Begun, Finished, ParsedCall, PlannedCall, RawHeaders
 from api.online.exchange import Exchange
 from api.online.online import Online
+from api.online.open_calls import OpenCall
 from api.online.parsing import parse_call
 from api.online.planning import plan_call
+from api.online.preferences import has_key
 from api.online.receiving import read_body
 from api.online.running import RunningCall
+from api.online.sending import call_item
 from api.principals import principal_by
 from core.errors import MillraceError
 from tenancy.api_keys import Principal
@@ -45,20 +51,42 @@ class CallPipeline:
         principal = await principal_by(
             exchange.text(b"authorization"), exchange.text(b"x-api-key"), online.services
         )
-        body = await read_body(exchange.receive, exchange.headers, online.settings)
-        parsed = parse_call(exchange.endpoint, body)
+        parsed = parse_call(
+            exchange.endpoint,
+            await read_body(exchange.receive, exchange.headers, online.settings),
+        )
         self._admit_rate(principal, parsed, headers)
         planned = await plan_call(online, exchange, principal, parsed)
         headers += _identity(planned)
-        if online.cache is not None and (found := online.cache.find(planned)) is not None:
-            await self._finish(exchange, found, headers)
-            return
+        cache_key = None if online.cache is None else online.cache.key_of(planned)
+        if online.cache is not None and cache_key is not None:
+            found = online.cache.find(cache_key)
+            if found is not None:
+                await self._finish(exchange, found, headers)
+                return
         self._require_room(planned)
         begun = await self._begin(planned, exchange)
         if begun.answer is not None:
+            self._send_only(planned, begun)
             await self._finish(exchange, begun.answer, headers)
-        if begun.job is not None:
-            await RunningCall(online, exchange, planned, headers).run(begun)
+        elif begun.recording is None:
+            await RunningCall(online, exchange, planned, headers, cache_key).run(begun)
+        else:
+            recorded = replace(exchange, send=begun.recording.over(exchange.send))
+            try:
+                await RunningCall(online, recorded, planned, headers, cache_key).run(begun)
+            finally:
+                await begun.recording.close()
+
+    def _send_only(self, planned: PlannedCall, begun: Begun) -> None:
+        """Send a call that was answered already; one that the log refuses is repaired later."""
+        if begun.job is None:
+            return
+        online, parsed = self._online, planned.parsed
+        call = OpenCall(begun.job, now_s=online.clock.monotonic_s())
+        item = call_item(begun.job, parsed.body, parsed.token_count, begun.line_bytes)
+        with suppress(ApiError):
+            online.sender.send(call, item)
 
     def _admit_rate(self, principal: Principal, parsed: ParsedCall, headers: RawHeaders) -> None:
         now_s = self._online.clock.monotonic_s()
@@ -83,14 +111,9 @@ class CallPipeline:
 
     async def _begin(self, planned: PlannedCall, exchange: Exchange) -> Begun:
         """Commit a durable call; others need no more than their record. Raises ApiError."""
-        if not planned.is_durable:
+        if not planned.is_durable and not has_key(exchange.headers):
             return Begun(planned.job)
-        durable = self._online.durable
-        if durable is None:
-            raise ApiError(
-                400, "Durable calls are not offered here.", code="durable_calls_unsupported"
-            )
-        return await durable.begin(planned.principal, planned, exchange.headers)
+        return await self._online.durable.begin(planned.principal, planned, exchange.headers)
 
     async def _finish(self, exchange: Exchange, answer: Finished, headers: RawHeaders) -> None:
         whole = Finished(answer.status, answer.body, [*headers, *answer.headers])

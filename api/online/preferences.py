@@ -10,10 +10,15 @@ _WAIT: Final = re.compile(rb"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,6})\"?(?=$|[,;\s
 
 
 def wants_durable(parsed: ParsedCall, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a call shall outlive its connection."""
-    return (
-        parsed.background or b"idempotency-key" in headers or preferred_wait_s(headers) is not None
-    )
+    """Whether a call shall outlive its connection. A stream cannot: nobody would read it."""
+    if parsed.background or parsed.stream:
+        return parsed.background
+    return has_key(headers) or preferred_wait_s(headers) is not None
+
+
+def has_key(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a call shall have its effect once."""
+    return b"idempotency-key" in headers
 
 
 def preferred_wait_s(headers: Mapping[bytes, bytes]) -> float | None:

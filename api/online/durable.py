@@ -1,0 +1,256 @@
+"""Calls that outlive their connection: committed before they are sent, found again by their id.
+
+    store the line ─► [one transaction: key, job] ─► (the caller sends the record)
+
+The answer reaches Postgres by way of the results writer, whatever happens to this process. A key of
+such a call stands for its job, so nothing is saved when the answer comes: it is in the item's row.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+
+from api import metrics
+from api.answers import ApiError
+from api.database import DatabaseAwayError
+from api.online.calls import Begun, Finished, ParsedCall, PlannedCall
+from api.online.durable_streams import StreamRecording
+from api.online.idempotency import REPLAYED, Repeats, repeats_of
+from api.online.preferences import preferred_wait_s
+from api.services import Services
+from core.clock import Clock
+from core.errors import MillraceError
+from core.ids import REQUEST, SINGLE, public_id
+from core.states import TERMINAL_STATES, JobState
+from jobs import idempotency
+from jobs.days import job_day
+from jobs.idempotency import Answer, Claim, Found
+from jobs.refusals import KeyInFlightError
+from jobs.requests import (
+    NewRequest,
+    create_request,
+    find_request,
+    input_line,
+    is_answered_well,
+    request_input_key,
+)
+from storage.errors import ObjectMissingError
+from storage.objects import ObjectStore
+from tenancy.api_keys import Principal
+from topics.records import JobRef
+
+_LOG = logging.getLogger(__name__)
+
+_WAITING_MAX: Final = 10_000
+_JSON: Final = ("content-type", "application/json")
+
+
+class DurableRequests:
+    """Implements `DurableCalls` with jobs of kind `request`."""
+
+    def __init__(self, services: Services, clock: Clock) -> None:
+        """Hold nothing yet."""
+        self._services, self._clock = services, clock
+        self._waiting: OrderedDict[UUID, Claim] = OrderedDict()  # keys of calls that may end as 202
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def begin(
+        self, principal: Principal, call: PlannedCall, headers: Mapping[bytes, bytes]
+    ) -> Begun:
+        """Commit a call, or find what was answered to it before.
+
+        Raises ApiError, KeyInFlightError, KeyReusedError, DatabaseAwayError, and what a store
+        raises.
+        """
+        parsed = call.parsed
+        if parsed.stream and parsed.background:
+            raise ApiError(
+                400, "A call in the background does not stream.", code="stream_not_supported"
+            )
+        claim = self._claim(principal, parsed, headers)
+        if parsed.stream:
+            assert claim is not None  # else it is no call of ours
+            return await self._begin_stream(call, claim)
+        return await self._begin_request(call, claim, _wait_s(headers, self._services))
+
+    def accepted(self, call: PlannedCall) -> Finished:
+        """Return the 202 of a committed call; the answer to its key from now on."""
+        answer = _accepted(call.request_id, JobState.IN_PROGRESS)
+        if claim := self._waiting.pop(call.request_id, None):
+            task = asyncio.ensure_future(self._save(claim, answer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return _finished(answer, is_old=False)
+
+    def _claim(
+        self, principal: Principal, parsed: ParsedCall, headers: Mapping[bytes, bytes]
+    ) -> Claim | None:
+        """Retries without a key are known in the background only: others hold a connection."""
+        now_s = self._clock.monotonic_s()
+        repeats: Repeats = repeats_of(
+            headers,
+            principal,
+            f"POST {parsed.endpoint}",
+            settings=self._services.settings,
+            arrived_s=now_s,
+        )
+        if repeats.key is None and not parsed.background:
+            return None
+        return repeats.claim(_body_sha256(parsed), now_s=now_s)
+
+    async def _begin_request(
+        self, call: PlannedCall, claim: Claim | None, wait_s: float | None
+    ) -> Begun:
+        line = input_line(
+            public_id(REQUEST, call.request_id), call.parsed.endpoint, call.parsed.body
+        )
+        new = _new_request(call, len(line))
+        objects, database = self._services.objects, self._services.database
+        await asyncio.to_thread(_write, objects, new.input_key, line)
+        accepted = _accepted(new.job_id, JobState.IN_PROGRESS) if call.parsed.background else None
+        try:
+            begun = await database.run(_commit, new, claim, accepted)
+        except (ApiError, MillraceError) as error:
+            # Of a commit whose answer was lost, the line may be wanted.
+            if not isinstance(error, DatabaseAwayError):
+                await asyncio.to_thread(objects.delete, new.input_key)
+            raise
+        if isinstance(begun, Answer):
+            await asyncio.to_thread(objects.delete, new.input_key)
+            return Begun(None, answer=await self._again(begun, claim))
+        job = msgspec.structs.replace(call.job, day=begun, input_key=new.input_key)
+        if accepted is not None:
+            return Begun(job, _finished(accepted, is_old=False), line_bytes=len(line))
+        if claim is not None and wait_s is not None:
+            self._remember(new.job_id, claim)
+        return Begun(job, wait_s=wait_s, line_bytes=len(line))
+
+    async def _begin_stream(self, call: PlannedCall, claim: Claim) -> Begun:
+        services = self._services
+        found = await services.database.run(_hold_stream, claim, call.timeout_s)
+        if found is not None:
+            assert found.answer is not None  # a stream is no job
+            return Begun(None, answer=await self._again(found.answer, claim))
+        return Begun(call.job, recording=StreamRecording(services, claim))
+
+    async def _again(self, answer: Answer, claim: Claim | None) -> Finished:
+        assert claim is not None
+        metrics.REPLAYED.labels(claim.scope.value).inc()
+        if answer.body_key is not None:
+            answer = await self._loaded(answer, answer.body_key)
+        return _finished(answer, is_old=True)
+
+    async def _loaded(self, answer: Answer, key: str) -> Answer:
+        try:
+            body = await asyncio.to_thread(read_object, self._services.objects, key)
+        except ObjectMissingError:
+            raise ApiError(410, "The answer is gone.", code="answer_gone") from None
+        return Answer(answer.status_code, body, answer.headers)
+
+    def _remember(self, job_id: UUID, claim: Claim) -> None:
+        self._waiting[job_id] = claim
+        if len(self._waiting) > _WAITING_MAX:
+            self._waiting.popitem(last=False)
+
+    async def _save(self, claim: Claim, answer: Answer) -> None:
+        """A key that is not saved stands for the answer of its job, which is no worse."""
+        try:
+            await self._services.database.run(idempotency.save_held, claim, answer)
+        except DatabaseAwayError:
+            _LOG.warning("the answer to a key was not saved")
+
+
+def read_object(objects: ObjectStore, key: str) -> bytes:
+    """Return a whole object. Raises what a store raises."""
+    with objects.read(key) as blocks:
+        return b"".join(blocks)
+
+
+def _commit(
+    connection: sa.Connection, new: NewRequest, claim: Claim | None, accepted: Answer | None
+) -> int | Answer:
+    """Return the day of the new job, or what was answered before. Raises KeyInFlightError etc."""
+    found = None if claim is None else idempotency.look(connection, claim)
+    if found is not None:
+        answer = found.answer or _answer_of(connection, new.tenant_id, found)
+        if answer is not None:
+            return answer
+    created_at = create_request(connection, new)
+    if claim is not None and accepted is not None:
+        idempotency.save(connection, claim, accepted, job_id=new.job_id)
+    elif claim is not None:
+        idempotency.hold(connection, claim, until_s=new.timeout_s, job_id=new.job_id)
+    return job_day(created_at)
+
+
+def _answer_of(connection: sa.Connection, tenant_id: UUID, found: Found) -> Answer | None:
+    """Return the answer of a key's job; None when it has none that may be given again.
+
+    Raises KeyInFlightError while the job runs and its deadline is not past.
+    """
+    row: sa.Row[Any] = find_request(connection, tenant_id, found.job_id)
+    if is_answered_well(row):
+        return Answer(row.status_code, row.body or b"", (_JSON,), row.body_key)
+    is_open = row.outcome is None and JobState(row.state) not in TERMINAL_STATES
+    if is_open and row.close_reason is None and not row.is_past:
+        raise KeyInFlightError
+    return None
+
+
+def _hold_stream(connection: sa.Connection, claim: Claim, timeout_s: float) -> Found | None:
+    found = idempotency.look(connection, claim)
+    if found is None:
+        idempotency.hold(connection, claim, until_s=timeout_s)
+    return found
+
+
+def _new_request(call: PlannedCall, input_bytes: int) -> NewRequest:
+    job: JobRef = call.job
+    return NewRequest(
+        job_id=job.job_id,
+        tenant_id=job.tenant_id,
+        endpoint=job.endpoint,
+        model=job.model,
+        model_version=job.model_version,
+        pool=job.pool,
+        input_key=request_input_key(job.job_id),
+        input_bytes=input_bytes,
+        timeout_s=call.timeout_s,
+        traceparent=job.traceparent,
+    )
+
+
+def _accepted(job_id: UUID, state: JobState) -> Answer:
+    name = public_id(SINGLE, job_id)
+    body = msgspec.json.encode({"id": name, "object": "job", "status": state.value})
+    return Answer(202, body, (_JSON, ("location", f"/v1/jobs/{name}")))
+
+
+def _finished(answer: Answer, *, is_old: bool) -> Finished:
+    pairs = [*answer.headers, REPLAYED] if is_old else [*answer.headers]
+    headers = [(name.encode(), value.encode()) for name, value in pairs]
+    return Finished(answer.status_code, answer.body, headers)
+
+
+def _wait_s(headers: Mapping[bytes, bytes], services: Services) -> float | None:
+    wished_s = preferred_wait_s(headers)
+    return None if wished_s is None else min(wished_s, services.settings.wait_s_max)
+
+
+def _body_sha256(parsed: ParsedCall) -> bytes:
+    """Hash a call as its client sent it: the fields that are ours were taken out of its body."""
+    ours = msgspec.json.encode((parsed.timeout_s, parsed.background, parsed.stream))
+    return hashlib.sha256(ours + b"\0" + parsed.body).digest()
+
+
+def _write(objects: ObjectStore, key: str, line: bytes) -> None:
+    with objects.begin(key) as upload:
+        upload.write(line)
+        upload.complete()

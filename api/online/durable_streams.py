@@ -1,0 +1,101 @@
+"""Streams with an idempotency key: bound to their connection, but given again once they ended well.
+
+What is sent is recorded on its way. The record is saved before the client is told the end, so that
+nobody who saw a whole stream can start a second one with the same key.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from starlette.types import Message, Send
+
+from api.database import DatabaseAwayError
+from api.services import Services
+from core.errors import MillraceError
+from jobs import idempotency
+from jobs.idempotency import Answer, Claim
+from storage.objects import ObjectStore
+
+_LOG = logging.getLogger(__name__)
+
+RECORD_BYTES_MAX: Final = 8 * 1024 * 1024
+"""A longer stream is not given again: its key is free when it ends."""
+
+_INLINE_BYTES_MAX: Final = 256 * 1024  # a larger record is an object of its own
+_END: Final = b"data: [DONE]\n\n"
+_COMMENT: Final = b":"
+_HEADERS: Final = (
+    ("content-type", "text/event-stream; charset=utf-8"),
+    ("cache-control", "no-cache"),
+)
+
+
+class StreamRecording:
+    """The record of one stream."""
+
+    def __init__(self, services: Services, claim: Claim) -> None:
+        """`claim` is held until `close`."""
+        self._services, self._claim = services, claim
+        self._sent = bytearray()
+        self._is_event_stream = False
+        self._is_saved = False
+
+    def over(self, send: Send) -> Send:
+        """Return what sends like `send` and records."""
+
+        async def recorded(message: Message) -> None:
+            await self._record(message)
+            await send(message)
+
+        return recorded
+
+    async def close(self) -> None:
+        """Free the key of a stream that did not end well; call it however the call ended."""
+        if not self._is_saved:
+            await asyncio.shield(asyncio.ensure_future(self._let_go()))
+
+    async def _record(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._is_event_stream = message["status"] == 200 and any(
+                name == b"content-type" and value.startswith(b"text/event-stream")
+                for name, value in message["headers"]
+            )
+            return
+        data: bytes = message.get("body", b"")
+        if not self._is_event_stream or len(self._sent) > RECORD_BYTES_MAX:
+            return
+        if not data.startswith(_COMMENT):
+            self._sent += data
+        is_whole = not message.get("more_body", False) and self._sent.endswith(_END)
+        if is_whole and len(self._sent) <= RECORD_BYTES_MAX:
+            await self._save()
+
+    async def _save(self) -> None:
+        """A record that cannot be saved is none: the client still gets its stream."""
+        body = bytes(self._sent)
+        services = self._services
+        try:
+            key = None
+            if len(body) > _INLINE_BYTES_MAX:
+                key, inline = f"idempotency/{self._claim.holder.hex}", b""
+                await asyncio.to_thread(_write, services.objects, key, body)
+            else:
+                inline = body
+            answer = Answer(200, inline, _HEADERS, key)
+            await services.database.run(idempotency.save_held, self._claim, answer)
+            self._is_saved = True
+        except MillraceError as failure:
+            _LOG.warning("a stream was not recorded", extra={"code": failure.code})
+
+    async def _let_go(self) -> None:
+        try:
+            await self._services.database.run(idempotency.let_go, self._claim)
+        except DatabaseAwayError:
+            _LOG.warning("a key stays in flight until its deadline")
+
+
+def _write(objects: ObjectStore, key: str, body: bytes) -> None:
+    with objects.begin(key) as upload:
+        upload.write(body)
+        upload.complete()
