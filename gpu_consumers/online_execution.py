@@ -33,6 +33,10 @@ from topics.records import Batch, CallerNews, Chunk, Item
 LOOK_S = 0.5
 """How often running calls are looked at for silent callers and deadlines."""
 
+NEWS_WAIT_S = 1.5
+"""How long a call waits, without a place in the engine, for a sign of its silent caller."""
+
+_NEWS_LOOK_S = 0.05
 _LOOK_COUNT = 500  # calls looked at in one turn of the loop
 
 
@@ -181,7 +185,7 @@ class OnlineExecution:
             self._capacity.ended(call.batch, 1)
 
     async def _answer(self, call: OnlineCall) -> Answer | None:
-        call.cut = self._why_over(call) or (Cut.DRAIN if self._is_draining else None)
+        call.cut = await self._why_not_begun(call) or (Cut.DRAIN if self._is_draining else None)
         if call.cut is not None:
             return None
         caller = call.job.call
@@ -230,6 +234,15 @@ class OnlineExecution:
             if failure.disposition is Disposition.CRASH:
                 raise
             raise PoolUnavailableError(failure.code) from None  # the store is part of the pool
+
+    async def _why_not_begun(self, call: OnlineCall) -> Cut | None:
+        """As `_why_over`, but a silent caller may be heard late: after a broker's restart, say."""
+        cut = self._why_over(call)
+        until_s = call.arrived_s + NEWS_WAIT_S
+        while cut is Cut.SILENT and self._clock.monotonic_s() < until_s:
+            await asyncio.sleep(_NEWS_LOOK_S)
+            cut = self._why_over(call)
+        return cut
 
     def _stop_if_over(self, call: OnlineCall) -> None:
         cut = self._why_over(call)

@@ -79,6 +79,18 @@ async def test_a_silent_callers_call_is_aborted_by_the_watch() -> None:
     assert (bench.finished, bench.log.statuses()) == (1, [502])
 
 
+async def test_a_caller_that_is_heard_a_little_late_has_its_call_run() -> None:
+    bench = OnlineBench()
+    bench.engine.go.set()
+    bench.known.gone, bench.known.alive = True, False
+    bench.begin(call())
+    await bench.settle()
+    assert bench.engine.served == 0
+    bench.known.gone, bench.known.alive = False, True
+    await bench.end()
+    assert bench.log.statuses() == [200]
+
+
 async def test_a_call_that_may_have_run_waits_for_its_callers_word() -> None:
     bench = OnlineBench()
     bench.begin(call(), may_have_run=True)
