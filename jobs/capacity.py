@@ -1,19 +1,16 @@
 """What the pools can do, heard on the capacity topic; silence means nothing."""
 
-import logging
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from core.clock import Clock
-from core.errors import RecordUnreadableError
 from jobs.windows import PoolCapacity
-from topics.codec import decode
 from topics.consumer import Received
+from topics.following import readable
 from topics.records import Capacity
 from topics.tail import TopicTail
-
-_LOG = logging.getLogger(__name__)
 
 _SILENCE_S_MAX: Final = 3.0  # a replica publishes at least every 0.2 s
 _JOB_CLASS: Final = "bulk"
@@ -37,18 +34,16 @@ class PoolCapacities:
         self._lock = threading.Lock()
         self._heard: dict[bytes, _Heard] = {}
 
-    def hear(self, record: Received) -> None:
-        """Take in one record of the topic. Raises RecordUnreadableError, SchemaTooNewError."""
-        if record.key is None:
-            return
-        capacity = decode(Capacity, record.value, record.headers) if record.value else None
-        if capacity is not None and capacity.job_class != _JOB_CLASS:
-            return  # a replica of both classes tells of each by itself
-        with self._lock:
-            if capacity is None:
-                self._heard.pop(record.key, None)
-            else:
-                self._heard[record.key] = _Heard(capacity, self._clock.monotonic_s())
+    def hear(self, records: Iterable[Received]) -> None:
+        """Take in records of the topic. Raises SchemaTooNewError."""
+        for record, capacity in readable(Capacity, records):
+            if record.key is None or (capacity and capacity.job_class != _JOB_CLASS):
+                continue  # a replica of both classes tells of each by itself
+            with self._lock:
+                if capacity is None:
+                    self._heard.pop(record.key, None)
+                else:
+                    self._heard[record.key] = _Heard(capacity, self._clock.monotonic_s())
 
     def pools(self) -> dict[str, PoolCapacity]:
         """Return the pools with a replica that is available and was heard lately."""
@@ -69,8 +64,4 @@ class PoolCapacities:
 
 def follow(tail: TopicTail, capacities: PoolCapacities) -> None:
     """Take in what has arrived, waiting a moment for it. Raises SchemaTooNewError."""
-    for record in tail.poll(_POLL_S):
-        try:
-            capacities.hear(record)
-        except RecordUnreadableError:
-            _LOG.warning("a capacity record is unreadable", extra={"offset": record.offset})
+    capacities.hear(tail.poll(_POLL_S))

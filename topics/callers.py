@@ -5,23 +5,17 @@ calls are over, except durable ones. Deadlines are by the caller's clock, which 
 clock of ours takes part, only the time between two of our own readings.
 """
 
-import logging
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from uuid import UUID
 
 from core.clock import Clock
-from core.errors import MillraceError, RecordUnreadableError
 from topics.catalogue import CALLERS
-from topics.codec import decode
 from topics.consumer import Received
+from topics.following import Following, readable
 from topics.records import CallerNews, JobRef
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail
-
-_LOG = logging.getLogger(__name__)
-_POLL_S = 0.5
 
 BEAT_S = 0.5
 """How often a caller says that it lives."""
@@ -99,23 +93,20 @@ class Callers:
         self._tail = TopicTail(settings, CALLERS, client_id=f"{client_id}-callers")
         self._clock, self._on_news = clock, on_news
         self._known = KnownCallers(since_s=clock.monotonic_s())
-        self._failure: MillraceError | None = None
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="callers-tail", daemon=True)
+        self._following = Following(self._tail, self._apply, name="callers-tail")
 
     def start(self, timeout_s: float) -> None:
         """Follow from the present end. Raises LogUnavailableError."""
         self._tail.skip_to_end(timeout_s)
         self._known = KnownCallers(since_s=self._clock.monotonic_s())
-        self._thread.start()
+        self._following.start()
 
     def is_gone(self, job: JobRef) -> bool:
         """Whether nobody waits for an online request, or its deadline is past.
 
         Raises what ended the following: without news the process must not go on.
         """
-        if self._failure is not None:
-            raise self._failure
+        self._following.check()
         if job.call is None:
             return False
         now_s = self._clock.monotonic_s()
@@ -131,26 +122,12 @@ class Callers:
 
     def stop(self) -> None:
         """Stop following."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(5.0)
-        self._tail.close()
-
-    def _follow(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                self._apply(self._tail.poll(_POLL_S))
-        except MillraceError as failure:
-            self._failure = failure
+        self._following.stop()
 
     def _apply(self, records: list[Received]) -> None:
         now_s = self._clock.monotonic_s()
-        for record in records:
-            try:
-                news = decode(CallerNews, record.value, record.headers)
-            except RecordUnreadableError:
-                _LOG.exception("unreadable caller news", extra={"offset": record.offset})
-                continue
-            self._known.heard(news, now_s=now_s)
-            self._on_news(news)
+        for _, news in readable(CallerNews, records):
+            if news is not None:
+                self._known.heard(news, now_s=now_s)
+                self._on_news(news)
         self._known.forget_silent(now_s=now_s)

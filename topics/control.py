@@ -3,22 +3,16 @@
 What counts is decided on `results` alone; whoever asks here only avoids useless execution.
 """
 
-import logging
-import threading
 from typing import Final
 from uuid import UUID
 
 from core.clock import Clock, SystemClock
-from core.errors import MillraceError, RecordUnreadableError
 from topics.catalogue import CONTROL, DAY_MS
-from topics.codec import decode
 from topics.consumer import Received
+from topics.following import Following, readable
 from topics.records import JobControl
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail
-
-_LOG = logging.getLogger(__name__)
-_POLL_S = 0.5
 
 CLOSED_JOBS_MAX: Final = 250_000
 """Jobs remembered at most, in about 50 MB."""
@@ -75,53 +69,30 @@ class ClosedJobs:
         self._tail = TopicTail(settings, CONTROL, client_id=f"{client_id}-control")
         self._clock = clock or SystemClock()
         self._closed = ClosedSet()
-        self._failure: MillraceError | None = None
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="control-tail", daemon=True)
+        self._following = Following(self._tail, self._apply, name="control-tail")
 
     def start(self, timeout_s: float) -> None:
         """Read to the end, then follow. Raises LogUnavailableError."""
         for records in self._tail.pieces_to_end(timeout_s):
             self._apply(records)
-        self._thread.start()
+        self._following.start()
 
     def is_closed(self, job_id: UUID) -> bool:
         """Whether results of the job have stopped to count.
 
-        Raises what ended the following, SchemaTooNewError or LogUnavailableError: without news
-        the process must not go on.
+        Raises what ended the following, such as SchemaTooNewError or LogUnavailableError.
         """
-        if self._failure is not None:
-            raise self._failure
+        self._following.check()
         return job_id in self._closed
 
     def stop(self) -> None:
         """Stop following."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(5.0)
-        self._tail.close()
-
-    def _follow(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                self._apply(self._tail.poll(_POLL_S))
-        except MillraceError as failure:
-            self._failure = failure
+        self._following.stop()
 
     def _apply(self, records: list[Received]) -> None:
-        for record in records:
-            if record.value is None:
-                if record.key is not None:
-                    self._closed.discard(record.key)
-                continue
-            try:
-                control = decode(JobControl, record.value, record.headers)
-            except RecordUnreadableError:
-                _LOG.exception("unreadable control record", extra={"offset": record.offset})
-                continue
-            if control.closed is None:
-                self._closed.discard(control.job_id.bytes)
-            else:
+        for record, control in readable(JobControl, records):
+            if control is not None and control.closed is not None:
                 self._closed.add(control.job_id, record.appended_ms)
+            elif record.key is not None:
+                self._closed.discard(record.key)
         self._closed.forget(int(self._clock.wall_s() * 1000))

@@ -89,9 +89,8 @@ class Looks:
     def look(self, at_s: float, *, pool_is_up: bool = True) -> None:
         self.clock.now_s = at_s
         capacity = Capacity("r", 1, "pool-small", "bulk", [0], {}, 1e6, 1, pool_is_up)
-        self.capacities.hear(
-            Received("capacity", 0, 0, b"r", kind_headers(Capacity), encode(capacity), 0)
-        )
+        said = Received("capacity", 0, 0, b"r", kind_headers(Capacity), encode(capacity), 0)
+        self.capacities.hear([said])
         self._repairs.step(self.capacities, self.clock)
 
 

@@ -39,17 +39,17 @@ def test_available_bulk_replicas_add_up() -> None:
         said("r5", 9, job_class="interactive"),
         said("r1", 9, job_class="interactive"),
     ):
-        capacities.hear(record)
+        capacities.hear([record])
     assert capacities.pools() == {"a": PoolCapacity(15, 8), "b": PoolCapacity(7, 4)}
 
 
 def test_the_newest_word_counts_and_silence_voids_it() -> None:
     clock = HeldClock()
     capacities = PoolCapacities(clock)
-    capacities.hear(said("r1", 10))
+    capacities.hear([said("r1", 10)])
     clock.now_s = 2.0
-    capacities.hear(said("r2", 20))
-    capacities.hear(said("r2", 30))
+    capacities.hear([said("r2", 20)])
+    capacities.hear([said("r2", 30)])
     assert capacities.pools() == {"a": PoolCapacity(40, 8)}
     clock.now_s = 3.0
     assert capacities.pools() == {"a": PoolCapacity(30, 4)}
@@ -59,6 +59,6 @@ def test_the_newest_word_counts_and_silence_voids_it() -> None:
 
 def test_a_tombstone_removes_a_replica() -> None:
     capacities = PoolCapacities(HeldClock())
-    capacities.hear(said("r1", 10))
-    capacities.hear(Received("capacity", 0, 1, b"r1:bulk", [], None, 0))
+    capacities.hear([said("r1", 10)])
+    capacities.hear([Received("capacity", 0, 1, b"r1:bulk", [], None, 0)])
     assert capacities.pools() == {}

@@ -1,0 +1,74 @@
+"""Following a topic in a thread: what it brings is handed on, what ends it is not forgotten."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeVar
+
+from core.errors import RecordUnreadableError
+from topics.codec import decode
+from topics.consumer import Received
+from topics.records import Record
+from topics.tail import TopicTail
+
+_LOG = logging.getLogger(__name__)
+_POLL_S: Final = 0.5
+_STOP_S_MAX: Final = 5.0
+
+R = TypeVar("R", bound=Record)
+
+
+class Following:
+    """A tail and the thread that polls it. The owner positions the tail, then starts."""
+
+    def __init__(
+        self, tail: TopicTail, take: Callable[[list[Received]], None], *, name: str
+    ) -> None:
+        """`take` is called in the thread; what it raises ends the following."""
+        self._tail = tail
+        self._take = take
+        self._failure: Exception | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin where the tail stands."""
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises what ended the following: whoever lives by the news must not go on without."""
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Stop following and close the tail."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_S_MAX)
+        self._tail.close()
+
+    def _follow(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._take(self._tail.poll(_POLL_S))
+        except Exception as failure:  # noqa: BLE001  the process loop: told by `check`
+            self._failure = failure
+
+
+def readable(kind: type[R], records: Iterable[Received]) -> Iterator[tuple[Received, R | None]]:
+    """Yield each record with what it says, None for a tombstone; unreadable ones are left out.
+
+    Raises SchemaTooNewError.
+    """
+    for record in records:
+        if record.value is None:
+            yield record, None
+            continue
+        try:
+            said = decode(kind, record.value, record.headers)
+        except RecordUnreadableError:
+            _LOG.warning(
+                "a record is unreadable", extra={"topic": record.topic, "offset": record.offset}
+            )
+            continue
+        yield record, said
