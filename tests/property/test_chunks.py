@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from core.limits import CHUNK_ITEMS_MAX
 from jobs.expansion import send_items
+from tests.sent_records import SentRecords
 from topics import chunks as chunks_module
 from topics.chunks import chunks_of
-from topics.codec import Headers, decode
+from topics.codec import decode
 from topics.headers import item_range
 from topics.partitioner import shuffle_shard
-from topics.producer import OnDelivery
 from topics.records import Chunk, Item, JobRef
 
 BYTES_MAX = 1000
@@ -46,36 +46,20 @@ def test_chunks_are_bounded_consecutive_and_complete(items: list[Item]) -> None:
         assert all(b.index == a.index + 1 for a, b in pairwise(chunk))
 
 
-class Recorder:
-    def __init__(self) -> None:
-        self.sent: list[tuple[int, Chunk, Headers]] = []
-
-    def send(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        partition: int,
-        key: bytes | None = None,
-        headers: Headers | None = None,
-        on_delivery: OnDelivery | None = None,
-    ) -> None:
-        assert topic == "requests.bulk"
-        assert key == b"small\0" + UUID(int=9).bytes
-        assert headers
-        self.sent.append((partition, decode(Chunk, value, headers), headers))
-
-
 @given(items=some_items())
 def test_records_stay_in_the_shard_in_order_and_their_headers_name_the_items(
     items: list[Item],
 ) -> None:
-    recorder = Recorder()
-    assert send_items(recorder, JOB, items) == len(items)
-    assert {p for p, _, _ in recorder.sent} <= set(shuffle_shard("small", UUID(int=9), 16))
-    assert [item for _, chunk, _ in recorder.sent for item in chunk.items] == items
-    for _, chunk, headers in recorder.sent:
-        named = item_range(headers)
+    sender = SentRecords()
+    assert send_items(sender, JOB, items) == len(items)
+    assert {sent.topic for sent in sender.records} == {"requests.bulk"}
+    assert {sent.key for sent in sender.records} == {b"small\0" + UUID(int=9).bytes}
+    shard = set(shuffle_shard("small", UUID(int=9), 16))
+    assert {sent.partition for sent in sender.records} <= shard
+    chunks = [decode(Chunk, sent.value, sent.headers) for sent in sender.records]
+    assert [item for chunk in chunks for item in chunk.items] == items
+    for sent, chunk in zip(sender.records, chunks, strict=True):
+        named = item_range(sent.headers)
         assert (named.job_id, named.day, named.tenant_id) == (JOB.job_id, 20_000, UUID(int=9))
         indexes = list(range(named.first_index, named.last_index + 1))
         assert [item.index for item in chunk.items] == indexes

@@ -2,7 +2,6 @@
 
 from uuid import UUID
 
-import msgspec
 import pytest
 
 from core.errors import SchemaTooNewError
@@ -10,31 +9,10 @@ from core.ids import new_uuid
 from core.limits import RECORD_BYTES_MAX
 from core.states import CloseReason
 from results.reading import read_entry
-from topics.codec import Headers, encode, kind_headers
+from tests.sent_records import SentRecords
+from topics.codec import Headers, decode, encode, kind_headers
 from topics.consumer import Received
-from topics.producer import OnDelivery
 from topics.records import Chunk, Close, DeadLetter, JobRef, Outcomes
-
-
-class Sent:
-    """Stands in for the producer: keeps what is sent."""
-
-    def __init__(self) -> None:
-        self.records: list[tuple[str, bytes, int]] = []
-
-    def send(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        partition: int,
-        key: bytes | None = None,
-        headers: Headers | None = None,
-        on_delivery: OnDelivery | None = None,
-    ) -> None:
-        assert value is not None
-        assert headers == kind_headers(DeadLetter)
-        self.records.append((topic, value, partition))
 
 
 def job_ref(job_id: UUID) -> JobRef:
@@ -46,7 +24,7 @@ def received(value: bytes | None, headers: Headers) -> Received:
 
 
 def test_a_close_is_read() -> None:
-    close, sent = Close(new_uuid(), 3, CloseReason.EXPIRED), Sent()
+    close, sent = Close(new_uuid(), 3, CloseReason.EXPIRED), SentRecords()
 
     entry = read_entry(received(encode(close), kind_headers(Close)), sent)
 
@@ -67,22 +45,22 @@ def test_a_close_is_read() -> None:
     ids=["garbage", "empty", "no headers", "another kind", "as large as can be", "no outcome"],
 )
 def test_what_cannot_be_read_becomes_a_dead_letter(value: bytes | None, headers: Headers) -> None:
-    sent = Sent()
+    sent = SentRecords()
 
     entry = read_entry(received(value, headers), sent)
 
     assert (entry.record, entry.next_offset) == (None, 43)
-    ((topic, written, partition),) = sent.records
-    letter = msgspec.msgpack.decode(written, type=DeadLetter)
-    assert (topic, partition) == ("dead_letters", 0)
+    (copy,) = sent.records
+    letter = decode(DeadLetter, copy.value, copy.headers)
+    assert (copy.topic, copy.partition) == ("dead_letters", 0)
     assert (letter.topic, letter.partition, letter.offset) == ("results", 5, 42)
     assert (letter.code, letter.key, letter.headers) == ("record_unreadable", b"key", headers)
     assert (value or b"").startswith(letter.value)
-    assert len(written) < RECORD_BYTES_MAX
+    assert len(copy.value) < RECORD_BYTES_MAX
 
 
 def test_a_newer_schema_stops_the_role() -> None:
     newer = [("kind", b"close"), ("schema", b"99")]
 
     with pytest.raises(SchemaTooNewError):
-        read_entry(received(b"", newer), Sent())
+        read_entry(received(b"", newer), SentRecords())
