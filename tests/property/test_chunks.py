@@ -52,8 +52,8 @@ def test_records_stay_in_the_shard_in_order_and_their_headers_name_the_items(
 ) -> None:
     sender = SentRecords()
     assert send_items(sender, JOB, items) == len(items)
-    assert {sent.topic for sent in sender.records} == {"requests.bulk"}
-    assert {sent.key for sent in sender.records} == {b"small\0" + UUID(int=9).bytes}
+    assert {sent.topic for sent in sender.records} <= {"requests.bulk"}
+    assert {sent.key for sent in sender.records} <= {b"small\0" + UUID(int=9).bytes}
     shard = set(shuffle_shard("small", UUID(int=9), 16))
     assert {sent.partition for sent in sender.records} <= shard
     chunks = [decode(Chunk, sent.value, sent.headers) for sent in sender.records]
