@@ -1,6 +1,5 @@
 """A member of a consumer group: explicit commits, cooperative rebalancing, safe pauses."""
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -8,6 +7,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from topics.errors import LogUnavailableError, StaleMemberError
 from topics.metrics import LAG
+from topics.missing_topics import METADATA_TIMEOUT_S, MissingTopics
 from topics.offsets import Partition
 from topics.settings import CLIENT_LOG, KafkaSettings
 
@@ -22,12 +22,6 @@ _STALE_CODES = frozenset(
     }
 )
 _POLL_INTERVAL_MS_MAX = 300_000
-_METADATA_TIMEOUT_S = 10.0
-
-MISSING_S_MAX = 30.0
-"""How long a topic may be unknown: its creation takes a moment to reach every broker."""
-
-_LOOK_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +54,6 @@ class LogConsumer:
         self._prefix, self._group, self._topics = settings.topic_prefix, group, tuple(topics)
         self._assigned: set[Partition] = set()
         self._on_assign, self._on_revoke = on_assign, on_revoke
-        self._missing_since_s: float | None = None
-        self._look_at_s = 0.0
         self._consumer = Consumer(
             settings.client_options()
             | {
@@ -78,8 +70,10 @@ class LogConsumer:
             },
             logger=CLIENT_LOG,
         )
+        names = [self._prefix + topic for topic in topics]
+        self._missing = MissingTopics(self._consumer, names)
         self._consumer.subscribe(
-            [self._prefix + topic for topic in topics],
+            names,
             on_assign=self._assign,
             on_revoke=self._revoke,
             on_lost=self._revoke,
@@ -99,10 +93,7 @@ class LogConsumer:
         first = self._consumer.consume(1, timeout_s)
         more = self._consumer.consume(count_max - 1, 0) if first and count_max > 1 else []
         messages = first + more
-        if self._missing_since_s is None and any(map(tells_of_missing_topic, messages)):
-            self._missing_since_s = time.monotonic()
-        if self._missing_since_s is not None:
-            self._look_for_topics(self._missing_since_s)
+        self._missing.heed(messages)
         return received(messages, self._prefix)
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> bool:
@@ -145,7 +136,7 @@ class LogConsumer:
         for topic, number in partitions:
             place = TopicPartition(self._prefix + topic, number)
             try:
-                _, high = self._consumer.get_watermark_offsets(place, timeout=_METADATA_TIMEOUT_S)
+                _, high = self._consumer.get_watermark_offsets(place, timeout=METADATA_TIMEOUT_S)
             except KafkaException as error:
                 raise LogUnavailableError(error.args[0].str()) from None
             ends[topic, number] = high
@@ -164,25 +155,6 @@ class LogConsumer:
     def close(self) -> None:
         """Leave the group."""
         self._consumer.close()
-
-    def _look_for_topics(self, since_s: float) -> None:
-        """Ask for all topics: the client then joins what it finds; by itself it looks in minutes.
-
-        Raises LogUnavailableError after MISSING_S_MAX.
-        """
-        now_s = time.monotonic()
-        if now_s < self._look_at_s:
-            return
-        self._look_at_s = now_s + _LOOK_EVERY_S
-        try:
-            known = self._consumer.list_topics(timeout=_METADATA_TIMEOUT_S).topics
-        except KafkaException:
-            return  # the broker is away, and it alone can tell
-        missing = [name for name in self._topics if self._prefix + name not in known]
-        if not missing:
-            self._missing_since_s = None
-        elif now_s - since_s > MISSING_S_MAX:
-            raise LogUnavailableError(f"there is no topic {self._prefix}{missing[0]}")
 
     def _observe_lag(self) -> None:
         behind = dict.fromkeys(self._topics, 0)
@@ -236,12 +208,6 @@ def received(messages: list[Message], prefix: str) -> list[Received]:
             )
         )
     return records
-
-
-def tells_of_missing_topic(message: Message) -> bool:
-    """Whether a client's event says that a broker does not know the topic."""
-    error = message.error()
-    return error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
 def _number(value: int | None) -> int:

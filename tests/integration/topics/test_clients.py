@@ -140,7 +140,7 @@ def test_a_member_waits_for_a_topic_that_is_created_late(
 ) -> None:
     consumer = member(settings, RESULTS, [])
     deadline = time.monotonic() + 20
-    while consumer._missing_since_s is None:
+    while not consumer._missing.is_any:
         assert time.monotonic() < deadline
         assert consumer.poll(1, 0.1) == []
     LogAdmin(settings).create([RESULTS])
@@ -153,7 +153,7 @@ def test_a_member_waits_for_a_topic_that_is_created_late(
 def test_a_member_gives_up_on_a_topic_that_nobody_creates(
     settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("topics.consumer.MISSING_S_MAX", 1.0)
+    monkeypatch.setattr("topics.missing_topics.MISSING_S_MAX", 1.0)
     consumer = member(settings, RESULTS, [])
     with pytest.raises(LogUnavailableError, match="results"):
         poll_until(consumer, lambda _: False)
