@@ -112,7 +112,7 @@ class Finaliser:
             metrics.FINALISE_FAILURES.labels(error.code).inc()
             severe = error.disposition is not Disposition.RETRY
             LOG.log(logging.ERROR if severe else logging.WARNING, error.code, extra=facts)
-        except Exception:
+        except Exception:  # the process loop of one job
             metrics.FINALISE_FAILURES.labels("internal").inc()
             LOG.exception("finalising failed", extra=facts)
         else:
