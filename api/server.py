@@ -13,13 +13,15 @@ def http_server(app: ASGIApp, settings: ApiSettings) -> uvicorn.Server:
         app,
         host=settings.host,
         port=settings.port,
-        http=http_protocol(settings.head_timeout_s),
+        http=http_protocol(
+            head_timeout_s=settings.head_timeout_s, head_bytes_max=settings.head_bytes_max
+        ),
+        loop="uvloop",
         ws="none",
         access_log=False,
         log_config=None,  # core.logs has configured every logger
         server_header=False,
         proxy_headers=False,  # nothing we decide depends on where a request came from
-        h11_max_incomplete_event_size=settings.head_bytes_max,
         timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=settings.shutdown_grace_s,
     )

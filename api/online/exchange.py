@@ -5,8 +5,8 @@ from uuid import UUID
 
 from starlette.types import Receive, Scope, Send
 
+from api.client_connection import ClientConnection, client_connection
 from api.middleware import request_id_of
-from api.online.calls import RawHeaders
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,7 @@ class Exchange:
     headers: dict[bytes, bytes]  # by lower-case name; the last of a name counts
     receive: Receive
     send: Send
+    connection: ClientConnection
     arrived_s: float  # monotonic
 
     def text(self, name: bytes) -> str | None:
@@ -28,5 +29,12 @@ class Exchange:
 
 def exchange_of(scope: Scope, receive: Receive, send: Send, *, now_s: float) -> Exchange:
     """Return the request that `scope` describes."""
-    raw: RawHeaders = scope["headers"]
-    return Exchange(request_id_of(scope), scope["path"], dict(raw), receive, send, now_s)
+    return Exchange(
+        request_id=request_id_of(scope),
+        endpoint=scope["path"],
+        headers=dict(scope["headers"]),
+        receive=receive,
+        send=send,
+        connection=client_connection(scope),
+        arrived_s=now_s,
+    )

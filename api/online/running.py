@@ -3,8 +3,6 @@
 import asyncio
 from contextlib import suppress
 
-from starlette.types import Receive
-
 from api.online import metrics
 from api.online.answering import finished_error, send_finished
 from api.online.calls import Begun, Finished, PlannedCall, RawHeaders
@@ -22,49 +20,66 @@ class RunningCall:
     """One call on its way, and the answer to it."""
 
     def __init__(
-        self, online: Online, exchange: Exchange, planned: PlannedCall, headers: RawHeaders
+        self,
+        online: Online,
+        exchange: Exchange,
+        planned: PlannedCall,
+        headers: RawHeaders,
+        cache_key: bytes | None,
     ) -> None:
         """`headers` are those of every answer to the call."""
         self._online, self._exchange = online, exchange
         self._planned, self._headers = planned, headers
+        self._cache_key = cache_key
         self._timings = Timings(exchange.arrived_s)
 
     async def run(self, begun: Begun) -> None:
         """Send it and answer it. Raises ApiError when it was not sent, and what a store raises."""
         assert begun.job is not None
         job, line_bytes = begun.job, begun.line_bytes
-        body, request_id = self._planned.parsed.body, self._planned.request_id
-        if len(body) <= BODY_BYTES_MAX or job.input_key:
+        if len(self._planned.parsed.body) <= BODY_BYTES_MAX or job.input_key:
             await self._open(job, begun.wait_s, line_bytes)
             return
-        line = request_line(request_id, job.endpoint, body)
-        key = await self._online.bodies.store(request_id, line)
+        key, line_bytes = await self._store()
         try:
-            await self._open(_with_input(job, key), begun.wait_s, len(line))
+            await self._open(_with_input(job, key), begun.wait_s, line_bytes)
         finally:
             await self._online.bodies.drop(key)
 
+    async def _store(self) -> tuple[str, int]:
+        """Store a body that fits no record; return its key and the length of its line."""
+        planned = self._planned
+        line = request_line(planned.request_id, planned.parsed.endpoint, planned.parsed.body)
+        return await self._online.bodies.store(planned.request_id, line), len(line)
+
     async def _open(self, job: JobRef, wait_s: float | None, line_bytes: int) -> None:
-        online, parsed = self._online, self._planned.parsed
+        online = self._online
         loop = asyncio.get_running_loop()
         call = OpenCall(job, now_s=online.clock.monotonic_s())
-        item = call_item(job, parsed.body, parsed.token_count, line_bytes)
         online.calls.add(call)
-        watcher = loop.create_task(_watch(self._exchange.receive, call))
+        self._exchange.connection.watch(call.leave)
         timer = loop.call_later(self._planned.timeout_s, lambda: call.fail(deadline_exceeded()))
         try:
-            online.sender.send(call, item)
-            self._timings.sent_s = online.clock.monotonic_s()
+            self._send(call, line_bytes)
             await self._answer(call, wait_s)
         finally:
             timer.cancel()
-            watcher.cancel()
+            self._exchange.connection.forget(call.leave)
             self._close(call)
+
+    def _send(self, call: OpenCall, line_bytes: int) -> None:
+        """Send its record, and hold its body no longer: thousands of calls may wait."""
+        parsed = self._planned.parsed
+        item = call_item(call.job, parsed.body, parsed.token_count, line_bytes)
+        self._online.sender.send(call, item)
+        parsed.body = b""
+        self._timings.sent_s = self._online.clock.monotonic_s()
 
     async def _answer(self, call: OpenCall, wait_s: float | None) -> None:
         send = self._exchange.send
         if self._planned.parsed.stream:
-            await StreamAnswer(send, self._headers, self._timings, self._online.clock).run(call)
+            stream = StreamAnswer(self._exchange, self._headers, self._timings, self._online.clock)
+            await stream.run(call)
             return
         try:
             with suppress(TimeoutError):
@@ -94,8 +109,8 @@ class RunningCall:
         headers = [*self._headers, (b"server-timing", timing)]
         end = call.end
         answer = Finished(end.status_code, body, headers, end.input_tokens, end.output_tokens)
-        if online.cache is not None and answer.status == 200:
-            online.cache.keep(self._planned, answer)
+        if online.cache is not None and self._cache_key is not None and answer.status == 200:
+            online.cache.keep(self._cache_key, answer)
         return answer
 
     def _close(self, call: OpenCall) -> None:
@@ -109,13 +124,6 @@ class RunningCall:
             used = end.input_tokens + end.output_tokens
             buckets.settle(self._planned.parsed.token_count, used, now_s=now_s)
         metrics.ENDED.labels(call.job.endpoint, _how(call)).inc()
-
-
-async def _watch(receive: Receive, call: OpenCall) -> None:
-    """Notice that the client goes away."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    call.leave()
 
 
 def _how(call: OpenCall) -> str:

@@ -7,12 +7,11 @@ the head goes out with a comment, and then a refusal comes as an event.
 import asyncio
 from typing import Final
 
-from starlette.types import Send
-
 from api.answers import error_body
 from api.online import metrics
 from api.online.answering import finished_error, send_finished
 from api.online.calls import Finished, RawHeaders
+from api.online.exchange import Exchange
 from api.online.open_calls import SLOW_READER, OpenCall, shutting_down
 from api.online.timings import Timings
 from core.clock import Clock
@@ -35,9 +34,12 @@ def event(payload: bytes) -> bytes:
 class StreamAnswer:
     """The answer to one call that streams."""
 
-    def __init__(self, send: Send, headers: RawHeaders, timings: Timings, clock: Clock) -> None:
+    def __init__(
+        self, exchange: Exchange, headers: RawHeaders, timings: Timings, clock: Clock
+    ) -> None:
         """`headers` are those of every answer to the call."""
-        self._send, self._headers = send, headers
+        self._send, self._connection = exchange.send, exchange.connection
+        self._headers = headers
         self._timings, self._clock = timings, clock
         self._is_begun = False
 
@@ -49,9 +51,11 @@ class StreamAnswer:
                 pass
         except asyncio.CancelledError:
             if call.failure is not None and call.failure.code == SLOW_READER:
-                raise ConnectionAbortedError from None  # the server closes the connection
+                self._connection.cut(event(error_body(call.failure)))
+                return
             call.fail(shutting_down())
-            await self._fail(call)
+            if not call.left:
+                await self._fail(call)
 
     async def _step(self, call: OpenCall) -> bool:
         """Write what there is; return whether that was the end."""

@@ -1,0 +1,61 @@
+"""The client's end of a connection, for who must know at once that it is gone, or be rid of it."""
+
+from collections.abc import Callable
+from typing import Final
+
+from starlette.types import Scope
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+EXTENSION: Final = "millrace.connection"
+"""Its name among the extensions of an ASGI scope."""
+
+CUT_S: Final = 2.0
+"""How long a connection that was cut may take to accept its last words."""
+
+
+class ClientConnection:
+    """One connection; it may serve several requests, one after the other."""
+
+    def __init__(self, protocol: HttpToolsProtocol) -> None:
+        """The connection of `protocol`, which is open."""
+        self._protocol = protocol
+        self._is_lost = False
+        self._watchers: list[Callable[[], None]] = []
+
+    def watch(self, on_lost: Callable[[], None]) -> None:
+        """Call `on_lost` when the client is gone; at once when it is already."""
+        if self._is_lost:
+            on_lost()
+        else:
+            self._watchers.append(on_lost)
+
+    def forget(self, on_lost: Callable[[], None]) -> None:
+        """Undo `watch`."""
+        if on_lost in self._watchers:
+            self._watchers.remove(on_lost)
+
+    def lost(self) -> None:
+        """Tell the watchers."""
+        self._is_lost = True
+        watchers, self._watchers = self._watchers, []
+        for on_lost in watchers:
+            on_lost()
+
+    def cut(self, last: bytes) -> None:
+        """End a chunked answer with `last` behind all that waits to be read, and close.
+
+        A client that does not take it in time is dropped with all that waits for it.
+        """
+        protocol = self._protocol
+        protocol.cycle.disconnected = True  # nothing is written after it
+        transport = protocol.transport
+        transport.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(last), last))
+        transport.close()
+        protocol.loop.call_later(CUT_S, transport.abort)
+
+
+def client_connection(scope: Scope) -> ClientConnection:
+    """Return the connection that a request came by; our server puts it there."""
+    connection = scope["extensions"][EXTENSION]
+    assert isinstance(connection, ClientConnection)
+    return connection
