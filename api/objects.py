@@ -30,8 +30,8 @@ def file_object(row: sa.Row[Any]) -> dict[str, object]:
         "id": public_id(FILE, row.id),
         "object": "file",
         "bytes": row.size_bytes,
-        "created_at": _seconds(row.created_at),
-        "expires_at": _seconds(row.expires_at),
+        "created_at": seconds(row.created_at),
+        "expires_at": seconds(row.expires_at),
         "filename": row.filename,
         "purpose": row.purpose,
         "status": "processed",
@@ -54,10 +54,10 @@ def batch_object(row: sa.Row[Any]) -> dict[str, object]:
         "status": row.state,
         "output_file_id": _file_id(row.output_file_id),
         "error_file_id": _file_id(row.error_file_id),
-        "created_at": _seconds(row.created_at),
-        **{name: _seconds(getattr(row, name)) for name in _MOMENTS},
+        "created_at": seconds(row.created_at),
+        **{name: seconds(getattr(row, name)) for name in _MOMENTS},
         "request_counts": {"total": total, "completed": row.succeeded, "failed": row.failed},
-        "usage": _usage(row),
+        "usage": usage_object(row),
         "metadata": row.metadata,
         "millrace": {
             **outcomes,
@@ -73,7 +73,7 @@ def model_object(model: ModelVersion) -> dict[str, object]:
     return {
         "id": model.name,
         "object": "model",
-        "created": _seconds(model.created_at),
+        "created": seconds(model.created_at),
         "owned_by": "millrace-simulated" if simulated else "millrace",
         "millrace": {
             "version": model.version,
@@ -99,7 +99,8 @@ def _errors(row: sa.Row[Any]) -> dict[str, object] | None:
     return {"object": "list", "data": row.errors} if row.errors else None
 
 
-def _usage(row: sa.Row[Any]) -> dict[str, object]:
+def usage_object(row: sa.Row[Any]) -> dict[str, object]:
+    """Return what a job has used so far, by its counters."""
     return {
         "input_tokens": row.input_tokens,
         "input_tokens_details": {"cached_tokens": row.cached_tokens},
@@ -113,5 +114,6 @@ def _file_id(file_id: UUID | None) -> str | None:
     return None if file_id is None else public_id(FILE, file_id)
 
 
-def _seconds(moment: datetime | None) -> int | None:
+def seconds(moment: datetime | None) -> int | None:
+    """Return a moment as OpenAI's API shows it."""
     return None if moment is None else int(moment.timestamp())

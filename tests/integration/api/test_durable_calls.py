@@ -1,0 +1,325 @@
+"""Goal: a durable call is committed before it is sent, runs once, and is answered for good."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+
+from api.online.online import OnlineSetup
+from api.online.settings import OnlineSettings
+from api.settings import ApiSettings
+from core.errors import MillraceError
+from core.ids import SINGLE, parse_public_id
+from core.outcomes import Outcome
+from jobs.tables import idempotency_keys, jobs
+from registry.models import add_model
+from results.partitions import DayPartitions
+from results.single_requests import RequestEnding
+from results.writing import ItemWriter
+from storage.objects import ObjectStore
+from tests.integration.api.answers import ok, refused
+from tests.integration.api.conftest import Site, new_site, running
+from tests.integration.api.pool import PlayedPool, answer_at_once, say_nothing
+from topics.records import Chunk, ItemOutcome
+from topics.settings import KafkaSettings
+
+ENDPOINT = "/v1/chat/completions"
+ASK = {"model": "org/online", "messages": []}
+KEY = "Idempotency-Key"
+WAIT_S_MAX = 20.0
+
+
+@dataclass(frozen=True)
+class Durable:
+    """An API, a pool that a test plays, and the results writer in between."""
+
+    site: Site
+    pool: PlayedPool
+
+    def record(self, chunk: Chunk, **fields: Any) -> None:
+        """Put the outcome of a call into Postgres, as the results writer does."""
+        given: dict[str, Any] = {
+            "index": 0,
+            "custom_id": chunk.items[0].custom_id,
+            "outcome": Outcome.SUCCEEDED,
+            "status_code": 200,
+            "body": b'{"asked":' + chunk.items[0].body + b"}",
+            "input_tokens": 3,
+            "output_tokens": 2,
+        }
+        item = ItemOutcome(**(given | fields))
+        engine = self.site.engine
+        ItemWriter(engine, DayPartitions(engine)).write({chunk.job.job_id: [item]})
+
+    def end(self) -> None:
+        """End what is settled, as the finaliser does."""
+        RequestEnding(self.site.engine, self.site.objects).step()
+
+    def job_count(self) -> int:
+        with self.site.engine.connect() as connection:
+            return connection.scalar(sa.select(sa.func.count()).select_from(jobs)) or 0
+
+
+@contextmanager
+def opened(
+    kafka: KafkaSettings, database_url: str, root: Path, **settings: object
+) -> Iterator[Durable]:
+    """Run an API with online calls and small waits."""
+    failures: list[MillraceError] = []
+    pool = PlayedPool(kafka)
+    try:
+        setup = OnlineSetup(OnlineSettings(), kafka, failures.append)
+        api = ApiSettings.model_validate({"shutdown_grace_s": 2, **settings})
+        with running(api, database_url, root, setup=setup) as ready:
+            site = new_site(ready)
+            with ready.engine.begin() as connection:
+                add_model(
+                    connection,
+                    "org/online",
+                    "7",
+                    pool="small",
+                    engine="simulated",
+                    endpoints=(ENDPOINT,),
+                )
+            with site.client() as client:
+                pool.wait_for(lambda: client.get("/readyz").status_code == 200)
+            yield Durable(site, pool)
+    finally:
+        pool.close()
+    assert failures == []
+
+
+@pytest.fixture
+def durable(
+    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
+) -> Iterator[Durable]:
+    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+    with opened(kafka, database_url, tmp_path / uuid.uuid4().hex, wait_s_max=2.0) as site:
+        yield site
+
+
+def until(look: Callable[[], Any]) -> Any:
+    deadline_s = time.monotonic() + WAIT_S_MAX
+    while not (found := look()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    return found
+
+
+def post(
+    client: httpx.Client, body: dict[str, Any] | None = None, **headers: str
+) -> httpx.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return client.post(ENDPOINT, json=body or ASK, headers=named)
+
+
+def is_replay(answer: httpx.Response) -> bool:
+    return bool(answer.headers.get("idempotent-replayed") == "true")
+
+
+def stored(objects: ObjectStore) -> list[str]:
+    return [found.key for found in objects.list("requests/")]
+
+
+def test_a_call_with_a_key_is_answered_on_its_connection_and_given_again(durable: Durable) -> None:
+    def script(pool: PlayedPool, chunk: Chunk) -> None:
+        durable.record(chunk)
+        answer_at_once(pool, chunk)
+
+    durable.pool.script = script
+    with durable.site.client() as client:
+        first = post(client, Idempotency_Key="k")
+        second = post(client, Idempotency_Key="k")
+        changed = post(client, ASK | {"n": 1}, Idempotency_Key="k")
+    assert (ok(first), first.headers["x-millrace-durable"]) == ({"asked": ASK}, "true")
+    assert (second.status_code, second.content) == (200, first.content)
+    assert [is_replay(first), is_replay(second)] == [False, True]
+    assert refused(changed, 422)["code"] == "idempotency_key_reused"
+    chunk = durable.pool.only_chunk()
+    assert chunk.job.call is not None
+    assert chunk.job.call.durable
+    assert durable.job_count() == 1
+    assert len(stored(durable.site.objects)) == 1
+    durable.end()
+    assert stored(durable.site.objects) == []
+
+
+def test_a_twin_is_told_to_try_again_until_there_is_an_answer(durable: Durable) -> None:
+    durable.pool.script = say_nothing
+    with durable.site.client() as client, durable.site.client(timeout_s=0.5) as hasty:
+        with pytest.raises(httpx.ReadTimeout):
+            post(hasty, Idempotency_Key="k")
+        twin = post(client, Idempotency_Key="k")
+        assert refused(twin, 409)["code"] == "idempotency_key_in_flight"
+        assert twin.headers["retry-after"] == "1"
+        durable.record(durable.pool.only_chunk())
+        again = post(client, Idempotency_Key="k")
+    assert ok(again) == {"asked": ASK}
+    assert is_replay(again)
+    assert durable.job_count() == 1
+
+
+def test_a_failure_frees_the_key(durable: Durable) -> None:
+    envelope = b'{"error":{"message":"no","type":"t","param":null,"code":"c"}}'
+
+    durable.pool.script = say_nothing
+    with durable.site.client() as client, durable.site.client(timeout_s=0.5) as hasty:
+        with pytest.raises(httpx.ReadTimeout):
+            post(hasty, Idempotency_Key="k")
+        chunk = durable.pool.only_chunk()
+        durable.record(chunk, outcome=Outcome.FAILED, status_code=400, body=envelope)
+        durable.pool.script = answer_at_once
+        again = post(client, Idempotency_Key="k")
+    assert ok(again) == {"asked": ASK}
+    assert not is_replay(again)
+    assert durable.job_count() == 2
+
+
+def test_a_key_dies_with_the_deadline_of_its_call(durable: Durable) -> None:
+    durable.pool.script = say_nothing
+    with durable.site.client() as client:
+        late = post(client, Idempotency_Key="k", X_Request_Timeout_Ms="300")
+        assert refused(late, 504)["code"] == "deadline_exceeded"
+        durable.pool.script = answer_at_once
+        again = post(client, Idempotency_Key="k")
+    assert ok(again) == {"asked": ASK}
+
+
+def test_a_call_in_the_background(durable: Durable) -> None:
+    durable.pool.script = lambda pool, chunk: durable.record(chunk)
+    with durable.site.client() as client:
+        answer = post(client, ASK | {"background": True}, Idempotency_Key="k")
+        accepted = ok(answer, 202)
+        assert answer.headers["location"] == f"/v1/jobs/{accepted['id']}"
+        assert accepted | {"id": ""} == {"id": "", "object": "job", "status": "in_progress"}
+        job = until(lambda: answered(client, accepted["id"]))
+        assert job["response"]["status_code"] == 200
+        assert job["response"]["body"] == {"asked": ASK}
+        assert (job["model"], job["model_version"]) == ("org/online", "7")
+        assert job["usage"]["total_tokens"] == 5
+        durable.end()
+        ended = shown(client, accepted["id"])
+        assert (ended["status"], ended["error"]) == ("completed", None)
+        again = post(client, ASK | {"background": True}, Idempotency_Key="k")
+    assert (again.status_code, again.content) == (202, answer.content)
+    assert is_replay(again)
+    assert durable.pool.only_chunk().items[0].body == b'{"model":"org/online","messages":[]}'
+    assert accepted["id"] == f"job_{durable.pool.only_chunk().job.job_id.hex}"
+
+
+def answered(client: httpx.Client, job: str) -> dict[str, Any] | None:
+    found = shown(client, job)
+    return found if found["response"] else None
+
+
+def shown(client: httpx.Client, job: str) -> dict[str, Any]:
+    found: dict[str, Any] = ok(client.get(f"/v1/jobs/{job}"))
+    return found
+
+
+def test_the_repeat_of_an_sdk_in_the_background_is_one_job(durable: Durable) -> None:
+    durable.pool.script = say_nothing
+    ask = ASK | {"background": True}
+    with durable.site.client() as client:
+        ids = [
+            ok(post(client, ask, x_stainless_retry_count=tries), 202)["id"]
+            for tries in ("0", "1", "2", "0")
+        ]
+    assert len(set(ids[:3])) == 1
+    assert ids[3] != ids[0]
+
+
+def test_a_preferred_wait_ends_as_accepted_and_is_given_again(durable: Durable) -> None:
+    durable.pool.script = say_nothing
+    with durable.site.client() as client:
+        began_s = time.monotonic()
+        answer = post(client, Prefer="wait=1", Idempotency_Key="k")
+        assert 0.9 < time.monotonic() - began_s < 5.0
+        accepted = ok(answer, 202)
+        chunk = durable.pool.only_chunk()
+        durable.record(chunk)
+        until(lambda: key_state(durable) == "saved")
+        again = post(client, Prefer="wait=1", Idempotency_Key="k")
+        assert (again.status_code, again.content) == (202, answer.content)
+        assert shown(client, accepted["id"])["response"]["body"] == {"asked": ASK}
+
+
+def key_state(durable: Durable) -> str | None:
+    with durable.site.engine.connect() as connection:
+        return connection.scalar(sa.select(idempotency_keys.c.state))
+
+
+def test_a_preferred_wait_is_answered_when_there_is_time(durable: Durable) -> None:
+    with durable.site.client() as client:
+        assert ok(post(client, Prefer="respond-async, wait=2")) == {"asked": ASK}
+    assert durable.job_count() == 1
+
+
+def test_a_wait_longer_than_allowed_is_capped(durable: Durable) -> None:
+    durable.pool.script = say_nothing
+    with durable.site.client() as client:
+        ok(post(client, Prefer="wait=600"), 202)
+
+
+def test_a_cancelled_job(durable: Durable) -> None:
+    durable.pool.script = say_nothing
+    with durable.site.client() as client, durable.site.client(durable.site.other_key) as other:
+        job = ok(post(client, ASK | {"background": True}), 202)["id"]
+        refused(other.delete(f"/v1/jobs/{job}"), 404)
+        assert ok(client.delete(f"/v1/jobs/{job}"))["status"] == "cancelling"
+        request_id = parse_public_id(SINGLE, job)
+        assert request_id is not None
+        durable.pool.wait_for(lambda: durable.pool.aborted(request_id))
+        assert ok(client.delete(f"/v1/jobs/{job}"))["status"] == "cancelling"
+
+
+def test_batches_and_jobs_do_not_know_each_other(durable: Durable) -> None:
+    with durable.site.client() as client:
+        job = ok(post(client, ASK | {"background": True}), 202)["id"]
+        refused(client.get(f"/v1/batches/{job}"), 404)
+        refused(client.get(f"/v1/batches/batch_{job.removeprefix('job_')}"), 404)
+        assert ok(client.get("/v1/batches"))["data"] == []
+        for wrong in ("job_" + "0" * 32, "nonsense"):
+            assert refused(client.get(f"/v1/jobs/{wrong}"), 404)["code"] == "job_not_found"
+
+
+def test_a_stream_with_a_key_is_given_again(durable: Durable) -> None:
+    ask = ASK | {"stream": True}
+    with durable.site.client() as client:
+        first = post(client, ask, Idempotency_Key="s")
+        second = post(client, ask, Idempotency_Key="s")
+        changed = post(client, ASK, Idempotency_Key="s")
+    assert first.status_code == 200
+    assert first.headers["x-millrace-durable"] == "false"
+    assert first.text.endswith("data: [DONE]\n\n")
+    assert (second.status_code, second.content) == (200, first.content)
+    assert second.headers["content-type"] == first.headers["content-type"]
+    assert is_replay(second)
+    refused(changed, 422)
+    assert len(durable.pool.chunks) == 1
+
+
+def test_a_stream_in_flight_has_no_twin_and_one_that_is_left_frees_its_key(
+    durable: Durable,
+) -> None:
+    durable.pool.script = lambda pool, chunk: pool.reply(chunk, pieces=[b"{}"])
+    ask = ASK | {"stream": True}
+    with durable.site.client() as client:
+        with client.stream("POST", ENDPOINT, json=ask, headers={KEY: "s"}) as answer:
+            assert next(answer.iter_raw()) == b"data: {}\n\n"
+            refused(post(client, ask, Idempotency_Key="s"), 409)
+        durable.pool.script = answer_at_once
+        until(lambda: post(client, ask, Idempotency_Key="s").status_code == 200)
+
+
+def test_a_stream_in_the_background_is_refused(durable: Durable) -> None:
+    with durable.site.client() as client:
+        answer = post(client, ASK | {"stream": True, "background": True})
+    assert refused(answer, 400)["code"] == "stream_not_supported"
