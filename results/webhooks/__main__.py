@@ -42,6 +42,7 @@ ROLE: Final = GROUP
 _BROKER_WAIT_S: Final = 60.0
 _JOIN_S: Final = 5.0
 _REMOVAL_INTERVAL_S: Final = 60.0
+_LOOK_UPS_MAX: Final = 256  # threads, made when needed
 _OTHER_CONNECTIONS: Final = 3  # reader, watcher, removal
 
 
@@ -79,7 +80,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     LogAdmin(kafka).wait_for_broker(_BROKER_WAIT_S)
     engine = create_engine(database, application_name=ROLE)
     name = process_name(ROLE)
-    look_ups = ThreadPoolExecutor(settings.slots_max, "look-ups")
+    look_ups = ThreadPoolExecutor(min(settings.slots_max, _LOOK_UPS_MAX), "look-ups")
     clock = SystemClock()
     deliverer = Deliverer(
         engine=engine,

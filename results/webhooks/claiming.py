@@ -4,7 +4,7 @@ A claim is a lease: `next_try_at` moves to its end, so what a dead process claim
 Claims are made one process at a time, hence the bounds of a lane hold over all processes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
@@ -30,7 +30,7 @@ WITH RECURSIVE pending AS (
     FROM pending LEFT JOIN webhook_lanes l ON l.lane = pending.lane
     WHERE pending.lane IS NOT NULL AND (l.blocked_until IS NULL OR l.blocked_until <= now())
 )
-SELECT due.message_id, due.endpoint_id, due.tenant_id, lanes.is_suspect
+SELECT due.message_id, due.endpoint_id, due.tenant_id, lanes.lane, lanes.busy, lanes.is_suspect
 FROM lanes CROSS JOIN LATERAL (
     SELECT message_id, endpoint_id, tenant_id, next_try_at FROM webhook_deliveries d
     WHERE d.lane = lanes.lane AND d.state = 'pending' AND d.next_try_at <= now()
@@ -102,6 +102,7 @@ class Room:
     lane_slots_max: int  # of one lane, over all processes
     tenant_slots_max: int
     busy_tenants: Mapping[UUID, int]
+    proven_lanes: Container[str]  # their last try succeeded; others get one try at a time
 
 
 def claim(connection: sa.Connection, room: Room, *, holder: str, lease_s: float) -> list[Delivery]:
@@ -128,8 +129,12 @@ def claim(connection: sa.Connection, room: Room, *, holder: str, lease_s: float)
 
 
 def fitting(due: Sequence[sa.Row[Any]], room: Room) -> list[sa.Row[Any]]:
-    """Return the first of `due` that fit: in all, of a tenant, and of lanes that failed last."""
+    """Return the first of `due` that fit: in all, of a tenant, and of lanes not known to be well.
+
+    A lane that was not heard of yet may hang, so it gets more than one try only after a success.
+    """
     tenants = dict(room.busy_tenants)
+    begun: set[str] = set()
     suspects = room.suspect_slots
     chosen: list[sa.Row[Any]] = []
     for row in due:
@@ -137,6 +142,10 @@ def fitting(due: Sequence[sa.Row[Any]], room: Room) -> list[sa.Row[Any]]:
             break
         if tenants.get(row.tenant_id, 0) >= room.tenant_slots_max:
             continue
+        if row.lane not in room.proven_lanes:
+            if row.busy or row.lane in begun:
+                continue
+            begun.add(row.lane)
         if row.is_suspect:
             if suspects <= 0:
                 continue

@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 DATABASE_THREADS: Final = 4
 _LEASE_MARGIN_S: Final = 30.0  # a claim outlives its try and the writing of its end
+_PROVEN_MAX: Final = 10_000
 _GAP_S: Final = 0.01  # between two claims, so that many ends are one look
 _HEADERS: Final = {
     "content-type": "application/json",
@@ -56,6 +57,7 @@ class Deliverer:
         default_factory=lambda: ThreadPoolExecutor(DATABASE_THREADS, "deliveries")
     )
     _away_since_s: float | None = None
+    _proven: dict[str, None] = field(default_factory=dict)  # lanes, the latest success last
 
     def wake(self) -> None:
         """Look for deliveries now; from any thread."""
@@ -118,6 +120,7 @@ class Deliverer:
             lane_slots_max=limits.lane_slots_max,
             tenant_slots_max=limits.tenant_slots_max,
             busy_tenants=tenants,
+            proven_lanes=self._proven,
         )
         if room.slots <= 0:
             return []
@@ -155,12 +158,20 @@ class Deliverer:
         except Exception:
             LOG.exception("a try failed", extra=facts)
         else:
+            self._learn(delivery.lane, is_well=attempt.failure is None)
             result = attempt.error_code or "delivered"
             metrics.TRIES.labels(result).inc()
             metrics.TRY_SECONDS.observe(attempt.duration_s)
             if state not in (None, "pending"):
                 metrics.ENDED.labels(state).inc()
             LOG.info("tried", extra={**facts, "result": result, "status": attempt.status_code})
+
+    def _learn(self, lane: str, *, is_well: bool) -> None:
+        self._proven.pop(lane, None)
+        if is_well:
+            self._proven[lane] = None
+            if len(self._proven) > _PROVEN_MAX:
+                del self._proven[next(iter(self._proven))]
 
     async def _try(self, delivery: Delivery) -> Attempt:
         message_id = public_id(EVENT, delivery.message_id)

@@ -164,5 +164,6 @@ def _add_message(connection: sa.Connection, message: Message) -> bool:
             body=message.body,
         )
         .on_conflict_do_nothing()
+        .returning(webhook_messages.c.id)
     )
-    return added.rowcount == 1
+    return added.one_or_none() is not None

@@ -29,14 +29,14 @@ class WebhookSettings(Settings):
     timeout_s: float = Field(default=20.0, gt=0, le=60)
     """Longest try: look-up, connect, TLS, request and the head of the answer."""
 
-    slots_max: int = Field(default=256, ge=4, le=4096)
+    slots_max: int = Field(default=1024, ge=4, le=4096)
     """Tries at once in one process. Lanes that failed last get half of them at most."""
 
     lane_slots_max: int = Field(default=4, ge=1, le=256)
     """Tries at once of one endpoint, or of the callbacks of one tenant to one host."""
 
-    tenant_slots_max: int = Field(default=64, ge=1, le=4096)
-    """Tries at once of one tenant in one process."""
+    tenant_slots_max: int = Field(default=256, ge=1, le=4096)
+    """Tries at once of one tenant in one process: more than its endpoints can hold up."""
 
     breaker_failures: int = Field(default=5, ge=1, le=1000)
     """Failures in a row that open a lane's breaker, for 5 s doubling to 5 min."""

@@ -1,0 +1,284 @@
+"""Goal: whatever a receiver does, a live one gets every message, and a hostile one gets nothing."""
+
+import time
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from openai import OpenAI
+
+from results.webhooks.endpoints import rotate_secret
+from results.webhooks.posting import ANSWER_BYTES_MAX
+from results.webhooks.schedule import DELAYS_S
+from results.webhooks.signatures import secret_text
+from tests.integration.webhooks.conftest import (
+    SEALER,
+    Site,
+    delivering,
+    fast_settings,
+    new_deliverer,
+    until,
+)
+from tests.integration.webhooks.receivers import (
+    Answer,
+    Flood,
+    dripping_body,
+    dripping_head,
+    failing_first,
+    garbage,
+    ok,
+    receiving,
+    reset_before_the_answer,
+    reset_in_the_answer,
+    silent,
+    status,
+)
+
+WEBHOOKS = OpenAI(api_key="none").webhooks
+
+
+async def test_a_message_is_delivered_and_the_official_client_accepts_it(site: Site) -> None:
+    with receiving(ok) as receiver:
+        endpoint, secret = site.endpoint(receiver.url)
+        (message,) = site.send()
+        async with delivering(new_deliverer(site.engine, fast_settings())):
+            await until(lambda: site.states(endpoint) == ["delivered"], "delivery")
+
+    (request,) = receiver.requests
+    event = WEBHOOKS.unwrap(request.body, request.headers, secret=secret_text(secret))
+    assert event.type == "batch.completed"
+    assert event.data.id == f"batch_{message.job_id.hex}"  # type: ignore[union-attr]
+    assert event.id == request.headers["webhook-id"]
+    assert request.line == "POST /hook?a=b HTTP/1.1"
+    assert request.headers["content-type"] == "application/json"
+    (attempt,) = site.attempts(endpoint)
+    assert (attempt.number, attempt.status_code, attempt.error_code) == (1, 200, None)
+
+
+async def test_an_event_type_of_ours_is_unwrapped_too(site: Site) -> None:
+    with receiving(ok) as receiver:
+        endpoint, secret = site.endpoint(receiver.url)
+        with site.engine.begin() as connection:
+            connection.execute(
+                sa.text("UPDATE webhook_endpoints SET event_types = '{item.failed}'")
+            )
+        site.send(event_type="item.failed")
+        async with delivering(new_deliverer(site.engine, fast_settings())):
+            await until(lambda: site.states(endpoint) == ["delivered"], "delivery")
+
+    (request,) = receiver.requests
+    event: Any = WEBHOOKS.unwrap(request.body, request.headers, secret=secret_text(secret))
+    assert event.type == "item.failed"
+
+
+async def test_both_secrets_verify_during_a_rotation(site: Site) -> None:
+    with receiving(ok) as receiver:
+        endpoint, old = site.endpoint(receiver.url)
+        with site.engine.begin() as connection:
+            _, new = rotate_secret(connection, site.tenant_id, endpoint, SEALER, keep_old=True)
+        site.send()
+        async with delivering(new_deliverer(site.engine, fast_settings())):
+            await until(lambda: len(receiver.requests) == 1, "delivery")
+            with site.engine.begin() as connection:
+                rotate_secret(connection, site.tenant_id, endpoint, SEALER, keep_old=False)
+            site.send()
+            await until(lambda: len(receiver.requests) == 2, "another delivery")
+
+    during, after = receiver.requests
+    for secret in (old, new):
+        WEBHOOKS.verify_signature(during.body, during.headers, secret=secret_text(secret))
+        with pytest.raises(ValueError, match="signature"):
+            WEBHOOKS.verify_signature(after.body, after.headers, secret=secret_text(secret))
+    assert during.headers["webhook-signature"].count("v1,") == 2
+    assert after.headers["webhook-signature"].count("v1,") == 1
+
+
+async def test_a_receiver_that_recovers_gets_every_message_with_one_id(site: Site) -> None:
+    with receiving(failing_first(4)) as receiver:
+        endpoint, _ = site.endpoint(receiver.url)
+        (message,) = site.send()
+        async with delivering(new_deliverer(site.engine, fast_settings())):
+            await until(lambda: site.states(endpoint) == ["delivered"], "delivery")
+
+    assert receiver.ids == [f"evt_{message.message_id.hex}"] * 5
+    assert [a.status_code for a in site.attempts(endpoint)] == [500, 500, 500, 500, 200]
+    assert [a.error_code for a in site.attempts(endpoint)] == ["5xx"] * 4 + [None]
+
+
+async def test_the_schedule_ends(site: Site) -> None:
+    with receiving(status(500)) as receiver:
+        endpoint, _ = site.endpoint(receiver.url)
+        site.send()
+        async with delivering(new_deliverer(site.engine, fast_settings(time_scale=0.00001))):
+            await until(lambda: site.states(endpoint) == ["exhausted"], "the last try")
+
+    gaps = [b.at_s - a.at_s for a, b in zip(receiver.requests, receiver.requests[1:], strict=False)]
+    assert len(receiver.requests) == len(DELAYS_S)
+    for gap_s, delay_s in zip(gaps, DELAYS_S[1:], strict=True):
+        assert gap_s >= 0.85 * delay_s * 0.00001
+
+
+async def test_a_redirect_is_a_failure_and_never_followed(site: Site) -> None:
+    with receiving(ok) as target:
+        location = f"Location: {target.url}"
+        with receiving(status(301, location)) as receiver, receiving(status(307, location)) as two:
+            endpoints = [site.endpoint(r.url)[0] for r in (receiver, two)]
+            site.send()
+            async with delivering(new_deliverer(site.engine, fast_settings())):
+                await until(lambda: min(map(len, map(site.attempts, endpoints))) >= 2, "tries")
+
+    assert target.connections == 0
+    assert {a.error_code for e in endpoints for a in site.attempts(e)} == {"3xx"}
+
+
+async def test_410_disables_the_endpoint_and_drops_what_waits(site: Site) -> None:
+    with receiving(status(410)) as receiver:
+        endpoint, _ = site.endpoint(receiver.url)
+        site.send(20)
+        async with delivering(new_deliverer(site.engine, fast_settings())):
+            await until(lambda: "pending" not in site.states(endpoint), "the end")
+            site.send()
+
+    assert site.row(endpoint).disabled_reason == "gone"
+    assert set(site.states(endpoint)) <= {"exhausted", "dropped"}
+    assert len(site.states(endpoint)) == 20
+    assert len(receiver.requests) <= 8
+
+
+@pytest.mark.parametrize("code", [429, 503])
+async def test_a_receiver_that_names_a_time_is_left_alone_until_then(site: Site, code: int) -> None:
+    wait_s = 0.8
+
+    def answer(connection: Any, number: int) -> None:
+        (status(code, "Retry-After: 800") if number == 0 else ok)(connection, number)
+
+    with receiving(answer) as receiver:
+        endpoint, _ = site.endpoint(receiver.url)
+        site.send()
+        async with delivering(new_deliverer(site.engine, fast_settings())):
+            await until(lambda: len(receiver.requests) == 1, "the first try")
+            site.send()  # the whole lane rests
+            await until(lambda: site.states(endpoint) == ["delivered"] * 2, "delivery")
+
+    first, *others = receiver.requests
+    assert min(other.at_s for other in others) - first.at_s >= wait_s - 0.05
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (silent, "timed_out"),
+        (dripping_head, "timed_out"),
+        (reset_before_the_answer, "disconnected"),
+        (reset_in_the_answer, "disconnected"),
+        (garbage, "not_http"),
+        (Flood(b"HTTP/1.1 200 OK\r\nX-Long: "), "answer_too_large"),
+        (status(101, "Upgrade: websocket", "Connection: Upgrade"), "timed_out"),
+    ],
+    ids=["silent", "dripping", "reset", "reset in the answer", "garbage", "endless head", "101"],
+)
+async def test_no_answer_is_a_failure(site: Site, answer: Answer, code: str) -> None:
+    with receiving(answer) as receiver:
+        endpoint, _ = site.endpoint(receiver.url)
+        site.send()
+        async with delivering(new_deliverer(site.engine, fast_settings())):
+            await until(lambda: len(site.attempts(endpoint)) >= 2, "tries")
+
+    assert {a.error_code for a in site.attempts(endpoint)} <= {code, "not_http"}
+    assert {a.status_code for a in site.attempts(endpoint)} == {None}
+
+
+@pytest.mark.parametrize(
+    "answer", [dripping_body, Flood(b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n")]
+)
+async def test_a_good_head_is_a_success_and_its_body_is_not_swallowed(
+    site: Site, answer: Answer
+) -> None:
+    with receiving(answer) as receiver:
+        endpoint, _ = site.endpoint(receiver.url)
+        site.send()
+        async with delivering(new_deliverer(site.engine, fast_settings(timeout_s=3))):
+            await until(lambda: site.states(endpoint) == ["delivered"], "delivery")
+
+    assert len(receiver.requests) == 1
+    if isinstance(answer, Flood):  # what we read, and what buffers between hold
+        assert answer.sent_bytes < ANSWER_BYTES_MAX + 6 * 2**20
+
+
+async def test_slow_receivers_delay_no_other(site: Site) -> None:
+    """Half of the endpoints hang; those that answer are tried at once."""
+    with receiving(silent) as slow, receiving(ok) as good:
+        for _ in range(20):
+            site.endpoint(slow.url)
+        live = [site.endpoint(good.url)[0] for _ in range(20)]
+        limits = fast_settings(slots_max=64, timeout_s=10.0)
+        async with delivering(new_deliverer(site.engine, limits)):
+            site.send(5)
+            began_s = time.monotonic()
+            await until(lambda: len(good.requests) == 100, "the good ones")
+            took_s = time.monotonic() - began_s
+
+    assert took_s < 9.0  # before the first of those that hang was given up
+    assert {state for e in live for state in site.states(e)} == {"delivered"}
+
+
+async def test_two_processes_share_the_work_and_bound_a_lane_together(site: Site) -> None:
+    running, most = [0], [0]
+
+    def answer(connection: Any, number: int) -> None:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        time.sleep(0.02)
+        running[0] -= 1
+        ok(connection, number)
+
+    with receiving(answer) as receiver:
+        endpoint, _ = site.endpoint(receiver.url)
+        messages = site.send(60)
+        settings = fast_settings(lane_slots_max=3)
+        one, two = (new_deliverer(site.engine, settings) for _ in range(2))
+        async with delivering(one), delivering(two):
+            await until(lambda: set(site.states(endpoint)) == {"delivered"}, "delivery")
+
+    assert sorted(receiver.ids) == sorted(f"evt_{m.message_id.hex}" for m in messages)
+    assert most[0] <= 3
+
+
+async def test_the_breaker_spares_a_receiver_that_is_down(site: Site) -> None:
+    with receiving(failing_first(8, 503)) as receiver:
+        endpoint, _ = site.endpoint(receiver.url)
+        site.send(30)
+        async with delivering(new_deliverer(site.engine, fast_settings())):
+            await until(lambda: set(site.states(endpoint)) == {"delivered"}, "recovery")
+
+    assert len(receiver.requests) <= 30 + 8
+
+
+async def test_an_endpoint_that_only_fails_is_disabled(site: Site) -> None:
+    with receiving(status(500)) as receiver:
+        endpoint, _ = site.endpoint(receiver.url)
+        site.send(2)
+        settings = fast_settings(disable_after_days=0.001)  # 86 ms at this scale
+        async with delivering(new_deliverer(site.engine, settings)):
+            await until(lambda: site.row(endpoint).disabled_at is not None, "the end of patience")
+
+    assert site.row(endpoint).disabled_reason == "failing"
+    assert "pending" not in site.states(endpoint)
+
+
+async def test_what_a_dead_process_claimed_is_tried_again_with_the_same_id(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("results.webhooks.delivering._LEASE_MARGIN_S", 0.0)
+    monkeypatch.setattr("results.webhooks.delivering.release", lambda *_: None)
+    with receiving(silent) as receiver:
+        endpoint, _ = site.endpoint(receiver.url)
+        (message,) = site.send()
+        async with delivering(new_deliverer(site.engine, fast_settings())):
+            await until(lambda: len(receiver.requests) == 1, "a try that is cut")
+        receiver.answer = ok
+        async with delivering(new_deliverer(site.engine, fast_settings())):
+            await until(lambda: site.states(endpoint) == ["delivered"], "another process")
+
+    assert receiver.ids == [f"evt_{message.message_id.hex}"] * 2
+    assert [row.failure_count for row in site.deliveries(endpoint)] == [0]

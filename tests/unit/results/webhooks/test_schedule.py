@@ -1,0 +1,74 @@
+"""Goal: tries come when the published schedule says, and rest when a receiver is in trouble."""
+
+import pytest
+
+from results.webhooks.schedule import (
+    DELAYS_S,
+    RETRY_AFTER_S_MAX,
+    Failure,
+    lane_block_s,
+    next_delay_s,
+    retry_after_s,
+)
+
+HOUR_S = 3600
+PLAIN = Failure(500)
+
+
+def test_the_published_schedule() -> None:
+    hours = [2, 5, 10, 14, 20, 24]
+    assert (0, 5, 300, 1800, *(h * HOUR_S for h in hours)) == DELAYS_S
+    assert [next_delay_s(n, PLAIN, 0.5) for n in range(1, 11)] == [*DELAYS_S[1:], None]
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.999])
+def test_jitter_is_a_tenth(fraction: float) -> None:
+    delay_s = next_delay_s(2, PLAIN, fraction)
+    assert delay_s is not None
+    assert abs(delay_s - 300) <= 30
+    assert delay_s != 300
+
+
+def test_a_receiver_that_names_a_time_is_not_tried_before() -> None:
+    assert next_delay_s(1, Failure(429, 120.0), 0.5) == 120
+    assert next_delay_s(5, Failure(429, 120.0), 0.5) == 5 * HOUR_S
+
+
+@pytest.mark.parametrize("status", [429, 502, 504])
+def test_an_overloaded_receiver_rests_its_lane(status: int) -> None:
+    assert lane_block_s(1, 5, Failure(status), 0.5) == 10
+    assert lane_block_s(1, 5, Failure(status, 60.0), 0.5) == 60
+
+
+def test_the_breaker_opens_after_failures_in_a_row_and_doubles_to_a_bound() -> None:
+    rests = [lane_block_s(n, 5, PLAIN, 0.5) for n in range(1, 20)]
+    assert rests[:8] == [0, 0, 0, 0, 5, 10, 20, 40]
+    assert rests[-1] == 300
+    assert lane_block_s(10_000, 5, PLAIN, 0.5) == 300
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (None, None),
+        ("", None),
+        ("120", 120.0),
+        ("0", 0.0),
+        ("99999999999999999999", RETRY_AFTER_S_MAX),
+        ("-5", None),
+        ("1.5", None),
+        ("soon", None),
+        ("١٢", None),
+        ("Thu, 01 Jan 1970 00:20:00 GMT", 200.0),
+        ("Thu, 01 Jan 1970 00:00:01 GMT", 0.0),
+        ("Thu, 01 Jan 9999 00:00:01 GMT", RETRY_AFTER_S_MAX),
+        ("Thu, 99 Foo 1970 99:99:99 GMT", None),
+    ],
+)
+def test_retry_after(text: str | None, wanted: float | None) -> None:
+    assert retry_after_s(text, now_s=1000.0) == wanted
+
+
+def test_only_410_is_gone() -> None:
+    assert Failure(410).is_gone
+    assert not any(Failure(status).is_gone for status in (404, 301, 500, None))

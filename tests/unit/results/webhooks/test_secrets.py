@@ -1,0 +1,76 @@
+"""Goal: secrets at rest are readable by their owner's row and our key alone, and appear nowhere."""
+
+import base64
+import os
+from uuid import uuid4
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from results.webhooks.sealing import Sealer, SecretUnreadableError
+from results.webhooks.settings import WebhookSettings
+from results.webhooks.signatures import secret_hint, secret_text
+
+OLD, NEW = b"o" * 32, b"n" * 32
+OWNER = uuid4()
+
+
+def test_a_sealed_secret_opens_again() -> None:
+    sealer = Sealer([OLD], os.urandom)
+    secret = sealer.new_secret()
+    sealed = sealer.seal(secret, OWNER)
+
+    assert sealer.open(sealed, OWNER) == secret
+    assert secret not in sealed
+    assert sealer.seal(secret, OWNER) != sealed
+
+
+def test_another_owner_another_key_or_a_changed_byte_does_not_open_it() -> None:
+    sealer = Sealer([OLD], os.urandom)
+    sealed = sealer.seal(sealer.new_secret(), OWNER)
+
+    with pytest.raises(SecretUnreadableError):
+        sealer.open(sealed, uuid4())
+    with pytest.raises(SecretUnreadableError):
+        Sealer([NEW], os.urandom).open(sealed, OWNER)
+    for place in range(len(sealed)):
+        changed = bytearray(sealed)
+        changed[place] ^= 1
+        with pytest.raises(SecretUnreadableError):
+            sealer.open(bytes(changed), OWNER)
+    with pytest.raises(SecretUnreadableError):
+        sealer.open(sealed[:-1], OWNER)
+    with pytest.raises(SecretUnreadableError):
+        sealer.open(b"", OWNER)
+
+
+def test_a_new_key_goes_first_and_the_old_one_still_opens() -> None:
+    secret = os.urandom(32)
+    before = Sealer([OLD], os.urandom).seal(secret, OWNER)
+    sealer = Sealer([NEW, OLD], os.urandom)
+
+    assert sealer.open(before, OWNER) == secret
+    assert Sealer([NEW], os.urandom).open(sealer.seal(secret, OWNER), OWNER) == secret
+
+
+def test_keys_come_from_settings() -> None:
+    text = ",".join(base64.b64encode(key).decode() for key in (NEW, OLD))
+
+    assert WebhookSettings(secret_key=SecretStr(text)).keys() == (NEW, OLD)
+    assert WebhookSettings().keys() == ()
+
+
+@pytest.mark.parametrize("text", ["", "short", "c2hvcnQ=", "!" * 44])
+def test_a_bad_key_is_refused_without_showing_it(text: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        WebhookSettings(secret_key=SecretStr(text))
+    assert not text or f"'{text}'" not in str(refused.value)
+
+
+def test_a_hint_tells_secrets_apart_and_no_more() -> None:
+    secret = os.urandom(32)
+    hint = secret_hint(secret)
+
+    assert hint.startswith("whsec_…")
+    assert len(hint) == len("whsec_…") + 4
+    assert secret_text(secret).rstrip("=").endswith(hint[-4:])
