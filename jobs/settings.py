@@ -25,7 +25,7 @@ class IntakeSettings(Settings):
     """Files validated at once. With two or more, one thread is kept for small files."""
 
     jobs_held_max: int = Field(default=256, ge=1, le=10_000)
-    """Jobs that this process expands at once; others wait for it or for another replica."""
+    """Jobs that this process expands at once. First jobs of all tenants come before later ones."""
 
     lease_ttl_s: float = Field(default=15.0, ge=0.5, le=600)
     """How long after the death of this process another may take over its jobs."""
