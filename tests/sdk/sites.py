@@ -2,8 +2,12 @@
 
 import subprocess
 import sys
+import time
 import uuid
 
+from core.ids import EVENT, public_id
+from results.webhooks.events import job_message
+from results.webhooks.signatures import secret_text, signed_headers
 from tests.sdk.checks.site import Site
 from tests.stacks import Stack
 
@@ -23,6 +27,7 @@ def simulated_site(stack: Stack) -> Site:
         other_model=OTHER_MODEL,
         busy_key=new_key(stack),
         idle_model=IDLE_MODEL,
+        webhook=signed_webhook(),
     )
 
 
@@ -37,6 +42,20 @@ def vllm_site(stack: Stack) -> Site:
         embedding_model=EMBEDDING_MODEL,
         other_model=EMBEDDING_MODEL,
     )
+
+
+def signed_webhook() -> dict[str, str]:
+    """Return a message as it is delivered while a secret is being replaced."""
+    secrets = (b"s" * 32, b"t" * 32)
+    job_id, message_id = uuid.uuid4(), uuid.uuid4()
+    message = job_message((message_id, "batch.completed"), job_id, job_id, time.time())
+    headers = signed_headers(secrets, public_id(EVENT, message_id), int(message.at_s), message.body)
+    return {
+        **headers,
+        "body": message.body.decode(),
+        "secret": secret_text(secrets[0]),
+        "other_secret": secret_text(secrets[1]),
+    }
 
 
 def add_idle_model(stack: Stack) -> None:

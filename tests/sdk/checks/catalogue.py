@@ -14,7 +14,9 @@ from tests.sdk.checks import (
     models,
     online_headers,
     raw_answers,
+    repeats,
     retries,
+    webhooks,
 )
 from tests.sdk.checks.site import Site
 
@@ -31,6 +33,8 @@ SIMULATED = (
     online_headers,
     deadlines,
     retries,
+    repeats,
+    webhooks,
 )
 VLLM = (chat, generation, embeddings)
 

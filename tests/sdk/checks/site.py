@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import openai
@@ -31,6 +31,8 @@ class Site:
     """Of a tenant that others leave alone, so that it can use up its rate."""
     idle_model: str = ""
     """Known, and served by no replica."""
+    webhook: dict[str, str] = field(default_factory=dict)
+    """A signed message: its headers, `body`, and both secrets that signed it."""
 
     @property
     def client(self) -> openai.OpenAI:
