@@ -14,11 +14,13 @@ from api.objects import batch_object, page_object
 from api.online.idempotency import answer_once, repeats_of_request, response_of
 from api.paging import parse_after
 from api.principals import PrincipalOf, ServicesOf
+from api.webhook_services import WebhooksOf
 from core.ids import FILE, JOB, parse_public_id
 from core.limits import LIST_LIMIT_MAX
 from jobs.batches import NewJob, cancel_job, create_job, find_job, list_jobs
 from jobs.idempotency import Answer
 from jobs.pages import Cursor
+from results.webhooks.callbacks import add_callback
 
 router = APIRouter()
 
@@ -41,10 +43,14 @@ class BatchBody(msgspec.Struct):
     completion_window: str
     metadata: dict[str, str] | None = None
     output_expires_after: OutputExpiry | None = None
+    callback_url: str | None = None  # ours: told of this job alone
+    callback_events: list[str] | None = None  # ours
 
 
 @router.post("/v1/batches")
-async def create(request: Request, principal: PrincipalOf, services: ServicesOf) -> Response:
+async def create(
+    request: Request, principal: PrincipalOf, services: ServicesOf, webhooks: WebhooksOf
+) -> Response:
     """Accept a job; what it answers survives us."""
     repeats = repeats_of_request(request, principal, services)
     body = await json_body(request, BatchBody, services.settings)
@@ -59,8 +65,13 @@ async def create(request: Request, principal: PrincipalOf, services: ServicesOf)
         traceparent=trace[0] if trace else "",
     )
 
+    callback = await webhooks.checked_callback(body.callback_url, body.callback_events)
+
     def work(connection: sa.Connection) -> Answer:
-        return _shown(create_job(connection, principal.tenant_id, new))
+        row = create_job(connection, principal.tenant_id, new)
+        if callback is not None:
+            add_callback(connection, principal.tenant_id, row.id, callback, webhooks.sealer)
+        return _shown(row)
 
     answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
     if not is_old:

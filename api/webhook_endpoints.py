@@ -17,7 +17,7 @@ from api.principals import PrincipalOf, ServicesOf
 from api.services import Services
 from api.webhook_objects import delivery_object, endpoint_object
 from api.webhook_services import WebhooksOf
-from core.ids import EVENT, parse_public_id, public_id
+from core.ids import EVENT, JOB, parse_public_id, public_id
 from core.limits import LIST_LIMIT_MAX
 from jobs.pages import Cursor
 from results.webhooks.callbacks import rotate_callback_secret
@@ -28,6 +28,7 @@ from results.webhooks.endpoints import (
     check_event_types,
     create_endpoint,
     delete_endpoint,
+    find_callback,
     find_endpoint,
     list_endpoints,
     rotate_secret,
@@ -127,6 +128,14 @@ async def show(endpoint_id: str, principal: PrincipalOf, services: ServicesOf) -
     """Show one endpoint."""
     wanted = parse_public_id(ENDPOINT, endpoint_id)
     row = await services.database.run(find_endpoint, principal.tenant_id, wanted)
+    return json_answer(endpoint_object(row))
+
+
+@router.get("/v1/batches/{batch_id}/callback")
+async def show_callback(batch_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+    """Show a job's callback as an endpoint, whose id the other routes take."""
+    wanted = parse_public_id(JOB, batch_id)
+    row = await services.database.run(find_callback, principal.tenant_id, wanted)
     return json_answer(endpoint_object(row))
 
 

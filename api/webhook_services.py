@@ -10,6 +10,9 @@ from fastapi import Depends, Request
 
 from api.answers import ApiError, unavailable
 from results.webhooks.addresses import Reach, reach_of
+from results.webhooks.callbacks import Callback
+from results.webhooks.endpoints import check_event_types
+from results.webhooks.events import TERMINAL_EVENTS
 from results.webhooks.resolving import (
     AddressRefusedError,
     Resolver,
@@ -65,6 +68,23 @@ class WebhookServices:
                 code="service_unavailable",
             ) from None
         return url
+
+    async def checked_callback(self, text: str | None, events: list[str] | None) -> Callback | None:
+        """Return the callback that a new job asks for, or None. Raises ApiError, FieldRefusedError.
+
+        Without `events` it hears how the job ends.
+        """
+        if text is None:
+            if events is not None:
+                raise ApiError(
+                    400, "Give callback_url, too.", code="invalid_value", param="callback_url"
+                )
+            return None
+        if events is not None:
+            check_event_types(events, param="callback_events")
+        assert self.sealer
+        url = await self.checked_url(text, param="callback_url")
+        return Callback(text, url, events or TERMINAL_EVENTS)
 
 
 def webhook_services(settings: WebhookSettings) -> WebhookServices:

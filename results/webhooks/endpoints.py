@@ -112,6 +112,16 @@ def find_endpoint(
     return row
 
 
+def find_callback(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
+    """Return the callback of a job. Raises EndpointMissingError: it has none, or is not yours."""
+    row = connection.execute(
+        sa.select(webhook_endpoints).where(_owned(tenant_id), webhook_endpoints.c.job_id == job_id)
+    ).one_or_none()
+    if row is None:
+        raise EndpointMissingError
+    return row
+
+
 def list_endpoints(connection: sa.Connection, tenant_id: UUID, cursor: Cursor) -> Page:
     """Return a page of endpoints, newest first, without callbacks. Raises FieldRefusedError."""
     query = sa.select(webhook_endpoints).where(webhook_endpoints.c.job_id.is_(None))
