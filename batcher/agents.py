@@ -8,8 +8,9 @@ import asyncio
 import logging
 import ssl
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from time import monotonic
 from typing import Any, Protocol
 
 import faust
@@ -17,7 +18,7 @@ from aiokafka.errors import KafkaError
 from faust.auth import Credentials, SASLCredentials, SSLCredentials
 from faust.types.auth import SASLMechanism
 
-from batcher import faust_patches, metrics
+from batcher import faust_loop, faust_patches, metrics
 from batcher.settings import BatcherSettings
 from topics.catalogue import REQUESTS
 from topics.consumer import Received
@@ -26,8 +27,8 @@ from topics.settings import KafkaSettings
 
 _LOG = logging.getLogger(__name__)
 
-YIELD_EVERY = 8
-"""Records after which the dispatcher gets its turn: a full buffer is read without waiting."""
+TURN_S_MAX = 0.001
+"""Time after which the dispatcher gets its turn: a full buffer is read without waiting."""
 
 UNKNOWN_END = sys.maxsize
 """End offset of a partition when the broker does not say: whatever comes may have come before."""
@@ -44,7 +45,7 @@ def group_of(job_class: str) -> str:
 def build_app(kafka: KafkaSettings, settings: BatcherSettings, datadir: Path) -> faust.App:
     """Return the app of one class, patched and ready for `RequestStream`."""
     faust_patches.install()
-    return faust.App(
+    app = faust.App(
         kafka.topic_prefix + group_of(settings.job_class),
         broker=[f"kafka://{address}" for address in kafka.bootstrap_servers.split(",")],
         broker_credentials=credentials(kafka),
@@ -64,6 +65,9 @@ def build_app(kafka: KafkaSettings, settings: BatcherSettings, datadir: Path) ->
         web_enabled=False,
         datadir=datadir,
     )
+    if settings.job_class == "interactive":
+        faust_loop.use_one_loop(app, fetch_gap_s=settings.fetch_gap_ms / 1000)
+    return app
 
 
 def credentials(kafka: KafkaSettings) -> Credentials | None:
@@ -146,21 +150,38 @@ class RequestStream:
 
     async def _read(self, stream: Any) -> None:
         """Take records while there is room. Whatever goes wrong ends the role, not the agent."""
-        count = 0
-        async for event in stream.noack().events():
-            if self.stopping:
-                continue  # not acknowledged: delivered again after the restart
-            try:
-                self._owner.take(received(event.message, self._prefix), event)
-                count += 1
-                if count % YIELD_EVERY == 0:
-                    await asyncio.sleep(0)
-                await self._owner.room()
-            except asyncio.CancelledError:
-                raise
-            except Exception as failure:  # noqa: BLE001 - the process loop: handed on, then the end
-                self.stopping = True
-                self._owner.failed(failure)
+        silent = stream.noack()
+        turn_s = monotonic()
+        async for first in silent.events():
+            for event in self._with_buffered(first, silent.channel.queue):
+                if self.stopping:
+                    continue  # not acknowledged: delivered again after the restart
+                try:
+                    self._owner.take(received(event.message, self._prefix), event)
+                    if monotonic() - turn_s > TURN_S_MAX:
+                        await asyncio.sleep(0)
+                        turn_s = monotonic()
+                    await self._owner.room()
+                except asyncio.CancelledError:
+                    raise
+                except Exception as failure:  # noqa: BLE001 - the process loop: handed on, the end
+                    self.stopping = True
+                    self._owner.failed(failure)
+
+    def _with_buffered(self, first: Any, queue: Any) -> Iterator[Any]:
+        """Return `first` and what Faust has buffered behind it.
+
+        Its own iterator gives the loop away before each record: every online call would leave as a
+        batch of its own. Like it, skip records from before a rebalance, which come again.
+        """
+        yield first
+        app = self._app
+        while not queue.empty():
+            event = queue.get_nowait()
+            message = event.message
+            if app.flow_control.is_active() and message.generation_id == app.consumer_generation_id:
+                app.monitor.stream_inbound_time[message.tp] = monotonic()
+                yield event
 
     async def _on_revoked(self, _app: Any, revoked: set[Any], **_: Any) -> None:
         metrics.REBALANCES.inc()

@@ -58,6 +58,10 @@ class BatcherSettings(Settings):
     buffer_records: int = Field(default=2048, ge=16, le=65_536)
     """Records that Faust may buffer, of up to 256 KiB each; intake's windows keep it far below."""
 
+    fetch_gap_ms: float = Field(default=1.0, ge=0, le=1000)
+    """interactive: pause between an answer with records and the next request. Default 1: records
+    that come one by one wait for nothing, and many share the cost of a round trip."""
+
     start_timeout_s: float = Field(default=60.0, gt=0, le=600)
     """Time to reach the broker, and again to get the first assignment."""
 

@@ -8,6 +8,7 @@ import pytest
 from tests.integration.batcher.surroundings import (
     POOL,
     BatcherProcess,
+    Caller,
     Replica,
     Requests,
     create_topics,
@@ -27,6 +28,20 @@ def requests(kafka: KafkaSettings) -> Iterator[Requests]:
     requests = Requests(kafka)
     yield requests
     requests.producer.close()
+
+
+@pytest.fixture
+def calls(kafka: KafkaSettings) -> Iterator[Requests]:
+    requests = Requests(kafka, "interactive")
+    yield requests
+    requests.producer.close()
+
+
+@pytest.fixture
+def caller(kafka: KafkaSettings) -> Iterator[Caller]:
+    caller = Caller(kafka, "api-1")
+    yield caller
+    caller.stop()
 
 
 @pytest.fixture

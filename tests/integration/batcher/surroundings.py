@@ -11,24 +11,36 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
+import msgspec
 import psutil
 
 from batcher.agents import group_of
 from topics.admin import LogAdmin
+from topics.callers import BEAT_S
 from topics.catalogue import (
+    CALLERS,
     CAPACITY,
     DEMAND,
-    REQUESTS_BULK,
-    REQUESTS_INTERACTIVE,
+    REQUESTS,
     SHARED_TOPICS,
     batches_topic,
 )
+from topics.chunks import send_chunk
 from topics.codec import decode, encode, kind_headers
 from topics.errors import LogUnavailableError
 from topics.headers import chunk_headers
 from topics.partitioner import request_partition
 from topics.producer import LogProducer
-from topics.records import Batch, Capacity, Chunk, Demand, Item, JobRef
+from topics.records import (
+    Batch,
+    CallerNews,
+    CallRef,
+    Capacity,
+    Chunk,
+    Demand,
+    Item,
+    JobRef,
+)
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail
 
@@ -65,15 +77,26 @@ def job_ref(number: int, *, tenant: int | None = None, pool: str = POOL) -> JobR
     )
 
 
+def call_ref(
+    number: int, caller_id: str, *, durable: bool = False, deadline_s: float | None = None
+) -> JobRef:
+    """Return an online call of a tenant of its own, with an hour to live unless told otherwise."""
+    return msgspec.structs.replace(
+        job_ref(number),
+        call=CallRef(caller_id, 0, durable=durable),
+        **({} if deadline_s is None else {"deadline_s": deadline_s}),
+    )
+
+
 def expected(job: JobRef, count: int) -> Counter[tuple[UUID, int]]:
     """Return each of the first `count` items of `job` once."""
     return Counter({(job.job_id, index): 1 for index in range(count)})
 
 
-def lag(kafka: KafkaSettings) -> int:
-    """Return the bulk records that the batchers have not committed; -1 while nobody knows."""
+def lag(kafka: KafkaSettings, job_class: str = "bulk") -> int:
+    """Return the records that the batchers have not committed; -1 while nobody knows."""
     try:
-        return sum(LogAdmin(kafka).lag(group_of("bulk"), REQUESTS_BULK).values())
+        return sum(LogAdmin(kafka).lag(group_of(job_class), REQUESTS[job_class]).values())
     except LogUnavailableError:  # for a moment after a topic's creation
         return -1
 
@@ -84,7 +107,7 @@ class Requests:
     def __init__(self, kafka: KafkaSettings, job_class: str = "bulk") -> None:
         self.producer = LogProducer(kafka, client_id="test-intake", linger_ms=2)
         self._class = job_class
-        self._topic = REQUESTS_BULK if job_class == "bulk" else REQUESTS_INTERACTIVE
+        self._topic = REQUESTS[job_class]
 
     def send(
         self, job: JobRef, count: int, *, first: int = 0, chunk: int = 100, size: int = 200
@@ -105,10 +128,50 @@ class Requests:
             )
         self.producer.flush(20)
 
+    def send_calls(self, *jobs: JobRef) -> None:
+        """Send online calls, each a chunk of one item."""
+        for job in jobs:
+            send_chunk(self.producer, Chunk(job, [Item(0, "", b"{}", 10)]), self._class)
+        self.producer.flush(20)
+
     def send_raw(self, value: bytes | None, headers: list[tuple[str, bytes]]) -> None:
         """Send a record that no intake would."""
         self.producer.send(self._topic.name, value, partition=0, headers=headers)
         self.producer.flush(20)
+
+
+class Caller:
+    """Says every half second that it lives, as an API replica does."""
+
+    def __init__(self, kafka: KafkaSettings, caller_id: str) -> None:
+        self.caller_id = caller_id
+        self._producer = LogProducer(kafka, client_id=caller_id, linger_ms=0)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread.start()
+
+    def abort(self, *jobs: JobRef) -> None:
+        """Say that nobody waits for these any more."""
+        self._say([job.job_id for job in jobs])
+
+    def stop(self) -> None:
+        """Go silent, without a last word."""
+        self._stopping.set()
+        self._thread.join(10)
+        self._producer.close()
+
+    def _beat(self) -> None:
+        while not self._stopping.wait(BEAT_S):
+            self._say([])
+
+    def _say(self, aborted: list[UUID]) -> None:
+        self._producer.send(
+            CALLERS.name,
+            encode(CallerNews(self.caller_id, time.time(), aborted=aborted)),
+            partition=0,
+            key=self.caller_id.encode(),
+            headers=kind_headers(CallerNews),
+        )
 
 
 class Replica:

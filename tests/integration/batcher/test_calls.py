@@ -1,0 +1,114 @@
+"""Goal: online calls leave at once while somebody waits for them, and say what became of them."""
+
+import time
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+from tests.integration.batcher.surroundings import (
+    BatcherProcess,
+    Caller,
+    Replica,
+    Requests,
+    call_ref,
+    lag,
+    wait_until,
+)
+from topics.callers import SILENCE_S_MAX
+from topics.records import Chunk, JobRef
+from topics.settings import KafkaSettings
+
+StartReplica = Callable[..., Replica]
+StartBatcher = Callable[..., BatcherProcess]
+
+
+def parts(replica: Replica) -> list[Chunk]:
+    return [part for batch in list(replica.batches) for part in batch.parts]
+
+
+def numbers(chunks: Iterable[Chunk]) -> list[int]:
+    return sorted(part.job.job_id.int for part in chunks)
+
+
+def calls_of(caller: Caller, first: int, count: int) -> list[JobRef]:
+    return [call_ref(number, caller.caller_id) for number in range(first, first + count)]
+
+
+def test_a_new_call_leaves_once_unmarked_and_a_backlog_is_marked(
+    kafka: KafkaSettings,
+    calls: Requests,
+    caller: Caller,
+    start_replica: StartReplica,
+    start_batcher: StartBatcher,
+) -> None:
+    replica = start_replica(job_class="interactive")
+    calls.send_calls(*calls_of(caller, 1, 50))
+    batcher = start_batcher(job_class="interactive")
+    batcher.ready()
+    calls.send_calls(*calls_of(caller, 101, 200))
+    wait_until(lambda: len(parts(replica)) >= 250, "all calls on batches")
+    wait_until(lambda: lag(kafka, "interactive") == 0, "all offsets committed")
+    assert batcher.stop() == 0
+    came = parts(replica)
+    assert numbers(came) == [*range(1, 51), *range(101, 301)]
+    assert numbers(part for part in came if part.redelivered) == list(range(1, 51))
+    assert all(0 <= part.waited_s < 30 for part in came)
+    assert not replica.over_granted
+
+
+def test_calls_that_nobody_waits_for_are_let_go(
+    kafka: KafkaSettings,
+    calls: Requests,
+    caller: Caller,
+    start_replica: StartReplica,
+    start_batcher: StartBatcher,
+) -> None:
+    replica = start_replica(job_class="interactive", window=0)
+    batcher = start_batcher(job_class="interactive")
+    batcher.ready()
+    kept, aborted = call_ref(1, caller.caller_id), call_ref(2, caller.caller_id)
+    expired = call_ref(3, caller.caller_id, deadline_s=time.time() + 1)
+    orphan, durable = call_ref(4, "gone"), call_ref(5, "gone", durable=True)
+    calls.send_calls(kept, aborted, expired, orphan, durable)
+    wait_until(lambda: max(replica.waiting.values(), default=0) == 5, "five calls held")
+    caller.abort(aborted)
+    # Nothing can leave, so what is not held any more was let go.
+    wait_until(lambda: max(replica.waiting.values()) == 2, "three calls let go", SILENCE_S_MAX + 10)
+    replica.window = 100
+    wait_until(lambda: len(parts(replica)) == 2, "the others on batches")
+    wait_until(lambda: lag(kafka, "interactive") == 0, "all offsets committed")
+    assert batcher.stop() == 0
+    assert numbers(parts(replica)) == [1, 5]
+
+
+def test_members_come_die_and_leave_without_a_lost_call(
+    kafka: KafkaSettings,
+    calls: Requests,
+    caller: Caller,
+    start_replica: StartReplica,
+    start_batcher: StartBatcher,
+) -> None:
+    replica = start_replica(job_class="interactive", window=50, items_per_s=500)
+    first = start_batcher(job_class="interactive")
+    first.ready()
+    calls.send_calls(*calls_of(caller, 1, 500))
+    wait_until(lambda: len(parts(replica)) >= 100, "some calls on batches")
+    first.kill()
+    second, third = (start_batcher(job_class="interactive") for _ in range(2))
+    second.ready()
+    third.ready()
+    calls.send_calls(*calls_of(caller, 501, 500))
+    wait_until(lambda: len(parts(replica)) >= 700, "more calls on batches")
+    assert second.stop() == 0
+    wait_until(lambda: len({p.job.job_id for p in parts(replica)}) == 1000, "all on batches")
+    wait_until(lambda: lag(kafka, "interactive") == 0, "all offsets committed")
+    assert third.stop() == 0
+    again = [job_id for job_id, count in _counts(replica).items() if count > 1]
+    came_again = {p.job.job_id for p in parts(replica) if p.redelivered}
+    assert set(again) <= came_again, "a second execution must be marked"
+
+
+def _counts(replica: Replica) -> dict[UUID, int]:
+    counts: dict[UUID, int] = {}
+    for part in parts(replica):
+        counts[part.job.job_id] = counts.get(part.job.job_id, 0) + 1
+    return counts
