@@ -51,15 +51,20 @@ class PoolCapacities:
         with self._lock:
             self._heard = {key: h for key, h in self._heard.items() if h.at_s > oldest_s}
             capacities = [heard.capacity for heard in self._heard.values()]
-        pools: dict[str, PoolCapacity] = {}
-        for capacity in capacities:
-            if capacity.available:
-                known = pools.get(capacity.pool, PoolCapacity(0.0, 0))
-                pools[capacity.pool] = PoolCapacity(
-                    known.items_per_s + max(0.0, capacity.items_per_s),
-                    known.concurrency + max(0, capacity.concurrency),
-                )
-        return pools
+        return by_pool(capacities)
+
+
+def by_pool(capacities: Iterable[Capacity]) -> dict[str, PoolCapacity]:
+    """Return what the available replicas of each pool can do together."""
+    pools: dict[str, PoolCapacity] = {}
+    for capacity in capacities:
+        if capacity.available:
+            known = pools.get(capacity.pool, PoolCapacity(0.0, 0))
+            pools[capacity.pool] = PoolCapacity(
+                known.items_per_s + max(0.0, capacity.items_per_s),
+                known.concurrency + max(0, capacity.concurrency),
+            )
+    return pools
 
 
 def follow(tail: TopicTail, capacities: PoolCapacities) -> None:

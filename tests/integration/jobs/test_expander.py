@@ -27,18 +27,16 @@ StoreLines = Callable[[str, int], None]
 
 
 def running_job(engine: sa.Engine, count: int, **columns: object) -> UUID:
+    given = {
+        "input_key": "in",
+        "state": "in_progress",
+        "model": "small",
+        "model_version": "1",
+        "pool": "pool-small",
+        "total_count": count,
+    }
     with engine.begin() as connection:
-        return add_job(
-            connection,
-            add_tenant(connection),
-            input_key="in",
-            state="in_progress",
-            model="small",
-            model_version="1",
-            pool="pool-small",
-            total_count=count,
-            **columns,
-        )
+        return add_job(connection, add_tenant(connection), **(given | columns))
 
 
 def cursor_of(engine: sa.Engine, job_id: UUID) -> int:
@@ -205,17 +203,7 @@ def test_a_job_that_cannot_be_read_is_put_aside_alone(
 ) -> None:
     store_lines("in", 100)
     good = running_job(engine, 100)
-    with engine.begin() as connection:
-        bad = add_job(
-            connection,
-            job_row(connection, good).tenant_id,
-            state="in_progress",
-            total_count=100,
-            model="small",
-            model_version="1",
-            pool="pool-small",
-            input_key="gone",
-        )
+    bad = running_job(engine, 100, input_key="gone")
     process = start("a")
     process.claim()
     assert process.expander.round({bad: 100, good: 100}) == 100
