@@ -19,3 +19,7 @@ REPLIES_DROPPED = Counter(
 QUESTIONS = Counter(
     "millrace_online_questions_total", "Questions about redelivered calls", ["answer"]
 )
+CACHE = Counter(
+    "millrace_online_cache_total", "Calls of tenants that cache, by what was found", ["result"]
+)
+CACHE_BYTES = Gauge("millrace_online_cache_bytes", "Bytes of answers kept to be given again")

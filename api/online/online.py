@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import Final
 
 from api.online import metrics
-from api.online.calls import AnswerCache, DurableCalls
+from api.online.calls import DurableCalls
 from api.online.durable import DurableRequests
 from api.online.large_bodies import LargeBodies
 from api.online.log_health import LogHealth
@@ -16,6 +16,7 @@ from api.online.news import NewsPublisher
 from api.online.open_calls import OpenCalls
 from api.online.pools import PoolsHeard
 from api.online.rate_limits import RateLimits
+from api.online.response_cache import ResponseCache
 from api.online.routes import Routes
 from api.online.sending import CallSender
 from api.online.settings import OnlineSettings
@@ -44,7 +45,6 @@ class OnlineSetup:
     kafka: KafkaSettings
     on_failure: Callable[[MillraceError], None]  # in any thread: the process cannot go on
     durable: DurableCalls | None = None
-    cache: AnswerCache | None = None
 
 
 class Online:
@@ -55,7 +55,7 @@ class Online:
         settings = setup.settings
         self.settings, self.services, self.clock = settings, services, clock
         self.durable: DurableCalls = setup.durable or DurableRequests(services, clock)
-        self.cache = setup.cache
+        self.cache = ResponseCache(clock, bytes_max=settings.cache_bytes_max)
         self.caller_id = f"api-{new_uuid().hex}"
         self.reply_partition = _partition_of(self.caller_id)
         self.routes = Routes(services.database, clock)
@@ -107,6 +107,9 @@ class Online:
         self._tasks = [
             loop.create_task(self.news.run(self._lost_touch)),
             loop.create_task(self.routes.keep_fresh(self.settings.routes_refresh_s)),
+            loop.create_task(
+                self.cache.keep_fresh(self.services.database, self.settings.routes_refresh_s)
+            ),
             loop.create_task(self._sweep()),
         ]
 

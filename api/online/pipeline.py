@@ -16,6 +16,7 @@ from api.online.parsing import parse_call
 from api.online.planning import plan_call
 from api.online.preferences import has_key
 from api.online.receiving import read_body
+from api.online.response_cache import MISS
 from api.online.running import RunningCall
 from api.online.sending import call_item
 from api.principals import principal_by
@@ -53,17 +54,18 @@ class CallPipeline:
         )
         parsed = parse_call(
             exchange.endpoint,
-            await read_body(exchange.receive, exchange.headers, online.settings),
+            await read_body(exchange, online.settings),
         )
         self._admit_rate(principal, parsed, headers)
         planned = await plan_call(online, exchange, principal, parsed)
         headers += _identity(planned)
-        cache_key = None if online.cache is None else online.cache.key_of(planned)
-        if online.cache is not None and cache_key is not None:
+        cache_key = online.cache.key_of(planned)
+        if cache_key is not None:
             found = online.cache.find(cache_key)
             if found is not None:
                 await self._finish(exchange, found, headers)
                 return
+            headers.append(MISS)
         self._require_room(planned)
         begun = await self._begin(planned, exchange)
         if begun.answer is not None:

@@ -82,9 +82,12 @@ class RunningCall:
             await stream.run(call)
             return
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await call.ended()
+            if wait_s is None:
+                await call.ended()
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await call.ended()
         except asyncio.CancelledError:
             call.fail(shutting_down())
         if not call.left:
@@ -109,7 +112,7 @@ class RunningCall:
         headers = [*self._headers, (b"server-timing", timing)]
         end = call.end
         answer = Finished(end.status_code, body, headers, end.input_tokens, end.output_tokens)
-        if online.cache is not None and self._cache_key is not None and answer.status == 200:
+        if self._cache_key is not None:
             online.cache.keep(self._cache_key, answer)
         return answer
 

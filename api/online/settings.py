@@ -50,3 +50,6 @@ class OnlineSettings(Settings):
 
     routes_refresh_s: float = Field(default=2.0, ge=0.1, le=60)
     """How often models are looked up in the background."""
+
+    cache_bytes_max: int = Field(default=64 * MIB, ge=MIB, le=64 * 1024 * MIB)
+    """Memory for answers that may be given again, of the tenants that asked for it."""

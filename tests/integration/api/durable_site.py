@@ -1,0 +1,97 @@
+"""An API with durable calls: a test plays its pool, and the roles behind the log."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from api.online.online import OnlineSetup
+from api.online.settings import OnlineSettings
+from api.settings import ApiSettings
+from core.errors import MillraceError
+from core.outcomes import Outcome
+from jobs.tables import jobs
+from registry.models import add_model
+from results.partitions import DayPartitions
+from results.single_requests import RequestEnding
+from results.writing import ItemWriter
+from tests.integration.api.conftest import Site, new_site, running
+from tests.integration.api.pool import PlayedPool
+from topics.records import Chunk, ItemOutcome
+from topics.settings import KafkaSettings
+
+ENDPOINT = "/v1/chat/completions"
+ASK = {"model": "org/online", "messages": []}
+WAIT_S_MAX = 20.0
+
+
+@dataclass(frozen=True)
+class Durable:
+    """An API, a pool that a test plays, and the results writer in between."""
+
+    site: Site
+    pool: PlayedPool
+
+    def record(self, chunk: Chunk, **fields: Any) -> None:
+        """Put the outcome of a call into Postgres, as the results writer does."""
+        given: dict[str, Any] = {
+            "index": 0,
+            "custom_id": chunk.items[0].custom_id,
+            "outcome": Outcome.SUCCEEDED,
+            "status_code": 200,
+            "body": b'{"asked":' + chunk.items[0].body + b"}",
+            "input_tokens": 3,
+            "output_tokens": 2,
+        }
+        item = ItemOutcome(**(given | fields))
+        engine = self.site.engine
+        ItemWriter(engine, DayPartitions(engine)).write({chunk.job.job_id: [item]})
+
+    def end(self) -> None:
+        """End what is settled, as the finaliser does."""
+        RequestEnding(self.site.engine, self.site.objects).step()
+
+    def job_count(self) -> int:
+        with self.site.engine.connect() as connection:
+            return connection.scalar(sa.select(sa.func.count()).select_from(jobs)) or 0
+
+
+@contextmanager
+def opened(
+    kafka: KafkaSettings, database_url: str, root: Path, **settings: object
+) -> Iterator[Durable]:
+    """Run an API with online calls and small waits."""
+    failures: list[MillraceError] = []
+    pool = PlayedPool(kafka)
+    try:
+        setup = OnlineSetup(OnlineSettings(), kafka, failures.append)
+        api = ApiSettings.model_validate({"shutdown_grace_s": 2, **settings})
+        with running(api, database_url, root, setup=setup) as ready:
+            site = new_site(ready)
+            with ready.engine.begin() as connection:
+                add_model(
+                    connection,
+                    "org/online",
+                    "7",
+                    pool="small",
+                    engine="simulated",
+                    endpoints=(ENDPOINT,),
+                )
+            with site.client() as client:
+                pool.wait_for(lambda: client.get("/readyz").status_code == 200)
+            yield Durable(site, pool)
+    finally:
+        pool.close()
+    assert failures == []
+
+
+def until(look: Callable[[], Any]) -> Any:
+    deadline_s = time.monotonic() + WAIT_S_MAX
+    while not (found := look()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    return found

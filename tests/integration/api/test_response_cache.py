@@ -1,0 +1,43 @@
+"""Goal: a tenant that asked for it gets the same answer again, and its bill says so."""
+
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from tenancy.cached_answers import set_response_cache
+from tenancy.tables import usage_ledger
+from tests.integration.api.answers import ok
+from tests.integration.api.durable_site import ASK, ENDPOINT, opened, until
+from topics.settings import KafkaSettings
+
+
+def test_a_hit_costs_nothing(
+    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
+) -> None:
+    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+    with opened(kafka, database_url, tmp_path) as online, online.site.client() as client:
+        tenant_id, engine = online.site.tenant_id, online.site.engine
+        with engine.begin() as connection:
+            set_response_cache(connection, tenant_id, 60)
+        certain = ASK | {"temperature": 0}
+        until(
+            lambda: client.post(ENDPOINT, json=certain).headers.get("x-millrace-cache") is not None
+        )
+        asked = len(online.pool.chunks)
+        again = client.post(ENDPOINT, json=dict(reversed(certain.items())))
+        assert ok(again) == {"asked": certain}
+        assert again.headers["x-millrace-cache"] == "hit"
+        assert again.headers["x-millrace-model-version"] == "org/online@7"
+        assert len(online.pool.chunks) == asked
+        assert "x-millrace-cache" not in client.post(ENDPOINT, json=ASK).headers
+
+        def billed() -> list[tuple[object, ...]]:
+            query = sa.select(
+                usage_ledger.c.model_version,
+                usage_ledger.c.item_count,
+                usage_ledger.c.output_tokens,
+            ).where(usage_ledger.c.tenant_id == tenant_id)
+            with engine.connect() as connection:
+                return [tuple(row) for row in connection.execute(query)]
+
+        assert until(billed) == [("7", 1, 0)]

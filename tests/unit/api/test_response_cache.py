@@ -1,0 +1,161 @@
+"""Goal: an answer is given again only where it must be the same, and memory stays bounded."""
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from api.online.calls import Finished, ParsedCall, PlannedCall
+from api.online.response_cache import ENTRY_BYTES_MAX, HIT, ResponseCache, question_digest
+from registry.models import ModelVersion
+from tenancy.api_keys import Principal
+from topics.records import CallRef, JobRef
+
+CHAT = "/v1/chat/completions"
+TENANT, OTHER = UUID(int=1), UUID(int=2)
+ANSWER = Finished(200, b'{"id":"chatcmpl-1"}', [(b"server-timing", b"gateway;dur=1")], 3, 2)
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_s(self) -> float:
+        return self.now_s
+
+
+def call(
+    body: dict[str, Any],
+    *,
+    tenant: UUID = TENANT,
+    version: str = "1",
+    endpoint: str = CHAT,
+    durable: bool = False,
+) -> PlannedCall:
+    parsed = ParsedCall(
+        endpoint=endpoint,
+        body=msgspec.json.encode(body),
+        model="m",
+        stream=bool(body.get("stream")),
+        timeout_s=None,
+        background=False,
+        token_count=1,
+    )
+    job = JobRef(
+        job_id=UUID(int=9),
+        day=0,
+        tenant_id=tenant,
+        model="m",
+        model_version=version,
+        pool="p",
+        endpoint=endpoint,
+        input_key="",
+        deadline_s=0.0,
+        call=CallRef("caller", 0, stream=parsed.stream, durable=durable),
+    )
+    route = ModelVersion("m", version, "p", "simulated", (endpoint,), datetime.now(UTC))
+    return PlannedCall(UUID(int=9), Principal(tenant, UUID(int=8)), parsed, route, job, 1.0)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def cache(clock: Clock) -> ResponseCache:
+    cache = ResponseCache(clock, bytes_max=10_000)
+    cache.allow({TENANT: 10, OTHER: 10})
+    return cache
+
+
+CERTAIN = {"model": "m", "temperature": 0}
+
+
+def kept(cache: ResponseCache, asked: PlannedCall) -> bytes:
+    key = cache.key_of(asked)
+    assert key is not None
+    cache.keep(key, ANSWER)
+    return key
+
+
+def test_the_same_question_has_the_same_answer(cache: ResponseCache) -> None:
+    kept(cache, call(CERTAIN))
+    key = cache.key_of(call({"temperature": 0, "model": "m"}))
+    assert key is not None
+    assert cache.find(key) == Finished(200, ANSWER.body, [HIT])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        call(CERTAIN, tenant=OTHER),
+        call(CERTAIN, version="2"),
+        call(CERTAIN | {"n": 2}),
+        call(CERTAIN, endpoint="/v1/completions"),
+    ],
+)
+def test_every_difference_counts(cache: ResponseCache, other: PlannedCall) -> None:
+    kept(cache, call(CERTAIN))
+    key = cache.key_of(other)
+    assert key is not None
+    assert cache.find(key) is None
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"temperature": 0.7}, {"temperature": None}, {"temperature": False}]
+)
+def test_what_is_sampled_is_not_kept(cache: ResponseCache, body: dict[str, Any]) -> None:
+    assert cache.key_of(call({"model": "m"} | body)) is None
+    assert cache.key_of(call({"model": "m"} | body, endpoint="/v1/embeddings")) is not None
+
+
+def test_streams_durable_calls_and_other_tenants_are_not_kept(cache: ResponseCache) -> None:
+    assert cache.key_of(call(CERTAIN | {"stream": True})) is None
+    assert cache.key_of(call(CERTAIN, durable=True)) is None
+    assert cache.key_of(call(CERTAIN, tenant=UUID(int=3))) is None
+
+
+def test_an_answer_lives_as_long_as_its_tenant_allows(cache: ResponseCache, clock: Clock) -> None:
+    key = kept(cache, call(CERTAIN))
+    clock.now_s = 9.9
+    assert cache.find(key)
+    clock.now_s = 10.0
+    assert cache.find(key) is None
+
+
+def test_a_tenant_that_changes_its_mind_is_obeyed(cache: ResponseCache) -> None:
+    key = kept(cache, call(CERTAIN))
+    cache.allow({TENANT: 20})
+    assert cache.key_of(call(CERTAIN)) not in {key, None}
+    cache.allow({})
+    assert cache.key_of(call(CERTAIN)) is None
+
+
+def test_memory_is_bounded_and_the_least_used_goes_first(cache: ResponseCache) -> None:
+    first, second = (kept(cache, call(CERTAIN | {"seed": n})) for n in range(2))
+    for n in range(2, 30):
+        assert cache.find(first)
+        kept(cache, call(CERTAIN | {"seed": n}))
+    assert cache.find(second) is None
+    assert cache.find(first)
+
+
+def test_failures_and_long_answers_are_not_kept(cache: ResponseCache) -> None:
+    key = cache.key_of(call(CERTAIN))
+    assert key is not None
+    for answer in (Finished(400, b"{}", []), Finished(200, b"x" * (ENTRY_BYTES_MAX + 1), [])):
+        cache.keep(key, answer)
+        assert cache.find(key) is None
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'"\xff"', b"[" * 100_000, b" " * 300_000])
+def test_a_body_that_is_no_question_has_no_key(body: bytes) -> None:
+    assert question_digest(CHAT, body) is None
