@@ -22,6 +22,11 @@ class ClientConnection:
         self._is_lost = False
         self._watchers: list[Callable[[], None]] = []
 
+    @property
+    def has_whole_body(self) -> bool:
+        """Whether the body of the newest request, and so of all before it, has arrived."""
+        return not self._protocol.cycle.more_body
+
     def watch(self, on_lost: Callable[[], None]) -> None:
         """Call `on_lost` when the client is gone; at once when it is already."""
         if self._is_lost:

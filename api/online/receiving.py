@@ -2,27 +2,23 @@
 
 import asyncio
 
-from starlette.types import Message, Receive
+from starlette.types import Receive
 
 from api.answers import ApiError
 from api.bodies import too_slow
+from api.online.exchange import Exchange
 from api.online.settings import OnlineSettings
 
 
-async def read_body(
-    receive: Receive, headers: dict[bytes, bytes], settings: OnlineSettings
-) -> bytes:
+async def read_body(exchange: Exchange, settings: OnlineSettings) -> bytes:
     """Return the whole body. Raises ApiError: 400 cut off, 408, 413 or 415."""
-    _require_plain_json(headers)
-    _require_room(int_header(headers, b"content-length") or 0, settings.bytes_max)
+    _require_plain_json(exchange.headers)
+    _require_room(int_header(exchange.headers, b"content-length") or 0, settings.bytes_max)
+    if exchange.connection.has_whole_body:  # as nearly always: no timer is needed
+        return await _rest(exchange.receive, settings.bytes_max)
     try:
         async with asyncio.timeout(settings.body_timeout_s):
-            message = await receive()
-            if message["type"] == "http.request" and not message.get("more_body", False):
-                body: bytes = message.get("body", b"")
-                _require_room(len(body), settings.bytes_max)
-                return body
-            return await _rest(message, receive, settings.bytes_max)
+            return await _rest(exchange.receive, settings.bytes_max)
     except TimeoutError:
         raise too_slow() from None
 
@@ -33,16 +29,18 @@ def int_header(headers: dict[bytes, bytes], name: bytes) -> int | None:
     return int(value) if value.isdigit() and len(value) < 20 else None
 
 
-async def _rest(message: Message, receive: Receive, bytes_max: int) -> bytes:
-    body = bytearray()
+async def _rest(receive: Receive, bytes_max: int) -> bytes:
+    parts: list[bytes] = []
+    byte_count = 0
     while True:
+        message = await receive()
         if message["type"] != "http.request":
             raise ApiError(400, "The body was cut off.", code="body_incomplete")
-        body += message.get("body", b"")
-        _require_room(len(body), bytes_max)
+        parts.append(message.get("body", b""))
+        byte_count += len(parts[-1])
+        _require_room(byte_count, bytes_max)
         if not message.get("more_body", False):
-            return bytes(body)
-        message = await receive()
+            return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _require_plain_json(headers: dict[bytes, bytes]) -> None:
