@@ -7,6 +7,7 @@ from tests.sdk.checks import (
     batches,
     chat,
     deadlines,
+    durable,
     embeddings,
     failures,
     files,
@@ -34,6 +35,7 @@ SIMULATED = (
     deadlines,
     retries,
     repeats,
+    durable,
     webhooks,
 )
 VLLM = (chat, generation, embeddings)
