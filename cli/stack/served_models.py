@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import SettingsError
-from gpu_consumers.engines.model_kind import runner_of_folder
+from gpu_consumers.engines.model_kind import endpoints_of_folder
 from registry.models import ENDPOINTS
 
-CHAT, COMPLETIONS, EMBEDDINGS = ENDPOINTS[:3]
 _VERSION_DIGITS = 12
 
 
@@ -41,12 +40,11 @@ def served_model(text: str, engine: str, upstream: str | None) -> ServedModel:
     if not path_text:
         raise SettingsError(f"--model {name}: the vllm engine needs NAME=PATH")
     path = Path(path_text).expanduser().absolute()
-    generates = runner_of_folder(path) == "generate"
     return ServedModel(
         name=name,
         version=folder_version(path),
         engine=engine,
-        endpoints=(CHAT, COMPLETIONS) if generates else (EMBEDDINGS,),
+        endpoints=endpoints_of_folder(path),
         path=path,
     )
 

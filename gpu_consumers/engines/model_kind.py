@@ -1,4 +1,4 @@
-"""What a model folder is for: text generation, or vectors and scores."""
+"""What a model folder is for: text generation, vectors, scores or classes."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -11,6 +11,7 @@ from core.errors import SettingsError
 Runner = Literal["generate", "pooling"]
 
 _GENERATING_ENDINGS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
+_CLASSIFYING_ENDING = "ForSequenceClassification"
 _POOLING_MARKS = frozenset({"1_Pooling", "modules.json", "config_sentence_transformers.json"})
 """Files of sentence-transformers. They win: an embedding model may keep a causal architecture."""
 
@@ -27,10 +28,36 @@ def runner_of(config: Mapping[str, object], file_names: Collection[str]) -> Runn
     return "pooling"
 
 
+def endpoints_of(config: Mapping[str, object], file_names: Collection[str]) -> tuple[str, ...]:
+    """Return the endpoints that vLLM serves for a model.
+
+    One that sorts into a single class is a judge of pairs. vLLM compares vectors, too.
+    """
+    if runner_of(config, file_names) == "generate":
+        return ("/v1/chat/completions", "/v1/completions")
+    architectures = config.get("architectures")
+    if not isinstance(architectures, list) or not any(
+        str(name).endswith(_CLASSIFYING_ENDING) for name in architectures
+    ):
+        return ("/v1/embeddings", "/v1/score", "/v1/rerank")
+    labels = config.get("id2label")
+    single = isinstance(labels, Mapping) and len(labels) == 1
+    return ("/v1/classify", "/v1/score", "/v1/rerank") if single else ("/v1/classify",)
+
+
+def endpoints_of_folder(folder: Path) -> tuple[str, ...]:
+    """Return the endpoints of the model in `folder`. Raises SettingsError if there is none."""
+    return endpoints_of(*_read(folder))
+
+
 def runner_of_folder(folder: Path) -> Runner:
     """Choose the runner of the model in `folder`. Raises SettingsError if there is none."""
+    return runner_of(*_read(folder))
+
+
+def _read(folder: Path) -> tuple[dict[str, object], set[str]]:
     try:
         config = msgspec.json.decode((folder / "config.json").read_bytes(), type=dict[str, object])
     except (OSError, msgspec.DecodeError) as mistake:
         raise SettingsError("The model folder has no readable config.json.") from mistake
-    return runner_of(config, {path.name for path in folder.iterdir()})
+    return config, {path.name for path in folder.iterdir()}

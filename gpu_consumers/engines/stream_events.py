@@ -3,6 +3,8 @@
 Usage is always asked of the engine and counted here; the client sees what it asked for.
 """
 
+import re
+
 import msgspec
 
 from gpu_consumers.engines.engine import Answer, Emit
@@ -15,7 +17,8 @@ DONE = b"[DONE]"
 _OK, _ERROR_STATUS_MIN, _ERROR_STATUS_MAX = 200, 400, 599
 _BAD_GATEWAY = 502
 _SERVER_ERROR_MIN = 500
-_USAGE_FIELD = b',"usage":{'
+_USAGE_BEGINS = b',"usage":{'
+_USAGE_FIELD = re.compile(rb',"usage":\{(?:[^{}]|\{[^{}]*\})*\}')  # numbers, two levels deep
 
 
 _ABSENT = msgspec.Raw(b"null")
@@ -177,12 +180,12 @@ def asking_for_usage(body: bytes) -> bytes:
 
 
 def without_usage(payload: bytes) -> bytes:
-    """Return a chunk without its last field if that is `usage`.
+    """Return a chunk without its field `usage`, every other byte as it was.
 
     In a string the field's quotes would be escaped, so what is found is the field.
     """
-    start = payload.rfind(_USAGE_FIELD)
-    return payload[:start] + b"}" if start >= 0 and payload.endswith(b"}}") else payload
+    found = _USAGE_FIELD.search(payload, max(0, payload.rfind(_USAGE_BEGINS)))
+    return payload[: found.start()] + payload[found.end() :] if found else payload
 
 
 def _error_answer(raw: msgspec.Raw) -> Answer:

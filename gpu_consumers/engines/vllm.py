@@ -43,6 +43,11 @@ class VllmEngine:
         """See `Engine`."""
         return self._slots.counts
 
+    @property
+    def unfinished(self) -> int:
+        """Sequences that vLLM holds; 0 once nothing runs and nothing waits to be aborted."""
+        return 0 if self._serving is None else self._serving.unfinished
+
     async def start(self) -> None:
         """Load the model; blocks the event loop for 10 to 40 s. Raises SettingsError.
 
@@ -66,7 +71,7 @@ class VllmEngine:
         assert self._serving is not None, "start first"
         await self._slots.enter()
         try:
-            return await self._serving.ask(endpoint, body)
+            return await self._serving.serve(endpoint, body, emit)
         finally:
             self._slots.leave()
 
@@ -102,6 +107,7 @@ def vllm_arguments(settings: EngineSettings) -> list[str]:
         f"--dtype={settings.vllm_dtype}",
         f"--max-num-seqs={settings.vllm_max_num_seqs}",
         f"--gpu-memory-utilization={settings.vllm_gpu_memory_utilization}",
+        "--scheduling-policy=priority",
         "--enable-prompt-tokens-details",
         "--disable-log-stats",
     ]

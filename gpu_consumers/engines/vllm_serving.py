@@ -11,11 +11,14 @@ from typing import Any, Self
 import msgspec
 from pydantic import TypeAdapter, ValidationError
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.generate.base.protocol import StreamOptions as VllmStreamOptions
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.pooling.classify.protocol import ClassificationRequest
 from vllm.entrypoints.pooling.embed.protocol import EmbeddingCompletionRequest
+from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
 from vllm.entrypoints.serve import create_error_response
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.platforms import current_platform
@@ -24,7 +27,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError as VllmEngineDeadError
 
 from core.errors import EngineDeadError
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import Answer, Emit
 from gpu_consumers.engines.error_answers import (
     error_answer,
     item_timed_out,
@@ -32,6 +35,8 @@ from gpu_consumers.engines.error_answers import (
     unknown_endpoint,
 )
 from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.engines.stream_events import StreamEvents, StreamOptions
+from gpu_consumers.engines.usage import answer_with_usage
 
 _ERROR_TYPES = {404: "not_found_error", 500: "server_error", 501: "server_error"}
 
@@ -83,27 +88,58 @@ class VllmServing:
         """End the engine core."""
         self._engine.shutdown()
 
+    @property
+    def unfinished(self) -> int:
+        """Sequences that vLLM holds, those of cancelled calls until it has let go of them."""
+        return int(self._engine.get_num_unfinished_requests())
+
     async def ask(self, endpoint: str, body: bytes) -> Answer:
-        """Run one body. Raises EngineDeadError; every other refusal is an answer."""
+        """Run one bulk item. Raises EngineDeadError; every other refusal is an answer."""
+        return await self._run(endpoint, body, None, is_bulk=True)
+
+    async def serve(self, endpoint: str, body: bytes, emit: Emit | None) -> Answer:
+        """Run one online call, ahead of bulk items. Raises EngineDeadError."""
+        return await self._run(endpoint, body, emit, is_bulk=False)
+
+    async def _run(self, endpoint: str, body: bytes, emit: Emit | None, *, is_bulk: bool) -> Answer:
         route = self._routes.get(endpoint)
         if route is None:
             return unknown_endpoint(endpoint)
+        events: StreamEvents | None = None
         try:
             request = route.request.validate_json(body)
-            if getattr(request, "stream", False):
-                return stream_refused()
+            if is_bulk:  # lower is earlier; among themselves items keep the order they ask for
+                request.priority = max(request.priority, 0) + 1
             async with asyncio.timeout(self._item_timeout_s):
-                return _answer(await route.handle(request))
+                if not getattr(request, "stream", False):
+                    return _answer(await route.handle(request))
+                if emit is None:
+                    return stream_refused()
+                events = _listening(request, emit)
+                return await self._stream(route, request, events)
         except ValidationError as mistakes:
             return _bad_body(mistakes)
         except VllmEngineDeadError as death:
             raise EngineDeadError from death
         except TimeoutError:
-            return item_timed_out(self._item_timeout_s)
+            timed_out = item_timed_out(self._item_timeout_s)
+            return events.interrupted(timed_out) if events is not None else timed_out
         except Exception as refusal:  # vLLM sorts its own exceptions into statuses
             if self._engine.errored:
                 raise EngineDeadError from refusal
             return _answer(create_error_response(refusal))
+
+    async def _stream(self, route: _Route, request: Any, events: StreamEvents) -> Answer:
+        """Take what vLLM would send to a client; cancelling aborts the sequence."""
+        response = await route.handle(request)
+        if not hasattr(response, "__aiter__"):
+            return _answer(response)
+        goes_on = True
+        async for text in response:
+            goes_on = goes_on and events.take(text.removeprefix("data: ").rstrip().encode())
+        if self._engine.errored:  # which vLLM tells its client as an event
+            raise EngineDeadError
+        return events.end()
 
 
 def _routes(state: SimpleNamespace, tasks: tuple[str, ...]) -> dict[str, _Route]:
@@ -122,7 +158,26 @@ def _routes(state: SimpleNamespace, tasks: tuple[str, ...]) -> dict[str, _Route]
         routes["/v1/embeddings"] = _Route(
             TypeAdapter(EmbeddingCompletionRequest), state.serving_embedding
         )
+    if getattr(state, "serving_scores", None) is not None:
+        routes["/v1/score"] = _Route(TypeAdapter(ScoreRequest), state.serving_scores)
+        routes["/v1/rerank"] = _Route(TypeAdapter(RerankRequest), state.serving_scores)
+    if getattr(state, "serving_classification", None) is not None:
+        routes["/v1/classify"] = _Route(
+            TypeAdapter(ClassificationRequest), state.serving_classification
+        )
     return routes
+
+
+def _listening(request: Any, emit: Emit) -> StreamEvents:
+    """Ask for running counts, so that a stream that is cut is counted too; hide what is extra."""
+    asked = request.stream_options
+    wanted = StreamOptions(
+        include_usage=asked is not None and asked.include_usage,
+        continuous_usage_stats=asked is not None and asked.continuous_usage_stats,
+    )
+    request.stream_options = VllmStreamOptions(include_usage=True, continuous_usage_stats=True)
+    shows_running = wanted.include_usage and wanted.continuous_usage_stats
+    return StreamEvents(emit, wanted, strips_usage=not shows_running)
 
 
 def _bad_body(mistakes: ValidationError) -> Answer:
@@ -139,6 +194,10 @@ def _answer(response: Any) -> Answer:
         return _refusal(response)
     if isinstance(response, _Rendered):
         return Answer(HTTPStatus.OK, response.body, response.input_tokens)
+    if getattr(response, "media_type", None) == "application/json":  # scores and classes
+        answer = answer_with_usage(response.status_code, response.body)
+        assert answer is not None, "vLLM wrote it"
+        return answer
     if not hasattr(response, "usage"):  # a binary response
         message = "Only `float` and `base64` embeddings fit an answer."
         return error_answer(HTTPStatus.BAD_REQUEST, message, param="encoding_format")

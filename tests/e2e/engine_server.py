@@ -21,6 +21,7 @@ async def serve(socket_path: str) -> None:
     from gpu_consumers.engines.engine import Answer
     from gpu_consumers.engines.open_engine import open_engine
     from gpu_consumers.engines.settings import EngineSettings
+    from gpu_consumers.engines.vllm import VllmEngine
 
     engine = open_engine(EngineSettings.from_env(os.environ))
 
@@ -42,9 +43,35 @@ async def serve(socket_path: str) -> None:
                 await response.write(msgspec.json.encode(item) + b"\n")
         return response
 
+    async def online(request: web.Request) -> web.StreamResponse:
+        endpoint, body, streams = msgspec.msgpack.decode(
+            await request.read(), type=tuple[str, bytes, bool]
+        )
+        response = web.StreamResponse()
+        await response.prepare(request)
+        said: asyncio.Queue[bytes | Answer] = asyncio.Queue()
+
+        async def run() -> None:
+            said.put_nowait(
+                await engine.serve(endpoint, body, said.put_nowait if streams else None)
+            )
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(run())
+            while isinstance(part := await said.get(), bytes):
+                await response.write(part + b"\n")
+            await response.write(msgspec.json.encode([part]) + b"\n")
+        return response
+
+    async def counts(_: web.Request) -> web.Response:
+        unfinished = engine.unfinished if isinstance(engine, VllmEngine) else 0
+        return web.Response(body=msgspec.json.encode((engine.slots, unfinished)))
+
     await engine.start()
     application = web.Application(client_max_size=64 * 1024 * 1024)
     application.router.add_post("/", execute)
+    application.router.add_post("/online", online)
+    application.router.add_get("/counts", counts)
     runner = web.AppRunner(application, handler_cancellation=True, access_log=None)
     await runner.setup()
     await web.UnixSite(runner, socket_path).start()

@@ -13,14 +13,15 @@ import aiohttp
 import msgspec
 import psutil
 
-from gpu_consumers.engines.engine import Answer, Finished
+from gpu_consumers.engines.engine import Answer, Emit, Finished
+from gpu_consumers.engines.slots import SlotCounts, square_root_headroom
 
 _START_TIMEOUT_S = 240.0
 _STOP_TIMEOUT_S = 20.0
 
 
 class RemoteEngine:
-    """Forwards `execute`; cancelling it closes the connection, which cancels it over there."""
+    """Forwards calls; cancelling one closes its connection, which cancels over there."""
 
     def __init__(self, socket_path: Path, concurrency: int) -> None:
         self._socket_path = socket_path
@@ -30,6 +31,22 @@ class RemoteEngine:
     def concurrency(self) -> int:
         return self._concurrency
 
+    @property
+    def headroom(self) -> int:
+        return square_root_headroom(self._concurrency)
+
+    @property
+    def slots(self) -> SlotCounts:
+        raise NotImplementedError("ask fetch_slots")
+
+    async def fetch_slots(self) -> SlotCounts:
+        """Return the counters over there; what vLLM still holds counts as online."""
+        async with self._session() as session, session.get("http://engine/counts") as answer:
+            slots, unfinished = msgspec.json.decode(
+                await answer.read(), type=tuple[SlotCounts, int]
+            )
+        return SlotCounts(slots.bulk, max(slots.online, unfinished), slots.waiting)
+
     async def start(self) -> None:
         """The child has started already."""
 
@@ -37,15 +54,30 @@ class RemoteEngine:
         """The child is stopped by `running_engine`."""
 
     async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
-        connector = aiohttp.UnixConnector(str(self._socket_path))
+        asked = msgspec.msgpack.encode((endpoint, bodies))
         async with (
-            aiohttp.ClientSession(connector=connector, read_bufsize=2**24) as session,
-            session.post(
-                "http://engine/", data=msgspec.msgpack.encode((endpoint, bodies))
-            ) as lines,
+            self._session() as session,
+            session.post("http://engine/", data=asked) as lines,
         ):
             async for line in lines.content:
                 finished(*msgspec.json.decode(line, type=tuple[int, Answer]))
+
+    async def serve(self, endpoint: str, body: bytes, emit: Emit | None) -> Answer:
+        asked = msgspec.msgpack.encode((endpoint, body, emit is not None))
+        async with (
+            self._session() as session,
+            session.post("http://engine/online", data=asked) as lines,
+        ):
+            async for line in lines.content:
+                if line.startswith(b"["):
+                    return msgspec.json.decode(line, type=tuple[Answer])[0]
+                assert emit is not None
+                emit(line.removesuffix(b"\n"))
+        raise ConnectionError("no answer")
+
+    def _session(self) -> aiohttp.ClientSession:
+        connector = aiohttp.UnixConnector(str(self._socket_path), limit=0)
+        return aiohttp.ClientSession(connector=connector, read_bufsize=2**24)
 
 
 @contextmanager

@@ -1,6 +1,10 @@
 """Goal: real vLLM on this machine keeps the contract that the other engines keep."""
 
+import asyncio
+import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -8,13 +12,13 @@ import pytest
 
 from cli.demo_models import ensure_tiny_llama, minilm_path
 from gpu_consumers.engines.engine import Engine
+from gpu_consumers.engines.model_kind import endpoints_of_folder
 from tests.e2e.remote_engine import running_engine
+from tests.e2e.tiny_classifier import write_classifier
 from tests.integration.engines.conformance import (
     CHAT,
     EMBEDDINGS,
     MODEL,
-    ChatConformance,
-    EmbeddingsConformance,
     assert_error_envelope,
     chat_body,
     content_of,
@@ -22,31 +26,102 @@ from tests.integration.engines.conformance import (
     run,
     vectors_of,
 )
+from tests.integration.engines.conformance_online import (
+    ClassesConformance,
+    OnlineChatConformance,
+    OnlineEmbeddingsConformance,
+    ScoresConformance,
+    stream,
+)
 
 pytestmark = pytest.mark.timeout(300)
 
 ENV = {"KIND": "vllm", "MODEL_NAME": MODEL, "CONCURRENCY": "20", "VLLM_MAX_NUM_SEQS": "16"}
 
 
-@pytest.fixture(scope="module")
-def chat_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    folder = tmp_path_factory.mktemp("chat")
-    model = ensure_tiny_llama(folder / "tiny-llama")
-    with running_engine(folder, ENV | {"MODEL_PATH": str(model)}) as engine:
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ensure_tiny_llama(tmp_path_factory.mktemp("model") / "tiny-llama")
+
+
+@pytest.fixture(scope="class")
+def chat_engine(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with running_engine(
+        tmp_path_factory.mktemp("chat"), ENV | {"MODEL_PATH": str(tiny_llama)}
+    ) as engine:
         yield engine
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def embeddings_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     folder = tmp_path_factory.mktemp("embeddings")
     with running_engine(folder, ENV | {"MODEL_PATH": str(minilm_path())}) as engine:
         yield engine
 
 
-class TestVllmChat(ChatConformance):
+def classifier(folder: Path, classes: int) -> AbstractContextManager[Engine]:
+    model = write_classifier(folder / "model", classes=classes)
+    assert "/v1/classify" in endpoints_of_folder(model)
+    return running_engine(folder, ENV | {"MODEL_PATH": str(model)})
+
+
+class TestVllmChat(OnlineChatConformance):
     @pytest.fixture
     def engine(self, chat_engine: Engine) -> Engine:
         return chat_engine
+
+    @pytest.fixture(scope="class")
+    def breaking(
+        self, tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory
+    ) -> Iterator[tuple[Engine, bytes]]:
+        env = ENV | {"MODEL_PATH": str(tiny_llama), "ITEM_TIMEOUT_S": "1"}
+        with running_engine(tmp_path_factory.mktemp("breaking"), env) as engine:
+            yield engine, chat_body(stream=True, max_tokens=2000, ignore_eos=True)
+
+    async def test_a_cut_stream_is_counted_whole(self, breaking: tuple[Engine, bytes]) -> None:
+        engine, body = breaking
+        answer, listener = await stream(engine, CHAT, body)
+        assert content_of(answer)["error"]["code"] == "item_timeout"
+        assert answer.input_tokens > 0
+        assert answer.output_tokens >= len(listener.pieces) - 1  # a piece may hold several
+        assert b'"usage":{' not in b"".join(listener.pieces)
+
+    async def test_running_counts_pass_to_those_who_ask(self, engine: Engine) -> None:
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        answer, listener = await stream(
+            engine, CHAT, chat_body(stream=True, stream_options=options)
+        )
+        assert all(chunk["usage"]["prompt_tokens"] > 0 for chunk in listener.chunks)
+        assert listener.chunks[-1]["usage"]["completion_tokens"] == answer.output_tokens
+
+    async def test_tools_and_schemas_stream(self, engine: Engine) -> None:
+        schema = {"type": "object", "properties": {"a": {"enum": [7]}}, "required": ["a"],
+                  "additionalProperties": False}  # fmt: skip
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        body = chat_body(stream=True, response_format=form, logprobs=True, max_tokens=60)
+        answer, listener = await stream(engine, CHAT, body)
+        assert answer.status_code == 200
+        assert listener.text().lstrip().startswith("{")
+        assert any(one["choices"][0].get("logprobs") for one in listener.chunks)
+
+    async def test_a_stream_above_the_context_is_refused(self, engine: Engine) -> None:
+        answer, listener = await stream(engine, CHAT, chat_body("word " * 5000, stream=True))
+        assert_error_envelope(answer, 400)
+        assert listener.pieces == []
+
+    async def test_calls_go_ahead_of_items_that_vllm_holds(self, engine: Engine) -> None:
+        bodies = [chat_body(max_tokens=400, ignore_eos=True)] * 200
+        bulk = asyncio.create_task(engine.execute(CHAT, bodies, lambda *_: None))
+        await asyncio.sleep(0.5)
+        whole_s = []
+        for body in (chat_body(max_tokens=1), chat_body(max_tokens=1, priority=-5)):
+            start_s = time.monotonic()
+            assert (await engine.serve(CHAT, body, None)).status_code == 200
+            whole_s.append(time.monotonic() - start_s)
+        assert not bulk.done()
+        bulk.cancel()
+        await asyncio.wait([bulk])
+        assert max(whole_s) < 5
 
     async def test_no_temperature_no_chance(self, engine: Engine) -> None:
         first, second = await run(engine, CHAT, [chat_body(temperature=0, seed=1)] * 2)
@@ -81,7 +156,7 @@ class TestVllmChat(ChatConformance):
         assert_error_envelope(answer, 404)
 
 
-class TestVllmEmbeddings(EmbeddingsConformance):
+class TestVllmEmbeddings(OnlineEmbeddingsConformance, ScoresConformance):
     @pytest.fixture
     def engine(self, embeddings_engine: Engine) -> Engine:
         return embeddings_engine
@@ -102,3 +177,21 @@ class TestVllmEmbeddings(EmbeddingsConformance):
         answers = await run(engine, EMBEDDINGS, bodies)
         assert {answer.status_code for answer in answers} == {200}
         assert len({msgspec.json.encode(vectors_of(answer)) for answer in answers}) == 500
+
+
+class TestVllmClasses(ClassesConformance):
+    @pytest.fixture(scope="class")
+    def engine(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+        with classifier(tmp_path_factory.mktemp("classes"), 3) as engine:
+            yield engine
+
+    async def test_pairs_are_not_scored(self, engine: Engine) -> None:
+        answer = await engine.serve("/v1/score", b'{"queries":"a","documents":"b"}', None)
+        assert_error_envelope(answer, 404)
+
+
+class TestVllmJudge(ScoresConformance):
+    @pytest.fixture(scope="class")
+    def engine(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+        with classifier(tmp_path_factory.mktemp("judge"), 1) as engine:
+            yield engine

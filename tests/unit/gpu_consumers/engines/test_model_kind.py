@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_consumers.engines.model_kind import Runner, runner_of
+from gpu_consumers.engines.model_kind import Runner, endpoints_of, runner_of
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,22 @@ def test_the_runner_of_a_model(architecture: str, files: set[str], runner: Runne
 @pytest.mark.parametrize("architectures", [None, [], "LlamaForCausalLM"])
 def test_an_unclear_configuration_is_not_taken_for_a_text_model(architectures: object) -> None:
     assert runner_of({"architectures": architectures}, set()) == "pooling"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "labels", "endpoints"),
+    [
+        ("LlamaForCausalLM", None, {"/v1/chat/completions", "/v1/completions"}),
+        ("BertModel", None, {"/v1/embeddings", "/v1/score", "/v1/rerank"}),
+        ("BertForSequenceClassification", ["a", "b"], {"/v1/classify"}),
+        ("BertForSequenceClassification", None, {"/v1/classify"}),
+        ("BertForSequenceClassification", ["a"], {"/v1/classify", "/v1/score", "/v1/rerank"}),
+    ],
+)
+def test_the_endpoints_of_a_model(
+    architecture: str, labels: list[str] | None, endpoints: set[str]
+) -> None:
+    config: dict[str, object] = {"architectures": [architecture]}
+    if labels is not None:
+        config["id2label"] = dict(enumerate(labels))
+    assert set(endpoints_of(config, set())) == endpoints

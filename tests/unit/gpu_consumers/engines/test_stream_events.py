@@ -136,6 +136,8 @@ def test_asking_for_usage_changes_nothing_else() -> None:
             b'{"choices":[{"text":",\\"usage\\":{}}"}]}',
         ),
         (b'{"choices":[]}', b'{"choices":[]}'),
+        (b'{"a":1,"usage":{"b":1,"c":{"d":2},"e":null},"f":{}}', b'{"a":1,"f":{}}'),
+        (b'{"a":1,"usage":null}', b'{"a":1,"usage":null}'),
     ],
 )
 def test_usage_is_cut_out_of_a_chunk(payload: bytes, kept: bytes) -> None:
