@@ -1,6 +1,7 @@
 """Receivers on real sockets, good and hostile, that remember what they were sent."""
 
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -35,6 +36,7 @@ class Receiver:
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
     stopping: threading.Event = field(default_factory=threading.Event)
+    tls: ssl.SSLContext | None = None
 
     @property
     def port(self) -> int:
@@ -60,6 +62,8 @@ class Receiver:
     def _answer(self, connection: socket.socket) -> None:
         connection.settimeout(REQUEST_S_MAX)
         with connection, suppress(OSError):
+            if self.tls is not None:
+                connection = self.tls.wrap_socket(connection, server_side=True)
             request = read_request(connection)
             number = len(self.requests)
             self.requests.append(request)
@@ -67,9 +71,9 @@ class Receiver:
 
 
 @contextmanager
-def receiving(answer: Answer) -> Iterator[Receiver]:
+def receiving(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
     """Run a receiver for a block."""
-    receiver = Receiver(answer, socket.create_server(("127.0.0.1", 0), backlog=256))
+    receiver = Receiver(answer, socket.create_server(("127.0.0.1", 0), backlog=256), tls=tls)
     thread = threading.Thread(target=receiver.serve, daemon=True)
     thread.start()
     try:

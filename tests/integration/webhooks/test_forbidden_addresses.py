@@ -1,0 +1,240 @@
+"""Goal: on a user's behalf no connection is opened to an address that is not public.
+
+The truth is the interpreter's own audit event of every connect, not what our code says.
+"""
+
+import ssl
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from results.webhooks.resolving import Resolver
+from results.webhooks.settings import WebhookSettings
+from results.webhooks.tables import webhook_endpoints
+from tests.integration.webhooks.conftest import (
+    Site,
+    delivering,
+    fast_settings,
+    new_deliverer,
+    until,
+)
+from tests.integration.webhooks.receivers import Receiver, ok, receiving
+
+PUBLIC = "93.184.216.34"
+
+LITERALS = [
+    "https://127.0.0.1:{port}/",
+    "https://127.1:{port}/",
+    "https://2130706433:{port}/",
+    "https://0x7f000001:{port}/",
+    "https://0177.0.0.1:{port}/",
+    "https://0.0.0.0:{port}/",
+    "https://[::1]:{port}/",
+    "https://[::]:{port}/",
+    "https://[::ffff:127.0.0.1]:{port}/",
+    "https://[::ffff:7f00:1]:{port}/",
+    "https://[64:ff9b::7f00:1]:{port}/",
+    "https://[2002:7f00:1::]:{port}/",
+    "https://localhost:{port}/",
+    "https://x@127.0.0.1:{port}/",
+    "https://8.8.8.8@127.0.0.1:{port}/",
+    "https://127.0.0.1:{port}\\@8.8.8.8/",
+    "https://①②⑦.⓪.⓪.①:{port}/",
+    "https://１２７.0.0.1:{port}/",
+    "https://169.254.169.254/latest/meta-data/",
+    "https://[fd00:ec2::254]/latest/meta-data/",
+    "https://100.64.0.1/",
+    "https://10.0.0.1/",
+    "http://127.0.0.1:{port}/",
+]
+
+ANSWERS = [
+    ["127.0.0.1"],
+    [PUBLIC, "127.0.0.1"],
+    ["127.0.0.1", PUBLIC],
+    ["::1"],
+    ["::ffff:127.0.0.1"],
+    ["64:ff9b::7f00:1"],
+    ["2002:7f00:1::"],
+    ["fe80::1%lo"],
+    ["fc00::1"],
+    ["100.64.0.1"],
+    ["169.254.169.254"],
+    [],
+    [PUBLIC] * 65,
+]
+
+_connects: list[Any] = []
+_listening = [False]
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "socket.connect" and _listening[0]:
+        _connects.append(arguments[1])
+
+
+sys.addaudithook(_audit)
+
+
+@pytest.fixture
+def connects() -> Iterator[Callable[[], list[str]]]:
+    """Every address of the network that this process connects to meanwhile."""
+    _connects.clear()
+    _listening[0] = True
+    yield lambda: [str(a[0]) for a in _connects if isinstance(a, tuple)]
+    _listening[0] = False
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving(ok) as running:
+        yield running
+
+
+def strict(**given: object) -> WebhookSettings:
+    return fast_settings(allow_private=False, time_scale=0.00001, **given)
+
+
+def ended(site: Site, endpoints: list[UUID]) -> bool:
+    return all(site.states(endpoint) == ["exhausted"] for endpoint in endpoints)
+
+
+def resolving(*answers: list[str]) -> Resolver:
+    """A name server that gives one answer after the other, then the last for ever."""
+    left = list(answers)
+
+    async def resolve(_host: str, _port: int) -> list[str]:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return resolve
+
+
+async def test_no_form_of_a_private_address_is_contacted(
+    site: Site, receiver: Receiver, connects: Callable[[], list[str]]
+) -> None:
+    """Also when it came into the database by another way than the API."""
+    endpoints = [site.endpoint(url.format(port=receiver.port))[0] for url in LITERALS]
+    site.send()
+    deliverer = new_deliverer(site.engine, strict(), resolve=resolving(["127.0.0.1"]))
+    async with delivering(deliverer):
+        await until(lambda: ended(site, endpoints), "the last tries")
+
+    assert receiver.connections == 0
+    assert connects() == []
+    for endpoint in endpoints:
+        assert {a.error_code for a in site.attempts(endpoint)} == {"address_refused"}
+
+
+async def test_no_name_leads_to_a_private_address(
+    site: Site, receiver: Receiver, connects: Callable[[], list[str]]
+) -> None:
+    names = {f"n{number}.example.com": answer for number, answer in enumerate(ANSWERS)}
+
+    async def resolve(host: str, _: int) -> list[str]:
+        return names[host]
+
+    endpoints = [site.endpoint(f"https://{name}:{receiver.port}/")[0] for name in names]
+    site.send()
+    async with delivering(new_deliverer(site.engine, strict(), resolve=resolve)):
+        await until(lambda: ended(site, endpoints), "the last tries")
+
+    assert receiver.connections == 0
+    assert connects() == []
+
+
+async def test_a_name_that_changes_its_mind_is_asked_once_a_try(
+    site: Site, receiver: Receiver, connects: Callable[[], list[str]]
+) -> None:
+    """Public at the first look-up, private at every later one: what was checked is contacted."""
+    asked = []
+    answers = resolving([PUBLIC], ["127.0.0.1"])
+
+    async def resolve(host: str, port: int) -> list[str]:
+        asked.append(host)
+        return await answers(host, port)
+
+    endpoint, _ = site.endpoint(f"https://rebinding.example.com:{receiver.port}/")
+    site.send()
+    async with delivering(new_deliverer(site.engine, strict(timeout_s=0.3), resolve=resolve)):
+        await until(lambda: site.states(endpoint) == ["exhausted"], "the last try")
+
+    assert set(connects()) <= {PUBLIC}
+    assert receiver.connections == 0
+    assert len(asked) == len(site.attempts(endpoint))
+
+
+async def test_proxies_of_the_environment_are_not_used(
+    site: Site, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with receiving(ok) as proxy:
+        for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
+        endpoint, _ = site.endpoint(receiver.url)
+        site.send()
+        async with delivering(new_deliverer(site.engine, fast_settings())):
+            await until(lambda: site.states(endpoint) == ["delivered"], "delivery")
+
+    assert proxy.connections == 0
+
+
+async def test_tls_is_for_the_name_while_the_address_is_the_checked_one(
+    site: Site, tmp_path: Path
+) -> None:
+    server_tls, client_tls = tls_contexts(tmp_path, "hooks.example.com")
+    with receiving(ok, server_tls) as receiver:
+        port = receiver.port
+        good, _ = site.endpoint(f"https://hooks.example.com:{receiver.port}/")
+        deliverer = new_deliverer(
+            site.engine, fast_settings(), resolve=resolving(["127.0.0.1"]), tls=client_tls
+        )
+        site.send()
+        async with delivering(deliverer):
+            await until(lambda: site.states(good) == ["delivered"], "delivery")
+            with site.engine.begin() as connection:
+                connection.execute(
+                    sa.update(webhook_endpoints).values(
+                        url=f"https://other.example.com:{receiver.port}/"
+                    )
+                )
+            site.send()
+            await until(lambda: len(site.attempts(good)) >= 3, "tries of a wrong name")
+
+    assert [a.error_code for a in site.attempts(good)][1:3] == ["tls_failed"] * 2
+    assert receiver.requests[0].headers["host"] == f"hooks.example.com:{port}"
+
+
+def tls_contexts(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Return a server's and a client's side of a certificate for `name` alone."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    signed = (
+        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / "server.pem"
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        + signed.public_bytes(serialization.Encoding.PEM)
+    )
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(path)
+    return server, ssl.create_default_context(cafile=str(path))
