@@ -1,0 +1,237 @@
+"""Goal: whatever is repeated, by many at once and over the death of the API, happens once."""
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+import sqlalchemy as sa
+
+from jobs.tables import jobs
+from tenancy.api_keys import create_key
+from tenancy.tenants import create_tenant
+from tests.integration.api.answers import batch_body, file_id
+from tests.integration.api.test_process import free_port
+from topics.admin import LogAdmin
+from topics.catalogue import CALLERS, CAPACITY, REPLIES
+from topics.settings import KafkaSettings
+
+READY_S_MAX = 60.0
+PATIENCE_S = 240.0
+THREADS, KEYS, KILLS = 50, 200, 3
+SLOW_COMMIT = """
+CREATE FUNCTION slow_commit() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN PERFORM pg_sleep(2); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER slow_commit AFTER INSERT ON jobs DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION slow_commit();
+"""
+DIED = (httpx.TransportError,)
+
+
+@dataclass
+class Api:
+    """An API process that can be killed and started again at its port."""
+
+    env: dict[str, str]
+    port: int
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        with self.log.open("ab") as stderr:
+            command = [sys.executable, "-m", "api"]
+            self.process = subprocess.Popen(command, env=self.env, stderr=stderr)
+        deadline_s = time.monotonic() + READY_S_MAX
+        while True:
+            with suppress(httpx.HTTPError):
+                if httpx.get(f"{self.url}/readyz").status_code == 200:
+                    return
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline_s, self.log.read_text()
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def client(self, secret: str) -> httpx.Client:
+        headers = {"authorization": f"Bearer {secret}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=30)
+
+
+@pytest.fixture
+def api(
+    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
+) -> Iterator[Api]:
+    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+    LogAdmin(kafka).create([CALLERS, CAPACITY, REPLIES])
+    port = free_port()
+    env = os.environ | {
+        "MILLRACE_API_PORT": str(port),
+        "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": kafka_bootstrap,
+        "MILLRACE_KAFKA_TOPIC_PREFIX": topic_prefix,
+        "MILLRACE_DATABASE_URL": database_url.replace("postgresql+psycopg", "postgresql"),
+        "MILLRACE_OBJECTS_ROOT": str(tmp_path / "objects"),
+    }
+    api = Api(env, port, tmp_path / "api.log")
+    api.start()
+    yield api
+    api.kill()
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[sa.Engine]:
+    engine = sa.create_engine(database_url)
+    yield engine
+    engine.dispose()
+
+
+def new_secret(engine: sa.Engine) -> str:
+    with engine.begin() as connection:
+        return create_key(connection, create_tenant(connection, uuid.uuid4().hex), "test").secret
+
+
+def job_count(engine: sa.Engine) -> int:
+    with engine.connect() as connection:
+        return connection.scalar(sa.select(sa.func.count()).select_from(jobs)) or 0
+
+
+@dataclass
+class Tally:
+    """What the clients saw."""
+
+    ids: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    statuses: Counter[int] = field(default_factory=Counter)
+    deaths: int = 0
+    changed: Counter[int] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def persist(client: httpx.Client, body: dict[str, object], key: str, tally: Tally) -> None:
+    """Post until it is answered well, as a patient client does."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        assert time.monotonic() < deadline_s
+        try:
+            answer = client.post("/v1/batches", json=body, headers={"Idempotency-Key": key})
+        except DIED:
+            tally.deaths += 1
+            time.sleep(0.1)
+            continue
+        with tally.lock:
+            tally.statuses[answer.status_code] += 1
+            if answer.status_code == 200:
+                tally.ids[key].add(answer.json()["id"])
+                return
+        assert answer.status_code == 409, answer.text
+        time.sleep(0.02)
+
+
+@pytest.mark.timeout(420)
+def test_a_storm_of_repeats_over_deaths_of_the_api(api: Api, engine: sa.Engine) -> None:
+    secret, tally = new_secret(engine), Tally()
+    with api.client(secret) as client:
+        body = batch_body(file_id(client))
+    names = [f"key-{n}" for n in range(KEYS)]
+    running = threading.Event()
+
+    def client_thread(seed: int) -> None:
+        mine = random.Random(seed).sample(names, KEYS)
+        with api.client(secret) as client:
+            for key in mine:
+                persist(client, body | {"metadata": {"key": key}}, key, tally)
+                running.set()
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        futures = [threads.submit(client_thread, seed) for seed in range(THREADS)]
+        for n in range(KILLS):
+            target = (n + 1) * KEYS // (KILLS + 1)
+            while len(tally.ids) < target and not all(f.done() for f in futures):
+                time.sleep(0.005)
+            api.kill()
+            api.start()
+        for future in futures:
+            future.result()
+
+    assert job_count(engine) == KEYS
+    assert {len(ids) for ids in tally.ids.values()} == {1}
+    assert len(set.union(*tally.ids.values())) == KEYS
+    assert tally.statuses[200] == THREADS * KEYS
+    assert not [status for status in tally.statuses if status >= 500]
+    assert tally.deaths > 0
+
+    other = new_secret(engine)
+    with api.client(secret) as client, api.client(other) as stranger:
+        for key in names:
+            changed = body | {"metadata": {"key": key + "!"}}
+            answer = client.post("/v1/batches", json=changed, headers={"Idempotency-Key": key})
+            assert answer.status_code == 422
+        theirs = batch_body(file_id(stranger))
+        for key in names[:10]:
+            answer = stranger.post("/v1/batches", json=theirs, headers={"Idempotency-Key": key})
+            assert answer.status_code == 200
+    assert job_count(engine) == KEYS + 10
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("how", ["Idempotency-Key", "x-stainless-retry-count"])
+def test_a_death_between_commit_and_answer(api: Api, engine: sa.Engine, how: str) -> None:
+    secret = new_secret(engine)
+    with api.client(secret) as client:
+        body = batch_body(file_id(client))
+    with engine.begin() as connection:
+        connection.execute(sa.text(SLOW_COMMIT))
+
+    def first_try() -> None:
+        with api.client(secret) as client, pytest.raises(httpx.TransportError):
+            client.post("/v1/batches", json=body, headers={how: "0"})
+
+    with ThreadPoolExecutor(1) as threads:
+        lost = threads.submit(first_try)
+        wait_for_commit(engine)
+        api.kill()  # the commit goes on without it
+        lost.result()
+    api.start()
+    tries, answer = 0, None
+    with api.client(secret) as client:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while answer is None or answer.status_code == 409:
+            assert time.monotonic() < deadline_s
+            tries += 1
+            count = "0" if how == "Idempotency-Key" else str(tries)
+            answer = client.post("/v1/batches", json=body, headers={how: count})
+    assert answer.status_code == 200
+    assert answer.headers["idempotent-replayed"] == "true"
+    assert job_count(engine) == 1
+    with engine.connect() as connection:
+        found: uuid.UUID = connection.execute(sa.select(jobs.c.id)).scalar_one()
+    assert answer.json()["id"] == f"batch_{found.hex}"
+
+
+def wait_for_commit(engine: sa.Engine) -> None:
+    """Wait until a transaction is at its end, in the trigger that makes commits slow."""
+    asleep = sa.text("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
+    deadline_s = time.monotonic() + READY_S_MAX
+    while True:
+        with engine.connect() as connection:
+            if connection.scalar(asleep):
+                return
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
