@@ -27,6 +27,9 @@ from storage.objects import ObjectStore
 
 _REFRESH_S_MIN: Final = 0.05
 
+_ONLINE_PER_OPEN: Final = 2
+"""Calls may also arrive, or be answered, while as many as may wait do."""
+
 
 def create_app(  # noqa: PLR0913  one argument a part of the process
     settings: ApiSettings,
@@ -64,7 +67,12 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
     for room in (files, batches, jobs, models, webhook_endpoints, health):
         app.include_router(room.router)
     routed: ASGIApp = app if online is None else OnlineApp(online, app)
-    return RequestEnvelope(routed, in_flight_max=settings.requests_in_flight_max)
+    open_calls_max = 0 if setup is None else setup.settings.open_calls_max
+    return RequestEnvelope(
+        routed,
+        in_flight_max=settings.requests_in_flight_max,
+        online_in_flight_max=_ONLINE_PER_OPEN * max(1, open_calls_max),
+    )
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 import logging
 import time
 import traceback
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api import metrics
 from api.answers import ApiError, error_answer, unavailable
 from core.ids import REQUEST, new_uuid, public_id
+from registry.models import ENDPOINTS
 
 log = logging.getLogger(__name__)
 
@@ -19,14 +21,22 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 _ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics"})  # answered under any load
 
 
+@dataclass(slots=True)
+class _InFlight:
+    """Requests of one sort that are being served."""
+
+    count_max: int
+    count: int = 0
+
+
 class RequestEnvelope:
     """The outermost layer of the application."""
 
-    def __init__(self, app: ASGIApp, *, in_flight_max: int) -> None:
-        """More requests than `in_flight_max` at once are refused."""
+    def __init__(self, app: ASGIApp, *, in_flight_max: int, online_in_flight_max: int) -> None:
+        """More requests at once are refused; online calls wait long and are counted apart."""
         self._app = app
-        self._in_flight_max = in_flight_max
-        self._in_flight = 0
+        self._online = _InFlight(online_in_flight_max)
+        self._others = _InFlight(in_flight_max)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -34,10 +44,12 @@ class RequestEnvelope:
             await self._app(scope, receive, send)
             return
         exchange = _Exchange(scope, send)
-        self._in_flight += 1
+        path = scope["path"]
+        in_flight = self._online if path in ENDPOINTS else self._others
+        in_flight.count += 1
         metrics.IN_FLIGHT.inc()
         try:
-            if self._in_flight > self._in_flight_max and scope["path"] not in _ALWAYS:
+            if in_flight.count > in_flight.count_max and path not in _ALWAYS:
                 metrics.SHED.labels("requests_in_flight").inc()
                 refusal = unavailable(
                     "Too many requests at once.", retry_after_s=1, code="slow_down"
@@ -46,7 +58,7 @@ class RequestEnvelope:
             else:
                 await self._serve(scope, receive, exchange)
         finally:
-            self._in_flight -= 1
+            in_flight.count -= 1
             metrics.IN_FLIGHT.dec()
             exchange.count()
 

@@ -50,7 +50,7 @@ class ApiSettings(Settings):
     """How long a client may take to accept a block of 1 MiB, before its download is cut."""
 
     requests_in_flight_max: int = Field(default=512, ge=1, le=100_000)
-    """Requests at once; more are answered 503 with Retry-After."""
+    """Requests at once, beside online calls; more are answered 503 with Retry-After."""
 
     object_threads: int = Field(default=32, ge=1, le=1000)
     """Threads that read and write objects."""

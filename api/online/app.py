@@ -6,6 +6,7 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.answers import ApiError, error_answer
+from api.online.body_room import BodyRoom
 from api.online.exchange import exchange_of
 from api.online.online import Online
 from api.online.pipeline import CallPipeline
@@ -21,6 +22,7 @@ class OnlineApp:
         """`others` serves what is no online call."""
         self._pipeline = CallPipeline(online)
         self._clock = online.clock
+        self._room = BodyRoom(online.settings.bodies_bytes_max)
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -37,4 +39,8 @@ class OnlineApp:
             await error_answer(refusal)(scope, receive, send)
             return
         now_s = self._clock.monotonic_s()
-        await self._pipeline.serve(exchange_of(scope, receive, send, now_s=now_s))
+        exchange = exchange_of(scope, receive, send, room=self._room, now_s=now_s)
+        try:
+            await self._pipeline.serve(exchange)
+        finally:
+            exchange.body_hold.release()

@@ -7,6 +7,7 @@ from starlette.types import Receive, Scope, Send
 
 from api.client_connection import ClientConnection, client_connection
 from api.middleware import request_id_of
+from api.online.body_room import BodyHold, BodyRoom
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class Exchange:
     receive: Receive
     send: Send
     connection: ClientConnection
+    body_hold: BodyHold
     arrived_s: float  # monotonic
 
     def text(self, name: bytes) -> str | None:
@@ -27,7 +29,9 @@ class Exchange:
         return None if value is None else value.decode("latin-1")
 
 
-def exchange_of(scope: Scope, receive: Receive, send: Send, *, now_s: float) -> Exchange:
+def exchange_of(
+    scope: Scope, receive: Receive, send: Send, *, room: BodyRoom, now_s: float
+) -> Exchange:
     """Return the request that `scope` describes."""
     return Exchange(
         request_id=request_id_of(scope),
@@ -36,5 +40,6 @@ def exchange_of(scope: Scope, receive: Receive, send: Send, *, now_s: float) -> 
         receive=receive,
         send=send,
         connection=client_connection(scope),
+        body_hold=BodyHold(room),
         arrived_s=now_s,
     )

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 
+from api.online.open_calls import stream_interrupted
 from core.ids import REQUEST, public_id
 from storage.errors import ObjectMissingError, ObjectStoreAwayError
 from storage.objects import ObjectStore
@@ -40,8 +41,11 @@ class LargeBodies:
         return key
 
     async def fetch(self, key: str) -> bytes:
-        """Return an answer. Raises what a store raises."""
-        return await asyncio.to_thread(self._read, key)
+        """Return an answer. Raises ApiError (502) when it is gone, ObjectStoreAwayError."""
+        try:
+            return await asyncio.to_thread(self._read, key)
+        except ObjectMissingError:
+            raise stream_interrupted() from None
 
     async def drop(self, key: str) -> None:
         """Remove an object; one that stays because the store is away is swept later."""

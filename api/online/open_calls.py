@@ -65,6 +65,11 @@ class OpenCall:
         """Whether it outlives its connection."""
         return self.job.call is not None and self.job.call.durable
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether its answer comes in pieces."""
+        return self.job.call is not None and self.job.call.stream
+
     def hear(self, reply: Reply, *, now_s: float) -> None:
         """Take in a part of the answer; parts of a second execution are dropped."""
         if self.execution_id is None:
@@ -80,7 +85,7 @@ class OpenCall:
             self.buffered_bytes += sum(map(len, reply.pieces))
         if reply.end is not None:
             self.end = reply.end
-            if not self.job.call or not self.job.call.stream:
+            if not self.is_stream:
                 self.heard_s = now_s
         self.wake()
 
@@ -165,7 +170,7 @@ class OpenCalls:
             if call.sending_since_s is not None:
                 if now_s - call.sending_since_s > slow_reader_s:
                     call.cut()
-            elif now_s - call.quiet_since_s >= keep_alive_s and not call.is_over:
+            elif call.is_stream and now_s - call.quiet_since_s >= keep_alive_s:
                 call.keep_alive_due = True
                 call.quiet_since_s = now_s
                 call.wake()

@@ -2,8 +2,6 @@
 
 import asyncio
 
-from starlette.types import Receive
-
 from api.answers import ApiError
 from api.bodies import too_slow
 from api.online.exchange import Exchange
@@ -13,12 +11,14 @@ from api.online.settings import OnlineSettings
 async def read_body(exchange: Exchange, settings: OnlineSettings) -> bytes:
     """Return the whole body. Raises ApiError: 400 cut off, 408, 413 or 415."""
     _require_plain_json(exchange.headers)
-    _require_room(int_header(exchange.headers, b"content-length") or 0, settings.bytes_max)
+    declared = int_header(exchange.headers, b"content-length") or 0
+    _require_room(declared, settings.bytes_max)
+    exchange.body_hold.reach(declared)
     if exchange.connection.has_whole_body:  # as nearly always: no timer is needed
-        return await _rest(exchange.receive, settings.bytes_max)
+        return await _read(exchange, settings.bytes_max)
     try:
         async with asyncio.timeout(settings.body_timeout_s):
-            return await _rest(exchange.receive, settings.bytes_max)
+            return await _read(exchange, settings.bytes_max)
     except TimeoutError:
         raise too_slow() from None
 
@@ -29,16 +29,17 @@ def int_header(headers: dict[bytes, bytes], name: bytes) -> int | None:
     return int(value) if value.isdigit() and len(value) < 20 else None
 
 
-async def _rest(receive: Receive, bytes_max: int) -> bytes:
+async def _read(exchange: Exchange, bytes_max: int) -> bytes:
     parts: list[bytes] = []
     byte_count = 0
     while True:
-        message = await receive()
+        message = await exchange.receive()
         if message["type"] != "http.request":
             raise ApiError(400, "The body was cut off.", code="body_incomplete")
         parts.append(message.get("body", b""))
         byte_count += len(parts[-1])
         _require_room(byte_count, bytes_max)
+        exchange.body_hold.reach(byte_count)
         if not message.get("more_body", False):
             return parts[0] if len(parts) == 1 else b"".join(parts)
 

@@ -73,6 +73,7 @@ class RunningCall:
         item = call_item(call.job, parsed.body, parsed.token_count, line_bytes)
         self._online.sender.send(call, item)
         parsed.body = b""
+        self._exchange.body_hold.release()
         self._timings.sent_s = self._online.clock.monotonic_s()
 
     async def _answer(self, call: OpenCall, wait_s: float | None) -> None:

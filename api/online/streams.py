@@ -19,6 +19,8 @@ from core.clock import Clock
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 DONE: Final = b"data: [DONE]\n\n"
 
+_LINES_TO_SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
+
 _HEAD: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -27,7 +29,9 @@ _HEAD: Final = [
 
 
 def event(payload: bytes) -> bytes:
-    """Return one event."""
+    """Return one event. JSON may be broken into lines, an event may not."""
+    if b"\n" in payload or b"\r" in payload:
+        payload = payload.translate(_LINES_TO_SPACES)
     return b"data: " + payload + b"\n\n"
 
 
