@@ -78,6 +78,10 @@ class EngineSettings(Settings):
     vllm_gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     """vllm on a GPU: share of its memory to take. Default 0.9."""
 
+    vllm_tool_call_parser: str | None = Field(default=None, pattern=r"^[a-z0-9_]+$")
+    """vllm: which of its parsers reads the model's calls of tools, e.g. `hermes`. Default: none,
+    and bodies that name a tool or let the model choose one are refused."""
+
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         """Refuse a kind without what it needs, and fields of another kind."""

@@ -18,6 +18,7 @@ _OK, _ERROR_STATUS_MIN, _ERROR_STATUS_MAX = 200, 400, 599
 _BAD_GATEWAY = 502
 _SERVER_ERROR_MIN = 500
 _USAGE_BEGINS = b',"usage":{'
+_USAGE_NULL = b',"usage":null'
 _USAGE_FIELD = re.compile(rb',"usage":\{(?:[^{}]|\{[^{}]*\})*\}')  # numbers, two levels deep
 
 
@@ -65,10 +66,14 @@ class StreamEvents:
     """What one stream has said so far."""
 
     def __init__(self, emit: Emit, wanted: StreamOptions, *, strips_usage: bool = False) -> None:
-        """`strips_usage`: counts within chunks were asked for by us, not by the client."""
+        """`strips_usage`: counts within chunks were asked for by us, not by the client.
+
+        A client that asked for counts at the end sees null before, as OpenAI's API has it.
+        """
         self._emit = emit
         self._wants_usage = wanted.include_usage is True
         self._strips_usage = strips_usage
+        self._stripped = _USAGE_NULL if self._wants_usage else b""
         self._total: Usage | None = None  # of all choices, stated at the end
         self._running: Usage | None = None  # the last that a chunk stated, of its choice
         self._output_tokens: dict[int, int] = {}  # by choice, as stated or else counted
@@ -104,7 +109,7 @@ class StreamEvents:
                 self._pass_on(payload)
             return True
         self._count(chunk, payload)
-        self._pass_on(without_usage(payload) if self._strips_usage else payload)
+        self._pass_on(without_usage(payload, self._stripped) if self._strips_usage else payload)
         return True
 
     def end(self) -> Answer:
@@ -179,13 +184,15 @@ def asking_for_usage(body: bytes) -> bytes:
     return msgspec.json.encode(fields | {"stream_options": with_usage})
 
 
-def without_usage(payload: bytes) -> bytes:
-    """Return a chunk without its field `usage`, every other byte as it was.
+def without_usage(payload: bytes, instead: bytes = b"") -> bytes:
+    """Return a chunk with `instead` of its field `usage`, every other byte as it was.
 
     In a string the field's quotes would be escaped, so what is found is the field.
     """
     found = _USAGE_FIELD.search(payload, max(0, payload.rfind(_USAGE_BEGINS)))
-    return payload[: found.start()] + payload[found.end() :] if found else payload
+    if found is None:
+        return payload
+    return payload[: found.start()] + instead + payload[found.end() :]
 
 
 def _error_answer(raw: msgspec.Raw) -> Answer:

@@ -111,6 +111,8 @@ def vllm_arguments(settings: EngineSettings) -> list[str]:
         "--enable-prompt-tokens-details",
         "--disable-log-stats",
     ]
+    if (parser := settings.vllm_tool_call_parser) is not None:
+        arguments += ["--enable-auto-tool-choice", f"--tool-call-parser={parser}"]
     if settings.vllm_max_model_len is not None:
         arguments.append(f"--max-model-len={settings.vllm_max_model_len}")
     return arguments

@@ -29,5 +29,7 @@ def vllm_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     data = tmp_path_factory.mktemp("vllm")
     llama = ensure_tiny_llama(data / "llama")
     models = ("--model", f"llama={llama}", "--model", f"{EMBEDDING_MODEL}={minilm_path()}")
-    with running_stack(data / "stack", "--engine", "vllm", *models, model="llama") as running:
-        yield running
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MILLRACE_ENGINE_VLLM_TOOL_CALL_PARSER", "hermes")
+        with running_stack(data / "stack", "--engine", "vllm", *models, model="llama") as running:
+            yield running

@@ -65,6 +65,8 @@ def test_vllm_gets_the_runner_of_the_model(tmp_path: Path) -> None:
     assert "--runner=generate" in vllm_arguments(settings(**env))
     assert "--runner=pooling" in vllm_arguments(settings(**env, VLLM_RUNNER="pooling"))
     assert "--max-model-len=512" in vllm_arguments(settings(**env, VLLM_MAX_MODEL_LEN="512"))
+    with_tools = vllm_arguments(settings(**env, VLLM_TOOL_CALL_PARSER="hermes"))
+    assert {"--enable-auto-tool-choice", "--tool-call-parser=hermes"} <= set(with_tools)
     assert vllm_environment(settings(**env, VLLM_KV_CACHE_GIB="4"))["VLLM_CPU_KVCACHE_SPACE"] == "4"
 
 

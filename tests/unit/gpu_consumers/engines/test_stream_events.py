@@ -41,6 +41,18 @@ def test_usage_passes_to_those_who_want_it() -> None:
     assert told(TOKEN, USAGE, DONE, include_usage=True)[1] == [TOKEN, USAGE]
 
 
+def test_counts_that_we_asked_for_are_null_for_who_wants_them_at_the_end() -> None:
+    chunk = b'{"choices":[{"index":0}],"usage":{"prompt_tokens":5,"completion_tokens":1}}'
+    shown = {}
+    for wanted in (False, True):
+        emitted: list[bytes] = []
+        options = StreamOptions(include_usage=wanted)
+        StreamEvents(emitted.append, options, strips_usage=True).take(chunk)
+        (shown[wanted],) = emitted
+    assert shown[False] == b'{"choices":[{"index":0}]}'
+    assert shown[True] == b'{"choices":[{"index":0}],"usage":null}'
+
+
 def test_a_stream_without_usage_is_counted_by_its_chunks() -> None:
     events, _ = told(ROLE, TOKEN, TOKEN, TOKEN, DONE)
     assert events.end().output_tokens == 3
