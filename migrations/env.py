@@ -2,6 +2,7 @@
 
 from alembic import context
 
+from jobs import retries_tables
 from jobs import tables as jobs_tables
 from registry import tables as registry_tables
 from results import tables as results_tables
@@ -10,7 +11,14 @@ from storage.metadata import metadata
 from tenancy import tables as tenancy_tables
 
 assert all(  # registered by import
-    (jobs_tables, registry_tables, results_tables, tenancy_tables, webhooks_tables)
+    (
+        jobs_tables,
+        registry_tables,
+        results_tables,
+        retries_tables,
+        tenancy_tables,
+        webhooks_tables,
+    )
 )
 
 context.configure(
