@@ -4,39 +4,18 @@ import json
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 
-from api.online.online import OnlineSetup
 from api.online.open_calls import DOUBT_S_MAX
-from api.online.settings import OnlineSettings
-from api.settings import ApiSettings
-from core.errors import MillraceError
 from gpu_consumers.bodies import load_body, store_body
-from registry.models import add_model
-from tests.integration.api.conftest import Site, new_site, running
+from tests.integration.api.online_site import ASK, ENDPOINT, Online, online_site
 from tests.integration.api.pool import PlayedPool, good_end, say_nothing
 from topics.records import Chunk, ReplyEnd
 from topics.settings import KafkaSettings
-
-ENDPOINT = "/v1/chat/completions"
-ASK = {"model": "org/online", "messages": []}
-
-
-@dataclass(frozen=True)
-class Online:
-    """An API with a pool behind it."""
-
-    site: Site
-    pool: PlayedPool
-
-    def client(self) -> httpx.Client:
-        return self.site.client()
-
 
 OpenOnline = Callable[..., Online]
 
@@ -47,35 +26,10 @@ def open_online(
 ) -> Iterator[OpenOnline]:
     """Start an API with online calls and the given settings; it stops with the test."""
     kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-    failures: list[MillraceError] = []
-
-    @contextmanager
-    def opened(given: dict[str, object]) -> Iterator[Online]:
-        pool = PlayedPool(kafka)
-        try:
-            setup = OnlineSetup(OnlineSettings.model_validate(given), kafka, failures.append)
-            api = ApiSettings(shutdown_grace_s=2)
-            root = tmp_path / uuid.uuid4().hex
-            with running(api, database_url, root, setup=setup) as ready:
-                site = new_site(ready)
-                with ready.engine.begin() as connection:
-                    add_model(
-                        connection,
-                        "org/online",
-                        "7",
-                        pool="small",
-                        engine="simulated",
-                        endpoints=(ENDPOINT,),
-                    )
-                with site.client() as client:
-                    pool.wait_for(lambda: client.get("/readyz").status_code == 200)
-                yield Online(site, pool)
-        finally:
-            pool.close()
-
     with ExitStack() as stack:
-        yield lambda **given: stack.enter_context(opened(given))
-    assert failures == []
+        yield lambda **given: stack.enter_context(
+            online_site(kafka, database_url, tmp_path, **given)
+        )
 
 
 @pytest.fixture

@@ -1,0 +1,97 @@
+"""Goal: a reader that does not keep up is cut, and costs no more than its buffer."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.api.online_site import ASK, ENDPOINT, Online, online_site
+from tests.integration.api.pool import PlayedPool, good_end
+from tests.integration.api.wire import closes, connect, head
+from topics.records import Chunk
+from topics.settings import KafkaSettings
+
+PIECE = b'{"x":"' + b"y" * 10_000 + b'"}'
+BODY = json.dumps({**ASK, "stream": True}).encode()
+
+
+@pytest.fixture
+def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
+    return KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+
+
+def asking(online: Online) -> bytes:
+    kind = {"Content_Type": "application/json", "Content_Length": str(len(BODY))}
+    return head(online.site, ENDPOINT, **kind) + BODY
+
+
+def test_a_reader_that_takes_nothing_is_cut_by_its_buffer(
+    kafka: KafkaSettings, database_url: str, tmp_path: Path
+) -> None:
+    with online_site(kafka, database_url, tmp_path, stream_buffer_bytes=100_000) as online:
+        pool = online.pool
+
+        def script(pool: PlayedPool, chunk: Chunk) -> None:
+            for _ in range(3000):
+                if pool.aborted(chunk.job.job_id):
+                    return
+                pool.reply(chunk, pieces=[PIECE])
+                time.sleep(0.0005)
+
+        pool.script = script
+        with connect(online.site) as connection:
+            connection.sendall(asking(online))
+            chunk = pool.only_chunk()
+            pool.wait_for(lambda: pool.aborted(chunk.job.job_id))
+            received = b""
+            while data := connection.recv(1 << 20):
+                received += data
+
+    events = received.partition(b"\r\n\r\n")[2].replace(b"\r\n", b"")
+    assert b'"code":"slow_reader"' in events[-1000:]
+    assert b"[DONE]" not in events
+    assert events.count(b"y" * 10_000) < 3000
+
+
+def test_a_reader_that_takes_nothing_is_cut_by_time(
+    kafka: KafkaSettings, database_url: str, tmp_path: Path
+) -> None:
+    with online_site(
+        kafka, database_url, tmp_path, slow_reader_s=0.5, stream_buffer_bytes=64 * 1024 * 1024
+    ) as online:
+        pool = online.pool
+
+        def script(pool: PlayedPool, chunk: Chunk) -> None:
+            for _ in range(2000):
+                pool.reply(chunk, pieces=[PIECE])
+
+        pool.script = script
+        with connect(online.site) as connection:
+            connection.sendall(asking(online))
+            chunk = pool.only_chunk()
+            pool.wait_for(lambda: pool.aborted(chunk.job.job_id))
+            assert closes(connection)
+
+
+def test_a_reader_that_only_hesitates_gets_everything(
+    kafka: KafkaSettings, database_url: str, tmp_path: Path
+) -> None:
+    with online_site(kafka, database_url, tmp_path, stream_buffer_bytes=64 * 1024 * 1024) as online:
+        count = 1000
+
+        def script(pool: PlayedPool, chunk: Chunk) -> None:
+            for _ in range(count):
+                pool.reply(chunk, pieces=[PIECE])
+            pool.reply(chunk, end=good_end(b""))
+
+        online.pool.script = script
+        with connect(online.site) as connection:
+            connection.sendall(asking(online))
+            time.sleep(1)  # the hesitation itself
+            received = b""
+            while not received.endswith(b"0\r\n\r\n"):
+                received += connection.recv(1 << 20)
+
+    assert received.count(PIECE) == count
+    assert received.count(b"data: [DONE]") == 1
