@@ -12,6 +12,12 @@ RESULTS: Final = "results/"
 ANSWERS: Final = "answers/"
 """Answers too large for a record, by job."""
 
+REQUESTS: Final = "requests/"
+"""Lines of single requests, and bodies of online calls that fit no record."""
+
+KEYED_ANSWERS: Final = "idempotency/"
+"""Long streams that are given again to whoever repeats their key."""
+
 
 def answer_prefix(job_id: UUID) -> str:
     """Return what the keys of a job's oversized answers start with; its files copy them."""

@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 import sqlalchemy as sa
 
+from core.object_names import REQUESTS
 from core.outcomes import Outcome
 from core.states import TERMINAL_STATES, JobKind
 from jobs.batches import with_counters
@@ -83,7 +84,7 @@ class NewRequest:
 
 def request_input_key(job_id: UUID) -> str:
     """Return the key of the object that holds a request's one line."""
-    return f"requests/{job_id.hex}.jsonl"
+    return f"{REQUESTS}{job_id.hex}.jsonl"
 
 
 def input_line(custom_id: str, endpoint: str, body: bytes) -> bytes:

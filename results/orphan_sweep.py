@@ -10,8 +10,15 @@ import sqlalchemy as sa
 
 from core.clock import Clock
 from core.errors import MillraceError
-from core.object_names import ANSWERS, FILES, RESULTS
-from jobs.orphans import FindOrphans, of_ended_batches, without_file
+from core.object_names import ANSWERS, FILES, KEYED_ANSWERS, REQUESTS, RESULTS
+from jobs.orphans import (
+    FindOrphans,
+    of_ended_batches,
+    of_no_job,
+    of_no_open_request,
+    without_file,
+    without_key,
+)
 from results import metrics
 from storage.objects import ObjectStore
 
@@ -21,6 +28,9 @@ _RULES: Final[tuple[tuple[str, FindOrphans], ...]] = (
     (FILES, without_file),
     (RESULTS, without_file),
     (ANSWERS, of_ended_batches),
+    (ANSWERS, of_no_job),
+    (REQUESTS, of_no_open_request),
+    (KEYED_ANSWERS, without_key),
 )
 _LOOKED_UP_AT_ONCE: Final = 500
 

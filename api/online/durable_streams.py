@@ -13,6 +13,7 @@ from starlette.types import Message, Send
 from api.database import DatabaseAwayError
 from api.services import Services
 from core.errors import MillraceError
+from core.object_names import KEYED_ANSWERS
 from jobs import idempotency
 from jobs.idempotency import Answer, Claim
 from storage.objects import ObjectStore
@@ -78,7 +79,7 @@ class StreamRecording:
         try:
             key = None
             if len(body) > _INLINE_BYTES_MAX:
-                key, inline = f"idempotency/{self._claim.holder.hex}", b""
+                key, inline = f"{KEYED_ANSWERS}{self._claim.holder.hex}", b""
                 await asyncio.to_thread(_write, services.objects, key, body)
             else:
                 inline = body

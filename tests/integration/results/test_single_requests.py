@@ -40,6 +40,7 @@ from jobs.tables import idempotency_keys
 from results.closing import JobCloser
 from results.finalising import READY
 from results.key_removal import KeyRemoval
+from results.orphan_sweep import OrphanSweep
 from results.partitions import DayPartitions
 from results.single_requests import RequestEnding
 from results.writing import ItemWriter
@@ -210,6 +211,25 @@ def test_answers_of_expired_keys_go(engine: sa.Engine, store: LocalObjects) -> N
         store.size("idempotency/1")
     with engine.connect() as connection:
         assert connection.scalar(sa.select(sa.func.count()).select_from(idempotency_keys)) == 0
+
+
+def test_what_a_crash_left_of_requests_is_found(engine: sa.Engine, store: LocalObjects) -> None:
+    _, open_id = begin(engine, store)
+    _, ended_id = begin(engine, store)
+    answer = answer_prefix(ended_id) + "a"
+    put(store, answer, b"{}")
+    end(engine, store, ended_id, outcome(0, body=b"", body_key=answer))
+    nobody = new_uuid()
+    for key in (
+        request_input_key(ended_id),
+        request_input_key(nobody),
+        f"requests/{nobody.hex}",
+        answer_prefix(nobody) + "a",
+        "idempotency/1",
+    ):
+        put(store, key, b"{}")
+    OrphanSweep(engine, store, SystemClock(), age_s=-60.0).step()
+    assert objects_of(store) == {request_input_key(open_id), answer}
 
 
 def close(engine: sa.Engine, job_id: UUID, reason: CloseReason) -> None:
