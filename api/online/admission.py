@@ -29,28 +29,34 @@ class Bounds:
 
 
 def refusal(
-    load: Load, bounds: Bounds, pool: PoolState | None, *, time_left_s: float
+    load: Load, bounds: Bounds, pool: PoolState | None, *, execution_s: float, time_left_s: float
 ) -> ApiError | None:
     """Return why a call is not taken, or None.
 
-    `pool` is None while nothing can be said of it. A wait is predicted for what does not run at
-    once: calls beyond the pool's concurrency, at the rate that the pool was measured at.
+    `pool` is None while nothing can be said of it, `execution_s` is what a call of it took lately.
     """
     if load.of_tenant >= bounds.of_tenant_max:
         return queue_full(429, "Your organization has too many calls open.", 1.0)
     if load.calls >= bounds.calls_max:
         return queue_full(503, "Too many calls are open.", 1.0)
-    wait_s = predicted_wait_s(load.of_pool, pool)
+    wait_s = predicted_wait_s(load.of_pool, pool, execution_s)
     if wait_s > time_left_s:
         return queue_full(503, "The call would not be served in time.", wait_s - time_left_s)
     return None
 
 
-def predicted_wait_s(open_calls: int, pool: PoolState | None) -> float:
-    """Return how long one more call would wait to run; 0 while the pool's rate is unknown."""
-    if pool is None or pool.items_per_s <= 0:
+def predicted_wait_s(open_calls: int, pool: PoolState | None, execution_s: float) -> float:
+    """Return how long one more call would wait to run; 0 while that cannot be told.
+
+    Calls beyond the pool's concurrency wait, at the better of two rates: the measured one, which
+    is low when there was little to do, and what all places together make of `execution_s`.
+    """
+    if pool is None or execution_s <= 0:
         return 0.0
-    return max(0, open_calls - pool.concurrency) / pool.items_per_s
+    items_per_s = max(pool.items_per_s, pool.concurrency / execution_s)
+    if items_per_s <= 0:
+        return 0.0
+    return max(0, open_calls - pool.concurrency) / items_per_s
 
 
 def queue_full(status: int, message: str, retry_after_s: float) -> ApiError:

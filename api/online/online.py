@@ -14,7 +14,7 @@ from api.online.large_bodies import LargeBodies
 from api.online.log_health import LogHealth
 from api.online.news import NewsPublisher
 from api.online.open_calls import OpenCalls
-from api.online.pools import PoolsHeard
+from api.online.pools import ExecutionTimes, PoolsHeard
 from api.online.rate_limits import RateLimits
 from api.online.response_cache import ResponseCache
 from api.online.routes import Routes
@@ -66,6 +66,7 @@ class Online:
             tokens_per_minute=settings.tokens_per_minute,
         )
         self.pools = PoolsHeard(since_s=clock.monotonic_s())
+        self.execution = ExecutionTimes()
         self._setup = setup
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -107,7 +107,13 @@ class CallPipeline:
         load = Load(
             len(calls), calls.of_tenant[planned.principal.tenant_id], calls.of_pool[pool_name]
         )
-        refused = refusal(load, self._bounds, pool, time_left_s=planned.timeout_s)
+        refused = refusal(
+            load,
+            self._bounds,
+            pool,
+            execution_s=online.execution.seconds(pool_name),
+            time_left_s=planned.timeout_s,
+        )
         if refused is not None:
             raise refused
 

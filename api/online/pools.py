@@ -15,6 +15,7 @@ SILENCE_S_MAX: Final = 3.0
 """A replica repeats itself every 0.2 s; one that is silent for this long is away."""
 
 _JOB_CLASS: Final = "interactive"
+_NEWEST_SHARE: Final = 0.1  # of the newest call in the smoothed time
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,23 @@ class PoolsHeard:
     def may_tell(self, *, now_s: float) -> bool:
         """Whether silence means absence already: it does after a moment of listening."""
         return now_s - self._since_s > SILENCE_S_MAX
+
+
+class ExecutionTimes:
+    """What a call of each pool took in its engine lately, smoothed."""
+
+    def __init__(self) -> None:
+        """Nothing is known."""
+        self._seconds: dict[str, float] = {}
+
+    def seconds(self, pool: str) -> float:
+        """Return it; 0 while it is unknown."""
+        return self._seconds.get(pool, 0.0)
+
+    def ended(self, pool: str, execution_s: float) -> None:
+        """Take in one call that ended well."""
+        known_s = self._seconds.get(pool, execution_s)
+        self._seconds[pool] = known_s + (execution_s - known_s) * _NEWEST_SHARE
 
 
 def _sums(capacities: list[Capacity]) -> dict[str, PoolState]:

@@ -127,6 +127,8 @@ class RunningCall:
             buckets = online.limits.of(call.job.tenant_id, now_s=now_s)
             used = end.input_tokens + end.output_tokens
             buckets.settle(self._planned.parsed.token_count, used, now_s=now_s)
+            if end.status_code < 400:
+                online.execution.ended(call.job.pool, end.execution_s)
         metrics.ENDED.labels(call.job.endpoint, _how(call)).inc()
 
 

@@ -1,0 +1,69 @@
+"""Goal: our fields are found and taken out, and not a byte of the others changes."""
+
+import pytest
+
+from api.answers import ApiError
+from api.online.parsing import header_timeout_s, parse_call
+
+CHAT = "/v1/chat/completions"
+
+
+def test_a_body_without_our_fields_is_passed_on_as_it_is() -> None:
+    body = b' { "model" : "m", "n": 1e3, "stream": null, "x": {"timeout_ms": 1} }\n'
+    parsed = parse_call(CHAT, body)
+
+    assert parsed.body is body
+    assert (parsed.model, parsed.stream, parsed.timeout_s, parsed.background) == (
+        "m",
+        False,
+        None,
+        False,
+    )
+
+
+def test_our_fields_are_taken_out() -> None:
+    body = b'{"timeout_ms": 1500.0, "model":"m","s":0.10,"stream":true,"background":true}'
+    parsed = parse_call(CHAT, body)
+
+    assert parsed.body == b'{"model":"m","s":0.10,"stream":true}'
+    assert (parsed.stream, parsed.timeout_s, parsed.background) == (True, 1.5, True)
+
+
+def test_fields_of_the_engine_may_be_wrong() -> None:
+    parsed = parse_call(CHAT, b'{"model":"m","max_tokens":"many","n":[],"stream_options":7}')
+    assert parsed.token_count > 0
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "param"),
+    [
+        (b"", "invalid_json", None),
+        (b"\xef\xbb\xbf{}", "invalid_json", None),
+        (b'{"model":"m"} x', "invalid_json", None),
+        (b'{"model":"m","x":NaN}', "invalid_json", None),
+        (b'{"messages":[]}', "invalid_type", "model"),
+        (b'{"model":null}', "invalid_type", "model"),
+        (b'{"model":"m","stream":1}', "invalid_type", "stream"),
+        (b'{"model":"m","timeout_ms":"1"}', "invalid_type", "timeout_ms"),
+        (b'{"model":"m","timeout_ms":0}', "invalid_value", "timeout_ms"),
+        (b'{"model":"m","timeout_ms":-5}', "invalid_value", "timeout_ms"),
+        (b'{"model":"m","timeout_ms":86400001}', "invalid_value", "timeout_ms"),
+    ],
+)
+def test_what_is_refused(body: bytes, code: str, param: str | None) -> None:
+    with pytest.raises(ApiError) as refused:
+        parse_call(CHAT, body)
+
+    assert refused.value.status == 400
+    assert (refused.value.code, refused.value.param) == (code, param)
+
+
+@pytest.mark.parametrize("value", [b"", b"0", b"-1", b"1.5", b"1e3", b"86400001", b"9" * 5000])
+def test_a_bad_timeout_header(value: bytes) -> None:
+    with pytest.raises(ApiError):
+        header_timeout_s(value)
+
+
+def test_a_timeout_header() -> None:
+    assert header_timeout_s(None) is None
+    assert header_timeout_s(b" 250 ") == 0.25

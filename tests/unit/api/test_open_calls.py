@@ -1,0 +1,143 @@
+"""Goal: a call has one execution and one end, whatever arrives and in whatever order."""
+
+from uuid import UUID
+
+import pytest
+
+from api.answers import ApiError
+from api.online.open_calls import (
+    DOUBT_S_MAX,
+    OpenCall,
+    OpenCalls,
+    deadline_exceeded,
+    stream_interrupted,
+)
+from core.ids import new_uuid
+from topics.records import CallRef, JobRef, Reply, ReplyEnd
+
+TENANT = new_uuid()
+END = ReplyEnd(200, b"")
+
+
+def opened(calls: OpenCalls, *, stream: bool = True, durable: bool = False) -> OpenCall:
+    job = JobRef(
+        job_id=new_uuid(),
+        day=0,
+        tenant_id=TENANT,
+        model="m",
+        model_version="1",
+        pool="p",
+        endpoint="/v1/completions",
+        input_key="",
+        deadline_s=0.0,
+        call=CallRef("c", 0, stream=stream, durable=durable),
+    )
+    call = OpenCall(job, now_s=0.0)
+    calls.add(call)
+    return call
+
+
+def new_calls() -> OpenCalls:
+    return OpenCalls(buffer_bytes_max=100)
+
+
+def reply(
+    call: OpenCall, execution: UUID, *pieces: bytes, end: ReplyEnd | None = None
+) -> list[Reply]:
+    return [Reply(call.job.job_id, execution, list(pieces), end)]
+
+
+def test_only_the_first_execution_is_heard() -> None:
+    calls, first, second = new_calls(), new_uuid(), new_uuid()
+    call = opened(calls)
+    calls.hear(reply(call, first, b"a"), now_s=1.0)
+    calls.hear(reply(call, second, b"x", end=ReplyEnd(500, b"")), now_s=1.0)
+    calls.hear(reply(call, first, b"b", end=END), now_s=2.0)
+
+    assert call.pieces == [b"a", b"b"]
+    assert call.end == END
+    assert call.heard_s == 1.0
+
+
+@pytest.mark.parametrize("first", ["end", "failure", "leave"])
+def test_the_first_end_counts(first: str) -> None:
+    calls, execution = new_calls(), new_uuid()
+    call = opened(calls)
+    steps = {
+        "end": lambda: calls.hear(reply(call, execution, end=END), now_s=1.0),
+        "failure": lambda: call.fail(deadline_exceeded()),
+        "leave": call.leave,
+    }
+    for name in [first, *steps]:
+        steps[name]()
+
+    ends = [call.end is not None, call.failure is not None, call.left]
+    assert ends.count(True) == 1
+    assert ends[list(steps).index(first)]
+
+
+def test_what_nobody_waits_for_is_dropped() -> None:
+    calls = new_calls()
+    call = opened(calls)
+    calls.remove(call)
+    calls.hear(reply(call, new_uuid(), b"a"), now_s=1.0)
+
+    assert call.pieces == []
+    assert (len(calls), calls.of_tenant[TENANT], calls.of_pool["p"]) == (0, 0, 0)
+
+
+def test_a_second_delivery_may_run_while_nothing_was_heard() -> None:
+    calls = new_calls()
+    call = opened(calls)
+    assert calls.may_run(call.job.job_id, now_s=1.0)
+    assert not calls.may_run(new_uuid(), now_s=1.0)
+
+    calls.hear(reply(call, new_uuid(), b"a"), now_s=1.0)
+    assert not calls.may_run(call.job.job_id, now_s=2.0)
+
+
+def test_a_doubted_stream_ends_unless_it_goes_on() -> None:
+    calls, execution = new_calls(), new_uuid()
+    dead, alive = opened(calls), opened(calls)
+    for call in (dead, alive):
+        calls.hear(reply(call, execution, b"a"), now_s=1.0)
+        calls.may_run(call.job.job_id, now_s=2.0)
+    calls.hear(reply(alive, execution, b"b"), now_s=2.5)
+    calls.may_run(dead.job.job_id, now_s=2.9)  # asking again does not help it
+    calls.end_doubted(now_s=2.1 + DOUBT_S_MAX)
+
+    assert alive.failure is None
+    assert isinstance(dead.failure, ApiError)
+    assert dead.failure.code == stream_interrupted().code
+
+
+def test_losing_touch_ends_what_others_may_have_dropped() -> None:
+    calls = new_calls()
+    unheard, heard, durable = opened(calls), opened(calls), opened(calls, durable=True)
+    calls.hear(reply(heard, new_uuid(), b"a"), now_s=1.0)
+    calls.fail_unanswered(sent_before_s=5.0)
+
+    codes = [call.failure.code if call.failure else None for call in (unheard, heard, durable)]
+    assert codes == ["log_unavailable", "stream_interrupted", None]
+
+
+def test_a_reader_that_blocks_a_write_is_cut_by_bytes_or_by_time() -> None:
+    calls = new_calls()
+    by_bytes, by_time, fine = opened(calls), opened(calls), opened(calls)
+    by_bytes.sending_since_s = by_time.sending_since_s = 1.0
+    for call in (by_bytes, fine):
+        calls.hear(reply(call, new_uuid(), b"x" * 101), now_s=2.0)
+    calls.sweep(now_s=5.0, keep_alive_s=10.0, slow_reader_s=3.0)
+
+    assert [call.failure is not None for call in (by_bytes, by_time, fine)] == [True, True, False]
+
+
+def test_only_silent_streams_say_that_they_live() -> None:
+    calls = new_calls()
+    stream, unary = opened(calls), opened(calls, stream=False)
+    due = []
+    for now_s in (9.0, 10.0):
+        calls.sweep(now_s=now_s, keep_alive_s=10.0, slow_reader_s=30.0)
+        due.append((stream.keep_alive_due, unary.keep_alive_due))
+
+    assert due == [(False, False), (True, False)]

@@ -1,0 +1,57 @@
+"""Goal: a pool is what its replicas said lately, for online calls."""
+
+from api.online.pools import SILENCE_S_MAX, ExecutionTimes, PoolsHeard, PoolState
+from topics.codec import encode, kind_headers
+from topics.consumer import Received
+from topics.records import Capacity
+
+
+def record(replica: str, *, job_class: str = "interactive", available: bool = True) -> Received:
+    capacity = Capacity(
+        replica_id=replica,
+        epoch=1,
+        pool="p",
+        job_class=job_class,
+        partitions=[0],
+        granted={},
+        items_per_s=10.0,
+        concurrency=4,
+        available=available,
+    )
+    key = f"{replica}:{job_class}".encode()
+    return Received("capacity", 0, 0, key, kind_headers(Capacity), encode(capacity), 0)
+
+
+def test_replicas_add_up_and_the_newest_word_of_each_counts() -> None:
+    pools = PoolsHeard(since_s=0.0)
+    pools.hear([record("a"), record("b"), record("a")], now_s=1.0)
+    assert pools.find("p") == PoolState(20.0, 8)
+
+    pools.hear([record("b", available=False)], now_s=1.5)
+    assert pools.find("p") == PoolState(10.0, 4)
+
+
+def test_the_bulk_half_of_a_replica_is_not_ours() -> None:
+    pools = PoolsHeard(since_s=0.0)
+    pools.hear([record("a", job_class="bulk")], now_s=1.0)
+    assert pools.find("p") is None
+
+
+def test_silence_means_absence_after_a_moment() -> None:
+    pools = PoolsHeard(since_s=0.0)
+    assert not pools.may_tell(now_s=1.0)
+    pools.hear([record("a")], now_s=1.0)
+    pools.hear([], now_s=1.1 + SILENCE_S_MAX)
+
+    assert pools.find("p") is None
+    assert pools.may_tell(now_s=1.1 + SILENCE_S_MAX)
+
+
+def test_execution_times_follow_slowly() -> None:
+    times = ExecutionTimes()
+    assert times.seconds("p") == 0
+    times.ended("p", 1.0)
+    times.ended("p", 2.0)
+
+    assert times.seconds("p") == 1.1
+    assert times.seconds("other") == 0
