@@ -89,9 +89,11 @@ _BY_STATUS = {
     404: ExitCode.NOT_FOUND,
     409: ExitCode.CONFLICT,
     429: ExitCode.CONFLICT,
+    504: ExitCode.TIMEOUT,
 }
 
 _BY_CODE = {
+    "deadline_exceeded": ExitCode.TIMEOUT,  # said in the middle of a stream
     "invalid_settings": ExitCode.USAGE,
     "model_refused": ExitCode.CONFLICT,
     "tenant_exists": ExitCode.CONFLICT,
@@ -158,6 +160,9 @@ def _verdict_on_call(failure: Exception) -> Verdict | None:
     if isinstance(failure, openai.APIStatusError):
         code = _BY_STATUS.get(failure.status_code, ExitCode.FAILED)
         return Verdict(code, _told_by(failure))
+    if isinstance(failure, openai.APIError):  # an event of a stream
+        code = _BY_CODE.get(failure.code or "", ExitCode.FAILED)
+        return Verdict(code, f"{failure.message} ({failure.code})")
     if isinstance(failure, openai.OpenAIError | httpx2.HTTPError):
         return Verdict(ExitCode.FAILED, f"The call failed: {failure}")
     return None

@@ -61,8 +61,8 @@ def status_rows(batch: "Batch") -> list[tuple[str, str]]:
         ("cancelled", str(job.cancelled)),
         ("expired", str(job.expired)),
         ("tokens", tokens),
-        ("created", _time(batch.created_at)),
-        ("expires", _time(batch.expires_at)),
+        ("created", time_text(batch.created_at)),
+        ("expires", time_text(batch.expires_at)),
         ("input file", batch.input_file_id),
         ("output file", batch.output_file_id or ""),
         ("error file", batch.error_file_id or ""),
@@ -74,9 +74,9 @@ def list_row(batch: "Batch") -> tuple[str, ...]:
     """Return the cells under `LIST_HEADERS`."""
     job = progress_of(batch)
     counts = (str(job.ended), str(job.total))
-    return (batch.id, batch.status, *counts, batch.endpoint, _time(batch.created_at))
+    return (batch.id, batch.status, *counts, batch.endpoint, time_text(batch.created_at))
 
 
-def _time(epoch_s: int | None) -> str:
+def time_text(epoch_s: int | None) -> str:
     """Return a time in UTC to the second."""
     return "" if epoch_s is None else datetime.fromtimestamp(epoch_s, UTC).isoformat()

@@ -3,7 +3,11 @@
 import typer
 
 from cli.batch import app as batch
+from cli.bench_online import bench_online
+from cli.chat import chat
 from cli.demo import demo
+from cli.exits import EXIT_CODES_HELP
+from cli.jobs import app as jobs
 from cli.keys import app as keys
 from cli.models import app as models
 from cli.roles import run
@@ -21,7 +25,10 @@ app = typer.Typer(
 app.command("up")(up)
 app.command("run")(run)
 app.command("demo")(demo)
+app.command("chat", epilog=EXIT_CODES_HELP)(chat)
+app.command("bench-online", epilog=EXIT_CODES_HELP)(bench_online)
 app.add_typer(batch, name="batch")
+app.add_typer(jobs, name="jobs")
 app.add_typer(keys, name="keys")
 app.add_typer(tenants, name="tenants")
 app.add_typer(models, name="models")

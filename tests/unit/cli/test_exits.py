@@ -44,6 +44,7 @@ def refused(status: int, body: object, headers: dict[str, str] | None = None) ->
         (429, ExitCode.CONFLICT),
         (500, ExitCode.FAILED),
         (503, ExitCode.FAILED),
+        (504, ExitCode.TIMEOUT),
     ],
 )
 def test_an_http_status_has_an_exit_code(status: int, code: ExitCode) -> None:

@@ -1,0 +1,136 @@
+"""Goal: a conversation remembers whole answers alone, and survives what may pass."""
+
+from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+from cli.chat import Conversation, converse
+from cli.chat_models import NoChatModelError, chat_model
+from cli.exits import ExitCode, verdict_on
+
+REQUEST = httpx2.Request("POST", "http://127.0.0.1:9/v1/chat/completions")
+
+
+def refused(status: int) -> openai.APIStatusError:
+    return openai.APIStatusError("no", response=httpx2.Response(status, request=REQUEST), body=None)
+
+
+def piece(text: str | None) -> SimpleNamespace:
+    choices = [SimpleNamespace(delta=SimpleNamespace(content=text))]
+    return SimpleNamespace(usage=None, choices=choices)
+
+
+USAGE = SimpleNamespace(usage=SimpleNamespace(completion_tokens=7), choices=[])
+
+
+class Stream:
+    """Pieces of an answer, and the failure that ends them."""
+
+    def __init__(self, pieces: Iterable[Any], failure: BaseException | None = None) -> None:
+        self._pieces, self._failure = pieces, failure
+        self.closed = False
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closed = True
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._pieces
+        if self._failure is not None:
+            raise self._failure
+
+
+class Client:
+    """Answers in turn; a failure among the answers is raised by the call."""
+
+    def __init__(self, *answers: Stream | Exception) -> None:
+        self._answers = list(answers)
+        self.asked: list[list[dict[str, str]]] = []
+        self.chat = SimpleNamespace(completions=SimpleNamespace(create=self._create))
+
+    def _create(self, *, messages: list[dict[str, str]], **_: object) -> Stream:
+        self.asked.append(messages)
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def talk(*answers: Stream | Exception, questions: Iterable[str] = ("one", "two")) -> Client:
+    client = Client(*answers)
+    conversation = Conversation(client, {"model": "m"}, system="be brief", quiet=False)  # type: ignore[arg-type]
+    converse(conversation, lambda: iter(questions))
+    return client
+
+
+def test_answers_come_as_they_are_and_are_remembered(capsys: pytest.CaptureFixture[str]) -> None:
+    client = talk(Stream([piece("He"), piece(None), piece("y"), USAGE]), Stream([piece("Bye")]))
+
+    captured = capsys.readouterr()
+    assert captured.out == "Hey\nBye\n"
+    assert captured.err.startswith("7 tokens in ")
+    assert [(m["role"], m["content"]) for m in client.asked[1]] == [
+        ("system", "be brief"),
+        ("user", "one"),
+        ("assistant", "Hey"),
+        ("user", "two"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        refused(503),
+        Stream([piece("He")], refused(500)),
+        Stream([piece("He")], KeyboardInterrupt()),
+    ],
+)
+def test_a_question_without_a_whole_answer_is_forgotten(
+    answer: Stream | Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = talk(answer, Stream([piece("Hey")]))
+
+    assert [m["content"] for m in client.asked[1]] == ["be brief", "two"]
+    captured = capsys.readouterr()
+    assert captured.out in {"Hey\n", "He\nHey\n"}
+    assert "interrupted" in captured.err or "millrace: " in captured.err
+    assert not isinstance(answer, Stream) or answer.closed
+
+
+@pytest.mark.parametrize("status", [401, 404])
+def test_what_the_next_question_would_meet_again_ends_the_conversation(status: int) -> None:
+    with pytest.raises(openai.APIStatusError):
+        talk(refused(status))
+
+
+def test_the_first_model_that_chats_is_taken() -> None:
+    def model(name: str, *endpoints: str) -> SimpleNamespace:
+        return SimpleNamespace(id=name, model_extra={"millrace": {"endpoints": list(endpoints)}})
+
+    def client(*models: SimpleNamespace) -> Any:
+        return SimpleNamespace(models=SimpleNamespace(list=lambda: iter(models)))
+
+    found = client(model("e", "/v1/embeddings"), model("c", "/v1/chat/completions"))
+    assert chat_model(found) == "c"
+    with pytest.raises(NoChatModelError):
+        chat_model(client(model("e", "/v1/embeddings"), SimpleNamespace(id="x", model_extra=None)))
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [("deadline_exceeded", ExitCode.TIMEOUT), ("stream_interrupted", ExitCode.FAILED)],
+)
+def test_an_error_in_the_middle_of_a_stream_has_an_exit_code(
+    code: str, exit_code: ExitCode
+) -> None:
+    verdict = verdict_on(openai.APIError("It broke.", REQUEST, body={"code": code}))
+
+    assert verdict is not None
+    assert verdict.exit_code is exit_code
+    assert verdict.message == f"It broke. ({code})"

@@ -1,0 +1,122 @@
+"""Goal: calls are timed and counted as they were, however the bytes of their answers arrive."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from cli.load import ServerAwayError, load, percentile
+from cli.load_connection import Call, Target
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+STREAM = HEAD + b"content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+Respond = Callable[[asyncio.StreamWriter], None]
+
+
+def whole(status: bytes, body: bytes) -> bytes:
+    return b"HTTP/1.1 %b\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body)
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+@asynccontextmanager
+async def served(*parts: bytes) -> AsyncIterator[Target]:
+    """A server that answers every call with `parts`, each sent on its own; empty closes."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readuntil(b"\r\n\r\n"):
+            await reader.readexactly(2)
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+                await asyncio.sleep(0.002)
+            if parts[-1] == b"":
+                writer.close()
+                return
+
+    async def quiet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await answer(reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async with await asyncio.start_server(quiet, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        yield Target(f"http://127.0.0.1:{port}/v1", "sk-x", b"{}")
+
+
+async def one_call(*parts: bytes) -> Call:
+    async with served(*parts) as target:
+        connection = await target.connect()
+        try:
+            async with asyncio.timeout(10):
+                return await connection.ask(target.request)
+        finally:
+            connection.close()
+
+
+async def test_a_whole_answer_is_timed_from_its_first_to_its_last_byte() -> None:
+    answer = whole(b"200 OK", b"x" * 100)
+    call = await one_call(answer[:60], answer[60:])
+    assert call.error == ""
+    assert 0 < call.first_wait_s <= call.latency_s
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+async def test_events_are_counted_wherever_the_bytes_are_cut(size: int) -> None:
+    events = b': ping\n\ndata: {"a":1}\n\ndata: {"b":2}\r\n\r\ndata: [DONE]\n\n'
+    pieces = [chunk(events[at : at + size]) for at in range(0, len(events), size)]
+    call = await one_call(STREAM, *pieces, chunk(b""))
+    assert (call.error, call.event_count) == ("", 2)
+    assert 0 < call.first_wait_s < call.latency_s
+
+
+@pytest.mark.parametrize(
+    ("parts", "error"),
+    [
+        ([whole(b"503 Away", b'{"error":{"code":"no_capacity"}}')], "503 no_capacity"),
+        ([whole(b"500 Oops", b"<html>")], "500"),
+        ([STREAM, chunk(b'data: {"a":1}\n\n'), chunk(b"")], "broken stream"),
+        (
+            [STREAM, chunk(b'data: {"error":{"code":"stream_interrupted"}}\n\n'), chunk(b"")],
+            "in the stream: stream_interrupted",
+        ),
+        ([STREAM, b""], "disconnected"),
+        ([b"SSH-2.0\r\n"], "not HTTP"),
+    ],
+)
+async def test_a_failed_call_says_why(parts: list[bytes], error: str) -> None:
+    assert (await one_call(*parts)).error == error
+
+
+async def test_clients_call_until_the_time_is_over() -> None:
+    async with served(whole(b"200 OK", b"{}")) as target:
+        seen = await load(target, client_count=3, seconds=0.3, call_timeout_s=5)
+    assert seen.errors == {}
+    assert len(seen.latencies_s) == len(seen.first_waits_s) > 3
+    assert 0.3 <= seen.seconds < 5
+    assert seen.calls_per_s == len(seen.latencies_s) / seen.seconds
+
+
+async def test_a_call_that_lasts_too_long_is_an_error_and_the_client_goes_on() -> None:
+    async with served(HEAD) as target:
+        seen = await load(target, client_count=1, seconds=0.6, call_timeout_s=0.05)
+    assert len(seen.latencies_s) == 0
+    assert seen.errors["timeout"] >= 2
+
+
+async def test_a_server_that_is_not_there_is_told_at_once() -> None:
+    async with served(b"") as target:
+        pass
+    with pytest.raises(ServerAwayError, match="Cannot reach"):
+        await load(target, client_count=2, seconds=5, call_timeout_s=5)
+
+
+def test_a_percentile_is_a_value_that_was_seen() -> None:
+    values = [5.0, 1.0, 4.0, 2.0, 3.0]
+    assert [percentile(values, share) for share in (0.0, 0.5, 0.95, 1.0)] == [1.0, 3.0, 5.0, 5.0]

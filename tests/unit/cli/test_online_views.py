@@ -1,0 +1,64 @@
+"""Goal: measures and single requests are shown whole, and nothing that is empty."""
+
+from array import array
+from collections import Counter
+
+from cli.bench_online import result, result_rows
+from cli.jobs import rows
+from cli.load import Seen
+
+
+def seen() -> Seen:
+    latencies_s = array("d", [n / 1000 for n in range(1, 101)])
+    return Seen(2.0, latencies_s, latencies_s, 400, Counter({"timeout": 1, "503 no_capacity": 2}))
+
+
+def test_percentiles_are_milliseconds_and_errors_are_counted_by_what_they_say() -> None:
+    assert result(seen(), stream=True) == {
+        "seconds": 2.0,
+        "calls": 100,
+        "calls_per_s": 50.0,
+        "latency_ms": {"p50": 50.0, "p95": 95.0, "p99": 99.0},
+        "first_piece_ms": {"p50": 50.0, "p95": 95.0, "p99": 99.0},
+        "pieces_per_s": 200.0,
+        "errors": {"503 no_capacity": 2, "timeout": 1},
+    }
+
+
+def test_a_measurement_without_an_answer_has_no_times() -> None:
+    measures = result(Seen(seconds=1.0), stream=False)
+    assert (measures["calls"], measures["latency_ms"]) == (0, {})
+    assert "first_piece_ms" not in measures
+
+
+def test_each_measure_has_a_row() -> None:
+    shown = dict(result_rows(result(seen(), stream=True)))
+    assert shown["calls/s"] == "50.0"
+    assert shown["latency, ms, p99"] == "99.0"
+    assert shown["errors, timeout"] == "1"
+
+
+def test_a_request_is_shown_without_what_is_empty() -> None:
+    job = {
+        "id": "job_1",
+        "status": "completed",
+        "endpoint": "/v1/chat/completions",
+        "model": "m",
+        "model_version": "m@1",
+        "created_at": 0,
+        "completed_at": 60,
+        "cancelled_at": None,
+        "response": {"status_code": 200, "body": {}},
+        "usage": {"input_tokens": 3, "output_tokens": 4},
+        "error": None,
+    }
+    shown = dict(rows(job))
+    assert shown["answer"] == "HTTP 200"
+    assert shown["tokens"] == "3 in, 4 out"
+    assert shown["completed"] == "1970-01-01T00:01:00+00:00"
+    assert shown.keys().isdisjoint({"cancelled", "error", "expires"})
+
+
+def test_a_request_that_failed_says_why() -> None:
+    shown = dict(rows({"id": "job_1", "error": {"code": "c", "message": "No."}}))
+    assert shown == {"id": "job_1", "error": "No. (c)"}
