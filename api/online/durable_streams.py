@@ -20,7 +20,7 @@ from storage.objects import ObjectStore
 
 _LOG = logging.getLogger(__name__)
 
-RECORD_BYTES_MAX: Final = 8 * 1024 * 1024
+RECORD_BYTES_MAX: Final = 4 * 1024 * 1024
 """A longer stream is not given again: its key is free when it ends."""
 
 _INLINE_BYTES_MAX: Final = 256 * 1024  # a larger record is an object of its own
