@@ -62,12 +62,21 @@ class Receiver:
     def _answer(self, connection: socket.socket) -> None:
         connection.settimeout(REQUEST_S_MAX)
         with connection, suppress(OSError):
-            if self.tls is not None:
-                connection = self.tls.wrap_socket(connection, server_side=True)
-            request = read_request(connection)
-            number = len(self.requests)
-            self.requests.append(request)
-            self.answer(connection, number)
+            if self.tls is None:
+                self._exchange(connection)
+                return
+            wrapped = self.tls.wrap_socket(
+                connection, server_side=True, do_handshake_on_connect=False
+            )
+            with wrapped as encrypted:
+                encrypted.do_handshake()
+                self._exchange(encrypted)
+
+    def _exchange(self, connection: socket.socket) -> None:
+        request = read_request(connection)
+        number = len(self.requests)
+        self.requests.append(request)
+        self.answer(connection, number)
 
 
 @contextmanager
