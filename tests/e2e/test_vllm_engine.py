@@ -53,9 +53,28 @@ def chat_engine(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.fixture(scope="class")
+def hasty_engine(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    env = ENV | {"MODEL_PATH": str(tiny_llama), "ITEM_TIMEOUT_S": "1"}
+    with running_engine(tmp_path_factory.mktemp("hasty"), env) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="class")
 def embeddings_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     folder = tmp_path_factory.mktemp("embeddings")
     with running_engine(folder, ENV | {"MODEL_PATH": str(minilm_path())}) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="class")
+def classes_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with classifier(tmp_path_factory.mktemp("classes"), 3) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="class")
+def judge_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with classifier(tmp_path_factory.mktemp("judge"), 1) as engine:
         yield engine
 
 
@@ -70,13 +89,9 @@ class TestVllmChat(OnlineChatConformance):
     def engine(self, chat_engine: Engine) -> Engine:
         return chat_engine
 
-    @pytest.fixture(scope="class")
-    def breaking(
-        self, tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory
-    ) -> Iterator[tuple[Engine, bytes]]:
-        env = ENV | {"MODEL_PATH": str(tiny_llama), "ITEM_TIMEOUT_S": "1"}
-        with running_engine(tmp_path_factory.mktemp("breaking"), env) as engine:
-            yield engine, chat_body(stream=True, max_tokens=2000, ignore_eos=True)
+    @pytest.fixture
+    def breaking(self, hasty_engine: Engine) -> tuple[Engine, bytes]:
+        return hasty_engine, chat_body(stream=True, max_tokens=2000, ignore_eos=True)
 
     async def test_a_cut_stream_is_counted_whole(self, breaking: tuple[Engine, bytes]) -> None:
         engine, body = breaking
@@ -180,10 +195,9 @@ class TestVllmEmbeddings(OnlineEmbeddingsConformance, ScoresConformance):
 
 
 class TestVllmClasses(ClassesConformance):
-    @pytest.fixture(scope="class")
-    def engine(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-        with classifier(tmp_path_factory.mktemp("classes"), 3) as engine:
-            yield engine
+    @pytest.fixture
+    def engine(self, classes_engine: Engine) -> Engine:
+        return classes_engine
 
     async def test_pairs_are_not_scored(self, engine: Engine) -> None:
         answer = await engine.serve("/v1/score", b'{"queries":"a","documents":"b"}', None)
@@ -191,7 +205,6 @@ class TestVllmClasses(ClassesConformance):
 
 
 class TestVllmJudge(ScoresConformance):
-    @pytest.fixture(scope="class")
-    def engine(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-        with classifier(tmp_path_factory.mktemp("judge"), 1) as engine:
-            yield engine
+    @pytest.fixture
+    def engine(self, judge_engine: Engine) -> Engine:
+        return judge_engine
