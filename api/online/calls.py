@@ -76,6 +76,7 @@ class Begun:
     wait_s: float | None = None  # after it the answer is `accepted`; None: until the deadline
     line_bytes: int = 0  # of the line stored under the job's `input_key`
     recording: Recording | None = None  # of what is sent to the client
+    headers: tuple[tuple[bytes, bytes], ...] = ()  # of whatever the answer will be
 
 
 class DurableCalls(Protocol):

@@ -130,7 +130,8 @@ class DurableRequests:
             return Begun(job, _finished(accepted, is_old=False), line_bytes=len(line))
         if claim is not None and wait_s is not None:
             self._remember(new.job_id, claim)
-        return Begun(job, wait_s=wait_s, line_bytes=len(line))
+        applied = () if wait_s is None else ((b"preference-applied", b"wait=%d" % wait_s),)
+        return Begun(job, wait_s=wait_s, line_bytes=len(line), headers=applied)
 
     async def _begin_stream(self, call: PlannedCall, claim: Claim) -> Begun:
         services = self._services

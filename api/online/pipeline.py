@@ -68,6 +68,7 @@ class CallPipeline:
             headers.append(MISS)
         self._require_room(planned)
         begun = await self._begin(planned, exchange)
+        headers += begun.headers
         if begun.answer is not None:
             self._send_only(planned, begun)
             await self._finish(exchange, begun.answer, headers)

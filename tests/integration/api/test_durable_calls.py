@@ -177,14 +177,18 @@ def key_state(durable: Durable) -> str | None:
 
 def test_a_preferred_wait_is_answered_when_there_is_time(durable: Durable) -> None:
     with durable.site.client() as client:
-        assert ok(post(client, Prefer="respond-async, wait=2")) == {"asked": ASK}
+        answer = post(client, Prefer="respond-async, wait=2")
+    assert ok(answer) == {"asked": ASK}
+    assert answer.headers["preference-applied"] == "wait=2"
     assert durable.job_count() == 1
 
 
 def test_a_wait_longer_than_allowed_is_capped(durable: Durable) -> None:
     durable.pool.script = say_nothing
     with durable.site.client() as client:
-        ok(post(client, Prefer="wait=600"), 202)
+        answer = post(client, Prefer="wait=600")
+    ok(answer, 202)
+    assert answer.headers["preference-applied"] == "wait=2"
 
 
 def test_a_cancelled_job(durable: Durable) -> None:

@@ -1,0 +1,75 @@
+"""Goal: what a POST says about being repeated is read right, and nothing else is a key."""
+
+from uuid import UUID
+
+import pytest
+
+from api.answers import ApiError
+from api.online.idempotency import Repeats, repeats_of
+from api.settings import ApiSettings
+from jobs.idempotency import Scope
+from tenancy.api_keys import Principal
+
+ME, COLLEAGUE = Principal(UUID(int=1), UUID(int=2)), Principal(UUID(int=1), UUID(int=3))
+
+
+def said(
+    headers: dict[bytes, bytes], *, principal: Principal = ME, route: str = "POST /v1/batches"
+) -> Repeats:
+    return repeats_of(headers, principal, route, settings=ApiSettings(), arrived_s=10.0)
+
+
+def derived_key(repeats: Repeats, body_sha256: bytes = b"b") -> str:
+    claim = repeats.claim(body_sha256, now_s=11.0)
+    assert claim is not None
+    assert claim.scope is Scope.RETRY
+    return claim.key
+
+
+@pytest.mark.parametrize("key", [b"", b"  ", b"x" * 256, b"a\tb", b"a\r\nb", b"a\x00", b"\x7f"])
+def test_a_key_that_is_none(key: bytes) -> None:
+    with pytest.raises(ApiError) as refusal:
+        said({b"idempotency-key": key})
+    assert (refusal.value.status, refusal.value.code) == (400, "idempotency_key_invalid")
+
+
+@pytest.mark.parametrize("key", [b"x", b"x" * 255, b'"quoted"', "schlüssel".encode("latin-1")])
+def test_a_key_of_the_client(key: bytes) -> None:
+    claim = said({b"idempotency-key": key}).claim(b"b", now_s=12.5)
+    assert claim is not None
+    assert (claim.scope, claim.key) == (Scope.CLIENT, key.decode("latin-1"))
+    assert (claim.keep_s, claim.age_s) == (86_400.0, 2.5)
+
+
+def test_a_key_of_the_client_counts_more_than_its_tries() -> None:
+    claim = said({b"idempotency-key": b"k", b"x-stainless-retry-count": b"1"}).claim(
+        b"b", now_s=10.0
+    )
+    assert claim is not None
+    assert claim.scope is Scope.CLIENT
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {b"x-stainless-retry-count": b"one"},
+        {b"x-stainless-retry-count": b"-1"},
+        {b"x-stainless-retry-count": b"1", b"x-millrace-no-retry-protection": b"True"},
+    ],
+)
+def test_a_post_that_counts_each_time(headers: dict[bytes, bytes]) -> None:
+    assert said(headers).claim(b"b", now_s=10.0) is None
+
+
+def test_a_retry_has_the_key_of_its_first_try_and_of_nothing_else() -> None:
+    first, retry = ({b"x-stainless-retry-count": count} for count in (b"0", b"1"))
+    key = derived_key(said(first))
+    assert derived_key(said(retry)) == key
+    others = {
+        derived_key(said(retry), b"other body"),
+        derived_key(said(retry, principal=COLLEAGUE)),
+        derived_key(said(retry, route="POST /v1/files")),
+    }
+    assert key not in others
+    assert len(others) == 3
