@@ -13,8 +13,9 @@ ENDING = {"counter": "_total", "info": "_info"}
 
 
 def registered() -> Iterator[tuple[str, str, str]]:
-    for path in sorted(ROOT.glob("*/metrics.py")):
-        for value in vars(import_module(f"{path.parent.name}.metrics")).values():
+    for path in sorted([*ROOT.glob("*/metrics.py"), ROOT / "results/webhooks/metrics.py"]):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for value in vars(import_module(name)).values():
             if isinstance(value, MetricWrapperBase):
                 (metric,) = value.describe()
                 labels = ", ".join(f"`{label}`" for label in value._labelnames) or "–"
