@@ -18,7 +18,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     models = ("--model", "simulated", "--model", OTHER_MODEL)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MILLRACE_ONLINE_TOKENS_PER_MINUTE", str(RATE_TOKENS))
-        with running_stack(data, *times, *models) as running:
+        with running_stack(data, *times, *models, "--allow-private-webhooks") as running:
             add_idle_model(running)
             yield running
 

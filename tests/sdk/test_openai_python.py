@@ -40,8 +40,9 @@ def simulated_reports(request: pytest.FixtureRequest, stack: Stack) -> Reports:
     return reports
 
 
-@pytest.mark.parametrize("check", checks(SIMULATED))
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("version", "check"), [(v, check) for v in VERSIONS for check in checks(SIMULATED, v)]
+)
 def test_on_the_simulated_engine(version: str, check: str, simulated_reports: Reports) -> None:
     if failure := simulated_reports(version)[check]:
         pytest.fail(failure, pytrace=False)
@@ -59,8 +60,9 @@ def vllm_reports(request: pytest.FixtureRequest, vllm_stack: Stack) -> Reports:
     return reports
 
 
-@pytest.mark.parametrize("check", checks(VLLM))
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("version", "check"), [(v, check) for v in VERSIONS for check in checks(VLLM, v)]
+)
 def test_on_vllm(version: str, check: str, vllm_reports: Reports) -> None:
     if failure := vllm_reports(version)[check]:
         pytest.fail(failure, pytrace=False)

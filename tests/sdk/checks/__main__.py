@@ -37,7 +37,7 @@ def _too_slow(_: int, __: FrameType | None) -> None:
 def main() -> None:
     """Run the checks named on the command line."""
     signal.signal(signal.SIGALRM, _too_slow)
-    site, known = Site.read(), checks(SIMULATED + VLLM)
+    site, known = Site.read(), checks(SIMULATED + VLLM, openai.__version__)
     for name in sys.argv[1:]:
         failure = run(known[name], site)
         report = {"check": name, "client": openai.__version__, "failure": failure}

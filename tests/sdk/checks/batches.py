@@ -5,6 +5,7 @@ import json
 import openai
 from openai.types import Batch
 
+from tests.sdk.checks.batch_inputs import batch_input, created_batch
 from tests.sdk.checks.site import Site, equal, poll, refused
 
 _ENDED = {"completed", "failed", "expired", "cancelled"}
@@ -12,7 +13,7 @@ _ENDED = {"completed", "failed", "expired", "cancelled"}
 
 def lives_from_file_to_file(site: Site) -> None:
     client = site.client
-    job = _created(site, 5)
+    job = created_batch(site, 5)
     equal((job.object, job.status, job.endpoint), ("batch", "validating", "/v1/chat/completions"))
     equal((job.completion_window, job.output_file_id, job.errors), ("24h", None, None))
     equal((job.expires_at or 0) - job.created_at, 24 * 3600)
@@ -29,17 +30,17 @@ def lives_from_file_to_file(site: Site) -> None:
 
 def carries_its_metadata(site: Site) -> None:
     metadata = {"run": "7", "größe": "数"}
-    job = _created(site, 1, metadata=metadata)
+    job = created_batch(site, 1, metadata=metadata)
     equal(job.metadata, metadata)
     equal(site.client.batches.retrieve(job.id).metadata, metadata)
-    equal(_created(site, 1).metadata, None)
+    equal(created_batch(site, 1).metadata, None)
 
 
 def with_an_end_of_its_output(site: Site) -> None:
     client = site.client
     expiry = {"output_expires_after": {"anchor": "created_at", "seconds": 7200}}
     job = client.batches.create(
-        input_file_id=_input(site, 1),
+        input_file_id=batch_input(site, 1),
         endpoint="/v1/chat/completions",
         completion_window="24h",
         extra_body=expiry,
@@ -51,7 +52,7 @@ def with_an_end_of_its_output(site: Site) -> None:
 
 
 def lists_page_to_their_end(site: Site) -> None:
-    ids = [_created(site, 1).id for _ in range(5)]
+    ids = [created_batch(site, 1).id for _ in range(5)]
     listed = site.client.batches.list(limit=2)
     equal(len(listed.data), 2)
     equal([job.id for _, job in zip(range(5), listed, strict=False)], ids[::-1])
@@ -61,7 +62,7 @@ def lists_page_to_their_end(site: Site) -> None:
 
 def cancelled_on_its_way(site: Site) -> None:
     client = site.client
-    job = _created(site, 3000)
+    job = created_batch(site, 3000)
     cancelling = client.batches.cancel(job.id)
     equal(cancelling.status in {"cancelling", "cancelled"}, True)
     done = poll(lambda: client.batches.retrieve(job.id), _has_ended)
@@ -85,7 +86,7 @@ def fails_with_the_line(site: Site) -> None:
 async def from_a_coroutine(site: Site) -> None:
     async with site.async_client as client:
         job = await client.batches.create(
-            input_file_id=_input(site, 1),
+            input_file_id=batch_input(site, 1),
             endpoint="/v1/chat/completions",
             completion_window="24h",
         )
@@ -93,26 +94,6 @@ async def from_a_coroutine(site: Site) -> None:
         async for newest in client.batches.list(limit=1):
             equal(newest.id, job.id)
             break
-
-
-def _created(site: Site, count: int, metadata: dict[str, str] | None = None) -> Batch:
-    options = {} if metadata is None else {"metadata": metadata}
-    return site.client.batches.create(
-        input_file_id=_input(site, count),
-        endpoint="/v1/chat/completions",
-        completion_window="24h",
-        **options,  # type: ignore[arg-type]
-    )
-
-
-def _input(site: Site, count: int) -> str:
-    body = {"model": site.chat_model, "messages": [{"role": "user", "content": "hello"}]}
-    lines = [
-        {"custom_id": f"item-{n}", "method": "POST", "url": "/v1/chat/completions", "body": body}
-        for n in range(count)
-    ]
-    content = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    return site.client.files.create(file=("in.jsonl", content), purpose="batch").id
 
 
 def _has_ended(job: Batch) -> bool:

@@ -17,6 +17,7 @@ from tests.sdk.checks import (
     raw_answers,
     repeats,
     retries,
+    webhook_endpoints,
     webhooks,
 )
 from tests.sdk.checks.site import Site
@@ -37,15 +38,21 @@ SIMULATED = (
     repeats,
     durable,
     webhooks,
+    webhook_endpoints,
 )
 VLLM = (chat, generation, embeddings)
 
 
-def checks(modules: tuple[ModuleType, ...]) -> dict[str, Check]:
-    """Return the public functions that the modules define, by `module.function`."""
+def checks(modules: tuple[ModuleType, ...], version: str) -> dict[str, Check]:
+    """Return the public functions that the modules define, by `module.function`.
+
+    Without those that a release of the client has no methods for: their module says so.
+    """
+    major = int(version.partition(".")[0])
     return {
         f"{module.__name__.rpartition('.')[2]}.{name}": value
         for module in modules
+        if major >= getattr(module, "CLIENT_MAJOR_MIN", 0)
         for name, value in vars(module).items()
         if isinstance(value, FunctionType)
         and value.__module__ == module.__name__
