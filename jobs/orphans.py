@@ -26,7 +26,7 @@ def without_file(connection: sa.Connection, keys: Collection[str]) -> set[str]:
 
 def of_ended_batches(connection: sa.Connection, keys: Collection[str]) -> set[str]:
     """Return the oversized answers of batches that have their files, which hold copies."""
-    by_job = _by_job(keys, ANSWERS)
+    by_job = keys_by_job(keys, ANSWERS)
     ended = sa.select(jobs.c.id).where(
         jobs.c.id.in_(by_job), jobs.c.kind == JobKind.BATCH, jobs.c.state.in_(TERMINAL_STATES)
     )
@@ -35,14 +35,14 @@ def of_ended_batches(connection: sa.Connection, keys: Collection[str]) -> set[st
 
 def of_no_job(connection: sa.Connection, keys: Collection[str]) -> set[str]:
     """Return the oversized answers to calls whose caller died before it had read them."""
-    by_job = _by_job(keys, ANSWERS)
+    by_job = keys_by_job(keys, ANSWERS)
     known = set(connection.scalars(sa.select(jobs.c.id).where(jobs.c.id.in_(by_job))))
     return {key for job_id in by_job.keys() - known for key in by_job[job_id]}
 
 
 def of_no_open_request(connection: sa.Connection, keys: Collection[str]) -> set[str]:
     """Return the inputs of requests that have ended, or whose row was never committed."""
-    by_job = _by_job(keys, REQUESTS)
+    by_job = keys_by_job(keys, REQUESTS)
     is_open = jobs.c.state.not_in(TERMINAL_STATES)
     found = connection.scalars(sa.select(jobs.c.id).where(jobs.c.id.in_(by_job), is_open))
     return {key for job_id in by_job.keys() - set(found) for key in by_job[job_id]}
@@ -54,7 +54,7 @@ def without_key(connection: sa.Connection, keys: Collection[str]) -> set[str]:
     return set(keys) - set(connection.scalars(sa.select(body_key).where(body_key.in_(keys))))
 
 
-def _by_job(keys: Collection[str], prefix: str) -> dict[UUID, set[str]]:
+def keys_by_job(keys: Collection[str], prefix: str) -> dict[UUID, set[str]]:
     """Group keys by the job that they name behind `prefix`; others are left out."""
     by_job: dict[UUID, set[str]] = {}
     for key in keys:

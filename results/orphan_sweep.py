@@ -20,6 +20,7 @@ from jobs.orphans import (
     without_key,
 )
 from results import metrics
+from results.single_requests import spare_answers
 from storage.objects import ObjectStore
 
 LOG = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ _RULES: Final[tuple[tuple[str, FindOrphans], ...]] = (
     (RESULTS, without_file),
     (ANSWERS, of_ended_batches),
     (ANSWERS, of_no_job),
+    (ANSWERS, spare_answers),
     (REQUESTS, of_no_open_request),
     (KEYED_ANSWERS, without_key),
 )

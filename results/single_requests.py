@@ -1,25 +1,24 @@
 """Settled single requests to their terminal state, many at once; they have no files to write.
 
-    read what is settled ─► delete inputs and spare answers ─► [one transaction] states, events
+    read what is settled ─► delete inputs ─► [one transaction] states, events
 
 The answer stays where it is, in the item's row or in the object that the row names. Nothing is
 written outside the transaction, so no lease is needed: rivals only repeat deletions.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
-from core.object_names import answer_prefix
-from core.outcomes import Outcome
-from core.states import CloseReason, JobKind, JobState
+from core.object_names import ANSWERS
+from core.states import TERMINAL_STATES, CloseReason, JobKind, JobState
+from jobs.orphans import keys_by_job
 from jobs.outbox_rows import NOTIFY_OUTBOX, event_insert
 from jobs.requests import JOB_DAY
 from jobs.tables import jobs
@@ -32,7 +31,6 @@ LOG = logging.getLogger(__name__)
 ROUND_MAX: Final = 200
 """Requests of one round: its transaction takes some ten milliseconds."""
 
-_SPARE_ANSWERS_MAX: Final = 100  # executions of one request whose answer did not count
 _DELETE_THREADS: Final = 8  # a store answers in tens of milliseconds
 
 SETTLED: Final = sa.and_(
@@ -80,34 +78,42 @@ class RequestEnding:
         return len(states)
 
     def _clear(self, row: sa.Row[Any]) -> bool:
-        """Delete what nobody needs now; False when the store is away: the job waits."""
+        """Delete the input; False when the store is away: the job waits."""
         try:
             self.store.delete(row.input_key)
-            if row.body_key is not None or row.outcome != Outcome.SUCCEEDED:
-                self._delete_spare_answers(row.id, row.body_key)
         except MillraceError as failure:
-            LOG.warning("objects stay", extra={"job": row.id.hex, "code": failure.code})
+            LOG.warning("an input stays", extra={"job": row.id.hex, "code": failure.code})
             return failure.disposition is not Disposition.RETRY
         return True
-
-    def _delete_spare_answers(self, job_id: UUID, kept: str | None) -> None:
-        for found in list(islice(self.store.list(answer_prefix(job_id)), _SPARE_ANSWERS_MAX)):
-            if found.key != kept:
-                self.store.delete(found.key)
 
 
 def settled_query(limit: int) -> sa.Select[Any]:
     """Return the query of requests to end, oldest first."""
+    columns = (jobs.c.id, jobs.c.input_key)
+    return sa.select(*columns).where(SETTLED).order_by(jobs.c.created_at).limit(limit)
+
+
+def spare_answers(connection: sa.Connection, keys: Collection[str]) -> set[str]:
+    """Return the oversized answers of ended requests that their rows do not name.
+
+    They are of executions that did not count, or of a caller that died before it had read them.
+    """
+    by_job = keys_by_job(keys, ANSWERS)
     its_item = sa.and_(
         items.c.job_day == JOB_DAY, items.c.job_id == jobs.c.id, items.c.item_index == 0
     )
-    return (
-        sa.select(jobs.c.id, jobs.c.input_key, items.c.outcome, items.c.body_key)
-        .select_from(jobs.outerjoin(items, its_item))
-        .where(SETTLED)
-        .order_by(jobs.c.created_at)
-        .limit(limit)
+    ended = (
+        sa.select(jobs.c.id, items.c.body_key)
+        .select_from(jobs.join(items, its_item))
+        .where(
+            jobs.c.id.in_(by_job),
+            jobs.c.kind == JobKind.REQUEST.value,
+            jobs.c.state.in_(TERMINAL_STATES),
+        )
     )
+    return {
+        key for job_id, kept in connection.execute(ended) for key in by_job[job_id] if key != kept
+    }
 
 
 def end_requests(connection: sa.Connection, job_ids: Sequence[UUID]) -> list[str]:

@@ -106,8 +106,7 @@ class RunningCall:
         body = call.end.body
         if call.end.body_key is not None:
             body = await online.bodies.fetch(call.end.body_key)
-            if not call.is_durable:
-                await online.bodies.drop(call.end.body_key)
+            await online.bodies.drop(call.end.body_key)  # the row of a durable call has its own
         self._timings.heard_s = call.heard_s
         timing = self._timings.at_end(call.end, now_s=online.clock.monotonic_s())
         headers = [*self._headers, (b"server-timing", timing)]
