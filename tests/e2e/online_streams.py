@@ -1,0 +1,124 @@
+"""Many open streams, and what each of them came to."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import httpx
+
+from tests.stacks import Stack
+
+ENDPOINT = "/v1/chat/completions"
+
+
+@dataclass
+class StreamSeen:
+    """What the client of one stream saw."""
+
+    status: int = 0  # 0: no answer at all
+    pieces: int = 0
+    error: str | None = None  # code in the envelope, or what the connection said
+    done: bool = False
+    answers: frozenset[str] = frozenset()  # ids of the executions that its pieces name
+    began: asyncio.Event = field(default_factory=asyncio.Event)  # it has a piece, or an end
+
+    @property
+    def how(self) -> str:
+        """How it ended; `hung` when it did not say."""
+        if self.error is not None:
+            return "error"
+        return "done" if self.done else "hung"
+
+
+async def _read(client: httpx.AsyncClient, body: dict[str, object], seen: StreamSeen) -> None:
+    try:
+        async with client.stream("POST", ENDPOINT, json=body) as answer:
+            seen.status = answer.status_code
+            if answer.status_code != 200:
+                seen.error = json.loads(await answer.aread())["error"]["code"]
+                return
+            async for line in answer.aiter_lines():
+                _take(line, seen)
+    except httpx.TransportError as error:
+        seen.error = type(error).__name__
+    finally:
+        seen.began.set()
+
+
+def _take(line: str, seen: StreamSeen) -> None:
+    if not line.startswith("data: "):
+        return
+    assert not seen.done, "something came after the end"
+    assert seen.error is None, "something came after the error"
+    payload = line.removeprefix("data: ")
+    if payload == "[DONE]":
+        seen.done = True
+        return
+    event = json.loads(payload)
+    if "error" in event:
+        seen.error = event["error"]["code"]
+        return
+    seen.pieces += 1
+    seen.began.set()
+    seen.answers |= {event["id"]}
+
+
+def run_streams(
+    stack: Stack, *, count: int, max_tokens: int, timeout_ms: int, meddle: Callable[[], None]
+) -> list[StreamSeen]:
+    """Open streams, call `meddle` when all have a piece, and return what became of each.
+
+    Fails when one of them is still open 10 s after its deadline.
+    """
+    return asyncio.run(_run(stack, count, max_tokens, timeout_ms, meddle))
+
+
+async def _run(
+    stack: Stack, count: int, max_tokens: int, timeout_ms: int, meddle: Callable[[], None]
+) -> list[StreamSeen]:
+    seen = [StreamSeen() for _ in range(count)]
+    headers = {
+        "authorization": f"Bearer {stack.key}",
+        "x-request-timeout-ms": str(timeout_ms),
+    }
+    limits = httpx.Limits(max_connections=count)
+    async with httpx.AsyncClient(
+        base_url=stack.url, headers=headers, limits=limits, timeout=None
+    ) as client:
+        bodies = [
+            {
+                "model": stack.model,
+                "messages": [{"role": "user", "content": f"stream {number}"}],
+                "max_tokens": max_tokens,
+                "stream": True,
+            }
+            for number in range(count)
+        ]
+        tasks = [
+            asyncio.create_task(_read(client, body, one))
+            for body, one in zip(bodies, seen, strict=True)
+        ]
+        async with asyncio.timeout(timeout_ms / 1000 + 10):
+            await asyncio.gather(*(one.began.wait() for one in seen))
+            await asyncio.to_thread(meddle)
+            await asyncio.gather(*tasks)
+    return seen
+
+
+def replica_metric(stack: Stack, name: str) -> float:
+    """Return a number of the one replica; -1 while it does not answer, 0 before it counts."""
+    ports = stack.state.metrics_ports
+    (port,) = [number for role, number in ports.items() if role.startswith("gpu-")]
+    try:
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+    except httpx.TransportError:
+        return -1.0
+    lines = [line for line in text.splitlines() if line.startswith(f"{name} ")]
+    return float(lines[0].split()[1]) if lines else 0.0
+
+
+def ways(seen: list[StreamSeen]) -> Counter[str]:
+    """Count how streams ended."""
+    return Counter(one.how for one in seen)

@@ -1,0 +1,95 @@
+"""Goal: a client that goes away frees its place within half a second, and leaves nothing."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+import pytest
+
+from tests.e2e.online_streams import ENDPOINT, replica_metric
+from tests.stacks import Stack, await_true, running_stack
+
+FREED_S_MAX = 0.5
+ROUNDS = 3
+CHURN = 2000
+GROWTH_BYTES_MAX = 24 * 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A stack whose calls last: seconds to an answer or a first piece, then minutes."""
+    options = ("--simulated-latency-ms", "3000", "--simulated-token-ms", "100")
+    with running_stack(tmp_path_factory.mktemp("leaving"), *options) as running:
+        yield running
+
+
+def aborted(stack: Stack) -> float:
+    return replica_metric(stack, 'millrace_calls_aborted_total{reason="caller"}')
+
+
+def call(stack: Stack, *, stream: bool) -> socket.socket:
+    """Send a call that takes long and return its connection."""
+    body = json.dumps(
+        {
+            "model": stack.model,
+            "messages": [{"role": "user", "content": "x"}],
+            "max_tokens": 2000,
+            "stream": stream,
+        }
+    )
+    address = urlsplit(stack.url)
+    connection = socket.create_connection((address.hostname or "", address.port or 80), 20)
+    lines = [
+        f"POST {ENDPOINT} HTTP/1.1",
+        "Host: test",
+        f"Authorization: Bearer {stack.key}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+    ]
+    connection.sendall("\r\n".join([*lines, "", body]).encode())
+    return connection
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_frees_its_place(stack: Stack, stream: bool) -> None:
+    freed_s = []
+    for _ in range(ROUNDS):
+        before = aborted(stack)
+        connection = call(stack, stream=stream)
+        if stream:
+            connection.recv(65536)
+        else:
+            await_true(lambda: replica_metric(stack, "millrace_calls_running") == 1, "its start")
+        began_s = time.monotonic()
+        connection.close()
+        await_true(lambda: aborted(stack) == before + 1, "the place")  # noqa: B023  used at once
+        freed_s.append(time.monotonic() - began_s)
+
+    assert sorted(freed_s)[ROUNDS // 2] < FREED_S_MAX, freed_s
+
+
+@pytest.mark.timeout(180)
+def test_thousands_that_come_and_go_leave_no_memory_behind(stack: Stack) -> None:
+    pid = stack.pid("api")
+    assert pid is not None
+    api = psutil.Process(pid)
+    for number in range(300):
+        call(stack, stream=bool(number % 2)).close()
+    before = api.memory_info().rss
+    for number in range(CHURN):
+        call(stack, stream=bool(number % 2)).close()
+    await_true(lambda: open_calls(stack) == 0, "no call left")
+
+    assert api.memory_info().rss - before < GROWTH_BYTES_MAX
+    assert len(api.net_connections()) < 100
+
+
+def open_calls(stack: Stack) -> float:
+    text = httpx.get(f"{stack.url}/metrics").text
+    (line,) = [line for line in text.splitlines() if line.startswith("millrace_online_calls_open ")]
+    return float(line.split()[1])
