@@ -183,8 +183,10 @@ def _listening(request: Any, emit: Emit) -> StreamEvents:
 def _bad_body(mistakes: ValidationError) -> Answer:
     """Name the first mistake and its place."""
     mistake = mistakes.errors(include_input=False, include_url=False, include_context=False)[0]
-    place = ".".join(str(part) for part in mistake["loc"])
-    param = str(mistake["loc"][0]) if mistake["loc"] else None
+    # Between the names of fields stand those of vLLM's classes, where a body may be one of several.
+    parts = [part for part in map(str, mistake["loc"]) if not part[:1].isupper()]
+    place = ".".join(parts)
+    param = parts[0] if parts else None
     return error_answer(400, f"{place}: {mistake['msg']}" if place else mistake["msg"], param=param)
 
 

@@ -37,6 +37,8 @@ def model_folder(folder: Path, config: str = '{"architectures":["LlamaForCausalL
         (HTTP | {"SIMULATED_LATENCY_MS": "5"}, "simulated_latency_ms belongs to simulated"),
         (HTTP | {"VLLM_DTYPE": "float32"}, "vllm_dtype belongs to vllm"),
         (SIMULATED | {"LATENCY": "5"}, "LATENCY"),
+        (SIMULATED | {"CONCURRENCY": "4", "INTERACTIVE_HEADROOM": "4"}, "less than concurrency"),
+        (HTTP | {"SIMULATED_TOKEN_MS": "5"}, "simulated_token_ms belongs to simulated"),
     ],
 )
 def test_a_contradiction_is_named(env: dict[str, str], mistake: str) -> None:
@@ -53,6 +55,12 @@ def test_an_engine_holds_more_than_one_step_of_vllm() -> None:
     assert settings(**vllm, VLLM_MAX_NUM_SEQS="64").items_at_once == 80
     assert settings(**vllm, CONCURRENCY="7").items_at_once == 7
     assert settings(**SIMULATED).items_at_once == 64
+
+
+def test_a_few_places_are_kept_for_online_calls() -> None:
+    assert settings(**SIMULATED).headroom == 8
+    assert settings(**SIMULATED, INTERACTIVE_HEADROOM="0").headroom == 0
+    assert settings(**SIMULATED, CONCURRENCY="1").headroom == 0
 
 
 @pytest.mark.parametrize("env", [SIMULATED, HTTP], ids=lambda env: env["KIND"])

@@ -11,7 +11,7 @@ from gpu_consumers.engines.engine import Answer
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.simulated import Fault, SimulatedEngine
 from gpu_consumers.engines.simulated_answers import chat_answer, unit_vector
-from gpu_consumers.engines.slots import Slots
+from gpu_consumers.engines.slots import SlotCounts, Slots
 
 CHAT = "/v1/chat/completions"
 BODY = b'{"messages":[{"role":"user","content":"Hello."}],"max_tokens":32}'
@@ -107,3 +107,43 @@ async def test_a_drill_can_fail_an_item_or_the_pool(latency_ms: float) -> None:
     with pytest.raises(PoolUnavailableError):
         await run(drilled, [BODY] * 8 + [b"away"] + [BODY] * 8)
     assert len(await run(drilled, [BODY] * 9)) == 9
+
+
+async def test_streams_keep_their_pace_together() -> None:
+    loop = asyncio.get_running_loop()
+    paced = SimulatedEngine("m", latency_ms=0, token_ms=10, slots=Slots(500), clock=StillClock())
+    body = BODY.replace(b"}]", b'}],"stream":true').replace(b"32", b"10")
+    times: list[float] = []
+    start_s = loop.time()
+    answers = await asyncio.gather(
+        *(paced.serve(CHAT, body, lambda _: times.append(loop.time())) for _ in range(500))
+    )
+    assert {(answer.status_code, answer.output_tokens) for answer in answers} == {(200, 10)}
+    assert len(times) == 500 * 11  # the roles come with the first tokens
+    assert times[500] - start_s < 5
+    assert times[-1] - start_s >= 0.08  # nine steps, the first perhaps short
+
+
+async def test_a_listener_that_fails_fails_its_own_stream() -> None:
+    body = BODY.replace(b"}]", b'}],"stream":true')
+    one = engine()
+
+    def emit(_: bytes) -> None:
+        raise ZeroDivisionError
+
+    good, bad = await asyncio.gather(
+        one.serve(CHAT, body, lambda _: None), one.serve(CHAT, body, emit), return_exceptions=True
+    )
+    assert isinstance(good, Answer)
+    assert isinstance(bad, ZeroDivisionError)
+    assert one.slots == SlotCounts(0, 0, 0)
+
+
+async def test_the_pools_failure_is_no_answer_to_a_call() -> None:
+    def fault(_: bytes) -> Answer | None:
+        raise PoolUnavailableError
+
+    away = engine(fault=fault)
+    with pytest.raises(PoolUnavailableError):
+        await away.serve(CHAT, BODY, None)
+    assert away.slots == SlotCounts(0, 0, 0)
