@@ -17,7 +17,7 @@ HAND_BACK = Counter(
     "millrace_batcher_hand_back_total", "Items put back to the tail because they pinned an offset"
 )
 ITEMS_DROPPED = Counter(
-    "millrace_batcher_dropped_total", "Items not dispatched because they had ended", ["reason"]
+    "millrace_batcher_dropped_total", "Items not dispatched because they were over", ["reason"]
 )
 UNREADABLE = Counter("millrace_batcher_unreadable_total", "Records that could not be read")
 REBALANCES = Counter("millrace_faust_rebalances_total", "Times that Faust lost its partitions")
