@@ -4,7 +4,7 @@ from core.outcomes import Outcome
 from gpu_consumers.engines.engine import Answer
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.online_call import Cut, OnlineCall
-from gpu_consumers.outcomes import outcome_of
+from gpu_consumers.outcomes import last_outcome_of
 from topics.records import ItemOutcome, ReplyEnd
 
 FIRST_ERROR_STATUS = 400
@@ -81,7 +81,7 @@ def durable_outcome(call: OnlineCall, answer: Answer) -> ItemOutcome | None:
             output_tokens=answer.output_tokens,
             attempt=call.item.attempt,
         )
-    outcome = outcome_of(call.item, _whole(call, answer))
+    outcome = last_outcome_of(call.item, _whole(call, answer))
     if call.cut is Cut.DEADLINE:
         return _with_outcome(outcome, Outcome.EXPIRED)
     return outcome

@@ -5,7 +5,7 @@ from uuid import UUID
 from core.outcomes import Outcome
 from gpu_consumers import metrics
 from gpu_consumers.engines.engine import Answer
-from gpu_consumers.engines.error_answers import error_answer
+from gpu_consumers.engines.error_answers import error_answer, may_pass
 from topics.records import Item, ItemOutcome, JobRef
 
 _FIRST_ERROR_STATUS = 400
@@ -22,12 +22,16 @@ ANSWER_MISSING = error_answer(
 
 
 def outcome_of(item: Item, answer: Answer) -> ItemOutcome:
-    """Return how the item ended; its body may still be too large for a record."""
-    succeeded = answer.status_code < _FIRST_ERROR_STATUS
+    """Return how an execution of the item ended; its body may still be too large for a record.
+
+    The judge may let a failure that may pass try again.
+    """
+    if answer.status_code >= _FIRST_ERROR_STATUS:
+        return _failure_of(item, answer, retryable=may_pass(answer))
     return ItemOutcome(
         item.index,
         item.custom_id,
-        Outcome.SUCCEEDED if succeeded else Outcome.FAILED,
+        Outcome.SUCCEEDED,
         answer.status_code,
         answer.body,
         None,
@@ -37,6 +41,30 @@ def outcome_of(item: Item, answer: Answer) -> ItemOutcome:
         answer.cached_tokens,
         answer.reasoning_tokens,
         item.attempt,
+    )
+
+
+def last_outcome_of(item: Item, answer: Answer) -> ItemOutcome:
+    """Return how the item ended for good: its caller was told, so that it is not tried again."""
+    if answer.status_code >= _FIRST_ERROR_STATUS:
+        return _failure_of(item, answer, retryable=False)
+    return outcome_of(item, answer)
+
+
+def _failure_of(item: Item, answer: Answer, *, retryable: bool) -> ItemOutcome:
+    return ItemOutcome(
+        item.index,
+        item.custom_id,
+        Outcome.FAILED,
+        answer.status_code,
+        answer.body,
+        input_tokens=answer.input_tokens,
+        output_tokens=answer.output_tokens,
+        cached_tokens=answer.cached_tokens,
+        reasoning_tokens=answer.reasoning_tokens,
+        attempt=item.attempt,
+        retryable=retryable,
+        offset=item.offset,
     )
 
 

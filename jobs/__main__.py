@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
+import sqlalchemy as sa
 from prometheus_client import start_http_server
 
 from core.clock import SystemClock
@@ -27,10 +28,13 @@ from jobs.intake import Intake, IntakeParts
 from jobs.outbox_relay import OutboxRelay
 from jobs.progress import ROLE
 from jobs.repairs import Repairs
+from jobs.retries import BudgetRules
+from jobs.retrying import Retrying
 from jobs.settings import IntakeSettings
 from jobs.stalls import StallWatch
 from jobs.validator import Validator
 from storage.notifications import Notifications
+from storage.objects import ObjectStore
 from storage.objects_from import object_store_from_env
 from storage.postgres import DATABASE_AWAY, create_engine
 from storage.settings import DatabaseSettings
@@ -80,7 +84,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         closing.callback(engine.dispose)
         woken_for_jobs = closing.enter_context(Notifications(database, "millrace_jobs"))
         woken_for_outbox = closing.enter_context(Notifications(database, "millrace_outbox"))
-        producers = [LogProducer(kafka, client_id=f"{holder}-{n}") for n in range(3)]
+        producers = [LogProducer(kafka, client_id=f"{holder}-{n}") for n in range(4)]
         for producer in producers:
             closing.callback(producer.close)
         tail = TopicTail(kafka, CAPACITY, client_id=f"{holder}-capacity")
@@ -107,21 +111,16 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             stop=stop,
         )
         intake, relay = Intake(parts, settings), OutboxRelay(engine, producers[1], clock)
-        stalls = StallWatch(settings.stall_limit_s)
-        repairs = Repairs(engine, objects, producers[2], leases, stalls)
+        repairs = Repairs(engine, objects, producers[2], leases, StallWatch(settings.stall_limit_s))
+        retrying = _retrying(engine, objects, producers[3], settings)
         threads = Background(stop, away_s_max=settings.away_s_max, clock=clock)
         threads.every(leases.heartbeat_s, "heartbeat", leases.extend_all)
-        threads.every(
-            settings.expiry_interval_s,
-            "expiry",
-            ExpirySweep(engine, stall_limit_s=settings.stall_limit_s).step,
-        )
+        expiry = ExpirySweep(engine, stall_limit_s=settings.stall_limit_s)
+        threads.every(settings.expiry_interval_s, "expiry", expiry.step)
         threads.every(0.0, "capacity", partial(follow, tail, capacities))
-        threads.every(
-            settings.stall_limit_s / _REPAIR_LOOKS,
-            "repairs",
-            partial(repairs.step, capacities, clock),
-        )
+        look_s = settings.stall_limit_s / _REPAIR_LOOKS
+        threads.every(look_s, "repairs", partial(repairs.step, capacities, clock))
+        threads.every(settings.retry_interval_s, "retries", partial(retrying.step, capacities))
         threads.start("outbox", relay.step, partial(woken_for_outbox.wait, _RELAY_IDLE_S))
         threads.start("intake", intake.round, intake.pause)
         _LOG.info("ready")
@@ -133,6 +132,13 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             expander.close()
             with contextlib.suppress(*DATABASE_AWAY):
                 leases.release_all()
+
+
+def _retrying(
+    engine: sa.Engine, objects: ObjectStore, producer: LogProducer, settings: IntakeSettings
+) -> Retrying:
+    rules = BudgetRules(share=settings.retry_share, items_per_s_min=settings.retry_items_per_s_min)
+    return Retrying(engine, objects, producer, rules, SystemClock())
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def item_of(index: int, offset: int, line: bytes | None, endpoint: str) -> Item:
     body = bytes(request.body)
     tokens = token_count(endpoint, body, len(body))
     if len(body) <= CHUNK_BYTES_MAX:
-        return Item(index, request.custom_id, body, tokens)
+        return Item(index, request.custom_id, body, tokens, 1, offset)
     return Item(index, request.custom_id, b"", tokens, 1, offset, len(line or b""))
 
 

@@ -27,6 +27,12 @@ LEASES_LOST: Final = Counter(
 ITEMS_REPAIRED: Final = Counter(
     "millrace_repaired_items_total", "Items of stalled jobs emitted again."
 )
+RETRIES_EMITTED: Final = Counter(
+    "millrace_retries_emitted_total", "Items put on the log for another attempt."
+)
+RETRIES_DELAYED: Final = Counter(
+    "millrace_retries_delayed_total", "Looks at a pool whose retry budget was less than was due."
+)
 JOB_FAILURES: Final = Counter(
     "millrace_intake_job_failures_total", "Jobs put aside after an error, to be tried again."
 )

@@ -1,9 +1,10 @@
 """Emit the lost items of a job again (rule 7 of delivery): no lost record can hang a job."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
+import msgspec
 import sqlalchemy as sa
 
 from jobs import leases
@@ -17,7 +18,8 @@ from storage.objects import ObjectStore
 from topics.producer import Sender
 from topics.records import Item, JobRef
 
-# Rooms meet in tables: these rows are the results writer's. Indexes below the cursor without one.
+# Rooms meet in tables: these rows are the results writer's. Indexes below the cursor without one,
+# and that wait for no retry: those are not lost.
 MISSING: Final = sa.text(
     """
     SELECT wanted.item_index
@@ -27,6 +29,10 @@ MISSING: Final = sa.text(
         WHERE items.job_day = :day
             AND items.job_id = :job_id
             AND items.item_index = wanted.item_index
+    ) AND NOT EXISTS (
+        SELECT FROM item_retries
+        WHERE item_retries.job_id = :job_id
+            AND item_retries.item_index = wanted.item_index
     )
     ORDER BY wanted.item_index
     """
@@ -56,14 +62,28 @@ def missing_indexes(connection: sa.Connection, job: OpenJob) -> list[int]:
     return list(connection.scalars(MISSING, bound))
 
 
-def emit_again(sender: Sender, objects: ObjectStore, job: JobRef, indexes: Sequence[int]) -> int:
+def emit_again(
+    sender: Sender,
+    objects: ObjectStore,
+    job: JobRef,
+    indexes: Sequence[int],
+    failed: Mapping[int, int],
+) -> int:
     """Send the items of `indexes` (in order), read from the start of the input file.
 
+    An item of `failed` goes on behind that attempt, or its next failure would count as a repeat.
     Returns their number. Flush before relying on them. Raises InputChangedError.
     """
     if not indexes:
         return 0
-    return send_items(sender, job, _items_at(objects, job, indexes))
+    items = items_at(objects, job, indexes)
+    again = (
+        msgspec.structs.replace(item, attempt=failed[item.index] + 1)
+        if item.index in failed
+        else item
+        for item in items
+    )
+    return send_items(sender, job, again)
 
 
 def mark_repaired(connection: sa.Connection, lease: Lease) -> None:
@@ -76,7 +96,8 @@ def mark_repaired(connection: sa.Connection, lease: Lease) -> None:
     )
 
 
-def _items_at(objects: ObjectStore, job: JobRef, indexes: Sequence[int]) -> Iterator[Item]:
+def items_at(objects: ObjectStore, job: JobRef, indexes: Sequence[int]) -> Iterator[Item]:
+    """Yield the items of `indexes` (in order, at least one), from the start of the input file."""
     wanted = iter(indexes)
     next_wanted: int | None = next(wanted)
     with objects.read(job.input_key) as blocks:

@@ -15,6 +15,7 @@ from jobs.held_leases import HeldLeases
 from jobs.leases import Lease
 from jobs.progress import job_loads, open_jobs
 from jobs.repair import emit_again, mark_repaired, missing_indexes, repair_due
+from jobs.retry_queue import attempts_so_far
 from jobs.stalls import StallWatch
 from jobs.tables import jobs
 from storage.objects import ObjectStore
@@ -99,9 +100,10 @@ class Repairs:
         with self._engine.begin() as connection:
             job = open_jobs(connection, [lease.job_id]).get(lease.job_id)
             indexes = missing_indexes(connection, job) if job else []
+            failed = attempts_so_far(connection, lease.job_id, indexes)
         if job is None:
             return 0
-        count = emit_again(self._producer, self._objects, job.ref, indexes)
+        count = emit_again(self._producer, self._objects, job.ref, indexes, failed)
         self._producer.flush(FLUSH_TIMEOUT_S)
         with self._engine.begin() as connection:
             mark_repaired(connection, lease)

@@ -42,6 +42,15 @@ class IntakeSettings(Settings):
     stall_limit_s: float = Field(default=60.0, ge=0.1, le=86_400)
     """Silence after which the lost items of a job are looked for and emitted again."""
 
+    retry_interval_s: float = Field(default=0.5, ge=0.01, le=60)
+    """Pause between two looks for items whose retry is due."""
+
+    retry_share: float = Field(default=0.2, ge=0, le=1)
+    """Retry budget of a pool, as a share of the items per second that it is known to do."""
+
+    retry_items_per_s_min: float = Field(default=10.0, gt=0, le=1_000_000)
+    """Retry budget of a pool at least, in items per second; more is delayed, never failed."""
+
     poll_busy_s: float = Field(default=0.05, ge=0.001, le=10)
     """Pause between two rounds while a job is being expanded."""
 

@@ -18,6 +18,7 @@ from core.logs import configure_logs
 from core.shutdown import stop_on_signals
 from jobs.background import Background
 from jobs.held_leases import HeldLeases
+from jobs.retries import RetryRules
 from results.closing import JobCloser
 from results.finaliser import CHANNEL, ROLE, Finaliser
 from results.key_removal import KeyRemoval
@@ -75,7 +76,7 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
     producer = LogProducer(kafka, client_id=name)
     partitions = DayPartitions(engine)
     writer = ResultsWriter(
-        items=ItemWriter(engine, partitions),
+        items=ItemWriter(engine, partitions, retries=retry_rules(settings)),
         closer=JobCloser(engine, partitions, slice_items=settings.close_slice_items),
         producer=producer,
         settings=settings,
@@ -128,6 +129,15 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
             beside.join(_JOIN_S)
     finally:
         engine.dispose()
+
+
+def retry_rules(settings: WriterSettings) -> RetryRules:
+    """Return when failed items try again, as `settings` say."""
+    return RetryRules(
+        attempts_max=settings.attempts_max,
+        backoff_s=settings.retry_backoff_s,
+        backoff_s_max=settings.retry_backoff_s_max,
+    )
 
 
 def require_connections(database: DatabaseSettings, count: int) -> None:

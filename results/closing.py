@@ -17,7 +17,7 @@ from results import metrics
 from results.locking import LockedJob, lock_jobs
 from results.partitions import DayPartitions
 from results.settling import count_and_settle
-from results.statements import INSERT_MISSING, SET_CLOSED
+from results.statements import DROP_RETRIES, INSERT_MISSING, SET_CLOSED
 from results.sums import JobSum
 from storage.postgres import Cursor, raw_cursor
 from topics.records import Close
@@ -71,6 +71,7 @@ class JobCloser:
             self._partitions.ensure([job.day])
             last = min(first + self._slice_items, job.total_count) - 1
             outcome, count = _insert_missing(cursor, job, reason, (first, last))
+            cursor.execute(DROP_RETRIES, [job.job_id, first, last], prepare=False)
             if count:
                 ended = JobSum(job.job_id, **{outcome.label: count})
                 count_and_settle(connection, [ended])

@@ -34,9 +34,7 @@ def missing_items(cursor: Cursor, jobs: JobItems, locked: Mapping[UUID, LockedJo
     """Return the outcomes whose items have no row yet; of several for one item the first."""
     missing: JobItems = {}
     for job_id, items in jobs.items():
-        indexes = [item.index for item in items]
-        cursor.execute(FIND_EXISTING, [indexes, locked[job_id].day, job_id], prepare=False)
-        seen = {index for (index,) in cursor}
+        seen = existing_indexes(cursor, [item.index for item in items], locked[job_id])
         kept = []
         for item in items:
             if item.index not in seen:
@@ -45,6 +43,12 @@ def missing_items(cursor: Cursor, jobs: JobItems, locked: Mapping[UUID, LockedJo
         if kept:
             missing[job_id] = kept
     return missing
+
+
+def existing_indexes(cursor: Cursor, indexes: list[int], job: LockedJob) -> set[int]:
+    """Return those of `indexes` whose items have their row."""
+    cursor.execute(FIND_EXISTING, [indexes, job.day, job.job_id], prepare=False)
+    return {index for (index,) in cursor}
 
 
 def _rows(job: bytes, day: int, items: Sequence[ItemOutcome]) -> Iterator[tuple[Any, ...]]:

@@ -20,6 +20,12 @@ UNSTORABLE: Final = Counter(
 DEAD_LETTERS: Final = Counter(
     "millrace_results_dead_letters_total", "Records of `results` that could not be read"
 )
+RETRIES_SCHEDULED: Final = Counter(
+    "millrace_retries_scheduled_total", "Failures whose item waits for another attempt"
+)
+DEAD_ITEMS: Final = Counter(
+    "millrace_dead_items_total", "Items of batches that failed for good, each with a dead letter"
+)
 DATABASE_RETRIES: Final = Counter(
     "millrace_results_database_retries_total", "Transactions tried again as Postgres was away"
 )

@@ -29,6 +29,15 @@ class WriterSettings(Settings):
     close_slice_items: int = Field(default=10_000, ge=1, le=10_000)
     """Item indexes that one transaction of a close looks at."""
 
+    attempts_max: int = Field(default=3, ge=1, le=100)
+    """Executions of an item in all, while its failures are of a kind that may pass."""
+
+    retry_backoff_s: float = Field(default=5, ge=0, le=3600)
+    """Longest wait before the second execution of an item; it doubles with each one."""
+
+    retry_backoff_s_max: float = Field(default=300, ge=0, le=86_400)
+    """Bound on the wait before any execution; a quarter of the job's time left is another."""
+
     database_wait_s: float = Field(default=120, gt=0, le=3600)
     """How long the same transaction is tried again while Postgres is away; then the role ends."""
 

@@ -91,3 +91,51 @@ WHERE jobs.id = counted.job_id AND jobs.total_count = counted.ended
 RETURNING jobs.id, jobs.tenant_id, jobs.state, extract(epoch FROM now())::float8
 """
 """Counters, bill and the end of a job, in one round trip; its rows are the jobs that settled."""
+
+RECORD_ATTEMPTS: Final = """
+INSERT INTO item_attempts (job_id, item_index, attempt, status_code, code)
+SELECT %b::uuid, item_index, attempt, status_code, code
+FROM unnest(%b::int[], %b::int[], %b::int[], %b::text[])
+    AS failed (item_index, attempt, status_code, code)
+ON CONFLICT DO NOTHING
+RETURNING item_index, attempt
+"""
+"""Its rows are the failures that were not known: each leads on once, however often it comes."""
+
+SCHEDULE_RETRIES: Final = """
+INSERT INTO item_retries (job_id, item_index, attempt, due_at, line_offset)
+SELECT jobs.id, waiting.item_index, waiting.attempt,
+    now() + least(make_interval(secs => waiting.wait_s),
+        greatest((jobs.expires_at - now()) / 4, interval '0')),
+    waiting.line_offset
+FROM jobs, unnest(%b::int[], %b::int[], %b::float8[], %b::bigint[])
+    AS waiting (item_index, attempt, wait_s, line_offset)
+WHERE jobs.id = %b::uuid
+ON CONFLICT DO NOTHING
+"""
+"""No wait takes more than a quarter of what its job has left."""
+
+DROP_RETRIES: Final = """
+DELETE FROM item_retries WHERE (job_id, item_index, attempt) IN (
+    SELECT job_id, item_index, attempt FROM item_retries
+    WHERE job_id = %b::uuid AND item_index BETWEEN %b::int AND %b::int
+    FOR UPDATE SKIP LOCKED
+)
+"""
+"""Of a close. What is locked is being emitted, and intake deletes it itself."""
+
+BURY: Final = """
+INSERT INTO dead_items (job_id, item_index, tenant_id, job_day, attempt, line_offset)
+SELECT jobs.id, dead.item_index, jobs.tenant_id, %b::int, dead.attempt, dead.line_offset
+FROM jobs, unnest(%b::int[], %b::int[], %b::bigint[]) AS dead (item_index, attempt, line_offset)
+WHERE jobs.id = %b::uuid AND jobs.kind = 'batch'
+ON CONFLICT DO NOTHING
+RETURNING tenant_id, extract(epoch FROM now())::float8
+"""
+"""A single request leaves no line behind that could be taken up again."""
+
+FIND_ATTEMPTS: Final = """
+SELECT item_index, attempt, status_code, code, extract(epoch FROM failed_at)::float8
+FROM item_attempts WHERE job_id = %b::uuid AND item_index = ANY(%b::int[])
+ORDER BY item_index, attempt
+"""

@@ -1,6 +1,7 @@
 """Outcomes to rows: one transaction a group, right under redelivery, in any order, with duplicates.
 
     lock the jobs ─► drop what does not count ─► COPY ─► counters, bill, settling ─► commit
+                          └► failures: a retry that waits, or a row and a dead letter
 
 The key of `items` judges duplicates. COPY costs half of INSERT … ON CONFLICT and fails when a row
 exists; only then, and until a group comes without any, existing rows are looked up first. The lock
@@ -8,15 +9,19 @@ makes that look exact: nobody else can add rows of these jobs before the commit.
 """
 
 import logging
+import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
+from jobs.retries import RetryRules
 from results import metrics
 from results.copying import copy_items, missing_items
+from results.failures import FailureJudge, bury
 from results.groups import JobItems
 from results.locking import Admitted, admit, lock_jobs
 from results.partitions import DayPartitions
@@ -31,6 +36,8 @@ LOG = logging.getLogger(__name__)
 UNSTORABLE_CODE: Final = "result_unstorable"
 """Code of an item whose result Postgres refused."""
 
+_RETRIES: Final = RetryRules()
+
 _REFUSED: Final[tuple[type[Exception], ...]] = (*DATA_REFUSED, OverflowError, UnicodeError)
 
 
@@ -41,15 +48,28 @@ class Written:
     sums: list[JobSum]
     row_count: int
     duplicate_count: int
+    retry_count: int = 0  # failures that wait for another attempt
+    dead_count: int = 0  # items of batches that failed for good
 
 
 class ItemWriter:
     """Writes groups of outcomes; one thread uses it."""
 
-    def __init__(self, engine: sa.Engine, partitions: DayPartitions) -> None:
-        """The engine needs two connections: one to write, one to make a day's partition."""
+    def __init__(
+        self,
+        engine: sa.Engine,
+        partitions: DayPartitions,
+        *,
+        retries: RetryRules = _RETRIES,
+        fraction: Callable[[], float] = random.random,
+    ) -> None:
+        """The engine needs two connections: one to write, one to make a day's partition.
+
+        `fraction` spreads retries: it returns an even random number from [0, 1).
+        """
         self._engine = engine
         self._partitions = partitions
+        self._failures = FailureJudge(retries, fraction)
         self._expects_duplicates = True  # what a predecessor wrote uncommitted comes again
 
     def write(self, jobs: JobItems) -> None:
@@ -81,13 +101,22 @@ class ItemWriter:
             locked = lock_jobs(cursor, jobs)
             admitted = admit(jobs, locked)
             self._partitions.ensure({locked[job_id].day for job_id in admitted.jobs})
-            new = admitted.jobs
+            new, retry_count, dead_count = admitted.jobs, 0, 0
+            sums = [sum_items(job_id, items) for job_id, items in new.items()]
+            has_failures = any(job_sum.failed for job_sum in sums)
+            if has_failures:
+                judged = self._failures.judge(cursor, new, locked)
+                new, retry_count = judged.final, judged.waiting_count
             if self._expects_duplicates:
                 new = missing_items(cursor, new, locked)
+            if new is not admitted.jobs:
+                sums = [sum_items(job_id, items) for job_id, items in new.items()]
             copy_items(cursor, new, locked)
-            sums = [sum_items(job_id, items) for job_id, items in new.items()]
+            if has_failures:
+                dead_count = bury(connection, new, locked)
             count_and_settle(connection, sums)
-        written = Written(sums, _count(new), _count(admitted.jobs) - _count(new))
+        duplicate_count = _count(admitted.jobs) - _count(new) - retry_count
+        written = Written(sums, _count(new), duplicate_count, retry_count, dead_count)
         _measure(written, admitted, time.perf_counter() - started)
         return written
 
@@ -137,6 +166,8 @@ def _measure(written: Written, admitted: Admitted, seconds: float) -> None:
         if rows:
             metrics.ITEMS_COMPLETED.labels(outcome.label).inc(rows)
     metrics.DUPLICATES.inc(written.duplicate_count)
+    metrics.RETRIES_SCHEDULED.inc(written.retry_count)
+    metrics.DEAD_ITEMS.inc(written.dead_count)
     metrics.IGNORED_AFTER_CLOSE.inc(admitted.ignored_count)
     metrics.UNKNOWN_JOB.inc(admitted.unknown_count)
     metrics.ROWS_PER_TRANSACTION.observe(written.row_count)

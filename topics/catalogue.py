@@ -5,11 +5,13 @@ from typing import Final
 
 from core.limits import RECORD_BYTES_MAX
 from topics.records import (
+    Attempt,
     Batch,
     CallerNews,
     Capacity,
     Chunk,
     Close,
+    DeadItems,
     DeadLetter,
     Demand,
     JobControl,
@@ -144,6 +146,18 @@ CALLERS = Topic(
     retention_days=1,
 )
 
+ATTEMPTS = Topic(
+    name="attempts",
+    records=(Attempt,),
+    key="batch",
+    partition_count=1,
+    ordering="the newest attempt of a batch's latest owner is the last of that owner",
+    written_by=("gpu-consumer",),
+    read_by=("gpu-consumer",),
+    compacted=True,
+    options={"segment.ms": str(3600 * 1000)},  # read whole after a crash: compact it early
+)
+
 EVENTS = Topic(
     name="events",
     records=(JobEvent,),
@@ -156,11 +170,11 @@ EVENTS = Topic(
 
 DEAD_LETTERS = Topic(
     name="dead_letters",
-    records=(DeadLetter,),
-    key="none",
+    records=(DeadLetter, DeadItems),
+    key="none; the job of dead items",
     partition_count=1,
     ordering="none",
-    written_by=("batcher", "gpu-consumer", "results-writer"),
+    written_by=("batcher", "gpu-consumer", "results-writer", "intake"),
     read_by=(),
 )
 
@@ -173,6 +187,7 @@ SHARED_TOPICS: Final = (
     CONTROL,
     CAPACITY,
     DEMAND,
+    ATTEMPTS,
     EVENTS,
     DEAD_LETTERS,
 )

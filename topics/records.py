@@ -94,6 +94,8 @@ class ItemOutcome(Record, frozen=True):
     reasoning_tokens: int = 0
     attempt: int = 1
     body_key: str | None = None  # object that holds a body too large for a record; `body` is empty
+    retryable: bool = False  # a failure that may pass: the judge lets the item try again or not
+    offset: int = 0  # as `Item.offset`, of a failure only: where to find what failed
 
 
 class Outcomes(Record, frozen=True):
@@ -209,6 +211,52 @@ class DeadLetter(Record, frozen=True):
     value: bytes
 
 
+class FailedAttempt(Record, frozen=True):
+    """One execution of an item that failed."""
+
+    attempt: int
+    status_code: int  # 0 when there was no answer
+    code: str
+    at_s: float  # seconds since the epoch, by the database's time
+
+
+class DeadItem(Record, frozen=True):
+    """An item that failed for good; its line and its answer are in the files of its job."""
+
+    index: int
+    custom_id: str | None
+    attempts: list[FailedAttempt]  # in order; the last one is why it failed
+
+
+class DeadItems(Record, frozen=True):
+    """Items of one job that failed for good in one commit (`dead_letters`)."""
+
+    job_id: UUID
+    day: int
+    tenant_id: UUID
+    items: list[DeadItem]
+
+
+class Unit(Record, frozen=True):
+    """Items of a batch that run together, by their positions in it."""
+
+    first: int
+    count: int
+    crashes: int  # executions of them that ended with their process
+
+
+class Attempt(Record, frozen=True):
+    """How far the owner of a redelivered batch has come (`attempts`, compacted, keyed by batch).
+
+    It is acknowledged before the first of its units begins, so that the next owner knows what ran.
+    """
+
+    batch_id: UUID
+    life: int  # of the owners that ran it so: the highest tells, a paused one comes too late
+    units: list[Unit]  # what is left to run, in order
+    is_running: bool  # the first unit; False: its owner let go of it in good order
+
+
 KINDS: Final[dict[type[Record], str]] = {
     Chunk: "chunk",
     Batch: "batch",
@@ -221,6 +269,8 @@ KINDS: Final[dict[type[Record], str]] = {
     Demand: "demand",
     JobEvent: "event",
     DeadLetter: "dead_letter",
+    DeadItems: "dead_items",
+    Attempt: "attempt",
 }
 """The value of the `kind` header of each record type."""
 

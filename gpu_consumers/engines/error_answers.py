@@ -1,8 +1,52 @@
 """The OpenAI error envelope as an answer; messages name the mistake, never the item's text."""
 
+from http import HTTPStatus
+from typing import Final
+
 import msgspec
 
 from gpu_consumers.engines.engine import Answer
+
+PASSING_STATUSES: Final = frozenset({408, 409, 425})
+"""Statuses below 500 that say nothing against the request: too slow, in conflict, too early."""
+
+LASTING_STATUSES: Final = frozenset({501, 505})
+"""Statuses from 500 on that the same request meets for ever."""
+
+LASTING_CODES: Final = frozenset({"answer_too_large", "input_missing", "upstream_redirect"})
+"""Codes of our own envelopes whose cause no second try removes, whatever their status."""
+
+
+class _Error(msgspec.Struct):
+    code: str | None = None
+
+
+class _Envelope(msgspec.Struct):
+    error: _Error
+
+
+_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
+
+
+def may_pass(answer: Answer) -> bool:
+    """Whether a failure may be another's when the item is tried again.
+
+    The pool's own failures never come as answers; what is left is the item's, and says either that
+    the request is wrong or that this execution of it went wrong.
+    """
+    status = answer.status_code
+    if status in PASSING_STATUSES:
+        return True
+    if status < HTTPStatus.INTERNAL_SERVER_ERROR or status in LASTING_STATUSES:
+        return False
+    return _code_of(answer.body) not in LASTING_CODES
+
+
+def _code_of(body: bytes) -> str | None:
+    try:
+        return _ENVELOPE.decode(body).error.code
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None  # an upstream's own words
 
 
 def error_answer(

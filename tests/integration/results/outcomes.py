@@ -13,6 +13,7 @@ from storage.postgres import create_engine
 from storage.settings import DatabaseSettings
 from tenancy.tables import usage_ledger
 from tests.integration.jobs.rows import add_job, add_tenant
+from topics.catalogue import EVENTS
 from topics.records import ItemOutcome, JobRef
 
 
@@ -101,7 +102,8 @@ def ledger(engine: sa.Engine, job_id: UUID) -> dict[str, int]:
 
 def event_count(engine: sa.Engine) -> int:
     with engine.connect() as connection:
-        return connection.scalar(sa.select(sa.func.count()).select_from(outbox)) or 0
+        query = sa.select(sa.func.count()).where(outbox.c.topic == EVENTS.name)
+        return connection.scalar(query) or 0
 
 
 def assert_books_balance(engine: sa.Engine, job_id: UUID) -> None:

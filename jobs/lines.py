@@ -1,0 +1,49 @@
+"""Single lines of an input file by their offsets: few reads where lines lie close together."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from jobs.input_lines import input_lines
+from jobs.settings import LINE_BYTES_CEILING
+from storage.objects import ObjectStore
+
+_SPAN_BYTES: Final = 1024 * 1024
+"""Lines that begin within so many bytes are read at once: a read costs as much as these bytes."""
+
+_LINE_BYTES: Final = 64 * 1024
+"""What is read behind the start of the last line; a longer line is read again by itself."""
+
+
+def lines_at(objects: ObjectStore, key: str, offsets: Sequence[int]) -> Iterator[bytes | None]:
+    """Yield the line that begins at each of `offsets`, which are in rising order.
+
+    At 0 that is the file's first line that is not blank. None: there is no line, or none that
+    validation would have taken. Raises what a store raises.
+    """
+    for near in _neighbours(offsets):
+        first, asked = near[0], near[-1] - near[0] + _LINE_BYTES
+        with objects.read(key, offset=first, length=asked) as blocks:
+            data = b"".join(blocks)
+        for offset in near:
+            end = data.find(b"\n", offset - first)
+            if offset and end >= 0:
+                yield data[offset - first : end]
+            else:
+                yield _line_at(objects, key, offset)
+
+
+def _neighbours(offsets: Sequence[int]) -> Iterator[list[int]]:
+    near: list[int] = []
+    for offset in offsets:
+        if near and offset - near[0] > _SPAN_BYTES:
+            yield near
+            near = []
+        near.append(offset)
+    if near:
+        yield near
+
+
+def _line_at(objects: ObjectStore, key: str, offset: int) -> bytes | None:
+    with objects.read(key, offset=offset) as blocks:
+        lines = input_lines(blocks, line_bytes_max=LINE_BYTES_CEILING, offset=offset)
+        return next((line for _, _, line in lines), None)

@@ -1,0 +1,171 @@
+"""Emits items again whose retry is due: claim, read their lines, send, flush, delete, commit.
+
+A crash between sends them again under the same attempt number, which the judge counts once.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+
+from core.clock import Clock
+from core.errors import Disposition, MillraceError
+from jobs import metrics
+from jobs.capacity import PoolCapacities
+from jobs.expansion import item_of, send_items
+from jobs.lines import lines_at
+from jobs.progress import OpenJob, open_jobs
+from jobs.repair import items_at
+from jobs.retries import BudgetRules, shared
+from jobs.retry_queue import (
+    DueJob,
+    Retry,
+    any_waits,
+    claim,
+    delete,
+    delete_of_ended_jobs,
+    due_jobs,
+    lock_budget,
+    open_budgets,
+    spend,
+)
+from storage.objects import ObjectStore
+from topics.producer import LogProducer
+from topics.records import Item, JobRef
+
+_LOG = logging.getLogger(__name__)
+
+_ROUND_MAX: Final = 500
+"""Retries of one transaction: they, and the bytes of their bodies, are in memory at once."""
+
+_READ_MAX: Final = 100
+_FLUSH_S_MAX: Final = 30.0
+_IDLE_S_MAX: Final = 60  # a frozen process is cut by Postgres, and the next one goes on
+_ASIDE_S: Final = 10.0  # for a job whose file cannot be read
+_SWEEP_S: Final = 5.0
+
+_CUT_WHEN_FROZEN: Final = sa.text(
+    f"SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_S_MAX}s'"
+)
+
+
+class Retrying:
+    """Empties what is due within the budget of its pool; any number of processes may."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        objects: ObjectStore,
+        producer: LogProducer,
+        rules: BudgetRules,
+        clock: Clock,
+    ) -> None:
+        """`producer` is of this thread alone: a flush waits for what others send, too."""
+        self._engine = engine
+        self._objects = objects
+        self._producer = producer
+        self._rules = rules
+        self._clock = clock
+        self._aside_until_s: dict[UUID, float] = {}
+        self._sweep_at_s = 0.0
+
+    def step(self, capacities: PoolCapacities) -> None:
+        """Emit once what is due for the pools that can work now.
+
+        Raises DeliveryError, and one of DATABASE_AWAY: what was claimed is due again then.
+        """
+        pools = capacities.pools()
+        with self._engine.begin() as connection:
+            if not any_waits(connection):
+                return
+            due = [d for d in due_jobs(connection, _ROUND_MAX) if d.pool in pools]
+            open_budgets(connection, {job.pool for job in due})
+        by_pool: defaultdict[str, list[DueJob]] = defaultdict(list)
+        for job in due:
+            if self._aside_until_s.get(job.job_id, 0.0) <= self._clock.monotonic_s():
+                by_pool[job.pool].append(job)
+        for pool, waiting in by_pool.items():
+            with self._engine.begin() as connection:
+                count = self._emit(connection, pool, pools[pool].items_per_s, waiting)
+            metrics.RETRIES_EMITTED.inc(count)
+        self._sweep()
+
+    def _emit(
+        self, connection: sa.Connection, pool: str, items_per_s: float, due: Sequence[DueJob]
+    ) -> int:
+        """Emit for one pool, in one transaction: commit it afterwards, or all is sent again."""
+        connection.execute(_CUT_WHEN_FROZEN)
+        budget = lock_budget(connection, pool, items_per_s, self._rules)
+        if budget is None:
+            return 0
+        room = min(budget.whole, _ROUND_MAX)
+        wanted = {job.job_id: job.due_count for job in due}
+        if sum(wanted.values()) > room:
+            metrics.RETRIES_DELAYED.inc()
+        shares = shared(room, wanted)
+        sent: list[tuple[UUID, list[Retry]]] = []
+        for job_id, job in open_jobs(connection, [j for j, n in shares.items() if n]).items():
+            claimed = claim(connection, job_id, job.ref.day, shares[job_id])
+            over = [retry for retry in claimed if retry.has_ended]
+            delete(connection, job_id, over)
+            sent.append((job_id, self._send(job, [r for r in claimed if not r.has_ended])))
+        self._producer.flush(_FLUSH_S_MAX)
+        for job_id, retries in sent:
+            delete(connection, job_id, retries)
+        count = sum(len(retries) for _, retries in sent)
+        spend(connection, pool, budget, count)
+        return count
+
+    def _send(self, job: OpenJob, retries: Sequence[Retry]) -> list[Retry]:
+        """Send a job's items; return those that were sent. A job that fails is put aside, alone."""
+        ordered = sorted(retries, key=lambda retry: retry.item_index)
+        sent: list[Retry] = []
+        try:
+            for first in range(0, len(ordered), _READ_MAX):
+                part = ordered[first : first + _READ_MAX]
+                send_items(self._producer, job.ref, retried_items(self._objects, job.ref, part))
+                sent += part
+        except MillraceError as failure:
+            if failure.disposition is Disposition.CRASH:
+                raise
+            metrics.JOB_FAILURES.inc()
+            job_id = job.ref.job_id
+            _LOG.error("retries wait", extra={"job": job_id.hex, "code": failure.code})
+            self._aside_until_s[job_id] = self._clock.monotonic_s() + _ASIDE_S
+        return sent
+
+    def _sweep(self) -> None:
+        """Now and then: forget what is past."""
+        now_s = self._clock.monotonic_s()
+        if now_s < self._sweep_at_s:
+            return
+        self._sweep_at_s = now_s + _SWEEP_S
+        self._aside_until_s = {j: s for j, s in self._aside_until_s.items() if s > now_s}
+        with self._engine.begin() as connection:
+            delete_of_ended_jobs(connection)
+
+
+def retried_items(objects: ObjectStore, job: JobRef, retries: Sequence[Retry]) -> list[Item]:
+    """Return the items of `retries`, which are in the order of their indexes.
+
+    Lines whose offset is not known are looked for from the start of the file. Raises
+    InputChangedError, and what a store raises.
+    """
+    known = [(r.item_index, r.line_offset) for r in retries if r.line_offset is not None]
+    lines = lines_at(objects, job.input_key, [offset for _, offset in known])
+    items = {
+        index: item_of(index, offset, line, job.endpoint)
+        for (index, offset), line in zip(known, lines, strict=True)
+    }
+    unknown = [r.item_index for r in retries if r.line_offset is None]
+    if unknown:
+        items |= {item.index: item for item in items_at(objects, job, unknown)}
+    return [
+        msgspec.structs.replace(items[r.item_index], attempt=r.attempt)
+        for r in retries
+        if r.item_index in items
+    ]

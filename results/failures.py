@@ -1,0 +1,178 @@
+"""What becomes of failures: a retry that waits, or the row and the dead letter of an item.
+
+Looked at only where a group holds failures. All of it is part of the writer's transaction, under
+its lock on the job, so that a failure that comes twice leads on once (DESIGN, rule 8 of delivery).
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+
+from core.outcomes import Outcome
+from jobs.outbox_rows import outbox_insert
+from jobs.retries import RetryRules, backoff_s, may_try_again
+from results.copying import existing_indexes
+from results.groups import JobItems
+from results.locking import LockedJob
+from results.statements import BURY, FIND_ATTEMPTS, RECORD_ATTEMPTS, SCHEDULE_RETRIES
+from storage.postgres import Cursor, raw_cursor
+from topics.catalogue import DEAD_LETTERS
+from topics.records import DeadItem, DeadItems, FailedAttempt, ItemOutcome
+
+_RECORD_ITEMS_MAX: Final = 250
+"""Of one dead-letter record: with custom ids of 2 KB each it still fits the broker's limit."""
+
+_CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class _Error(msgspec.Struct):
+    code: str | None = None
+
+
+class _Envelope(msgspec.Struct):
+    error: _Error
+
+
+_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
+
+
+@dataclass(slots=True)
+class Judged:
+    """Outcomes that are final, and how many failures wait for another attempt instead."""
+
+    final: JobItems
+    waiting_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FailureJudge:
+    """Decides about failures; `fraction` returns an even random number from [0, 1)."""
+
+    rules: RetryRules
+    fraction: Callable[[], float]
+
+    def judge(self, cursor: Cursor, jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> Judged:
+        """Record failures that may pass: schedule the next attempt, or make the last one final.
+
+        Outcomes of items that have a row, or are final in this group, change nothing.
+        """
+        judged = Judged({})
+        for job_id, items in jobs.items():
+            final = [item for item in items if not item.retryable]
+            if len(final) < len(items):
+                decided = {item.index for item in final}
+                open_ = [i for i in items if i.retryable and i.index not in decided]
+                again, spent = self._recorded(cursor, locked[job_id], open_)
+                self._schedule(cursor, job_id, again)
+                judged.waiting_count += len(again)
+                final += spent
+            if final:
+                judged.final[job_id] = final
+        return judged
+
+    def _recorded(
+        self, cursor: Cursor, job: LockedJob, failures: Sequence[ItemOutcome]
+    ) -> tuple[list[ItemOutcome], list[ItemOutcome]]:
+        """Record what is new; return what may try again, and what has had its last attempt."""
+        known = existing_indexes(cursor, [f.index for f in failures], job)
+        failures = [failure for failure in failures if failure.index not in known]
+        if not failures:
+            return [], []
+        columns = zip(
+            *[(f.index, f.attempt, f.status_code, code_of(f)) for f in failures], strict=True
+        )
+        cursor.execute(RECORD_ATTEMPTS, [job.job_id, *map(list, columns)], prepare=False)
+        new = set(cursor)
+        again, spent = [], []
+        for failure in failures:
+            if (failure.index, failure.attempt) not in new:
+                continue
+            new.discard((failure.index, failure.attempt))
+            if may_try_again(failure.attempt, self.rules):
+                again.append(failure)
+            else:
+                spent.append(msgspec.structs.replace(failure, retryable=False))
+        return again, spent
+
+    def _schedule(self, cursor: Cursor, job_id: UUID, failures: Sequence[ItemOutcome]) -> None:
+        if not failures:
+            return
+        columns = [
+            [f.index for f in failures],
+            [f.attempt + 1 for f in failures],
+            [backoff_s(f.attempt, self.fraction(), self.rules) for f in failures],
+            [_line_offset(f) for f in failures],
+        ]
+        cursor.execute(SCHEDULE_RETRIES, [*columns, job_id], prepare=False)
+
+
+def bury(connection: sa.Connection, jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> int:
+    """Keep a dead letter for every failed item of a batch, and announce them; return how many.
+
+    Call it in the transaction that inserted their rows, with what was inserted.
+    """
+    cursor = raw_cursor(connection)
+    count = 0
+    for job_id, items in jobs.items():
+        dead = [item for item in items if item.outcome is Outcome.FAILED]
+        if not dead:
+            continue
+        columns = [
+            [item.index for item in dead],
+            [item.attempt for item in dead],
+            [_line_offset(item) for item in dead],
+        ]
+        day = locked[job_id].day
+        cursor.execute(BURY, [day, *columns, job_id], prepare=False)
+        buried = cursor.fetchall()
+        if not buried:
+            continue
+        count += len(buried)
+        tenant_id, now_s = buried[0]
+        letters = _letters(cursor, job_id, dead, now_s)
+        for first in range(0, len(letters), _RECORD_ITEMS_MAX):
+            part = letters[first : first + _RECORD_ITEMS_MAX]
+            record = DeadItems(job_id, day, tenant_id, part)
+            connection.execute(outbox_insert(DEAD_LETTERS, record, job_id=job_id))
+    return count
+
+
+def code_of(failure: ItemOutcome) -> str:
+    """Return a failure's stable code: ours, that of the answer's envelope, or `http_<status>`."""
+    code = failure.error_code or _answer_code(failure.body)
+    return code if code and _CODE.fullmatch(code) else f"http_{failure.status_code}"
+
+
+def _letters(
+    cursor: Cursor, job_id: UUID, dead: Sequence[ItemOutcome], now_s: float
+) -> list[DeadItem]:
+    """Return each item with all its attempts; one that failed at once has only its last."""
+    cursor.execute(FIND_ATTEMPTS, [job_id, [item.index for item in dead]], prepare=False)
+    attempts: dict[int, list[FailedAttempt]] = {}
+    for index, attempt, status_code, code, at_s in cursor:
+        attempts.setdefault(index, []).append(FailedAttempt(attempt, status_code, code, at_s))
+    letters = []
+    for item in dead:
+        tried = attempts.get(item.index, [])
+        if not tried or tried[-1].attempt < item.attempt:
+            last = FailedAttempt(item.attempt, item.status_code, code_of(item), now_s)
+            tried = [*tried, last]
+        letters.append(DeadItem(item.index, item.custom_id, tried))
+    return letters
+
+
+def _answer_code(body: bytes) -> str | None:
+    try:
+        return _ENVELOPE.decode(body).error.code
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _line_offset(item: ItemOutcome) -> int | None:
+    """Return where the line begins; only that of the first item can begin at 0."""
+    return item.offset if item.offset > 0 or item.index == 0 else None
