@@ -14,6 +14,7 @@ from cli.roles import run
 from cli.tenants import app as tenants
 from cli.topics import app as topics
 from cli.up import up
+from cli.webhooks import app as webhooks
 
 app = typer.Typer(
     name="millrace",
@@ -29,6 +30,7 @@ app.command("chat", epilog=EXIT_CODES_HELP)(chat)
 app.command("bench-online", epilog=EXIT_CODES_HELP)(bench_online)
 app.add_typer(batch, name="batch")
 app.add_typer(jobs, name="jobs")
+app.add_typer(webhooks, name="webhooks")
 app.add_typer(keys, name="keys")
 app.add_typer(tenants, name="tenants")
 app.add_typer(models, name="models")
