@@ -1,0 +1,91 @@
+"""Goal: a retry comes neither too late nor with all others; budgets bound it, and lose nothing."""
+
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.retries import (
+    Budget,
+    BudgetRules,
+    RetryRules,
+    backoff_s,
+    may_try_again,
+    refilled,
+    shared,
+)
+
+fractions = st.floats(0, 1, exclude_max=True)
+seconds = st.floats(0, 1e6)
+retry_rules = st.builds(
+    RetryRules,
+    attempts_max=st.integers(1, 100),
+    backoff_s=st.floats(0, 3600),
+    backoff_s_max=st.floats(0, 86_400),
+)
+budget_rules = st.builds(
+    BudgetRules,
+    share=st.floats(0, 1),
+    items_per_s_min=st.floats(0.001, 1e6),
+    burst_s=st.floats(0.1, 100),
+)
+wants = st.dictionaries(st.builds(UUID, int=st.integers(0, 2**128 - 1)), st.integers(0, 1000))
+
+
+@given(st.integers(-10, 10_000), fractions, retry_rules)
+def test_a_wait_is_bounded_and_grows_until_its_bound(
+    attempt: int, fraction: float, rules: RetryRules
+) -> None:
+    wait_s = backoff_s(attempt, fraction, rules)
+    assert 0 <= wait_s <= rules.backoff_s_max
+    assert wait_s <= backoff_s(attempt + 1, fraction, rules)
+
+
+@given(st.integers(1, 20), retry_rules)
+def test_waits_use_the_whole_range(attempt: int, rules: RetryRules) -> None:
+    longest_s = min(rules.backoff_s * 2 ** (attempt - 1), rules.backoff_s_max)
+    assert backoff_s(attempt, 0.0, rules) == 0
+    assert backoff_s(attempt, 0.5, rules) == longest_s / 2
+
+
+@given(retry_rules)
+def test_an_item_runs_as_often_as_the_rules_say(rules: RetryRules) -> None:
+    attempt = 1
+    while may_try_again(attempt, rules):
+        attempt += 1
+    assert attempt == rules.attempts_max
+
+
+@given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6), st.floats(0, 1e6), budget_rules)
+def test_a_budget_never_exceeds_its_burst_nor_shrinks_with_time(
+    tokens: float, elapsed_s: float, rate: float, rules: BudgetRules
+) -> None:
+    budget = refilled(tokens, elapsed_s, rate, rules)
+    assert 0 <= budget.tokens <= budget.burst
+    assert budget.tokens <= refilled(tokens, elapsed_s + 1, rate, rules).tokens
+    assert refilled(0.0, 1e9, rate, rules).whole >= 1  # whatever waits is let through at last
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.integers(0, 1000)), max_size=50), budget_rules)
+def test_no_stretch_of_time_sees_more_than_burst_and_rate(
+    looks: list[tuple[float, int]], rules: BudgetRules
+) -> None:
+    budget, spent, passed_s = Budget(0.0, 0.0), 0, 0.0
+    for elapsed_s, wanted in looks:
+        passed_s += elapsed_s
+        budget = refilled(budget.tokens, elapsed_s, 0.0, rules)
+        count = min(wanted, budget.whole)
+        spent += count
+        budget = Budget(budget.tokens - count, budget.burst)
+    assert spent <= rules.items_per_s_min * passed_s * (1 + 1e-9) + 1e-6
+
+
+@given(st.integers(-5, 5000), wants)
+def test_a_budget_is_shared_evenly_and_whole(budget: int, wanted: dict[UUID, int]) -> None:
+    given_ = shared(budget, wanted)
+    assert given_.keys() == wanted.keys()
+    assert all(0 <= given_[job_id] <= wanted[job_id] for job_id in wanted)
+    assert sum(given_.values()) == max(0, min(budget, sum(wanted.values())))
+    most = max(given_.values(), default=0)
+    for job_id, count in wanted.items():
+        assert given_[job_id] in {count, most, most - 1}

@@ -1,0 +1,75 @@
+"""Goal: any lines of a file by their offsets are the lines that validation saw, in few reads."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from core.clock import SystemClock
+from jobs import lines as lines_module
+from jobs.input_lines import BOM, input_lines
+from jobs.lines import lines_at
+from storage.local_objects import LocalObjects
+from storage.objects import Blocks
+
+
+class CountedReads(LocalObjects):
+    reads = 0
+
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+        self.reads += 1
+        return super().read(key, offset=offset, length=length)
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> CountedReads:
+    return CountedReads(tmp_path, clock=SystemClock())
+
+
+def store(objects: LocalObjects, content: bytes) -> None:
+    with objects.begin("in") as upload:
+        upload.write(content)
+        upload.complete()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=30),
+    wanted=st.sets(st.integers(0, 29)),
+    ends=st.booleans(),
+    marked=st.booleans(),
+)
+def test_lines_are_found_by_their_offsets(
+    objects: CountedReads,
+    monkeypatch: pytest.MonkeyPatch,
+    sizes: list[int],
+    wanted: set[int],
+    ends: bool,
+    marked: bool,
+) -> None:
+    monkeypatch.setattr(lines_module, "_SPAN_BYTES", 50)
+    monkeypatch.setattr(lines_module, "_LINE_BYTES", 16)
+    text = b"\n".join(b"%d" % size * size for size in sizes) + b"\n" * ends
+    content = BOM * marked + text
+    store(objects, content)
+    found = list(input_lines(iter([content]), line_bytes_max=1 << 20))
+    chosen = [line for position, line in enumerate(found) if position in wanted]
+    asked = [offset for _, offset, _ in chosen]
+    assert list(lines_at(objects, "in", asked)) == [line for _, _, line in chosen]
+
+
+def test_the_first_item_is_found_from_the_start(objects: CountedReads) -> None:
+    store(objects, BOM + b" \n\nfirst\nsecond\n")
+    assert list(lines_at(objects, "in", [0])) == [b"first"]
+
+
+def test_neighbours_cost_one_read(objects: CountedReads) -> None:
+    store(objects, b"12345678\n" * 10_000)
+    assert list(lines_at(objects, "in", range(9, 90_000, 9))) == [b"12345678"] * 9999
+    assert objects.reads == 1
+
+
+def test_an_offset_behind_the_end_names_no_line(objects: CountedReads) -> None:
+    store(objects, b"line\n")
+    assert list(lines_at(objects, "in", [5, 99])) == [None, None]
