@@ -61,3 +61,16 @@ class EngineDeadError(MillraceError):
     """The engine died; the process must end with its offsets uncommitted."""
 
     code = "engine_dead"
+
+
+class EngineOutOfMemoryError(MillraceError):
+    """What was asked at once does not fit the engine's memory; the engine lives."""
+
+    code = "engine_out_of_memory"
+    disposition = Disposition.RETRY
+
+
+class EngineStalledError(EngineDeadError):
+    """The engine does not react any more; the process must end with its offsets uncommitted."""
+
+    code = "engine_stalled"

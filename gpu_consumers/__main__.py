@@ -21,12 +21,13 @@ from core.logs import configure_logs  # noqa: E402
 from core.shutdown import stop_on_signals  # noqa: E402
 from gpu_consumers import metrics  # noqa: E402
 from gpu_consumers.assembly import build, engine_settings_of  # noqa: E402
+from gpu_consumers.engine_watch import end_when_stuck  # noqa: E402
 from gpu_consumers.engines.open_engine import open_engine  # noqa: E402
 from gpu_consumers.engines.settings import EngineSettings  # noqa: E402
 from gpu_consumers.settings import ReplicaSettings  # noqa: E402
 from storage.objects_from import object_store_from_env  # noqa: E402
 from topics.admin import LogAdmin  # noqa: E402
-from topics.catalogue import pool_topics  # noqa: E402
+from topics.catalogue import ATTEMPTS, pool_topics  # noqa: E402
 from topics.settings import KafkaSettings  # noqa: E402
 
 _LOG = logging.getLogger(__name__)
@@ -58,15 +59,19 @@ async def run(env: Mapping[str, str], stop: threading.Event) -> None:
         start_http_server(settings.metrics_port, settings.metrics_host)
     metrics.ENGINE.info({"engine": engine_settings.kind, "model": engine_settings.model_name})
     LogAdmin(kafka).wait_for_broker(_START_S_MAX)
-    LogAdmin(kafka).create(pool_topics(settings.pool))
+    LogAdmin(kafka).create([ATTEMPTS, *pool_topics(settings.pool)])
     engine = open_engine(engine_settings)
     await engine.start()
     _calm_collector()
+    silence_s_max = engine_settings.item_timeout_s + settings.engine_reaction_s
+    stuck = asyncio.create_task(end_when_stuck(silence_s_max))
     try:
-        replica, closing = build(settings, kafka, engine, object_store_from_env(env))
+        objects = object_store_from_env(env)
+        replica, closing = build(settings, kafka, engine, objects, silence_s_max=silence_s_max)
         with closing:
             await replica.run(stop)
     finally:
+        stuck.cancel()
         await engine.stop()
 
 

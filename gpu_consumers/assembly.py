@@ -2,24 +2,30 @@
 
 import asyncio
 import contextlib
+import math
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from core.clock import Clock, SystemClock
 from core.ids import new_uuid
+from gpu_consumers.attempt_log import AttemptLog
 from gpu_consumers.capacity import CapacityPublisher, ReplicaIdentity
 from gpu_consumers.consumer import Assigned, BatchConsumer
+from gpu_consumers.engine_watch import watch_progress
 from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.execution import BatchExecution, ExecutionParts
+from gpu_consumers.isolation import Isolation
 from gpu_consumers.lanes import BulkLane, Lane, OnlineLane
 from gpu_consumers.online_execution import OnlineExecution, OnlineParts
 from gpu_consumers.pool_health import PoolHealth
-from gpu_consumers.replica import Replica, ReplicaParts
+from gpu_consumers.replica import Replica, ReplicaParts, Watch
 from gpu_consumers.replies import ReplyPublisher
 from gpu_consumers.running_tasks import RunningTasks
 from gpu_consumers.settings import ReplicaSettings
+from gpu_consumers.turns import Turns
 from storage.objects import ObjectStore
 from topics.callers import Callers
 from topics.catalogue import DEMAND, JOB_CLASSES, batches_topic
@@ -59,9 +65,17 @@ class _Common:
 
 
 def build(
-    settings: ReplicaSettings, kafka: KafkaSettings, engine: Engine, objects: ObjectStore
+    settings: ReplicaSettings,
+    kafka: KafkaSettings,
+    engine: Engine,
+    objects: ObjectStore,
+    *,
+    silence_s_max: float = math.inf,
 ) -> tuple[Replica, contextlib.ExitStack]:
-    """Build a replica on the running event loop; the stack releases its parts."""
+    """Build a replica on the running event loop; the stack releases its parts.
+
+    It fails when its engine runs bulk items for `silence_s_max` and none of them ends.
+    """
     replica_id = f"{settings.pool}-{socket.gethostname()}-{new_uuid().hex[:8]}"
     clock = SystemClock()
     closing = contextlib.ExitStack()
@@ -86,9 +100,11 @@ def build(
         closing=closing,
     )
     lanes: list[Lane] = []
-    watches, failures = [], []
+    watches: list[Watch] = []
+    failures = []
     if bulk := capacities.get("bulk"):
         lanes.append(_bulk_lane(common, bulk))
+        watches.append(partial(_watch_bulk, engine, bulk, silence_s_max))
     if online := capacities.get("interactive"):
         lane, execution, replies = _online_lane(common, online)
         lanes.append(lane)
@@ -144,11 +160,12 @@ def _consumer(common: _Common, job_class: str) -> BatchConsumer:
         in_flight_max=settings.in_flight_calls_max if is_online else settings.in_flight_batches_max,
         commit_interval_s=common.kafka.commit_interval_s,
         clock=common.clock,
-        tells_old=is_online,
+        keeps_calls=is_online,
     )
 
 
 def _bulk_lane(common: _Common, capacity: CapacityPublisher) -> Lane:
+    turns = Turns()
     execution = BatchExecution(
         ExecutionParts(
             engine=common.engine,
@@ -158,9 +175,18 @@ def _bulk_lane(common: _Common, capacity: CapacityPublisher) -> Lane:
             capacity=capacity,
             job_class="bulk",
             clock=common.clock,
-        )
+        ),
+        turns,
     )
-    return BulkLane(_consumer(common, "bulk"), capacity, execution, common.pool, common.tasks)
+    log = AttemptLog(common.kafka, common.producer, client_id=common.replica_id)
+    crashes_max = common.settings.crashes_max
+    isolation = Isolation(execution, log, turns, crashes_max=crashes_max)
+    consumer = _consumer(common, "bulk")
+    return BulkLane(consumer, capacity, execution, isolation, (common.pool, common.tasks))
+
+
+async def _watch_bulk(engine: Engine, bulk: CapacityPublisher, silence_s_max: float) -> None:
+    await watch_progress(engine, lambda: bulk.ended_count, silence_s_max, SystemClock())
 
 
 def _online_lane(

@@ -55,7 +55,8 @@ class CapacityPublisher:
         self._epoch = int(clock.wall_s() * 1000) << 12  # room for epochs of this process
         self._partitions: list[int] = []
         self._in_flight = 0
-        self._finished_in_window = 0
+        self._ended = 0
+        self._ended_before = 0  # when the window began in which the rate is measured
         self._unpublished = 0
         self._news_items = 1  # ended items that are worth telling before the next repetition
         self._rate = 0.0
@@ -66,6 +67,11 @@ class CapacityPublisher:
     def in_flight(self) -> int:
         """Items that arrived and have not ended."""
         return self._in_flight
+
+    @property
+    def ended_count(self) -> int:
+        """Items that have ended here since the start."""
+        return self._ended
 
     @property
     def items_per_s(self) -> float:
@@ -88,7 +94,7 @@ class CapacityPublisher:
     def ended(self, batch: Batch, count: int) -> None:
         """`count` items of `batch` have an outcome or were handed back."""
         self._in_flight -= count
-        self._finished_in_window += count
+        self._ended += count
         self._unpublished += count
         if self._is_ours(batch):
             self._grants.finished(batch.batcher_id, count)
@@ -140,9 +146,9 @@ class CapacityPublisher:
         self._publish(self._clock.monotonic_s())
 
     def _measure(self, elapsed_s: float) -> None:
-        if self._finished_in_window:
-            self._rate = smoothed_rate(self._rate, self._finished_in_window, elapsed_s)
-        self._finished_in_window = 0
+        if finished := self._ended - self._ended_before:
+            self._rate = smoothed_rate(self._rate, finished, elapsed_s)
+        self._ended_before = self._ended
 
     def _limit(self) -> int:
         if self._limit_override is not None:

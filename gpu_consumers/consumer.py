@@ -40,6 +40,13 @@ Deliver = Callable[[Delivery], None]
 
 Assigned = Callable[[list[Partition]], None]
 
+LetGo = Callable[[list[Partition], bool], None]
+"""Puts down what lies on partitions; True when they are lost: others have them already."""
+
+
+def _keep_on(_partitions: list[Partition], _lost: bool) -> None:
+    """Nothing runs."""
+
 
 class BatchConsumer:
     """Reads one pool's batches; `finished` may be called from any thread."""
@@ -52,15 +59,16 @@ class BatchConsumer:
         in_flight_max: int,
         commit_interval_s: float,
         clock: Clock,
-        tells_old: bool = False,
+        keeps_calls: bool = False,
     ) -> None:
         """`connect` makes the group member from callbacks for assigned and revoked partitions.
 
-        With `tells_old`, deliveries say which batches may have run before, and calls go on when
-        their partition moves: its next owner does not see them.
+        With `keeps_calls`, calls go on when their partition moves: its next owner does not see
+        them.
         """
         self._producer = producer
-        self._tells_old = tells_old
+        self._keeps_calls = keeps_calls
+        self._let_go: LetGo = _keep_on
         self._ends: dict[Partition, int] = {}  # when they were assigned
         self._bound: set[tuple[Partition, int]] = set()  # unfinished, of calls with a connection
         self._is_leaving = False
@@ -84,11 +92,18 @@ class BatchConsumer:
         """Deliver nothing more; go on committing until stopped."""
         self._draining.set()
 
-    def run(self, deliver: Deliver, moved: Assigned, stop: threading.Event) -> None:
+    def run(
+        self,
+        deliver: Deliver,
+        moved: Assigned,
+        stop: threading.Event,
+        let_go: LetGo = _keep_on,
+    ) -> None:
         """Thread body: poll, deliver, commit until `stop`, then commit once more and leave.
 
         Raises SchemaTooNewError, LogUnavailableError, DeliveryError: the process must end.
         """
+        self._let_go = let_go
         committed_s = self._clock.monotonic_s()
         while not stop.is_set():
             records = self._consumer.poll(_COUNT_MAX, _POLL_S)
@@ -131,14 +146,14 @@ class BatchConsumer:
             self._bury(record, generation, error.code)
             return
         # An end that is not known yet makes every record an old one.
-        may_have_run = self._tells_old and record.offset < self._ends.get(place, _FAR)
-        if self._tells_old and all(p.job.call and not p.job.call.durable for p in batch.parts):
+        may_have_run = record.offset < self._ends.get(place, _FAR)
+        if self._keeps_calls and all(p.job.call and not p.job.call.durable for p in batch.parts):
             self._bound.add((place, record.offset))
         deliver(Delivery(record, batch, generation, may_have_run))
 
     def _know_ends(self) -> bool:
         """Ask where partitions end that are new here; False while the broker does not tell."""
-        new = self._consumer.assigned - self._ends.keys() if self._tells_old else None
+        new = self._consumer.assigned - self._ends.keys()
         if not new:
             return True
         try:
@@ -194,7 +209,9 @@ class BatchConsumer:
         self._moved = True
 
     def _on_revoke(self, partitions: list[Partition]) -> None:
-        if self._tells_old:
+        lost = self._consumer.is_losing
+        self._let_go(partitions, lost)
+        if not lost:
             self._hand_over(set(partitions))
         self._tracker.drop(partitions)
         self._paused.difference_update(partitions)
@@ -204,7 +221,7 @@ class BatchConsumer:
         self._moved = True
 
     def _hand_over(self, partitions: set[Partition]) -> None:
-        """Commit past the calls that go on here, unless this member leaves; forget them.
+        """Commit what is finished, and past calls that go on here unless this member leaves.
 
         Run again elsewhere, their callers would drop one of the two answers. A durable call stops
         this: it must outlive this process, so the next owner runs it.

@@ -1,4 +1,4 @@
-"""Runs one batch on the engine and makes every item's end durable on the log.
+"""Runs a batch on the engine and makes every item's end durable on the log.
 
 1. Skip items of closed jobs. 2. Execute. 3. Publish outcomes, one record stream per job; what the
 pool could not answer goes back to its requests. 4. Report the batch finished, only when every
@@ -7,16 +7,25 @@ record is acknowledged. The order is the guarantee (DESIGN, rule 1 of delivery).
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from core.clock import Clock
-from core.errors import Disposition, MillraceError, PoolUnavailableError
+from core.errors import (
+    Disposition,
+    EngineOutOfMemoryError,
+    MillraceError,
+    PoolUnavailableError,
+)
 from gpu_consumers import metrics
 from gpu_consumers.acknowledgements import Acknowledgements
+from gpu_consumers.batch_run import BatchRun, Cut, Ending
 from gpu_consumers.bodies import ANSWER_BYTES_MAX, load_body, store_body
 from gpu_consumers.capacity import CapacityPublisher
+from gpu_consumers.consumer import Delivery
 from gpu_consumers.engines.engine import Answer, Engine
 from gpu_consumers.outcomes import (
     ANSWER_MISSING,
@@ -26,23 +35,13 @@ from gpu_consumers.outcomes import (
     outcome_of,
 )
 from gpu_consumers.publishing import send_back, send_outcomes
+from gpu_consumers.turns import Turns
 from storage.objects import ObjectStore
 from topics.control import ClosedJobs
 from topics.producer import LogProducer
-from topics.records import Batch, Chunk, Item, ItemOutcome, JobRef
+from topics.records import ItemOutcome, JobRef, Unit
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Run:
-    """One batch in execution: what was asked and what has been answered."""
-
-    batch: Batch
-    items: list[tuple[JobRef, Item]]
-    answers: dict[int, Answer] = field(default_factory=dict)
-    store_away: bool = False  # what needs the object store goes back
-    is_over: bool = False  # an answer that comes now counts no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,90 +60,176 @@ class ExecutionParts:
 class BatchExecution:
     """Executes batches; several at once, each by its own task on the event loop."""
 
-    def __init__(self, parts: ExecutionParts) -> None:
+    def __init__(self, parts: ExecutionParts, turns: Turns) -> None:
         """Nothing runs yet."""
         self._engine, self._producer, self._objects = parts.engine, parts.producer, parts.objects
         self._closed, self._capacity = parts.closed, parts.capacity
         self._job_class, self._clock = parts.job_class, parts.clock
-        self._executing: set[asyncio.Task[None]] = set()
+        self._turns = turns
         self._handing_back = False
+        self.runs: set[BatchRun] = set()
+        """What has begun and not ended."""
 
-    async def run(self, batch: Batch) -> bool | None:
-        """Execute `batch`; return when its records are acknowledged: its offset may be committed.
-
-        True when the pool answered, False when it was away, None when that is not known: nothing
-        was asked, or `hand_back` came first. An object store that is away is part of the pool.
-        Cancelling the call leaves the batch to its redelivery. Raises EngineDeadError,
-        DeliveryError, and whatever else the process cannot go on with.
-        """
-        run = _Run(batch, [pair for part in batch.parts for pair in self._open_items(part)])
+    def begin(self, delivery: Delivery) -> BatchRun:
+        """Take over a batch. Of one that may have run before, positions are those of the record."""
+        batch = delivery.batch
+        items = [
+            (part.job, item)
+            for part in batch.parts
+            if delivery.may_have_run or not self._is_closed(part.job, len(part.items))
+            for item in part.items
+        ]
         total = sum(len(part.items) for part in batch.parts)
-        self._capacity.arrived(batch, total)
-        self._capacity.ended(batch, total - len(run.items))
         metrics.BATCH_ITEMS.observe(total)
+        self._capacity.arrived(batch, total)
+        self._capacity.ended(batch, total - len(items))
+        run = BatchRun(delivery, items)
+        if self._handing_back:
+            run.cut = Cut.HAND_BACK
+        self.runs.add(run)
+        return run
+
+    def end(self, run: BatchRun) -> None:
+        """Nothing more of the batch will run here."""
+        self._capacity.ended(run.delivery.batch, len(run.items) - len(run.answers))
+        self.runs.discard(run)
+
+    async def whole(self, run: BatchRun) -> Ending | None:
+        """Execute a batch with others; return when its records are acknowledged.
+
+        None when there was nothing to ask. An object store that is away is part of the pool. What
+        was too much at once is neither published nor put back. Cancelling the call leaves the
+        batch to its redelivery. Raises EngineDeadError, DeliveryError, and whatever else the
+        process cannot go on with.
+        """
+        if not run.items:
+            return None
+        positions = range(len(run.items))
         began_s = self._clock.monotonic_s()
-        answered = await self._until_cut(run) if run.items else None
+        ending = await self.ask(run, positions)
         metrics.EXECUTION_SECONDS.observe(self._clock.monotonic_s() - began_s)
-        await self._publish(run)
-        return False if run.store_away else answered
+        puts_back = ending is not Ending.OUT_OF_MEMORY and run.cut is not Cut.DROP
+        await self.publish(run, positions, puts_back=puts_back)
+        return Ending.AWAY if run.store_away else ending
 
     def hand_back(self) -> None:
         """Cut short what runs, and what comes: answers are published, the rest goes back."""
         self._handing_back = True
-        for executing in self._executing:
-            executing.cancel()
+        for run in self.runs:
+            run.stop(Cut.HAND_BACK)
 
-    def _open_items(self, part: Chunk) -> list[tuple[JobRef, Item]]:
-        if self._closed.is_closed(part.job.job_id):
-            metrics.ITEMS_SKIPPED.inc(len(part.items))
-            return []
-        return [(part.job, item) for item in part.items]
+    def open_positions(self, run: BatchRun, unit: Unit) -> list[int]:
+        """Return what of a unit has no answer and still counts."""
+        return [
+            position
+            for position in range(unit.first, unit.first + unit.count)
+            if position not in run.answers
+            and not self._closed.is_closed(run.items[position][0].job_id)
+        ]
 
-    async def _until_cut(self, run: _Run) -> bool | None:
-        if self._handing_back:
-            return None
-        # A task of its own: `hand_back` ends the execution alone, never the publishing after it.
-        executing = asyncio.create_task(self._execute(run))
-        self._executing.add(executing)
+    async def ask(
+        self, run: BatchRun, positions: Sequence[int], *, is_alone: bool = False
+    ) -> Ending:
+        """Execute these items, with other batches unless the caller keeps them away."""
+        return await self.until_cut(run, self._ask(run, positions, is_alone=is_alone))
+
+    async def until_cut(self, run: BatchRun, work: Coroutine[Any, Any, None]) -> Ending:
+        """Do what a cut may end; raises what it raises, unless that is an ending."""
+        if run.cut is not None:
+            work.close()
+            return Ending.CUT
+        # A task of its own: a cut ends the execution alone, never the publishing after it.
+        executing = run.executing = asyncio.create_task(work)
         try:
             await asyncio.wait([executing])
         except asyncio.CancelledError:
             executing.cancel()
             raise
         finally:
-            self._executing.discard(executing)
-            run.is_over = True
+            run.executing = None
         if executing.cancelled():
-            return None
+            return Ending.CUT
         failure = executing.exception()
-        if failure is not None and not isinstance(failure, PoolUnavailableError):
-            raise failure
-        return failure is None
+        if failure is None:
+            return Ending.ANSWERED
+        if isinstance(failure, PoolUnavailableError):
+            return Ending.AWAY
+        if isinstance(failure, EngineOutOfMemoryError | MemoryError):
+            return Ending.OUT_OF_MEMORY
+        raise failure
 
-    async def _execute(self, run: _Run) -> None:
-        bodies = await self._bodies(run)
-        asked = list(bodies)
+    def answer(self, run: BatchRun, position: int, answer: Answer) -> None:
+        """Give an item an answer that is ours and not the engine's."""
+        run.answers[position] = answer
+        self._capacity.ended(run.delivery.batch, 1)
 
-        def finished(index: int, answer: Answer) -> None:
-            position = asked[index]
-            if run.is_over or position in run.answers:
-                return  # the credit of an item comes back once
-            run.answers[position] = answer
-            self._capacity.ended(run.batch, 1)
+    async def publish(self, run: BatchRun, positions: Sequence[int], *, puts_back: bool) -> None:
+        """Send the outcomes of these items; return when all that was sent is acknowledged.
 
-        if asked:
-            endpoint = run.items[0][0].endpoint
-            await self._engine.execute(endpoint, list(bodies.values()), finished)
-        # An engine that returns has reported every item; asking again would go on for ever.
-        for index, position in enumerate(asked):
-            if position not in run.answers:
-                _LOG.error("an engine returned without an answer")
-                finished(index, ANSWER_MISSING)
+        An answer that the object store does not take sends its item back to be executed again;
+        with `puts_back` go also those without an answer.
+        """
+        acknowledged = Acknowledgements(asyncio.get_running_loop())
+        for job, its in by_job(run.items, positions).items():
+            done = [outcome_of(run.items[p][1], run.answers[p]) for p in its if p in run.answers]
+            if any(len(outcome.body) > ANSWER_BYTES_MAX for outcome in done):
+                done = await self._without_large_bodies(run, job, done)
+            if done:
+                count_outcomes(done)
+                acknowledged.expect(send_outcomes(self._producer, job, done, acknowledged.report))
+            if len(done) < len(its):
+                ended = {outcome.index for outcome in done}
+                back = [
+                    run.items[p][1]
+                    for p in its
+                    if run.items[p][1].index not in ended and (puts_back or p in run.answers)
+                ]
+                metrics.ITEMS_HANDED_BACK.inc(len(back))
+                acknowledged.expect(
+                    send_back(self._producer, job, back, self._job_class, acknowledged.report)
+                )
+        await acknowledged.wait()
 
-    async def _bodies(self, run: _Run) -> dict[int, bytes]:
+    def _is_closed(self, job: JobRef, item_count: int) -> bool:
+        if not self._closed.is_closed(job.job_id):
+            return False
+        metrics.ITEMS_SKIPPED.inc(item_count)
+        return True
+
+    async def _ask(self, run: BatchRun, positions: Sequence[int], *, is_alone: bool) -> None:
+        if not is_alone:
+            await self._turns.enter()
+        is_over = False
+        answers, batch, ended = run.answers, run.delivery.batch, self._capacity.ended
+        try:
+            bodies = await self._bodies(run, positions)
+            asked = list(bodies)
+
+            def finished(index: int, answer: Answer) -> None:
+                position = asked[index]
+                if is_over or position in answers:
+                    return  # the credit of an item comes back once
+                answers[position] = answer
+                ended(batch, 1)
+
+            if asked:
+                endpoint = run.items[asked[0]][0].endpoint
+                await self._engine.execute(endpoint, list(bodies.values()), finished)
+            # An engine that returns has reported every item; asking again would go on for ever.
+            for index, position in enumerate(asked):
+                if position not in answers:
+                    _LOG.error("an engine returned without an answer")
+                    finished(index, ANSWER_MISSING)
+        finally:
+            is_over = True
+            if not is_alone:
+                self._turns.leave()
+
+    async def _bodies(self, run: BatchRun, positions: Sequence[int]) -> dict[int, bytes]:
         """Return what to ask, by position; without the items that the store does not give."""
         bodies: dict[int, bytes] = {}
-        for position, (job, item) in enumerate(run.items):
+        for position in positions:
+            job, item = run.items[position]
             if not item.length:
                 bodies[position] = item.body
             elif not run.store_away:
@@ -152,36 +237,12 @@ class BatchExecution:
                     body = await asyncio.to_thread(load_body, self._objects, job, item)
                     bodies[position] = body
                 except MillraceError as failure:
-                    if not _is_refusal(failure, run):
-                        continue
-                    run.answers[position] = INPUT_MISSING
-                    self._capacity.ended(run.batch, 1)
+                    if _is_refusal(failure, run):
+                        self.answer(run, position, INPUT_MISSING)
         return bodies
 
-    async def _publish(self, run: _Run) -> None:
-        """Send what ended and what goes back; return when all of it is acknowledged."""
-        self._capacity.ended(run.batch, len(run.items) - len(run.answers))
-        acknowledged = Acknowledgements(asyncio.get_running_loop())
-        for job, positions in by_job(run.items).items():
-            done = [
-                outcome_of(run.items[p][1], run.answers[p]) for p in positions if p in run.answers
-            ]
-            if any(len(outcome.body) > ANSWER_BYTES_MAX for outcome in done):
-                done = await self._without_large_bodies(run, job, done)
-            if done:
-                count_outcomes(done)
-                acknowledged.expect(send_outcomes(self._producer, job, done, acknowledged.report))
-            if len(done) < len(positions):
-                ended = {outcome.index for outcome in done}
-                back = [run.items[p][1] for p in positions if run.items[p][1].index not in ended]
-                metrics.ITEMS_HANDED_BACK.inc(len(back))
-                acknowledged.expect(
-                    send_back(self._producer, job, back, self._job_class, acknowledged.report)
-                )
-        await acknowledged.wait()
-
     async def _without_large_bodies(
-        self, run: _Run, job: JobRef, outcomes: list[ItemOutcome]
+        self, run: BatchRun, job: JobRef, outcomes: list[ItemOutcome]
     ) -> list[ItemOutcome]:
         """Put bodies that fit no record into the object store, under a name of this execution.
 
@@ -203,7 +264,7 @@ class BatchExecution:
         return kept
 
 
-def _is_refusal(failure: MillraceError, run: _Run) -> bool:
+def _is_refusal(failure: MillraceError, run: BatchRun) -> bool:
     """Whether the item is at fault, not the store, which is then noted to be away.
 
     Raises what the process cannot go on with, a store that refuses our key for example.

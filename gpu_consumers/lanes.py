@@ -1,13 +1,21 @@
 """The two ways through a replica: batches of bulk items, and online calls."""
 
+import asyncio
+from collections.abc import Collection
 from typing import Protocol
 
+from gpu_consumers.batch_run import BatchRun, Cut, Ending
 from gpu_consumers.capacity import CapacityPublisher
 from gpu_consumers.consumer import BatchConsumer, Delivery
 from gpu_consumers.execution import BatchExecution
+from gpu_consumers.isolation import Isolation
 from gpu_consumers.online_execution import OnlineExecution
 from gpu_consumers.pool_health import PoolHealth
 from gpu_consumers.running_tasks import RunningTasks
+from topics.offsets import Partition
+
+LET_GO_S = 2.0
+"""How long a group waits for this member to put down what another one will own."""
 
 
 class Lane(Protocol):
@@ -18,6 +26,13 @@ class Lane(Protocol):
 
     def begin(self, delivery: Delivery) -> None:
         """Run a batch and report it to the consumer when all of it is acknowledged."""
+        ...
+
+    async def let_go(self, partitions: Collection[Partition], *, lost: bool) -> None:
+        """Put down what lies on partitions that are no longer ours; return within `LET_GO_S`.
+
+        They are `lost` when they have another owner already.
+        """
         ...
 
     def drain(self) -> None:
@@ -37,16 +52,32 @@ class BulkLane:
         consumer: BatchConsumer,
         capacity: CapacityPublisher,
         execution: BatchExecution,
-        pool: PoolHealth,
-        tasks: RunningTasks,
+        isolation: Isolation,
+        parts: tuple[PoolHealth, RunningTasks],
     ) -> None:
         """Nothing runs."""
         self.consumer, self.capacity = consumer, capacity
-        self._execution, self._pool, self._tasks = execution, pool, tasks
+        self._execution, self._isolation = execution, isolation
+        self._pool, self._tasks = parts
 
     def begin(self, delivery: Delivery) -> None:
         """Run a batch in a task of its own."""
-        self._tasks.start(self._run(delivery))
+        run = self._execution.begin(delivery)
+        run.task = self._tasks.start(self._run(run))
+
+    async def let_go(self, partitions: Collection[Partition], *, lost: bool) -> None:
+        """Drop what others run by now; hand back the rest before others find it.
+
+        What may have run before stays where it is, with what is known of it: handed back it would
+        look like new.
+        """
+        going = [run for run in self._execution.runs if run.place in partitions]
+        for run in going:
+            stays = lost or run.delivery.may_have_run
+            run.stop(Cut.DROP if stays else Cut.HAND_BACK)
+        tasks = [run.task for run in going if run.task is not None]
+        if tasks and not lost:
+            await asyncio.wait(tasks, timeout=LET_GO_S)
 
     def drain(self) -> None:
         """Leave what comes to the partitions' next owner."""
@@ -56,11 +87,25 @@ class BulkLane:
         """Publish what is answered and put back the rest."""
         self._execution.hand_back()
 
-    async def _run(self, delivery: Delivery) -> None:
-        answered = await self._execution.run(delivery.batch)
-        self.consumer.finished(delivery.record, delivery.generation)
-        if answered is not None:
-            self._pool.answered() if answered else self._pool.away()
+    async def _run(self, run: BatchRun) -> None:
+        try:
+            ending = await self._ending(run)
+        finally:
+            self._execution.end(run)
+        if run.cut is not Cut.DROP:
+            self.consumer.finished(run.delivery.record, run.delivery.generation)
+        if ending is Ending.ANSWERED:
+            self._pool.answered()
+        elif ending is Ending.AWAY:
+            self._pool.away()
+
+    async def _ending(self, run: BatchRun) -> Ending | None:
+        if run.delivery.may_have_run:
+            return await self._isolation.redelivered(run)
+        ending = await self._execution.whole(run)
+        if ending is Ending.OUT_OF_MEMORY:
+            return await self._isolation.too_large(run)
+        return ending
 
 
 class OnlineLane:
@@ -79,6 +124,9 @@ class OnlineLane:
             self.consumer.finished(delivery.record, delivery.generation)
 
         self._execution.begin(delivery.batch, delivery.may_have_run, finished)
+
+    async def let_go(self, partitions: Collection[Partition], *, lost: bool) -> None:
+        """Go on: callers wait for these, and nobody else runs them."""
 
     def drain(self) -> None:
         """Put back at once what still comes: its callers wait, and others can run it."""

@@ -21,6 +21,14 @@ EXECUTION_SECONDS = Histogram(
     "From a batch's arrival at the replica to its last answer",
     buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300),
 )
+BATCHES_ISOLATED = Counter(
+    "millrace_batches_isolated_total", "Batches that ran with nothing beside them", ["reason"]
+)
+ITEMS_CHARGED = Counter(
+    "millrace_items_charged_total",
+    "Items that failed because they ended their process, or fit no memory, alone",
+    ["reason"],
+)
 IN_FLIGHT = Gauge("millrace_replica_items_in_flight", "Items taken over and not ended")
 ITEMS_PER_SECOND = Gauge("millrace_replica_items_per_second", "Measured rate of this replica")
 POOL_AVAILABLE = Gauge("millrace_pool_available", "1 while the pool answers, 0 while it is away")

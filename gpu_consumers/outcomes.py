@@ -1,5 +1,6 @@
 """From answers to outcomes. Pure but for the metrics."""
 
+from collections.abc import Iterable
 from uuid import UUID
 
 from core.outcomes import Outcome
@@ -18,6 +19,19 @@ INPUT_MISSING = error_answer(
 )
 ANSWER_MISSING = error_answer(
     500, "The engine gave no answer.", type_="server_error", code="answer_missing"
+)
+
+CRASHES_ENGINE = error_answer(
+    500,
+    "The engine ended each time it ran this item, at last alone.",
+    type_="server_error",
+    code="item_crashes_engine",
+)
+OUT_OF_MEMORY = error_answer(
+    500,
+    "The engine's memory is not enough for this item, also when it runs alone.",
+    type_="server_error",
+    code="item_out_of_memory",
 )
 
 
@@ -77,9 +91,10 @@ def count_outcomes(outcomes: list[ItemOutcome]) -> None:
         metrics.ITEMS_EXECUTED.labels(Outcome.FAILED.label).inc(failed)
 
 
-def by_job(items: list[tuple[JobRef, Item]]) -> dict[JobRef, list[int]]:
-    """Return the positions of each job's items, in order."""
+def by_job(items: list[tuple[JobRef, Item]], positions: Iterable[int]) -> dict[JobRef, list[int]]:
+    """Return which of `positions` are each job's, in order."""
     grouped: dict[UUID, tuple[JobRef, list[int]]] = {}
-    for position, (job, _) in enumerate(items):
+    for position in positions:
+        job = items[position][0]
         grouped.setdefault(job.job_id, (job, []))[1].append(position)
     return dict(grouped.values())

@@ -4,6 +4,7 @@ Load and warm the engine, then join the groups: no partition waits behind a load
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -12,15 +13,19 @@ from typing import Any
 from gpu_consumers import metrics
 from gpu_consumers.capacity import REPEAT_S, follow_demand
 from gpu_consumers.consumer import Delivery
-from gpu_consumers.lanes import Lane
+from gpu_consumers.lanes import LET_GO_S, Lane
 from gpu_consumers.pool_health import PoolHealth
 from gpu_consumers.running_tasks import RunningTasks
 from topics.consumer import Received
 from topics.offsets import Partition
 from topics.tail import TopicTail
 
+_LOG = logging.getLogger(__name__)
 _LEAVE_S = 5.0
 _STOP_POLL_S = 0.1
+
+
+Watch = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +36,7 @@ class ReplicaParts:
     pool: PoolHealth
     tasks: RunningTasks
     demand: TopicTail
-    watches: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()  # run beside; they never return
+    watches: Sequence[Watch] = ()  # run beside; they never return
     failures: Sequence[asyncio.Future[None]] = field(default=())  # each ends the process
 
 
@@ -96,7 +101,14 @@ class Replica:
         def moved(partitions: list[Partition]) -> None:
             self._loop.call_soon_threadsafe(lane.capacity.assigned, partitions)
 
-        lane.consumer.run(deliver, moved, self._leave)
+        def let_go(partitions: list[Partition], lost: bool) -> None:
+            going = lane.let_go(frozenset(partitions), lost=lost)
+            try:
+                asyncio.run_coroutine_threadsafe(going, self._loop).result(2 * LET_GO_S)
+            except TimeoutError:
+                _LOG.warning("the event loop is busy: a partition goes before its batches are down")
+
+        lane.consumer.run(deliver, moved, self._leave, let_go)
 
     def _listen(self) -> None:
         def hear(records: list[Received]) -> None:

@@ -27,6 +27,14 @@ class ReplicaSettings(Settings):
     in_flight_calls_max: int = Field(default=10_000, ge=1, le=1_000_000)
     """The same for online calls: one long stream must not halt those behind it."""
 
+    crashes_max: int = Field(default=3, ge=1, le=100)
+    """Executions of an item that may end with its process, the last of them alone; then it fails
+    with `item_crashes_engine`. Default 3: in its batch, in a tenth of it, alone."""
+
+    engine_reaction_s: float = Field(default=10.0, gt=0, le=600)
+    """What an engine may be silent, or its process stuck, beyond the longest execution of one
+    item; then the process ends, as by a crash. Default 10 s."""
+
     shutdown_grace_s: float = Field(default=8.0, ge=0, le=3600)
     """Time to finish what runs on SIGTERM; the rest is handed back."""
 

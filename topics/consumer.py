@@ -53,6 +53,8 @@ class LogConsumer:
         """Join `group`. The callbacks run inside `poll`; revoked partitions must be dropped."""
         self._prefix, self._group, self._topics = settings.topic_prefix, group, tuple(topics)
         self._assigned: set[Partition] = set()
+        self.is_losing = False
+        """In `on_revoke`: the partitions have another owner already."""
         self._on_assign, self._on_revoke = on_assign, on_revoke
         self._consumer = Consumer(
             settings.client_options()
@@ -76,7 +78,7 @@ class LogConsumer:
             names,
             on_assign=self._assign,
             on_revoke=self._revoke,
-            on_lost=self._revoke,
+            on_lost=self._lose,
         )
 
     @property
@@ -103,6 +105,8 @@ class LogConsumer:
         commit. Raises StaleMemberError when the group goes on without us: keep polling, and what
         is lost will be revoked. Partitions that are kept do not seek back, so nothing is dropped.
         """
+        if self.is_losing:
+            raise StaleMemberError("the partitions are lost")
         offsets = [
             TopicPartition(self._prefix + topic, number, offset)
             for (topic, number), offset in next_offsets.items()
@@ -179,6 +183,13 @@ class LogConsumer:
         partitions = self._named(places)
         self._on_revoke(partitions)  # may commit once more
         self._assigned.difference_update(partitions)
+
+    def _lose(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self.is_losing = True
+        try:
+            self._revoke(consumer, places)
+        finally:
+            self.is_losing = False
 
     def _named(self, places: list[TopicPartition]) -> list[Partition]:
         return [(place.topic.removeprefix(self._prefix), place.partition) for place in places]

@@ -13,7 +13,15 @@ PASSING_STATUSES: Final = frozenset({408, 409, 425})
 LASTING_STATUSES: Final = frozenset({501, 505})
 """Statuses from 500 on that the same request meets for ever."""
 
-LASTING_CODES: Final = frozenset({"answer_too_large", "input_missing", "upstream_redirect"})
+LASTING_CODES: Final = frozenset(
+    {
+        "answer_too_large",
+        "input_missing",
+        "item_crashes_engine",
+        "item_out_of_memory",
+        "upstream_redirect",
+    }
+)
 """Codes of our own envelopes whose cause no second try removes, whatever their status."""
 
 

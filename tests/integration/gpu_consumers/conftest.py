@@ -9,6 +9,7 @@ from tests.integration.gpu_consumers.bench import POOL, Bench
 from tests.integration.gpu_consumers.caller import Caller
 from topics.admin import LogAdmin
 from topics.catalogue import (
+    ATTEMPTS,
     CALLERS,
     CAPACITY,
     CONTROL,
@@ -29,6 +30,7 @@ _TOPICS = (
     CONTROL,
     CAPACITY,
     DEMAND,
+    ATTEMPTS,
     DEAD_LETTERS,
     REQUESTS_BULK,
     REQUESTS_INTERACTIVE,

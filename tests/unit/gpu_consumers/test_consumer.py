@@ -33,6 +33,7 @@ class Group:
         self.stop = threading.Event()
         self.end = 0
         self.revokes_at_close = False
+        self.is_losing = False
         self.away = 0  # questions for ends that the broker does not answer
 
     def connect(self, on_assign: Assigned, on_revoke: Assigned) -> LogConsumer:
@@ -43,8 +44,10 @@ class Group:
         self.assigned.add(PLACE)
         self._on_assign([PLACE])
 
-    def revoke(self) -> None:
+    def revoke(self, *, lost: bool = False) -> None:
+        self.is_losing = lost
         self._on_revoke([PLACE])
+        self.is_losing = False
         self.assigned.discard(PLACE)
 
     def poll(self, count_max: int, timeout_s: float) -> list[Received]:
@@ -189,7 +192,7 @@ def online_consumer(group: Group) -> BatchConsumer:
         in_flight_max=10,
         commit_interval_s=60,
         clock=SystemClock(),
-        tells_old=True,
+        keeps_calls=True,
     )
 
 
@@ -219,3 +222,31 @@ def old_offsets(group: Group) -> list[int]:
 
     consumer.run(deliver, told.append, group.stop)
     return old
+
+
+@pytest.mark.parametrize(("lost", "committed"), [(False, {PLACE: 5}), (True, {})])
+def test_a_batch_that_is_put_down_in_time_is_not_seen_by_the_next_owner(
+    lost: bool, committed: dict[Partition, int]
+) -> None:
+    """A member that was taken its partitions from commits nothing: others have them already."""
+
+    def moved(group: Group) -> list[Received]:
+        group.revoke(lost=lost)
+        return []
+
+    group = Group([assigned(record(4)), moved])
+    consumer = BatchConsumer(
+        group.connect, Letters(), in_flight_max=10, commit_interval_s=60, clock=SystemClock()
+    )
+    running: list[Delivery] = []
+    told: list[bool] = []
+
+    def let_go(partitions: list[Partition], is_lost: bool) -> None:
+        assert partitions == [PLACE]
+        told.append(is_lost)
+        consumer.finished(running[0].record, running[0].generation)
+
+    consumer.run(running.append, lambda _: None, group.stop, let_go)
+
+    assert told == [lost]
+    assert group.committed == committed

@@ -1,0 +1,89 @@
+"""The log of attempts: what owners of redelivered batches were running when they ended.
+
+A first delivery writes nothing here. Whoever meets a batch that may have run before reads the whole
+topic, which is compacted and nearly empty, once for each assignment.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final
+from uuid import UUID
+
+from topics.catalogue import ATTEMPTS
+from topics.codec import encode, kind_headers
+from topics.consumer import Received
+from topics.errors import LogUnavailableError
+from topics.following import readable
+from topics.producer import LogProducer
+from topics.records import Attempt
+from topics.settings import KafkaSettings
+from topics.tail import TopicTail
+
+_LOG = logging.getLogger(__name__)
+_READ_S_MAX: Final = 30.0
+_PARTITION: Final = 0
+
+
+class AttemptLog:
+    """Reads and writes attempts. Used on the event loop."""
+
+    def __init__(self, kafka: KafkaSettings, producer: LogProducer, *, client_id: str) -> None:
+        """Connect to nothing yet."""
+        self._kafka, self._producer = kafka, producer
+        self._client_id = f"{client_id}-attempts"
+        self._reading = asyncio.Lock()
+        self._generation = 0  # of the assignment that `_attempts` was read after
+        self._attempts: dict[UUID, Attempt] = {}
+
+    async def before(self, batch_id: UUID, generation: int) -> Attempt | None:
+        """Return what was said of a batch before assignment `generation`; waits for the log."""
+        async with self._reading:
+            while self._generation < generation:
+                try:
+                    self._attempts = await asyncio.to_thread(self._read)
+                    self._generation = generation
+                except LogUnavailableError:
+                    _LOG.warning("the log of attempts is not read yet")
+        return self._attempts.get(batch_id)
+
+    async def say(self, attempt: Attempt) -> None:
+        """Return when the attempt is acknowledged. Raises DeliveryError."""
+        await self._send(attempt.batch_id, encode(attempt))
+
+    async def forget(self, batch_id: UUID) -> None:
+        """Return when nothing is said of the batch any more. Raises DeliveryError."""
+        await self._send(batch_id, None)
+
+    async def _send(self, batch_id: UUID, value: bytes | None) -> None:
+        await self._producer.send_and_wait(
+            ATTEMPTS.name,
+            value,
+            partition=_PARTITION,
+            key=batch_id.bytes,
+            headers=kind_headers(Attempt),
+        )
+
+    def _read(self) -> dict[UUID, Attempt]:
+        tail = TopicTail(self._kafka, ATTEMPTS, client_id=self._client_id)
+        try:
+            return newest(tail.read_to_end(_READ_S_MAX))
+        finally:
+            tail.close()
+
+
+def newest(records: Iterable[Received]) -> dict[UUID, Attempt]:
+    """Return the last attempt of each batch's latest owner; none of a batch that ended since.
+
+    Raises SchemaTooNewError.
+    """
+    found: dict[UUID, Attempt] = {}
+    for record, attempt in readable(Attempt, records):
+        if attempt is None:
+            if record.key is not None:
+                found.pop(UUID(bytes=record.key), None)
+            continue
+        before = found.get(attempt.batch_id)
+        if before is None or before.life <= attempt.life:
+            found[attempt.batch_id] = attempt
+    return found

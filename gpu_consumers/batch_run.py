@@ -1,0 +1,51 @@
+"""One batch in execution: what was asked, what has been answered, and why it was cut short."""
+
+import asyncio
+from dataclasses import dataclass, field
+from enum import Enum
+
+from gpu_consumers.consumer import Delivery
+from gpu_consumers.engines.engine import Answer
+from topics.offsets import Partition
+from topics.records import Item, JobRef
+
+
+class Cut(Enum):
+    """Why an execution was cut short; what is answered by then is published in any case."""
+
+    HAND_BACK = "hand back"  # the replica drains, or gives its partition away: the rest goes back
+    DROP = "drop"  # its partition has another owner, who has it too
+
+
+class Ending(Enum):
+    """How an execution ended."""
+
+    ANSWERED = "answered"
+    AWAY = "away"  # the pool could not be asked
+    CUT = "cut"
+    OUT_OF_MEMORY = "out of memory"  # what is not answered was too much at once
+
+
+@dataclass(slots=True, eq=False)
+class BatchRun:
+    """A delivery and how far it has come. Positions are those of `items`."""
+
+    delivery: Delivery
+    items: list[tuple[JobRef, Item]]
+    answers: dict[int, Answer] = field(default_factory=dict)
+    store_away: bool = False  # what needs the object store goes back
+    cut: Cut | None = None
+    executing: asyncio.Task[None] | None = None  # what a cut ends; nothing between two steps
+    task: asyncio.Task[None] | None = None  # that runs it from its arrival to its end
+
+    @property
+    def place(self) -> Partition:
+        """The partition that it lies on."""
+        return self.delivery.record.topic, self.delivery.record.partition
+
+    def stop(self, cut: Cut) -> None:
+        """Cut it short; the first reason stays."""
+        if self.cut is None:
+            self.cut = cut
+            if self.executing is not None:
+                self.executing.cancel()

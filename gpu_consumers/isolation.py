@@ -1,0 +1,134 @@
+"""Batches that run alone: those that may have run before, and those too large for the memory.
+
+An item that ends its process would end every process that runs it, and its batch with it. So what
+may have run before runs in tenths and nothing beside it, each tenth named on the log before it
+begins: the next owner sees what ran when the process ended, and goes on with tenths of that. An
+engine that runs out of memory lives on, so its batch is split at once and nothing is written.
+"""
+
+import logging
+from dataclasses import dataclass
+
+import msgspec
+
+from gpu_consumers import metrics
+from gpu_consumers.attempt_log import AttemptLog
+from gpu_consumers.batch_run import BatchRun, Cut, Ending
+from gpu_consumers.execution import BatchExecution
+from gpu_consumers.narrowing import first_units, narrowed, split
+from gpu_consumers.outcomes import CRASHES_ENGINE, OUT_OF_MEMORY
+from gpu_consumers.turns import Turns
+from topics.records import Attempt, Unit
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Apart:
+    """A batch that runs alone and what is left of it."""
+
+    run: BatchRun
+    units: list[Unit]
+    life: int = 0  # of its owners that tell of it on the log; 0: this one does not
+    is_said: bool = False  # the log tells of this owner
+
+
+class Isolation:
+    """Runs one batch at a time with nothing of its class beside it."""
+
+    def __init__(
+        self, execution: BatchExecution, log: AttemptLog, turns: Turns, *, crashes_max: int
+    ) -> None:
+        """`crashes_max` executions of an item may end with their process, the last one alone."""
+        self._execution, self._log, self._turns = execution, log, turns
+        self._crashes_max = crashes_max
+
+    async def redelivered(self, run: BatchRun) -> Ending | None:
+        """Run a batch that may have run before; as `BatchExecution.whole`."""
+        metrics.BATCHES_ISOLATED.labels("redelivered").inc()
+        apart = _Apart(run, first_units(len(run.items)), life=1)
+        ending = await self._alone(apart)
+        if run.cut is Cut.DROP:
+            if apart.is_said:  # the next owner must not take this one's going for a crash
+                await self._say(apart, is_running=False)
+        else:
+            await self._log.forget(run.delivery.batch.batch_id)
+        return ending
+
+    async def too_large(self, run: BatchRun) -> Ending | None:
+        """Run what is left of a batch that was too much for the memory."""
+        metrics.BATCHES_ISOLATED.labels("out_of_memory").inc()
+        return await self._alone(_Apart(run, split(Unit(0, len(run.items), 0))))
+
+    async def _alone(self, apart: _Apart) -> Ending | None:
+        run = apart.run
+        ending: Ending | None = await self._execution.until_cut(run, self._turns.enter_alone())
+        if ending is Ending.ANSWERED:  # it has the engine for itself
+            try:
+                ending = await self._units(apart)
+            finally:
+                self._turns.leave_alone()
+        if run.cut is not Cut.DROP:
+            left = [p for unit in apart.units for p in self._execution.open_positions(run, unit)]
+            await self._execution.publish(run, left, puts_back=True)
+        return Ending.AWAY if run.store_away else ending
+
+    async def _units(self, apart: _Apart) -> Ending | None:
+        """Run units until none is left, or the pool or a cut ends it; return how the last ended."""
+        run = apart.run
+        if apart.life:
+            ending = await self._execution.until_cut(run, self._learn(apart))
+            if ending is not Ending.ANSWERED:
+                return ending
+            await self._execution.publish(run, [*run.answers], puts_back=False)  # who is charged
+        last: Ending | None = None
+        while apart.units:
+            positions = self._execution.open_positions(run, apart.units[0])
+            if not positions:
+                apart.units.pop(0)
+                continue
+            if run.cut is not None:
+                return Ending.CUT
+            if apart.life:
+                await self._say(apart, is_running=True)
+            last = await self._execution.ask(run, positions, is_alone=True)
+            if last is Ending.OUT_OF_MEMORY and len(positions) == 1:
+                metrics.ITEMS_CHARGED.labels("out_of_memory").inc()
+                self._execution.answer(run, positions[0], OUT_OF_MEMORY)
+            # What the object store does not give or take goes back at once.
+            await self._execution.publish(run, positions, puts_back=last is Ending.ANSWERED)
+            if last in {Ending.AWAY, Ending.CUT}:
+                return last
+            unit = apart.units.pop(0)
+            if last is Ending.OUT_OF_MEMORY and len(positions) > 1:
+                apart.units[:0] = split(unit)
+        return last
+
+    async def _learn(self, apart: _Apart) -> None:
+        """Go on where the last owner was; charge the item that ended it once too often."""
+        run = apart.run
+        before = await self._log.before(run.delivery.batch.batch_id, run.delivery.generation)
+        if before is None:
+            return
+        apart.life = before.life + 1
+        after = narrowed(before, crashes_max=self._crashes_max)
+        apart.units = after.units
+        if after.charged is not None:
+            self._charge(run, after.charged)
+
+    def _charge(self, run: BatchRun, unit: Unit) -> None:
+        position = unit.first
+        job, item = run.items[position]
+        _LOG.error(
+            "an item ends its process",
+            extra={"job": str(job.job_id), "index": item.index, "crashes": unit.crashes},
+        )
+        metrics.ITEMS_CHARGED.labels("crash").inc()
+        attempt = item.attempt + unit.crashes - 1
+        run.items[position] = job, msgspec.structs.replace(item, attempt=attempt)
+        self._execution.answer(run, position, CRASHES_ENGINE)
+
+    async def _say(self, apart: _Apart, *, is_running: bool) -> None:
+        batch_id = apart.run.delivery.batch.batch_id
+        await self._log.say(Attempt(batch_id, apart.life, apart.units, is_running))
+        apart.is_said = True

@@ -1,0 +1,68 @@
+"""Goal: of a batch that ends its process, exactly the poison is charged, alone, after few ends."""
+
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_consumers.narrowing import PARTS, first_units, narrowed, split
+from topics.records import Attempt, Unit
+
+CRASHES_MAX = 3
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[int, set[int]]:
+    """Return how many items a batch has, and which of them end their process."""
+    count = draw(st.integers(1, 100))
+    return count, draw(st.sets(st.integers(0, count - 1), min_size=1, max_size=12))
+
+
+def lives(count: int, poison: set[int]) -> tuple[list[int], list[int], int]:
+    """Run a batch until it is done; return who succeeded, who was charged, and the deaths."""
+    succeeded: list[int] = []
+    charged: list[int] = []
+    deaths, units = 1, first_units(count)  # its first execution was in company
+    while units:
+        unit, *rest = units
+        its = range(unit.first, unit.first + unit.count)
+        if poison.isdisjoint(its):
+            succeeded += its
+            units = rest
+            continue
+        deaths += 1
+        after = narrowed(Attempt(UUID(int=1), deaths, units, True), crashes_max=CRASHES_MAX)
+        units = after.units
+        if after.charged is not None:
+            assert after.charged.count == 1
+            charged.append(after.charged.first)
+    return succeeded, charged, deaths
+
+
+@given(batches())
+def test_the_poison_alone_is_charged_within_three_deaths_each(batch: tuple[int, set[int]]) -> None:
+    count, poison = batch
+    succeeded, charged, deaths = lives(count, poison)
+
+    assert sorted(charged) == sorted(poison)
+    assert sorted(succeeded) == sorted(set(range(count)) - poison)
+    assert deaths <= CRASHES_MAX * len(poison)
+
+
+@given(st.integers(0, 1000), st.integers(1, 1000), st.integers(0, 5))
+def test_a_split_covers_its_unit_in_order(first: int, count: int, crashes: int) -> None:
+    units = split(Unit(first, count, crashes))
+
+    assert [p for u in units for p in range(u.first, u.first + u.count)] == [
+        *range(first, first + count)
+    ]
+    assert len(units) <= PARTS
+    assert {unit.crashes for unit in units} == {crashes}
+    assert count == 1 or max(unit.count for unit in units) < count
+
+
+def test_who_let_go_in_good_order_charges_nobody() -> None:
+    units = first_units(59)
+    for kept, is_running in ((units, False), ([], False), ([], True)):
+        after = narrowed(Attempt(UUID(int=1), 1, kept, is_running), crashes_max=1)
+        assert (after.units, after.charged) == (kept, None)

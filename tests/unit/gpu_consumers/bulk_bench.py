@@ -1,0 +1,204 @@
+"""The lane of batches with an engine and a log that a test holds in its hands."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import cast
+from uuid import UUID, uuid4
+
+from core.clock import SystemClock
+from core.errors import EngineDeadError, EngineOutOfMemoryError, PoolUnavailableError
+from gpu_consumers.attempt_log import AttemptLog
+from gpu_consumers.capacity import CapacityPublisher, ReplicaIdentity
+from gpu_consumers.consumer import BatchConsumer, Delivery
+from gpu_consumers.engines.engine import Answer, Engine, Finished
+from gpu_consumers.execution import BatchExecution, ExecutionParts
+from gpu_consumers.isolation import Isolation
+from gpu_consumers.lanes import BulkLane
+from gpu_consumers.pool_health import PoolHealth
+from gpu_consumers.running_tasks import RunningTasks
+from gpu_consumers.turns import Turns
+from storage.objects import ObjectStore
+from topics.codec import Headers, decode, kind_of
+from topics.consumer import Received
+from topics.control import ClosedJobs
+from topics.producer import LogProducer, OnDelivery
+from topics.records import Attempt, Batch, Chunk, Item, ItemOutcome, JobRef, Outcomes, Unit
+
+CRASHES_MAX = 3
+
+
+class Log:
+    """Takes records and acknowledges them at once."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[ItemOutcome] = []
+        self.put_back: list[int] = []
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        partition: int,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        kind = kind_of(headers)
+        if kind == "outcomes":
+            self.outcomes += decode(Outcomes, value, headers).items
+        elif kind == "chunk":
+            self.put_back += [item.index for item in decode(Chunk, value, headers).items]
+        if on_delivery is not None:
+            on_delivery(None)
+
+
+class Attempts:
+    """What is said of batches; outlives a replica, as the topic does."""
+
+    def __init__(self) -> None:
+        self.known: dict[UUID, Attempt] = {}
+        self.said: list[Attempt] = []
+
+    async def before(self, batch_id: UUID, generation: int) -> Attempt | None:
+        await asyncio.sleep(0)
+        return self.known.get(batch_id)
+
+    async def say(self, attempt: Attempt) -> None:
+        await asyncio.sleep(0)
+        self.known[attempt.batch_id] = attempt
+        self.said.append(Attempt(attempt.batch_id, attempt.life, [*attempt.units], True))
+
+    async def forget(self, batch_id: UUID) -> None:
+        await asyncio.sleep(0)
+        self.known.pop(batch_id, None)
+
+
+class TouchyEngine:
+    """Dies of `crash`, has no memory for `oom` or for more than `room` items; `hold` stops it."""
+
+    concurrency, headroom = 64, 0
+
+    def __init__(self, room: int = 1000) -> None:
+        self.room = room
+        self.away = False
+        self.runs: list[list[bytes]] = []
+        self.running = 0
+        self.together_max = 0
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.holds = asyncio.Event()
+
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
+        self.runs.append([*bodies])
+        self.running += 1
+        self.together_max = max(self.together_max, self.running)
+        try:
+            await asyncio.sleep(0)
+            if self.away:
+                raise PoolUnavailableError
+            if len(bodies) > self.room:
+                raise EngineOutOfMemoryError
+            for index, body in enumerate(bodies):
+                if body == b"hold":
+                    self.holds.set()
+                    await self.hold.wait()
+                if body == b"oom":
+                    raise EngineOutOfMemoryError
+                if body == b"memory":
+                    raise MemoryError
+                if body == b"crash":
+                    raise EngineDeadError
+                finished(index, Answer(200, b"{}"))
+        finally:
+            self.running -= 1
+
+
+class Open:
+    """Knows which jobs are closed."""
+
+    def __init__(self) -> None:
+        self.closed: set[UUID] = set()
+
+    def is_closed(self, job_id: UUID) -> bool:
+        return job_id in self.closed
+
+
+class Finishes:
+    """Takes the place of the consumer: which deliveries were reported."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+
+    def finished(self, record: Received, generation: int) -> None:
+        self.offsets.append(record.offset)
+
+
+class Life:
+    """A replica from its start to its end; log and attempts go over to the next."""
+
+    def __init__(self, log: Log, attempts: Attempts, engine: TouchyEngine) -> None:
+        loop = asyncio.get_running_loop()
+        self.log, self.attempts, self.engine = log, attempts, engine
+        self.closed, self.consumer = Open(), Finishes()
+        self.tasks = RunningTasks(loop)
+        identity = ReplicaIdentity(replica_id="r", pool="p", job_class="bulk", batch_items=100)
+        producer = cast(LogProducer, log)
+        self.capacity = CapacityPublisher(identity, producer, lambda: 64, SystemClock())
+        turns = Turns()
+        self.execution = BatchExecution(
+            ExecutionParts(
+                engine=cast(Engine, engine),
+                producer=producer,
+                objects=cast(ObjectStore, None),
+                closed=cast(ClosedJobs, self.closed),
+                capacity=self.capacity,
+                job_class="bulk",
+                clock=SystemClock(),
+            ),
+            turns,
+        )
+        isolation = Isolation(
+            self.execution, cast(AttemptLog, attempts), turns, crashes_max=CRASHES_MAX
+        )
+        self.lane = BulkLane(
+            cast(BatchConsumer, self.consumer),
+            self.capacity,
+            self.execution,
+            isolation,
+            (PoolHealth([self.capacity], backoff_s_max=1), self.tasks),
+        )
+
+    async def end(self) -> BaseException | None:
+        """Wait until nothing runs; return what ended the process."""
+        running = [run.task for run in self.execution.runs if run.task is not None]
+        if running:
+            await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
+        self.tasks.cancel()
+        await self.tasks.wait(5)
+        return self.tasks.failed.exception() if self.tasks.failed.done() else None
+
+
+def delivery(batch: Batch, *, old: bool = False, offset: int = 0) -> Delivery:
+    record = Received("batches.p.bulk", 0, offset, None, [], b"", 0)
+    return Delivery(record, batch, 1, old)
+
+
+def batch_of(*bodies: bytes, job_number: int = 1) -> Batch:
+    job = JobRef(
+        job_id=UUID(int=job_number),
+        day=20000,
+        tenant_id=UUID(int=5),
+        model="m",
+        model_version="1",
+        pool="p",
+        endpoint="/v1/chat/completions",
+        input_key="files/in",
+        deadline_s=0,
+    )
+    found = [Item(index, f"c{index}", body, 1) for index, body in enumerate(bodies)]
+    return Batch(uuid4(), "b", [Chunk(job, found)])
+
+
+def covered(units: list[Unit]) -> int:
+    return sum(unit.count for unit in units)

@@ -1,0 +1,219 @@
+"""Goal: what ends a process or fits no memory fails alone, and a first delivery pays nothing."""
+
+import itertools
+
+import msgspec
+import pytest
+
+from core.errors import EngineDeadError
+from core.outcomes import Outcome
+from gpu_consumers.consumer import Delivery
+from tests.unit.gpu_consumers.bulk_bench import (
+    Attempts,
+    Life,
+    Log,
+    TouchyEngine,
+    batch_of,
+    covered,
+    delivery,
+)
+from topics.records import Batch, ItemOutcome
+
+
+def code_of(outcome: ItemOutcome) -> str:
+    code: str = msgspec.json.decode(outcome.body)["error"]["code"]
+    return code
+
+
+def results(log: Log) -> dict[int, tuple[Outcome, int]]:
+    """Return how each item ended first, and in which attempt."""
+    found: dict[int, tuple[Outcome, int]] = {}
+    for outcome in log.outcomes:
+        found.setdefault(outcome.index, (outcome.outcome, outcome.attempt))
+    return found
+
+
+async def lives_of(batch: Batch, log: Log, attempts: Attempts) -> int:
+    """Deliver a batch to one replica after the other until it is finished; count the deaths."""
+    for deaths in itertools.count():
+        life = Life(log, attempts, TouchyEngine())
+        life.lane.begin(delivery(batch, old=deaths > 0))
+        failure = await life.end()
+        if failure is None:
+            assert life.consumer.offsets == [0]
+            return deaths
+        assert isinstance(failure, EngineDeadError)
+        assert life.consumer.offsets == []
+    raise AssertionError
+
+
+async def test_a_first_delivery_writes_no_attempt_and_runs_with_others() -> None:
+    life = Life(Log(), Attempts(), TouchyEngine())
+    life.lane.begin(delivery(batch_of(b"{}", b"{}")))
+    life.lane.begin(delivery(batch_of(b"{}", b"{}"), offset=1))
+
+    assert await life.end() is None
+    assert life.attempts.said == []
+    assert life.engine.together_max == 2
+    assert sorted(life.consumer.offsets) == [0, 1]
+
+
+async def test_poison_fails_alone_after_three_deaths_each() -> None:
+    bodies = [b"{}"] * 100
+    for place in (17, 18, 55):
+        bodies[place] = b"crash"
+    log, attempts = Log(), Attempts()
+    deaths = await lives_of(batch_of(*bodies), log, attempts)
+
+    ends = results(log)
+    assert {index for index, (end, _) in ends.items() if end is Outcome.FAILED} == {17, 18, 55}
+    assert {index for index, (end, _) in ends.items() if end is Outcome.SUCCEEDED} == set(
+        range(100)
+    ) - {17, 18, 55}
+    assert deaths == 1 + 2 + 3  # in company, two tenths, each alone
+    failed = [o for o in log.outcomes if o.outcome is Outcome.FAILED]
+    assert {(code_of(o), o.retryable) for o in failed} == {("item_crashes_engine", False)}
+    assert {o.attempt for o in failed} == {3}
+    assert attempts.known == {}
+    assert len(log.outcomes) == 100  # what ended before a death is not run again
+
+
+async def test_an_item_in_a_batch_of_its_own_is_tried_three_times() -> None:
+    log = Log()
+    assert await lives_of(batch_of(b"crash"), log, Attempts()) == 3
+    assert results(log) == {0: (Outcome.FAILED, 3)}
+
+
+async def test_what_may_have_run_runs_in_tenths_and_nothing_beside_it() -> None:
+    life = Life(Log(), Attempts(), TouchyEngine())
+    for offset in range(2):
+        life.lane.begin(delivery(batch_of(*[b"{}"] * 100), old=True, offset=offset))
+    life.lane.begin(delivery(batch_of(b"{}"), offset=2))
+
+    assert await life.end() is None
+    assert life.engine.together_max == 1
+    assert [len(run) for run in life.engine.runs] == [10] * 20 + [1]
+    assert [covered(attempt.units) for attempt in life.attempts.said] == [*range(100, 0, -10)] * 2
+    assert life.attempts.known == {}
+    assert len(life.log.outcomes) == 201
+
+
+async def test_an_attempt_is_durable_before_its_unit_begins() -> None:
+    attempts, engine = Attempts(), TouchyEngine()
+    life = Life(Log(), attempts, engine)
+    engine.hold.clear()
+    batch = batch_of(*[b"{}"] * 10, *[b"hold"] * 10)
+    life.lane.begin(delivery(batch, old=True))
+    await engine.holds.wait()
+    said = attempts.known[batch.batch_id]
+    assert said.is_running
+    assert (said.units[0].first, said.units[0].count) == (10, 2)
+    engine.hold.set()
+    assert await life.end() is None
+
+
+@pytest.mark.parametrize("poison", [b"oom", b"memory"])
+async def test_what_fits_no_memory_fails_alone_and_no_process_ends(poison: bytes) -> None:
+    bodies = [b"{}"] * 100
+    bodies[42] = poison
+    life = Life(Log(), Attempts(), TouchyEngine())
+    life.lane.begin(delivery(batch_of(*bodies)))
+
+    assert await life.end() is None
+    ends = results(life.log)
+    assert {index for index, (end, _) in ends.items() if end is Outcome.FAILED} == {42}
+    assert len(ends) == len(life.log.outcomes) == 100
+    (failed,) = (o for o in life.log.outcomes if o.index == 42)
+    assert (code_of(failed), failed.retryable) == ("item_out_of_memory", False)
+    assert life.attempts.said == []
+    assert life.consumer.offsets == [0]
+    assert life.capacity.in_flight == 0
+
+
+async def test_a_batch_that_is_only_too_large_is_split_and_loses_nothing() -> None:
+    life = Life(Log(), Attempts(), TouchyEngine(room=30))
+    life.lane.begin(delivery(batch_of(*[b"{}"] * 100)))
+
+    assert await life.end() is None
+    assert results(life.log) == dict.fromkeys(range(100), (Outcome.SUCCEEDED, 1))
+    assert [len(run) for run in life.engine.runs] == [100] + [10] * 10
+
+
+async def held(*, old: bool) -> tuple[Life, Delivery]:
+    """Return a replica that holds a batch in execution, its first item answered."""
+    life = Life(Log(), Attempts(), TouchyEngine())
+    life.engine.hold.clear()
+    taken = delivery(batch_of(b"{}", *[b"hold"] * 3), old=old)
+    life.lane.begin(taken)
+    await life.engine.holds.wait()
+    return life, taken
+
+
+async def test_a_lost_partition_drops_its_work_and_publishes_what_it_has() -> None:
+    life, _ = await held(old=False)
+    await life.lane.let_go({("batches.p.bulk", 0)}, lost=True)
+    assert await life.end() is None
+
+    assert life.engine.running == 0
+    assert [o.index for o in life.log.outcomes] == [0]
+    assert life.log.put_back == []
+    assert life.consumer.offsets == []
+    assert life.capacity.in_flight == 0
+
+
+async def test_a_partition_that_moves_in_good_order_leaves_nothing_to_run_twice() -> None:
+    life, _ = await held(old=False)
+    await life.lane.let_go({("batches.p.bulk", 1)}, lost=False)
+    assert life.engine.running == 1
+    await life.lane.let_go({("batches.p.bulk", 0)}, lost=False)
+
+    assert life.log.put_back == [1, 2, 3]
+    assert life.consumer.offsets == [0]
+    assert await life.end() is None
+
+
+async def test_the_next_owner_of_what_may_have_run_charges_nobody_for_a_move() -> None:
+    life, taken = await held(old=True)
+    await life.lane.let_go({("batches.p.bulk", 0)}, lost=False)
+    assert (life.log.put_back, life.consumer.offsets) == ([], [])
+    said = life.attempts.known[taken.batch.batch_id]
+    assert not said.is_running
+    assert [(unit.first, unit.crashes) for unit in said.units] == [(1, 1), (2, 1), (3, 1)]
+
+    after = Life(life.log, life.attempts, TouchyEngine())
+    after.lane.begin(taken)
+    assert await after.end() is None
+    assert sorted(o.index for o in life.log.outcomes) == [0, 1, 2, 3]
+    assert {attempt.life for attempt in life.attempts.said} == {1, 2}
+
+
+async def test_a_clean_leave_hands_back_and_forgets() -> None:
+    life, _ = await held(old=True)
+    life.lane.hand_back()
+    assert await life.end() is None
+
+    assert life.log.put_back == [1, 2, 3]
+    assert life.consumer.offsets == [0]
+    assert life.attempts.known == {}
+
+
+async def test_a_pool_that_goes_away_gets_a_split_batch_back_whole() -> None:
+    life = Life(Log(), Attempts(), TouchyEngine())
+    life.engine.away = True
+    life.lane.begin(delivery(batch_of(*[b"{}"] * 20), old=True))
+    assert await life.end() is None
+
+    assert life.log.put_back == [*range(20)]
+    assert life.attempts.known == {}
+
+
+async def test_items_of_closed_jobs_are_not_run_when_they_come_again() -> None:
+    life = Life(Log(), Attempts(), TouchyEngine())
+    batch = batch_of(*[b"crash"] * 20)
+    life.closed.closed.add(batch.parts[0].job.job_id)
+    life.lane.begin(delivery(batch, old=True))
+    assert await life.end() is None
+
+    assert (life.engine.runs, life.log.outcomes, life.log.put_back) == ([], [], [])
+    assert life.consumer.offsets == [0]
+    assert life.capacity.in_flight == 0
