@@ -1,0 +1,348 @@
+"""Goal: what waits comes back when it is due, within its pool's budget, over crashes, once."""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from jobs.capacity import PoolCapacities
+from jobs.days import job_day
+from jobs.retries import BudgetRules
+from jobs.retries_tables import item_attempts, item_retries, retry_budgets
+from jobs.retrying import Retrying
+from storage.errors import ObjectStoreAwayError
+from storage.local_objects import LocalObjects
+from storage.objects import Blocks
+from tests.integration.jobs.conftest import input_line
+from tests.integration.jobs.log_reader import chunks_by_partition, indexes
+from tests.integration.jobs.rows import add_job, add_tenant, job_row
+from topics.codec import encode, kind_headers
+from topics.consumer import Received
+from topics.errors import DeliveryError
+from topics.producer import LogProducer
+from topics.records import Capacity, Item
+from topics.settings import KafkaSettings
+
+OFFSETS = [sum(len(input_line(before)) + 1 for before in range(index)) for index in range(300)]
+RICH = BudgetRules(share=1.0, items_per_s_min=1000.0, burst_s=10.0)
+
+
+class HeldClock:
+    now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_s(self) -> float:
+        return self.now_s
+
+
+class Looks:
+    """One retry thread whose clock and pools the test sets."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        objects: LocalObjects,
+        producer: LogProducer,
+        rules: BudgetRules = RICH,
+    ) -> None:
+        self.clock = HeldClock()
+        self._retrying = Retrying(engine, objects, producer, rules, self.clock)
+
+    def look(self, *pools: str) -> None:
+        capacities = PoolCapacities(self.clock)
+        for pool in pools or ("pool-small",):
+            capacity = Capacity(pool, 1, pool, "bulk", [0], {}, 100.0, 1)
+            said = Received(
+                "capacity", 0, 0, pool.encode(), kind_headers(Capacity), encode(capacity), 0
+            )
+            capacities.hear([said])
+        self._retrying.step(capacities)
+
+
+@pytest.fixture
+def looks(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> Looks:
+    return Looks(engine, objects, producer)
+
+
+@pytest.fixture
+def add_open_job(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> Callable[..., UUID]:
+    """Add a job of 300 items that are all on the log."""
+    store_lines("in", 300)
+
+    def add(**columns: Any) -> UUID:
+        given: dict[str, Any] = {
+            "input_key": "in",
+            "state": "in_progress",
+            "model": "small",
+            "model_version": "1",
+            "pool": "pool-small",
+            "total_count": 300,
+            "cursor": {"item_index": 300, "byte_offset": 1, "line_number": 300},
+        }
+        with engine.begin() as connection:
+            return add_job(connection, add_tenant(connection), **(given | columns))
+
+    return add
+
+
+def wait_for_retry(
+    engine: sa.Engine, job_id: UUID, *item_indexes: int, due_s: float = -1, attempt: int = 2
+) -> None:
+    due_at = sa.func.now() + sa.func.make_interval(0, 0, 0, 0, 0, 0, due_s)
+    with engine.begin() as connection:
+        for index in item_indexes:
+            connection.execute(
+                item_retries.insert().values(
+                    job_id=job_id,
+                    item_index=index,
+                    attempt=attempt,
+                    due_at=due_at,
+                    line_offset=OFFSETS[index],
+                )
+            )
+
+
+def waiting(engine: sa.Engine) -> list[tuple[int, int]]:
+    query = sa.select(item_retries.c.item_index, item_retries.c.attempt)
+    with engine.connect() as connection:
+        return sorted((index, attempt) for index, attempt in connection.execute(query))
+
+
+def emitted(kafka: KafkaSettings) -> list[Item]:
+    chunks = [c for found in chunks_by_partition(kafka).values() for c in found]
+    return sorted((i for c in chunks for i in c.items), key=lambda item: item.index)
+
+
+def add_row(engine: sa.Engine, job_id: UUID, index: int) -> None:
+    with engine.begin() as connection:
+        day = job_day(job_row(connection, job_id).created_at)
+        connection.execute(
+            sa.text(
+                f"CREATE TABLE IF NOT EXISTS items_{day} PARTITION OF items "
+                f"FOR VALUES FROM ({day}) TO ({day + 1})"
+            )
+        )
+        connection.execute(
+            sa.text(
+                "INSERT INTO items (job_id, job_day, item_index, outcome, status_code, attempt, "
+                "input_tokens, output_tokens, cached_tokens, reasoning_tokens) "
+                "VALUES (:job, :day, :index, 1, 200, 1, 0, 0, 0, 0)"
+            ),
+            {"job": job_id, "day": day, "index": index},
+        )
+
+
+def test_what_is_due_comes_back_as_it_was_and_nothing_else(
+    engine: sa.Engine, kafka: KafkaSettings, looks: Looks, add_open_job: Callable[..., UUID]
+) -> None:
+    job_id = add_open_job()
+    wait_for_retry(engine, job_id, 0, 7, 8, 299)
+    wait_for_retry(engine, job_id, 9, due_s=60)
+    looks.look()
+    looks.look()
+    found = emitted(kafka)
+    assert [(i.index, i.custom_id, i.attempt) for i in found] == [
+        (index, f"id-{index}", 2) for index in (0, 7, 8, 299)
+    ]
+    assert found[1].body == b'{"model": "small", "input": "text 7"}'
+    assert [i.offset for i in found] == [OFFSETS[i.index] for i in found]
+    assert waiting(engine) == [(9, 2)]
+
+
+def test_lines_of_unknown_offset_are_found(
+    engine: sa.Engine, kafka: KafkaSettings, looks: Looks, add_open_job: Callable[..., UUID]
+) -> None:
+    wait_for_retry(engine, add_open_job(), 3, 200, 201)
+    with engine.begin() as connection:
+        unknown = sa.update(item_retries).where(item_retries.c.item_index > 3)
+        connection.execute(unknown.values(line_offset=None))
+    looks.look()
+    assert [(i.index, i.custom_id) for i in emitted(kafka)] == [
+        (index, f"id-{index}") for index in (3, 200, 201)
+    ]
+    assert waiting(engine) == []
+
+
+def test_a_crash_before_the_commit_sends_the_same_attempt_again(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    looks: Looks,
+    add_open_job: Callable[..., UUID],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wait_for_retry(engine, add_open_job(), 5)
+
+    def lost(*_: object) -> None:
+        raise DeliveryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("jobs.retrying.spend", lost)
+        with pytest.raises(DeliveryError):
+            looks.look()
+    assert waiting(engine) == [(5, 2)]
+    looks.look()
+    assert [(i.index, i.attempt) for i in emitted(kafka)] == [(5, 2), (5, 2)]
+    assert waiting(engine) == []
+
+
+def test_an_item_that_failed_again_meanwhile_keeps_its_next_retry(
+    engine: sa.Engine,
+    looks: Looks,
+    add_open_job: Callable[..., UUID],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The writer schedules attempt 3 before the row of attempt 2 is deleted."""
+    job_id = add_open_job()
+    wait_for_retry(engine, job_id, 5)
+    spent: list[int] = []
+
+    def faster(*arguments: Any) -> None:
+        wait_for_retry(engine, job_id, 5, due_s=60, attempt=3)
+        spent.append(arguments[-1])
+
+    monkeypatch.setattr("jobs.retrying.spend", faster)
+    looks.look()
+    assert spent == [1]
+    assert waiting(engine) == [(5, 3)]
+
+
+def test_an_item_that_has_ended_is_not_sent(
+    engine: sa.Engine, kafka: KafkaSettings, looks: Looks, add_open_job: Callable[..., UUID]
+) -> None:
+    job_id = add_open_job()
+    add_row(engine, job_id, 4)
+    wait_for_retry(engine, job_id, 4, 5)
+    looks.look()
+    assert indexes(kafka) == [5]
+    assert waiting(engine) == []
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"close_reason": "expired"},
+        {"close_reason": "cancelled", "state": "cancelling"},
+        {"settled_at": sa.func.now(), "state": "finalizing"},
+    ],
+)
+def test_a_job_that_takes_no_more_results_gets_no_retries(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    looks: Looks,
+    add_open_job: Callable[..., UUID],
+    columns: dict[str, Any],
+) -> None:
+    wait_for_retry(engine, add_open_job(**columns), 4, 5)
+    wait_for_retry(engine, add_open_job(), 6, due_s=60)
+    looks.look()
+    assert indexes(kafka) == []
+    assert waiting(engine) == [(6, 2)]
+
+
+def test_a_pool_that_is_away_keeps_its_retries_and_no_other_pool_waits(
+    engine: sa.Engine, kafka: KafkaSettings, looks: Looks, add_open_job: Callable[..., UUID]
+) -> None:
+    wait_for_retry(engine, add_open_job(), 1)
+    wait_for_retry(engine, add_open_job(pool="other"), 2)
+    looks.look("other")
+    assert indexes(kafka) == [2]
+    looks.look()
+    assert indexes(kafka) == [1, 2]
+
+
+def test_a_spent_budget_delays_and_is_shared_by_the_jobs_of_a_pool(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    objects: LocalObjects,
+    producer: LogProducer,
+    add_open_job: Callable[..., UUID],
+) -> None:
+    rules = BudgetRules(share=0.0, items_per_s_min=10.0, burst_s=1.0)
+    first, second = (
+        Looks(engine, objects, producer, rules),
+        Looks(engine, objects, producer, rules),
+    )
+    flood, small = add_open_job(), add_open_job()
+    wait_for_retry(engine, flood, *range(100))
+    wait_for_retry(engine, small, 200, 201)
+    frozen = sa.update(retry_budgets).values(filled_at=sa.func.now() + sa.text("interval '1 h'"))
+    first.look()
+    with engine.begin() as connection:
+        connection.execute(frozen)
+    second.look()  # another process has the same budget
+    assert indexes(kafka) == [*range(8), 200, 201]
+    later = sa.update(retry_budgets).values(
+        tokens=0, filled_at=sa.func.now() - sa.text("interval '500 ms'")
+    )
+    with engine.begin() as connection:
+        connection.execute(later)
+    first.look()
+    assert 13 <= 2 + len([i for i in indexes(kafka) if i < 100]) <= 20
+    assert len(waiting(engine)) == 102 - len(indexes(kafka))
+
+
+def test_two_processes_send_no_item_twice(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    objects: LocalObjects,
+    producer: LogProducer,
+    add_open_job: Callable[..., UUID],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wait_for_retry(engine, add_open_job(), *range(20))
+    rival = Looks(engine, objects, producer)
+    ours = Looks(engine, objects, producer)
+    looked: list[bool] = []
+
+    def meanwhile(*_: object) -> None:
+        if not looked:
+            looked.append(True)
+            rival.look()
+
+    monkeypatch.setattr("jobs.retrying.spend", meanwhile)
+    ours.look()
+    assert looked
+    assert indexes(kafka) == list(range(20))
+
+
+def test_a_job_whose_file_cannot_be_read_waits_alone(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    objects: LocalObjects,
+    looks: Looks,
+    add_open_job: Callable[..., UUID],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wait_for_retry(engine, add_open_job(input_key="gone"), 1)
+    wait_for_retry(engine, add_open_job(), 2)
+    read = objects.read
+
+    def ailing(key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+        if key == "gone":
+            raise ObjectStoreAwayError
+        return read(key, offset=offset, length=length)
+
+    monkeypatch.setattr(objects, "read", ailing)
+    looks.look()
+    assert indexes(kafka) == [2]
+    assert waiting(engine) == [(1, 2)]
+    monkeypatch.undo()
+    with objects.begin("gone") as upload:
+        upload.write(b"\n".join(map(input_line, range(300))))
+        upload.complete()
+    looks.look()
+    assert waiting(engine) == [(1, 2)]
+    looks.clock.now_s += 11
+    looks.look()
+    assert indexes(kafka) == [1, 2]
+
+
+def test_nothing_waits_mostly(engine: sa.Engine, looks: Looks) -> None:
+    looks.look()
+    with engine.connect() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(retry_budgets)) == 0
+        assert connection.scalar(sa.select(sa.func.count()).select_from(item_attempts)) == 0
