@@ -32,7 +32,13 @@ class NewsPublisher:
         self._permitted: list[UUID] = []
         self._is_scheduled = False
         self._unacknowledged = 0
+        self._was_heard = False
         self._said_s = clock.monotonic_s()  # when the newest acknowledged news were sent
+
+    @property
+    def was_heard(self) -> bool:
+        """Whether the log ever took news of this process."""
+        return self._was_heard
 
     def abort(self, request_id: UUID) -> None:
         """Tell that nobody waits for a call any more."""
@@ -87,6 +93,7 @@ class NewsPublisher:
         """Note what became of news."""
         self._unacknowledged -= 1
         if failure is None:
+            self._was_heard = True
             self._said_s = max(self._said_s, sent_s)
 
     def _soon(self) -> None:

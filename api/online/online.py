@@ -72,8 +72,8 @@ class Online:
 
     @property
     def is_ready(self) -> bool:
-        """Whether no reply can be missed."""
-        return self._replies.is_positioned and self._capacity.is_positioned
+        """Whether no reply can be missed, and the log takes what is sent."""
+        return self._replies.is_positioned and self._capacity.is_positioned and self.news.was_heard
 
     def start(self) -> None:
         """Begin to follow the log and to say that this process lives; call it on the loop."""

@@ -12,7 +12,7 @@ from api.online import metrics
 from api.online.answering import finished_error, send_finished
 from api.online.calls import Finished, RawHeaders
 from api.online.exchange import Exchange
-from api.online.open_calls import SLOW_READER, OpenCall, shutting_down
+from api.online.open_calls import SLOW_READER, OpenCall, shutting_down, stream_interrupted
 from api.online.timings import Timings
 from core.clock import Clock
 
@@ -57,7 +57,7 @@ class StreamAnswer:
             if call.failure is not None and call.failure.code == SLOW_READER:
                 self._connection.cut(event(error_body(call.failure)))
                 return
-            call.fail(shutting_down())
+            call.fail(stream_interrupted() if self._is_begun else shutting_down())
             if not call.left:
                 await self._fail(call)
 

@@ -1,0 +1,47 @@
+"""Goal: a process that stops lets calls end, and tells those that it cannot wait for."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.integration.api.online_site import ASK, ENDPOINT, online_site
+from tests.integration.api.pool import good_end, say_nothing
+from topics.settings import KafkaSettings
+
+
+@pytest.fixture
+def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
+    return KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+
+
+@pytest.mark.timeout(120)
+def test_calls_that_last_are_told(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(3) as threads, ExitStack() as stack:
+        online = stack.enter_context(online_site(kafka, database_url, tmp_path))
+        pool, client = online.pool, online.client()
+        pool.script = say_nothing
+        unary = threads.submit(client.post, ENDPOINT, json=ASK)
+        pool.wait_for(lambda: len(pool.chunks) == 1)
+        begun = threads.submit(client.post, ENDPOINT, json={**ASK, "stream": True})
+        pool.wait_for(lambda: len(pool.chunks) == 2)
+        ending = threads.submit(client.post, ENDPOINT, json=ASK)
+        pool.wait_for(lambda: len(pool.chunks) == 3)
+        pool.reply(pool.chunks[1], pieces=[b'{"n":0}'])
+        pool.reply(pool.chunks[2], end=good_end(b"{}"))
+        assert ending.result().status_code == 200
+        stack.close()
+
+        refused = unary.result()
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "server_restarting"
+        events = [event for event in begun.result().text.split("\n\n") if event]
+        assert events[0] == 'data: {"n":0}'
+        error = json.loads(events[1].removeprefix("data: "))["error"]
+        assert error["code"] == "stream_interrupted"
+        assert len(events) == 2
+        assert pool.aborted(pool.chunks[0].job.job_id)
+        assert pool.news[-1].leaving
+        client.close()
