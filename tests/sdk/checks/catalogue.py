@@ -14,6 +14,7 @@ from tests.sdk.checks import (
     generation,
     models,
     online_headers,
+    pooling,
     raw_answers,
     repeats,
     retries,
@@ -40,7 +41,7 @@ SIMULATED = (
     webhooks,
     webhook_endpoints,
 )
-VLLM = (chat, generation, embeddings)
+VLLM = (chat, generation, embeddings, pooling)
 
 
 def checks(modules: tuple[ModuleType, ...], version: str) -> dict[str, Check]:
