@@ -48,6 +48,14 @@ class CloseReason(StrEnum):
 
     CANCELLED = "cancelled"
     EXPIRED = "expired"
+    FAILURE_BUDGET = "failure_budget"  # more items failed than its owner allows
+    SPEND_CAP = "spend_cap"  # its items took the tokens that its owner allows
+
+
+STOPPED_EARLY = frozenset(
+    {CloseReason.CANCELLED, CloseReason.FAILURE_BUDGET, CloseReason.SPEND_CAP}
+)
+"""Closes that move a job to `cancelling`; at its expiry it stays in progress."""
 
 
 def can_move(current: JobState, target: JobState) -> bool:

@@ -5,8 +5,10 @@ from typing import Final
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     DateTime,
+    Double,
     ForeignKey,
     Identity,
     Index,
@@ -72,6 +74,43 @@ jobs: Final = Table(
     Column[object]("metadata", JSONB),
     Column[int]("output_expires_after_s", Integer),
     Column[str]("traceparent", Text, nullable=False, server_default=""),
+    # What its owner controls while it runs.
+    Column[int](
+        "priority",
+        SmallInteger,
+        nullable=False,
+        server_default="5",
+        comment="0 to 9, among the jobs of its tenant; the highest first",
+    ),
+    Column[datetime]("paused_at", DateTime(timezone=True), comment="NULL: not paused"),
+    Column[int](
+        "control_version",
+        Integer,
+        nullable=False,
+        server_default="0",
+        comment="grows with each change of what its owner controls",
+    ),
+    Column[int](
+        "void_below",
+        Integer,
+        nullable=False,
+        server_default="0",
+        comment="its records on the log from before this control version count as lost",
+    ),
+    Column[bool](
+        "sealed", Boolean, nullable=False, server_default="true", comment="takes no more files"
+    ),
+    Column[bool](
+        "total_final",
+        Boolean,
+        nullable=False,
+        server_default="true",
+        comment="sealed, and every file has its verdict: total_count stays",
+    ),
+    Column[int]("max_failed_items", Integer, comment="more close the job"),
+    Column[float]("max_failed_ratio", Double, comment="of the items that ran; more closes the job"),
+    Column[int]("failed_ratio_sample", Integer, comment="items that ran before the ratio counts"),
+    Column[int]("max_total_tokens", BigInteger, comment="as many close the job"),
     # Set once by intake, in the transaction that ends validation.
     Column[str]("model", Text),
     Column[str]("model_version", Text),
@@ -134,6 +173,13 @@ job_cursors: Final = Table(
     Column[int]("item_index", Integer, nullable=False, server_default="0"),
     Column[datetime](
         "repaired_at", DateTime(timezone=True), comment="last emission of lost items again"
+    ),
+    Column[int](
+        "void_below",
+        Integer,
+        nullable=False,
+        server_default="0",
+        comment="what jobs.void_below made void up to here is on the log again",
     ),
     comment="How far intake has expanded the input file; everything before was acknowledged",
 )

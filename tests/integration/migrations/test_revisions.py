@@ -8,7 +8,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from jobs import retries_tables
+from jobs import inputs_tables, retries_tables
 from jobs import tables as jobs_tables
 from migrations.runner import alembic_config
 from registry import tables as registry_tables
@@ -18,7 +18,15 @@ from storage.metadata import metadata
 from tenancy import tables as tenancy_tables
 
 assert all(
-    (jobs_tables, registry_tables, results_tables, retries_tables, tenancy_tables, webhooks_tables)
+    (
+        inputs_tables,
+        jobs_tables,
+        registry_tables,
+        results_tables,
+        retries_tables,
+        tenancy_tables,
+        webhooks_tables,
+    )
 )
 
 
