@@ -12,6 +12,8 @@ from typing import Protocol
 LOG_BYTES_MAX = 10 * 1024 * 1024
 """A child's log that is larger when the child starts is moved aside to `<name>.log.1`."""
 
+BACKOFF_S_MAX = 5.0
+
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)  # loaded before any fork: a forked child may not load libraries
 
@@ -33,6 +35,9 @@ class Child:
     dies_by: signal.Signals = signal.SIGKILL  # sent by the kernel when the parent is gone
     stop_timeout_s: float = 8.0
     restart: bool = True
+    backoff_s_max: float = (
+        BACKOFF_S_MAX  # the longest wait before a start that follows deaths in a row
+    )
     before_start: Callable[[], None] = _nothing  # clears what a killed predecessor left
 
 

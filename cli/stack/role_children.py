@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cli.stack.child import Child
+from cli.stack.child import BACKOFF_S_MAX, Child
 from cli.stack.ports import HOST
 from cli.stack.served_models import ServedModel
 from gpu_consumers.settings import ReplicaSettings
@@ -43,6 +43,8 @@ CONTROL_PLANE: Mapping[str, tuple[str, Mapping[str, str], str]] = {
 
 _ROLE_STAGE = 2
 _REPLICA_STOP_S = 10.0
+_REPLICA_BACKOFF_S_MAX = 1.0
+"""An item may end its replica, and is found by at most three starts: they should not take long."""
 
 
 def role_command(role: str) -> tuple[str, ...]:
@@ -61,6 +63,7 @@ def role_child(name: str, role: str, env: Mapping[str, str]) -> Child:
         stop_signal=signal.SIGTERM,
         dies_by=signal.SIGKILL,
         stop_timeout_s=_REPLICA_STOP_S,
+        backoff_s_max=_REPLICA_BACKOFF_S_MAX if role == "gpu-consumer" else BACKOFF_S_MAX,
     )
 
 

@@ -13,7 +13,6 @@ from cli.stack.errors import StackTimeoutError
 from core.clock import Clock, SystemClock
 
 BACKOFF_S_MIN = 0.2
-BACKOFF_S_MAX = 5.0
 HEALTHY_S = 30.0
 """A child that lived this long has recovered: its next death counts as the first."""
 
@@ -28,9 +27,9 @@ POLL_S = 0.05
 log = logging.getLogger(__name__)
 
 
-def backoff_s(deaths: int) -> float:
+def backoff_s(deaths: int, longest_s: float) -> float:
     """Seconds to wait before a start that follows `deaths` deaths in a row."""
-    return min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** (min(deaths, 10) - 1))
+    return min(longest_s, BACKOFF_S_MIN * 2.0 ** (min(deaths, 10) - 1))
 
 
 @dataclass(slots=True)
@@ -154,7 +153,7 @@ class Supervisor:
 
     def _postpone(self, watched: _Watched, now_s: float, reason: str) -> None:
         watched.deaths += 1
-        wait_s = backoff_s(watched.deaths)
+        wait_s = backoff_s(watched.deaths, watched.child.backoff_s_max)
         watched.due_s = now_s + wait_s
         log.warning(
             "child_died",

@@ -1,10 +1,14 @@
 """The engine that the settings name; only this engine's packages get imported."""
 
+from collections.abc import Sequence
+
 from core.clock import SystemClock
 from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.openai_http import OpenAIHttpEngine
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.simulated import SimulatedEngine
+from gpu_consumers.engines.simulated_drills import DrillEngine
+from gpu_consumers.engines.simulated_faults import SimulatedFault
 from gpu_consumers.engines.slots import Slots
 from gpu_consumers.engines.vllm import VllmEngine
 
@@ -15,10 +19,30 @@ def open_engine(settings: EngineSettings) -> Engine:
         return VllmEngine(settings)
     if settings.kind == "openai_http":
         return OpenAIHttpEngine(settings)
+    slots = Slots(settings.items_at_once, settings.headroom)
+    if settings.simulated_faults:
+        return _with_faults(settings, settings.simulated_faults, slots)
+    return _simulated(settings, settings.simulated_latency_ms, slots)
+
+
+def _simulated(settings: EngineSettings, latency_ms: float, slots: Slots) -> SimulatedEngine:
     return SimulatedEngine(
         settings.model_name,
-        latency_ms=settings.simulated_latency_ms,
+        latency_ms=latency_ms,
         token_ms=settings.simulated_token_ms,
-        slots=Slots(settings.items_at_once, settings.headroom),
+        slots=slots,
         clock=SystemClock(),
+    )
+
+
+def _with_faults(
+    settings: EngineSettings, faults: Sequence[SimulatedFault], slots: Slots
+) -> DrillEngine:
+    inner = _simulated(settings, 0, Slots(settings.items_at_once))
+    return DrillEngine(
+        inner,
+        faults,
+        slots,
+        latency_ms=settings.simulated_latency_ms,
+        item_timeout_s=settings.item_timeout_s,
     )

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, Json, SecretStr, model_validator
 
 from core.settings import Settings
+from gpu_consumers.engines.simulated_faults import SimulatedFault
 from gpu_consumers.engines.slots import square_root_headroom
 
 
@@ -53,6 +54,11 @@ class EngineSettings(Settings):
 
     simulated_token_ms: float = Field(default=0.0, ge=0)
     """simulated: time between two tokens of a stream. Default 0: one in every turn of the loop."""
+
+    simulated_faults: Json[tuple[SimulatedFault, ...]] | None = None
+    """simulated: what goes wrong, for drills alone: a JSON list of `{"contains": TEXT, "fault":
+    KIND}`, KIND one of crash, hang, freeze, oom, error500 and slow (with `slow_s`). Default:
+    nothing."""
 
     model_path: Path | None = None
     """vllm: folder with weights, configuration and tokenizer. Nothing is downloaded."""

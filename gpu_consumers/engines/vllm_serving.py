@@ -26,7 +26,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError as VllmEngineDeadError
 
-from core.errors import EngineDeadError
+from core.errors import EngineDeadError, EngineOutOfMemoryError
 from gpu_consumers.engines.engine import Answer, Emit
 from gpu_consumers.engines.error_answers import (
     error_answer,
@@ -34,6 +34,7 @@ from gpu_consumers.engines.error_answers import (
     stream_refused,
     unknown_endpoint,
 )
+from gpu_consumers.engines.out_of_memory import is_out_of_memory
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.stream_events import StreamEvents, StreamOptions
 from gpu_consumers.engines.usage import answer_with_usage
@@ -94,7 +95,10 @@ class VllmServing:
         return int(self._engine.get_num_unfinished_requests())
 
     async def ask(self, endpoint: str, body: bytes) -> Answer:
-        """Run one bulk item. Raises EngineDeadError; every other refusal is an answer."""
+        """Run one bulk item; refusals are answers.
+
+        Raises EngineDeadError, or EngineOutOfMemoryError when the engine lives on.
+        """
         return await self._run(endpoint, body, None, is_bulk=True)
 
     async def serve(self, endpoint: str, body: bytes, emit: Emit | None) -> Answer:
@@ -127,6 +131,8 @@ class VllmServing:
         except Exception as refusal:  # vLLM sorts its own exceptions into statuses
             if self._engine.errored:
                 raise EngineDeadError from refusal
+            if is_bulk and is_out_of_memory(refusal):  # its batch is split; a call fails alone
+                raise EngineOutOfMemoryError from refusal
             return _answer(create_error_response(refusal))
 
     async def _stream(self, route: _Route, request: Any, events: StreamEvents) -> Answer:

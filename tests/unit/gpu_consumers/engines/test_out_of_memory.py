@@ -1,0 +1,36 @@
+"""Goal: what a device says of its memory is told from every other refusal."""
+
+import pytest
+
+from gpu_consumers.engines.out_of_memory import is_out_of_memory
+
+
+class OutOfMemoryError(RuntimeError):
+    """As a device's framework names its own."""
+
+
+def caused(cause: Exception) -> Exception:
+    try:
+        raise RuntimeError from cause
+    except RuntimeError as failure:
+        return failure
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_it"),
+    [
+        (MemoryError(), True),
+        (OutOfMemoryError(), True),
+        (caused(OutOfMemoryError()), True),
+        (ValueError("out of memory"), False),
+        (caused(ValueError()), False),
+    ],
+)
+def test_memory_is_told_from_the_rest(failure: Exception, is_it: bool) -> None:
+    assert is_out_of_memory(failure) is is_it
+
+
+def test_a_circle_of_causes_has_an_end() -> None:
+    first, second = ValueError(), ValueError()
+    first.__cause__, second.__cause__ = second, first
+    assert not is_out_of_memory(first)

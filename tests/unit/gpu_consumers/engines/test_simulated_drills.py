@@ -1,0 +1,116 @@
+"""Goal: a drill does what it was told to the bodies that it was told, and to no other."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from core.clock import SystemClock
+from core.errors import EngineOutOfMemoryError, SettingsError
+from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.open_engine import open_engine
+from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.engines.simulated import SimulatedEngine
+from gpu_consumers.engines.simulated_drills import DrillEngine
+from gpu_consumers.engines.simulated_faults import SimulatedFault
+from gpu_consumers.engines.slots import SlotCounts, Slots
+
+CHAT = "/v1/chat/completions"
+GOOD = b'{"messages":[{"role":"user","content":"Hello."}]}'
+
+
+def drill(*faults: SimulatedFault, latency_ms: float = 0, timeout_s: float = 5) -> DrillEngine:
+    inner = SimulatedEngine("m", latency_ms=0, slots=Slots(4), clock=SystemClock())
+    return DrillEngine(inner, faults, Slots(4, 1), latency_ms=latency_ms, item_timeout_s=timeout_s)
+
+
+def told(kind: str, **more: float) -> SimulatedFault:
+    return SimulatedFault.model_validate({"contains": kind, "fault": kind, **more})
+
+
+def body(text: str) -> bytes:
+    return GOOD.replace(b"Hello", text.encode())
+
+
+async def run(engine: DrillEngine, *bodies: bytes) -> list[int]:
+    answers: dict[int, Answer] = {}
+    await engine.execute(CHAT, bodies, answers.__setitem__)
+    return [answers[index].status_code for index in range(len(bodies))]
+
+
+async def test_bodies_without_a_fault_are_answered_as_ever() -> None:
+    engine = drill(told("error500"))
+    plain = SimulatedEngine("m", latency_ms=0, slots=Slots(4), clock=SystemClock())
+    answers: dict[int, Answer] = {}
+    await engine.execute(CHAT, [GOOD], answers.__setitem__)
+    await plain.execute(CHAT, [GOOD], lambda _, answer: answers.__setitem__(1, answer))
+    said, expected = (msgspec.json.decode(answers[n].body) for n in (0, 1))
+    assert said | {"created": 0} == expected | {"created": 0}
+    assert await run(engine, GOOD, body("error500"), GOOD) == [200, 500, 200]
+
+
+async def test_a_hang_is_cut_and_its_place_is_free_again() -> None:
+    engine = drill(told("hang"), timeout_s=0.05)
+    assert await run(engine, *[body("hang")] * 6, GOOD) == [504] * 6 + [200]
+    assert engine.slots == SlotCounts(0, 0, 0)
+
+
+async def test_a_hang_can_be_cancelled() -> None:
+    engine = drill(told("hang"), timeout_s=600)
+    running = asyncio.create_task(run(engine, body("hang")))
+    while not engine.slots.bulk:  # noqa: ASYNC110  its first turns
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait([running])
+    assert engine.slots == SlotCounts(0, 0, 0)
+
+
+async def test_too_much_for_the_memory_fails_the_batch_and_a_call_by_itself() -> None:
+    engine = drill(told("oom"))
+    with pytest.raises(EngineOutOfMemoryError):
+        await run(engine, GOOD, body("oom"))
+    assert (await engine.serve(CHAT, body("oom"), None)).status_code == 500
+    assert await run(engine, GOOD) == [200]
+    assert engine.slots == SlotCounts(0, 0, 0)
+
+
+async def test_a_slow_item_is_answered_later() -> None:
+    engine = drill(told("slow", slow_s=0.05))
+    began_s = asyncio.get_running_loop().time()
+    assert await run(engine, body("slow")) == [200]
+    assert asyncio.get_running_loop().time() - began_s >= 0.045
+
+
+def settings(faults: str, kind: str = "simulated") -> EngineSettings:
+    env = {"KIND": kind, "MODEL_NAME": "m", "SIMULATED_FAULTS": faults}
+    if kind == "openai_http":
+        env["UPSTREAM"] = "http://host"
+    return EngineSettings.from_env({f"MILLRACE_ENGINE_{name}": env[name] for name in env})
+
+
+def test_faults_come_by_a_setting() -> None:
+    faults = '[{"contains":"a","fault":"crash"},{"contains":"b","fault":"slow","slow_s":2}]'
+    assert isinstance(open_engine(settings(faults)), DrillEngine)
+    assert isinstance(open_engine(settings("[]")), SimulatedEngine)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        "crash",
+        '{"contains":"a","fault":"crash"}',
+        '[{"contains":"","fault":"crash"}]',
+        '[{"contains":"a","fault":"explode"}]',
+        '[{"contains":"a","fault":"slow"}]',
+        '[{"contains":"a","fault":"crash","slow_s":1}]',
+        '[{"contains":"a","fault":"crash","often":1}]',
+    ],
+)
+def test_what_is_no_fault_is_refused(faults: str) -> None:
+    with pytest.raises(SettingsError, match="SIMULATED_FAULTS"):
+        settings(faults)
+
+
+def test_no_other_engine_has_drills() -> None:
+    with pytest.raises(SettingsError, match="simulated_faults belongs to simulated"):
+        settings('[{"contains":"a","fault":"crash"}]', kind="openai_http")

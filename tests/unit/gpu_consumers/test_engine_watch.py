@@ -1,0 +1,88 @@
+"""Goal: a process whose engine or loop is stuck ends by itself; one without work does not."""
+
+import asyncio
+import subprocess
+import sys
+from typing import cast
+
+import pytest
+
+from core.errors import EngineDeadError, EngineStalledError
+from gpu_consumers import engine_watch
+from gpu_consumers.engine_watch import watch_progress
+from gpu_consumers.engines.engine import Engine
+from gpu_consumers.engines.slots import SlotCounts
+
+STUCK = """
+import asyncio, sys, time
+from gpu_consumers.engine_watch import end_when_stuck
+async def main():
+    watch = asyncio.create_task(end_when_stuck(float(sys.argv[1])))
+    await asyncio.sleep(0)
+    if sys.argv[2] == "stuck":
+        time.sleep(30)
+    await asyncio.sleep(0.05)
+    watch.cancel()
+asyncio.run(main())
+"""
+
+
+class Engines:
+    """An engine whose places are set by hand."""
+
+    slots = SlotCounts(0, 0, 0)
+
+
+class Steps:
+    """A clock that moves a second a look, and stops the watch after some."""
+
+    def __init__(self, looks: int) -> None:
+        self.now_s, self._looks = 0.0, looks
+
+    def monotonic_s(self) -> float:
+        self.now_s += 1
+        if self.now_s > self._looks:
+            raise asyncio.CancelledError
+        return self.now_s
+
+    def wall_s(self) -> float:
+        return 0.0
+
+
+async def watch(bulk: int, *, ends_every_s: int, looks: int = 60) -> None:
+    engine, clock = Engines(), Steps(looks)
+    engine.slots = SlotCounts(bulk, 0, 0)
+    await watch_progress(cast(Engine, engine), lambda: int(clock.now_s) // ends_every_s, 10, clock)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_watch, "LOOK_S", 0)
+
+
+async def test_items_that_run_and_never_end_are_noticed() -> None:
+    with pytest.raises(EngineStalledError) as failure:
+        await watch(3, ends_every_s=1000)
+    assert isinstance(failure.value, EngineDeadError)
+
+
+@pytest.mark.parametrize(("bulk", "ends_every_s"), [(3, 8), (0, 1000)])
+async def test_who_makes_progress_or_has_nothing_to_do_is_left_alone(
+    bulk: int, ends_every_s: int
+) -> None:
+    with pytest.raises(asyncio.CancelledError):
+        await watch(bulk, ends_every_s=ends_every_s)
+
+
+@pytest.mark.parametrize(("stuck_s_max", "state", "code"), [("0.2", "stuck", 1), ("20", "well", 0)])
+def test_a_stuck_loop_ends_its_process_and_shows_where(
+    stuck_s_max: str, state: str, code: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STUCK, stuck_s_max, state],
+        check=False,
+        capture_output=True,
+        timeout=20,
+    )
+    assert done.returncode == code
+    assert (b"in main" in done.stderr) is (code == 1)
