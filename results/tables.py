@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Final
 
 from sqlalchemy import (
+    ARRAY,
     Column,
     DateTime,
     Index,
@@ -52,4 +53,19 @@ items: Final = Table(
     ),
     postgresql_partition_by="RANGE (job_day)",
     comment="Exactly one row per item, written by the results writer alone",
+)
+
+job_slices: Final = Table(
+    "job_slices",
+    metadata,
+    Column[object]("job_id", Uuid, nullable=False),
+    Column[int](
+        "first_sequence", Integer, nullable=False, comment="items that had their row before"
+    ),
+    Column[list[int]](
+        "item_indexes", ARRAY(Integer), nullable=False, comment="in the order of their sequence"
+    ),
+    PrimaryKeyConstraint("job_id", "first_sequence"),
+    comment="The order in which items of batches got their rows: one row per job and commit of "
+    "the results writer",
 )

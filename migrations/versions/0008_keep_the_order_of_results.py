@@ -1,0 +1,45 @@
+"""Keep the order in which items got their rows, so that results can be followed and resumed."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0008"
+down_revision = "0007"
+branch_labels = None
+depends_on = None
+
+_ORDER_SO_FAR = """
+INSERT INTO job_slices (job_id, first_sequence, item_indexes)
+SELECT items.job_id, 0, array_agg(items.item_index ORDER BY items.finished_at, items.item_index)
+FROM items JOIN jobs ON jobs.id = items.job_id AND jobs.kind = 'batch'
+GROUP BY items.job_id
+"""
+
+
+def upgrade() -> None:
+    """Apply."""
+    op.create_table(
+        "job_slices",
+        sa.Column("job_id", sa.Uuid(), nullable=False),
+        sa.Column(
+            "first_sequence",
+            sa.Integer(),
+            nullable=False,
+            comment="items that had their row before",
+        ),
+        sa.Column(
+            "item_indexes",
+            sa.ARRAY(sa.Integer()),
+            nullable=False,
+            comment="in the order of their sequence",
+        ),
+        sa.PrimaryKeyConstraint("job_id", "first_sequence", name=op.f("pk_job_slices")),
+        comment="The order in which items of batches got their rows: one row per job and commit "
+        "of the results writer",
+    )
+    op.execute(_ORDER_SO_FAR)
+
+
+def downgrade() -> None:
+    """Undo."""
+    op.drop_table("job_slices")
