@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from api import batches, files, health, jobs, models, webhook_endpoints
+from api import batches, dead_letters, files, health, jobs, models, webhook_endpoints
 from api.auth import KeyCache
 from api.database import Database
 from api.errors import install_error_answers
@@ -64,7 +64,7 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
     app.state.webhooks = webhook_services(webhooks or WebhookSettings())
     app.state.online = online = None if setup is None else Online(setup, services, clock)
     install_error_answers(app)
-    for room in (files, batches, jobs, models, webhook_endpoints, health):
+    for room in (files, batches, dead_letters, jobs, models, webhook_endpoints, health):
         app.include_router(room.router)
     routed: ASGIApp = app if online is None else OnlineApp(online, app)
     open_calls_max = 0 if setup is None else setup.settings.open_calls_max

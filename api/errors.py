@@ -10,7 +10,9 @@ from api.answers import ApiError, error_answer, unavailable
 from api.database import DatabaseAwayError
 from core.errors import MillraceError
 from jobs.refusals import (
+    DeadLetterMissingError,
     FileMissingError,
+    InputGoneError,
     JobMissingError,
     KeyInFlightError,
     KeyReusedError,
@@ -24,6 +26,8 @@ _MESSAGES: Final = {
     404: "Unknown route.",
     405: "This route does not take that method.",
 }
+
+_STATUSES: Final[dict[type[RequestRefusedError], int]] = {KeyReusedError: 422, InputGoneError: 410}
 
 
 def install_error_answers(app: FastAPI) -> None:
@@ -48,12 +52,10 @@ def as_api_error(error: MillraceError) -> ApiError | None:
     if isinstance(error, KeyInFlightError):
         # Clients try 409 again: soon there is an answer to give.
         return ApiError(409, str(error), code=error.code, headers={"retry-after": "1"})
-    if isinstance(error, KeyReusedError):
-        return ApiError(422, str(error), code=error.code)
     if isinstance(error, RequestRefusedError):
-        missing = FileMissingError | JobMissingError | EndpointMissingError
+        missing = FileMissingError | JobMissingError | EndpointMissingError | DeadLetterMissingError
         is_path = isinstance(error, missing) and error.param is None
-        status = 404 if is_path else 400
+        status = _STATUSES.get(type(error), 404 if is_path else 400)
         return ApiError(status, str(error), code=error.code, param=error.param)
     if isinstance(error, ObjectMissingError):
         return ApiError(404, "No such file.", code=FileMissingError.code)

@@ -6,6 +6,7 @@ from cli.batch import app as batch
 from cli.bench_online import bench_online
 from cli.chat import chat
 from cli.demo import demo
+from cli.dlq import app as dlq
 from cli.exits import EXIT_CODES_HELP
 from cli.jobs import app as jobs
 from cli.keys import app as keys
@@ -30,6 +31,7 @@ app.command("chat", epilog=EXIT_CODES_HELP)(chat)
 app.command("bench-online", epilog=EXIT_CODES_HELP)(bench_online)
 app.add_typer(batch, name="batch")
 app.add_typer(jobs, name="jobs")
+app.add_typer(dlq, name="dlq")
 app.add_typer(webhooks, name="webhooks")
 app.add_typer(keys, name="keys")
 app.add_typer(tenants, name="tenants")

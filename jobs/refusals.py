@@ -35,6 +35,18 @@ class JobMissingError(RequestRefusedError):
     code = "batch_not_found"
 
 
+class DeadLetterMissingError(RequestRefusedError):
+    """No such dead letter."""
+
+    code = "dead_letter_not_found"
+
+
+class InputGoneError(RequestRefusedError):
+    """The input file of the batch is no longer stored."""
+
+    code = "input_gone"
+
+
 class JobEndedError(RequestRefusedError):
     """The batch has ended, so it cannot be cancelled."""
 

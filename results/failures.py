@@ -143,9 +143,17 @@ def bury(connection: sa.Connection, jobs: JobItems, locked: Mapping[UUID, Locked
 
 
 def code_of(failure: ItemOutcome) -> str:
-    """Return a failure's stable code: ours, that of the answer's envelope, or `http_<status>`."""
-    code = failure.error_code or _answer_code(failure.body)
-    return code if code and _CODE.fullmatch(code) else f"http_{failure.status_code}"
+    """Return a failure's stable code, see `stable_code`."""
+    return stable_code(failure.error_code, failure.body, failure.status_code)
+
+
+def stable_code(ours: str | None, body: bytes, status_code: int) -> str:
+    """Return our own code, that of the answer's envelope, or `http_<status>`.
+
+    What an upstream calls a code is taken only where it looks like one.
+    """
+    code = ours or _answer_code(body)
+    return code if code and _CODE.fullmatch(code) else f"http_{status_code}"
 
 
 def _letters(

@@ -1,0 +1,217 @@
+"""Routes of dead letters: items that failed for good, and the way to run them again."""
+
+import asyncio
+import re
+from datetime import datetime
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+from fastapi import APIRouter, Query, Request, Response
+
+from api import metrics
+from api.answers import json_answer
+from api.bodies import body_sha256, json_body
+from api.objects import batch_object, page_object
+from api.online.idempotency import answer_once, repeats_of_request, response_of
+from api.principals import PrincipalOf, ServicesOf
+from core.ids import JOB, new_uuid, parse_public_id, public_id
+from core.limits import LIST_LIMIT_MAX
+from core.object_names import FILES
+from jobs.batches import create_job
+from jobs.files import INPUT_EXPIRES_AFTER_S, INPUT_PURPOSE, NewFile, add_upload
+from jobs.idempotency import Answer
+from jobs.pages import unknown_cursor
+from jobs.redriving import (
+    REDRIVE_MAX,
+    Redrive,
+    check_edits,
+    choose,
+    edited_lines,
+    mark_redriven,
+    redrive_job,
+)
+from jobs.refusals import (
+    DeadLetterMissingError,
+    FieldRefusedError,
+    JobMissingError,
+    RequestRefusedError,
+)
+from results.dead_items import DeadLetterView, Place, code_of_row, find_dead, list_dead
+from storage.objects import ObjectStore, StoredObject
+
+router = APIRouter()
+
+_PREFIX: Final = "dead"
+_ID: Final = re.compile(r"dead_([0-9a-f]{32})_(0|[1-9][0-9]{0,8})")
+_LIMIT_DEFAULT: Final = 20
+
+
+class RedriveBody(msgspec.Struct):
+    """What to run again: `ids` of one batch, or all of `batch` that nobody has redriven yet."""
+
+    batch: str | None = None
+    ids: list[str] | None = None
+    edits: dict[str, Any] = {}  # a JSON merge patch (RFC 7396) for the body of every line
+    completion_window: str | None = None  # as the old batch had
+    metadata: dict[str, str] | None = None  # as the old batch had, and `redrive_of`
+
+
+@router.get("/v1/dead_letters")
+async def show_list(
+    principal: PrincipalOf,
+    services: ServicesOf,
+    batch: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=LIST_LIMIT_MAX)] = _LIMIT_DEFAULT,
+    after: str | None = None,
+) -> Response:
+    """List dead letters: of a batch in the order of its lines, else the newest first."""
+    place = None if after is None else parse_dead_id(after)
+    if after is not None and place is None:
+        raise unknown_cursor()
+    page = await services.database.run(
+        list_dead,
+        principal.tenant_id,
+        job_id=None if batch is None else _job_id(batch),
+        after=place,
+        limit=limit,
+    )
+    return json_answer(page_object(page, dead_letter_object))
+
+
+@router.get("/v1/dead_letters/{letter_id}")
+async def show(letter_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+    """Show one with all its attempts and its last answer."""
+    place = parse_dead_id(letter_id)
+    view = await services.database.run(find_dead, principal.tenant_id, place)
+    return json_answer(_whole_object(view))
+
+
+@router.post("/v1/dead_letters/redrive")
+async def redrive(request: Request, principal: PrincipalOf, services: ServicesOf) -> Response:
+    """Make a new batch of dead letters and answer with it."""
+    repeats = repeats_of_request(request, principal, services)
+    body = await json_body(request, RedriveBody, services.settings)
+    check_edits(body.edits)
+    job_id, indexes = _chosen(body)
+    chosen = await services.database.run(choose, principal.tenant_id, job_id, indexes)
+    file_id = new_uuid()
+    stored = await asyncio.to_thread(_store, services.objects, file_id, chosen, body.edits)
+    file = NewFile(
+        file_id=file_id,
+        tenant_id=principal.tenant_id,
+        purpose=INPUT_PURPOSE,
+        filename=f"redrive_of_{public_id(JOB, chosen.job.id)}.jsonl",
+        object_key=stored.key,
+        size_bytes=stored.size_bytes,
+        sha256=stored.sha256_hex,
+        expires_after_s=INPUT_EXPIRES_AFTER_S,
+    )
+    new = redrive_job(
+        chosen, file_id, completion_window=body.completion_window, metadata=body.metadata
+    )
+
+    def work(connection: sa.Connection) -> Answer:
+        add_upload(connection, file, stored_bytes_default=services.settings.stored_bytes_max)
+        row = create_job(connection, principal.tenant_id, new)
+        mark_redriven(connection, chosen, row.id)
+        return Answer(200, msgspec.json.encode(batch_object(row)))
+
+    try:
+        answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
+    except RequestRefusedError:
+        # Any other failure may hide a row that was committed: an orphan is better than a lie.
+        await asyncio.to_thread(services.objects.delete, stored.key)
+        raise
+    if is_old:
+        await asyncio.to_thread(services.objects.delete, stored.key)
+    else:
+        metrics.JOBS_CREATED.labels(new.endpoint).inc()
+    return response_of(answer, is_old=is_old)
+
+
+def dead_letter_object(row: sa.Row[Any]) -> dict[str, object]:
+    """Return a dead letter as lists show it."""
+    redriven_by: UUID | None = row.redriven_job_id
+    return {
+        "id": f"{_PREFIX}_{row.job_id.hex}_{row.item_index}",
+        "object": "dead_letter",
+        "batch_id": public_id(JOB, row.job_id),
+        "index": row.item_index,
+        "custom_id": row.custom_id,
+        "code": code_of_row(row),
+        "message": row.error_message,
+        "status_code": row.status_code or None,
+        "attempts": row.attempt,
+        "failed_at": _seconds(row.failed_at),
+        "redriven_by": None if redriven_by is None else public_id(JOB, redriven_by),
+    }
+
+
+def parse_dead_id(text: str) -> Place | None:
+    """Return the item behind an id, or None when it is no id of a dead letter."""
+    found = _ID.fullmatch(text)
+    return None if found is None else Place(UUID(hex=found[1]), int(found[2]))
+
+
+def _whole_object(view: DeadLetterView) -> dict[str, object]:
+    row = view.row
+    return {
+        **dead_letter_object(row),
+        "endpoint": row.endpoint,
+        "history": [
+            {
+                "attempt": t.attempt,
+                "status_code": t.status_code or None,
+                "code": t.code,
+                "failed_at": _seconds(t.failed_at),
+            }
+            for t in view.tries
+        ],
+        "response": None if row.body is None else _json_or_text(row.body),
+    }
+
+
+def _chosen(body: RedriveBody) -> tuple[UUID, list[int] | None]:
+    """Return the job and its items; None for all. Raises FieldRefusedError, …MissingError."""
+    if (body.ids is None) == (body.batch is None):
+        raise FieldRefusedError("Give either 'ids' or 'batch'.", param="ids")
+    if body.ids is None:
+        return _job_id(body.batch or ""), None
+    if not 0 < len(body.ids) <= REDRIVE_MAX:
+        raise FieldRefusedError(f"Give 1 to {REDRIVE_MAX} ids.", param="ids")
+    places = [place for place in map(parse_dead_id, body.ids) if place is not None]
+    if len(places) < len(body.ids):
+        raise DeadLetterMissingError
+    if len({place.job_id for place in places}) > 1:
+        raise FieldRefusedError("All ids must be of one batch.", param="ids")
+    return places[0].job_id, [place.item_index for place in places]
+
+
+def _store(
+    objects: ObjectStore, file_id: UUID, chosen: Redrive, edits: dict[str, Any]
+) -> StoredObject:
+    with objects.begin(f"{FILES}{file_id.hex}") as upload:
+        for line in edited_lines(objects, chosen, edits):
+            upload.write(line + b"\n")
+        return upload.complete(if_absent=True)
+
+
+def _json_or_text(body: bytes) -> object:
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return body.decode(errors="replace")
+    return msgspec.Raw(body)
+
+
+def _job_id(text: str) -> UUID:
+    job_id = parse_public_id(JOB, text)
+    if job_id is None:
+        raise JobMissingError
+    return job_id
+
+
+def _seconds(moment: datetime) -> int:
+    return int(moment.timestamp())

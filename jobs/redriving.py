@@ -1,0 +1,180 @@
+"""Take dead letters up again: their lines, edited, become the input file of a new job.
+
+The old job stays as it is; the new one says `redrive_of` in its metadata.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+
+from core.ids import JOB, public_id
+from core.limits import METADATA_PAIRS_MAX
+from jobs.batches import NewJob, find_job
+from jobs.input_lines import input_lines
+from jobs.lines import lines_at
+from jobs.refusals import DeadLetterMissingError, FieldRefusedError, InputGoneError
+from jobs.retries_tables import dead_items
+from jobs.settings import LINE_BYTES_CEILING
+from storage.errors import ObjectMissingError
+from storage.objects import ObjectStore
+
+REDRIVE_MAX: Final = 50_000
+"""Items of one redrive, as in one batch of OpenAI's; a batch with more is redriven in turns."""
+
+REDRIVE_OF: Final = "redrive_of"
+"""The key in a new job's metadata that names the old one."""
+
+_FAR_LINES_MAX: Final = 1000
+"""More lines than this are read in one go from the start: each far one would cost a read."""
+
+_DEPTH_MAX: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLine:
+    """A dead letter by its item, and where its line begins when that is known."""
+
+    item_index: int
+    line_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Redrive:
+    """What is taken up again: lines of one job's input file, in order."""
+
+    job: sa.Row[Any] = field(repr=False)
+    lines: list[DeadLine]
+
+
+def choose(
+    connection: sa.Connection,
+    tenant_id: UUID,
+    job_id: UUID,
+    item_indexes: Sequence[int] | None,
+) -> Redrive:
+    """Return the dead letters of these items of a job, or those that nobody has redriven yet.
+
+    Raises JobMissingError, DeadLetterMissingError for any that is unknown, or when none is left.
+    """
+    job = find_job(connection, tenant_id, job_id)
+    query = (
+        sa.select(dead_items.c.item_index, dead_items.c.line_offset)
+        .where(dead_items.c.job_id == job_id, dead_items.c.tenant_id == tenant_id)
+        .order_by(dead_items.c.item_index)
+        .limit(REDRIVE_MAX)
+    )
+    if item_indexes is None:
+        query = query.where(dead_items.c.redriven_job_id.is_(None))
+    else:
+        query = query.where(dead_items.c.item_index.in_(item_indexes))
+    lines = [DeadLine(*row) for row in connection.execute(query)]
+    if not lines or (item_indexes is not None and len(lines) < len(set(item_indexes))):
+        raise DeadLetterMissingError
+    return Redrive(job, lines)
+
+
+def mark_redriven(connection: sa.Connection, redrive: Redrive, new_job_id: UUID) -> None:
+    """Remember which job took them up; call it in the transaction that adds that job."""
+    connection.execute(
+        sa.update(dead_items)
+        .where(
+            dead_items.c.job_id == redrive.job.id,
+            dead_items.c.item_index.in_([line.item_index for line in redrive.lines]),
+        )
+        .values(redriven_job_id=new_job_id)
+    )
+
+
+def redrive_job(
+    redrive: Redrive,
+    file_id: UUID,
+    *,
+    completion_window: str | None,
+    metadata: dict[str, str] | None,
+) -> NewJob:
+    """Return the job to add: as the old one was, where nothing else is asked for."""
+    old = redrive.job
+    pairs = dict(old.metadata or {}) if metadata is None else metadata
+    kept = [pair for pair in pairs.items() if pair[0] != REDRIVE_OF]
+    if metadata is None:
+        kept = kept[: METADATA_PAIRS_MAX - 1]
+    return NewJob(
+        input_file_id=file_id,
+        endpoint=old.endpoint,
+        completion_window=completion_window or old.completion_window,
+        metadata=dict(kept) | {REDRIVE_OF: public_id(JOB, old.id)},
+        output_expires_after_s=old.output_expires_after_s,
+    )
+
+
+def edited_lines(
+    objects: ObjectStore, redrive: Redrive, edits: Mapping[str, Any]
+) -> Iterator[bytes]:
+    """Yield the lines to run again, without newlines, their bodies patched with `edits`.
+
+    Without edits they are what they were, byte for byte. Raises InputGoneError, and what a store
+    raises.
+    """
+    try:
+        for line in _lines(objects, redrive):
+            if line is None:
+                raise InputGoneError
+            yield edited(line, edits) if edits else line
+    except ObjectMissingError:
+        raise InputGoneError from None
+
+
+def edited(line: bytes, edits: Mapping[str, Any]) -> bytes:
+    """Return the line with its body patched. Raises InputGoneError: it is no request."""
+    try:
+        request = msgspec.json.decode(line)
+        request["body"] = merged(request["body"], edits)
+        return msgspec.json.encode(request)
+    except (msgspec.MsgspecError, KeyError, TypeError, UnicodeError, RecursionError):
+        raise InputGoneError from None
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """Return `target` after a JSON merge patch: null removes a key. Source: RFC 7396."""
+    if not isinstance(patch, Mapping):
+        return patch
+    result = dict(target) if isinstance(target, Mapping) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(result.get(name), value)
+    return result
+
+
+def check_edits(edits: Any, depth: int = 0) -> None:
+    """Raise FieldRefusedError for a patch nested too deep to apply."""
+    if depth > _DEPTH_MAX:
+        raise FieldRefusedError("The edits are nested too deep.", param="edits")
+    if isinstance(edits, Mapping):
+        for value in edits.values():
+            check_edits(value, depth + 1)
+
+
+def _lines(objects: ObjectStore, redrive: Redrive) -> Iterator[bytes | None]:
+    key, lines = redrive.job.input_key, redrive.lines
+    offsets = [line.line_offset for line in lines if line.line_offset is not None]
+    if len(offsets) == len(lines) <= _FAR_LINES_MAX:
+        yield from lines_at(objects, key, offsets)
+        return
+    wanted = iter([line.item_index for line in lines])
+    next_wanted = next(wanted, None)
+    with objects.read(key) as blocks:
+        for index, (_, _, line) in enumerate(
+            input_lines(blocks, line_bytes_max=LINE_BYTES_CEILING)
+        ):
+            if index == next_wanted:
+                yield line
+                next_wanted = next(wanted, None)
+            if next_wanted is None:
+                return
+    yield None  # the file ends before what was wanted

@@ -1,0 +1,52 @@
+"""Goal: edits of a redrive say what was meant, and a dead letter is read at a glance."""
+
+import pytest
+import typer
+
+from cli.dlq import edits_of, fields, row
+
+LETTER = {
+    "id": "dead_00_3",
+    "batch_id": "batch_00",
+    "index": 0,
+    "custom_id": "a",
+    "code": "broken",
+    "message": None,
+    "status_code": 500,
+    "attempts": 2,
+    "failed_at": 0,
+    "redriven_by": None,
+    "history": [{"attempt": 1, "failed_at": 0, "code": "slow", "status_code": None}],
+}
+
+
+def test_settings_win_over_the_file_and_reach_into_it() -> None:
+    patch = b'{"max_tokens": 5, "options": {"a": 1}}'
+    sets = ["max_tokens=64", "options.b.c=true", "user=me", "stop=null", "note=a=b"]
+    assert edits_of(patch, sets) == {
+        "max_tokens": 64,
+        "options": {"a": 1, "b": {"c": True}},
+        "user": "me",
+        "stop": None,
+        "note": "a=b",
+    }
+
+
+@pytest.mark.parametrize("patch", [b"[]", b"{", b"\xff", b"3"])
+def test_a_file_that_is_no_object_is_refused(patch: bytes) -> None:
+    with pytest.raises(typer.BadParameter):
+        edits_of(patch, [])
+
+
+@pytest.mark.parametrize("text", ["a", "=1", "a..b=1", ".=1"])
+def test_a_setting_without_its_parts_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        edits_of(b"{}", [text])
+
+
+def test_a_letter_shows_what_is_known() -> None:
+    assert row(LETTER)[:5] == ("dead_00_3", "a", "broken", "500", "2")
+    shown = dict(fields(LETTER))
+    assert shown["index"] == "0"
+    assert shown["attempt 1"].endswith("slow")
+    assert "message" not in shown
