@@ -88,9 +88,11 @@ def test_a_job_that_nobody_holds_keeps_nothing_from_the_others(
     jobs: list[JobLoad], window: int
 ) -> None:
     given_out = shares(jobs, window)
-    held = [job for job in jobs if job.is_held]
-    taken = sum(job.outstanding for job in jobs if not job.is_held)
-    assert given_out == shares(held, window - taken)
+    assert not any(job.job_id in given_out for job in jobs if not job.is_held)
+    free = window - sum(job.outstanding for job in jobs)
+    wanted = sum(job.remaining for job in jobs if job.is_held)
+    # Less than a grain may be left for later.
+    assert sum(given_out.values()) > min(free, wanted) - CHUNK_ITEMS_MAX
 
 
 @given(jobs=loads(tenants=4, models=2), capacity=capacities)
