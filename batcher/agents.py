@@ -151,8 +151,8 @@ class RequestStream:
     async def _read(self, stream: Any) -> None:
         """Take records while there is room. Whatever goes wrong ends the role, not the agent."""
         silent = stream.noack()
-        turn_s = monotonic()
         async for first in silent.events():
+            turn_s = monotonic()
             for event in self._with_buffered(first, silent.channel.queue):
                 if self.stopping:
                     continue  # not acknowledged: delivered again after the restart

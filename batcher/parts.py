@@ -24,7 +24,7 @@ from batcher.sweeps import Sweeper
 from core.clock import Clock
 from topics.admin import LogAdmin
 from topics.callers import Callers
-from topics.control import ClosedJobs
+from topics.control import JobControls
 from topics.producer import LogProducer
 from topics.records import Capacity
 from topics.settings import KafkaSettings
@@ -61,7 +61,7 @@ class Parts:
     """The parts that begin, work and end with the role."""
 
     producer: LogProducer
-    closed: ClosedJobs
+    closed: JobControls
     callers: Callers | None  # None: this class has no online calls
     feed: CapacityFeed
     ledger: CreditLedger
@@ -96,7 +96,7 @@ def assemble(
     identity = Identity(f"{group_of(job_class)}-{uuid.uuid4().hex[:12]}", job_class)
     batcher_id = identity.batcher_id
     producer = LogProducer(kafka, client_id=batcher_id, linger_ms=0)
-    closed = ClosedJobs(kafka, client_id=batcher_id)
+    closed = JobControls(kafka, client_id=batcher_id)
     callers = None
     if job_class == "interactive":
         callers = Callers(kafka, client_id=batcher_id, clock=clock)
