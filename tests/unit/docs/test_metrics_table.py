@@ -13,7 +13,8 @@ ENDING = {"counter": "_total", "info": "_info"}
 
 
 def registered() -> Iterator[tuple[str, str, str]]:
-    for path in sorted([*ROOT.glob("*/metrics.py"), ROOT / "results/webhooks/metrics.py"]):
+    inner = [ROOT / "results/webhooks/metrics.py", ROOT / "api/online/metrics.py"]
+    for path in sorted([*ROOT.glob("*/metrics.py"), *inner]):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for value in vars(import_module(name)).values():
             if isinstance(value, MetricWrapperBase):

@@ -11,6 +11,7 @@ from api import batches, files, health, jobs, models, webhook_endpoints
 from cli.exits import ExitCode
 from cli.stack.role_children import MODULES
 from jobs.line_checks import ErrorCode
+from registry.models import ENDPOINTS
 from results.output_lines import ERROR_MESSAGES
 from topics.catalogue import SHARED_TOPICS, Topic, pool_topics
 
@@ -69,6 +70,8 @@ def served() -> Iterator[tuple[str, str]]:
             assert isinstance(route, APIRoute)
             for method in route.methods:
                 yield method, route.path.replace(":path", "")
+    for path in ENDPOINTS:
+        yield "POST", path
 
 
 def test_the_api_page_lists_every_route() -> None:
@@ -87,7 +90,7 @@ def test_the_api_page_explains_every_code_of_a_file() -> None:
 
 def test_the_api_page_names_every_code_of_an_answer() -> None:
     page = (DOCS / "api.md").read_text()
-    sources = [*(ROOT / "api").glob("*.py"), ROOT / "jobs/refusals.py"]
+    sources = [*(ROOT / "api").rglob("*.py"), ROOT / "jobs/refusals.py"]
     codes = {
         code for path in sources for code in re.findall(r'\bcode="(\w+)"', path.read_text())
     } | set(re.findall(r'^    code = "(\w+)"', (ROOT / "jobs/refusals.py").read_text(), re.M))
