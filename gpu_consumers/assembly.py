@@ -30,7 +30,7 @@ from storage.objects import ObjectStore
 from topics.callers import Callers
 from topics.catalogue import DEMAND, JOB_CLASSES, batches_topic
 from topics.consumer import LogConsumer
-from topics.control import ClosedJobs
+from topics.control import JobControls
 from topics.producer import LogProducer
 from topics.records import CallerNews
 from topics.settings import KafkaSettings
@@ -57,7 +57,7 @@ class _Common:
     replica_id: str
     producer: LogProducer
     objects: ObjectStore
-    closed: ClosedJobs
+    closed: JobControls
     pool: PoolHealth
     tasks: RunningTasks
     clock: Clock
@@ -81,7 +81,7 @@ def build(
     closing = contextlib.ExitStack()
     producer = LogProducer(kafka, client_id=replica_id, linger_ms=1.0)
     closing.callback(producer.close)
-    closed = ClosedJobs(kafka, client_id=replica_id)
+    closed = JobControls(kafka, client_id=replica_id)
     closed.start(_START_S_MAX)
     closing.callback(closed.stop)
     classes = JOB_CLASSES if settings.job_class == "both" else (settings.job_class,)

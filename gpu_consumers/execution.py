@@ -37,7 +37,7 @@ from gpu_consumers.outcomes import (
 from gpu_consumers.publishing import send_back, send_outcomes
 from gpu_consumers.turns import Turns
 from storage.objects import ObjectStore
-from topics.control import ClosedJobs
+from topics.control import JobControls
 from topics.producer import LogProducer
 from topics.records import ItemOutcome, JobRef, Unit
 
@@ -51,7 +51,7 @@ class ExecutionParts:
     engine: Engine
     producer: LogProducer
     objects: ObjectStore
-    closed: ClosedJobs
+    closed: JobControls
     capacity: CapacityPublisher
     job_class: str
     clock: Clock

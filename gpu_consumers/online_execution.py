@@ -26,7 +26,7 @@ from gpu_consumers.replies import PIECE_BYTES_MAX, ReplyPublisher
 from gpu_consumers.running_tasks import RunningTasks
 from storage.objects import ObjectStore
 from topics.callers import Callers
-from topics.control import ClosedJobs
+from topics.control import JobControls
 from topics.producer import LogProducer
 from topics.records import Batch, CallerNews, Chunk, Item
 
@@ -49,7 +49,7 @@ class OnlineParts:
     replies: ReplyPublisher
     objects: ObjectStore
     callers: Callers
-    closed: ClosedJobs
+    closed: JobControls
     capacity: CapacityPublisher
     pool: PoolHealth
     tasks: RunningTasks

@@ -1,75 +1,98 @@
-"""Which jobs are closed, as the control topic tells: a courtesy that saves work early.
+"""What owners decided about running jobs, as the control topic tells: a courtesy that saves work.
 
-What counts is decided on `results` alone; whoever asks here only avoids useless execution.
+What counts is decided on `results` alone; whoever asks here only avoids useless execution, and an
+old answer costs no more than that.
 """
 
+from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
 from core.clock import Clock, SystemClock
+from core.states import CloseReason
 from topics.catalogue import CONTROL, DAY_MS
 from topics.consumer import Received
 from topics.following import Following, readable
-from topics.records import JobControl
+from topics.records import JobControl, JobRef
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail
 
-CLOSED_JOBS_MAX: Final = 250_000
-"""Jobs remembered at most, in about 50 MB."""
+CONTROLS_MAX: Final = 250_000
+"""Jobs remembered at most, in about 60 MB."""
 
-CLOSED_AGE_MS_MAX: Final = CONTROL.retention_days * DAY_MS
-"""How long the records of a job live that were on the log when it was closed."""
+CONTROL_AGE_MS_MAX: Final = CONTROL.retention_days * DAY_MS
+"""How long the records of a job live that were on the log when its control state changed."""
+
+_CLOSED: Final = {
+    reason: JobControl(UUID(int=0), version=0, closed=reason) for reason in CloseReason
+}
+"""Of a closed job nothing else matters: all of them share these."""
 
 
-class ClosedSet:
-    """Jobs and when they were closed. The oldest go first: at worst their items run in vain.
+class ControlSet:
+    """Control states and when they came. The oldest go first: at worst items run in vain.
 
     One thread changes it, any thread asks.
     """
 
-    def __init__(self, *, count_max: int = CLOSED_JOBS_MAX) -> None:
+    def __init__(self, *, count_max: int = CONTROLS_MAX) -> None:
         """Know nobody."""
         self._count_max = count_max
-        self._closed_ms: dict[bytes, int] = {}  # in the order of closing
-
-    def __contains__(self, job_id: UUID) -> bool:
-        """Whether the job is known as closed."""
-        return job_id.bytes in self._closed_ms
+        self._known: dict[bytes, tuple[int, JobControl]] = {}  # in the order of arrival
 
     def __len__(self) -> int:
         """Jobs in memory."""
-        return len(self._closed_ms)
+        return len(self._known)
 
-    def add(self, job_id: UUID, closed_ms: int) -> None:
-        """Note a job; one that is closed again counts from now on."""
-        self.discard(job_id.bytes)
-        self._closed_ms[job_id.bytes] = closed_ms
+    def get(self, job_id: UUID) -> JobControl | None:
+        """Return the newest state of a job; None when its owner has changed nothing."""
+        found = self._known.get(job_id.bytes)
+        return None if found is None else found[1]
+
+    def apply(self, control: JobControl, came_ms: int) -> None:
+        """Note a state; an older one than is known changes nothing, and a close is final."""
+        known = self.get(control.job_id)
+        is_older = known is not None and (known.closed or known.version >= control.version)
+        if control.closed is None and is_older:
+            return
+        self.discard(control.job_id.bytes)
+        state = control if control.closed is None else _CLOSED[control.closed]
+        self._known[control.job_id.bytes] = (came_ms, state)
 
     def discard(self, job_id_bytes: bytes) -> None:
         """Forget a job."""
-        self._closed_ms.pop(job_id_bytes, None)
+        self._known.pop(job_id_bytes, None)
 
     def forget(self, now_ms: int) -> None:
         """Forget jobs whose records have left the log, and the oldest of too many."""
-        while self._closed_ms:
-            oldest = next(iter(self._closed_ms))
-            is_past = self._closed_ms[oldest] < now_ms - CLOSED_AGE_MS_MAX
-            if not is_past and len(self._closed_ms) <= self._count_max:
+        while self._known:
+            oldest = next(iter(self._known))
+            is_past = self._known[oldest][0] < now_ms - CONTROL_AGE_MS_MAX
+            if not is_past and len(self._known) <= self._count_max:
                 return
-            del self._closed_ms[oldest]
+            del self._known[oldest]
 
 
-class ClosedJobs:
-    """The set of closed jobs, read to its end at start and followed by a thread."""
+class JobControls:
+    """The control states of jobs, read to their end at start and followed by a thread.
+
+    Every question raises what ended the following, such as SchemaTooNewError or
+    LogUnavailableError.
+    """
 
     def __init__(
-        self, settings: KafkaSettings, *, client_id: str, clock: Clock | None = None
+        self,
+        settings: KafkaSettings,
+        *,
+        client_id: str,
+        clock: Clock | None = None,
+        on_change: Callable[[JobControl], None] = lambda _: None,
     ) -> None:
-        """Read nothing yet."""
+        """Read nothing yet. `on_change` is called in the thread, for what comes after `start`."""
         self._tail = TopicTail(settings, CONTROL, client_id=f"{client_id}-control")
-        self._clock = clock or SystemClock()
-        self._closed = ClosedSet()
-        self._following = Following(self._tail, self._apply, name="control-tail")
+        self._clock, self._on_change = clock or SystemClock(), on_change
+        self._controls = ControlSet()
+        self._following = Following(self._tail, self._follow, name="control-tail")
 
     def start(self, timeout_s: float) -> None:
         """Read to the end, then follow. Raises LogUnavailableError."""
@@ -78,21 +101,62 @@ class ClosedJobs:
         self._following.start()
 
     def is_closed(self, job_id: UUID) -> bool:
-        """Whether results of the job have stopped to count.
-
-        Raises what ended the following, such as SchemaTooNewError or LogUnavailableError.
-        """
+        """Whether results of the job have stopped to count."""
         self._following.check()
-        return job_id in self._closed
+        control = self._controls.get(job_id)
+        return control is not None and control.closed is not None
+
+    def newer(self, job: JobRef) -> JobControl | None:
+        """Return the job's state if it changed after the record with `job` was emitted."""
+        self._following.check()
+        control = self._controls.get(job.job_id)
+        if control is None or (control.closed is None and control.version <= job.version):
+            return None
+        return control
 
     def stop(self) -> None:
         """Stop following."""
         self._following.stop()
 
-    def _apply(self, records: list[Received]) -> None:
+    def _follow(self, records: list[Received]) -> None:
+        for control in self._apply(records):
+            self._on_change(control)
+
+    def _apply(self, records: list[Received]) -> list[JobControl]:
+        changed = []
         for record, control in readable(JobControl, records):
-            if control is not None and control.closed is not None:
-                self._closed.add(control.job_id, record.appended_ms)
+            if control is not None:
+                self._controls.apply(control, record.appended_ms)
+                changed.append(control)
             elif record.key is not None:
-                self._closed.discard(record.key)
-        self._closed.forget(int(self._clock.wall_s() * 1000))
+                self._controls.discard(record.key)
+        self._controls.forget(int(self._clock.wall_s() * 1000))
+        return changed
+
+
+def over_reason(job: JobRef, control: JobControl | None, now_s: float | None) -> str | None:
+    """Return why an item of a batch must not start any more, as a metric's label, or None.
+
+    `control` is `JobControls.newer`, `now_s` the database's time, None while it is not known.
+    """
+    if control is not None:
+        if control.closed is not None:
+            return "closed"
+        if job.version < control.void_below:
+            return "void"
+    if now_s is not None and now_s >= deadline_of(job, control):
+        return "expired"
+    return None
+
+
+def deadline_of(job: JobRef, control: JobControl | None) -> float:
+    """Return the job's deadline, seconds since the epoch by the database's time."""
+    return control.deadline_s if control is not None and control.deadline_s else job.deadline_s
+
+
+def priority_of(job: JobRef, control: JobControl | None) -> int:
+    """Return the job's priority among those of its tenant."""
+    return job.priority if control is None or control.closed is not None else control.priority
+
+
+ClosedJobs = JobControls

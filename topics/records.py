@@ -11,6 +11,7 @@ import msgspec
 
 from core.outcomes import Outcome
 from core.states import CloseReason
+from core.urgency import PRIORITY_DEFAULT
 
 
 class Record(msgspec.Struct, array_like=True, gc=False, frozen=True):
@@ -45,6 +46,8 @@ class JobRef(Record, frozen=True):
     deadline_s: float  # `expires_at` as seconds since the epoch, by the database's time
     traceparent: str = ""  # W3C trace context of the call that created the job
     call: CallRef | None = None  # of an online request; `deadline_s` is then by its caller's clock
+    version: int = 0  # of the job's control state that the record was emitted under
+    priority: int = PRIORITY_DEFAULT  # as of then, among the jobs of its tenant; the highest first
 
 
 class Item(Record, frozen=True):
@@ -156,11 +159,18 @@ class CallerNews(Record, frozen=True):
 
 
 class JobControl(Record, frozen=True):
-    """The whole control state of a job, not a delta (`control`, compacted, keyed by job)."""
+    """The whole control state of a job, not a delta (`control`, compacted, keyed by job).
+
+    It says more than the `JobRef` of a record with a lower `version`. A close is the last word.
+    """
 
     job_id: UUID
     version: int
     closed: CloseReason | None = None
+    paused: bool = False  # nothing is emitted until it is resumed
+    priority: int = PRIORITY_DEFAULT
+    deadline_s: float = 0.0  # `expires_at`, by the database's time
+    void_below: int = 0  # records of a lower version count as lost: what they hold is emitted again
 
 
 class Capacity(Record, frozen=True):
@@ -187,6 +197,7 @@ class Demand(Record, frozen=True):
     batcher_id: str
     job_class: str
     waiting: dict[str, int]  # pool to items
+    now_s: float = 0.0  # the database's time, a bit early at most; 0 while it is not known
 
 
 class JobEvent(Record, frozen=True):
@@ -274,5 +285,5 @@ KINDS: Final[dict[type[Record], str]] = {
 }
 """The value of the `kind` header of each record type."""
 
-SCHEMA_VERSIONS: Final[dict[str, int]] = dict.fromkeys(KINDS.values(), 1)
+SCHEMA_VERSIONS: Final[dict[str, int]] = dict.fromkeys(KINDS.values(), 1) | {"close": 2}
 """The newest version of each kind that this release can read."""

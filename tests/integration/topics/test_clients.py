@@ -12,7 +12,7 @@ from topics.admin import LogAdmin
 from topics.catalogue import CONTROL, RESULTS, Topic
 from topics.codec import encode, kind_headers
 from topics.consumer import LogConsumer, Received
-from topics.control import ClosedJobs
+from topics.control import JobControls
 from topics.errors import LogUnavailableError, StaleMemberError
 from topics.offsets import Partition
 from topics.producer import LogProducer
@@ -164,7 +164,7 @@ def test_whoever_asks_for_closed_jobs_learns_that_news_have_ended(
     settings: KafkaSettings, producer: LogProducer
 ) -> None:
     LogAdmin(settings).create([CONTROL])
-    closed = ClosedJobs(settings, client_id="closed")
+    closed = JobControls(settings, client_id="closed")
     closed.start(10)
     assert not closed.is_closed(UUID(int=1))
     job_id = UUID(int=2)

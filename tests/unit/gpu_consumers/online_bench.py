@@ -16,7 +16,7 @@ from gpu_consumers.running_tasks import RunningTasks
 from storage.objects import ObjectStore
 from topics.callers import Callers
 from topics.codec import Headers, decode, kind_of
-from topics.control import ClosedJobs
+from topics.control import JobControls
 from topics.producer import LogProducer, OnDelivery
 from topics.records import (
     Batch,
@@ -141,7 +141,7 @@ class OnlineBench:
                 replies=ReplyPublisher(self.log, "r1", loop),
                 objects=cast(ObjectStore, None),
                 callers=cast(Callers, self.known),
-                closed=cast(ClosedJobs, self.known),
+                closed=cast(JobControls, self.known),
                 capacity=self.capacity,
                 pool=PoolHealth([self.capacity], backoff_s_max=1),
                 tasks=self.tasks,

@@ -1,0 +1,119 @@
+"""Goal: what is remembered of control states is bounded, the newest wins, and a close is final."""
+
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from core.states import CloseReason
+from topics.control import (
+    CONTROL_AGE_MS_MAX,
+    ControlSet,
+    deadline_of,
+    over_reason,
+    priority_of,
+)
+from topics.records import JobControl, JobRef
+
+JOB = JobRef(
+    job_id=UUID(int=1),
+    day=0,
+    tenant_id=UUID(int=2),
+    model="m",
+    model_version="1",
+    pool="p",
+    endpoint="/v1/embeddings",
+    input_key="k",
+    deadline_s=1000.0,
+    version=3,
+    priority=7,
+)
+
+
+def control(number: int, version: int = 1, **state: object) -> JobControl:
+    return msgspec.structs.replace(JobControl(UUID(int=number), version), **state)
+
+
+def closed(number: int) -> JobControl:
+    return control(number, closed=CloseReason.CANCELLED)
+
+
+def known(controls: ControlSet, *numbers: int) -> list[bool]:
+    return [controls.get(UUID(int=number)) is not None for number in numbers]
+
+
+def test_a_job_is_forgotten_when_its_records_have_left_the_log() -> None:
+    controls = ControlSet()
+    controls.apply(closed(1), 1_000)
+    controls.apply(control(2), 2_000)
+    controls.forget(1_000 + CONTROL_AGE_MS_MAX)
+    assert known(controls, 1, 2) == [True, True]
+    controls.forget(1_001 + CONTROL_AGE_MS_MAX)
+    assert known(controls, 1, 2) == [False, True]
+
+
+def test_of_too_many_the_oldest_are_forgotten() -> None:
+    controls = ControlSet(count_max=3)
+    for number in range(1, 6):
+        controls.apply(closed(number), number)
+        controls.forget(0)
+    assert known(controls, 1, 2, 3, 4, 5) == [False, False, True, True, True]
+    assert len(controls) == 3
+
+
+def test_a_job_that_is_closed_again_counts_as_new() -> None:
+    controls = ControlSet(count_max=2)
+    for number in (1, 2, 1, 3):
+        controls.apply(closed(number), number)
+    controls.forget(0)
+    assert known(controls, 1, 2, 3) == [True, False, True]
+
+
+def test_a_job_can_be_forgotten_by_a_tombstone() -> None:
+    controls = ControlSet()
+    controls.apply(closed(1), 1)
+    controls.discard(UUID(int=1).bytes)
+    controls.discard(b"no id")
+    controls.forget(0)
+    assert known(controls, 1) == [False]
+
+
+@pytest.mark.parametrize("order", [(2, 5), (5, 2)])
+def test_the_highest_version_wins_in_any_order(order: tuple[int, int]) -> None:
+    controls = ControlSet()
+    for version in order:
+        controls.apply(control(1, version, priority=version), version)
+    found = controls.get(UUID(int=1))
+    assert found is not None
+    assert found.priority == 5
+
+
+def test_nothing_follows_a_close() -> None:
+    controls = ControlSet()
+    for state in (control(1, 4), closed(1), control(1, 9, paused=True)):
+        controls.apply(state, 1)
+    found = controls.get(UUID(int=1))
+    assert found is not None
+    assert found.closed is CloseReason.CANCELLED
+
+
+def test_a_record_is_void_below_the_version_that_says_so() -> None:
+    assert over_reason(JOB, control(1, 4, void_below=4), None) == "void"
+    assert over_reason(JOB, control(1, 4, void_below=3), None) is None
+    assert over_reason(JOB, closed(1), None) == "closed"
+    assert over_reason(JOB, None, None) is None
+
+
+def test_a_deadline_is_judged_by_the_databases_time_alone() -> None:
+    later = control(1, 4, deadline_s=2000.0)
+    assert over_reason(JOB, None, 999.9) is None
+    assert over_reason(JOB, None, 1000.0) == "expired"
+    assert over_reason(JOB, later, 1000.0) is None
+    assert over_reason(JOB, later, 2000.0) == "expired"
+    assert deadline_of(JOB, None) == 1000.0
+
+
+def test_a_newer_state_says_the_priority() -> None:
+    assert priority_of(JOB, None) == 7
+    assert priority_of(JOB, control(1, 4, priority=0)) == 0
+    assert priority_of(JOB, closed(1)) == 7
