@@ -37,7 +37,7 @@ def backoff_s(attempt: int, fraction: float, rules: RetryRules) -> float:
 class BudgetRules:
     """What share of a pool's work may be retries. A spent budget delays, it never fails."""
 
-    share: float = 0.2  # of the items per second that the pool is known to do
+    share: float = 0.1  # of the items per second that the pool is known to do
     items_per_s_min: float = 10.0  # also of a pool whose speed is not known
     burst_s: float = 10.0  # what an unused budget may add up to, in seconds of its rate
 

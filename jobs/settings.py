@@ -45,7 +45,7 @@ class IntakeSettings(Settings):
     retry_interval_s: float = Field(default=0.5, ge=0.01, le=60)
     """Pause between two looks for items whose retry is due."""
 
-    retry_share: float = Field(default=0.2, ge=0, le=1)
+    retry_share: float = Field(default=0.1, ge=0, le=1)
     """Retry budget of a pool, as a share of the items per second that it is known to do."""
 
     retry_items_per_s_min: float = Field(default=10.0, gt=0, le=1_000_000)

@@ -12,6 +12,7 @@ from jobs.days import job_day
 from jobs.held_leases import HeldLeases
 from jobs.repair import MISSING
 from jobs.repairs import Repairs
+from jobs.retries_tables import item_attempts, item_retries
 from jobs.stalls import StallWatch
 from jobs.tables import job_cursors
 from storage.local_objects import LocalObjects
@@ -175,6 +176,25 @@ def test_a_repair_that_loses_its_database_keeps_the_job_from_nobody(
     with pytest.raises(OperationalError):
         looks.look(STALL_S)
     assert looks.leases.count == 0
+
+
+def test_what_waits_for_a_retry_is_not_lost_and_what_failed_goes_on_behind_it(
+    engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, looks: Looks
+) -> None:
+    waiting = {"job_id": job_id, "item_index": 3, "attempt": 2, "due_at": sa.func.now()}
+    failed = {"job_id": job_id, "status_code": 500, "code": "broken"}
+    with engine.begin() as connection:
+        connection.execute(item_retries.insert().values(**waiting))
+        for index, attempt in ((3, 1), (7, 1), (7, 2)):
+            row = failed | {"item_index": index, "attempt": attempt}
+            connection.execute(item_attempts.insert().values(**row))
+    looks.look(0)
+    looks.look(STALL_S)
+    assert indexes(kafka) == sorted(set(range(CURSOR)) - DONE - {3})
+    emitted = [c for chunks in chunks_by_partition(kafka).values() for c in chunks]
+    attempts = {item.index: item.attempt for chunk in emitted for item in chunk.items}
+    assert attempts.pop(7) == 3
+    assert set(attempts.values()) == {1}
 
 
 def test_missing_items_are_found_by_the_primary_key(engine: sa.Engine, job_id: UUID) -> None:
