@@ -9,11 +9,14 @@ import asyncio
 from collections.abc import Container, Sequence
 from http import HTTPStatus
 
+from core.clock import Clock, SystemClock
 from core.errors import PoolUnavailableError, SettingsError
+from gpu_consumers.engines.breaker import Breaker
 from gpu_consumers.engines.engine import Answer, Emit, Finished
 from gpu_consumers.engines.error_answers import (
     error_answer,
     item_timed_out,
+    may_pass,
     stream_refused,
 )
 from gpu_consumers.engines.http_answer import (
@@ -52,12 +55,13 @@ _STATES_USAGE = frozenset({"/v1/chat/completions", "/v1/completions"})
 
 _PROBE_INTERVAL_S = 0.5
 _ANY_STATUS = range(200, 1000)
+_CLOCK = SystemClock()
 
 
 class OpenAIHttpEngine:
     """Sends each item to `upstream`, at most `concurrency` at once over kept-alive connections."""
 
-    def __init__(self, settings: EngineSettings) -> None:
+    def __init__(self, settings: EngineSettings, clock: Clock = _CLOCK) -> None:
         """Connect to nothing yet; `settings.upstream` must be given. Raises SettingsError."""
         assert settings.upstream is not None
         self._base = settings.upstream.rstrip("/").removesuffix("/v1")
@@ -72,7 +76,8 @@ class OpenAIHttpEngine:
         self._answer_bytes_max = settings.answer_bytes_max
         self._calls: dict[str, HttpCall] = {}  # by endpoint, made once
         self._client: HttpClient | None = None
-        self._pool = ItemPool(self._ask, self._slots)
+        self._breaker = Breaker(settings.upstream_failures_max, settings.upstream_away_s_max, clock)
+        self._pool = ItemPool(self._ask_item, self._slots)
 
     @property
     def concurrency(self) -> int:
@@ -142,6 +147,15 @@ class OpenAIHttpEngine:
         self, method: str, endpoint: str, timeout_s: float, unread: Container[int]
     ) -> HttpCall:
         return HttpCall(self._origin.head(method, endpoint, self._fields), timeout_s, unread)
+
+    async def _ask_item(self, endpoint: str, body: bytes) -> Answer:
+        """As `_ask`, for a bulk item: who fails with all others is not to blame."""
+        answer = await self._ask(endpoint, body)
+        if answer.status_code < HTTPStatus.BAD_REQUEST or not may_pass(answer):
+            self._breaker.answered()
+        elif self._breaker.failed():
+            raise PoolUnavailableError(upstream=self._base, cause="failures in a row")
+        return answer
 
     async def _ask(self, endpoint: str, body: bytes) -> Answer:
         if wanted_options(body) is not None:

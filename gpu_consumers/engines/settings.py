@@ -39,6 +39,14 @@ class EngineSettings(Settings):
     upstream_api_key: SecretStr | None = None
     """openai_http: sent as a bearer token. Default: none."""
 
+    upstream_failures_max: int = Field(default=20, ge=2)
+    """openai_http: failures in a row, of a kind that may pass, after which they are taken for the
+    upstream's and charge no item. Default 20."""
+
+    upstream_away_s_max: float = Field(default=900.0, ge=0)
+    """openai_http: how long they are taken so without one good answer; then they are believed, or
+    a job of bad requests would never end. Default 900 s."""
+
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """openai_http: after this long without a connection the pool counts as away. Default 5 s."""
 
