@@ -85,9 +85,10 @@ class NewsPublisher:
                 on_delivery=report,
             )
         except DeliveryError as failure:
-            report(failure)
+            report(failure)  # what was decided stays for the next news
+        else:
+            self._aborted, self._permitted = [], []
         self._unacknowledged += 1
-        self._aborted, self._permitted = [], []
 
     def _settle(self, failure: BaseException | None, sent_s: float) -> None:
         """Note what became of news."""

@@ -11,6 +11,7 @@ from core.errors import MillraceError, RecordUnreadableError
 from topics.codec import decode
 from topics.consumer import Received
 from topics.errors import LogUnavailableError
+from topics.missing_topics import MISSING_S_MAX
 from topics.records import Replies
 from topics.tail import TopicTail
 
@@ -24,7 +25,7 @@ _AGAIN_S: Final = 0.5
 class TailThread:
     """Hands what is appended to a topic from now on to `take`, until stopped.
 
-    A log that does not answer at the start is asked again; one that loses the topic later ends
+    A log that does not answer at the start is asked again; one that loses the topic for good ends
     the process by `on_failure`, as any record that cannot be skipped does.
     """
 
@@ -62,9 +63,20 @@ class TailThread:
         try:
             self._find_position()
             while not self._stopping.is_set():
-                self._take(self._tail.poll(_POLL_S))
+                self._take(self._poll())
         except MillraceError as failure:
             self._on_failure(failure)
+
+    def _poll(self) -> list[Received]:
+        """Poll; a broker that just came back may not know the topic for a while."""
+        until_s = time.monotonic() + MISSING_S_MAX
+        while True:
+            try:
+                return self._tail.poll(_POLL_S)
+            except LogUnavailableError:
+                if time.monotonic() > until_s or self._stopping.is_set():
+                    raise
+                time.sleep(_AGAIN_S)
 
     def _find_position(self) -> None:
         while not self._stopping.is_set():

@@ -1,0 +1,133 @@
+"""Goal: whatever arrives and in whatever order, a stream is whole pieces in order and one end."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.types import Message
+
+from api.online.exchange import Exchange
+from api.online.open_calls import OpenCall, deadline_exceeded, stream_interrupted
+from api.online.streams import DONE, KEEP_ALIVE, StreamAnswer
+from api.online.timings import Timings
+from core.clock import SystemClock
+from core.ids import new_uuid
+from topics.records import CallRef, JobRef, Reply, ReplyEnd
+
+EXECUTION, OTHER = new_uuid(), new_uuid()
+ENVELOPE = b'{"error":{"message":"m","type":"t","param":null,"code":"engine"}}'
+
+steps = st.lists(
+    st.sampled_from(
+        ["piece", "pieces", "other", "keep_alive", "good", "bad", "deadline", "lost", "turn"]
+    ),
+    max_size=12,
+)
+
+
+@dataclass
+class Client:
+    """What went out, and whether writing waits a turn of the loop."""
+
+    lingers: bool
+    status: int | None = None
+    body: bytes = b""
+    ended: bool = False
+    unused: list[str] = field(default_factory=list)
+
+    async def send(self, message: Message) -> None:
+        if self.lingers:
+            await asyncio.sleep(0)
+        assert not self.ended
+        if message["type"] == "http.response.start":
+            assert self.status is None
+            self.status = message["status"]
+        else:
+            self.body += message["body"]
+            self.ended = not message.get("more_body", False)
+
+
+def open_call() -> OpenCall:
+    job = JobRef(
+        job_id=new_uuid(),
+        day=0,
+        tenant_id=new_uuid(),
+        model="m",
+        model_version="1",
+        pool="p",
+        endpoint="/v1/completions",
+        input_key="",
+        deadline_s=0.0,
+        call=CallRef("c", 0, stream=True),
+    )
+    return OpenCall(job, now_s=0.0)
+
+
+def reply(call: OpenCall, *pieces: bytes, end: ReplyEnd | None = None) -> Reply:
+    return Reply(call.job.job_id, EXECUTION, list(pieces), end)
+
+
+async def play(names: list[str], lingers: bool) -> tuple[Client, list[bytes]]:
+    client, call = Client(lingers), open_call()
+    said: list[bytes] = []
+    exchange = cast("Any", Exchange)(
+        request_id=call.job.job_id,
+        endpoint="",
+        headers={},
+        receive=None,
+        send=client.send,
+        connection=None,
+        body_hold=None,
+        arrived_s=0.0,
+    )
+    answer = StreamAnswer(exchange, [], Timings(0.0), SystemClock())
+    running = asyncio.create_task(answer.run(call))
+
+    def say(count: int) -> list[bytes]:
+        new = [b"%d" % (len(said) + number) for number in range(count)]
+        if not call.is_over:
+            said.extend(new)
+        return new
+
+    for name in [*names, "good"]:
+        match name:
+            case "piece":
+                call.hear(reply(call, *say(1)), now_s=1.0)
+            case "pieces":
+                call.hear(reply(call, *say(3)), now_s=1.0)
+            case "other" if call.execution_id is not None:
+                call.hear(Reply(call.job.job_id, OTHER, [b"x"], ReplyEnd(200, b"")), now_s=1.0)
+            case "keep_alive":
+                call.keep_alive_due = True
+                call.wake()
+            case "good":
+                call.hear(reply(call, end=ReplyEnd(200, b"")), now_s=1.0)
+            case "bad":
+                call.hear(reply(call, end=ReplyEnd(502, ENVELOPE)), now_s=1.0)
+            case "deadline":
+                call.fail(deadline_exceeded())
+            case "lost":
+                call.fail(stream_interrupted())
+            case _:
+                await asyncio.sleep(0)
+    await asyncio.wait_for(running, 5)
+    return client, said
+
+
+@given(names=steps, lingers=st.booleans())
+def test_pieces_in_order_and_one_end(names: list[str], lingers: bool) -> None:
+    client, said = asyncio.run(play(names, lingers))
+
+    assert client.ended
+    if client.status != 200:
+        assert said == []
+        assert client.status in {502, 504}
+        assert client.body.startswith(b'{"error"')
+        return
+    events = client.body.replace(KEEP_ALIVE, b"")
+    whole = b"".join(b"data: %s\n\n" % piece for piece in said)
+    assert events.startswith(whole)
+    end = events.removeprefix(whole)
+    assert end == DONE or (end.startswith(b'data: {"error"') and end.count(b"data: ") == 1)

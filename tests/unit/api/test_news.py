@@ -1,0 +1,120 @@
+"""Goal: others hear that this process lives, and at once what it decided."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from api.online.log_health import LogHealth
+from api.online.news import LOST_S, NewsPublisher
+from core.ids import new_uuid
+from topics.codec import Headers, decode_value
+from topics.errors import DeliveryError
+from topics.producer import OnDelivery
+from topics.records import CallerNews
+
+
+@dataclass
+class StillClock:
+    now_s: float = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_s(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class Log:
+    """Takes records; acknowledges when it is told to."""
+
+    is_full: bool = False
+    news: list[CallerNews] = field(default_factory=list)
+    reports: list[OnDelivery] = field(default_factory=list)
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        partition: int,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        if self.is_full:
+            raise DeliveryError
+        self.news.append(decode_value(CallerNews, value))
+        assert on_delivery is not None
+        self.reports.append(on_delivery)
+
+    async def acknowledge(self) -> None:
+        reports, self.reports = self.reports, []
+        for report in reports:
+            report(None)
+        await turn()
+
+
+async def turn() -> None:
+    """Let the loop run what is due."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+def publisher(log: Log, clock: StillClock) -> tuple[NewsPublisher, LogHealth]:
+    health = LogHealth(clock)
+    return NewsPublisher(log, "me", clock, health), health
+
+
+async def test_decisions_of_one_turn_share_a_record() -> None:
+    log = Log()
+    news, _ = publisher(log, StillClock())
+    first, second, third = new_uuid(), new_uuid(), new_uuid()
+    news.abort(first)
+    news.abort(second)
+    news.permit(third)
+    assert log.news == []
+    await turn()
+
+    (said,) = log.news
+    assert (said.aborted, said.permitted, said.leaving) == ([first, second], [third], False)
+
+
+async def test_what_could_not_be_said_is_said_later() -> None:
+    log = Log(is_full=True)
+    news, health = publisher(log, StillClock())
+    request_id = new_uuid()
+    news.abort(request_id)
+    await turn()
+    assert health.oldest_s() == 0  # what was never queued is not owed
+
+    log.is_full = False
+    news.say()
+    assert log.news[0].aborted == [request_id]
+
+
+async def test_a_silent_log_is_not_flooded() -> None:
+    log = Log()
+    news, _ = publisher(log, StillClock())
+    for _ in range(100):
+        news.say()
+    assert len(log.news) < 20
+    await log.acknowledge()
+    assert news.was_heard
+
+    news.say(leaving=True)
+    assert log.news[-1].leaving
+
+
+async def test_silence_of_the_log_is_noticed() -> None:
+    log, clock = Log(), StillClock()
+    news, health = publisher(log, clock)
+    lost: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+    beating = asyncio.create_task(news.run(lost.set_result))
+    await turn()
+    await log.acknowledge()
+    clock.now_s += LOST_S
+    news.say()
+    clock.now_s += 0.1
+    assert health.oldest_s() > 0
+    assert await asyncio.wait_for(lost, 5) == clock.now_s
+    beating.cancel()
