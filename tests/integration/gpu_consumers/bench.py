@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 from uuid import UUID, uuid4
 
 from core.clock import Clock, SystemClock
@@ -19,11 +19,11 @@ from storage.errors import ObjectStoreAwayError
 from storage.local_objects import LocalObjects, LocalUpload
 from storage.objects import Blocks
 from topics.admin import LogAdmin
-from topics.catalogue import RESULTS, Topic, batches_topic
+from topics.catalogue import CAPACITY, RESULTS, Topic, batches_topic
 from topics.codec import decode, encode, kind_headers
 from topics.errors import LogUnavailableError
 from topics.producer import LogProducer
-from topics.records import Batch, Chunk, Item, ItemOutcome, JobRef
+from topics.records import Batch, Capacity, Chunk, Item, ItemOutcome, JobRef
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail
 
@@ -134,7 +134,8 @@ class Bench:
 
     def close(self) -> None:
         self.stop.set()
-        self._thread.join(30)
+        if self._thread.is_alive():
+            self._thread.join(30)
         self.producer.close()
 
     def join(self) -> None:
@@ -143,6 +144,14 @@ class Bench:
 
     def in_flight(self) -> int:
         return self._replica.in_flight
+
+    def await_owner(self) -> None:
+        """Wait until one replica reads every partition: what comes from now on is new."""
+
+        def owns_all(told: list[object]) -> bool:
+            return any(len(c.partitions) == 8 for c in cast(list[Capacity], told))
+
+        self.read(CAPACITY, owns_all)
 
     def call(self, action: Callable[[], None]) -> None:
         self._loop.call_soon_threadsafe(action)
@@ -203,13 +212,15 @@ class Bench:
         topic = batches_topic(POOL, job_class)
         return sum(LogAdmin(self.kafka).lag(f"gpu-{POOL}-{job_class}", topic).values())
 
+    def has_lag(self, wanted: int, job_class: str = "bulk") -> bool:
+        with contextlib.suppress(LogUnavailableError):  # a topic that is new has no leader yet
+            return self.lag(job_class) == wanted
+        return False
+
     def await_lag(self, wanted: int, job_class: str = "bulk") -> None:
         deadline = time.monotonic() + 15
-        lag = -1
-        while lag != wanted:
-            assert time.monotonic() < deadline, lag
-            with contextlib.suppress(LogUnavailableError):  # a topic that is new has no leader yet
-                lag = self.lag(job_class)
+        while not self.has_lag(wanted, job_class):
+            assert time.monotonic() < deadline, self.lag(job_class)
 
 
 def job(number: int = 1, input_key: str = "files/in") -> JobRef:

@@ -1,0 +1,86 @@
+"""Goal: an item that ends, stops or fills its process fails alone, whatever lies beside it."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cli.stack.supervisor import Supervisor
+from core.outcomes import Outcome
+from tests.integration.gpu_consumers.bench import Bench, batch, items, job
+from tests.integration.gpu_consumers.replicas import await_that, faults, replica_child
+from topics.catalogue import ATTEMPTS
+from topics.records import Chunk, ItemOutcome
+from topics.settings import KafkaSettings
+from topics.tail import TopicTail
+
+GOOD = b'{"messages":[{"role":"user","content":"hello"}]}'
+FAULTS = faults(("CRASH", "crash"), ("FREEZE", "freeze"), ("OOM", "oom"), ("HANG", "hang"))
+
+
+def body(text: str) -> bytes:
+    return GOOD.replace(b"hello", text.encode())
+
+
+def code_of(outcome: ItemOutcome) -> str:
+    code: str = msgspec.json.decode(outcome.body)["error"]["code"]
+    return code
+
+
+@pytest.mark.timeout(120)
+def test_poison_fails_alone_and_its_replica_starts_again_three_times_at_most(
+    bench: Bench, kafka: KafkaSettings, tmp_path: Path
+) -> None:
+    poison = {
+        7: ("CRASH", "item_crashes_engine"),
+        48: ("HANG", "item_timeout"),
+        61: ("OOM", "item_out_of_memory"),
+        133: ("FREEZE", "item_crashes_engine"),
+    }
+    lines = items(0, 200, GOOD)
+    for index, (text, _) in poison.items():
+        lines[index] = msgspec.structs.replace(lines[index], body=body(text))
+    for first in range(0, 200, 50):
+        bench.send(batch(Chunk(job(), lines[first : first + 50])), first // 50)
+    env = {
+        "MILLRACE_ENGINE_SIMULATED_FAULTS": FAULTS,
+        "MILLRACE_ENGINE_ITEM_TIMEOUT_S": "1",
+        "MILLRACE_GPU_ENGINE_REACTION_S": "0.5",
+    }
+    supervisor = Supervisor(tmp_path)
+    supervisor.start([replica_child(kafka, tmp_path, "replica", env)])
+
+    def is_done() -> bool:
+        supervisor.step()
+        return bench.has_lag(0)
+
+    try:
+        await_that(is_done, 100, "every batch")
+        restarts = supervisor.restarts()["replica"]
+    finally:
+        supervisor.stop()
+
+    ends: dict[int, ItemOutcome] = {}
+    for outcome in bench.outcomes(200):
+        ends.setdefault(outcome.index, outcome)
+    failed = {index: end for index, end in ends.items() if end.outcome is Outcome.FAILED}
+    assert sorted(ends) == list(range(200))
+    assert {index: code_of(end) for index, end in failed.items()} == {
+        index: code for index, (_, code) in poison.items()
+    }
+    assert restarts <= 3 * 2  # one crashes, one freezes
+
+
+@pytest.mark.timeout(60)
+def test_first_deliveries_write_no_attempt(
+    bench: Bench, kafka: KafkaSettings, tmp_path: Path
+) -> None:
+    bench.start()
+    bench.await_owner()
+    for partition in range(8):
+        bench.send(batch(Chunk(job(), items(10 * partition, 10))), partition)
+    assert len(bench.outcomes(80)) == 80
+    bench.await_lag(0)
+    tail = TopicTail(kafka, ATTEMPTS, client_id="test-attempts")
+    assert tail.read_to_end(10) == []
+    tail.close()
