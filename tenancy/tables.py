@@ -8,6 +8,7 @@ from sqlalchemy import (
     Column,
     DateTime,
     ForeignKey,
+    Index,
     Integer,
     LargeBinary,
     Table,
@@ -70,5 +71,6 @@ usage_ledger: Final = Table(
     Column[datetime](
         "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
     ),
+    Index("ix_usage_ledger_job_id", "job_id"),
     comment="Append-only: one row per job and commit of the results writer",
 )

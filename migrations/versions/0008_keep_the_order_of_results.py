@@ -1,4 +1,4 @@
-"""Keep the order in which items got their rows, so that results can be followed and resumed."""
+"""Keep the order in which items got their rows; find the ledger rows of a job."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -38,8 +38,10 @@ def upgrade() -> None:
         "of the results writer",
     )
     op.execute(_ORDER_SO_FAR)
+    op.create_index("ix_usage_ledger_job_id", "usage_ledger", ["job_id"])
 
 
 def downgrade() -> None:
     """Undo."""
+    op.drop_index("ix_usage_ledger_job_id", table_name="usage_ledger")
     op.drop_table("job_slices")
