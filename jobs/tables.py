@@ -148,6 +148,11 @@ jobs: Final = Table(
         postgresql_where=text("state IN ('validating', 'in_progress', 'finalizing', 'cancelling')"),
     ),
     Index(
+        "ix_jobs_voided",
+        "id",
+        postgresql_where=text("void_below > 0 AND state = 'in_progress'"),
+    ),
+    Index(
         "ix_jobs_reading",
         "input_file_id",
         postgresql_where=text("state IN ('validating', 'in_progress', 'finalizing', 'cancelling')"),

@@ -56,6 +56,8 @@ BEGIN
 END $$;
 """
 
+VOIDED = "void_below > 0 AND state = 'in_progress'"
+
 CHECKS = {
     "priority_known": "priority BETWEEN 0 AND 9",
     "total_final_when_sealed": "sealed OR NOT total_final",
@@ -74,6 +76,7 @@ def upgrade() -> None:
         op.create_check_constraint(name, "jobs", condition)
     _know_reasons("'cancelled', 'expired', 'failure_budget', 'spend_cap'")
     op.execute(FUNCTION.format(moves=MOVES, set_once=SET_ONCE + TOTALS))
+    op.create_index("ix_jobs_voided", "jobs", ["id"], postgresql_where=sa.text(VOIDED))
     op.add_column(
         "job_cursors",
         sa.Column(
@@ -91,6 +94,7 @@ def downgrade() -> None:
     """Undo. Fails while jobs are closed for a reason that is new here."""
     op.drop_table("job_inputs")
     op.drop_column("job_cursors", "void_below")
+    op.drop_index("ix_jobs_voided", table_name="jobs")
     op.execute(FUNCTION.format(moves=MOVES, set_once=SET_ONCE + TOTAL_ONCE))
     _know_reasons("'cancelled', 'expired'")
     for name in CHECKS:
