@@ -1,0 +1,202 @@
+"""Goal: an outage of an upstream fails no item of a job, however the upstream goes away.
+
+Replica, judge and retries are the real ones, on a real log and database. Ten minutes and all limits
+beside them are divided by sixty; a loop plays the batcher.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+import sqlalchemy as sa
+from aiohttp import web
+
+from gpu_consumers.assembly import build
+from gpu_consumers.engines.openai_http import OpenAIHttpEngine
+from gpu_consumers.settings import ReplicaSettings
+from jobs.days import job_day
+from jobs.progress import open_jobs
+from jobs.retries import BudgetRules, RetryRules
+from jobs.retries_tables import item_attempts
+from results.partitions import DayPartitions
+from results.writing import ItemWriter
+from tests.integration.engines.upstream import Upstream, http_settings, serve
+from tests.integration.gpu_consumers.bench import POOL, Bench
+from tests.integration.jobs.rows import job_row
+from tests.integration.jobs.test_retrying import Looks
+from tests.integration.results.outcomes import (
+    add_running_job,
+    assert_books_balance,
+    counters,
+    engine_of,
+)
+from topics.catalogue import CAPACITY, REQUESTS_BULK, RESULTS
+from topics.chunks import chunks_of
+from topics.codec import decode
+from topics.records import Batch, Capacity, Chunk, Item, JobRef, Outcomes
+from topics.settings import KafkaSettings
+from topics.tail import TopicTail
+
+SCALE = 60.0
+COUNT = 1500
+OUTAGE_S = 600 / SCALE
+RULES = RetryRules(attempts_max=3, backoff_s=5 / SCALE, backoff_s_max=300 / SCALE)
+MODES = ("overloaded", "broken", "cut", "throttled", "broken", "gone")
+BODY = b'{"model":"m","input":"a"}'
+
+
+class Site(Bench):
+    """A replica before an upstream that goes away in every way there is, one after the other."""
+
+    def __init__(self, kafka: KafkaSettings, folder: Path) -> None:
+        super().__init__(kafka, folder)
+        self.began_s: float | None = None
+        self.met: set[str] = set()
+        self.upstream = Upstream("m", respond=self._respond)
+
+    @property
+    def mode(self) -> str | None:
+        """How the upstream fails now; None while it works."""
+        if self.began_s is None:
+            return None
+        part = (time.monotonic() - self.began_s) / OUTAGE_S
+        return MODES[int(part * len(MODES))] if part < 1 else None
+
+    async def _respond(self, request: web.Request, _: bytes) -> web.StreamResponse | None:
+        mode = self.mode
+        if mode is None:
+            return None
+        self.met.add(mode)
+        if mode == "broken":
+            return web.json_response({"error": {"code": "internal"}}, status=500)
+        if mode == "cut":
+            assert request.transport is not None
+            request.transport.abort()
+            raise asyncio.CancelledError
+        return web.Response(status={"overloaded": 503, "throttled": 429, "gone": 502}[mode])
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        replica = ReplicaSettings(
+            pool=POOL,
+            job_class="bulk",
+            in_flight_batches_max=50,
+            shutdown_grace_s=1.0,
+            unavailable_backoff_s_max=10 / SCALE,
+        )
+        async with serve(self.upstream) as url:
+            settings = http_settings(url, concurrency=16, upstream_away_s_max=900 / SCALE)
+            engine = OpenAIHttpEngine(settings)
+            await engine.start()
+            self._replica, closing = build(replica, self.kafka, engine, self.objects)
+            self._started.set()
+            try:
+                with closing:
+                    await self._replica.run(self.stop)
+            finally:
+                self.left.set()
+                await engine.stop()
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[sa.Engine]:
+    engine = engine_of(database_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def site(kafka: KafkaSettings, tmp_path: Path) -> Iterator[Site]:
+    site = Site(kafka, tmp_path)
+    yield site
+    site.close()
+
+
+def line(index: int) -> bytes:
+    return b'{"custom_id":"c%d","method":"POST","url":"/v1/embeddings","body":%b}\n' % (index, BODY)
+
+
+def add_job_and_file(engine: sa.Engine, site: Site) -> tuple[JobRef, list[Item]]:
+    lines = [line(index) for index in range(COUNT)]
+    with site.objects.begin("in") as upload:
+        upload.write(b"".join(lines))
+        upload.complete()
+    cursor = {"item_index": COUNT, "byte_offset": 1, "line_number": COUNT}
+    job_id = add_running_job(engine, COUNT, input_key="in", pool=POOL, cursor=cursor)
+    with engine.begin() as connection:
+        ref = open_jobs(connection, [job_id])[job_id].ref
+        assert ref.day == job_day(job_row(connection, job_id).created_at)
+    items, offset = [], 0
+    for index, text in enumerate(lines):
+        items.append(Item(index, f"c{index}", BODY, 1, 1, offset))
+        offset += len(text)
+    return ref, items
+
+
+class Loop:
+    """Plays the batcher; judge and retries are real."""
+
+    def __init__(self, engine: sa.Engine, site: Site) -> None:
+        self._site = site
+        tails = (REQUESTS_BULK, RESULTS, CAPACITY)
+        self.tails = [TopicTail(site.kafka, topic, client_id="test") for topic in tails]
+        self._writer = ItemWriter(engine, DayPartitions(engine), retries=RULES)
+        rules = BudgetRules(items_per_s_min=10 * SCALE)
+        self._retries = Looks(engine, site.objects, site.producer, rules)
+        self._waiting: list[Chunk] = []
+        self._available = True
+        self.sent = 0
+
+    def turn(self) -> None:
+        requests, results, capacity = self.tails
+        for record in capacity.poll(0.0):
+            if record.value:
+                self._available = decode(Capacity, record.value, record.headers).available
+        for record in requests.poll(0.02):
+            self._waiting.append(decode(Chunk, record.value, record.headers))
+        if self._available:
+            for chunk in self._waiting[:3]:
+                self.send(chunk)
+            del self._waiting[:3]
+        jobs: dict[UUID, list[Any]] = {}
+        for record in results.poll(0.0):
+            outcomes = decode(Outcomes, record.value, record.headers)
+            jobs.setdefault(outcomes.job.job_id, []).extend(outcomes.items)
+        self._writer.write(jobs)
+        self._retries.look(POOL)
+
+    def send(self, chunk: Chunk) -> None:
+        self.sent += 1
+        self._site.send(Batch(uuid4(), "b", [chunk]), self.sent % 8)
+
+
+@pytest.mark.timeout(120)
+def test_ten_minutes_without_an_upstream_fail_nothing(engine: sa.Engine, site: Site) -> None:
+    ref, items = add_job_and_file(engine, site)
+    site.start()
+    loop = Loop(engine, site)
+    chunks = [Chunk(ref, chunk) for chunk in chunks_of(items)]
+    loop.send(chunks.pop())
+    deadline = time.monotonic() + 90
+    while counters(engine, ref.job_id)["succeeded"] < COUNT:
+        loop.turn()
+        if chunks and site.began_s is None and counters(engine, ref.job_id)["succeeded"]:
+            site.began_s = time.monotonic()
+        if chunks and site.began_s is not None:
+            loop.send(chunks.pop())
+        assert time.monotonic() < deadline, counters(engine, ref.job_id)
+    for tail in loop.tails:
+        tail.close()
+
+    assert site.met == set(MODES)
+    assert site.mode is None
+    assert counters(engine, ref.job_id)["failed"] == 0
+    with engine.connect() as connection:
+        charged = connection.scalar(sa.select(sa.func.count()).select_from(item_attempts))
+    assert charged is not None
+    assert charged <= 3 * 20  # a row below the breaker's bound, each time it may have closed
+    assert_books_balance(engine, ref.job_id)
