@@ -19,7 +19,7 @@ from storage.errors import ObjectStoreAwayError
 from storage.local_objects import LocalObjects, LocalUpload
 from storage.objects import Blocks
 from topics.admin import LogAdmin
-from topics.catalogue import CAPACITY, RESULTS, Topic, batches_topic
+from topics.catalogue import CAPACITY, JOB_CLASSES, RESULTS, Topic, batches_topic
 from topics.codec import decode, encode, kind_headers
 from topics.errors import LogUnavailableError
 from topics.producer import LogProducer
@@ -129,8 +129,10 @@ class Bench:
         self._thread = threading.Thread(target=self._main)
 
     def start(self) -> None:
+        """Return when it reads every partition: what is sent from now on is new to it."""
         self._thread.start()
         assert self._started.wait(20)
+        self.await_owner(JOB_CLASSES if self._job_class == "both" else (self._job_class,))
 
     def close(self) -> None:
         self.stop.set()
@@ -145,11 +147,12 @@ class Bench:
     def in_flight(self) -> int:
         return self._replica.in_flight
 
-    def await_owner(self) -> None:
-        """Wait until one replica reads every partition: what comes from now on is new."""
+    def await_owner(self, job_classes: Sequence[str] = ("bulk",)) -> None:
+        """Wait until one replica reads every partition of these classes."""
 
         def owns_all(told: list[object]) -> bool:
-            return any(len(c.partitions) == 8 for c in cast(list[Capacity], told))
+            owned = {c.job_class for c in cast(list[Capacity], told) if len(c.partitions) == 8}
+            return owned.issuperset(job_classes)
 
         self.read(CAPACITY, owns_all)
 

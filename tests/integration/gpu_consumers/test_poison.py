@@ -76,7 +76,6 @@ def test_first_deliveries_write_no_attempt(
     bench: Bench, kafka: KafkaSettings, tmp_path: Path
 ) -> None:
     bench.start()
-    bench.await_owner()
     for partition in range(8):
         bench.send(batch(Chunk(job(), items(10 * partition, 10))), partition)
     assert len(bench.outcomes(80)) == 80
