@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fastapi.routing import APIRoute
 
-from api import batches, files, health, jobs, models, webhook_endpoints
+from api import batches, dead_letters, files, health, jobs, models, webhook_endpoints
 from cli.exits import ExitCode
 from cli.stack.role_children import MODULES
 from jobs.line_checks import ErrorCode
@@ -65,7 +65,7 @@ def test_the_data_flow_names_modules_that_exist() -> None:
 
 
 def served() -> Iterator[tuple[str, str]]:
-    for room in (files, batches, jobs, models, webhook_endpoints, health):
+    for room in (files, batches, dead_letters, jobs, models, webhook_endpoints, health):
         for route in room.router.routes:
             assert isinstance(route, APIRoute)
             for method in route.methods:
