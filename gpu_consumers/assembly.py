@@ -25,6 +25,7 @@ from gpu_consumers.replica import Replica, ReplicaParts, Watch
 from gpu_consumers.replies import ReplyPublisher
 from gpu_consumers.running_tasks import RunningTasks
 from gpu_consumers.settings import ReplicaSettings
+from gpu_consumers.suspect_calls import SuspectCalls
 from gpu_consumers.turns import Turns
 from storage.objects import ObjectStore
 from topics.callers import Callers
@@ -60,6 +61,7 @@ class _Common:
     closed: JobControls
     pool: PoolHealth
     tasks: RunningTasks
+    one_at_a_time: asyncio.Lock  # held by whoever alone may end the process
     clock: Clock
     closing: contextlib.ExitStack
 
@@ -96,6 +98,7 @@ def build(
         closed=closed,
         pool=PoolHealth([*capacities.values()], backoff_s_max=settings.unavailable_backoff_s_max),
         tasks=RunningTasks(asyncio.get_running_loop()),
+        one_at_a_time=asyncio.Lock(),
         clock=clock,
         closing=closing,
     )
@@ -179,8 +182,9 @@ def _bulk_lane(common: _Common, capacity: CapacityPublisher) -> Lane:
         turns,
     )
     log = AttemptLog(common.kafka, common.producer, client_id=common.replica_id)
-    crashes_max = common.settings.crashes_max
-    isolation = Isolation(execution, log, turns, crashes_max=crashes_max)
+    isolation = Isolation(
+        execution, log, turns, common.one_at_a_time, crashes_max=common.settings.crashes_max
+    )
     consumer = _consumer(common, "bulk")
     return BulkLane(consumer, capacity, execution, isolation, (common.pool, common.tasks))
 
@@ -216,6 +220,11 @@ def _online_lane(
             capacity=capacity,
             pool=common.pool,
             tasks=common.tasks,
+            suspects=SuspectCalls(
+                AttemptLog(common.kafka, common.producer, client_id=f"{common.replica_id}-calls"),
+                common.one_at_a_time,
+                crashes_max=common.settings.crashes_max,
+            ),
             clock=common.clock,
         )
     )

@@ -6,6 +6,7 @@ begins: the next owner sees what ran when the process ended, and goes on with te
 engine that runs out of memory lives on, so its batch is split at once and nothing is written.
 """
 
+import asyncio
 import logging
 from dataclasses import dataclass
 
@@ -37,10 +38,20 @@ class Isolation:
     """Runs one batch at a time with nothing of its class beside it."""
 
     def __init__(
-        self, execution: BatchExecution, log: AttemptLog, turns: Turns, *, crashes_max: int
+        self,
+        execution: BatchExecution,
+        log: AttemptLog,
+        turns: Turns,
+        one_at_a_time: asyncio.Lock,
+        *,
+        crashes_max: int,
     ) -> None:
-        """`crashes_max` executions of an item may end with their process, the last one alone."""
+        """`crashes_max` executions of an item may end with their process, the last one alone.
+
+        `one_at_a_time` is held by whoever alone may end the process, in any class.
+        """
         self._execution, self._log, self._turns = execution, log, turns
+        self._one_at_a_time = one_at_a_time
         self._crashes_max = crashes_max
 
     async def redelivered(self, run: BatchRun) -> Ending | None:
@@ -89,9 +100,7 @@ class Isolation:
                 continue
             if run.cut is not None:
                 return Ending.CUT
-            if apart.life:
-                await self._say(apart, is_running=True)
-            last = await self._execution.ask(run, positions, is_alone=True)
+            last = await self._unit(apart, positions)
             if last is Ending.OUT_OF_MEMORY and len(positions) == 1:
                 metrics.ITEMS_CHARGED.labels("out_of_memory").inc()
                 self._execution.answer(run, positions[0], OUT_OF_MEMORY)
@@ -103,6 +112,22 @@ class Isolation:
             if last is Ending.OUT_OF_MEMORY and len(positions) > 1:
                 apart.units[:0] = split(unit)
         return last
+
+    async def _unit(self, apart: _Apart, positions: list[int]) -> Ending:
+        """Ask for the first unit, which the log tells of before."""
+        run = apart.run
+        ending = await self._execution.until_cut(run, self._take_turn())
+        if ending is not Ending.ANSWERED:
+            return ending
+        try:
+            if apart.life:
+                await self._say(apart, is_running=True)
+            return await self._execution.ask(run, positions, is_alone=True)
+        finally:
+            self._one_at_a_time.release()
+
+    async def _take_turn(self) -> None:
+        await self._one_at_a_time.acquire()
 
     async def _learn(self, apart: _Apart) -> None:
         """Go on where the last owner was; charge the item that ended it once too often."""

@@ -123,7 +123,7 @@ class OnlineLane:
         def finished() -> None:
             self.consumer.finished(delivery.record, delivery.generation)
 
-        self._execution.begin(delivery.batch, delivery.may_have_run, finished)
+        self._execution.begin(delivery, finished)
 
     async def let_go(self, partitions: Collection[Partition], *, lost: bool) -> None:
         """Go on: callers wait for these, and nobody else runs them."""

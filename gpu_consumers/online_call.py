@@ -37,6 +37,7 @@ class OnlineCall:
     arrived_s: float
     may_have_run: bool  # and nobody has permitted it yet
     waited_s: float  # in the batcher
+    generation: int = 0  # of the assignment that brought it
     task: asyncio.Task[None] | None = None
     cut: Cut | None = None
     is_cuttable: bool = True  # False once its end is being published

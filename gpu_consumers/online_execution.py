@@ -16,19 +16,21 @@ from gpu_consumers import metrics
 from gpu_consumers.bodies import load_body
 from gpu_consumers.call_ends import CallEnds
 from gpu_consumers.capacity import CapacityPublisher
+from gpu_consumers.consumer import Delivery
 from gpu_consumers.ended_calls import EndedCalls
 from gpu_consumers.engines.engine import Answer, Emit, Engine
 from gpu_consumers.online_call import Cut, OnlineCall
-from gpu_consumers.outcomes import INPUT_MISSING
+from gpu_consumers.outcomes import CRASHES_ENGINE, INPUT_MISSING
 from gpu_consumers.pool_health import PoolHealth
 from gpu_consumers.questions import Questions
 from gpu_consumers.replies import PIECE_BYTES_MAX, ReplyPublisher
 from gpu_consumers.running_tasks import RunningTasks
+from gpu_consumers.suspect_calls import SuspectCalls
 from storage.objects import ObjectStore
 from topics.callers import Callers
 from topics.control import JobControls
 from topics.producer import LogProducer
-from topics.records import Batch, CallerNews, Chunk, Item
+from topics.records import CallerNews, Chunk, Item
 
 LOOK_S = 0.5
 """How often running calls are looked at for silent callers and deadlines."""
@@ -53,6 +55,7 @@ class OnlineParts:
     capacity: CapacityPublisher
     pool: PoolHealth
     tasks: RunningTasks
+    suspects: SuspectCalls
     clock: Clock
 
 
@@ -69,18 +72,18 @@ class OnlineExecution:
         self._ended = EndedCalls()
         self._is_draining = False
 
-    def begin(self, batch: Batch, may_have_run: bool, finished: Callable[[], None]) -> None:
+    def begin(self, delivery: Delivery, finished: Callable[[], None]) -> None:
         """Take over a batch; `finished` is called when everything of it is acknowledged.
 
         A failure that the process cannot go on with ends its task, and `finished` never comes.
         """
         arrived_s = self._clock.monotonic_s()
         calls = [
-            self._call(batch, part, item, may_have_run, arrived_s)
-            for part in batch.parts
+            self._call(delivery, part, item, arrived_s)
+            for part in delivery.batch.parts
             for item in part.items
         ]
-        self._capacity.arrived(batch, len(calls))
+        self._capacity.arrived(delivery.batch, len(calls))
         left = len(calls)
 
         def one_ended(task: asyncio.Task[None]) -> None:
@@ -131,18 +134,17 @@ class OnlineExecution:
         for call in self._running.values():
             call.stop(Cut.DRAIN)
 
-    def _call(
-        self, batch: Batch, part: Chunk, item: Item, may_have_run: bool, arrived_s: float
-    ) -> OnlineCall:
-        job = part.job
+    def _call(self, delivery: Delivery, part: Chunk, item: Item, arrived_s: float) -> OnlineCall:
+        batch, job = delivery.batch, part.job
         return OnlineCall(
             batch=batch,
             job=job,
             item=item,
             replies=self._parts.replies.open(job.call, job.job_id, batch.batch_id),
             arrived_s=arrived_s,
-            may_have_run=may_have_run or part.redelivered,
+            may_have_run=delivery.may_have_run or part.redelivered,
             waited_s=part.waited_s,
+            generation=delivery.generation,
         )
 
     async def _run(self, call: OnlineCall) -> None:
@@ -188,8 +190,8 @@ class OnlineExecution:
         call.cut = await self._why_not_begun(call) or (Cut.DRAIN if self._is_draining else None)
         if call.cut is not None:
             return None
-        caller = call.job.call
-        if call.may_have_run and caller is not None and not caller.durable:
+        caller, is_suspect = call.job.call, call.may_have_run
+        if is_suspect and caller is not None and not caller.durable:
             if not await self._questions.may_run(caller, call.request_id):
                 call.cut = Cut.UNPERMITTED
                 return None
@@ -197,6 +199,12 @@ class OnlineExecution:
         body = await self._body(call)
         if isinstance(body, Answer):
             return body
+        if not is_suspect:
+            return await self._serve(call, body)
+        async with self._parts.suspects.entered(call) as may_run:
+            return await self._serve(call, body) if may_run else CRASHES_ENGINE
+
+    async def _serve(self, call: OnlineCall, body: bytes) -> Answer:
         began_s = self._clock.monotonic_s()
         try:
             emit = self._emit(call) if call.is_stream else None

@@ -18,11 +18,12 @@ from gpu_consumers.pool_health import PoolHealth
 from gpu_consumers.running_tasks import RunningTasks
 from gpu_consumers.turns import Turns
 from storage.objects import ObjectStore
+from tests.unit.gpu_consumers.attempts import Attempts
 from topics.codec import Headers, decode, kind_of
 from topics.consumer import Received
-from topics.control import ClosedJobs
+from topics.control import JobControls
 from topics.producer import LogProducer, OnDelivery
-from topics.records import Attempt, Batch, Chunk, Item, ItemOutcome, JobRef, Outcomes, Unit
+from topics.records import Batch, Chunk, Item, ItemOutcome, JobRef, Outcomes, Unit
 
 CRASHES_MAX = 3
 
@@ -51,27 +52,6 @@ class Log:
             self.put_back += [item.index for item in decode(Chunk, value, headers).items]
         if on_delivery is not None:
             on_delivery(None)
-
-
-class Attempts:
-    """What is said of batches; outlives a replica, as the topic does."""
-
-    def __init__(self) -> None:
-        self.known: dict[UUID, Attempt] = {}
-        self.said: list[Attempt] = []
-
-    async def before(self, batch_id: UUID, generation: int) -> Attempt | None:
-        await asyncio.sleep(0)
-        return self.known.get(batch_id)
-
-    async def say(self, attempt: Attempt) -> None:
-        await asyncio.sleep(0)
-        self.known[attempt.batch_id] = attempt
-        self.said.append(Attempt(attempt.batch_id, attempt.life, [*attempt.units], True))
-
-    async def forget(self, batch_id: UUID) -> None:
-        await asyncio.sleep(0)
-        self.known.pop(batch_id, None)
 
 
 class TouchyEngine:
@@ -151,7 +131,7 @@ class Life:
                 engine=cast(Engine, engine),
                 producer=producer,
                 objects=cast(ObjectStore, None),
-                closed=cast(ClosedJobs, self.closed),
+                closed=cast(JobControls, self.closed),
                 capacity=self.capacity,
                 job_class="bulk",
                 clock=SystemClock(),
@@ -159,7 +139,11 @@ class Life:
             turns,
         )
         isolation = Isolation(
-            self.execution, cast(AttemptLog, attempts), turns, crashes_max=CRASHES_MAX
+            self.execution,
+            cast(AttemptLog, attempts),
+            turns,
+            asyncio.Lock(),
+            crashes_max=CRASHES_MAX,
         )
         self.lane = BulkLane(
             cast(BatchConsumer, self.consumer),

@@ -6,16 +6,21 @@ from typing import cast
 from uuid import UUID, uuid4
 
 from core.clock import SystemClock
-from core.errors import PoolUnavailableError
+from core.errors import EngineDeadError, PoolUnavailableError
+from gpu_consumers.attempt_log import AttemptLog
 from gpu_consumers.capacity import CapacityPublisher, ReplicaIdentity
+from gpu_consumers.consumer import Delivery
 from gpu_consumers.engines.engine import Answer, Emit, Engine
 from gpu_consumers.online_execution import OnlineExecution, OnlineParts
 from gpu_consumers.pool_health import PoolHealth
 from gpu_consumers.replies import ReplyPublisher
 from gpu_consumers.running_tasks import RunningTasks
+from gpu_consumers.suspect_calls import SuspectCalls
 from storage.objects import ObjectStore
+from tests.unit.gpu_consumers.attempts import Attempts
 from topics.callers import Callers
 from topics.codec import Headers, decode, kind_of
+from topics.consumer import Received
 from topics.control import JobControls
 from topics.producer import LogProducer, OnDelivery
 from topics.records import (
@@ -79,7 +84,7 @@ class HeldEngine:
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
-        self.away = False
+        self.away = self.dead = False
         self.running = 0
         self.served = 0
         self.answer = Answer(200, b"", input_tokens=3, output_tokens=2)
@@ -88,6 +93,8 @@ class HeldEngine:
     async def serve(self, endpoint: str, body: bytes, emit: Emit | None) -> Answer:
         if self.away:
             raise PoolUnavailableError
+        if self.dead:
+            raise EngineDeadError
         self.served += 1
         self.running += 1
         try:
@@ -124,9 +131,11 @@ class KnownToTest:
 class OnlineBench:
     """The execution and everything around it."""
 
-    def __init__(self) -> None:
+    def __init__(self, attempts: Attempts | None = None) -> None:
+        """`attempts` outlive a replica, as their topic does."""
         loop = asyncio.get_running_loop()
         clock = SystemClock()
+        self.attempts = attempts or Attempts()
         self.log, self.engine, self.known = Log(), HeldEngine(), KnownToTest()
         producer = cast(LogProducer, self.log)
         identity = ReplicaIdentity(
@@ -145,6 +154,9 @@ class OnlineBench:
                 capacity=self.capacity,
                 pool=PoolHealth([self.capacity], backoff_s_max=1),
                 tasks=self.tasks,
+                suspects=SuspectCalls(
+                    cast(AttemptLog, self.attempts), asyncio.Lock(), crashes_max=3
+                ),
                 clock=clock,
             )
         )
@@ -154,7 +166,9 @@ class OnlineBench:
         def finished() -> None:
             self.finished += 1
 
-        self.execution.begin(Batch(uuid4(), "b", [*chunks]), may_have_run, finished)
+        record = Received("batches.p.interactive", 0, 0, None, [], b"", 0)
+        batch = Batch(uuid4(), "b", [*chunks])
+        self.execution.begin(Delivery(record, batch, 1, may_have_run), finished)
 
     def news(
         self, *, aborted: list[UUID] | None = None, permitted: list[UUID] | None = None

@@ -1,0 +1,88 @@
+"""Goal: a call that ends its process is answered after three ends; others that came again run."""
+
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from core.errors import EngineDeadError
+from core.outcomes import Outcome
+from tests.unit.gpu_consumers.attempts import Attempts
+from tests.unit.gpu_consumers.online_bench import OnlineBench, call
+
+DURABLE = call(1, stream=False, durable=True)
+
+
+async def life(attempts: Attempts, *, dies: bool) -> OnlineBench:
+    """Deliver a call a second time, to a replica whose engine dies of it or answers."""
+    bench = OnlineBench(attempts)
+
+    bench.engine.dead = dies
+    bench.engine.go.set()
+    bench.begin(DURABLE, may_have_run=True)
+    if dies:
+        with pytest.raises(EngineDeadError):
+            await bench.end()
+    else:
+        await bench.end()
+    return bench
+
+
+async def test_a_call_that_ends_its_process_is_charged_at_last() -> None:
+    attempts = Attempts()
+    for crashes in (1, 2):
+        await life(attempts, dies=True)
+        assert attempts.known[UUID(int=1)].units[0].crashes == crashes
+    bench = await life(attempts, dies=False)  # it does not run
+
+    (outcome,) = bench.log.outcomes
+    assert outcome.outcome is Outcome.FAILED
+    assert not outcome.retryable
+    (end,) = [reply.end for reply in bench.log.replies if reply.end is not None]
+    assert msgspec.json.decode(end.body)["error"]["code"] == "item_crashes_engine"
+    assert attempts.known == {}
+    assert bench.finished == 1
+
+
+async def test_a_call_that_came_again_by_chance_is_run_and_forgotten() -> None:
+    attempts = Attempts()
+    await life(attempts, dies=True)
+    bench = await life(attempts, dies=False)
+
+    assert bench.log.statuses() == [200]
+    assert attempts.known == {}
+
+
+async def test_a_pool_that_is_away_charges_nobody() -> None:
+    bench = OnlineBench()
+
+    bench.engine.away = True
+    bench.begin(DURABLE, may_have_run=True)
+    await bench.end()
+    assert len(bench.log.put_back) == 1
+    assert bench.attempts.known == {}
+
+
+async def test_a_first_delivery_is_told_of_nowhere() -> None:
+    bench = OnlineBench()
+    bench.engine.go.set()
+    bench.begin(DURABLE)
+    await bench.end()
+    assert bench.attempts.said == []
+
+
+async def test_two_that_ended_twice_run_one_after_the_other() -> None:
+    attempts = Attempts()
+    for number in (1, 2):
+        bench = OnlineBench(attempts)
+        bench.engine.dead = True
+        bench.begin(call(number, stream=False, durable=True), may_have_run=True)
+        with pytest.raises(EngineDeadError):
+            await bench.end()
+    bench = OnlineBench(attempts)
+    bench.begin(*(call(number, stream=False, durable=True) for number in (1, 2)), may_have_run=True)
+    await bench.settle()
+    assert bench.engine.running == 1
+    bench.engine.go.set()
+    await bench.end()
+    assert bench.log.statuses() == [200, 200]
