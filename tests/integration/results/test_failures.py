@@ -13,6 +13,7 @@ from jobs.retries import RetryRules
 from jobs.retries_tables import dead_items, item_attempts, item_retries
 from jobs.tables import outbox
 from results.closing import JobCloser
+from results.failures import FailureJudge
 from results.partitions import DayPartitions
 from results.writing import ItemWriter
 from tests.integration.results.outcomes import (
@@ -130,6 +131,21 @@ def test_an_item_that_fails_three_times_has_its_cause_and_all_its_attempts(
     assert item.attempts[0].at_s < item.attempts[2].at_s
     writer.write({job_id: [outcome(0)]})
     assert_books_balance(engine, job_id)
+
+
+def test_where_nothing_fails_nothing_is_looked_at(
+    engine: sa.Engine, writer: ItemWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def looked(*_: object) -> None:
+        pytest.fail("a group without failures was looked at")
+
+    monkeypatch.setattr(FailureJudge, "judge", looked)
+    monkeypatch.setattr("results.writing.bury", looked)
+    job_id = add_running_job(engine, 4)
+    writer.write({job_id: [outcome(0), outcome(1)]})
+    writer.write({job_id: [outcome(1), outcome(2)]})  # with a duplicate
+    writer.write({job_id: [outcome(3)]})
+    assert counters(engine, job_id)["succeeded"] == 4
 
 
 def test_a_failure_that_comes_again_changes_nothing(engine: sa.Engine, writer: ItemWriter) -> None:
