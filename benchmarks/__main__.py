@@ -26,6 +26,8 @@ NAMES = (
     "engine_saturation",
     "sync_overhead",
     "online_rate",
+    "first_token",
+    "beside_bulk",
 )
 """Modules of this package, in the order in which they run."""
 

@@ -1,6 +1,8 @@
 """Jobs on a running stack, through the official client."""
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,17 +44,33 @@ class JobsClient:
     def run(self, file_id: str, *, endpoint: str, timeout_s: float) -> Finished:
         """Create a job and wait until it is terminal. Raises VoidRunError when time is up."""
         began_s = time.perf_counter()
-        batch = self._client.batches.create(
+        batch = self.start(file_id, endpoint=endpoint)
+        batch = self.wait(batch, lambda job: job.status in TERMINAL, timeout_s=timeout_s)
+        return Finished(time.perf_counter() - began_s, batch)
+
+    def start(self, file_id: str, *, endpoint: str) -> Batch:
+        """Create a job."""
+        return self._client.batches.create(
             input_file_id=file_id,
             endpoint=endpoint,  # type: ignore[arg-type]
             completion_window="24h",
         )
-        while batch.status not in TERMINAL:
+
+    def wait(self, batch: Batch, until: Callable[[Batch], bool], *, timeout_s: float) -> Batch:
+        """Poll a job until `until` holds. Raises VoidRunError when time is up."""
+        began_s = time.perf_counter()
+        while not until(batch):
             if time.perf_counter() - began_s > timeout_s:
                 raise VoidRunError(f"the job is {batch.status} after {timeout_s:g} s")
             time.sleep(POLL_S)
             batch = self._client.batches.retrieve(batch.id)
-        return Finished(time.perf_counter() - began_s, batch)
+        return batch
+
+    def cancel(self, batch: Batch, *, timeout_s: float) -> Batch:
+        """Cancel a job unless it has ended, and return it as it ended. Raises VoidRunError."""
+        with suppress(openai.BadRequestError):  # it has ended
+            self._client.batches.cancel(batch.id)
+        return self.wait(batch, lambda job: job.status in TERMINAL, timeout_s=timeout_s)
 
     def output(self, batch: Batch, items: int, path: Path) -> Path:
         """Download the output file of a job in which every item must have succeeded.

@@ -1,0 +1,94 @@
+"""What a large job costs the calls beside it.
+
+What: latency of unary calls (4 clients, simulated engine at 5 ms) while a job runs that uses half
+of the machine's CPU, over the latency of the same calls with nothing else.
+How: the engine's concurrency bounds the job: 90 of its 100 places are the job's, 18,000 items a
+second. Each round asks alone, then beside the job; the first is dropped. CPU is that of every
+process of the stack beside the job, for a call and the items of the job together.
+Goal: p50 at most 1.25 × alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from openai.types import Batch
+
+from benchmarks.cpu import cpu_by_role, spent
+from benchmarks.inputs import CHAT, chat_file
+from benchmarks.jobs_client import JobsClient
+from benchmarks.online_calls import chat_body, load, percentile
+from benchmarks.online_load import Task
+from benchmarks.pairing import paired_row, run_pairs
+from benchmarks.runs import Report, Run, Setup, VoidRunError
+from benchmarks.stack import RunningStack, running_stack
+
+ITEMS, QUICK_ITEMS = 1_000_000, 20_000
+CALLS, QUICK_CALLS = 1_500, 50
+CLIENTS = 4
+MODEL = "simulated"
+JOB_S_MAX = 600.0
+PAIRS_MAX = 3
+PERCENTS = (50, 99)
+
+
+def measure(setup: Setup) -> Report:
+    """Run the benchmark. Raises VoidRunError."""
+    file = chat_file(setup.work / "input.jsonl", setup.count(ITEMS, QUICK_ITEMS), model=MODEL)
+    options = ("--simulated-latency-ms", "5", "--simulated-concurrency", "100")
+    with running_stack(setup.work / "stack", *options) as stack:
+        client = JobsClient(stack.url, stack.key)
+        file_id, _ = client.upload(file.path)
+        pairs, voids = run_pairs(
+            lambda: _beside(setup, stack, client, file_id),
+            lambda: _alone(setup, stack),
+            replace(setup, pairs=min(setup.pairs, PAIRS_MAX)),
+        )
+    rows = [
+        paired_row(
+            f"p{percent}",
+            "ms",
+            pairs,
+            _latency(percent),
+            goal="ratio ≤ 1.25" if percent == PERCENTS[0] else "",
+        )
+        for percent in PERCENTS
+    ]
+    rows.append(paired_row("CPU of the stack", "cores", pairs, lambda run: run.facts["cores"]))
+    return Report(name="beside_bulk", rows=rows, pairs=pairs, voids=voids)
+
+
+def _beside(setup: Setup, stack: RunningStack, client: JobsClient, file_id: str) -> Run:
+    """Start the job, ask while it runs, cancel it; a job that ended early voids the run."""
+    job = client.start(file_id, endpoint=CHAT)
+    client.wait(job, lambda batch: _done(batch) > 0, timeout_s=JOB_S_MAX)
+    run = _alone(setup, stack)
+    if client.cancel(job, timeout_s=JOB_S_MAX).status != "cancelled":
+        raise VoidRunError("the job ended before the calls did")
+    return run
+
+
+def _alone(setup: Setup, stack: RunningStack) -> Run:
+    calls = QUICK_CALLS if setup.quick else CALLS
+    roles = stack.roles()
+    before = cpu_by_role(roles)
+    task = Task(
+        url=stack.url,
+        key=stack.key,
+        path=CHAT,
+        body=chat_body(MODEL, stream=False),
+        clients=CLIENTS,
+        calls=calls,
+    )
+    found = load(task, setup.work)
+    used = spent(before, cpu_by_role(roles))
+    facts = {f"p{p}_ms": percentile(found.latencies_s, p) * 1000 for p in PERCENTS}
+    facts["cores"] = sum(used.values()) / found.seconds
+    return Run(items=calls, seconds=found.seconds, cpu_s=used, facts=facts)
+
+
+def _done(batch: Batch) -> int:
+    return batch.request_counts.completed if batch.request_counts else 0
+
+
+def _latency(percent: int) -> Callable[[Run], float]:
+    return lambda run: run.facts[f"p{percent}_ms"]
