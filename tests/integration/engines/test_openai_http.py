@@ -81,6 +81,26 @@ async def test_an_upstream_that_cannot_serve_is_the_pools_failure(status: int) -
     assert raised.value.facts["status_code"] == status
 
 
+async def test_failures_in_a_row_are_the_pools_until_something_goes_well() -> None:
+    answers = [500] * 6
+
+    async def respond(_: web.Request, __: bytes) -> web.StreamResponse | None:
+        return web.json_response({"error": {}}, status=answers.pop()) if answers else None
+
+    upstream = Upstream("m", respond=respond)
+    async with engine_for(upstream, concurrency=1, upstream_failures_max=3) as engine:
+        assert [a.status_code for a in await run(engine, CHAT, [chat_body()] * 2)] == [500, 500]
+        for _ in range(3):
+            with pytest.raises(PoolUnavailableError):
+                await engine.execute(CHAT, [chat_body()], lambda *_: pytest.fail("reported"))
+        assert (
+            await engine.serve(CHAT, chat_body(), None)
+        ).status_code == 500  # its caller is told
+        assert (await run(engine, CHAT, [chat_body()]))[0].status_code == 200
+        answers += [500, 500]
+        assert [a.status_code for a in await run(engine, CHAT, [chat_body()] * 2)] == [500, 500]
+
+
 async def test_a_refused_connection_is_the_pools_failure() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
