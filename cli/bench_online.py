@@ -39,7 +39,8 @@ def bench_online(  # noqa: PLR0913, PLR0917  each one is an option of the comman
     the machine with the server if it runs there. Exit code 1 when no call succeeded.
     """
     with exit_codes():
-        name = model or chat_model(connect(url, key))
+        with connect(url, key) as client:
+            name = model or chat_model(client)
         body = {
             "model": name,
             "messages": [{"role": "user", "content": prompt}],

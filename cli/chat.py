@@ -43,21 +43,14 @@ def chat(  # noqa: PLR0913, PLR0917  each one is an option of the command line
 
     With --prompt, or with a pipe as stdin, ask once: the answer alone is on stdout.
     """
-    with exit_codes():
-        client = connect(url, key)
-        if timeout is not None:
-            milliseconds = str(max(1, round(timeout * 1000)))
-            client = client.with_options(
-                max_retries=0,
-                timeout=timeout + _GRACE_S,
-                default_headers={"X-Request-Timeout-Ms": milliseconds},
-            )
+    with exit_codes(), connect(url, key) as client:
         asked: dict[str, Any] = {"model": model or chat_model(client)}
         if max_tokens is not None:
             asked["max_completion_tokens"] = max_tokens
         if temperature is not None:
             asked["temperature"] = temperature
-        conversation = Conversation(client, asked, system=system, quiet=quiet)
+        limited = client if timeout is None else _limited(client, timeout)
+        conversation = Conversation(limited, asked, system=system, quiet=quiet)
         if prompt is None and sys.stdin.isatty():
             converse(conversation, _typed)
             return
@@ -66,6 +59,16 @@ def chat(  # noqa: PLR0913, PLR0917  each one is an option of the command line
 
 _GRACE_S = 2.0
 """Time beyond the call's own deadline in which the server says that it is over."""
+
+
+def _limited(client: "openai.OpenAI", timeout_s: float) -> "openai.OpenAI":
+    """Return the same client with a deadline for each call, which is then not repeated."""
+    milliseconds = str(max(1, round(timeout_s * 1000)))
+    return client.with_options(
+        max_retries=0,
+        timeout=timeout_s + _GRACE_S,
+        default_headers={"X-Request-Timeout-Ms": milliseconds},
+    )
 
 
 class Conversation:

@@ -30,7 +30,8 @@ def show(
     key: KeyOption = "",
 ) -> None:
     """Show a request as it is now. JSON is the job as the server sent it, its answer included."""
-    _write(_object(connect(url, key).get(_path(job), cast_to=object)), form)
+    with connect(url, key) as client:
+        _write(_object(client.get(_path(job), cast_to=object)), form)
 
 
 @app.command()
@@ -41,7 +42,8 @@ def cancel(
     key: KeyOption = "",
 ) -> None:
     """Cancel a request that has no answer yet, and show it."""
-    _write(_object(connect(url, key).delete(_path(job), cast_to=object)), form)
+    with connect(url, key) as client:
+        _write(_object(client.delete(_path(job), cast_to=object)), form)
 
 
 def rows(job: dict[str, Any]) -> list[tuple[str, str]]:

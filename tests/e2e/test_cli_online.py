@@ -40,14 +40,15 @@ def millrace(env: dict[str, str], *arguments: str, stdin: str = "") -> Result:
 
 def in_background(stack: Stack, max_tokens: int = 4) -> str:
     """Ask without waiting and return the job's id."""
-    answer = stack.client.chat.completions.with_raw_response.create(
-        model=stack.model,
-        messages=[{"role": "user", "content": "Hello."}],
-        max_tokens=max_tokens,
-        extra_body={"background": True},
-    )
-    assert answer.http_response.status_code == 202
-    return str(json.loads(answer.text)["id"])
+    with stack.client as client:
+        answer = client.chat.completions.with_raw_response.create(
+            model=stack.model,
+            messages=[{"role": "user", "content": "Hello."}],
+            max_tokens=max_tokens,
+            extra_body={"background": True},
+        )
+        assert answer.http_response.status_code == 202
+        return str(json.loads(answer.text)["id"])
 
 
 def test_an_answer_is_on_stdout_alone(stack: Stack, env: dict[str, str]) -> None:
