@@ -11,7 +11,7 @@ from cli.main import app
 from tests.job_checks import chat_line, ended, lines_of, watch
 from tests.stacks import Stack, running_stack
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 FAULTS = [{"contains": "poison", "fault": "error500"}]
 POISONED = (3, 40, 41)
