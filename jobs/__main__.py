@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-import sqlalchemy as sa
 from prometheus_client import start_http_server
 
 from core.clock import SystemClock
@@ -20,21 +19,15 @@ from core.logs import configure_logs
 from core.shutdown import stop_on_signals
 from jobs import metrics
 from jobs.background import Background
+from jobs.beside import PRODUCERS, Means, held_leases, start_beside
 from jobs.capacity import PoolCapacities, follow
 from jobs.expander import Expander
-from jobs.expiry import ExpirySweep
-from jobs.held_leases import HeldLeases
 from jobs.intake import Intake, IntakeParts
 from jobs.outbox_relay import OutboxRelay
 from jobs.progress import ROLE
-from jobs.repairs import Repairs
-from jobs.retries import BudgetRules
-from jobs.retrying import Retrying
 from jobs.settings import IntakeSettings
-from jobs.stalls import StallWatch
 from jobs.validator import Validator
 from storage.notifications import Notifications
-from storage.objects import ObjectStore
 from storage.objects_from import object_store_from_env
 from storage.postgres import DATABASE_AWAY, create_engine
 from storage.settings import DatabaseSettings
@@ -50,7 +43,6 @@ _START_S_MAX: Final = 60.0
 _STOP_S_MAX: Final = 20.0
 _NAME: Final = "intake"
 _RELAY_IDLE_S: Final = 1.0
-_REPAIR_LOOKS: Final = 10  # in one stall limit
 
 
 def main() -> int:
@@ -84,20 +76,14 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         closing.callback(engine.dispose)
         woken_for_jobs = closing.enter_context(Notifications(database, "millrace_jobs"))
         woken_for_outbox = closing.enter_context(Notifications(database, "millrace_outbox"))
-        producers = [LogProducer(kafka, client_id=f"{holder}-{n}") for n in range(4)]
+        producers = [LogProducer(kafka, client_id=f"{holder}-{n}") for n in range(2 + PRODUCERS)]
         for producer in producers:
             closing.callback(producer.close)
         tail = TopicTail(kafka, CAPACITY, client_id=f"{holder}-capacity")
         closing.callback(tail.close)
         tail.skip_to_end(_START_S_MAX)
         capacities = PoolCapacities(clock)
-        leases = HeldLeases(
-            engine,
-            role=ROLE,
-            holder=holder,
-            ttl_s=settings.lease_ttl_s,
-            on_lost=metrics.LEASES_LOST.inc,
-        )
+        leases = held_leases(engine, ROLE, holder, settings)
         metrics.JOBS_HELD.set_function(lambda: leases.count)
         expander = Expander(engine, objects, producers[0], leases, clock)
         validator = Validator(engine, objects, leases, settings, clock, stop)
@@ -111,16 +97,20 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             stop=stop,
         )
         intake, relay = Intake(parts, settings), OutboxRelay(engine, producers[1], clock)
-        repairs = Repairs(engine, objects, producers[2], leases, StallWatch(settings.stall_limit_s))
-        retrying = _retrying(engine, objects, producers[3], settings)
         threads = Background(stop, away_s_max=settings.away_s_max, clock=clock)
         threads.every(leases.heartbeat_s, "heartbeat", leases.extend_all)
-        expiry = ExpirySweep(engine, stall_limit_s=settings.stall_limit_s)
-        threads.every(settings.expiry_interval_s, "expiry", expiry.step)
         threads.every(0.0, "capacity", partial(follow, tail, capacities))
-        look_s = settings.stall_limit_s / _REPAIR_LOOKS
-        threads.every(look_s, "repairs", partial(repairs.step, capacities, clock))
-        threads.every(settings.retry_interval_s, "retries", partial(retrying.step, capacities))
+        means = Means(
+            settings=settings,
+            engine=engine,
+            objects=objects,
+            holder=holder,
+            leases=leases,
+            capacities=capacities,
+            clock=clock,
+            stop=stop,
+        )
+        other_leases = start_beside(threads, means, producers[2:])
         threads.start("outbox", relay.step, partial(woken_for_outbox.wait, _RELAY_IDLE_S))
         threads.start("intake", intake.round, intake.pause)
         _LOG.info("ready")
@@ -132,13 +122,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             expander.close()
             with contextlib.suppress(*DATABASE_AWAY):
                 leases.release_all()
-
-
-def _retrying(
-    engine: sa.Engine, objects: ObjectStore, producer: LogProducer, settings: IntakeSettings
-) -> Retrying:
-    rules = BudgetRules(share=settings.retry_share, items_per_s_min=settings.retry_items_per_s_min)
-    return Retrying(engine, objects, producer, rules, SystemClock())
+                other_leases.release_all()
 
 
 if __name__ == "__main__":

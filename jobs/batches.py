@@ -8,6 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from core.ids import new_uuid
 from core.limits import METADATA_KEY_CHARS_MAX, METADATA_PAIRS_MAX, METADATA_VALUE_CHARS_MAX
@@ -15,6 +16,8 @@ from core.states import TERMINAL_STATES, JobKind, JobState
 from jobs.cancelling import cancel
 from jobs.completion_window import window_seconds
 from jobs.files import EXPIRES_AFTER_S_MAX, EXPIRES_AFTER_S_MIN, INPUT_PURPOSE, find_input
+from jobs.inputs_tables import job_inputs
+from jobs.job_options import JobOptions
 from jobs.outbox_rows import NOTIFY_JOBS, NOTIFY_OUTBOX, event_insert
 from jobs.pages import Cursor, Page, read_page, unknown_cursor
 from jobs.refusals import FieldRefusedError, JobEndedError, JobMissingError
@@ -37,6 +40,7 @@ class NewJob:
     metadata: dict[str, str] | None = field(default=None, repr=False)
     output_expires_after_s: int | None = None
     traceparent: str = ""
+    options: JobOptions = field(default_factory=JobOptions)
 
 
 def create_job(connection: sa.Connection, tenant_id: UUID, new: NewJob) -> sa.Row[Any]:
@@ -45,6 +49,7 @@ def create_job(connection: sa.Connection, tenant_id: UUID, new: NewJob) -> sa.Ro
     Raises FieldRefusedError, FileMissingError.
     """
     window_s = checked_window_s(new)
+    options = new.options.checked_values()
     file = find_input(connection, tenant_id, new.input_file_id)
     if file.purpose != INPUT_PURPOSE:
         raise FieldRefusedError("The file's purpose is not 'batch'.", param="input_file_id")
@@ -63,6 +68,7 @@ def create_job(connection: sa.Connection, tenant_id: UUID, new: NewJob) -> sa.Ro
             output_expires_after_s=new.output_expires_after_s,
             traceparent=new.traceparent,
             expires_at=sa.func.now() + sa.func.make_interval(0, 0, 0, 0, 0, 0, window_s),
+            **options,
         )
         .returning(jobs.c.created_at)
     ).scalar_one()
@@ -87,7 +93,7 @@ def list_jobs(connection: sa.Connection, tenant_id: UUID, cursor: Cursor) -> Pag
     """Return a page of the tenant's jobs with their counters. Raises FieldRefusedError."""
     if cursor.after is not None and not _is_batch(connection, cursor.after):
         raise unknown_cursor()
-    query = with_counters().where(IS_BATCH)
+    query = _shown().where(IS_BATCH)
     return read_page(connection, query, jobs, tenant_id=tenant_id, cursor=cursor)
 
 
@@ -126,12 +132,27 @@ def checked_window_s(new: NewJob) -> int:
 
 def job_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
     """Return the query of one batch with its counters."""
-    return with_counters().where(jobs.c.id == job_id, jobs.c.tenant_id == tenant_id, IS_BATCH)
+    return _shown().where(jobs.c.id == job_id, jobs.c.tenant_id == tenant_id, IS_BATCH)
 
 
 def with_counters() -> sa.Select[Any]:
     """Return the query of jobs, each with its counters."""
     return sa.select(*jobs.c, *_COUNTERS).join(job_counters, job_counters.c.job_id == jobs.c.id)
+
+
+def _shown() -> sa.Select[Any]:
+    """Return the query of batches with their counters and, as JSON, the files appended to them."""
+    its = job_inputs.c
+    file = sa.func.json_build_object(
+        "file_id", its.file_id, "state", its.state, "item_count", its.item_count,
+        "errors", its.errors, "error_count", its.error_count,
+    )  # fmt: skip
+    appended = (
+        sa.select(sa.func.json_agg(aggregate_order_by(file, its.number)))
+        .where(its.job_id == jobs.c.id)
+        .scalar_subquery()
+    )
+    return with_counters().add_columns(appended.label("appended"))
 
 
 def _is_batch(connection: sa.Connection, job_id: UUID) -> bool:

@@ -1,13 +1,11 @@
 """A job closed by its owner: the state, what tells everyone, and the record that decides."""
 
-from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from core.states import TERMINAL_STATES, CloseReason, JobKind, JobState
-from jobs.days import job_day
-from jobs.outbox_rows import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts, event_insert
+from jobs.closes import stop
 from jobs.tables import jobs
 
 
@@ -28,26 +26,5 @@ def cancel(
     state = JobState(row.state)
     is_open = state not in TERMINAL_STATES and state is not JobState.CANCELLING
     if is_open and row.close_reason is None:
-        _close(connection, row)
+        stop(connection, row, CloseReason.CANCELLED)
     return state
-
-
-def _close(connection: sa.Connection, row: sa.Row[Any]) -> None:
-    """Move a locked job to cancelling. Once every item has its row there is nothing to close."""
-    closed_at = connection.execute(
-        sa.update(jobs)
-        .where(jobs.c.id == row.id)
-        .values(
-            state=JobState.CANCELLING.value,
-            cancelling_at=sa.func.now(),
-            close_reason=CloseReason.CANCELLED.value,
-        )
-        .returning(jobs.c.cancelling_at)
-    ).scalar_one()
-    if row.total_count is not None and row.settled_at is None:
-        for statement in close_inserts(row.id, job_day(row.created_at), CloseReason.CANCELLED):
-            connection.execute(statement)
-    at_s = closed_at.timestamp()
-    connection.execute(event_insert(row.id, row.tenant_id, JobState.CANCELLING, at_s))
-    connection.execute(NOTIFY_OUTBOX)
-    connection.execute(NOTIFY_JOBS)

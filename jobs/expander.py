@@ -12,11 +12,13 @@ import sqlalchemy as sa
 from core.clock import Clock
 from core.errors import Disposition, LeaseLostError, MillraceError
 from jobs import metrics
-from jobs.expansion import Cursor, InputChangedError, ItemReader, advance, send_items
+from jobs.cursors import Cursor, advance
+from jobs.expansion import InputChangedError, ItemReader, send_items
 from jobs.held_leases import HeldLeases
 from jobs.leases import Lease
 from jobs.progress import EXPANSION_DUE, OpenJob, open_jobs
 from jobs.tables import jobs
+from jobs.windows import JobLoad
 from storage.objects import ObjectStore
 from topics.producer import LogProducer
 
@@ -31,7 +33,7 @@ _READERS_MAX: Final = 16  # each holds a connection of an object store and a blo
 _READER_IDLE_S_MAX: Final = 10.0  # a store may cut a reader that pauses for minutes
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Held:
     """A job in expansion. `reader` may be ahead of `cursor` only within a round."""
 
@@ -102,7 +104,8 @@ class Expander:
                 if after := self._emit(held, count_max, ROUND_BYTES_MAX - byte_count):
                     moved.append((held, after))
                     count += after.item_index - held.cursor.item_index
-                    byte_count += after.byte_offset - held.cursor.byte_offset
+                    began = held.job.files.start(held.cursor)
+                    byte_count += after.byte_offset - began.byte_offset
             if moved:
                 self._producer.flush(FLUSH_TIMEOUT_S)
                 self._advance(moved)
@@ -112,6 +115,26 @@ class Expander:
             raise
         metrics.ITEMS_EXPANDED.inc(count)
         return count
+
+    def refresh(self, loads: Sequence[JobLoad]) -> None:
+        """Read anew what owners have changed of the jobs that are held; `loads` is of this round.
+
+        Raises one of `DATABASE_AWAY`.
+        """
+        versions = {load.job_id: load.version for load in loads}
+        changed = [
+            job_id
+            for job_id, held in self._held.items()
+            if versions.get(job_id, held.job.ref.version) != held.job.ref.version
+        ]
+        if not changed:
+            return
+        with self._engine.begin() as connection:
+            found = open_jobs(connection, changed)
+        for job_id in changed:
+            self._held[job_id].close_reader()
+            if job := found.get(job_id):
+                self._held[job_id].job = job
 
     def tidy(self, open_ids: Collection[UUID]) -> None:
         """Let go of jobs that are expanded, closed or lost, and of readers that rest."""
@@ -160,34 +183,52 @@ class Expander:
         return job_ids[first:] + job_ids[:first]
 
     def _emit(self, held: _Held, count_max: int, bytes_max: int) -> Cursor | None:
-        """Send items of one job; a job that fails is put aside, alone."""
+        """Send items of one file of a job; a job that fails is put aside, alone."""
+        job, index = held.job, held.cursor.item_index
+        left = job.files.left(index)
+        count_max = min(count_max, job.total - index, count_max if left is None else left)
+        if count_max <= 0:
+            return None  # more was appended than we have heard of
+        ref = job.ref_at(index)
         try:
             if held.reader is None:
-                held.reader = ItemReader(self._objects, held.job.ref, held.cursor)
+                held.reader = ItemReader(self._objects, ref, job.files.start(held.cursor))
             held.used_s = self._clock.monotonic_s()
             items = held.reader.take(count_max, bytes_max)
             if not items:
-                raise InputChangedError(item_index=held.cursor.item_index)
-            send_items(self._producer, held.job.ref, items)
+                raise InputChangedError(item_index=index)
+            send_items(self._producer, ref, items)
         except MillraceError as failure:
             held.close_reader()
             if failure.disposition is Disposition.CRASH:
                 raise
             self._put_aside(held, failure)
             return None
-        return held.reader.cursor
+        after = held.reader.cursor
+        if len(items) == left:
+            held.close_reader()  # the next file has its own
+        return after
 
     def _advance(self, moved: list[tuple[_Held, Cursor]]) -> None:
-        """Move the cursors in one transaction, in the order in which heartbeats lock leases."""
+        """Move the cursors in one transaction, in the order in which heartbeats lock leases.
+
+        That of a job that was paused meanwhile stays: what was sent is void.
+        """
         lost: list[_Held] = []
+        void: list[_Held] = []
         with self._engine.begin() as connection:
             for held, after in sorted(moved, key=lambda move: move[0].lease.job_id):
+                version = held.job.ref.version
                 try:
-                    advance(connection, held.lease, held.cursor, after)
+                    if not advance(connection, held.lease, held.cursor, after, version=version):
+                        void.append(held)
                 except LeaseLostError:
                     lost.append(held)
         for held, after in moved:
-            held.cursor = after
+            if held in void:
+                held.close_reader()
+            else:
+                held.cursor = after
         for held in lost:
             metrics.LEASES_LOST.inc()
             self._leases.put_aside(held.lease)

@@ -6,19 +6,15 @@ A crash at any arrow emits the items behind the cursor again: every reader takes
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-import sqlalchemy as sa
 
-from core.errors import Disposition, LeaseLostError, MillraceError
+from core.errors import Disposition, MillraceError
 from core.limits import CHUNK_BYTES_MAX
-from jobs import leases
+from jobs.cursors import Cursor
 from jobs.input_lines import Line, input_lines
-from jobs.leases import Lease
 from jobs.settings import LINE_BYTES_CEILING
-from jobs.tables import job_cursors
 from jobs.token_counts import token_count
 from storage.objects import Blocks, ObjectStore
 from topics.chunks import chunks_of, send_chunk
@@ -33,15 +29,6 @@ class InputChangedError(MillraceError):
 
     code = "input_changed"
     disposition = Disposition.REJECT
-
-
-@dataclass(frozen=True, slots=True)
-class Cursor:
-    """How far a file was expanded: everything before was acknowledged."""
-
-    byte_offset: int = 0
-    line_number: int = 0  # lines before, blank ones counted
-    item_index: int = 0  # items before
 
 
 class _Request(msgspec.Struct, gc=False):
@@ -115,22 +102,3 @@ def send_items(sender: Sender, job: JobRef, items: Iterable[Item]) -> int:
         send_chunk(sender, Chunk(job, chunk), JOB_CLASS)
         count += len(chunk)
     return count
-
-
-def advance(connection: sa.Connection, lease: Lease, before: Cursor, after: Cursor) -> None:
-    """Move the cursor over items that were acknowledged. Raises LeaseLostError."""
-    leases.require(connection, lease)
-    moved = connection.execute(
-        sa.update(job_cursors)
-        .where(
-            job_cursors.c.job_id == lease.job_id,
-            job_cursors.c.item_index == before.item_index,
-        )
-        .values(
-            byte_offset=after.byte_offset,
-            line_number=after.line_number,
-            item_index=after.item_index,
-        )
-    )
-    if moved.rowcount != 1:
-        raise LeaseLostError(job_id=lease.job_id, item_index=before.item_index)

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from core.states import CloseReason, JobState
 from jobs import metrics
+from jobs.closes import close_values, drop_files
 from jobs.days import job_day
 from jobs.outbox_rows import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts
 from jobs.tables import job_counters, job_cursors, jobs
@@ -83,11 +84,11 @@ def close_expired(connection: sa.Connection) -> int:
     due = connection.execute(expiry_due(_SWEEP_MAX)).all()
     if not due:
         return 0
+    job_ids = [job.id for job in due]
     connection.execute(
-        sa.update(jobs)
-        .where(jobs.c.id.in_([job.id for job in due]))
-        .values(close_reason=CloseReason.EXPIRED.value)
+        sa.update(jobs).where(jobs.c.id.in_(job_ids)).values(close_values(CloseReason.EXPIRED))
     )
+    drop_files(connection, job_ids)
     for job in due:
         for statement in close_inserts(job.id, job_day(job.created_at), CloseReason.EXPIRED):
             connection.execute(statement)

@@ -10,6 +10,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import TERMINAL_STATES, JobState
+from jobs.inputs_tables import job_inputs
 from jobs.pages import Cursor, Page, read_page
 from jobs.refusals import FileMissingError, StorageQuotaError
 from jobs.tables import files, jobs
@@ -146,7 +147,14 @@ def visible() -> sa.ColumnElement[bool]:
 def pinned() -> sa.ColumnElement[bool]:
     """Return the condition that an unfinished job reads the file."""
     reading = sa.select(1).where(jobs.c.input_file_id == files.c.id, _UNFINISHED)
-    return reading.exists()
+    its = job_inputs.c
+    appended = sa.select(1).where(
+        its.file_id == files.c.id,
+        its.state.in_([sa.literal_column("'validating'"), sa.literal_column("'accepted'")]),
+        its.job_id == jobs.c.id,
+        _UNFINISHED,
+    )
+    return sa.or_(reading.exists(), appended.exists())
 
 
 def stored_bytes_query(tenant_id: UUID) -> sa.Select[int]:

@@ -64,6 +64,7 @@ class Intake:
             parts.validator.claim()
             loads = self._hold(loads, windows)
         metrics.OUTSTANDING_ITEMS.set(sum(load.outstanding for load in loads))
+        parts.expander.refresh(loads)
         parts.expander.tidy({load.job_id for load in loads})
         allowed = allowances(loads, windows)
         emitted = parts.expander.round(allowed)

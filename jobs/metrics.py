@@ -27,6 +27,12 @@ LEASES_LOST: Final = Counter(
 ITEMS_REPAIRED: Final = Counter(
     "millrace_repaired_items_total", "Items of stalled jobs emitted again."
 )
+ITEMS_RESUMED: Final = Counter(
+    "millrace_resumed_items_total", "Items of resumed jobs emitted again, as their pause made void."
+)
+FILES_APPENDED: Final = Counter(
+    "millrace_appended_files_total", "Verdicts on files that were appended to jobs.", ["verdict"]
+)
 RETRIES_EMITTED: Final = Counter(
     "millrace_retries_emitted_total", "Items put on the log for another attempt."
 )

@@ -12,8 +12,8 @@ from topics.codec import encode, kind_headers
 from topics.partitioner import job_partition
 from topics.records import Close, JobControl, JobEvent, Record
 
-CONTROL_CLOSED_VERSION = 1
-"""Version of the control record that closes a job; it has no earlier control state."""
+CONTROL_CLOSED_VERSION = 2**31 - 1
+"""Version of the control record that closes a job: the last one."""
 
 NOTIFY_OUTBOX = sa.text("SELECT pg_notify('millrace_outbox', '')")
 """Wakes the relay when the transaction commits."""

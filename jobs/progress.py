@@ -1,16 +1,18 @@
 """What intake reads about jobs: the load of all open ones, and the whole of those it holds."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
+import msgspec
 import sqlalchemy as sa
 
 from core.states import JobKind, JobState
+from jobs.cursors import Cursor
 from jobs.days import job_day
-from jobs.expansion import Cursor
+from jobs.input_files import InputFile, InputFiles, appended_files
 from jobs.tables import job_counters, job_cursors, job_leases, jobs
 from jobs.windows import JobLoad
 from topics.records import JobRef
@@ -22,8 +24,9 @@ OPEN = sa.and_(
     jobs.c.state == JobState.IN_PROGRESS.value,
     jobs.c.settled_at.is_(None),
     jobs.c.close_reason.is_(None),
+    jobs.c.paused_at.is_(None),
 )
-"""Jobs whose items are wanted."""
+"""Jobs whose items are wanted, now."""
 
 EXPANSION_DUE = sa.and_(
     OPEN,
@@ -38,9 +41,22 @@ EXPANSION_DUE = sa.and_(
 class OpenJob:
     """An open job as far as emitting its items goes."""
 
-    ref: JobRef
+    ref: JobRef  # of its first file
     total: int
     cursor: Cursor
+    files: InputFiles
+
+    def ref_at(self, item_index: int) -> JobRef:
+        """Return what the record of an item says about the job: which file it is in, too."""
+        file = self.files.at(item_index)
+        if file.key == self.ref.input_key:
+            return self.ref
+        return msgspec.structs.replace(self.ref, input_key=file.key)
+
+
+_LEFT_S: Final = sa.cast(sa.extract("epoch", jobs.c.expires_at - sa.func.now()), sa.Double).label(
+    "left_s"
+)
 
 
 def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[tuple[object, ...]]:
@@ -58,6 +74,9 @@ def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[tuple[object, ...]]:
                 "terminal"
             ),
             job_leases.c.job_id.is_not(None).label("is_held"),
+            jobs.c.priority,
+            _LEFT_S,
+            jobs.c.control_version,
         )
         .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
         .join(job_counters, counted.job_id == jobs.c.id)
@@ -87,10 +106,12 @@ def open_jobs(connection: sa.Connection, job_ids: Collection[UUID]) -> dict[UUID
         .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
         .where(jobs.c.id.in_(job_ids), OPEN)
     )
-    return {row.id: _open_job(row) for row in connection.execute(query)}
+    found = connection.execute(query).all()
+    appended = appended_files(connection, job_ids) if found else {}
+    return {row.id: _open_job(row, appended.get(row.id, ())) for row in found}
 
 
-def _open_job(row: sa.Row[tuple[object, ...]]) -> OpenJob:
+def _open_job(row: sa.Row[Any], appended: Sequence[InputFile]) -> OpenJob:
     expires_at: datetime = row.expires_at
     ref = JobRef(
         job_id=row.id,
@@ -103,5 +124,8 @@ def _open_job(row: sa.Row[tuple[object, ...]]) -> OpenJob:
         input_key=row.input_key,
         deadline_s=expires_at.timestamp(),
         traceparent=row.traceparent,
+        version=row.control_version,
+        priority=row.priority,
     )
-    return OpenJob(ref, row.total_count, Cursor(row.byte_offset, row.line_number, row.item_index))
+    cursor = Cursor(row.byte_offset, row.line_number, row.item_index)
+    return OpenJob(ref, row.total_count, cursor, InputFiles(row.input_key, appended))

@@ -81,3 +81,15 @@ class KeyReusedError(RequestRefusedError):
     """This idempotency key belongs to another request."""
 
     code = "idempotency_key_reused"
+
+
+class JobNotOpenError(RequestRefusedError):
+    """The batch is at its end, so it cannot be changed any more."""
+
+    code = "batch_not_open"
+
+
+class JobSealedError(RequestRefusedError):
+    """The batch is sealed, so it takes no more files."""
+
+    code = "batch_sealed"

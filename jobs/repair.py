@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from jobs import leases
 from jobs.expansion import item_of, send_items
+from jobs.input_files import InputFile
 from jobs.input_lines import input_lines
 from jobs.leases import Lease
 from jobs.progress import OPEN, OpenJob
@@ -16,7 +17,7 @@ from jobs.settings import LINE_BYTES_CEILING
 from jobs.tables import job_counters, job_cursors, jobs
 from storage.objects import ObjectStore
 from topics.producer import Sender
-from topics.records import Item, JobRef
+from topics.records import Item
 
 # Rooms meet in tables: these rows are the results writer's. Indexes below the cursor without one,
 # and that wait for no retry: those are not lost.
@@ -65,46 +66,52 @@ def missing_indexes(connection: sa.Connection, job: OpenJob) -> list[int]:
 def emit_again(
     sender: Sender,
     objects: ObjectStore,
-    job: JobRef,
+    job: OpenJob,
     indexes: Sequence[int],
     failed: Mapping[int, int],
 ) -> int:
-    """Send the items of `indexes` (in order), read from the start of the input file.
+    """Send the items of `indexes` (in order), each file read from its start.
 
     An item of `failed` goes on behind that attempt, or its next failure would count as a repeat.
     Returns their number. Flush before relying on them. Raises InputChangedError.
     """
-    if not indexes:
-        return 0
-    items = items_at(objects, job, indexes)
-    again = (
-        msgspec.structs.replace(item, attempt=failed[item.index] + 1)
-        if item.index in failed
-        else item
-        for item in items
-    )
-    return send_items(sender, job, again)
+    count = 0
+    for file, its_indexes in job.files.by_file(indexes, lambda index: index):
+        items = items_at(objects, file, its_indexes, job.ref.endpoint)
+        again = (
+            msgspec.structs.replace(item, attempt=failed[item.index] + 1)
+            if item.index in failed
+            else item
+            for item in items
+        )
+        count += send_items(sender, job.ref_at(its_indexes[0]), again)
+    return count
 
 
-def mark_repaired(connection: sa.Connection, lease: Lease) -> None:
-    """Note that what was missing is on the log again. Raises LeaseLostError."""
+def mark_repaired(connection: sa.Connection, lease: Lease, void_below: int) -> None:
+    """Note that what was missing is on the log again. Raises LeaseLostError.
+
+    It was emitted under a version that was not void when `void_below` was read.
+    """
     leases.require(connection, lease)
     connection.execute(
         sa.update(job_cursors)
         .where(job_cursors.c.job_id == lease.job_id)
-        .values(repaired_at=sa.func.now())
+        .values(repaired_at=sa.func.now(), void_below=void_below)
     )
 
 
-def items_at(objects: ObjectStore, job: JobRef, indexes: Sequence[int]) -> Iterator[Item]:
-    """Yield the items of `indexes` (in order, at least one), from the start of the input file."""
+def items_at(
+    objects: ObjectStore, file: InputFile, indexes: Sequence[int], endpoint: str
+) -> Iterator[Item]:
+    """Yield the items of `indexes` (in order, at least one), from the start of the file."""
     wanted = iter(indexes)
     next_wanted: int | None = next(wanted)
-    with objects.read(job.input_key) as blocks:
+    with objects.read(file.key) as blocks:
         lines = input_lines(blocks, line_bytes_max=LINE_BYTES_CEILING)
-        for index, (_, offset, line) in enumerate(lines):
+        for index, (_, offset, line) in enumerate(lines, file.first_index):
             if index == next_wanted:
-                yield item_of(index, offset, line, job.endpoint)
+                yield item_of(index, offset, line, endpoint)
                 next_wanted = next(wanted, None)
                 if next_wanted is None:
                     return

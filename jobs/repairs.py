@@ -6,16 +6,13 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.clock import Clock
-from core.errors import Disposition, LeaseLostError, MillraceError
 from core.states import JobKind
 from jobs import metrics
 from jobs.capacity import PoolCapacities
-from jobs.expander import FLUSH_TIMEOUT_S
+from jobs.emitting_again import EmittingAgain
 from jobs.held_leases import HeldLeases
-from jobs.leases import Lease
-from jobs.progress import job_loads, open_jobs
-from jobs.repair import emit_again, mark_repaired, missing_indexes, repair_due
-from jobs.retry_queue import attempts_so_far
+from jobs.progress import job_loads
+from jobs.repair import repair_due
 from jobs.stalls import StallWatch
 from jobs.tables import jobs
 from storage.objects import ObjectStore
@@ -41,9 +38,7 @@ class Repairs:
     ) -> None:
         """`producer` is of this thread alone: a flush waits for what others send, too."""
         self._engine = engine
-        self._objects = objects
-        self._producer = producer
-        self._leases = leases
+        self._again = EmittingAgain(engine, objects, producer, leases)
         self._watch = watch
 
     def step(self, capacities: PoolCapacities, clock: Clock) -> None:
@@ -65,46 +60,11 @@ class Repairs:
             return list(connection.scalars(sa.select(jobs.c.id).where(due)))
 
     def _repair(self, job_id: UUID, now_s: float) -> None:
-        """Use the lease of this process when it expands the job, else take one for the moment."""
-        lease = held = self._leases.lease_of(job_id)
-        if lease is None:
-            claimed = self._leases.claim(repair_due([job_id], self._watch.limit_s), 1)
-            if not claimed:
-                return  # another replica has it
-            (lease,) = claimed
-        try:
-            self._repair_with(lease)
-        except BaseException:
-            if held is None:  # or heartbeats would keep the job from whoever expands it
-                self._leases.put_aside(lease)
-            raise
+        due = repair_due([job_id], self._watch.limit_s)
+        count = self._again.emit(job_id, due)
+        if count is None:
+            return
         self._watch.restart(job_id, now_s)
-        if held is None:
-            self._leases.release(lease)
-
-    def _repair_with(self, lease: Lease) -> None:
-        job_id = lease.job_id
-        try:
-            count = self._emit(lease)
+        if count:
             metrics.ITEMS_REPAIRED.inc(count)
             _LOG.warning("a job was repaired", extra={"job": job_id.hex, "items": count})
-        except LeaseLostError:
-            _LOG.info("another replica repairs a job", extra={"job": job_id.hex})
-        except MillraceError as failure:
-            if failure.disposition is Disposition.CRASH:
-                raise
-            metrics.JOB_FAILURES.inc()
-            _LOG.error("a job cannot be repaired", extra={"job": job_id.hex, "code": failure.code})
-
-    def _emit(self, lease: Lease) -> int:
-        with self._engine.begin() as connection:
-            job = open_jobs(connection, [lease.job_id]).get(lease.job_id)
-            indexes = missing_indexes(connection, job) if job else []
-            failed = attempts_so_far(connection, lease.job_id, indexes)
-        if job is None:
-            return 0
-        count = emit_again(self._producer, self._objects, job.ref, indexes, failed)
-        self._producer.flush(FLUSH_TIMEOUT_S)
-        with self._engine.begin() as connection:
-            mark_repaired(connection, lease)
-        return count

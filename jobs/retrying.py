@@ -17,6 +17,7 @@ from core.errors import Disposition, MillraceError
 from jobs import metrics
 from jobs.capacity import PoolCapacities
 from jobs.expansion import item_of, send_items
+from jobs.input_files import InputFile
 from jobs.lines import lines_at
 from jobs.progress import OpenJob, open_jobs
 from jobs.repair import items_at
@@ -35,7 +36,7 @@ from jobs.retry_queue import (
 )
 from storage.objects import ObjectStore
 from topics.producer import LogProducer
-from topics.records import Item, JobRef
+from topics.records import Item
 
 _LOG = logging.getLogger(__name__)
 
@@ -125,10 +126,13 @@ class Retrying:
         ordered = sorted(retries, key=lambda retry: retry.item_index)
         sent: list[Retry] = []
         try:
-            for first in range(0, len(ordered), _READ_MAX):
-                part = ordered[first : first + _READ_MAX]
-                send_items(self._producer, job.ref, retried_items(self._objects, job.ref, part))
-                sent += part
+            for file, its in job.files.by_file(ordered, lambda retry: retry.item_index):
+                ref = job.ref_at(its[0].item_index)
+                for first in range(0, len(its), _READ_MAX):
+                    part = its[first : first + _READ_MAX]
+                    items = retried_items(self._objects, file, part, ref.endpoint)
+                    send_items(self._producer, ref, items)
+                    sent += part
         except MillraceError as failure:
             if failure.disposition is Disposition.CRASH:
                 raise
@@ -149,21 +153,23 @@ class Retrying:
             delete_of_ended_jobs(connection)
 
 
-def retried_items(objects: ObjectStore, job: JobRef, retries: Sequence[Retry]) -> list[Item]:
+def retried_items(
+    objects: ObjectStore, file: InputFile, retries: Sequence[Retry], endpoint: str
+) -> list[Item]:
     """Return the items of `retries`, which are in the order of their indexes.
 
     Lines whose offset is not known are looked for from the start of the file. Raises
     InputChangedError, and what a store raises.
     """
     known = [(r.item_index, r.line_offset) for r in retries if r.line_offset is not None]
-    lines = lines_at(objects, job.input_key, [offset for _, offset in known])
+    lines = lines_at(objects, file.key, [offset for _, offset in known])
     items = {
-        index: item_of(index, offset, line, job.endpoint)
+        index: item_of(index, offset, line, endpoint)
         for (index, offset), line in zip(known, lines, strict=True)
     }
     unknown = [r.item_index for r in retries if r.line_offset is None]
     if unknown:
-        items |= {item.index: item for item in items_at(objects, job, unknown)}
+        items |= {item.index: item for item in items_at(objects, file, unknown, endpoint)}
     return [
         msgspec.structs.replace(items[r.item_index], attempt=r.attempt)
         for r in retries

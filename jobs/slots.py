@@ -21,15 +21,16 @@ def wanted_jobs(
     """Return the jobs to hold, the most wanted first: of `mine` and of those nobody holds.
 
     `loads` is of all open jobs, oldest first. A job's place is its number among those of its
-    tenant and model that still have items to emit. Of equal places those come first whose window
-    is not half full: a window is ten seconds of work, so slots change hands every few seconds.
+    tenant and model that still have items to emit, by rank and then by age. Of equal places those
+    come first whose window is not half full: a window is ten seconds of work, so slots change hands
+    every few seconds.
     """
     outstanding: Counter[Pair] = Counter()
     for load in loads:
         outstanding[load.pair] += load.outstanding
     places: Counter[Pair] = Counter()
     ranked: list[tuple[int, bool, int, UUID]] = []
-    for age, load in enumerate(loads):
+    for age, load in sorted(enumerate(loads), key=lambda found: found[1].rank):
         if not load.remaining:
             continue
         pair = load.pair

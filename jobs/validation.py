@@ -25,10 +25,21 @@ from registry.models import ModelVersion
 FindModel: TypeAlias = Callable[[str], ModelVersion | None]
 """The newest version of a model by the name that a client uses."""
 
+ReadIds: TypeAlias = Callable[[], Iterable[str]]
+"""Reads the ids of items that a job has already; called once or twice."""
+
 ReadLines: TypeAlias = Callable[[], Iterable[Line]]
 """Opens the file at its beginning; called once, or twice for a file with repeated ids."""
 
 _DIGEST_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What a job has already, when another file is appended to it."""
+
+    model_name: str
+    read_ids: ReadIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +58,20 @@ def refused(error: LineError) -> Verdict:
 
 
 def validate(
-    read_lines: ReadLines, *, endpoint: str, items_max: int, find_model: FindModel
+    read_lines: ReadLines,
+    *,
+    endpoint: str,
+    items_max: int,
+    find_model: FindModel,
+    earlier: Earlier | None = None,
 ) -> Verdict:
     """Check every line of a file; stops early only at `items_max` items.
 
-    Counts every error and keeps the first. Raises what reading raises.
+    A file that is appended names the model of the `earlier` ones, and none of their ids. Counts
+    every error and keeps the first. Raises what reading raises.
     """
     findings = _Findings()
-    model = _ModelRule(endpoint, find_model)
+    model = _ModelRule(endpoint, find_model, name=earlier.model_name if earlier else None)
     hashes = array("q")
     count = 0
     for number, _, line in read_lines():
@@ -82,8 +99,11 @@ def validate(
             findings.add(error)
     if not count:
         findings.add(LineError(ErrorCode.EMPTY_FILE, "The file has no requests."))
+    if earlier is not None:
+        hashes.extend(map(hash, earlier.read_ids()))
     if repeated := repeated_hashes(hashes):
-        findings.merge(_duplicates(read_lines(), repeated))
+        seen = _digests(earlier.read_ids(), repeated) if earlier else set()
+        findings.merge(_duplicates(read_lines(), repeated, seen))
     return findings.verdict(count, model.version)
 
 
@@ -114,10 +134,10 @@ class _Findings:
 class _ModelRule:
     """All lines of a job name one model, known, that serves the job's endpoint."""
 
-    def __init__(self, endpoint: str, find_model: FindModel) -> None:
+    def __init__(self, endpoint: str, find_model: FindModel, *, name: str | None) -> None:
         self._endpoint = endpoint
         self._find_model = find_model
-        self.name: str | None = None
+        self.name = name
         self.version: ModelVersion | None = None
 
     def error(self, name: str, line: int) -> LineError | None:
@@ -146,16 +166,25 @@ def repeated_hashes(hashes: "array[int]") -> frozenset[int]:
     return frozenset(np.unique(repeats).tolist())
 
 
-def _duplicates(lines: Iterable[Line], repeated: frozenset[int]) -> Iterable[LineError]:
+def _digests(custom_ids: Iterable[str], repeated: frozenset[int]) -> set[bytes]:
+    return {_digest(custom_id) for custom_id in custom_ids if hash(custom_id) in repeated}
+
+
+def _duplicates(
+    lines: Iterable[Line], repeated: frozenset[int], seen: set[bytes]
+) -> Iterable[LineError]:
     """Name the later lines of each id. Equal hashes of different ids are no error."""
-    seen: set[bytes] = set()
     message = "'custom_id' was used by an earlier line."
     for number, _, line in lines:
         value = read_line(line) if line is not None else ""
         custom_id = valid_custom_id(value) if isinstance(value, dict) else None
         if custom_id is None or hash(custom_id) not in repeated:
             continue
-        digest = blake2b(custom_id.encode(), digest_size=_DIGEST_BYTES).digest()
+        digest = _digest(custom_id)
         if digest in seen:
             yield LineError(ErrorCode.DUPLICATE_CUSTOM_ID, message, "custom_id", number)
         seen.add(digest)
+
+
+def _digest(custom_id: str) -> bytes:
+    return blake2b(custom_id.encode(), digest_size=_DIGEST_BYTES).digest()

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from core.states import CloseReason, JobState
 from jobs import leases
+from jobs.closes import close_values, drop_files
 from jobs.days import job_day
 from jobs.leases import Lease
 from jobs.outbox_rows import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts, event_insert
@@ -71,6 +72,7 @@ def _refuse(
         state = JobState.FAILED
         columns |= {"failed_at": sa.func.now()}
     _update(connection, job_id, state, columns)
+    drop_files(connection, [job_id])
     return state
 
 
@@ -105,7 +107,9 @@ def _close_if_due(connection: sa.Connection, job: sa.Row[tuple[object, ...]]) ->
     reason = job.close_reason
     if reason is None and job.is_expired:
         reason = CloseReason.EXPIRED.value
-        connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(close_reason=reason))
+        values = close_values(CloseReason.EXPIRED)
+        connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(values))
+        drop_files(connection, [job.id])
     if reason is not None:
         for statement in close_inserts(job.id, job_day(job.created_at), CloseReason(reason)):
             connection.execute(statement)

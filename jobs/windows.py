@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from core.limits import CHUNK_ITEMS_MAX
+from core.urgency import PRIORITY_DEFAULT, rank
 
 _GRAINS_PER_WINDOW: Final = 4  # a window is refilled in quarters, not item by item
 
@@ -31,11 +32,19 @@ class JobLoad(NamedTuple):
     emitted: int  # items below the cursor
     terminal: int  # items that have their row
     is_held: bool  # some process expands it
+    priority: int = PRIORITY_DEFAULT
+    left_s: float = 0.0  # to its deadline, by the database's time
+    version: int = 0  # of its control state
 
     @property
     def pair(self) -> Pair:
         """Whose window it shares."""
         return self.tenant_id, self.model
+
+    @property
+    def rank(self) -> int:
+        """Its place among the jobs of its tenant; the lowest goes first, equal ones share."""
+        return rank(self.priority, self.left_s)
 
     @property
     def outstanding(self) -> int:
@@ -107,23 +116,25 @@ def window_items(capacity: PoolCapacity | None, limits: WindowLimits, active: in
 def shares(jobs: Sequence[JobLoad], window: int) -> dict[UUID, int]:
     """Share what is free of `window` among the held jobs of one tenant and model, oldest first.
 
-    Whoever has least outstanding is served next, a chunk at a time, so jobs level out while the
-    whole never exceeds the window. Less than a grain is left for later: tiny chunks cost as much
-    as full ones.
+    The lowest rank has all it can use. Among equals whoever has least outstanding is served next, a
+    chunk at a time, so jobs level out while the whole never exceeds the window. Less than a grain
+    is left for later: tiny chunks cost as much as full ones.
     """
     budget = window - sum(job.outstanding for job in jobs)
     grain = max(1, min(CHUNK_ITEMS_MAX, window // _GRAINS_PER_WINDOW))
     queue = [
-        (job.outstanding, place, job.remaining) for place, job in enumerate(jobs) if job.is_held
+        (job.rank, job.outstanding, place, job.remaining)
+        for place, job in enumerate(jobs)
+        if job.is_held
     ]
     heapq.heapify(queue)
     given: defaultdict[UUID, int] = defaultdict(int)
     while queue and budget > 0:
-        outstanding, place, remaining = heapq.heappop(queue)
+        its_rank, outstanding, place, remaining = heapq.heappop(queue)
         if min(grain, remaining) > budget or not remaining:
             continue
         count = min(CHUNK_ITEMS_MAX, remaining, budget)
         given[jobs[place].job_id] += count
         budget -= count
-        heapq.heappush(queue, (outstanding + count, place, remaining - count))
+        heapq.heappush(queue, (its_rank, outstanding + count, place, remaining - count))
     return dict(given)

@@ -10,8 +10,8 @@ from sqlalchemy.exc import OperationalError
 from core.clock import SystemClock
 from core.errors import LeaseLostError
 from jobs import leases
+from jobs.cursors import Cursor, advance
 from jobs.expander import Expander
-from jobs.expansion import Cursor, advance
 from jobs.held_leases import HeldLeases
 from jobs.leases import Lease
 from jobs.progress import EXPANSION_DUE, job_loads, loads_query
@@ -146,7 +146,7 @@ def test_a_crash_before_the_cursor_moved_emits_again(
     process = start("a")
     process.claim()
 
-    def crash(*_: object) -> None:
+    def crash(*_: object, **__: object) -> None:
         raise ConnectionError
 
     with monkeypatch.context() as patch:

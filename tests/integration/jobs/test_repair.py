@@ -172,7 +172,7 @@ def test_a_repair_that_loses_its_database_keeps_the_job_from_nobody(
         raise OperationalError("the database is away", {}, Exception())
 
     looks.look(0)
-    monkeypatch.setattr("jobs.repairs.missing_indexes", away)
+    monkeypatch.setattr("jobs.emitting_again.missing_indexes", away)
     with pytest.raises(OperationalError):
         looks.look(STALL_S)
     assert looks.leases.count == 0

@@ -8,7 +8,8 @@ import pytest
 
 from core.clock import SystemClock
 from core.limits import CHUNK_BYTES_MAX
-from jobs.expansion import Cursor, InputChangedError, ItemReader
+from jobs.cursors import Cursor
+from jobs.expansion import InputChangedError, ItemReader
 from storage.local_objects import LocalObjects
 from topics.records import Item, JobRef
 

@@ -1,0 +1,156 @@
+"""Validates appended files, one at a time in a process, those of a job in the order of appends.
+
+Each is checked as a first file is, and its ids against those of the files before it.
+"""
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+
+from core.clock import Clock
+from core.errors import Disposition, LeaseLostError, MillraceError
+from jobs import metrics
+from jobs.append_verdicts import APPEND_DUE, record_append_verdict
+from jobs.held_leases import HeldLeases
+from jobs.input_files import InputFiles, appended_files
+from jobs.input_lines import Line, input_lines
+from jobs.inputs_tables import job_inputs
+from jobs.lease_queue import LeaseQueue
+from jobs.leases import Lease
+from jobs.line_checks import ErrorCode, LineError
+from jobs.settings import LINE_BYTES_CEILING, IntakeSettings
+from jobs.tables import jobs
+from jobs.validation import Earlier, Verdict, refused, validate
+from registry.models import ModelVersion
+from storage.errors import ObjectMissingError
+from storage.objects import ObjectStore
+
+_LOG = logging.getLogger(__name__)
+
+ROLE: Final = "append"
+"""Under which jobs are leased here: their expansion goes on meanwhile under its own lease."""
+
+
+class _Named(msgspec.Struct, gc=False):
+    custom_id: str
+
+
+_NAMED: Final = msgspec.json.Decoder(_Named)
+
+
+class AppendValidator:
+    """Judges what was appended. Used by one thread."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        objects: ObjectStore,
+        leases: HeldLeases,
+        settings: IntakeSettings,
+        clock: Clock,
+        stop: threading.Event,
+    ) -> None:
+        """`leases` are of `ROLE`. What is unfinished at `stop` begins anew elsewhere."""
+        self._engine, self._objects, self._leases = engine, objects, leases
+        self._settings, self._stop = settings, stop
+        self._queue = LeaseQueue(engine, leases, APPEND_DUE, clock)
+
+    def step(self) -> None:
+        """Judge files until none waits. Raises one of DATABASE_AWAY."""
+        while not self._stop.is_set() and self._any_waits():
+            claimed = self._queue.claim(1)
+            if not claimed:
+                return
+            (lease,) = claimed
+            try:
+                self._judge(lease)
+            except BaseException:
+                self._leases.put_aside(lease)
+                raise
+
+    def _any_waits(self) -> bool:
+        waits = sa.exists().where(job_inputs.c.state == sa.literal_column("'validating'"))
+        with self._engine.begin() as connection:
+            return bool(connection.scalar(sa.select(waits)))
+
+    def _judge(self, lease: Lease) -> None:
+        """A job that fails is put aside, alone."""
+        try:
+            self._judge_next(lease)
+        except LeaseLostError:
+            self._leases.put_aside(lease)
+        except MillraceError as failure:
+            if failure.disposition is Disposition.CRASH:
+                raise
+            metrics.JOB_FAILURES.inc()
+            _LOG.error(
+                "a file cannot be judged", extra={"job": lease.job_id.hex, "code": failure.code}
+            )
+            self._leases.put_aside(lease)
+
+    def _judge_next(self, lease: Lease) -> None:
+        job_id = lease.job_id
+        with self._engine.begin() as connection:
+            job = connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).one()
+            file = connection.execute(next_query(job_id)).one_or_none()
+            before = InputFiles(job.input_key, appended_files(connection, [job_id]).get(job_id, ()))
+        state = None
+        if file is not None and job.total_count is not None:
+            verdict = self._verdict(lease, job, file.object_key, before)
+            with self._engine.begin() as connection:
+                state = record_append_verdict(connection, lease, file.number, verdict)
+        self._leases.release(lease)
+        if state is not None:
+            metrics.FILES_APPENDED.labels(state).inc()
+
+    def _verdict(self, lease: Lease, job: sa.Row[Any], key: str, before: InputFiles) -> Verdict:
+        def read_lines() -> Iterable[Line]:
+            return self._lines(key, lease, self._settings.line_bytes_max)
+
+        def read_ids() -> Iterator[str]:
+            for file in before:
+                for _, _, line in self._lines(file.key, lease, LINE_BYTES_CEILING):
+                    yield _NAMED.decode(line or b"").custom_id
+
+        try:
+            return validate(
+                read_lines,
+                endpoint=job.endpoint,
+                items_max=self._settings.job_items_max - job.total_count,
+                find_model=_no_other_model,
+                earlier=Earlier(job.model, read_ids),
+            )
+        except ObjectMissingError:
+            message = "The content of an input file is gone."
+            return refused(LineError(ErrorCode.FILE_NOT_FOUND, message, "input_file_id"))
+
+    def _lines(self, key: str, lease: Lease, line_bytes_max: int) -> Iterator[Line]:
+        """Yield a file's lines. Raises LeaseLostError once another has the job, or at a stop."""
+        with self._objects.read(key) as blocks:
+            yield from input_lines(self._while_held(blocks, lease), line_bytes_max=line_bytes_max)
+
+    def _while_held(self, blocks: Iterable[bytes], lease: Lease) -> Iterator[bytes]:
+        for block in blocks:
+            if self._stop.is_set():
+                raise LeaseLostError(job_id=lease.job_id)
+            self._leases.check(lease)
+            yield block
+
+
+def next_query(job_id: UUID) -> sa.Select[Any]:
+    """Return the query of the file that is next of a job."""
+    its = job_inputs.c
+    query: sa.Select[Any] = sa.select(its.number, its.object_key)
+    return (
+        query.where(its.job_id == job_id, its.state == "validating").order_by(its.number).limit(1)
+    )
+
+
+def _no_other_model(_: str) -> ModelVersion | None:
+    """A job has its model; a line that names another is refused before this is asked."""
+    return None

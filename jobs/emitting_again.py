@@ -1,0 +1,91 @@
+"""Emits what a job lacks below its cursor, under the lease that its expansion is fenced by."""
+
+import logging
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.errors import Disposition, LeaseLostError, MillraceError
+from jobs import leases, metrics
+from jobs.expander import FLUSH_TIMEOUT_S
+from jobs.held_leases import HeldLeases
+from jobs.leases import Lease
+from jobs.progress import open_jobs
+from jobs.repair import emit_again, mark_repaired, missing_indexes
+from jobs.retry_queue import attempts_so_far
+from jobs.tables import jobs
+from storage.objects import ObjectStore
+from topics.producer import LogProducer
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class EmittingAgain:
+    """Emits every index below the cursor that has no row and waits for no retry."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        objects: ObjectStore,
+        producer: LogProducer,
+        leases: HeldLeases,
+    ) -> None:
+        """`producer` is of this thread alone: a flush waits for what others send, too."""
+        self._engine = engine
+        self._objects = objects
+        self._producer = producer
+        self._leases = leases
+
+    def emit(self, job_id: UUID, due: sa.ColumnElement[bool]) -> int | None:
+        """Emit for one job; return how many items, None where another replica has it.
+
+        Uses the lease of this process when it expands the job, else takes one for the moment while
+        `due` holds. Raises DeliveryError, and one of DATABASE_AWAY.
+        """
+        lease = held = self._leases.lease_of(job_id)
+        if lease is None:
+            claimed = self._leases.claim(due, 1)
+            if not claimed:
+                return None  # another replica has it
+            (lease,) = claimed
+        try:
+            count = self._emit(lease)
+        except BaseException:
+            if held is None:  # or heartbeats would keep the job from whoever expands it
+                self._leases.put_aside(lease)
+            raise
+        if held is None:
+            self._leases.release(lease)
+        return count
+
+    def _emit(self, lease: Lease) -> int:
+        job_id = lease.job_id
+        try:
+            return self._emit_missing(lease)
+        except LeaseLostError:
+            _LOG.info("another replica emits again", extra={"job": job_id.hex})
+        except MillraceError as failure:
+            if failure.disposition is Disposition.CRASH:
+                raise
+            metrics.JOB_FAILURES.inc()
+            _LOG.error("a job cannot be emitted", extra={"job": job_id.hex, "code": failure.code})
+        return 0
+
+    def _emit_missing(self, lease: Lease) -> int:
+        with self._engine.begin() as connection:
+            # Locks the cursor's fence: expansion moves it before this look, or under its version.
+            leases.require(connection, lease)
+            void_below = connection.scalar(
+                sa.select(jobs.c.void_below).where(jobs.c.id == lease.job_id)
+            )
+            job = open_jobs(connection, [lease.job_id]).get(lease.job_id)
+            indexes = missing_indexes(connection, job) if job else []
+            failed = attempts_so_far(connection, lease.job_id, indexes)
+        if job is None:
+            return 0
+        count = emit_again(self._producer, self._objects, job, indexes, failed)
+        self._producer.flush(FLUSH_TIMEOUT_S)
+        with self._engine.begin() as connection:
+            mark_repaired(connection, lease, void_below or 0)
+        return count
