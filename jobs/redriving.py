@@ -3,8 +3,10 @@
 The old job stays as it is; the new one says `redrive_of` in its metadata.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Final
 from uuid import UUID
 
@@ -15,6 +17,7 @@ from core.ids import JOB, public_id
 from core.limits import METADATA_PAIRS_MAX
 from jobs.batches import NewJob, find_job
 from jobs.input_lines import input_lines
+from jobs.inputs_tables import job_inputs
 from jobs.lines import lines_at
 from jobs.refusals import DeadLetterMissingError, FieldRefusedError, InputGoneError
 from jobs.retries_tables import dead_items
@@ -43,10 +46,19 @@ class DeadLine:
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """An input file of a job: the offsets of its items' lines count from its start."""
+
+    key: str
+    first_index: int  # of its items in the job
+
+
+@dataclass(frozen=True, slots=True)
 class Redrive:
-    """What is taken up again: lines of one job's input file, in order."""
+    """What is taken up again: lines of one job's input files, in order."""
 
     job: sa.Row[Any] = field(repr=False)
+    sources: list[Source]  # in the order of their items
     lines: list[DeadLine]
 
 
@@ -74,7 +86,13 @@ def choose(
     lines = [DeadLine(*row) for row in connection.execute(query)]
     if not lines or (item_indexes is not None and len(lines) < len(set(item_indexes))):
         raise DeadLetterMissingError
-    return Redrive(job, lines)
+    appended = (
+        sa.select(job_inputs.c.object_key, job_inputs.c.first_index)
+        .where(job_inputs.c.job_id == job_id, job_inputs.c.first_index.is_not(None))
+        .order_by(job_inputs.c.first_index)
+    )
+    sources = [Source(*row) for row in connection.execute(appended)]
+    return Redrive(job, [Source(job.input_key, 0), *sources], lines)
 
 
 def mark_redriven(connection: sa.Connection, redrive: Redrive, new_job_id: UUID) -> None:
@@ -120,7 +138,7 @@ def edited_lines(
     raises.
     """
     try:
-        for line in _lines(objects, redrive):
+        for line in _all_lines(objects, redrive):
             if line is None:
                 raise InputGoneError
             yield edited(line, edits) if edits else line
@@ -160,18 +178,24 @@ def check_edits(edits: Any, depth: int = 0) -> None:
             check_edits(value, depth + 1)
 
 
-def _lines(objects: ObjectStore, redrive: Redrive) -> Iterator[bytes | None]:
-    key, lines = redrive.job.input_key, redrive.lines
+def _all_lines(objects: ObjectStore, redrive: Redrive) -> Iterator[bytes | None]:
+    """Yield each line, from the file that holds it; None where there is none."""
+    firsts = [source.first_index for source in redrive.sources]
+    by_file = groupby(redrive.lines, key=lambda line: bisect_right(firsts, line.item_index) - 1)
+    for place, lines in by_file:
+        yield from _lines(objects, redrive.sources[place], list(lines))
+
+
+def _lines(objects: ObjectStore, source: Source, lines: list[DeadLine]) -> Iterator[bytes | None]:
     offsets = [line.line_offset for line in lines if line.line_offset is not None]
     if len(offsets) == len(lines) <= _FAR_LINES_MAX:
-        yield from lines_at(objects, key, offsets)
+        yield from lines_at(objects, source.key, offsets)
         return
     wanted = iter([line.item_index for line in lines])
     next_wanted = next(wanted, None)
-    with objects.read(key) as blocks:
-        for index, (_, _, line) in enumerate(
-            input_lines(blocks, line_bytes_max=LINE_BYTES_CEILING)
-        ):
+    with objects.read(source.key) as blocks:
+        found = input_lines(blocks, line_bytes_max=LINE_BYTES_CEILING)
+        for index, (_, _, line) in enumerate(found, source.first_index):
             if index == next_wanted:
                 yield line
                 next_wanted = next(wanted, None)

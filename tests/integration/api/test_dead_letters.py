@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from core.ids import FILE, JOB, parse_public_id
 from core.outcomes import Outcome
 from jobs import redriving
+from jobs.inputs_tables import job_inputs
 from jobs.retries import RetryRules
 from jobs.tables import files, jobs
 from results.partitions import DayPartitions
@@ -181,6 +182,30 @@ def test_chosen_lines_are_edited(site: Site) -> None:
     assert new["completion_window"] == "2h"
     assert new["metadata"] == {"why": "shorter", "redrive_of": batch}
     assert input_of(site, again) == [LINES[2]]
+
+
+def test_lines_of_appended_files_are_found_there(site: Site) -> None:
+    with site.client() as client:
+        later = failure(3, offset=len(LINES[4]) + 1)
+        batch = failed_batch(site, client, failure(1), later, failure(2, offset=0))
+        with site.engine.begin() as connection:
+            for number, first in ((1, 2), (2, 4)):
+                file = parse_public_id(FILE, file_id(client, b"\n".join(LINES[4:]) + b"\n"))
+                key = connection.scalar(sa.select(files.c.object_key).where(files.c.id == file))
+                connection.execute(
+                    job_inputs.insert().values(
+                        job_id=job_of(batch),
+                        number=number,
+                        file_id=file,
+                        object_key=key,
+                        size_bytes=1,
+                        state="accepted",
+                        first_index=first,
+                        item_count=2,
+                    )
+                )
+        new = ok(client.post("/v1/dead_letters/redrive", json={"batch": batch}))
+    assert input_of(site, new) == [LINES[1], LINES[4], LINES[5]]
 
 
 def test_a_repeated_redrive_makes_one_batch(site: Site) -> None:
