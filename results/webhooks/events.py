@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from core.ids import EVENT, JOB, public_id
+from core.ids import EVENT, JOB, SINGLE, public_id
 from core.states import JobState
 
 PROGRESS: Final = "batch.progress"
@@ -19,9 +19,14 @@ STATE_EVENTS: Final = {
     JobState.EXPIRED.value: "batch.expired",
     JobState.CANCELLED.value: "batch.cancelled",
 }
+REQUEST_EVENTS: Final = {
+    JobState.COMPLETED.value: "job.completed",
+    JobState.EXPIRED.value: "job.expired",
+    JobState.CANCELLED.value: "job.cancelled",
+}
 TERMINAL_EVENTS: Final = tuple(STATE_EVENTS.values())
 WATCHED_EVENTS: Final = (PROGRESS, ITEM_FAILED)
-EVENT_TYPES: Final = (*TERMINAL_EVENTS, *WATCHED_EVENTS)
+EVENT_TYPES: Final = (*TERMINAL_EVENTS, *WATCHED_EVENTS, *REQUEST_EVENTS.values())
 
 PERCENTS: Final = (25, 50, 75)
 ITEMS_MAX: Final = 100
@@ -57,6 +62,13 @@ def job_message(
     if ours is not None:
         data["millrace"] = ours
     body = event_body(message_id, event_type, at_s, data)
+    return Message(message_id, tenant_id, job_id, event_type, at_s, body)
+
+
+def request_message(event: tuple[UUID, str], tenant_id: UUID, job_id: UUID, at_s: float) -> Message:
+    """Return the message that a single request has ended."""
+    message_id, event_type = event
+    body = event_body(message_id, event_type, at_s, {"id": public_id(SINGLE, job_id)})
     return Message(message_id, tenant_id, job_id, event_type, at_s, body)
 
 

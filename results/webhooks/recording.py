@@ -8,14 +8,16 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
-from core.states import TERMINAL_STATES, JobState
+from core.states import TERMINAL_STATES, JobKind, JobState
 from jobs.tables import jobs
 from results.webhooks.events import (
     ITEM_FAILED,
+    REQUEST_EVENTS,
     STATE_EVENTS,
     WATCHED_EVENTS,
     Message,
     job_message,
+    request_message,
 )
 from results.webhooks.tables import (
     webhook_deliveries,
@@ -53,15 +55,17 @@ def record_events(connection: sa.Connection, events: Sequence[JobEvent]) -> int:
     heard = [event for event in events if event.state in _HEARD]
     listeners = _listeners(connection, heard)
     wanted = [e for e in heard if any(x.hears(e.tenant_id, e.job_id, e.at_s) for x in listeners)]
-    batches = _batches(connection, {event.job_id for event in wanted})
+    kinds = _kinds(connection, {event.job_id for event in wanted})
     messages = []
     for event in wanted:
-        if event.job_id not in batches:
-            continue  # a single request, or a job that was deleted since
-        if event.state in STATE_EVENTS:
-            named = (event.event_id, STATE_EVENTS[event.state])
-            messages.append(job_message(named, event.tenant_id, event.job_id, event.at_s))
-        _watch(connection, event, listeners)
+        kind = kinds.get(event.job_id)
+        of_job = (event.tenant_id, event.job_id, event.at_s)
+        if kind is JobKind.REQUEST and event.state in REQUEST_EVENTS:
+            messages.append(request_message((event.event_id, REQUEST_EVENTS[event.state]), *of_job))
+        elif kind is JobKind.BATCH:  # not a job that was deleted since
+            if event.state in STATE_EVENTS:
+                messages.append(job_message((event.event_id, STATE_EVENTS[event.state]), *of_job))
+            _watch(connection, event, listeners)
     return record_messages(connection, messages, listeners)
 
 
@@ -124,7 +128,7 @@ def watch_running_jobs(connection: sa.Connection, tenant_id: UUID) -> None:
     """Watch what runs already, for an endpoint that is new."""
     running = sa.select(jobs.c.id, jobs.c.tenant_id).where(
         jobs.c.tenant_id == tenant_id,
-        jobs.c.kind == "batch",
+        jobs.c.kind == JobKind.BATCH.value,
         jobs.c.state == JobState.IN_PROGRESS.value,
     )
     statement = insert(webhook_watches).from_select(["job_id", "tenant_id"], running)
@@ -137,11 +141,11 @@ def _listeners(connection: sa.Connection, events: Sequence[JobEvent]) -> list[Li
     return listeners_of(connection, {e.tenant_id for e in events}, {e.job_id for e in events})
 
 
-def _batches(connection: sa.Connection, job_ids: set[UUID]) -> set[UUID]:
+def _kinds(connection: sa.Connection, job_ids: set[UUID]) -> dict[UUID, JobKind]:
     if not job_ids:
-        return set()
-    query = sa.select(jobs.c.id).where(jobs.c.id.in_(job_ids), jobs.c.kind == "batch")
-    return set(connection.scalars(query))
+        return {}
+    query = sa.select(jobs.c.id, jobs.c.kind).where(jobs.c.id.in_(job_ids))
+    return {job_id: JobKind(kind) for job_id, kind in connection.execute(query)}
 
 
 def _watch(connection: sa.Connection, event: JobEvent, listeners: Sequence[Listener]) -> None:

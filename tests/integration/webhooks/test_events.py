@@ -16,6 +16,7 @@ from core.states import JobState
 from jobs.days import job_day
 from jobs.outbox_relay import OutboxRelay
 from jobs.outbox_rows import event_insert
+from jobs.requests import NewRequest, create_request
 from jobs.tables import job_counters, jobs
 from results.partitions import DayPartitions
 from results.tables import items
@@ -132,28 +133,44 @@ def test_a_repeated_event_adds_nothing(site: Site) -> None:
     assert len(told(site)) == 1
 
 
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (JobState.COMPLETED, ["job.completed"]),
+        (JobState.EXPIRED, ["job.expired"]),
+        (JobState.CANCELLED, ["job.cancelled"]),
+        (JobState.FINALIZING, []),
+    ],
+)
+def test_the_end_of_a_single_request_is_told(
+    site: Site, state: JobState, expected: list[str]
+) -> None:
+    hearing(site)
+    request = NewRequest(
+        job_id=new_uuid(),
+        tenant_id=site.tenant_id,
+        endpoint="/v1/embeddings",
+        input_key="requests/one",
+        input_bytes=1,
+        model="m",
+        model_version="1",
+        pool="p",
+        timeout_s=60.0,
+        traceparent="",
+    )
+    with site.engine.begin() as connection:
+        create_request(connection, request)
+    assert record(site, event_of(site, request.job_id, state)) == len(expected)
+    assert [m["type"] for m in told(site)] == expected
+    assert {m["data"]["id"] for m in told(site)} <= {f"job_{request.job_id.hex}"}
+
+
 def test_nobody_hears_of_what_is_not_theirs(site: Site) -> None:
     hearing(site)
     with site.engine.begin() as connection:
         stranger = add_tenant(connection)
     foreign = running_job(site, tenant_id=stranger)
-    with site.engine.begin() as connection:
-        single = new_uuid()
-        connection.execute(
-            jobs.insert().values(
-                id=single,
-                tenant_id=site.tenant_id,
-                kind="request",
-                endpoint="/v1/embeddings",
-                input_key="k",
-                input_bytes=1,
-                completion_window="24h",
-                expires_at=sa.text("now() + interval '1 day'"),
-            )
-        )
-
     assert record(site, event_of(site, foreign, JobState.COMPLETED, stranger)) == 0
-    assert record(site, event_of(site, single, JobState.COMPLETED)) == 0
     assert record(site, event_of(site, new_uuid(), JobState.COMPLETED)) == 0
 
 
