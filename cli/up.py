@@ -43,7 +43,7 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
         int, typer.Option(help="simulated: items at once.", min=1)
     ] = 64,
     simulated_token_ms: Annotated[
-        float | None, typer.Option(help="simulated: milliseconds between tokens.", min=0)
+        float | None, typer.Option(help="simulated: milliseconds a streamed token takes.", min=0)
     ] = None,
     concurrency: Annotated[
         int | None, typer.Option(help="openai_http: calls at once.", min=1)
