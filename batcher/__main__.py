@@ -5,11 +5,13 @@ import logging
 import os
 import tempfile
 import threading
+from functools import partial
 from pathlib import Path
 
 import uvloop
 from prometheus_client import start_http_server
 
+from batcher.database_clock import database_time
 from batcher.parts import Surroundings
 from batcher.redeliveries import FinishedItems
 from batcher.role import run_batcher
@@ -41,13 +43,18 @@ def run(
 ) -> None:
     """Batch until `stop` is set. Raises MillraceError when the process should start again."""
     clock = SystemClock()
-    finished = None
+    finished, ask_time = None, None
     if database is not None:
         waits = database.model_copy(update=_SHORT_WAITS)
-        finished = FinishedItems(create_engine(waits, application_name="batcher"), clock)
+        engine = create_engine(waits, application_name="batcher")
+        finished, ask_time = FinishedItems(engine, clock), partial(database_time, engine)
     with tempfile.TemporaryDirectory(prefix="millrace-batcher-") as folder:
         surroundings = Surroundings(
-            kafka=kafka, finished=finished, clock=clock, datadir=Path(folder)
+            kafka=kafka,
+            finished=finished,
+            ask_time=ask_time,
+            clock=clock,
+            datadir=Path(folder),
         )
         # The policy, not only this loop: Faust's consumer runs a loop of its own in a thread.
         asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())

@@ -75,19 +75,28 @@ def readable(records: list[Received]) -> list[Capacity]:
 
 
 class DemandPublisher:
-    """Tells replicas what this batcher holds, so that credit goes where items wait."""
+    """Tells replicas what this batcher holds, so that credit goes where items wait.
 
-    def __init__(self, producer: LogProducer, identity: Identity) -> None:
-        """Publish nothing yet."""
-        self._producer, self._identity = producer, identity
+    And what the time is by the database, which they do not reach.
+    """
+
+    def __init__(
+        self,
+        producer: LogProducer,
+        identity: Identity,
+        database_s: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """Publish nothing yet; `database_s` is the database's time, None while it is not known."""
+        self._producer, self._identity, self._database_s = producer, identity, database_s
         self._waiting_pools: frozenset[str] = frozenset()
 
     def publish(self, waiting: dict[str, int]) -> None:
         """Say what waits, by pool; pools with nothing too, so that they know this batcher."""
         self._waiting_pools = frozenset(pool for pool, count in waiting.items() if count)
+        who, now_s = self._identity, self._database_s() or 0.0
         self._producer.send(
             DEMAND.name,
-            encode(Demand(self._identity.batcher_id, self._identity.job_class, waiting)),
+            encode(Demand(who.batcher_id, who.job_class, waiting, now_s)),
             partition=0,
             key=self._identity.batcher_id.encode(),
             headers=kind_headers(Demand),

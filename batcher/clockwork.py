@@ -60,6 +60,7 @@ class Clockwork:
             self.publish_demand()
             if count % SWEEP_EVERY == 0:
                 self.sweeper.drop_over()
+                self.queues.rank_again()
                 self.sweeper.hand_back_old()
                 self.ledger.forget_silent(now_s=self.clock.monotonic_s())
                 self._measure()

@@ -2,6 +2,8 @@
 
     pool ─► lane (model, version, endpoint) ─► tenant ─► job ─► chunks, lowest item index first
 
+Tenants share by what they were served. Of a tenant's jobs the lowest rank goes first, and equals
+share too: see `core.urgency`.
 The online calls of a tenant wait as one job would, the nearest deadline first.
 """
 
@@ -27,9 +29,12 @@ def job_key(job: JobRef) -> UUID:
 class JobQueue:
     """The chunks of one job in one lane."""
 
-    __slots__ = ("_heap", "_sequence", "live_count")
+    __slots__ = ("_heap", "_sequence", "job", "live_count", "rank")
 
-    def __init__(self) -> None:
+    def __init__(self, job: JobRef) -> None:
+        """`job` is of its newest chunk."""
+        self.job = job
+        self.rank = 0  # among the jobs of its tenant; the lowest goes first
         self._heap: list[tuple[float, int, Held]] = []
         self._sequence = 0
         self.live_count = 0
@@ -38,9 +43,9 @@ class JobQueue:
         """Hold a chunk."""
         self._sequence += 1
         self.live_count += 1
-        job = held.job
-        rank = held.items[0].index if job.call is None else job.deadline_s
-        heapq.heappush(self._heap, (rank, self._sequence, held))
+        self.job = job = held.job
+        place = held.items[0].index if job.call is None else job.deadline_s
+        heapq.heappush(self._heap, (place, self._sequence, held))
 
     def first(self) -> Held:
         """Return the chunk of the lowest item index or nearest deadline; it stays where it is."""
@@ -57,6 +62,13 @@ class TenantQueue:
     def __init__(self) -> None:
         self.counters: VirtualCounters[UUID] = VirtualCounters()
         self.jobs: dict[UUID, JobQueue] = {}
+
+    def next_job(self) -> UUID:
+        """Return the job of the lowest rank; of several the one that was served least."""
+        lowest = min(queue.rank for queue in self.jobs.values())
+        return self.counters.lowest(
+            job_id for job_id, queue in self.jobs.items() if queue.rank == lowest
+        )
 
 
 class Lane:

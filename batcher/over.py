@@ -1,8 +1,9 @@
-"""What is not worth sending any more: items of closed jobs, calls that nobody waits for."""
+"""What is not worth sending any more: items of jobs that are closed, paused or expired, and calls
+that nobody waits for.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from uuid import UUID
 
 from batcher import metrics
 from batcher.acks import OrderedAcks
@@ -12,16 +13,20 @@ from topics.records import JobRef
 
 @dataclass(frozen=True, slots=True)
 class OverJobs:
-    """Says of a job that it is over; its rows are written, or its caller answered, without us."""
+    """Says of a job that it is over: its rows are written, its items emitted again, or its caller
+    answered, without us.
+    """
 
-    is_closed: Callable[[UUID], bool]
+    why: Callable[[JobRef], str | None]
+    """Why items of the job must not be sent any more: what its owner or the database says."""
+
     is_gone: Callable[[JobRef], bool]
     """Whether an online call was aborted, is past its deadline, or has lost its caller."""
 
     def reason(self, job: JobRef) -> str | None:
         """Return why the job is over, as the metric's label, or None while it is not."""
-        if self.is_closed(job.job_id):
-            return "closed"
+        if (reason := self.why(job)) is not None:
+            return reason
         if job.call is not None and self.is_gone(job):
             return "gone"
         return None

@@ -12,6 +12,8 @@ from batcher.agents import RequestStream, StreamOwner, build_app, group_of
 from batcher.arrivals import Arrivals
 from batcher.capacity_feed import CapacityFeed, DemandPublisher
 from batcher.clockwork import Clockwork
+from batcher.controlled import Controlled
+from batcher.database_clock import AskTime, DatabaseClock
 from batcher.dispatch import Dispatcher, DispatchRules
 from batcher.over import LettingGo, OverJobs
 from batcher.policy.closing import BatchLimits
@@ -36,6 +38,7 @@ class Surroundings:
 
     kafka: KafkaSettings
     finished: FinishedIndexes | None  # None: redeliveries are not checked
+    ask_time: AskTime | None  # None: the database's time is never known
     clock: Clock
     datadir: Path  # Faust insists on a folder; nothing is kept there
 
@@ -61,10 +64,11 @@ class Parts:
     """The parts that begin, work and end with the role."""
 
     producer: LogProducer
-    closed: JobControls
+    controls: JobControls
     callers: Callers | None  # None: this class has no online calls
     feed: CapacityFeed
     ledger: CreditLedger
+    time: DatabaseClock
     sender: Sender
     dispatcher: Dispatcher
     arrivals: Arrivals
@@ -74,7 +78,7 @@ class Parts:
 
     def connect(self, timeout_s: float) -> None:
         """Read control, follow calls and capacity; blocks. Raises LogUnavailableError."""
-        self.closed.start(timeout_s)
+        self.controls.start(timeout_s)
         if self.callers is not None:
             self.callers.start(timeout_s)
         self.feed.start(timeout_s)
@@ -84,7 +88,7 @@ class Parts:
         self.feed.stop()
         if self.callers is not None:
             self.callers.stop()
-        self.closed.stop()
+        self.controls.stop()
         self.producer.close(1.0)
 
 
@@ -96,14 +100,20 @@ def assemble(
     identity = Identity(f"{group_of(job_class)}-{uuid.uuid4().hex[:12]}", job_class)
     batcher_id = identity.batcher_id
     producer = LogProducer(kafka, client_id=batcher_id, linger_ms=0)
-    closed = JobControls(kafka, client_id=batcher_id)
+    controls = JobControls(kafka, client_id=batcher_id)
+    time = DatabaseClock(clock, surroundings.ask_time)
+    controlled = Controlled(controls, time)
     callers = None
     if job_class == "interactive":
         callers = Callers(kafka, client_id=batcher_id, clock=clock)
-    over = OverJobs(closed.is_closed, callers.is_gone if callers else lambda _: False)
+    over = OverJobs(controlled.over, callers.is_gone if callers else lambda _: False)
     acks = OrderedAcks(RequestStream.acknowledge)
     core = _Core(
-        queues=Queues(items_max=settings.held_items_max, bytes_max=settings.held_bytes_max),
+        queues=Queues(
+            items_max=settings.held_items_max,
+            bytes_max=settings.held_bytes_max,
+            rank=controlled.rank,
+        ),
         ledger=CreditLedger(batcher_id, job_class, silence_s_max=settings.silence_s_max),
         acks=acks,
         letting_go=LettingGo(acks, over),
@@ -115,7 +125,7 @@ def assemble(
             on_settled=owner.wake,
             on_failure=owner.failed,
         ),
-        clock=clock,
+        clock=time,
     )
     app = build_app(kafka, settings, surroundings.datadir)
     dispatcher = core.dispatcher(settings)
@@ -123,7 +133,8 @@ def assemble(
     stream = RequestStream(app, kafka.topic_prefix, job_class, owner)
     return Parts(
         producer=producer,
-        closed=closed,
+        controls=controls,
+        time=time,
         callers=callers,
         feed=CapacityFeed(
             kafka, client_id=batcher_id, deliver=owner.heard, on_failure=owner.feed_failed
@@ -142,7 +153,7 @@ def assemble(
             arrivals=arrivals,
             dispatcher=dispatcher,
             sweeper=core.sweeper(settings.hold_limit_s),
-            demand=DemandPublisher(producer, identity),
+            demand=DemandPublisher(producer, identity, time.database_s),
             stream=stream,
             admin=admin,
             clock=clock,

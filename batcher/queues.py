@@ -11,6 +11,7 @@ from batcher.lanes import JobQueue, Lane, PoolQueue, TenantQueue, job_key
 from batcher.policy.closing import fitting_prefix
 from batcher.policy.fairness import VirtualCounters
 from core.limits import RECORD_BYTES_MAX
+from topics.records import JobRef
 
 BATCH_BYTES_MAX = RECORD_BYTES_MAX - 100_000
 """Bytes of one batch by the same measure as `Held.byte_count`; a chunk is always smaller."""
@@ -20,11 +21,16 @@ class Queues:
     """Everything that this batcher holds and has not dispatched."""
 
     def __init__(
-        self, *, items_max: int, bytes_max: int, weight: Callable[[UUID], float] = lambda _: 1.0
+        self,
+        *,
+        items_max: int,
+        bytes_max: int,
+        weight: Callable[[UUID], float] = lambda _: 1.0,
+        rank: Callable[[JobRef], int] = lambda _: 0,
     ) -> None:
-        """`weight` is a tenant's share relative to others."""
+        """`weight` is a tenant's share relative to others; `rank` a job's place in its tenant."""
         self.items_max, self._bytes_max = items_max, bytes_max
-        self._weight = weight
+        self._weight, self._rank = weight, rank
         self.pools: dict[str, PoolQueue] = {}
         self.item_count = 0
         self.byte_count = 0
@@ -52,7 +58,11 @@ class Queues:
         lane.deadline_s = min(lane.deadline_s, job.deadline_s)
         tenant = lane.tenants.setdefault(job.tenant_id, TenantQueue())
         job_id = job_key(job)
-        tenant.jobs.setdefault(job_id, JobQueue()).add(held)
+        queue = tenant.jobs.get(job_id)
+        if queue is None:
+            queue = tenant.jobs[job_id] = JobQueue(job)
+        queue.add(held)
+        queue.rank = self._rank(job)
         tenant.counters.activate(job_id)
         pool.counters.activate(job.tenant_id)
         self._count(pool, lane, held, +1)
@@ -105,6 +115,14 @@ class Queues:
         if not lane.tenants:
             del pool.lanes[key]
 
+    def rank_again(self) -> None:
+        """Ask anew for the rank of every job: deadlines come near, owners change their minds."""
+        for pool in self.pools.values():
+            for lane in pool.lanes.values():
+                for tenant in lane.tenants.values():
+                    for queue in tenant.jobs.values():
+                        queue.rank = self._rank(queue.job)
+
     def held(self) -> Iterator[Held]:
         """Return every chunk, in no order; a snapshot, so that chunks may be removed."""
         return iter(list(self._held))
@@ -112,7 +130,7 @@ class Queues:
     def next_job(self, lane: Lane) -> tuple[UUID, UUID]:
         """Return tenant and job that are served next in `lane`."""
         tenant_id = self.pools[lane.key.pool].next_tenant(lane)
-        return tenant_id, lane.tenants[tenant_id].counters.next()
+        return tenant_id, lane.tenants[tenant_id].next_job()
 
     def _take_first(self, lane: Lane, item_count_max: int, token_count_max: int) -> Held:
         """Take the next chunk, or what of it fits."""

@@ -65,6 +65,7 @@ class Batcher:
         """Read control, follow capacity, join the group. Raises LogUnavailableError."""
         parts, timeout_s = self._parts, self._settings.start_timeout_s
         await asyncio.to_thread(parts.connect, timeout_s)
+        self._spawn(parts.time.follow())
         self._spawn(parts.dispatcher.run(parts.clockwork.publish_news))
         self._spawn(parts.arrivals.check_redeliveries(self.wake))
         self._spawn(parts.clockwork.tick())

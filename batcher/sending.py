@@ -113,7 +113,9 @@ class Sender:
 
 
 def parts_of(taken: Sequence[Held], *, now_s: float) -> list[Chunk]:
-    """Return the taken items as one chunk per job, items in index order.
+    """Return the taken items as one chunk per job, file and control version.
+
+    Items are in index order.
 
     A batch is usually one chunk of one job, whose item list is passed on as it is.
     """
@@ -121,7 +123,8 @@ def parts_of(taken: Sequence[Held], *, now_s: float) -> list[Chunk]:
         return [_whole(taken[0], now_s)]
     by_job: dict[object, list[Held]] = {}
     for held in taken:
-        by_job.setdefault(held.job.job_id, []).append(held)
+        job = held.job
+        by_job.setdefault((job.job_id, job.input_key, job.version), []).append(held)
     return [_part(chunks, now_s) for chunks in by_job.values()]
 
 

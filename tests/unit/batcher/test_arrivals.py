@@ -68,10 +68,13 @@ class World:
         self.arrivals = Arrivals(
             self.queues,
             self.acks,
-            over=OverJobs(self.closed.__contains__, lambda job: job.job_id in self.gone),
+            over=OverJobs(self.why, lambda job: job.job_id in self.gone),
             finished=None if ended is None else self._finished,
             clock=SystemClock(),
         )
+
+    def why(self, job: JobRef) -> str | None:
+        return "closed" if job.job_id in self.closed else None
 
     def take(self, received: Received) -> None:
         self.arrivals.take(received, received.offset, report=self._report, settle=self._settle)

@@ -67,10 +67,13 @@ class World:
             ),
             let_go=LettingGo(
                 self.acks,
-                OverJobs(self.closed.__contains__, lambda job: job.job_id in self.gone),
+                OverJobs(self.why, lambda job: job.job_id in self.gone),
             ).let_go,
             clock=self.clock,
         )
+
+    def why(self, job: JobRef) -> str | None:
+        return "closed" if job.job_id in self.closed else None
 
     def items(self, count: int, *, job: int = 1, pool: str = "p", deadline_s: float = 1e9) -> None:
         ref = JobRef(

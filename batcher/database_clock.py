@@ -1,0 +1,66 @@
+"""The database's clock in a batcher: asked for now and then, counted on between by our monotonic.
+
+An answer was true at some moment between question and answer; it is taken for that of the question,
+so the estimate can only be early, by at most what the quickest of the latest questions took.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import sqlalchemy as sa
+
+from core.clock import Clock
+from core.database_time import DatabaseTime
+from storage.postgres import DATABASE_AWAY
+
+_LOG = logging.getLogger(__name__)
+
+ASK_S = 2.0
+"""Between two questions."""
+
+AskTime = Callable[[], float]
+"""Blocking: the database's time, seconds since the epoch. Raises one of DATABASE_AWAY."""
+
+_NOW = sa.text("SELECT extract(epoch FROM clock_timestamp())::float8")
+
+
+class DatabaseClock:
+    """A `Clock` whose wall is the database's as soon as that is known."""
+
+    def __init__(self, clock: Clock, ask: AskTime | None) -> None:
+        """Without `ask` the database's time is never known."""
+        self._clock, self._ask = clock, ask
+        self._time = DatabaseTime(min)
+
+    def monotonic_s(self) -> float:
+        """See `Clock`."""
+        return self._clock.monotonic_s()
+
+    def wall_s(self) -> float:
+        """See `Clock`; this host's clock until the database has answered."""
+        now_s = self.database_s()
+        return self._clock.wall_s() if now_s is None else now_s
+
+    def database_s(self) -> float | None:
+        """Return the database's time, or None when it was never heard."""
+        return self._time.now_s(self._clock.monotonic_s())
+
+    async def follow(self) -> None:
+        """Ask until cancelled; while the database is away the last answers count on."""
+        if self._ask is None:
+            return
+        while True:
+            asked_s = self._clock.monotonic_s()
+            try:
+                self._time.heard(await asyncio.to_thread(self._ask), monotonic_s=asked_s)
+            except DATABASE_AWAY:
+                _LOG.warning("the database's time is not known anew: it is away")
+            await asyncio.sleep(ASK_S)
+
+
+def database_time(engine: sa.Engine) -> float:
+    """Return what the database's clock says. Raises one of DATABASE_AWAY."""
+    with engine.connect() as connection:
+        now_s: float = connection.execute(_NOW).scalar_one()
+    return now_s

@@ -1,0 +1,161 @@
+"""Goal: what owners decide and the database's time says reaches every held chunk."""
+
+import asyncio
+from uuid import UUID
+
+import msgspec
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from batcher import database_clock
+from batcher.acks import Ticket
+from batcher.controlled import Controlled
+from batcher.database_clock import DatabaseClock
+from batcher.held import Held, lane_of
+from batcher.queues import Queues
+from batcher.sending import parts_of
+from core.states import CloseReason
+from topics.records import CallRef, Item, JobControl, JobRef
+
+
+class HeldClock:
+    """A host whose wall clock is wrong by a year."""
+
+    def __init__(self) -> None:
+        self.now_s = 50.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_s(self) -> float:
+        return 3e7
+
+
+class Controls:
+    def __init__(self) -> None:
+        self.known: dict[UUID, JobControl] = {}
+
+    def newer(self, job: JobRef) -> JobControl | None:
+        return self.known.get(job.job_id)
+
+
+def job_ref(number: int = 1, **fields: object) -> JobRef:
+    job = JobRef(
+        job_id=UUID(int=number),
+        day=1,
+        tenant_id=UUID(int=77),
+        model="m",
+        model_version="1",
+        pool="p",
+        endpoint="/v1/embeddings",
+        input_key="k",
+        deadline_s=10_000.0,
+        version=1,
+    )
+    return msgspec.structs.replace(job, **fields)
+
+
+def chunk(job: JobRef, first: int = 0) -> Held:
+    items = [Item(first + n, f"c{n}", b"{}", 10) for n in range(10)]
+    return Held(job, items, Ticket(("requests.bulk", 0), None, 10, 0.0))
+
+
+async def clock_at(database_s: float) -> DatabaseClock:
+    """A clock that has asked once."""
+    clock = DatabaseClock(HeldClock(), lambda: database_s)
+    following = asyncio.create_task(clock.follow())
+    await known(clock)
+    following.cancel()
+    return clock
+
+
+async def known(clock: DatabaseClock) -> None:
+    async with asyncio.timeout(5):
+        while clock.database_s() is None:  # noqa: ASYNC110  a thread answers
+            await asyncio.sleep(0.001)
+
+
+async def test_the_wall_is_the_databases_and_not_the_hosts() -> None:
+    clock = await clock_at(9_000.0)
+    assert clock.wall_s() == clock.database_s() == 9_000.0
+
+
+async def test_without_a_database_nothing_expires() -> None:
+    clock = DatabaseClock(HeldClock(), None)
+    await clock.follow()
+    assert clock.database_s() is None
+    assert Controlled(Controls(), clock).over(job_ref(deadline_s=0.0)) is None
+
+
+async def test_a_database_that_is_away_leaves_what_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(database_clock, "ASK_S", 0.0)
+    answers = iter([100.0])
+    inner = HeldClock()
+
+    def ask() -> float:
+        try:
+            return next(answers)
+        except StopIteration:
+            raise OperationalError("away", {}, Exception()) from None
+
+    clock = DatabaseClock(inner, ask)
+    following = asyncio.create_task(clock.follow())
+    await known(clock)
+    inner.now_s += 7
+    await asyncio.sleep(0.01)
+    assert clock.database_s() == 107.0
+    following.cancel()
+
+
+async def test_why_a_chunk_must_not_be_sent() -> None:
+    controls = Controls()
+    controlled = Controlled(controls, await clock_at(9_999.0))
+    job = job_ref()
+    assert controlled.over(job) is None
+    assert controlled.over(job_ref(deadline_s=9_999.0)) == "expired"
+    call = CallRef("caller", 0)
+    assert controlled.over(job_ref(deadline_s=0.0, call=call)) is None
+    controls.known[job.job_id] = JobControl(job.job_id, 2, void_below=2)
+    assert controlled.over(job) == "void"
+    controls.known[job.job_id] = JobControl(job.job_id, 2, deadline_s=20_000.0)
+    assert controlled.over(job_ref(deadline_s=9_000.0)) is None
+    controls.known[job.job_id] = JobControl(job.job_id, 2, closed=CloseReason.SPEND_CAP)
+    assert controlled.over(job) == "closed"
+
+
+async def test_a_tenants_urgent_job_goes_first_and_equals_share() -> None:
+    controls = Controls()
+    controlled = Controlled(controls, await clock_at(0.0))
+    queues = Queues(items_max=10**6, bytes_max=10**9, rank=controlled.rank)
+    first, second, urgent = job_ref(1), job_ref(2), job_ref(3, priority=9)
+    for number in range(3):
+        for job in (first, second, urgent):
+            queues.add(chunk(job, 10 * number), now_s=0.0)
+    (lane,) = queues.pools["p"].fair_lanes()
+
+    def taken() -> int:
+        (held,) = queues.take(lane, item_count_max=10, token_count_max=10**9)
+        return held.job.job_id.int
+
+    assert [taken(), taken()] == [3, 3]
+    controls.known[urgent.job_id] = JobControl(urgent.job_id, 2, priority=0)
+    assert taken() == 3  # not known yet
+    queues.add(chunk(urgent, 90), now_s=0.0)
+    assert sorted([taken(), taken()]) == [1, 2]
+    controls.known[second.job_id] = JobControl(second.job_id, 2, deadline_s=30.0)
+    queues.rank_again()
+    assert [taken(), taken()] == [2, 2]
+    assert [taken() for _ in range(3)] == [1, 1, 3]
+    assert lane_of(first) not in queues.pools["p"].lanes
+
+
+def test_chunks_of_other_files_or_versions_stay_apart() -> None:
+    jobs = [job_ref(), job_ref(), job_ref(input_key="other"), job_ref(version=2)]
+    parts = parts_of([chunk(job, 10 * n) for n, job in enumerate(jobs)], now_s=1.0)
+    assert [(part.job, len(part.items)) for part in parts] == [
+        (jobs[0], 20),
+        (jobs[2], 10),
+        (jobs[3], 10),
+    ]
