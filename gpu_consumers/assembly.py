@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from core.clock import Clock, SystemClock
+from core.database_time import DatabaseTime
 from core.ids import new_uuid
 from gpu_consumers.attempt_log import AttemptLog
 from gpu_consumers.capacity import CapacityPublisher, ReplicaIdentity
 from gpu_consumers.consumer import Assigned, BatchConsumer
+from gpu_consumers.cutting import Cutting
 from gpu_consumers.engine_watch import watch_progress
 from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.settings import EngineSettings
@@ -27,13 +29,14 @@ from gpu_consumers.running_tasks import RunningTasks
 from gpu_consumers.settings import ReplicaSettings
 from gpu_consumers.suspect_calls import SuspectCalls
 from gpu_consumers.turns import Turns
+from gpu_consumers.wanted import Wanted
 from storage.objects import ObjectStore
 from topics.callers import Callers
 from topics.catalogue import DEMAND, JOB_CLASSES, batches_topic
 from topics.consumer import LogConsumer
 from topics.control import JobControls
 from topics.producer import LogProducer
-from topics.records import CallerNews
+from topics.records import CallerNews, JobControl
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail
 
@@ -58,7 +61,8 @@ class _Common:
     replica_id: str
     producer: LogProducer
     objects: ObjectStore
-    closed: JobControls
+    controls: JobControls
+    wanted: Wanted
     pool: PoolHealth
     tasks: RunningTasks
     one_at_a_time: asyncio.Lock  # held by whoever alone may end the process
@@ -83,11 +87,16 @@ def build(
     closing = contextlib.ExitStack()
     producer = LogProducer(kafka, client_id=replica_id, linger_ms=1.0)
     closing.callback(producer.close)
-    closed = JobControls(kafka, client_id=replica_id)
-    closed.start(_START_S_MAX)
-    closing.callback(closed.stop)
+    database_time = DatabaseTime(max)
+    changed = _Changed(asyncio.get_running_loop())
+    controls = JobControls(kafka, client_id=replica_id, on_change=changed.tell)
+    controls.start(_START_S_MAX)
+    closing.callback(controls.stop)
     classes = JOB_CLASSES if settings.job_class == "both" else (settings.job_class,)
-    capacities = {name: _capacity(name, replica_id, settings, engine, producer) for name in classes}
+    capacities = {
+        name: _capacity(_identity(name, replica_id, settings), engine, producer, database_time)
+        for name in classes
+    }
     common = _Common(
         settings=settings,
         kafka=kafka,
@@ -95,7 +104,8 @@ def build(
         replica_id=replica_id,
         producer=producer,
         objects=objects,
-        closed=closed,
+        controls=controls,
+        wanted=Wanted(controls, database_time, clock),
         pool=PoolHealth([*capacities.values()], backoff_s_max=settings.unavailable_backoff_s_max),
         tasks=RunningTasks(asyncio.get_running_loop()),
         one_at_a_time=asyncio.Lock(),
@@ -106,11 +116,14 @@ def build(
     watches: list[Watch] = []
     failures = []
     if bulk := capacities.get("bulk"):
-        lanes.append(_bulk_lane(common, bulk))
+        lane, cutting = _bulk_lane(common, bulk)
+        lanes.append(lane)
+        changed.cuttings.append(cutting)
+        watches.append(cutting.watch)
         watches.append(partial(_watch_bulk, engine, bulk, silence_s_max))
     if online := capacities.get("interactive"):
-        lane, execution, replies = _online_lane(common, online)
-        lanes.append(lane)
+        online_lane, execution, replies = _online_lane(common, online)
+        lanes.append(online_lane)
         watches.append(execution.watch)
         failures.append(replies.failed)
     parts = ReplicaParts(
@@ -124,24 +137,35 @@ def build(
     return Replica(parts, shutdown_grace_s=settings.shutdown_grace_s), closing
 
 
-def _capacity(
-    job_class: str,
-    replica_id: str,
-    settings: ReplicaSettings,
-    engine: Engine,
-    producer: LogProducer,
-) -> CapacityPublisher:
-    identity = ReplicaIdentity(
+class _Changed:
+    """Passes the news of a control state from its thread to the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.cuttings: list[Cutting] = []
+
+    def tell(self, _: JobControl) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process is ending
+            for cutting in self.cuttings:
+                self._loop.call_soon_threadsafe(cutting.changed)
+
+
+def _identity(job_class: str, replica_id: str, settings: ReplicaSettings) -> ReplicaIdentity:
+    return ReplicaIdentity(
         replica_id=replica_id,
         pool=settings.pool,
         job_class=job_class,
         batch_items=settings.batch_items,
     )
 
-    def concurrency() -> int:
-        return engine.concurrency - (engine.headroom if job_class == "bulk" else 0)
 
-    return CapacityPublisher(identity, producer, concurrency, SystemClock())
+def _capacity(
+    identity: ReplicaIdentity, engine: Engine, producer: LogProducer, database_time: DatabaseTime
+) -> CapacityPublisher:
+    def concurrency() -> int:
+        return engine.concurrency - (engine.headroom if identity.job_class == "bulk" else 0)
+
+    return CapacityPublisher(identity, producer, concurrency, SystemClock(), database_time)
 
 
 def _consumer(common: _Common, job_class: str) -> BatchConsumer:
@@ -167,14 +191,14 @@ def _consumer(common: _Common, job_class: str) -> BatchConsumer:
     )
 
 
-def _bulk_lane(common: _Common, capacity: CapacityPublisher) -> Lane:
+def _bulk_lane(common: _Common, capacity: CapacityPublisher) -> tuple[Lane, Cutting]:
     turns = Turns()
     execution = BatchExecution(
         ExecutionParts(
             engine=common.engine,
             producer=common.producer,
             objects=common.objects,
-            closed=common.closed,
+            wanted=common.wanted,
             capacity=capacity,
             job_class="bulk",
             clock=common.clock,
@@ -186,7 +210,8 @@ def _bulk_lane(common: _Common, capacity: CapacityPublisher) -> Lane:
         execution, log, turns, common.one_at_a_time, crashes_max=common.settings.crashes_max
     )
     consumer = _consumer(common, "bulk")
-    return BulkLane(consumer, capacity, execution, isolation, (common.pool, common.tasks))
+    lane = BulkLane(consumer, capacity, execution, isolation, (common.pool, common.tasks))
+    return lane, Cutting(lambda: execution.runs, common.wanted)
 
 
 async def _watch_bulk(engine: Engine, bulk: CapacityPublisher, silence_s_max: float) -> None:
@@ -216,7 +241,7 @@ def _online_lane(
             replies=replies,
             objects=common.objects,
             callers=callers,
-            closed=common.closed,
+            closed=common.controls,
             capacity=capacity,
             pool=common.pool,
             tasks=common.tasks,

@@ -15,6 +15,7 @@ class Cut(Enum):
 
     HAND_BACK = "hand back"  # the replica drains, or gives its partition away: the rest goes back
     DROP = "drop"  # its partition has another owner, who has it too
+    OVER = "over"  # its job is closed or expired: what of others is in it goes back
 
 
 class Ending(Enum):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from core.clock import Clock
+from core.database_time import DatabaseTime
 from core.errors import RecordUnreadableError
 from gpu_consumers.grants import Grants, news_items, online_limit, open_limit, smoothed_rate
 from topics.catalogue import CAPACITY
@@ -47,8 +48,10 @@ class CapacityPublisher:
         producer: LogProducer,
         concurrency: Callable[[], int],
         clock: Clock,
+        database_time: DatabaseTime | None = None,
     ) -> None:
-        """Publish nothing until `run`."""
+        """Publish nothing until `run`. `database_time` is told what batchers say the time is."""
+        self._database_time = database_time
         self._identity, self._producer = identity, producer
         self._concurrency, self._clock = concurrency, clock
         self._grants = Grants()
@@ -117,10 +120,13 @@ class CapacityPublisher:
             except RecordUnreadableError:
                 _LOG.warning("unreadable demand record", extra={"offset": record.offset})
                 continue
+            now_s = self._clock.monotonic_s()
+            if demand.now_s and self._database_time is not None:
+                self._database_time.heard(demand.now_s, monotonic_s=now_s)
             if demand.job_class == self._identity.job_class:
                 waiting = demand.waiting.get(self._identity.pool, 0)
                 known = demand.batcher_id in self._grants.accounts
-                self._grants.demand(demand.batcher_id, waiting, now_s=self._clock.monotonic_s())
+                self._grants.demand(demand.batcher_id, waiting, now_s=now_s)
                 if not known:
                     self._wake.set()
 

@@ -1,8 +1,8 @@
 """Runs a batch on the engine and makes every item's end durable on the log.
 
-1. Skip items of closed jobs. 2. Execute. 3. Publish outcomes, one record stream per job; what the
-pool could not answer goes back to its requests. 4. Report the batch finished, only when every
-record is acknowledged. The order is the guarantee (DESIGN, rule 1 of delivery).
+1. Skip items that are not wanted any more. 2. Execute. 3. Publish outcomes, one record stream per
+job; what the pool could not answer goes back to its requests. 4. Report the batch finished, only
+when every record is acknowledged. The order is the guarantee (DESIGN, rule 1 of delivery).
 """
 
 import asyncio
@@ -30,14 +30,14 @@ from gpu_consumers.engines.engine import Answer, Engine
 from gpu_consumers.outcomes import (
     ANSWER_MISSING,
     INPUT_MISSING,
-    by_job,
+    by_part,
     count_outcomes,
     outcome_of,
 )
 from gpu_consumers.publishing import send_back, send_outcomes
 from gpu_consumers.turns import Turns
+from gpu_consumers.wanted import Wanted
 from storage.objects import ObjectStore
-from topics.control import JobControls
 from topics.producer import LogProducer
 from topics.records import ItemOutcome, JobRef, Unit
 
@@ -51,7 +51,7 @@ class ExecutionParts:
     engine: Engine
     producer: LogProducer
     objects: ObjectStore
-    closed: JobControls
+    wanted: Wanted
     capacity: CapacityPublisher
     job_class: str
     clock: Clock
@@ -63,7 +63,7 @@ class BatchExecution:
     def __init__(self, parts: ExecutionParts, turns: Turns) -> None:
         """Nothing runs yet."""
         self._engine, self._producer, self._objects = parts.engine, parts.producer, parts.objects
-        self._closed, self._capacity = parts.closed, parts.capacity
+        self._wanted, self._capacity = parts.wanted, parts.capacity
         self._job_class, self._clock = parts.job_class, parts.clock
         self._turns = turns
         self._handing_back = False
@@ -76,7 +76,7 @@ class BatchExecution:
         items = [
             (part.job, item)
             for part in batch.parts
-            if delivery.may_have_run or not self._is_closed(part.job, len(part.items))
+            if delivery.may_have_run or not self._is_over(part.job, len(part.items))
             for item in part.items
         ]
         total = sum(len(part.items) for part in batch.parts)
@@ -123,8 +123,7 @@ class BatchExecution:
         return [
             position
             for position in range(unit.first, unit.first + unit.count)
-            if position not in run.answers
-            and not self._closed.is_closed(run.items[position][0].job_id)
+            if position not in run.answers and self._wanted.over(run.items[position][0]) is None
         ]
 
     async def ask(
@@ -167,17 +166,18 @@ class BatchExecution:
         """Send the outcomes of these items; return when all that was sent is acknowledged.
 
         An answer that the object store does not take sends its item back to be executed again;
-        with `puts_back` go also those without an answer.
+        with `puts_back` go also those without an answer. What is not wanted any more goes nowhere:
+        the close of its job fills its row, or a resume emits it again.
         """
         acknowledged = Acknowledgements(asyncio.get_running_loop())
-        for job, its in by_job(run.items, positions).items():
+        for job, its in by_part(run.items, positions):
             done = [outcome_of(run.items[p][1], run.answers[p]) for p in its if p in run.answers]
             if any(len(outcome.body) > ANSWER_BYTES_MAX for outcome in done):
                 done = await self._without_large_bodies(run, job, done)
             if done:
                 count_outcomes(done)
                 acknowledged.expect(send_outcomes(self._producer, job, done, acknowledged.report))
-            if len(done) < len(its):
+            if len(done) < len(its) and self._wanted.over(job) is None:
                 ended = {outcome.index for outcome in done}
                 back = [
                     run.items[p][1]
@@ -190,10 +190,11 @@ class BatchExecution:
                 )
         await acknowledged.wait()
 
-    def _is_closed(self, job: JobRef, item_count: int) -> bool:
-        if not self._closed.is_closed(job.job_id):
+    def _is_over(self, job: JobRef, item_count: int) -> bool:
+        reason = self._wanted.over(job)
+        if reason is None:
             return False
-        metrics.ITEMS_SKIPPED.inc(item_count)
+        metrics.ITEMS_SKIPPED.labels(reason).inc(item_count)
         return True
 
     async def _ask(self, run: BatchRun, positions: Sequence[int], *, is_alone: bool) -> None:

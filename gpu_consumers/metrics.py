@@ -6,7 +6,9 @@ ITEMS_EXECUTED = Counter(
     "millrace_items_executed_total", "Items that an engine answered", ["outcome"]
 )
 ITEMS_SKIPPED = Counter(
-    "millrace_items_skipped_total", "Items of closed jobs that were not executed"
+    "millrace_items_skipped_total",
+    "Items that were not executed: their job was closed, paused (void) or expired",
+    ["reason"],
 )
 ITEMS_HANDED_BACK = Counter(
     "millrace_items_handed_back_total", "Items put back because the pool was away or draining"

@@ -1,7 +1,6 @@
 """From answers to outcomes. Pure but for the metrics."""
 
 from collections.abc import Iterable
-from uuid import UUID
 
 from core.outcomes import Outcome
 from gpu_consumers import metrics
@@ -91,10 +90,15 @@ def count_outcomes(outcomes: list[ItemOutcome]) -> None:
         metrics.ITEMS_EXECUTED.labels(Outcome.FAILED.label).inc(failed)
 
 
-def by_job(items: list[tuple[JobRef, Item]], positions: Iterable[int]) -> dict[JobRef, list[int]]:
-    """Return which of `positions` are each job's, in order."""
-    grouped: dict[UUID, tuple[JobRef, list[int]]] = {}
+def by_part(
+    items: list[tuple[JobRef, Item]], positions: Iterable[int]
+) -> list[tuple[JobRef, list[int]]]:
+    """Return which of `positions` are of each part of a batch, in order.
+
+    Parts of one job may be of different files, which what goes back must name.
+    """
+    grouped: dict[int, tuple[JobRef, list[int]]] = {}
     for position in positions:
         job = items[position][0]
-        grouped.setdefault(job.job_id, (job, []))[1].append(position)
-    return dict(grouped.values())
+        grouped.setdefault(id(job), (job, []))[1].append(position)
+    return list(grouped.values())

@@ -6,7 +6,9 @@ from typing import cast
 from uuid import UUID, uuid4
 
 from core.clock import SystemClock
+from core.database_time import DatabaseTime
 from core.errors import EngineDeadError, EngineOutOfMemoryError, PoolUnavailableError
+from core.states import CloseReason
 from gpu_consumers.attempt_log import AttemptLog
 from gpu_consumers.capacity import CapacityPublisher, ReplicaIdentity
 from gpu_consumers.consumer import BatchConsumer, Delivery
@@ -17,13 +19,14 @@ from gpu_consumers.lanes import BulkLane
 from gpu_consumers.pool_health import PoolHealth
 from gpu_consumers.running_tasks import RunningTasks
 from gpu_consumers.turns import Turns
+from gpu_consumers.wanted import Wanted
 from storage.objects import ObjectStore
 from tests.unit.gpu_consumers.attempts import Attempts
 from topics.codec import Headers, decode, kind_of
 from topics.consumer import Received
 from topics.control import JobControls
 from topics.producer import LogProducer, OnDelivery
-from topics.records import Batch, Chunk, Item, ItemOutcome, JobRef, Outcomes, Unit
+from topics.records import Batch, Chunk, Item, ItemOutcome, JobControl, JobRef, Outcomes, Unit
 
 CRASHES_MAX = 3
 
@@ -95,13 +98,16 @@ class TouchyEngine:
 
 
 class Open:
-    """Knows which jobs are closed."""
+    """Knows which jobs are closed, and what else their owners changed."""
 
     def __init__(self) -> None:
         self.closed: set[UUID] = set()
+        self.controls: dict[UUID, JobControl] = {}
 
-    def is_closed(self, job_id: UUID) -> bool:
-        return job_id in self.closed
+    def newer(self, job: JobRef) -> JobControl | None:
+        if job.job_id in self.closed:
+            return JobControl(job.job_id, 9, closed=CloseReason.CANCELLED)
+        return self.controls.get(job.job_id)
 
 
 class Finishes:
@@ -121,6 +127,7 @@ class Life:
         loop = asyncio.get_running_loop()
         self.log, self.attempts, self.engine = log, attempts, engine
         self.closed, self.consumer = Open(), Finishes()
+        self.time = DatabaseTime(max)
         self.tasks = RunningTasks(loop)
         identity = ReplicaIdentity(replica_id="r", pool="p", job_class="bulk", batch_items=100)
         producer = cast(LogProducer, log)
@@ -131,7 +138,7 @@ class Life:
                 engine=cast(Engine, engine),
                 producer=producer,
                 objects=cast(ObjectStore, None),
-                closed=cast(JobControls, self.closed),
+                wanted=Wanted(cast(JobControls, self.closed), self.time, SystemClock()),
                 capacity=self.capacity,
                 job_class="bulk",
                 clock=SystemClock(),
