@@ -17,6 +17,8 @@ _STALE_CODES = frozenset(
         KafkaError.ILLEGAL_GENERATION,
         KafkaError.REBALANCE_IN_PROGRESS,
         KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.FENCED_MEMBER_EPOCH,
+        KafkaError.STALE_MEMBER_EPOCH,
         KafkaError._STATE,  # noqa: SLF001  the name the client publishes
         KafkaError._ASSIGNMENT_LOST,  # noqa: SLF001
     }
@@ -58,14 +60,12 @@ class LogConsumer:
         self._on_assign, self._on_revoke = on_assign, on_revoke
         self._consumer = Consumer(
             settings.client_options()
+            | _membership(settings)
             | {
                 "client.id": client_id,
                 "group.id": self._prefix + group,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
-                "partition.assignment.strategy": "cooperative-sticky",
-                "session.timeout.ms": int(settings.session_timeout_s * 1000),
-                "heartbeat.interval.ms": max(100, int(settings.session_timeout_s * 1000 / 6)),
                 "max.poll.interval.ms": _POLL_INTERVAL_MS_MAX,
                 "fetch.wait.max.ms": 100,
                 "queued.max.messages.kbytes": 32 * 1024,
@@ -73,7 +73,8 @@ class LogConsumer:
             logger=CLIENT_LOG,
         )
         names = [self._prefix + topic for topic in topics]
-        self._missing = MissingTopics(self._consumer, names)
+        is_told = settings.group_protocol == "classic"
+        self._missing = MissingTopics(self._consumer, names, is_told=is_told)
         self._consumer.subscribe(
             names,
             on_assign=self._assign,
@@ -224,6 +225,18 @@ def received(messages: list[Message], prefix: str) -> list[Received]:
 def _number(value: int | None) -> int:
     assert value is not None  # only error events lack a place
     return value
+
+
+def _membership(settings: KafkaSettings) -> dict[str, str | int | float | bool]:
+    """Return how to be a member; under `consumer` the broker decides the rest."""
+    if settings.group_protocol == "consumer":
+        return {"group.protocol": "consumer"}
+    session_ms = int(settings.session_timeout_s * 1000)
+    return {
+        "partition.assignment.strategy": "cooperative-sticky",
+        "session.timeout.ms": session_ms,
+        "heartbeat.interval.ms": max(100, session_ms // 6),
+    }
 
 
 def _raise_if_stale(error: KafkaError) -> None:

@@ -27,11 +27,15 @@ class MissingTopics:
     By itself it would look again after minutes.
     """
 
-    def __init__(self, consumer: Consumer, names: Sequence[str]) -> None:
-        """`names` are whole, with the installation's prefix."""
+    def __init__(self, consumer: Consumer, names: Sequence[str], *, is_told: bool) -> None:
+        """`names` are whole, with the installation's prefix.
+
+        `is_told` says whether the client's events tell of a missing topic. A member of the
+        `consumer` protocol just gets no partitions: it looks from the start until all are there.
+        """
         self._consumer = consumer
         self._names = tuple(names)
-        self._since_s: float | None = None
+        self._since_s = None if is_told else time.monotonic()
         self._look_at_s = 0.0
 
     @property

@@ -37,6 +37,11 @@ class KafkaSettings(Settings):
     session_timeout_s: float = Field(default=6.0, ge=0.5, le=300)
     """Silence after which the broker gives a dead member's partitions to others."""
 
+    group_protocol: Literal["classic", "consumer"] = "classic"
+    """How members join groups; Faust always joins as `classic`. `consumer` (KIP-848) moves only the
+    partitions that must move and outlives a restart of the broker without any rebalance, but the
+    broker sets the session: `group.consumer.session.timeout.ms`, 45 s unless it is lowered."""
+
     commit_interval_s: float = Field(default=0.2, ge=0.01, le=60)
     """How often finished offsets are committed: bounds what a crash repeats."""
 

@@ -40,6 +40,7 @@ _LOG = logging.getLogger(__name__)
 READY_S_MAX = 300.0
 """Models may load for minutes on a slow machine."""
 
+_PROTOCOL, _SESSION = "MILLRACE_KAFKA_GROUP_PROTOCOL", "MILLRACE_KAFKA_SESSION_TIMEOUT_S"
 _KAFKA, _DATABASE = "MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "MILLRACE_DATABASE_URL"
 
 
@@ -88,6 +89,8 @@ class EmbeddedStack:
         servers = broker.bootstrap_servers if broker else self._env[_KAFKA]
         database_url = server.url if server else self._env[_DATABASE]
         env = shared_env(servers, database_url, data)
+        if broker and _PROTOCOL not in self._env:
+            env[_PROTOCOL] = "consumer"  # its sessions are as short as those of the other kind
         self._start_replicas(env, ports)
         self._start_services(broker, server)
         self.key = ensure_installed(data, servers, database_url, self._options.models)
@@ -140,7 +143,10 @@ class EmbeddedStack:
         data = self._options.data
         broker = None
         if _KAFKA not in self._env:
-            broker = kafka.EmbeddedKafka(data, cache_dir(self._env))
+            session_timeout_s = float(self._env.get(_SESSION, kafka.SESSION_TIMEOUT_S))
+            broker = kafka.EmbeddedKafka(
+                data, cache_dir(self._env), session_timeout_s=session_timeout_s
+            )
             broker.prepare()
         server = None
         if _DATABASE not in self._env:

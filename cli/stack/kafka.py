@@ -39,11 +39,21 @@ rootLogger.appenderRef.file.ref = file
 """
 
 
+SESSION_TIMEOUT_S = 6.0
+"""Silence after which a member's partitions go to others: the clients' own default."""
+
+
 class EmbeddedKafka:
     """One broker on one data folder; the same folder may come back on other ports."""
 
-    def __init__(self, data_dir: Path, cache_dir: Path) -> None:
-        """Keep the log below `data_dir` and the broker's jars below `cache_dir`."""
+    def __init__(
+        self, data_dir: Path, cache_dir: Path, *, session_timeout_s: float = SESSION_TIMEOUT_S
+    ) -> None:
+        """Keep the log below `data_dir` and the broker's jars below `cache_dir`.
+
+        `session_timeout_s` is that of members whose session the broker sets (KIP-848).
+        """
+        self._session_timeout_s = session_timeout_s
         self._home = data_dir.absolute() / "kafka"
         self._cache_dir = cache_dir
         self._jars: Path | None = None
@@ -59,7 +69,12 @@ class EmbeddedKafka:
         ports = kept_ports(self._home / "ports.json", ("broker", "controller"), random.Random())
         self._broker_port = ports["broker"]
         (self._home / "log4j2.properties").write_text(LOGGING)
-        properties = server_properties(self._home / "log", ports["broker"], ports["controller"])
+        properties = server_properties(
+            self._home / "log",
+            ports["broker"],
+            ports["controller"],
+            session_ms=int(self._session_timeout_s * 1000),
+        )
         self._properties.write_text(properties)
         if not (self._home / "log" / "meta.properties").exists():
             self._format()
@@ -121,7 +136,9 @@ class EmbeddedKafka:
         )
 
 
-def server_properties(log_dir: Path, broker_port: int, controller_port: int) -> str:
+def server_properties(
+    log_dir: Path, broker_port: int, controller_port: int, *, session_ms: int
+) -> str:
     """Return the broker's configuration.
 
     The short sessions belong together: at the default heartbeat the broker would be fenced again
@@ -161,8 +178,8 @@ def server_properties(log_dir: Path, broker_port: int, controller_port: int) -> 
         "broker.heartbeat.interval.ms": 500,
         "group.min.session.timeout.ms": 1000,
         "group.consumer.min.session.timeout.ms": 1000,
-        "group.consumer.min.heartbeat.interval.ms": 300,
-        "group.consumer.session.timeout.ms": 6000,
-        "group.consumer.heartbeat.interval.ms": 2000,
+        "group.consumer.min.heartbeat.interval.ms": 100,
+        "group.consumer.session.timeout.ms": max(1000, session_ms),
+        "group.consumer.heartbeat.interval.ms": max(100, session_ms // 6),
     }
     return "".join(f"{name}={value}\n" for name, value in settings.items())

@@ -21,9 +21,15 @@ from topics.settings import KafkaSettings
 from topics.tail import TopicTail
 
 
-@pytest.fixture
-def settings(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
-    return KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+@pytest.fixture(params=["classic", "consumer"])
+def settings(
+    request: pytest.FixtureRequest, kafka_bootstrap: str, topic_prefix: str
+) -> KafkaSettings:
+    return KafkaSettings(
+        bootstrap_servers=kafka_bootstrap,
+        topic_prefix=topic_prefix,
+        group_protocol=request.param,
+    )
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def test_the_socket_of_a_deep_data_folder_fits_and_is_its_own() -> None:
 
 
 def test_offsets_outlive_the_longest_window_and_a_week() -> None:
-    lines = server_properties(Path("/log"), 1, 2).splitlines()
+    lines = server_properties(Path("/log"), 1, 2, session_ms=6000).splitlines()
     properties = dict(line.split("=", 1) for line in lines)
 
     assert int(properties["offsets.retention.minutes"]) > 37 * 24 * 60

@@ -106,7 +106,7 @@ def test_only_the_api_is_published_and_on_this_machine_alone() -> None:
 
 
 def test_the_broker_has_the_values_of_the_embedded_one() -> None:
-    lines = server_properties(Path("/log"), 1, 2).splitlines()
+    lines = server_properties(Path("/log"), 1, 2, session_ms=6000).splitlines()
     wanted = {name: value for name, _, value in (line.partition("=") for line in lines)}
     environment = services()["kafka"]["environment"]
     given = {
