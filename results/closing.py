@@ -24,9 +24,11 @@ from topics.records import Close
 
 LOG = logging.getLogger(__name__)
 
-_OUTCOMES: Final = {
+CLOSE_OUTCOMES: Final = {
     CloseReason.CANCELLED: (Outcome.CANCELLED, "batch_cancelled"),
     CloseReason.EXPIRED: (Outcome.EXPIRED, "batch_expired"),
+    CloseReason.FAILURE_BUDGET: (Outcome.CANCELLED, "failure_budget_exceeded"),
+    CloseReason.SPEND_CAP: (Outcome.CANCELLED, "spend_cap_reached"),
 }
 
 
@@ -67,13 +69,15 @@ class JobCloser:
             reason = CloseReason(job.closed_reason or close.reason)  # the first one wins
             cursor.execute(SET_CLOSED, [reason.value, job.job_id], prepare=False)
             if job.ended_count == job.total_count:
+                # It may have waited for more files: then no row is left that could settle it.
+                count_and_settle(connection, [JobSum(job.job_id)])
                 return None
             self._partitions.ensure([job.day])
             last = min(first + self._slice_items, job.total_count) - 1
-            outcome, count = _insert_missing(cursor, job, reason, (first, last))
+            outcome, ended = _insert_missing(cursor, job, reason, (first, last))
             cursor.execute(DROP_RETRIES, [job.job_id, first, last], prepare=False)
+            count = getattr(ended, outcome.label)
             if count:
-                ended = JobSum(job.job_id, **{outcome.label: count})
                 count_and_settle(connection, [ended])
         metrics.ITEMS_COMPLETED.labels(outcome.label).inc(count)
         metrics.ROWS_PER_TRANSACTION.observe(count)
@@ -83,9 +87,10 @@ class JobCloser:
 
 def _insert_missing(
     cursor: Cursor, job: LockedJob, reason: CloseReason, indexes: tuple[int, int]
-) -> tuple[Outcome, int]:
-    outcome, code = _OUTCOMES[reason]
+) -> tuple[Outcome, JobSum]:
+    outcome, code = CLOSE_OUTCOMES[reason]
     parameters = [job.job_id, job.day, outcome.value, code, *indexes]
     cursor.execute(INSERT_MISSING, parameters, prepare=False)
-    (count,) = cursor.fetchone() or (0,)
-    return outcome, count
+    count, item_indexes = cursor.fetchone() or (0, "{}")
+    ended = JobSum(job.job_id, item_indexes=item_indexes)
+    return outcome, ended._replace(**{outcome.label: count})

@@ -16,6 +16,8 @@ from core.outcomes import Outcome
 ERROR_MESSAGES: Final[Mapping[str, str]] = {
     "batch_cancelled": "This request was cancelled before it was executed.",
     "batch_expired": ("This request could not be executed before the completion window expired."),
+    "failure_budget_exceeded": "More requests of this batch failed than it may have.",
+    "spend_cap_reached": "This batch has used the tokens that it may use.",
     "record_unreadable": "This request could not be read back from the log.",
     "result_unstorable": "The result of this request could not be stored.",
 }
@@ -60,7 +62,7 @@ class LineTemplate:
             b'{"id":"%b%%08x","custom_id":%%b,"response":null,"error":%%b}\n' % names[:1]
         )
 
-    def line(self, row: ItemRow, custom_id: str) -> tuple[bytes, ...]:
+    def line(self, row: ItemRow, custom_id: str | None) -> tuple[bytes, ...]:
         """Return the parts of the line of an item whose body, if any, is in its row."""
         index, _, status_code, _, _, _, body, _ = row
         if status_code == 0:
@@ -68,7 +70,7 @@ class LineTemplate:
         opening = self._opening % (index, _encode(custom_id), status_code, index)
         return opening, one_line(body) if body else b"null", CLOSING
 
-    def opening(self, row: ItemRow, custom_id: str) -> bytes:
+    def opening(self, row: ItemRow, custom_id: str | None) -> bytes:
         """Return what stands before a body that is an object of its own; `CLOSING` follows it."""
         index = row.item_index
         return self._opening % (index, _encode(custom_id), row.status_code, index)

@@ -5,7 +5,9 @@ from typing import Final
 LOCK_JOBS: Final = """
 SELECT c.job_id, c.closed_reason, j.total_count,
     (j.created_at AT TIME ZONE 'UTC')::date - DATE '1970-01-01',
-    c.succeeded + c.failed + c.cancelled + c.expired
+    c.succeeded + c.failed + c.cancelled + c.expired,
+    j.max_failed_items, j.max_failed_ratio, j.failed_ratio_sample, j.max_total_tokens,
+    c.succeeded, c.failed, c.input_tokens + c.output_tokens
 FROM job_counters c JOIN jobs j ON j.id = c.job_id
 WHERE c.job_id = ANY(%b::uuid[])
 ORDER BY c.job_id
@@ -44,9 +46,9 @@ WITH inserted AS (
     SELECT %b::uuid, %b::int, item_index, %b::smallint, 0, 0, 0, 0, 0, 0, %b::text
     FROM generate_series(%b::int, %b::int) AS item_index
     ON CONFLICT DO NOTHING
-    RETURNING 1
+    RETURNING item_index
 )
-SELECT count(*) FROM inserted
+SELECT count(*), coalesce(array_agg(item_index ORDER BY item_index), '{}')::text FROM inserted
 """
 
 SET_CLOSED: Final = """
@@ -57,9 +59,9 @@ WHERE job_id = %b::uuid AND closed_reason IS NULL
 COUNT_AND_SETTLE: Final = """
 WITH added AS (
     SELECT * FROM unnest(%b::uuid[], %b::int[], %b::int[], %b::int[], %b::int[], %b::int[],
-        %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[])
+        %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[], %b::text[])
     AS sums (job_id, succeeded, failed, cancelled, expired, executed,
-        input_tokens, output_tokens, cached_tokens, reasoning_tokens)
+        input_tokens, output_tokens, cached_tokens, reasoning_tokens, item_indexes)
 ), counted AS (
     UPDATE job_counters c SET
         succeeded = c.succeeded + added.succeeded,
@@ -80,17 +82,27 @@ WITH added AS (
         added.input_tokens, added.output_tokens, added.cached_tokens, added.reasoning_tokens
     FROM added JOIN jobs ON jobs.id = added.job_id
     WHERE added.executed > 0
+), sliced AS (
+    INSERT INTO job_slices (job_id, first_sequence, item_indexes)
+    SELECT added.job_id,
+        counted.ended - added.succeeded - added.failed - added.cancelled - added.expired,
+        added.item_indexes::int[]
+    FROM added
+    JOIN counted ON counted.job_id = added.job_id
+    JOIN jobs ON jobs.id = added.job_id AND jobs.kind = 'batch'
+    WHERE added.item_indexes <> '{}'
 )
 UPDATE jobs SET
     settled_at = now(),
     state = CASE state WHEN 'in_progress' THEN 'finalizing' ELSE state END,
     finalizing_at = CASE state WHEN 'in_progress' THEN now() ELSE finalizing_at END
 FROM counted
-WHERE jobs.id = counted.job_id AND jobs.total_count = counted.ended
+WHERE jobs.id = counted.job_id AND jobs.total_count = counted.ended AND jobs.total_final
     AND jobs.settled_at IS NULL AND jobs.state IN ('in_progress', 'cancelling')
 RETURNING jobs.id, jobs.tenant_id, jobs.state, extract(epoch FROM now())::float8
 """
-"""Counters, bill and the end of a job, in one round trip; its rows are the jobs that settled."""
+"""Counters, bill, the order of results and the end of a job, in one round trip; its rows are the
+jobs that settled."""
 
 RECORD_ATTEMPTS: Final = """
 INSERT INTO item_attempts (job_id, item_index, attempt, status_code, code)

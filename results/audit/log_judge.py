@@ -1,0 +1,110 @@
+"""The writer's rules on the log of one job, without writing: what its rows ought to say.
+
+The first result of an item wins; behind a close nothing counts, and items without a result get
+the outcome of the close. A failure that may pass is final only where the writer's own limit made
+it so, which the rows tell: that limit is a setting and may have changed since.
+"""
+
+from dataclasses import dataclass, field
+
+from core.outcomes import Outcome
+from core.states import CloseReason
+from results.audit.books import Tally
+from results.audit.facts import Facts, RowFacts, said_by, said_by_close
+from results.closing import CLOSE_OUTCOMES
+from results.sums import JobSum, sum_items
+from topics.records import Close, ItemOutcome, Outcomes
+
+
+@dataclass(slots=True)
+class LogCounts:
+    """What was read of a job."""
+
+    records: int = 0
+    outcomes: int = 0
+    repeats: int = 0  # outcomes of items that had theirs already
+    retries: int = 0  # failures that led to another attempt
+    after_close: int = 0
+    unknown: int = 0  # of no item of the job
+    unreadable: int = 0
+
+
+@dataclass(slots=True)
+class LogJudge:
+    """Judges the records of one job in the order of its partition."""
+
+    rows: RowFacts
+    facts: Facts
+    late: set[int] = field(default_factory=set)
+    """Items decided by records that the writer may not have written yet."""
+    counts: LogCounts = field(default_factory=LogCounts)
+    tally: Tally = field(default_factory=Tally)
+    closed_reason: CloseReason | None = None
+
+    def take(self, record: Outcomes | Close, *, is_late: bool) -> None:
+        """Judge the next record."""
+        self.counts.records += 1
+        if isinstance(record, Close):
+            self._close(record, is_late)
+            return
+        self.counts.outcomes += len(record.items)
+        if self.closed_reason is not None:
+            self.counts.after_close += len(record.items)
+            return
+        new = [item for item in record.items if self._decides(item, is_late)]
+        self.tally = self.tally.plus(_tally(sum_items(record.job.job_id, new)))
+
+    def _decides(self, item: ItemOutcome, is_late: bool) -> bool:
+        index = item.index
+        if not 0 <= index < len(self.facts.known):
+            self.counts.unknown += 1
+            return False
+        if self.facts.known[index]:
+            self.counts.repeats += 1
+            return False
+        if item.retryable and self.rows.failed_attempts[index] != item.attempt:
+            self.counts.retries += 1
+            return False
+        if index in self.rows.unstorable:
+            # The row says that, and nothing else, of whatever the result was.
+            self.facts.known[index] = 1
+            self.facts.prints[index] = self.rows.prints[index]
+            self.tally = self.tally._replace(failed=self.tally.failed + 1)
+            return False
+        self.facts.note(index, said_by(item))
+        if is_late:
+            self.late.add(index)
+        return True
+
+    def _close(self, close: Close, is_late: bool) -> None:
+        """End what is open; a second close changes nothing."""
+        if self.closed_reason is not None:
+            self.counts.after_close += 1
+            return
+        self.closed_reason = close.reason
+        outcome, code = CLOSE_OUTCOMES[close.reason]
+        said = said_by_close(outcome, code)
+        open_ = [index for index, known in enumerate(self.facts.known) if not known]
+        for index in open_:
+            self.facts.note(index, said)
+        if is_late:
+            self.late.update(open_)
+        self.tally = self.tally.plus(_of_outcome(outcome, len(open_)))
+
+
+def _tally(total: JobSum) -> Tally:
+    return Tally(
+        total.succeeded,
+        total.failed,
+        total.cancelled,
+        total.expired,
+        total.input_tokens,
+        total.output_tokens,
+        total.cached_tokens,
+        total.reasoning_tokens,
+        total.executed,
+    )
+
+
+def _of_outcome(outcome: Outcome, count: int) -> Tally:
+    return Tally()._replace(**{outcome.label: count})

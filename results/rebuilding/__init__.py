@@ -1,0 +1,1 @@
+"""The projections of ended jobs made again from the log: into shadow tables, compared, swapped."""

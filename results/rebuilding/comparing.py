@@ -1,0 +1,151 @@
+"""Live tables against their shadows: digests first, and what differs where these do."""
+
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from results.rebuilding.shadow import SCHEMA
+
+WINDOW_ITEMS: Final = 10_000
+
+COLUMNS: Final = (
+    "outcome",
+    "status_code",
+    "attempt",
+    "input_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "reasoning_tokens",
+    "custom_id",
+    "error_code",
+    "error_message",
+    "body",
+    "body_key",
+)
+"""Of an item's row, all that the log says; when it was written is not among them."""
+
+COUNTERS: Final = (
+    "succeeded",
+    "failed",
+    "cancelled",
+    "expired",
+    "input_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "reasoning_tokens",
+)
+USAGE: Final = (
+    "item_count",
+    "input_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "reasoning_tokens",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How the live projections of one job compare with those made from the log."""
+
+    live_digest: str
+    shadow_digest: str
+    missing: int  # rows that only the shadow has
+    extra: int  # rows that only the live table has
+    different: int
+    counters_agree: bool
+    usage_agrees: bool
+    order_is_whole: bool  # the live one: every item once, without a gap
+    shadow_ended: int
+
+    @property
+    def is_same(self) -> bool:
+        """Whether there is nothing to swap."""
+        rows_agree = self.live_digest == self.shadow_digest
+        return rows_agree and self.counters_agree and self.usage_agrees and self.order_is_whole
+
+
+def same(left: str, right: str) -> str:
+    """Return the condition that two rows of `items` say the same."""
+    lefts, rights = (", ".join(f"{side}.{name}" for name in COLUMNS) for side in (left, right))
+    return f"ROW({lefts}) IS NOT DISTINCT FROM ROW({rights})"
+
+
+_SPAN: Final = "job_day = :day AND job_id = :job AND item_index >= :first AND item_index < :last"
+_HASHED: Final = ", ".join(COLUMNS).replace("body,", "md5(body),")
+_DIGEST: Final = """
+SELECT md5(string_agg(md5(ROW(item_index, {columns})::text), '' ORDER BY item_index))
+FROM {table} WHERE {span}
+"""
+_DIFFER: Final = f"""
+SELECT count(*) FILTER (WHERE live.item_index IS NULL),
+    count(*) FILTER (WHERE shadow.item_index IS NULL),
+    count(*) FILTER (WHERE live.item_index IS NOT NULL AND shadow.item_index IS NOT NULL
+        AND NOT {same("live", "shadow")})
+FROM (SELECT * FROM items WHERE {_SPAN}) AS live
+FULL JOIN (SELECT * FROM {SCHEMA}.items WHERE {_SPAN}) AS shadow USING (item_index)
+"""  # noqa: S608  nothing of it comes from outside
+
+_COUNTERS: Final = f"""
+SELECT ROW({", ".join(f"l.{n}" for n in COUNTERS)}) = ROW({", ".join(f"s.{n}" for n in COUNTERS)}),
+    s.succeeded + s.failed + s.cancelled + s.expired
+FROM job_counters l JOIN {SCHEMA}.job_counters s USING (job_id) WHERE job_id = :job
+"""  # noqa: S608
+
+_SUMS: Final = ", ".join(f"coalesce(sum({name}), 0)" for name in USAGE)
+_USAGE: Final = f"""
+SELECT (SELECT ROW({_SUMS}) FROM usage_ledger WHERE job_id = :job)
+    = (SELECT ROW({_SUMS}) FROM {SCHEMA}.usage_ledger WHERE job_id = :job)
+"""  # noqa: S608
+
+_ORDER: Final = """
+SELECT j.kind <> 'batch' OR (
+    SELECT count(*) = j.total_count AND count(DISTINCT item_index) = j.total_count
+        AND coalesce(max(first_sequence + place), 0) = j.total_count
+    FROM job_slices, unnest(item_indexes) WITH ORDINALITY AS u (item_index, place)
+    WHERE job_slices.job_id = j.id
+) FROM jobs j WHERE j.id = :job
+"""
+
+
+def compare(connection: sa.Connection, job: tuple[UUID, int], total_count: int) -> Comparison:
+    """Compare one job, given by its id and day, window by window."""
+    job_id, day = job
+    live, shadow = sha256(), sha256()
+    missing = extra = different = 0
+    for first in range(0, total_count, WINDOW_ITEMS):
+        span = {"day": day, "job": job_id, "first": first, "last": first + WINDOW_ITEMS}
+        digests = [
+            str(connection.scalar(_statement(_digest_of(table)), span))
+            for table in ("items", f"{SCHEMA}.items")
+        ]
+        live.update(digests[0].encode())
+        shadow.update(digests[1].encode())
+        if digests[0] != digests[1]:
+            counts = connection.execute(_statement(_DIFFER), span).one()
+            missing, extra, different = map(
+                sum, zip((missing, extra, different), counts, strict=True)
+            )
+    one = {"job": job_id}
+    counters_agree, ended = connection.execute(_statement(_COUNTERS), one).one()
+    return Comparison(
+        live.hexdigest(),
+        shadow.hexdigest(),
+        missing,
+        extra,
+        different,
+        counters_agree,
+        bool(connection.scalar(_statement(_USAGE), one)),
+        bool(connection.scalar(_statement(_ORDER), one)),
+        ended,
+    )
+
+
+def _digest_of(table: str) -> str:
+    return _DIGEST.format(columns=_HASHED, table=table, span=_SPAN)
+
+
+def _statement(text: str) -> sa.TextClause:
+    return sa.text(text).bindparams(sa.bindparam("job", type_=sa.Uuid))

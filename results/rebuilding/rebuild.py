@@ -1,0 +1,118 @@
+"""Jobs that have ended, made again from the log and compared; swapped only when asked to.
+
+per partition of `results`:  jobs ─► shadow tables ─► replay ─► compare ─► [swap]
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from jobs.days import job_day
+from jobs.tables import jobs
+from results.rebuilding.comparing import Comparison, compare
+from results.rebuilding.replaying import LogReplay
+from results.rebuilding.shadow import begin_jobs
+from results.rebuilding.swapping import swap
+from topics.catalogue import RESULTS
+from topics.partitioner import job_partition
+
+
+class Verdict(StrEnum):
+    """What became of a job."""
+
+    SAME = "same"
+    DIFFERS = "differs"
+    SWAPPED = "swapped"
+    NOT_ENDED = "not_ended"  # the writer owns its rows
+    LOG_BEGINS_LATER = "log_begins_later"  # its first record is not held any more
+    LOG_INCOMPLETE = "log_incomplete"  # not every item has its end there
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A job and what its log says; nothing is known of one that was refused."""
+
+    job_id: UUID
+    kind: str
+    verdict: Verdict
+    found: Comparison | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    job_id: UUID
+    kind: str
+    day: int
+    created_s: float
+    total_count: int
+    is_settled: bool
+
+
+def rebuild(
+    live: sa.Engine,
+    shadow: sa.Engine,
+    replay: LogReplay,
+    job_ids: Sequence[UUID] | None,
+    *,
+    apply: bool,
+) -> Iterator[Rebuilt]:
+    """Yield what became of each job of `job_ids`, or of all that have items; None means all.
+
+    Ids of no job are passed over. Raises as `LogReplay.run` does.
+    """
+    by_partition: defaultdict[int, list[_Job]] = defaultdict(list)
+    for job in _jobs(live, job_ids):
+        by_partition[job_partition(job.job_id, RESULTS.partition_count)].append(job)
+    for number, group in sorted(by_partition.items()):
+        log = replay.partition(number)
+        held = []
+        for job in group:
+            if not job.is_settled:
+                yield Rebuilt(job.job_id, job.kind, Verdict.NOT_ENDED)
+            elif not log.holds(job.created_s):
+                yield Rebuilt(job.job_id, job.kind, Verdict.LOG_BEGINS_LATER)
+            else:
+                held.append(job)
+        if held:
+            begin_jobs(live, [job.job_id for job in held])
+            replay.run(shadow, log, [job.job_id for job in held])
+        for job in held:
+            yield _settle(live, job, apply=apply)
+
+
+def _settle(live: sa.Engine, job: _Job, *, apply: bool) -> Rebuilt:
+    place = (job.job_id, job.day)
+    with live.connect() as connection:
+        found = compare(connection, place, job.total_count)
+    verdict = Verdict.DIFFERS
+    if found.is_same:
+        verdict = Verdict.SAME
+    elif found.shadow_ended != job.total_count:
+        verdict = Verdict.LOG_INCOMPLETE
+    elif apply and swap(live, place, found):
+        verdict = Verdict.SWAPPED
+    return Rebuilt(job.job_id, job.kind, verdict, found)
+
+
+def _jobs(live: sa.Engine, job_ids: Sequence[UUID] | None) -> list[_Job]:
+    query = sa.select(
+        jobs.c.id, jobs.c.kind, jobs.c.created_at, jobs.c.total_count, jobs.c.settled_at
+    ).where(jobs.c.total_count > 0)
+    if job_ids is not None:
+        query = query.where(jobs.c.id.in_(job_ids))
+    with live.connect() as connection:
+        return [
+            _Job(
+                row.id,
+                row.kind,
+                job_day(row.created_at),
+                row.created_at.timestamp(),
+                row.total_count,
+                row.settled_at is not None,
+            )
+            for row in connection.execute(query.order_by(jobs.c.created_at))
+        ]

@@ -1,0 +1,114 @@
+"""Shadow tables: an empty copy of every table in a schema of its own, and an engine that sees it.
+
+Connections of that engine are opened with this schema alone on their path, so that whatever they
+write, also after a reconnection, can never reach a live table.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sa
+from pydantic import SecretStr
+
+from core.errors import Disposition, MillraceError
+from storage.postgres import create_engine
+from storage.settings import DatabaseSettings
+
+SCHEMA: Final = "millrace_rebuild"
+_ADVISORY_LOCK: Final = 0x72656275  # one rebuild at a time in one database
+_NAME: Final = "millrace-rebuild"
+_TABLES: Final = sa.text(
+    "SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace "
+    "AND relkind IN ('r', 'p') AND NOT relispartition AND relname <> 'alembic_version'"
+)
+
+
+class RebuildRunsError(MillraceError):
+    """Another rebuild runs on this database."""
+
+    code = "rebuild_runs"
+    disposition = Disposition.REJECT
+
+
+@contextmanager
+def shadow_engine(settings: DatabaseSettings, live: sa.Engine) -> Iterator[sa.Engine]:
+    """Yield an engine on fresh shadow tables, which are dropped at the end of the block.
+
+    What a crash left behind is dropped first. Raises RebuildRunsError.
+    """
+    # The lock lives as long as this connection.
+    with live.connect() as guard:
+        taken = guard.scalar(sa.select(sa.func.pg_try_advisory_lock(_ADVISORY_LOCK)))
+        guard.commit()
+        if not taken:
+            raise RebuildRunsError
+        try:
+            _recreate(live)
+            engine = create_engine(_on_shadow(settings), application_name=_NAME)
+            try:
+                yield engine
+            finally:
+                engine.dispose()
+                _drop(live)
+        finally:
+            guard.execute(sa.select(sa.func.pg_advisory_unlock(_ADVISORY_LOCK)))
+            guard.commit()
+
+
+def begin_jobs(live: sa.Engine, job_ids: Sequence[UUID]) -> None:
+    """Fill the shadow with jobs as they were before their first result, and nothing else."""
+    with live.begin() as connection:
+        for name in connection.scalars(_TABLES).all():
+            connection.execute(sa.text(f"TRUNCATE {SCHEMA}.{name}"))
+        ids = {"ids": list(job_ids)}
+        connection.execute(
+            _with_ids(f"INSERT INTO {SCHEMA}.jobs SELECT * FROM jobs WHERE id = ANY(:ids)"),  # noqa: S608
+            ids,
+        )
+        connection.execute(
+            sa.text(
+                f"UPDATE {SCHEMA}.jobs SET state = 'in_progress', settled_at = NULL, "  # noqa: S608
+                "finalizing_at = NULL"
+            )
+        )
+        connection.execute(
+            _with_ids(
+                f"INSERT INTO {SCHEMA}.job_counters (job_id) "  # noqa: S608
+                "SELECT job_id FROM job_counters WHERE job_id = ANY(:ids)"
+            ),
+            ids,
+        )
+
+
+def _with_ids(statement: str) -> sa.TextClause:
+    return sa.text(statement).bindparams(sa.bindparam("ids", type_=sa.ARRAY(sa.Uuid)))
+
+
+def _recreate(live: sa.Engine) -> None:
+    _drop(live)
+    with live.begin() as connection:
+        connection.execute(sa.text(f"CREATE SCHEMA {SCHEMA}"))
+        for name in connection.scalars(_TABLES).all():
+            # Neither triggers nor foreign keys come with it: jobs begin in the middle here.
+            connection.execute(
+                sa.text(
+                    f"CREATE UNLOGGED TABLE {SCHEMA}.{name} (LIKE {name} "
+                    "INCLUDING DEFAULTS INCLUDING IDENTITY INCLUDING INDEXES)"
+                )
+            )
+
+
+def _drop(live: sa.Engine) -> None:
+    with live.begin() as connection:
+        connection.execute(sa.text(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE"))
+
+
+def _on_shadow(settings: DatabaseSettings) -> DatabaseSettings:
+    url = settings.sqlalchemy_url()
+    given = url.query.get("options", "")
+    own = " ".join(given) if isinstance(given, tuple) else given
+    path = f"{own} -c search_path={SCHEMA}".strip()
+    shown = url.update_query_dict({"options": path}).render_as_string(hide_password=False)
+    return settings.model_copy(update={"url": SecretStr(shown)})

@@ -1,0 +1,217 @@
+"""Items of a batch with their status. What has a row shows it; the status of others is derived.
+
+    pending ──► queued ──► dispatched ──► succeeded | failed | cancelled | expired
+                  ▲             │
+                  └─ retrying ◄─┘
+
+Pending: not emitted yet. Queued: on the log. Dispatched: in a batch of a replica that has not
+ended. Retrying: an execution failed, the next one waits for its time.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.outcomes import Outcome
+from jobs.retries_tables import item_attempts
+from jobs.tables import job_cursors
+
+WINDOW_ITEMS: Final = 10_000
+"""Indexes that one statement looks at when items of one status are wanted."""
+
+
+class ItemStatus(StrEnum):
+    """Where an item is."""
+
+    PENDING = "pending"
+    QUEUED = "queued"
+    DISPATCHED = "dispatched"
+    RETRYING = "retrying"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The outcome that is this status; None while an item is open."""
+        return Outcome.__members__.get(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An execution that failed in a way that may pass."""
+
+    attempt: int
+    status_code: int
+    code: str
+    failed_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ItemView:
+    """One item; the row holds its columns of `items`, None where it has no row yet."""
+
+    index: int
+    status: ItemStatus
+    row: sa.Row[Any]
+    replica_id: str | None = None  # that has it now
+    failures: Sequence[Failure] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemPage:
+    """Items in the order of their indexes, and how far was looked."""
+
+    items: list[ItemView]
+    next_index: int  # what is below was looked at
+    has_more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ItemQuery:
+    """Which items are wanted."""
+
+    job_id: UUID
+    day: int
+    total_count: int
+    first: int  # index
+    limit: int
+    status: ItemStatus | None = None
+
+
+_SHOWN: Final = """
+    outcome, status_code, attempt, custom_id, error_code, error_message, input_tokens,
+    output_tokens, cached_tokens, reasoning_tokens, finished_at
+"""
+
+_READ: Final = f"""
+SELECT wanted.item_index, ended.*, waiting.attempt AS next_attempt, waiting.due_at
+FROM generate_series(:first, :last) AS wanted (item_index)
+LEFT JOIN LATERAL (
+    SELECT {_SHOWN} FROM items
+    WHERE job_day = :day AND job_id = :job AND items.item_index = wanted.item_index LIMIT 1
+) AS ended ON true
+LEFT JOIN LATERAL (
+    SELECT attempt, due_at FROM item_retries
+    WHERE job_id = :job AND item_retries.item_index = wanted.item_index
+    ORDER BY attempt DESC LIMIT 1
+) AS waiting ON true
+WHERE {{condition}}
+ORDER BY wanted.item_index LIMIT :limit
+"""  # noqa: S608  nothing of it comes from outside
+
+_OPEN: Final = "ended.outcome IS NULL"
+_EMITTED: Final = f"{_OPEN} AND waiting.attempt IS NULL AND wanted.item_index < :emitted"
+_CONDITIONS: Final = {
+    ItemStatus.PENDING: f"{_OPEN} AND waiting.attempt IS NULL AND wanted.item_index >= :emitted",
+    ItemStatus.QUEUED: f"{_EMITTED} AND wanted.item_index <> ALL(:dispatched)",
+    ItemStatus.DISPATCHED: f"{_EMITTED} AND wanted.item_index = ANY(:dispatched)",
+    ItemStatus.RETRYING: f"{_OPEN} AND waiting.attempt IS NOT NULL",
+    **{
+        status: f"ended.outcome = {status.outcome.value}"
+        for status in ItemStatus
+        if status.outcome is not None
+    },
+}
+_STATEMENTS: Final = {
+    status: sa.text(_READ.format(condition=_CONDITIONS.get(status, "true"))).bindparams(
+        sa.bindparam("job", type_=sa.Uuid)
+    )
+    for status in (None, *ItemStatus)
+}
+
+
+def read_items(
+    connection: sa.Connection, query: ItemQuery, dispatched: Mapping[int, str]
+) -> ItemPage:
+    """Return the next items; of one status, those among the next WINDOW_ITEMS indexes.
+
+    `dispatched` maps the indexes that replicas have now to who has them.
+    """
+    emitted = _emitted(connection, query.job_id)
+    first, span = _span(query, emitted, dispatched)
+    last = min(first + span, query.total_count) - 1
+    parameters = {
+        "first": first,
+        "last": last,
+        "day": query.day,
+        "job": query.job_id,
+        "limit": query.limit,
+        "emitted": emitted,
+        "dispatched": list(dispatched),
+    }
+    statement = _STATEMENTS[query.status]
+    names = statement.compile().params
+    rows = connection.execute(statement, {n: v for n, v in parameters.items() if n in names}).all()
+    is_full = len(rows) == query.limit
+    next_index = rows[-1].item_index + 1 if is_full else last + 1
+    failures = _failures(connection, query.job_id, [row.item_index for row in rows])
+    return ItemPage(
+        [
+            ItemView(
+                row.item_index,
+                _status(row, emitted, dispatched),
+                row,
+                dispatched.get(row.item_index),
+                failures.get(row.item_index, []),
+            )
+            for row in rows
+        ],
+        next_index,
+        next_index < query.total_count,
+    )
+
+
+def _span(query: ItemQuery, emitted: int, dispatched: Mapping[int, str]) -> tuple[int, int]:
+    """Return the first index to look at and how many. What cannot be there is passed over."""
+    first = query.first
+    if query.status is None:
+        return first, query.limit
+    if query.status is ItemStatus.PENDING:
+        first = max(first, emitted)
+    if query.status is ItemStatus.DISPATCHED:
+        later = [index for index in dispatched if index >= first]
+        first = min(later, default=query.total_count)
+    return first, WINDOW_ITEMS
+
+
+def _status(row: sa.Row[Any], emitted: int, dispatched: Mapping[int, str]) -> ItemStatus:
+    if row.outcome is not None:
+        return ItemStatus(Outcome(row.outcome).label)
+    if row.next_attempt is not None:
+        return ItemStatus.RETRYING
+    if row.item_index >= emitted:
+        return ItemStatus.PENDING
+    return ItemStatus.DISPATCHED if row.item_index in dispatched else ItemStatus.QUEUED
+
+
+def _emitted(connection: sa.Connection, job_id: UUID) -> int:
+    query = sa.select(job_cursors.c.item_index).where(job_cursors.c.job_id == job_id)
+    return connection.scalar(query) or 0
+
+
+def _failures(
+    connection: sa.Connection, job_id: UUID, indexes: Sequence[int]
+) -> dict[int, list[Failure]]:
+    if not indexes:
+        return {}
+    at_s = sa.extract("epoch", item_attempts.c.failed_at)
+    query = sa.select(
+        item_attempts.c.item_index,
+        item_attempts.c.attempt,
+        item_attempts.c.status_code,
+        item_attempts.c.code,
+        at_s,
+    ).where(item_attempts.c.job_id == job_id, item_attempts.c.item_index.in_(indexes))
+    found: dict[int, list[Failure]] = {}
+    for index, attempt, status_code, code, failed_at_s in connection.execute(
+        query.order_by(item_attempts.c.item_index, item_attempts.c.attempt)
+    ):
+        failure = Failure(attempt, status_code, code, float(failed_at_s))
+        found.setdefault(index, []).append(failure)
+    return found

@@ -1,0 +1,130 @@
+"""Which `custom_id` an item has, and which item a `custom_id` names, from the files of its job.
+
+Rows hold the id of every item that a consumer read. Of the others, the error file tells once the
+job has ended, and its input until then.
+"""
+
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from jobs.input_lines import input_lines
+from jobs.settings import LINE_BYTES_CEILING
+from results.custom_ids import CustomIds, InputShorterError
+from results.views.result_file_lines import ResultFileLines
+from results.views.sources import InputPart, ResultSource, StoredFile
+from storage.errors import ObjectMissingError
+from storage.objects import ObjectStore
+
+
+class _Named(msgspec.Struct, gc=False):
+    custom_id: str
+
+
+_NAMED: Final = msgspec.json.Decoder(_Named)
+_ESCAPES: Final = (b"\\u", b"\\/")
+"""How else than we do may others write a character."""
+
+
+class ItemNames:
+    """Tells the `custom_id` of items; quick when indexes grow. One thread uses it. Close it."""
+
+    def __init__(self, store: ObjectStore, source: ResultSource) -> None:
+        """Open nothing yet."""
+        self._store, self._source = store, source
+        self._error = ResultFileLines(store, source.error, source.job_id) if source.error else None
+        self._input: CustomIds | None = None
+        self._part = source.inputs[0]
+        self._last = -1
+
+    def at(self, index: int) -> str | None:
+        """Return the id of an item without one in its row; None when no file tells any more.
+
+        Raises ObjectStoreAwayError.
+        """
+        try:
+            if self._error is not None:
+                return self._error.custom_id(index)
+            return self._from_input(index)
+        except (ObjectMissingError, InputShorterError):
+            return None
+
+    def close(self) -> None:
+        """Give the files back."""
+        if self._error is not None:
+            self._error.close()
+        if self._input is not None:
+            self._input.close()
+
+    def _from_input(self, index: int) -> str:
+        part = part_of(self._source, index)
+        if self._input is None or part is not self._part or index <= self._last:
+            if self._input is not None:
+                self._input.close()
+            self._input = self._open(part)
+            self._part = part
+        self._last = index
+        return self._input.at(index - part.first_index)
+
+    def _open(self, part: InputPart) -> CustomIds:
+        file = part.file
+        return CustomIds(lambda: self._store.read(file.key), input_bytes=file.size_bytes)
+
+
+def part_of(source: ResultSource, index: int) -> InputPart:
+    """Return the input file that holds an item."""
+    return max(
+        (part for part in source.inputs if part.first_index <= index),
+        key=lambda part: part.first_index,
+    )
+
+
+def find_index(store: ObjectStore, source: ResultSource, custom_id: str) -> int | None:
+    """Return the index of the item that has a `custom_id`, reading files from their start.
+
+    None: no item has it, or no file that tells is left. Raises ObjectStoreAwayError.
+    """
+    try:
+        for part in source.inputs:
+            position = _position(store, part.file, custom_id)
+            if position is not None:
+                return part.first_index + position
+    except ObjectMissingError:
+        for file in (source.output, source.error):
+            index = None if file is None else _in_results(store, file, source.job_id, custom_id)
+            if index is not None:
+                return index
+    return None
+
+
+def _position(store: ObjectStore, file: StoredFile, custom_id: str) -> int | None:
+    """Return the number of the line that has the id, from 0 and without blank ones."""
+    with store.read(file.key) as blocks:
+        lines = input_lines(blocks, line_bytes_max=LINE_BYTES_CEILING)
+        for position, (_, _, line) in enumerate(lines):
+            if line is not None and _has(line, custom_id):
+                return position
+    return None
+
+
+def _in_results(store: ObjectStore, file: StoredFile, job_id: UUID, custom_id: str) -> int | None:
+    try:
+        with store.read(file.key) as blocks:
+            lines = input_lines(blocks, line_bytes_max=LINE_BYTES_CEILING)
+            for _, _, line in lines:
+                if line is not None and _has(line, custom_id):
+                    return int(line[line.index(job_id.hex.encode()) + 32 :][:8], 16)
+    except ObjectMissingError:
+        pass
+    return None
+
+
+def _has(line: bytes, custom_id: str) -> bool:
+    """Whether a line's `custom_id` is this one. Most lines are told apart without parsing."""
+    if msgspec.json.encode(custom_id) not in line and not any(e in line for e in _ESCAPES):
+        return False
+    try:
+        return _NAMED.decode(line).custom_id == custom_id
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False

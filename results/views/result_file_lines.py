@@ -1,0 +1,119 @@
+"""Single lines of an output or error file, found by the index of their item.
+
+Lines are in the order of their indexes, and each begins with an id that ends in its index, so a
+line is found by halving, however large the file is.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Final
+from uuid import UUID
+
+from core.ids import JOB
+from jobs.input_lines import Line, input_lines
+from results.views.sources import StoredFile
+from storage.objects import Blocks, ObjectStore
+
+_NEAR_BYTES: Final = 64 * 1024
+"""So close to a line it is quicker to read on than to halve again."""
+
+_HEAD_BYTES: Final = 4096
+"""Of a line: its id and a `custom_id` of 512 characters, however they are escaped."""
+
+_FORWARD_MAX: Final = 1000  # lines that are read over to reach a later one
+_NOWHERE: Final = -_FORWARD_MAX - 1
+_DIGITS: Final = 8
+_NAME: Final = '"custom_id":'
+_decode = json.JSONDecoder().raw_decode
+
+
+class ResultFileLines:
+    """Looks up lines of one file; one thread uses it. Close it."""
+
+    def __init__(self, store: ObjectStore, file: StoredFile, job_id: UUID) -> None:
+        """Open nothing yet."""
+        self._store, self._file = store, file
+        self._prefix = f'{{"id":"{JOB}_req_{job_id.hex}'.encode()
+        self._blocks: Blocks | None = None
+        self._lines: Iterator[Line] = iter(())
+        self._last = _NOWHERE  # index of the line that was read last
+
+    def place(self, index: int) -> tuple[int, int] | None:
+        """Return offset and length of an item's line with its newline; None when it has none.
+
+        Raises ObjectMissingError, ObjectStoreAwayError.
+        """
+        found: int | None = None
+        start = self._near(index)
+        with self._store.read(self._file.key, offset=start) as blocks:
+            for _, offset, line in input_lines(blocks, line_bytes_max=_NEAR_BYTES, offset=start):
+                if found is not None:
+                    return found, offset - found
+                at = self._index_of(line or self._head(offset))
+                if at == index:
+                    found = offset
+                elif at > index:
+                    return None
+        return None if found is None else (found, self._file.size_bytes - found)
+
+    def custom_id(self, index: int) -> str | None:
+        """Return the `custom_id` of an item's line; quick when indexes grow from call to call.
+
+        Raises ObjectMissingError, ObjectStoreAwayError.
+        """
+        if not self._last < index <= self._last + _FORWARD_MAX:
+            self._begin(self._near(index))
+        for _, offset, line in self._lines:
+            head = line or self._head(offset)
+            self._last = self._index_of(head)
+            if self._last == index:
+                text = head.decode(errors="replace")
+                name, _ = _decode(text, text.index(_NAME) + len(_NAME))
+                return str(name)
+            if self._last > index:
+                break
+        self._last = _NOWHERE
+        return None
+
+    def close(self) -> None:
+        """Give the file back; harmless when it was never opened."""
+        if self._blocks is not None:
+            self._blocks.close()
+
+    def _begin(self, offset: int) -> None:
+        self.close()
+        self._blocks = self._store.read(self._file.key, offset=offset)
+        self._lines = input_lines(self._blocks, line_bytes_max=_NEAR_BYTES, offset=offset)
+
+    def _near(self, index: int) -> int:
+        """Return the start of a line at, or not far before, the one of `index`."""
+        low, high = 0, self._file.size_bytes
+        while high - low > _NEAR_BYTES:
+            middle = (low + high) // 2
+            start = self._line_start(middle, high)
+            if start is not None and self._index_of(self._head(start)) <= index:
+                low = start
+            else:
+                high = middle
+        return low
+
+    def _line_start(self, offset: int, end: int) -> int | None:
+        """Return the first start of a line from `offset` on that lies before `end`."""
+        at = offset - 1
+        with self._store.read(self._file.key, offset=at, length=end - at) as blocks:
+            for block in blocks:
+                newline = block.find(b"\n")
+                if newline >= 0:
+                    start = at + newline + 1
+                    return start if start < end else None
+                at += len(block)
+        return None
+
+    def _head(self, offset: int) -> bytes:
+        with self._store.read(self._file.key, offset=offset, length=_HEAD_BYTES) as blocks:
+            return b"".join(blocks)
+
+    def _index_of(self, head: bytes) -> int:
+        assert head.startswith(self._prefix)  # we wrote the file
+        begin = len(self._prefix)
+        return int(head[begin : begin + _DIGITS], 16)

@@ -1,0 +1,95 @@
+"""Where the results of one batch lie: rows, files, and where its input can be read again."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.states import TERMINAL_STATES, JobState
+from jobs.batches import find_job
+from jobs.days import job_day
+from jobs.files import visible
+from jobs.inputs_tables import job_inputs
+from jobs.tables import files
+
+_ACCEPTED: Final = "accepted"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """An object and its size."""
+
+    key: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputPart:
+    """A file whose items begin at `first_index` of the job."""
+
+    first_index: int
+    file: StoredFile
+
+
+@dataclass(frozen=True, slots=True)
+class ResultSource:
+    """A batch as those see it who read its results; the row is of one moment."""
+
+    job: sa.Row[Any]
+    inputs: tuple[InputPart, ...]  # in the order of their items
+    output: StoredFile | None  # None: not written yet, never will be, or gone
+    error: StoredFile | None
+
+    @property
+    def job_id(self) -> UUID:
+        """The job."""
+        job_id: UUID = self.job.id
+        return job_id
+
+    @property
+    def day(self) -> int:
+        """Names the partition of its rows."""
+        return job_day(self.job.created_at)
+
+    @property
+    def total_count(self) -> int:
+        """Items that it has so far; 0 until its file was validated."""
+        return self.job.total_count or 0
+
+    @property
+    def ended_count(self) -> int:
+        """Items that have their row; the sequence of the latest one."""
+        job = self.job
+        ended: int = job.succeeded + job.failed + job.cancelled + job.expired
+        return ended
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nothing of it changes any more."""
+        return JobState(self.job.state) in TERMINAL_STATES
+
+
+def result_source(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> ResultSource:
+    """Return where the results of a batch lie. Raises JobMissingError, also for foreign ids."""
+    job = find_job(connection, tenant_id, job_id)
+    appended = sa.select(job_inputs.c.first_index, job_inputs.c.object_key, job_inputs.c.size_bytes)
+    appended = appended.where(job_inputs.c.job_id == job.id, job_inputs.c.state == _ACCEPTED)
+    parts = [InputPart(0, StoredFile(job.input_key, job.input_bytes))]
+    for first_index, key, size_bytes in connection.execute(appended.order_by("first_index")):
+        parts.append(InputPart(first_index, StoredFile(key, size_bytes)))
+    stored = _files(connection, [job.output_file_id, job.error_file_id])
+    return ResultSource(
+        job, tuple(parts), stored.get(job.output_file_id), stored.get(job.error_file_id)
+    )
+
+
+def _files(connection: sa.Connection, file_ids: list[UUID | None]) -> dict[UUID, StoredFile]:
+    """Return those of the files that show: what was deleted is not read, were it there or not."""
+    wanted = [file_id for file_id in file_ids if file_id is not None]
+    if not wanted:
+        return {}
+    query = sa.select(files.c.id, files.c.object_key, files.c.size_bytes).where(
+        files.c.id.in_(wanted), visible()
+    )
+    return {row.id: StoredFile(row.object_key, row.size_bytes) for row in connection.execute(query)}

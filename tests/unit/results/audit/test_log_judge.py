@@ -1,0 +1,183 @@
+"""Goal: the log is judged by the writer's rules, and what differs from the rows is named."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from core.outcomes import Outcome
+from core.states import CloseReason
+from results.audit.books import Books, Tally
+from results.audit.facts import Facts, RowFacts, said_by
+from results.audit.log_judge import LogJudge
+from results.audit.report import ITEMS_NAMED_MAX, compare_books, compare_items, compare_log
+from results.writing import UNSTORABLE_CODE
+from tests.integration.results.outcomes import failed, job_ref, outcome
+from topics.records import Close, ItemOutcome, Outcomes
+
+JOB = UUID(int=1)
+CLOSE = Close(JOB, 0, CloseReason.CANCELLED)
+
+
+def rows_of(total: int, *items: ItemOutcome, close: dict[int, Outcome] | None = None) -> RowFacts:
+    rows = RowFacts(total)
+    for item in items:
+        rows.note(item.index, said_by(item))
+        if item.outcome is Outcome.FAILED:
+            rows.failed_attempts[item.index] = item.attempt
+        if item.error_code == UNSTORABLE_CODE:
+            rows.unstorable.add(item.index)
+    for index, end in (close or {}).items():
+        rows.note(index, (end.value, 0, 0, 0, 0, 0, 0, f"batch_{end.label}", 0, None))
+    return rows
+
+
+def judged(rows: RowFacts, *records: Outcomes | Close, late_from: int = 10**9) -> LogJudge:
+    judge = LogJudge(rows, Facts(len(rows.known)))
+    for number, record in enumerate(records):
+        judge.take(record, is_late=number >= late_from)
+    return judge
+
+
+def said(*items: ItemOutcome) -> Outcomes:
+    return Outcomes(job_ref(JOB), list(items))
+
+
+def test_the_first_result_wins_and_a_close_ends_the_rest() -> None:
+    rows = rows_of(4, outcome(0), failed(1), close={2: Outcome.CANCELLED, 3: Outcome.CANCELLED})
+    judge = judged(
+        rows,
+        said(outcome(0), failed(0), failed(1), outcome(9)),
+        said(outcome(1)),
+        CLOSE,
+        said(outcome(2)),
+        Close(JOB, 0, CloseReason.EXPIRED),
+    )
+
+    assert not compare_items(rows, judge).is_any
+    assert judge.tally == Tally(1, 1, 2, 0, 3, 5, 0, 0, 2)
+    counts = judge.counts
+    assert (counts.repeats, counts.unknown, counts.after_close) == (2, 1, 2)
+    assert judge.closed_reason is CloseReason.CANCELLED
+
+
+def test_a_failure_that_may_pass_is_final_where_the_row_says_so() -> None:
+    again = {"retryable": True, "status_code": 500}
+    last = failed(0, attempt=2, **again)
+    rows = rows_of(2, last, outcome(1, attempt=2))
+    judge = judged(
+        rows,
+        said(failed(0, attempt=1, **again), failed(1, attempt=1, **again)),
+        said(last, outcome(1, attempt=2), last),
+    )
+
+    assert not compare_items(rows, judge).is_any
+    assert (judge.counts.retries, judge.counts.repeats) == (2, 1)
+    assert (judge.tally.failed, judge.tally.succeeded) == (1, 1)
+
+
+def test_a_row_that_stands_for_an_unstorable_result_agrees() -> None:
+    rows = rows_of(1, failed(0, status_code=0, error_code=UNSTORABLE_CODE))
+    judge = judged(rows, said(outcome(0, custom_id="a\0b")))
+
+    assert not compare_items(rows, judge).is_any
+    assert judge.tally == Tally(failed=1)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"status_code": 201},
+        {"attempt": 2},
+        {"input_tokens": 4},
+        {"reasoning_tokens": 1},
+        {"body": b"12"},
+        {"body_key": "k"},
+        {"outcome": Outcome.EXPIRED},
+    ],
+)
+def test_every_field_of_a_row_counts(field: dict[str, Any]) -> None:
+    rows = rows_of(3, outcome(0), outcome(1), outcome(2))
+    found = compare_items(rows, judged(rows, said(outcome(0), outcome(1, **field), outcome(2))))
+
+    assert found.is_any
+    assert (found.row_differs, found.row_differs_count) == ([1], 1)
+
+
+def test_missing_rows_and_results_are_named_and_late_ones_wait() -> None:
+    rows = rows_of(500, *[outcome(index) for index in range(200)])
+    judge = judged(
+        rows,
+        said(*[outcome(index) for index in range(200, 300)]),
+        said(*[outcome(index) for index in range(300, 310)]),
+        late_from=1,
+    )
+
+    found = compare_items(rows, judge)
+
+    assert (found.row_missing, found.row_missing_count) == (list(range(200, 300)), 100)
+    assert found.result_missing == list(range(ITEMS_NAMED_MAX))
+    assert (found.result_missing_count, found.not_written_yet) == (200, 10)
+
+
+def books(counters: Tally, ledger: Tally, **fields: Any) -> Books:
+    given: dict[str, Any] = {
+        "state": "completed",
+        "total_count": counters.ended,
+        "is_settled": True,
+        "closed_reason": None,
+        "sequenced": counters.ended,
+    }
+    return Books(counters=counters, ledger=ledger, **(given | fields))
+
+
+ROWS = Tally(3, 2, 0, 0, 10, 20, 1, 2, 4)
+COUNTERS = ROWS._replace(billed=0)
+LEDGER = Tally(0, 0, 0, 0, *ROWS[4:])
+
+
+def test_books_that_balance_have_no_difference() -> None:
+    whole = books(COUNTERS, LEDGER)
+
+    assert compare_books(whole, ROWS, whole) == []
+    assert compare_log(ROWS, ROWS) == []
+
+
+def test_rows_of_a_running_job_may_lie_between() -> None:
+    before = books(COUNTERS, LEDGER, is_settled=False, total_count=100)
+    after = books(
+        COUNTERS._replace(succeeded=9),
+        LEDGER._replace(billed=10),
+        total_count=100,
+        is_settled=False,
+    )
+    between = ROWS._replace(succeeded=5, billed=6)
+
+    assert compare_books(before, between, after) == []
+    assert compare_books(before, ROWS._replace(succeeded=10, billed=11), after) != []
+
+
+@pytest.mark.parametrize(
+    ("rows", "counters", "ledger", "fields", "what"),
+    [
+        (ROWS._replace(failed=1), COUNTERS, LEDGER, {}, "items.failed"),
+        (ROWS._replace(input_tokens=9), COUNTERS, LEDGER, {}, "usage.input_tokens"),
+        (ROWS, COUNTERS, LEDGER._replace(output_tokens=1), {}, "usage.output_tokens"),
+        (ROWS, COUNTERS, LEDGER._replace(billed=5), {}, "usage.items"),
+        (ROWS, COUNTERS, LEDGER, {"sequenced": 4}, "items.ended"),
+        (ROWS, COUNTERS, LEDGER, {"total_count": 6}, "items.ended"),
+        (ROWS, COUNTERS, LEDGER, {"total_count": 4, "is_settled": False}, "items.ended"),
+    ],
+)
+def test_each_book_is_held_against_the_others(
+    rows: Tally, counters: Tally, ledger: Tally, fields: dict[str, Any], what: str
+) -> None:
+    wrong = books(counters, ledger, **fields)
+
+    assert [difference.what for difference in compare_books(wrong, rows, wrong)] == [what]
+
+
+def test_a_job_that_keeps_no_order_needs_none() -> None:
+    single = books(COUNTERS, LEDGER, sequenced=None)
+
+    assert compare_books(single, ROWS, single) == []

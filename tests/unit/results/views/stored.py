@@ -1,0 +1,87 @@
+"""A batch with its files in memory, for tests of its views."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
+from uuid import UUID
+
+from core.outcomes import Outcome
+from results.output_lines import ItemRow
+from results.views.sources import InputPart, ResultSource, StoredFile
+from storage.errors import ObjectMissingError
+from storage.objects import Blocks, ObjectStore
+
+JOB_ID = UUID(int=0xABC)
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """What a source reads of a job."""
+
+    state: str = "in_progress"
+    total_count: int = 100
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    id: UUID = JOB_ID
+    created_at: datetime = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+class MemoryObjects:
+    """Reads of objects that are bytes; `block_bytes` makes lines lie across blocks."""
+
+    def __init__(self, objects: Mapping[str, bytes], block_bytes: int = 1000) -> None:
+        self.objects = dict(objects)
+        self.bytes_read = 0
+        self._block_bytes = block_bytes
+
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+        if key not in self.objects:
+            raise ObjectMissingError(key=key)
+        data = memoryview(self.objects[key])[offset:]
+        place = 0
+
+        def take(count: int) -> bytes:
+            nonlocal place
+            block = bytes(data[place : place + min(count, self._block_bytes)])
+            place += len(block)
+            self.bytes_read += len(block)
+            return block
+
+        return Blocks(take, lambda: None, length)
+
+    @property
+    def store(self) -> ObjectStore:
+        return cast(ObjectStore, self)
+
+
+def source(
+    store: MemoryObjects, *, output: str | None = None, error: str | None = None, **job: Any
+) -> ResultSource:
+    """A source whose input is `input`, and `input-2` behind it when there is one."""
+
+    def stored(key: str) -> StoredFile:
+        return StoredFile(key, len(store.objects.get(key, b"")))
+
+    parts = [InputPart(0, stored("input"))]
+    if "input-2" in store.objects:
+        parts.append(InputPart(store.objects.get("input", b"").count(b"\n"), stored("input-2")))
+    row: Any = JobRow(**job)
+    files = [stored(key) if key else None for key in (output, error)]
+    return ResultSource(row, tuple(parts), files[0], files[1])
+
+
+def row(index: int, **fields: Any) -> ItemRow:
+    given: dict[str, Any] = {
+        "item_index": index,
+        "outcome": Outcome.SUCCEEDED.value,
+        "status_code": 200,
+        "custom_id": f"request-{index}",
+        "error_code": None,
+        "error_message": None,
+        "body": b'{"answer":%d}' % index,
+        "body_key": None,
+    }
+    return ItemRow(**(given | fields))
