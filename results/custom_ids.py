@@ -1,7 +1,7 @@
 """The `custom_id` of items that no consumer ever read, from the input file, in item order."""
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -23,15 +23,21 @@ class _Named(msgspec.Struct, gc=False):
 _NAMED: Final = msgspec.json.Decoder(_Named)
 
 
-class CustomIds:
-    """Reads the input file alongside the rows; opened only when a row asks."""
+OpenInput: TypeAlias = Callable[[], Blocks]
 
-    def __init__(self, open_input: Callable[[], Blocks], *, input_bytes: int) -> None:
-        """`input_bytes` bounds a line, as no line is longer than its file."""
-        self._open_input = open_input
+
+class CustomIds:
+    """Reads the input files alongside the rows; opened only when a row asks."""
+
+    def __init__(self, open_inputs: OpenInput | Sequence[OpenInput], *, input_bytes: int) -> None:
+        """`open_inputs` are in the order of their items.
+
+        `input_bytes` bounds a line, as no line is longer than its file.
+        """
+        self._open_inputs = [open_inputs] if callable(open_inputs) else open_inputs
         self._input_bytes = input_bytes
         self._blocks: Blocks | None = None
-        self._lines: Iterator[Line] = iter(())
+        self._lines = self._all_lines()
         self._next_index = 0
 
     def at(self, item_index: int) -> str:
@@ -39,9 +45,6 @@ class CustomIds:
 
         Raises InputShorterError, ObjectMissingError.
         """
-        if self._blocks is None:
-            self._blocks = self._open_input()
-            self._lines = input_lines(self._blocks, line_bytes_max=max(1, self._input_bytes))
         for _, _, line in self._lines:
             self._next_index += 1
             if self._next_index > item_index:
@@ -51,4 +54,10 @@ class CustomIds:
     def close(self) -> None:
         """Give the input file back; harmless when it was never opened."""
         if self._blocks is not None:
+            self._blocks.close()
+
+    def _all_lines(self) -> Iterator[Line]:
+        for open_input in self._open_inputs:
+            self._blocks = open_input()
+            yield from input_lines(self._blocks, line_bytes_max=max(1, self._input_bytes))
             self._blocks.close()

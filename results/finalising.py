@@ -7,6 +7,7 @@ A finaliser that lost its lease deletes what it wrote; one that died leaves obje
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 from uuid import UUID
@@ -19,6 +20,7 @@ from core.object_names import answer_prefix
 from core.states import CloseReason, JobKind, JobState
 from jobs.days import job_day
 from jobs.files import RESULT_PURPOSE, NewFile, insert_file
+from jobs.input_files import appended_files
 from jobs.leases import Lease, require
 from jobs.outbox_rows import NOTIFY_OUTBOX, event_insert
 from jobs.tables import jobs
@@ -57,6 +59,7 @@ def finalise(
     """
     with engine.connect() as connection:
         job = connection.execute(sa.select(jobs).where(jobs.c.id == lease.job_id)).one()
+        appended = appended_files(connection, [lease.job_id])
     rows = item_rows(
         engine,
         lease.job_id,
@@ -64,7 +67,9 @@ def finalise(
         total_count=job.total_count,
         check=check,
     )
-    custom_ids = CustomIds(lambda: store.read(job.input_key), input_bytes=job.input_bytes)
+    keys = [job.input_key, *(file.key for file in appended.get(job.id, ()))]
+    sizes = [job.input_bytes, *(file.size_bytes for file in appended.get(job.id, ()))]
+    custom_ids = CustomIds([partial(store.read, key) for key in keys], input_bytes=max(sizes))
     written = write_result_files(
         store, rows, job_id=lease.job_id, epoch=lease.epoch, custom_ids=custom_ids
     )

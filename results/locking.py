@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
+from jobs.budgets import Budget
 from results.groups import JobItems
 from results.statements import LOCK_JOBS
 from storage.postgres import Cursor
@@ -18,6 +20,10 @@ class LockedJob:
     total_count: int  # 0 while intake validates: no result can be right yet
     day: int  # names the partition of its rows
     ended_count: int  # items that have their row
+    budget: Budget | None = None  # None: nothing bounds it
+    succeeded: int = 0
+    failed: int = 0
+    total_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -33,10 +39,20 @@ def lock_jobs(cursor: Cursor, job_ids: Iterable[UUID]) -> dict[UUID, LockedJob]:
     """Lock the counters of the jobs that exist, until the transaction ends."""
     # Not prepared, here and elsewhere: a plan made while the tables were empty would be kept.
     cursor.execute(LOCK_JOBS, [list(job_ids)], prepare=False)
-    return {
-        job_id: LockedJob(job_id, closed_reason, total or 0, day, ended)
-        for job_id, closed_reason, total, day, ended in cursor
-    }
+    return {row[0]: _locked_job(row) for row in cursor}
+
+
+def _locked_job(row: tuple[Any, ...]) -> LockedJob:
+    job_id, closed_reason, total, day, ended, items, ratio, sample, tokens, *counts = row
+    budget = None
+    if (items, ratio, tokens) != (None, None, None):
+        budget = Budget(
+            max_failed_items=items,
+            max_failed_ratio=ratio,
+            failed_ratio_sample=sample,
+            max_total_tokens=tokens,
+        )
+    return LockedJob(job_id, closed_reason, total or 0, day, ended, budget, *counts)
 
 
 def admit(jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> Admitted:

@@ -1,6 +1,7 @@
 """Outcomes to rows: one transaction a group, right under redelivery, in any order, with duplicates.
 
     lock the jobs ─► drop what does not count ─► COPY ─► counters, bill, settling ─► commit
+                          │                                 └► a job over its budget: a close
                           └► failures: a retry that waits, or a row and a dead letter
 
 The key of `items` judges duplicates. COPY costs half of INSERT … ON CONFLICT and fails when a row
@@ -26,6 +27,7 @@ from results.groups import JobItems
 from results.locking import Admitted, admit, lock_jobs
 from results.partitions import DayPartitions
 from results.settling import count_and_settle
+from results.stopping import stop_over_budget
 from results.sums import JobSum, sum_items
 from storage.postgres import raw_cursor
 from storage.refusals import DATA_REFUSED, ROW_EXISTS
@@ -115,6 +117,7 @@ class ItemWriter:
             if has_failures:
                 dead_count = bury(connection, new, locked)
             count_and_settle(connection, sums)
+            stop_over_budget(connection, sums, locked)
         duplicate_count = _count(admitted.jobs) - _count(new) - retry_count
         written = Written(sums, _count(new), duplicate_count, retry_count, dead_count)
         _measure(written, admitted, time.perf_counter() - started)
