@@ -1,14 +1,15 @@
 """Routes of batches: jobs, as OpenAI's clients call them."""
 
 import re
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 import sqlalchemy as sa
 from fastapi import APIRouter, Query, Request, Response
 
-from api import metrics
+from api import batch_controls, metrics
 from api.answers import json_answer
+from api.batch_controls import shown
 from api.bodies import NO_BODY_SHA256, body_sha256, json_body
 from api.objects import batch_object, page_object
 from api.online.idempotency import answer_once, repeats_of_request, response_of
@@ -17,12 +18,16 @@ from api.principals import PrincipalOf, ServicesOf
 from api.webhook_services import WebhooksOf
 from core.ids import FILE, JOB, parse_public_id
 from core.limits import LIST_LIMIT_MAX
+from core.urgency import PRIORITY_DEFAULT
 from jobs.batches import NewJob, cancel_job, create_job, find_job, list_jobs
+from jobs.budgets import Budget
 from jobs.idempotency import Answer
+from jobs.job_options import JobOptions
 from jobs.pages import Cursor
 from results.webhooks.callbacks import add_callback
 
 router = APIRouter()
+router.include_router(batch_controls.router)
 
 _LIMIT_DEFAULT: Final = 20
 _TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -45,6 +50,12 @@ class BatchBody(msgspec.Struct):
     output_expires_after: OutputExpiry | None = None
     callback_url: str | None = None  # ours: told of this job alone
     callback_events: list[str] | None = None  # ours
+    priority: int = PRIORITY_DEFAULT  # ours
+    sealed: bool = True  # ours: False lets further files be appended
+    max_failed_items: int | None = None  # ours
+    max_failed_ratio: float | None = None  # ours
+    failed_ratio_sample: int | None = None  # ours
+    max_total_tokens: int | None = None  # ours
 
 
 @router.post("/v1/batches")
@@ -63,6 +74,7 @@ async def create(
         metadata=body.metadata,
         output_expires_after_s=expiry.seconds if expiry else None,
         traceparent=trace[0] if trace else "",
+        options=_options(body),
     )
 
     callback = await webhooks.checked_callback(body.callback_url, body.callback_events)
@@ -71,7 +83,7 @@ async def create(
         row = create_job(connection, principal.tenant_id, new)
         if callback is not None:
             add_callback(connection, principal.tenant_id, row.id, callback, webhooks.sealer)
-        return _shown(row)
+        return shown(row)
 
     answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
     if not is_old:
@@ -109,11 +121,17 @@ async def cancel(
     repeats = repeats_of_request(request, principal, services)
 
     def work(connection: sa.Connection) -> Answer:
-        return _shown(cancel_job(connection, principal.tenant_id, wanted))
+        return shown(cancel_job(connection, principal.tenant_id, wanted))
 
     answer, is_old = await answer_once(repeats, services, NO_BODY_SHA256, work)
     return response_of(answer, is_old=is_old)
 
 
-def _shown(row: sa.Row[Any]) -> Answer:
-    return Answer(200, msgspec.json.encode(batch_object(row)))
+def _options(body: BatchBody) -> JobOptions:
+    budget = Budget(
+        max_failed_items=body.max_failed_items,
+        max_failed_ratio=body.max_failed_ratio,
+        failed_ratio_sample=body.failed_ratio_sample,
+        max_total_tokens=body.max_total_tokens,
+    )
+    return JobOptions(priority=body.priority, sealed=body.sealed, budget=budget)

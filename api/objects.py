@@ -8,6 +8,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.ids import FILE, JOB, public_id
+from jobs.control_rows import OPEN_STATES
 from jobs.pages import Page
 from registry.models import ModelVersion
 
@@ -63,7 +64,27 @@ def batch_object(row: sa.Row[Any]) -> dict[str, object]:
             **outcomes,
             "pending": max(0, total - sum(outcomes.values())),
             "error_count": row.error_count,
+            **_controls(row),
         },
+    }
+
+
+def _controls(row: sa.Row[Any]) -> dict[str, object]:
+    """Return what the owner controls and what came of it."""
+    is_open = row.state in OPEN_STATES and row.close_reason is None
+    return {
+        "priority": row.priority,
+        "paused_at": seconds(row.paused_at) if is_open else None,
+        "close_reason": row.close_reason,
+        "sealed": row.sealed,
+        "appended_files": [
+            {**file, "file_id": public_id(FILE, UUID(file["file_id"]))}
+            for file in row.appended or ()
+        ],
+        "max_failed_items": row.max_failed_items,
+        "max_failed_ratio": row.max_failed_ratio,
+        "failed_ratio_sample": row.failed_ratio_sample,
+        "max_total_tokens": row.max_total_tokens,
     }
 
 

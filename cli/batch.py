@@ -13,6 +13,14 @@ from cli.job_display import JobDisplay
 from cli.job_progress import exit_code_of, progress_of, wait_for_end
 from cli.job_views import LIST_HEADERS, list_row, say_where, status_rows
 from cli.result_files import copy_file, input_to_upload, save_file
+from cli.submit_options import (
+    MaxFailedItemsOption,
+    MaxFailedRatioOption,
+    MaxTotalTokensOption,
+    PriorityOption,
+    SealOption,
+    given,
+)
 from cli.tables import Form, FormOption, write_json, write_table
 from core.clock import SystemClock
 
@@ -54,6 +62,11 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     metadata: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE kept with the job; may be repeated.")
     ] = None,
+    priority: PriorityOption = None,
+    seal: SealOption = True,
+    max_failed_items: MaxFailedItemsOption = None,
+    max_failed_ratio: MaxFailedRatioOption = None,
+    max_total_tokens: MaxTotalTokensOption = None,
     wait: Annotated[bool, typer.Option("--wait", help="Stay until the job has ended.")] = False,
     timeout: TimeoutOption = None,
     output: OutputOption = None,
@@ -76,6 +89,13 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     asked: dict[str, Any] = {"endpoint": endpoint, "completion_window": completion_window}
     if pairs:
         asked["metadata"] = pairs
+    asked["extra_body"] = given(
+        priority=priority,
+        sealed=None if seal else False,
+        max_failed_items=max_failed_items,
+        max_failed_ratio=max_failed_ratio,
+        max_total_tokens=max_total_tokens,
+    )
     batch = client.batches.create(
         input_file_id=uploaded.id,
         **asked,

@@ -61,6 +61,7 @@ def status_rows(batch: "Batch") -> list[tuple[str, str]]:
         ("cancelled", str(job.cancelled)),
         ("expired", str(job.expired)),
         ("tokens", tokens),
+        *_control_rows(batch),
         ("created", time_text(batch.created_at)),
         ("expires", time_text(batch.expires_at)),
         ("input file", batch.input_file_id),
@@ -68,6 +69,18 @@ def status_rows(batch: "Batch") -> list[tuple[str, str]]:
         ("error file", batch.error_file_id or ""),
     ]
     return [row for row in rows if row[1]] + [("error", text) for text in _problems(batch)]
+
+
+def _control_rows(batch: "Batch") -> list[tuple[str, str]]:
+    """Return what its owner controls, where it is not as it mostly is."""
+    own = (batch.model_extra or {}).get("millrace") or {}
+    files = [str(file["state"]) for file in own.get("appended_files") or ()]
+    return [
+        ("paused", time_text(own.get("paused_at"))),
+        ("closed by", own.get("close_reason") or ""),
+        ("sealed", "" if own.get("sealed", True) else "no: it waits for more files, or for a seal"),
+        ("appended", ", ".join(files)),
+    ]
 
 
 def list_row(batch: "Batch") -> tuple[str, ...]:

@@ -1,0 +1,122 @@
+"""Routes by which owners control running batches: pause, change, extend and seal them.
+
+All of it is ours; nothing here changes what OpenAI's clients see of a batch that uses none of it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+from fastapi import APIRouter, Request, Response
+
+from api.bodies import NO_BODY_SHA256, body_sha256, json_body
+from api.objects import batch_object
+from api.online.idempotency import answer_once, repeats_of_request, response_of
+from api.principals import PrincipalOf, ServicesOf
+from api.services import Services
+from core.ids import FILE, JOB, parse_public_id
+from jobs.appending import append_file, seal_job
+from jobs.controls import JobChange, change_job, pause_job, resume_job
+from jobs.idempotency import Answer
+from tenancy.api_keys import Principal
+
+router = APIRouter()
+
+
+class ChangeBody(msgspec.Struct):
+    """What to change; unknown fields are ignored."""
+
+    completion_window: str | None = None
+    expires_at: int | None = None
+    priority: int | None = None
+
+
+class AppendBody(msgspec.Struct):
+    """Which file to append; unknown fields are ignored."""
+
+    input_file_id: str
+
+
+@router.post("/v1/batches/{batch_id}")
+async def change(
+    request: Request, batch_id: str, principal: PrincipalOf, services: ServicesOf
+) -> Response:
+    """Change the deadline or the priority of a job."""
+    body = await json_body(request, ChangeBody, services.settings)
+    wanted = JobChange(
+        completion_window=body.completion_window,
+        expires_at_s=body.expires_at,
+        priority=body.priority,
+    )
+    job_id = parse_public_id(JOB, batch_id)
+
+    def work(connection: sa.Connection) -> Answer:
+        return shown(change_job(connection, principal.tenant_id, job_id, wanted))
+
+    repeats = repeats_of_request(request, principal, services)
+    answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
+    return response_of(answer, is_old=is_old)
+
+
+@router.post("/v1/batches/{batch_id}/append")
+async def append(
+    request: Request, batch_id: str, principal: PrincipalOf, services: ServicesOf
+) -> Response:
+    """Append an input file to a job that is not sealed."""
+    body = await json_body(request, AppendBody, services.settings)
+    job_id, file_id = parse_public_id(JOB, batch_id), parse_public_id(FILE, body.input_file_id)
+
+    def work(connection: sa.Connection) -> Answer:
+        return shown(append_file(connection, principal.tenant_id, job_id, file_id))
+
+    repeats = repeats_of_request(request, principal, services)
+    answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
+    return response_of(answer, is_old=is_old)
+
+
+@router.post("/v1/batches/{batch_id}/pause")
+async def pause(
+    request: Request, batch_id: str, principal: PrincipalOf, services: ServicesOf
+) -> Response:
+    """Pause a job; any body is ignored."""
+    return await _controlled(pause_job, request, batch_id, principal, services)
+
+
+@router.post("/v1/batches/{batch_id}/resume")
+async def resume(
+    request: Request, batch_id: str, principal: PrincipalOf, services: ServicesOf
+) -> Response:
+    """Let a paused job go on; any body is ignored."""
+    return await _controlled(resume_job, request, batch_id, principal, services)
+
+
+@router.post("/v1/batches/{batch_id}/seal")
+async def seal(
+    request: Request, batch_id: str, principal: PrincipalOf, services: ServicesOf
+) -> Response:
+    """Take no more files for a job; any body is ignored."""
+    return await _controlled(seal_job, request, batch_id, principal, services)
+
+
+def shown(row: sa.Row[Any]) -> Answer:
+    """Return a batch as the answer to a POST, which is kept for repetitions."""
+    return Answer(200, msgspec.json.encode(batch_object(row)))
+
+
+async def _controlled(
+    control: Callable[[sa.Connection, UUID, UUID | None], sa.Row[Any]],
+    request: Request,
+    batch_id: str,
+    principal: Principal,
+    services: Services,
+) -> Response:
+    job_id = parse_public_id(JOB, batch_id)
+    repeats = repeats_of_request(request, principal, services)
+
+    def work(connection: sa.Connection) -> Answer:
+        return shown(control(connection, principal.tenant_id, job_id))
+
+    answer, is_old = await answer_once(repeats, services, NO_BODY_SHA256, work)
+    return response_of(answer, is_old=is_old)
