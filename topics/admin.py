@@ -2,16 +2,9 @@
 
 import time
 from collections.abc import Iterable
-from concurrent.futures import wait
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    ConfigResource,
-    NewTopic,
-    OffsetSpec,
-    ResourceType,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from topics.catalogue import Topic
 from topics.errors import LogUnavailableError
@@ -27,6 +20,7 @@ class LogAdmin:
         """Connect lazily."""
         self._settings = settings
         self._client = AdminClient(settings.client_options(), logger=CLIENT_LOG)
+        self._readers: dict[str, Consumer] = {}
 
     def wait_for_broker(self, timeout_s: float) -> None:
         """Return once a broker answers. Raises LogUnavailableError when time is up."""
@@ -86,23 +80,30 @@ class LogAdmin:
         """
         name = self._settings.topic_prefix + topic.name
         places = [TopicPartition(name, number) for number in range(topic.partition_count)]
-        asked = ConsumerGroupTopicPartitions(self._settings.topic_prefix + group, places)
+        reader = self._reader(self._settings.topic_prefix + group)
         try:
-            (committed,) = self._client.list_consumer_group_offsets([asked]).values()
-            wait([committed], REQUEST_TIMEOUT_S)
-            starts = self._offsets(places, OffsetSpec.earliest())
-            ends = self._offsets(places, OffsetSpec.latest())
-            done = {
-                p.partition: p.offset for p in committed.result(REQUEST_TIMEOUT_S).topic_partitions
+            committed = reader.committed(places, timeout=REQUEST_TIMEOUT_S)
+            bounds = {
+                place.partition: reader.get_watermark_offsets(place, timeout=REQUEST_TIMEOUT_S)
+                for place in places
             }
         except KafkaException as error:
             raise LogUnavailableError(error.args[0].str()) from None
-        return {n: ends[n] - max(done.get(n, -1), starts[n]) for n in ends}
+        done = {place.partition: place.offset for place in committed}
+        return {n: end - max(done[n], start) for n, (start, end) in bounds.items()}
 
-    def _offsets(self, places: list[TopicPartition], spec: OffsetSpec) -> dict[int, int]:
-        futures = self._client.list_offsets(dict.fromkeys(places, spec))
-        wait(futures.values(), REQUEST_TIMEOUT_S)  # the client dies with futures left open
-        return {p.partition: f.result(REQUEST_TIMEOUT_S).offset for p, f in futures.items()}
+    def _reader(self, group: str) -> Consumer:
+        """Return a client that asks for a group's offsets without joining it.
+
+        The admin client would do, but librdkafka 2.16 dies of its answer while the group's
+        coordinator is loading (`rd_kafka_cgrp_op` without a group).
+        """
+        if group not in self._readers:
+            options = {"group.id": group, "enable.auto.commit": False}
+            self._readers[group] = Consumer(
+                self._settings.client_options() | options, logger=CLIENT_LOG
+            )
+        return self._readers[group]
 
     def _metadata(self) -> dict[str, int]:
         try:

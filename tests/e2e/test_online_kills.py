@@ -18,9 +18,9 @@ TOKEN_MS = 50
 DEADLINE_MS = 40_000
 RECOVERY_S_MAX = 30.0
 BROKER_START_S_MAX = 90.0
-BROKER_RECOVERY_S_MAX = 60.0
-"""From the moment that the broker's port is open again, on a machine with much else to do: the
-replicas' group forms again first."""
+BROKER_RECOVERY_S_MAX = 15.0
+"""From the moment that the broker's port is open again, on a machine with much else to do; 1 to 2 s
+where it has nothing else."""
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +94,7 @@ def test_a_killed_api_breaks_its_connections_and_frees_their_work(stack: Stack) 
 @pytest.mark.timeout(300)
 def test_a_broker_that_restarts_refuses_calls_for_a_moment(stack: Stack) -> None:
     refusals: list[tuple[int, str, float]] = []
+    roles = {one.pid for one in stack.processes()} - {broker(stack).pid}
     port = int(stack.state.kafka_bootstrap_servers.rpartition(":")[2])
 
     def restart() -> None:
@@ -114,6 +115,7 @@ def test_a_broker_that_restarts_refuses_calls_for_a_moment(stack: Stack) -> None
         meddle=restart,
     )
 
+    assert roles <= {one.pid for one in stack.processes()}, "a role died of the restart"
     assert ways(seen)["hung"] == 0, ways(seen)
     assert {one.error for one in seen if one.error} <= {"stream_interrupted", "log_unavailable"}
     refused = [one for one in refusals if one[0] == 503]
