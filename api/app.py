@@ -20,6 +20,8 @@ from api.online.app import OnlineApp
 from api.online.online import Online, OnlineSetup
 from api.services import Services, UploadSlots
 from api.settings import ApiSettings
+from api.views import audits, items, results
+from api.views.services import open_views
 from api.webhook_services import webhook_services
 from core.clock import Clock
 from results.webhooks.settings import WebhookSettings
@@ -63,8 +65,10 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
     app.state.services = services
     app.state.webhooks = webhook_services(webhooks or WebhookSettings())
     app.state.online = online = None if setup is None else Online(setup, services, clock)
+    app.state.views = open_views(services, None if setup is None else setup.kafka)
     install_error_answers(app)
-    for room in (files, batches, dead_letters, jobs, models, webhook_endpoints, health):
+    rooms = (files, batches, dead_letters, jobs, models, webhook_endpoints, health)
+    for room in (*rooms, audits, items, results):
         app.include_router(room.router)
     routed: ASGIApp = app if online is None else OnlineApp(online, app)
     open_calls_max = 0 if setup is None else setup.settings.open_calls_max

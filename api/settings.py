@@ -72,6 +72,18 @@ class ApiSettings(Settings):
     wait_s_max: float = Field(default=300.0, ge=0, le=86_400)
     """Longest wait that `Prefer: wait` may ask for; then the answer is 202."""
 
+    followers_max: int = Field(default=256, ge=0, le=10_000)
+    """Streams of results at once, each holding a page of about 256 KiB; more are answered 503."""
+
+    follow_interval_s: float = Field(default=0.5, ge=0.02, le=10)
+    """Pause between two looks at the batches that are followed: one statement for all of them."""
+
+    follow_keep_alive_s: float = Field(default=15.0, ge=0.1, le=60)
+    """Silence after which a stream of results sends a comment."""
+
+    audit_log_timeout_s: float = Field(default=30.0, ge=0.1, le=600)
+    """Longest reading of the log in one audit; the answer says when that was not enough."""
+
     head_timeout_s: float = Field(default=15.0, gt=0, le=600)
     """Time in which a request's head must have arrived."""
 

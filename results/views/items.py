@@ -91,7 +91,7 @@ _SHOWN: Final = """
 
 _READ: Final = f"""
 SELECT wanted.item_index, ended.*, waiting.attempt AS next_attempt, waiting.due_at
-FROM generate_series(:first, :last) AS wanted (item_index)
+FROM generate_series(CAST(:first AS int), CAST(:last AS int)) AS wanted (item_index)
 LEFT JOIN LATERAL (
     SELECT {_SHOWN} FROM items
     WHERE job_day = :day AND job_id = :job AND items.item_index = wanted.item_index LIMIT 1
@@ -109,8 +109,8 @@ _OPEN: Final = "ended.outcome IS NULL"
 _EMITTED: Final = f"{_OPEN} AND waiting.attempt IS NULL AND wanted.item_index < :emitted"
 _CONDITIONS: Final = {
     ItemStatus.PENDING: f"{_OPEN} AND waiting.attempt IS NULL AND wanted.item_index >= :emitted",
-    ItemStatus.QUEUED: f"{_EMITTED} AND wanted.item_index <> ALL(:dispatched)",
-    ItemStatus.DISPATCHED: f"{_EMITTED} AND wanted.item_index = ANY(:dispatched)",
+    ItemStatus.QUEUED: f"{_EMITTED} AND wanted.item_index <> ALL(CAST(:dispatched AS int[]))",
+    ItemStatus.DISPATCHED: f"{_EMITTED} AND wanted.item_index = ANY(CAST(:dispatched AS int[]))",
     ItemStatus.RETRYING: f"{_OPEN} AND waiting.attempt IS NOT NULL",
     **{
         status: f"ended.outcome = {status.outcome.value}"

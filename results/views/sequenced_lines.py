@@ -114,6 +114,7 @@ class SequencedLines:
             return
         offset, length = place
         with self._store.read(file.key, offset=offset, length=length - _TAIL_BYTES) as blocks:
-            yield before
+            if before:
+                yield before
             yield from blocks
         yield tail

@@ -1,0 +1,170 @@
+"""The route of audits: the books of a batch recomputed, and where they differ."""
+
+import asyncio
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from fastapi import APIRouter, Response
+
+from api.answers import ApiError, json_answer, unavailable
+from api.principals import PrincipalOf
+from api.services import Services
+from api.views.item_objects import item_id
+from api.views.services import Views, ViewsOf
+from core.ids import JOB, parse_public_id, public_id
+from results.audit.books import OUTCOMES, TOKENS, WINDOW_ITEMS, Tally, read_books, tally_rows
+from results.audit.facts import RowFacts
+from results.audit.log_reading import LogRead, judge_log, written_up_to
+from results.audit.report import (
+    Difference,
+    ItemDifferences,
+    compare_books,
+    compare_items,
+    compare_log,
+)
+from results.views.sources import ResultSource, result_source
+from topics.errors import LogUnavailableError
+from topics.settings import KafkaSettings
+
+router = APIRouter()
+
+_HASH_ITEMS: Final = 5000  # rows of one statement when each one is looked at
+
+
+@router.get("/v1/batches/{batch_id}/audit")
+async def show(
+    batch_id: str, principal: PrincipalOf, views: ViewsOf, log: bool = False
+) -> Response:
+    """Recompute the books of a batch from its rows and the ledger; with `log`, from the log too."""
+    wanted = parse_public_id(JOB, batch_id)
+    services = views.services
+    source = await services.database.run(result_source, principal.tenant_id, wanted)
+    async with views.audits.one():
+        before = await services.database.run(read_books, source.job_id)
+        rows = await _tally(services, source)
+        after = await services.database.run(read_books, source.job_id)
+        differences = compare_books(before, rows, after)
+        from_log = await _from_log(views, source, rows) if log else None
+    if from_log is not None:
+        differences += from_log.differences
+    answer: dict[str, Any] = {
+        "object": "batch.audit",
+        "batch_id": public_id(JOB, source.job_id),
+        "audited_at": int(datetime.now(UTC).timestamp()),
+        "status": after.state,
+        "is_settled": before.is_settled,
+        "ok": not differences and (from_log is None or not from_log.items.is_any),
+        "conservation": {
+            "input": after.total_count,
+            "rows": {**_pick(rows, OUTCOMES), "ended": rows.ended},
+            "counters": {**_pick(after.counters, OUTCOMES), "ended": after.counters.ended},
+            "sequenced": after.sequenced,
+            "open": after.total_count - rows.ended,
+        },
+        "usage": {
+            "rows": {**_pick(rows, TOKENS), "items": rows.billed},
+            "counters": _pick(after.counters, TOKENS),
+            "ledger": {**_pick(after.ledger, TOKENS), "items": after.ledger.billed},
+        },
+        "log": None if from_log is None else from_log.shown(source),
+        "differences": [_difference(difference) for difference in differences],
+    }
+    return json_answer(answer)
+
+
+class _FromLog:
+    """What the log says, beside the rows."""
+
+    def __init__(self, read: LogRead, rows: RowFacts, tally: Tally, *, is_settled: bool) -> None:
+        self.read = read
+        self.items = compare_items(rows, read.judge) if read.is_whole else ItemDifferences()
+        self.differences: list[Difference] = []
+        if read.is_whole and is_settled:
+            self.differences = compare_log(tally, read.judge.tally)
+
+    def shown(self, source: ResultSource) -> dict[str, Any]:
+        """Return it as a client sees it."""
+        read, items = self.read, self.items
+        tally = read.judge.tally
+        named = {
+            kind: {"count": count, "items": [item_id(source.job_id, index) for index in indexes]}
+            for kind, count, indexes in (
+                ("row_missing", items.row_missing_count, items.row_missing),
+                ("result_missing", items.result_missing_count, items.result_missing),
+                ("row_differs", items.row_differs_count, items.row_differs),
+            )
+        }
+        return {
+            "is_whole": read.is_whole,
+            "holds_first_record": read.holds_first,
+            "was_in_time": read.was_in_time,
+            "partition": read.stretch.partition,
+            "first_offset": read.stretch.first,
+            "end_offset": read.stretch.end,
+            "seconds": round(read.seconds, 3),
+            "closed_reason": read.judge.closed_reason,
+            "read": asdict(read.judge.counts),
+            "results": {**_pick(tally, OUTCOMES), "ended": tally.ended},
+            "usage": {**_pick(tally, TOKENS), "items": tally.billed},
+            "not_written_yet": items.not_written_yet,
+            "differences": named,
+        }
+
+
+async def _tally(services: Services, source: ResultSource) -> Tally:
+    total = Tally()
+    for first in range(0, source.total_count, WINDOW_ITEMS):
+        job = (source.job_id, source.day)
+        total = total.plus(await services.database.run(tally_rows, job, first))
+    return total
+
+
+async def _from_log(views: Views, source: ResultSource, tally: Tally) -> _FromLog:
+    """Read the rows, then the log. Raises ApiError."""
+    if views.kafka is None:
+        raise ApiError(400, "This API does not reach the log.", code="invalid_value", param="log")
+    try:
+        written_to = await asyncio.to_thread(written_up_to, views.kafka, source.job_id)
+        rows = await _row_facts(views.services, source)
+        read = await asyncio.to_thread(
+            _judged, views.kafka, views.services, source, rows, written_to
+        )
+    except LogUnavailableError:
+        raise unavailable(
+            "The log does not answer.", retry_after_s=5, code="service_unavailable"
+        ) from None
+    return _FromLog(read, rows, tally, is_settled=source.job.settled_at is not None)
+
+
+def _judged(
+    kafka: KafkaSettings,
+    services: Services,
+    source: ResultSource,
+    rows: RowFacts,
+    written_to: int,
+) -> LogRead:
+    return judge_log(
+        kafka,
+        (source.job_id, source.job.created_at),
+        rows,
+        written_to=written_to,
+        stop_at_s=time.monotonic() + services.settings.audit_log_timeout_s,
+    )
+
+
+async def _row_facts(services: Services, source: ResultSource) -> RowFacts:
+    facts = RowFacts(source.total_count)
+    for first in range(0, source.total_count, _HASH_ITEMS):
+        span = range(first, min(first + _HASH_ITEMS, source.total_count))
+        await services.database.run(facts.read, (source.job_id, source.day), span)
+    return facts
+
+
+def _pick(tally: Tally, names: tuple[str, ...]) -> dict[str, int]:
+    return {name: getattr(tally, name) for name in names}
+
+
+def _difference(difference: Difference) -> dict[str, object]:
+    return {"what": difference.what, **dict((difference.left, difference.right))}

@@ -1,0 +1,117 @@
+"""News of followed jobs: one statement for all of them, however many follow each.
+
+Nothing is asked for while nobody follows, and the writer says nothing by itself: a notification in
+each of its commits would cost more than a look twice a second.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from api.database import Database, DatabaseAwayError
+from core.states import TERMINAL_STATES, JobState
+from jobs.tables import job_counters, jobs
+
+_AWAY_FACTOR: Final = 4  # looks are so much rarer while Postgres is away
+_COUNTED: Final = job_counters.c
+PROGRESS: Final = (
+    sa.select(
+        jobs.c.id,
+        jobs.c.state,
+        _COUNTED.succeeded + _COUNTED.failed + _COUNTED.cancelled + _COUNTED.expired,
+    )
+    .join(job_counters, _COUNTED.job_id == jobs.c.id)
+    .where(jobs.c.id == sa.any_(sa.bindparam("job_ids", type_=sa.ARRAY(sa.Uuid))))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobNews:
+    """How far a job is, of one moment."""
+
+    ended_count: int
+    is_terminal: bool
+    exists: bool = True
+
+
+@dataclass(eq=False, slots=True)
+class Follower:
+    """One who waits for news of one job."""
+
+    news: JobNews
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def changed(self, timeout_s: float) -> bool:
+        """Whether there are news; False after `timeout_s` without any."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return False
+        self._changed.clear()
+        return True
+
+    def hear(self, news: JobNews) -> None:
+        """Take in what was looked up."""
+        if news != self.news:
+            self.news = news
+            self._changed.set()
+
+
+class Followers:
+    """All who follow jobs in this process."""
+
+    def __init__(self, database: Database, *, interval_s: float) -> None:
+        """Look for news each `interval_s` while anybody follows."""
+        self._database, self._interval_s = database, interval_s
+        self._following: dict[UUID, set[Follower]] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self.count = 0
+
+    @contextmanager
+    def follow(self, job_id: UUID, news: JobNews) -> Iterator[Follower]:
+        """Hear of a job of which `news` are known, until the block ends."""
+        follower = Follower(news)
+        self._following.setdefault(job_id, set()).add(follower)
+        self.count += 1
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        try:
+            yield follower
+        finally:
+            self.count -= 1
+            others = self._following[job_id]
+            others.discard(follower)
+            if not others:
+                del self._following[job_id]
+
+    def of(self, job_id: UUID) -> int:
+        """Return how many follow a job."""
+        return len(self._following.get(job_id, ()))
+
+    async def _look(self) -> None:
+        while self._following:
+            await asyncio.sleep(self._interval_s)
+            try:
+                found = await self._database.run(read_news, list(self._following))
+            except DatabaseAwayError:
+                await asyncio.sleep(_AWAY_FACTOR * self._interval_s)
+                continue
+            for job_id, news in found.items():
+                for follower in self._following.get(job_id, ()):
+                    follower.hear(news)
+
+
+def read_news(connection: sa.Connection, job_ids: list[UUID]) -> dict[UUID, JobNews]:
+    """Return the news of jobs."""
+    rows = connection.execute(PROGRESS, {"job_ids": job_ids})
+    found = {
+        job_id: JobNews(ended, JobState(state) in TERMINAL_STATES) for job_id, state, ended in rows
+    }
+    gone = JobNews(0, is_terminal=True, exists=False)
+    return {job_id: found.get(job_id, gone) for job_id in job_ids}

@@ -1,0 +1,134 @@
+"""Routes of items: their status one by one, derived where there is no row yet."""
+
+import asyncio
+import re
+from typing import Annotated, Final
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Response
+
+from api.answers import ApiError, json_answer
+from api.principals import PrincipalOf
+from api.views.item_objects import ITEM, item_id, item_object
+from api.views.services import Views, ViewsOf
+from core.ids import JOB, parse_public_id
+from core.limits import CUSTOM_ID_CHARS_MAX, LIST_LIMIT_MAX
+from jobs.pages import unknown_cursor
+from results.views.items import ItemQuery, ItemStatus, ItemView, read_items
+from results.views.names import ItemNames, find_index
+from results.views.sequences import sequence_of
+from results.views.sources import ResultSource, result_source
+
+router = APIRouter()
+
+_LIMIT_DEFAULT: Final = 20
+_WINDOWS_MAX: Final = 10
+"""Statements of one request; then a client goes on behind `last_id`, were the page empty or not."""
+
+_ID: Final = re.compile(rf"{ITEM}_([0-9a-f]{{32}})([0-9a-f]{{8}})")
+
+
+@router.get("/v1/batches/{batch_id}/items")
+async def show_list(
+    batch_id: str,
+    principal: PrincipalOf,
+    views: ViewsOf,
+    status: ItemStatus | None = None,
+    limit: Annotated[int, Query(ge=1, le=LIST_LIMIT_MAX)] = _LIMIT_DEFAULT,
+    after: str | None = None,
+) -> Response:
+    """List items in the order of the input, or those of one status."""
+    wanted = parse_public_id(JOB, batch_id)
+    source = await views.services.database.run(result_source, principal.tenant_id, wanted)
+    first = 0
+    if after is not None:
+        index = _index(source, after)
+        if index is None:
+            raise unknown_cursor()
+        first = index + 1
+    items, next_index = await _page(views, source, first=first, limit=limit, status=status)
+    data = [item_object(source, item) for item in items]
+    looked = item_id(source.job_id, next_index - 1) if next_index > first else after
+    answer = {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": looked,
+        "has_more": next_index < source.total_count,
+    }
+    return json_answer(answer)
+
+
+@router.get("/v1/batches/{batch_id}/items/{custom_id:path}")
+async def show(batch_id: str, custom_id: str, principal: PrincipalOf, views: ViewsOf) -> Response:
+    """Show one item by its `custom_id`, or by its id."""
+    wanted = parse_public_id(JOB, batch_id)
+    database = views.services.database
+    source = await database.run(result_source, principal.tenant_id, wanted)
+    index = _index(source, custom_id)
+    if index is None:
+        index = await _search(views, source, custom_id)
+    items, _ = await _page(views, source, first=index, limit=1, status=None)
+    (item,) = items
+    shown = item_object(source, item)
+    shown["custom_id"] = shown["custom_id"] or await _name(views, source, index)
+    shown["sequence"] = await database.run(sequence_of, source.job_id, index)
+    return json_answer(shown)
+
+
+async def _page(
+    views: Views, source: ResultSource, *, first: int, limit: int, status: ItemStatus | None
+) -> tuple[list[ItemView], int]:
+    """Return items, and the index behind the last one that was looked at."""
+    total = source.total_count
+    if first >= total or _has_none(source, status):
+        return [], total
+    held = {} if source.is_terminal else await views.dispatched(source.job)
+    items: list[ItemView] = []
+    for _ in range(_WINDOWS_MAX):
+        query = ItemQuery(source.job_id, source.day, total, first, limit - len(items), status)
+        page = await views.services.database.run(read_items, query, held)
+        items += page.items
+        first = page.next_index
+        if len(items) == limit or not page.has_more:
+            break
+    return items, first
+
+
+def _has_none(source: ResultSource, status: ItemStatus | None) -> bool:
+    """Whether the counters say already that no item has the status."""
+    if status is None:
+        return False
+    if status.outcome is None:
+        return source.ended_count == source.total_count
+    return not getattr(source.job, status.value)
+
+
+async def _search(views: Views, source: ResultSource, custom_id: str) -> int:
+    """Return the index of the item. Raises ApiError (404, 503)."""
+    index: int | None = None
+    if 0 < len(custom_id) <= CUSTOM_ID_CHARS_MAX and source.total_count:
+        async with views.searches.one():
+            objects = views.services.objects
+            index = await asyncio.to_thread(find_index, objects, source, custom_id)
+    if index is None or index >= source.total_count:
+        raise ApiError(404, "No such item.", code="item_not_found")
+    return index
+
+
+async def _name(views: Views, source: ResultSource, index: int) -> str | None:
+    names = ItemNames(views.services.objects, source)
+    try:
+        async with views.searches.one():
+            return await asyncio.to_thread(names.at, index)
+    finally:
+        names.close()
+
+
+def _index(source: ResultSource, text: str) -> int | None:
+    """Return the index in an item's id; None when it is no id of an item of this job."""
+    found = _ID.fullmatch(text)
+    if found is None or UUID(hex=found[1]) != source.job_id:
+        return None
+    index = int(found[2], 16)
+    return index if index < source.total_count else None

@@ -1,0 +1,108 @@
+"""What the routes of views share in one process."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
+
+from fastapi import Depends, Request
+
+from api.answers import ApiError, unavailable
+from api.services import Services
+from api.views.following import Followers
+from api.views.result_pages import ResultPages
+from results.views.dispatched import Dispatched, dispatched_items
+from topics.errors import LogUnavailableError
+from topics.settings import KafkaSettings
+
+_DISPATCHED_S: Final = 1.0
+"""How old the look at a pool's batches may be: many who ask at once cost one."""
+
+_LOOK_S: Final = 2.0
+_POOLS_MAX: Final = 256
+_AUDITS_MAX: Final = 2
+_SEARCHES_MAX: Final = 4
+
+
+class Turns:
+    """How many of one heavy kind of request run at once; more are refused, not queued."""
+
+    def __init__(self, count: int) -> None:
+        """`count` may run."""
+        self._free = count
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """Take a turn until the block ends. Raises ApiError (503)."""
+        if not self._free:
+            raise busy()
+        self._free -= 1
+        try:
+            yield
+        finally:
+            self._free += 1
+
+
+@dataclass(slots=True)
+class _Look:
+    """What a pool's batches held at a moment."""
+
+    asked_s: float
+    found: asyncio.Task[Dispatched]
+
+
+@dataclass(slots=True)
+class Views:
+    """Followers, pages, and bounds on what is heavy."""
+
+    services: Services
+    kafka: KafkaSettings | None  # None: this API does not reach the log
+    followers: Followers
+    pages: ResultPages
+    audits: Turns = field(default_factory=lambda: Turns(_AUDITS_MAX))
+    searches: Turns = field(default_factory=lambda: Turns(_SEARCHES_MAX))
+    _looks: dict[tuple[str, str], _Look] = field(default_factory=dict)
+
+    async def dispatched(self, job: Any) -> dict[int, str]:
+        """Return which items of a job's row replicas have now; none when the log is away."""
+        if self.kafka is None or job.pool is None:
+            return {}
+        key = (job.pool, job.job_class)
+        now_s = time.monotonic()
+        look = self._looks.get(key)
+        if look is None or now_s - look.asked_s > _DISPATCHED_S:
+            work = asyncio.to_thread(dispatched_items, self.kafka, *key, timeout_s=_LOOK_S)
+            look = self._looks[key] = _Look(now_s, asyncio.ensure_future(work))
+            if len(self._looks) > _POOLS_MAX:
+                del self._looks[next(iter(self._looks))]
+        try:
+            return (await asyncio.shield(look.found)).get(job.id, {})
+        except LogUnavailableError:
+            return {}
+
+
+def busy() -> ApiError:
+    """Return the answer to one too many."""
+    return unavailable("Too many of these at once.", retry_after_s=5, code="slow_down")
+
+
+def open_views(services: Services, kafka: KafkaSettings | None) -> Views:
+    """Return the views of one process; it connects to nothing yet."""
+    interval_s = services.settings.follow_interval_s
+    return Views(
+        services,
+        kafka,
+        Followers(services.database, interval_s=interval_s),
+        ResultPages(services.database),
+    )
+
+
+def _views_of(request: Request) -> Views:
+    views = request.app.state.views
+    assert isinstance(views, Views)
+    return views
+
+
+ViewsOf = Annotated[Views, Depends(_views_of)]

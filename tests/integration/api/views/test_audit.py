@@ -1,0 +1,103 @@
+"""Goal: the books balance through every end of an item, and what was tampered with is named."""
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from core.states import CloseReason
+from tests.integration.api.answers import ok, refused
+from tests.integration.api.conftest import Site
+from tests.integration.api.views.batches import RunningBatch, add_batch
+from tests.integration.results.outcomes import failed, outcome
+
+
+def audited(batch: RunningBatch) -> Any:
+    with batch.site.client() as client:
+        return ok(client.get(f"{batch.path}/audit"))
+
+
+def ended(site: Site) -> RunningBatch:
+    batch = add_batch(site, 40)
+    batch.write(*[outcome(index, cached_tokens=1) for index in range(20)])
+    batch.write(failed(20, input_tokens=4), failed(21, status_code=0), outcome(3))
+    batch.close(CloseReason.EXPIRED)
+    return batch
+
+
+def test_books_balance_at_every_moment(site: Site) -> None:
+    batch = add_batch(site, 40)
+    assert audited(batch)["ok"]
+    batch.write(*[outcome(index) for index in range(20)])
+    running = audited(batch)
+    batch.close()
+
+    found = audited(batch)
+
+    assert running["ok"]
+    assert (running["is_settled"], found["is_settled"]) == (False, True)
+    assert running["conservation"]["open"] == 20
+    assert found["differences"] == []
+    assert found["ok"]
+
+
+def test_the_four_outcomes_and_the_bill_are_recomputed(site: Site) -> None:
+    found = audited(ended(site))
+
+    counts = {"succeeded": 20, "failed": 2, "cancelled": 0, "expired": 18, "ended": 40}
+    assert found["conservation"] == {
+        "input": 40,
+        "rows": counts,
+        "counters": counts,
+        "sequenced": 40,
+        "open": 0,
+    }
+    usage = {"input_tokens": 64, "output_tokens": 100, "cached_tokens": 20, "reasoning_tokens": 0}
+    assert found["usage"] == {
+        "rows": usage | {"items": 21},
+        "counters": usage,
+        "ledger": usage | {"items": 21},
+    }
+    assert found["log"] is None
+
+
+ROW = "items WHERE job_id = :job AND item_index ="
+CHANGES = {
+    f"DELETE FROM {ROW} 5": {
+        "items.succeeded",
+        "usage.items",
+        "usage.input_tokens",
+        "usage.output_tokens",
+        "usage.cached_tokens",
+    },
+    f"UPDATE {ROW} 21".replace("WHERE", "SET outcome = 4, input_tokens = 0 WHERE"): {
+        "items.failed",
+        "items.expired",
+    },
+    "UPDATE job_counters SET output_tokens = 99 WHERE job_id = :job": {"usage.output_tokens"},
+    "UPDATE job_counters SET expired = 17 WHERE job_id = :job": {"items.expired", "items.ended"},
+    "UPDATE usage_ledger SET item_count = 22 WHERE job_id = :job AND input_tokens = 60": {
+        "usage.items"
+    },
+    "DELETE FROM job_slices WHERE job_id = :job AND first_sequence = 0": {"items.ended"},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_each_book_that_was_tampered_with_is_named(site: Site, change: str) -> None:
+    batch = ended(site)
+    with site.engine.begin() as connection:
+        assert connection.execute(sa.text(change), {"job": batch.job_id}).rowcount == 1
+
+    found = audited(batch)
+
+    assert not found["ok"]
+    assert {difference["what"] for difference in found["differences"]} == CHANGES[change]
+
+
+def test_an_api_without_the_log_says_so(site: Site) -> None:
+    batch = ended(site)
+    with site.client() as client:
+        error = refused(client.get(f"{batch.path}/audit?log=true"), 400)
+        assert error["param"] == "log"
+        assert refused(client.get(f"{batch.path}/audit?log=7"), 400)["param"] == "log"

@@ -1,0 +1,241 @@
+"""Goal: every item shows where it is, by any way of asking, and none that is not its owner's."""
+
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+
+from core.ids import new_uuid
+from jobs.retries_tables import item_attempts, item_retries
+from tests.integration.api.answers import ok, refused
+from tests.integration.api.conftest import Site
+from tests.integration.api.views.batches import RunningBatch, add_batch
+from tests.integration.results.outcomes import failed, outcome
+
+KEYS = {
+    "id", "object", "batch_id", "index", "custom_id", "status", "status_is_derived", "attempts",
+    "retry_at", "worker", "model_version", "status_code", "error", "usage", "finished_at",
+    "failures",
+}  # fmt: skip
+
+
+def mixed(site: Site) -> RunningBatch:
+    """Twelve items: two ended, one waits for a retry, five are on the log, four are not."""
+    batch = add_batch(site, 12)
+    batch.emit(8)
+    batch.write(outcome(0, attempt=2, cached_tokens=1), failed(3, status_code=429))
+    with site.engine.begin() as connection:
+        waiting = {"job_id": batch.job_id, "item_index": 5}
+        connection.execute(
+            item_attempts.insert().values(**waiting, attempt=1, status_code=500, code="http_500")
+        )
+        connection.execute(
+            item_retries.insert().values(
+                **waiting, attempt=2, due_at=sa.text("now() + interval '1 minute'")
+            )
+        )
+        connection.execute(
+            item_attempts.insert().values(
+                job_id=batch.job_id, item_index=6, attempt=1, status_code=0, code="item_timeout"
+            )
+        )
+    return batch
+
+
+def statuses(page: dict[str, Any]) -> list[tuple[int, str]]:
+    return [(item["index"], item["status"]) for item in page["data"]]
+
+
+def test_items_show_where_they_are(site: Site) -> None:
+    batch = mixed(site)
+    with site.client() as client:
+        page = ok(client.get(f"{batch.path}/items"))
+
+    assert page["object"] == "list"
+    assert page["has_more"] is False
+    assert (page["first_id"], page["last_id"]) == (batch.item_id(0), batch.item_id(11))
+    assert [status for _, status in statuses(page)] == [
+        "succeeded", "queued", "queued", "failed", "queued", "retrying", "queued", "queued",
+        "pending", "pending", "pending", "pending",
+    ]  # fmt: skip
+    ended, waiting, again = page["data"][0], page["data"][5], page["data"][6]
+    assert all(item.keys() == KEYS for item in page["data"])
+    assert (ended["custom_id"], ended["attempts"], ended["status_code"]) == ("request-0", 2, 200)
+    assert ended["usage"]["input_tokens_details"] == {"cached_tokens": 1}
+    assert (ended["status_is_derived"], waiting["status_is_derived"]) == (False, True)
+    assert (waiting["attempts"], again["attempts"]) == (1, 1)
+    assert waiting["retry_at"] > waiting["failures"][0]["failed_at"]
+    assert again["failures"][0]["code"] == "item_timeout"
+    assert page["data"][1]["model_version"] == "1"
+
+
+def test_each_status_is_a_list_of_its_own(site: Site) -> None:
+    batch = mixed(site)
+    wanted = {
+        "pending": [8, 9, 10, 11], "queued": [1, 2, 4, 6, 7], "dispatched": [], "retrying": [5],
+        "succeeded": [0], "failed": [3], "cancelled": [], "expired": [],
+    }  # fmt: skip
+    with site.client() as client:
+        for status, indexes in wanted.items():
+            page = ok(client.get(f"{batch.path}/items?status={status}"))
+            assert [index for index, _ in statuses(page)] == indexes, status
+            assert {found for _, found in statuses(page)} <= {status}
+        batch.close()
+        page = ok(client.get(f"{batch.path}/items?status=cancelled&limit=100"))
+        assert len(page["data"]) == 10
+
+
+@pytest.mark.parametrize("status", ["", "&status=succeeded"])
+def test_pages_hold_each_item_once(site: Site, status: str) -> None:
+    batch = add_batch(site, 50)
+    batch.write(*[outcome(index) for index in range(50)])
+    seen: list[int] = []
+    after = ""
+    with site.client() as client:
+        for _ in range(20):
+            page = ok(client.get(f"{batch.path}/items?limit=7{status}{after}"))
+            seen += [item["index"] for item in page["data"]]
+            after = f"&after={page['last_id']}"
+            if not page["has_more"]:
+                break
+    assert seen == list(range(50))
+
+
+def test_a_rare_status_is_found_in_bounded_steps(site: Site) -> None:
+    batch = add_batch(site, 250_000)
+    batch.write(*[outcome(index) for index in (3, 120_001, 249_999)])
+    seen: list[int] = []
+    after, asked = "", 0
+    with site.client() as client:
+        while asked < 10:
+            page = ok(client.get(f"{batch.path}/items?status=succeeded&limit=2{after}"))
+            asked += 1
+            seen += [item["index"] for item in page["data"]]
+            after = f"&after={page['last_id']}"
+            if not page["has_more"]:
+                break
+    assert seen == [3, 120_001, 249_999]
+    assert asked <= 4
+
+
+@pytest.mark.parametrize("index", [0, 5, 11])
+def test_one_item_is_found_by_its_names(site: Site, index: int) -> None:
+    batch = mixed(site)
+    with site.client() as client:
+        by_name = ok(client.get(f"{batch.path}/items/request-{index}"))
+        by_id = ok(client.get(f"{batch.path}/items/{batch.item_id(index)}"))
+
+    assert by_name == by_id
+    assert by_name["index"] == index
+    assert by_name["custom_id"] == f"request-{index}"
+    assert by_name["sequence"] == (1 if index == 0 else None)
+
+
+def test_an_item_is_found_when_its_input_is_gone(site: Site) -> None:
+    batch = add_batch(site, 4)
+    batch.write(outcome(1))
+    batch.close()
+    batch.finalise()
+    site.objects.delete(batch.row.input_key)
+    with site.client() as client:
+        found = [ok(client.get(f"{batch.path}/items/request-{n}"))["status"] for n in range(4)]
+        sequences = [ok(client.get(f"{batch.path}/items/request-{n}"))["sequence"] for n in (1, 0)]
+
+    assert found == ["cancelled", "succeeded", "cancelled", "cancelled"]
+    assert sequences == [1, 2]
+
+
+HOSTILE = [
+    "a" * 2000,
+    "%00",
+    "..%2f..%2fetc",
+    "request-0%00",
+    "%F0%9F%92%A9",
+    "batch_req_",
+    "'; --",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_are_no_items(site: Site, name: str) -> None:
+    batch = add_batch(site, 3)
+    with site.client() as client:
+        assert refused(client.get(f"{batch.path}/items/{name}"), 404)["code"] == "item_not_found"
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ("limit=0", "limit"),
+        ("limit=101", "limit"),
+        ("limit=x", "limit"),
+        ("status=done", "status"),
+        ("status=%00", "status"),
+        ("after=x", "after"),
+        ("after=%00", "after"),
+        ("after=batch_req_" + "0" * 40, "after"),
+    ],
+)
+def test_bad_parameters_are_named(site: Site, query: str, param: str) -> None:
+    batch = add_batch(site, 3)
+    with site.client() as client:
+        error = refused(client.get(f"{batch.path}/items?{query}"), 400)
+    assert (error["code"], error["param"]) == ("invalid_value", param)
+
+
+def test_a_cursor_of_another_job_is_refused(site: Site) -> None:
+    batch, other = add_batch(site, 3), add_batch(site, 3)
+    with site.client() as client:
+        refused(client.get(f"{batch.path}/items?after={other.item_id(0)}"), 400)
+        refused(client.get(f"{batch.path}/items?after={batch.item_id(3)}"), 400)
+        refused(client.get(f"{batch.path}/items/{other.item_id(0)}"), 404)
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "param"),
+    [
+        ("after=-1", {}, "after"),
+        ("after=2147483648", {}, "after"),
+        ("after=1e3", {}, "after"),
+        ("limit=0", {}, "limit"),
+        ("limit=10001", {}, "limit"),
+        ("limit=5", {"accept": "text/event-stream"}, "limit"),
+        ("", {"accept": "text/event-stream", "last-event-id": "x"}, "Last-Event-ID"),
+        ("", {"accept": "text/event-stream", "last-event-id": "-1"}, "Last-Event-ID"),
+        ("", {"accept": "text/event-stream", "last-event-id": "9" * 5000}, "Last-Event-ID"),
+        ("", {"accept": "text/event-stream", "last-event-id": "2147483648"}, "Last-Event-ID"),
+    ],
+)
+def test_bad_places_in_the_order_are_named(
+    site: Site, query: str, headers: dict[str, str], param: str
+) -> None:
+    batch = add_batch(site, 3)
+    with site.client() as client:
+        error = refused(client.get(f"{batch.path}/results?{query}", headers=headers), 400)
+    assert (error["code"], error["param"]) == ("invalid_value", param)
+
+
+PATHS = ["items", "items?status=failed", "items/request-0", "results", "audit", "audit?log=true"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+def test_what_is_foreign_is_like_what_never_was(site: Site, path: str, accept: str) -> None:
+    batch = add_batch(site, 2)
+    batch.write(outcome(0))
+    answers: list[httpx.Response] = []
+    with site.client(site.other_key) as client:
+        for name in (batch.id, f"batch_{new_uuid().hex}", "batch_x", "x%00"):
+            url = f"/v1/batches/{name}/{path}"
+            answers.append(client.get(url, headers={"accept": accept}))
+    for answer in answers:
+        assert refused(answer, 404)["code"] == "batch_not_found"
+        assert answer.content == answers[0].content
+
+
+def test_a_single_request_is_no_batch(site: Site) -> None:
+    batch = add_batch(site, 1, kind="request", input_file_id=None)
+    with site.client() as client:
+        for path in PATHS:
+            refused(client.get(f"{batch.path}/{path}"), 404)

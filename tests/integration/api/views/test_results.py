@@ -1,0 +1,228 @@
+"""Goal: results come once each in one order, live and afterwards, from any place of it."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from api.views.following import Followers
+from core.states import CloseReason
+from tenancy.api_keys import revoke_key
+from tests.integration.api.answers import refused
+from tests.integration.api.conftest import OpenSite, Site
+from tests.integration.api.views.batches import Followed, add_batch, following, lines
+from tests.integration.results.outcomes import failed, outcome
+
+
+def test_results_come_in_the_order_of_commits(site: Site) -> None:
+    batch = add_batch(site, 6)
+    batch.write(outcome(4), outcome(1), failed(3))
+    batch.write(outcome(1), outcome(0))  # one comes a second time
+    with site.client() as client:
+        now = lines(client.get(f"{batch.path}/results"))
+        batch.close(CloseReason.EXPIRED, slice_items=3)
+        whole = lines(client.get(f"{batch.path}/results"))
+        rest = [lines(client.get(f"{batch.path}/results?after={n}")) for n in (0, 2, 6, 99)]
+        page = lines(client.get(f"{batch.path}/results?after=1&limit=3"))
+
+    assert [(line["custom_id"], line["sequence"]) for line in whole] == [
+        (f"request-{index}", number) for number, index in enumerate([4, 1, 3, 0, 2, 5], 1)
+    ]
+    assert now == whole[:4]
+    assert rest == [whole, whole[2:], [], []]
+    assert page == whole[1:4]
+    assert whole[0]["response"]["body"] == {"answer": 4}
+    assert whole[2]["response"]["status_code"] == 400
+    assert whole[5]["error"]["code"] == "batch_expired"
+
+
+def test_a_line_is_that_of_the_file_with_a_sequence(site: Site) -> None:
+    batch = add_batch(site, 300)
+    batch.write(*[outcome(index) for index in range(0, 300, 2)])
+    batch.close()
+    with site.client() as client:
+        before = lines(client.get(f"{batch.path}/results"))
+        batch.finalise()
+        after = lines(client.get(f"{batch.path}/results"))
+        shown = client.get(batch.path).json()
+        files = [
+            client.get(f"/v1/files/{shown[name]}/content").text
+            for name in ("output_file_id", "error_file_id")
+        ]
+
+    assert before == after
+    assert [line.pop("sequence") for line in after] == list(range(1, 301))
+    written = [json.loads(line) for text in files for line in text.splitlines()]
+    assert {line["id"]: line for line in after} == {line["id"]: line for line in written}
+
+
+def test_large_answers_are_found_before_and_after_the_end(site: Site) -> None:
+    batch = add_batch(site, 3)
+    key = f"answers/{batch.job_id.hex}/1"
+    with site.objects.begin(key) as upload:
+        upload.write(b'{"large":"' + b"x" * 3_000_000 + b'"}')
+        upload.complete()
+    batch.write(outcome(2), outcome(1, body=b"", body_key=key), outcome(0))
+    with site.client() as client:
+        before = client.get(f"{batch.path}/results")
+        batch.finalise()
+        site.objects.delete(key)
+        after = client.get(f"{batch.path}/results")
+        with following(client, f"{batch.path}/results") as events:
+            followed = [event.data for event in events if event and not event.name]
+
+    assert [line["custom_id"] for line in lines(before)] == ["request-2", "request-1", "request-0"]
+    assert len(lines(before)[1]["response"]["body"]["large"]) == 3_000_000
+    assert before.content == after.content
+    assert followed == lines(after)
+
+
+def test_a_stream_follows_to_the_end(site: Site) -> None:
+    batch = add_batch(site, 500)
+    seen: list[Followed] = []
+    has_begun = threading.Event()
+
+    def follow() -> None:
+        with (
+            site.client() as client,
+            following(client, f"{batch.path}/results") as events,
+        ):
+            for event in events:
+                has_begun.set()
+                if event is not None:
+                    seen.append(event)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    assert has_begun.wait(20)
+    for first in range(0, 500, 50):
+        batch.write(*[outcome(index) for index in range(first, first + 50)])
+        deadline = time.monotonic() + 10
+        while len(seen) < first + 50:
+            assert time.monotonic() < deadline, len(seen)
+            time.sleep(0.02)
+    batch.finalise()
+    thread.join(20)
+    assert not thread.is_alive()
+
+    assert [event.id for event in seen] == list(range(1, 502))
+    assert [event.data["sequence"] for event in seen[:-1]] == list(range(1, 501))
+    assert seen[-1].name == "batch.completed"
+    assert seen[-1].data["status"] == "completed"
+    assert seen[-1].data["request_counts"] == {"total": 500, "completed": 500, "failed": 0}
+
+
+@pytest.mark.parametrize("place", ["header", "query"])
+def test_a_stream_goes_on_where_it_broke_off(site: Site, place: str) -> None:
+    batch = add_batch(site, 30)
+    batch.write(*[outcome(index) for index in range(30)])
+    batch.finalise()
+    with site.client() as client:
+        path = f"{batch.path}/results"
+        seen: list[int] = []
+        for _ in range(4):
+            after = seen[-1] if seen else 0
+            query = f"?after={after}" if place == "query" else "?after=29"
+            headers = {"last-event-id": str(after)} if place == "header" and seen else {}
+            if not seen:
+                query = ""
+            with following(client, path + query, **headers) as events:
+                results = (event for event in events if event is not None)
+                for event in results:
+                    seen.append(event.id)
+                    if len(seen) % 9 == 0:
+                        break
+        over = client.get(path, headers={"accept": "text/event-stream", "last-event-id": "31"})
+
+    assert seen == list(range(1, 32))
+    assert (over.status_code, over.content) == (204, b"")
+
+
+def test_a_job_without_results_ends_its_stream(site: Site) -> None:
+    batch = add_batch(site, 1, state="failed", total_count=None)
+    with site.client() as client, following(client, f"{batch.path}/results") as events:
+        assert [event.name for event in events if event] == ["batch.failed"]
+
+
+def test_silence_is_filled_with_comments(open_site: OpenSite) -> None:
+    site = open_site(follow_keep_alive_s=0.1, follow_interval_s=0.02)
+    batch = add_batch(site, 2)
+    with site.client() as client, following(client, f"{batch.path}/results") as events:
+        assert [next(events) for _ in range(4)] == [None] * 4
+        batch.write(outcome(1))
+        found = next(event for event in events if event is not None)
+    assert found.data["custom_id"] == "request-1"
+
+
+def test_who_leaves_frees_a_place_and_all_behind_it(
+    open_site: OpenSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Followers] = []
+    begin = Followers.__init__
+
+    def remember(self: Followers, *given: object, **named: object) -> None:
+        opened.append(self)
+        begin(self, *given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Followers, "__init__", remember)
+    site = open_site(followers_max=2, follow_interval_s=0.02)
+    batch = add_batch(site, 2)
+    path = f"{batch.path}/results"
+    with site.client() as client:
+        with following(client, path) as one, following(client, path) as two:
+            assert (next(one), next(two)) == (None, None)
+            _until(lambda: opened[0].count == 2)
+            error = refused(client.get(path, headers={"accept": "text/event-stream"}), 503)
+            assert error["code"] == "slow_down"
+            assert lines(client.get(path)) == []  # what does not follow has its place
+        _until(lambda: opened[0].count == 0)
+        _until(lambda: opened[0]._looking is None or opened[0]._looking.done())
+        with following(client, path) as again:
+            assert next(again) is None
+
+
+def test_a_hundred_followers_of_one_job_cost_one_look(open_site: OpenSite) -> None:
+    site = open_site(follow_interval_s=0.1)
+    batch = add_batch(site, 400)
+    seen: list[list[int]] = [[] for _ in range(100)]
+    limits = httpx.Limits(max_connections=120)
+    headers = {"authorization": f"Bearer {site.key.secret}"}
+
+    def follow(client: httpx.Client, mine: list[int]) -> None:
+        with following(client, f"{batch.path}/results") as events:
+            mine += [event.id for event in events if event is not None]
+
+    with httpx.Client(base_url=site.url, headers=headers, timeout=30, limits=limits) as client:
+        threads = [threading.Thread(target=follow, args=(client, mine)) for mine in seen]
+        for thread in threads:
+            thread.start()
+        for first in range(0, 400, 100):
+            batch.write(*[outcome(index) for index in range(first, first + 100)])
+            time.sleep(0.05)
+        batch.finalise()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+
+    assert all(mine == list(range(1, 402)) for mine in seen)
+
+
+def test_a_revoked_key_ends_its_stream(open_site: OpenSite) -> None:
+    site = open_site(key_cache_s=0.2, follow_interval_s=0.05)
+    batch = add_batch(site, 2)
+    with site.client() as client, following(client, f"{batch.path}/results") as events:
+        assert next(events) is None
+        with site.engine.begin() as connection:
+            assert revoke_key(connection, site.key.key_id)
+        assert list(events) == []
+        batch.write(outcome(0))
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 15
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,130 @@
+"""Goal: many follow at the price of one look, hear what is new, and leave nothing behind."""
+
+import asyncio
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from api.database import Database, DatabaseAwayError
+from api.views.following import Followers, JobNews
+from api.views.result_pages import ResultPages
+from results.output_lines import ItemRow
+from results.views.sequences import SequencedRow
+from tests.unit.results.views.stored import MemoryObjects, row, source
+
+JOB, OTHER = UUID(int=1), UUID(int=2)
+
+
+class Jobs:
+    """Answers what a database would; each entry of `answers` is one look, the last one stays."""
+
+    def __init__(self, *answers: dict[UUID, JobNews] | type[Exception]) -> None:
+        self.answers = list(answers)
+        self.asked: list[list[UUID]] = []
+
+    async def run(self, _work: object, job_ids: list[UUID]) -> dict[UUID, JobNews]:
+        self.asked.append(job_ids)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, type):
+            raise answer
+        return {job_id: answer[job_id] for job_id in job_ids if job_id in answer}
+
+    def followers(self) -> Followers:
+        return Followers(cast(Database, self), interval_s=0.001)
+
+
+START = JobNews(0, is_terminal=False)
+
+
+async def test_all_followers_share_one_look_and_hear_once() -> None:
+    jobs = Jobs({JOB: JobNews(5, is_terminal=False), OTHER: START})
+    followers = jobs.followers()
+    with (
+        followers.follow(JOB, START) as one,
+        followers.follow(JOB, START) as two,
+        followers.follow(OTHER, START) as other,
+    ):
+        assert await one.changed(5)
+        assert await two.changed(5)
+        assert one.news == two.news == JobNews(5, is_terminal=False)
+        assert not await other.changed(0.05)
+        assert not await one.changed(0.05)
+        assert (followers.count, followers.of(JOB)) == (3, 2)
+    assert all(sorted(asked) == [JOB, OTHER] for asked in jobs.asked)
+    assert followers.count == 0
+
+
+async def test_nobody_looks_while_nobody_follows() -> None:
+    jobs = Jobs({JOB: JobNews(1, is_terminal=False)})
+    followers = jobs.followers()
+    with followers.follow(JOB, START) as follower:
+        assert await follower.changed(5)
+    async with asyncio.timeout(5):
+        assert followers._looking is not None
+        await followers._looking
+    count = len(jobs.asked)
+    await asyncio.sleep(0.02)
+    assert len(jobs.asked) == count
+
+    with followers.follow(JOB, START) as again:
+        assert await again.changed(5)
+
+
+async def test_an_absent_database_delays_news() -> None:
+    jobs = Jobs(DatabaseAwayError, DatabaseAwayError, {JOB: JobNews(1, is_terminal=True)})
+    with jobs.followers().follow(JOB, START) as follower:
+        assert await follower.changed(5)
+        assert follower.news.is_terminal
+
+
+class Rows:
+    """A database with results."""
+
+    def __init__(self, count: int, body_bytes: int = 10) -> None:
+        self.count, self.reads = count, 0
+        self.body = b"x" * body_bytes
+
+    async def run(self, _work: object, _job: object, **asked: Any) -> list[SequencedRow]:
+        self.reads += 1
+        await asyncio.sleep(0)
+        last = min(asked["after"] + asked["limit"], self.count)
+        return [SequencedRow(n + 1, self.row(n)) for n in range(asked["after"], last)]
+
+    def row(self, index: int) -> ItemRow:
+        return row(index, body=self.body)
+
+
+async def test_followers_at_one_place_read_one_page() -> None:
+    rows, at = Rows(300), source(MemoryObjects({"input": b""}))
+    pages = ResultPages(cast(Database, rows))
+
+    first = await asyncio.gather(*[pages.shared(at, 0) for _ in range(100)])
+    again = await pages.shared(at, 0)
+
+    assert rows.reads == 1
+    assert all(page is again for page in first)
+    assert [len(await pages.shared(at, after)) for after in (200, 299)] == [100, 1]
+    assert await pages.shared(at, 300) == []  # nothing has come yet, so it is asked again
+    rows.count = 301
+    assert len(await pages.shared(at, 300)) == 1
+
+
+async def test_pages_are_bounded_and_forgotten() -> None:
+    rows, at = Rows(10_000, 10_000), source(MemoryObjects({"input": b""}))
+    pages = ResultPages(cast(Database, rows))
+    for after in range(0, 10_000, 200):
+        await pages.shared(at, after)
+        assert pages._bytes <= 16 * 1024 * 1024
+    assert pages._bytes > 12 * 1024 * 1024
+
+    pages.forget(at.job_id)
+    assert (pages._bytes, pages._pages) == (0, {})
+
+
+async def test_a_page_that_cannot_be_read_is_asked_for_again() -> None:
+    jobs = Jobs(DatabaseAwayError)
+    pages = ResultPages(cast(Database, jobs))
+    with pytest.raises((DatabaseAwayError, TypeError)):
+        await pages.shared(source(MemoryObjects({"input": b""})), 0)
+    assert pages._reading == {}
