@@ -3,6 +3,7 @@
 import typer
 
 from cli.batch import app as batch
+from cli.batch_views import audit, items, stream
 from cli.bench_online import bench_online
 from cli.chat import chat
 from cli.demo import demo
@@ -11,6 +12,7 @@ from cli.exits import EXIT_CODES_HELP
 from cli.jobs import app as jobs
 from cli.keys import app as keys
 from cli.models import app as models
+from cli.rebuild import rebuild_jobs
 from cli.roles import run
 from cli.tenants import app as tenants
 from cli.topics import app as topics
@@ -27,8 +29,12 @@ app = typer.Typer(
 app.command("up")(up)
 app.command("run")(run)
 app.command("demo")(demo)
+app.command("rebuild", epilog=EXIT_CODES_HELP)(rebuild_jobs)
 app.command("chat", epilog=EXIT_CODES_HELP)(chat)
 app.command("bench-online", epilog=EXIT_CODES_HELP)(bench_online)
+batch.command("items")(items)
+batch.command("stream")(stream)
+batch.command("audit")(audit)
 app.add_typer(batch, name="batch")
 app.add_typer(jobs, name="jobs")
 app.add_typer(dlq, name="dlq")

@@ -1,0 +1,117 @@
+"""`millrace rebuild`: make the projections of ended jobs again from the log."""
+
+import os
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from cli.exits import ExitCode, NotFoundError, exit_codes
+from cli.services import DataOption, database_settings, kafka_settings
+from cli.tables import Form, FormOption, write_json, write_table
+from core.ids import JOB, SINGLE, parse_public_id, public_id
+from core.states import JobKind
+from results.rebuilding.rebuild import Rebuilt, Verdict, rebuild
+from results.rebuilding.replaying import LogReplay
+from results.rebuilding.shadow import shadow_engine
+from results.settings import WriterSettings
+from storage.postgres import create_engine
+
+_HEADERS = ("job", "verdict", "missing", "extra", "different", "counters", "usage", "order")
+
+
+def rebuild_jobs(
+    job: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="The job, `batch_…` or `job_…`.")
+    ] = None,
+    all_jobs: Annotated[bool, typer.Option("--all", help="Every job that has ended.")] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Put right what differs; without it, only compare.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds for each partition of the log at most.")
+    ] = 600,
+    data: DataOption = None,
+    form: FormOption = Form.TABLE,
+) -> None:
+    """Make rows, counters, usage and order of ended jobs again from the log, and compare.
+
+    For operators: talks to Postgres and Kafka itself. A job whose first record the log no longer
+    holds is refused. With --apply what differs is replaced, each job in one transaction, and only
+    when the log has the end of every item. Exit code 1 says that something still differs.
+    """
+    if (job is None) == (not all_jobs):
+        raise typer.BadParameter("give either an ID or --all")
+    with exit_codes():
+        found = _rebuilt(_ids(job), apply, timeout, data)
+        if form is Form.JSON:
+            write_json([as_json(one) for one in found])
+        else:
+            write_table(_HEADERS, [row(one) for one in found])
+        if any(one.verdict not in {Verdict.SAME, Verdict.SWAPPED} for one in found):
+            raise typer.Exit(ExitCode.FAILED)
+
+
+def _ids(job: str | None) -> list[UUID] | None:
+    if job is None:
+        return None
+    job_id = parse_public_id(JOB, job) or parse_public_id(SINGLE, job)
+    if job_id is None:
+        raise NotFoundError("This is no id of a job.")
+    return [job_id]
+
+
+def _rebuilt(
+    job_ids: list[UUID] | None, apply: bool, timeout_s: float, data: DataOption
+) -> list[Rebuilt]:
+    database = database_settings(data)
+    writer = WriterSettings.from_env(os.environ)
+    live = create_engine(database, application_name="millrace-rebuild")
+    try:
+        replay = LogReplay(kafka_settings(data), writer, timeout_s=timeout_s)
+        with shadow_engine(database, live) as shadow:
+            found = list(rebuild(live, shadow, replay, job_ids, apply=apply))
+    finally:
+        live.dispose()
+    if job_ids is not None and not found:
+        raise NotFoundError("There is no such job, or it has no items.")
+    return found
+
+
+def row(one: Rebuilt) -> tuple[str, ...]:
+    """Return the cells of a job."""
+    found = one.found
+    if found is None:
+        return (shown_id(one), one.verdict, *[""] * 6)
+    agree = (found.counters_agree, found.usage_agrees, found.order_is_whole)
+    return (
+        shown_id(one),
+        one.verdict,
+        str(found.missing),
+        str(found.extra),
+        str(found.different),
+        *("same" if same else "differs" for same in agree),
+    )
+
+
+def as_json(one: Rebuilt) -> dict[str, object]:
+    """Return a job for programs, with its digests."""
+    found = one.found
+    shown: dict[str, object] = {"job": shown_id(one), "verdict": one.verdict.value}
+    if found is not None:
+        shown |= {
+            "digest": found.live_digest,
+            "digest_of_log": found.shadow_digest,
+            "rows_missing": found.missing,
+            "rows_extra": found.extra,
+            "rows_different": found.different,
+            "counters_agree": found.counters_agree,
+            "usage_agrees": found.usage_agrees,
+            "order_is_whole": found.order_is_whole,
+        }
+    return shown
+
+
+def shown_id(one: Rebuilt) -> str:
+    """Return the id that clients know."""
+    return public_id(JOB if one.kind == JobKind.BATCH else SINGLE, one.job_id)

@@ -1,0 +1,90 @@
+"""The stream of a job's results, picked up again behind the last one when it breaks off."""
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from cli.exits import CommandError
+
+if TYPE_CHECKING:
+    import openai
+
+_TRIES_MAX: Final = 30
+"""Times in a row that a stream may break off without a result; a restart takes less."""
+
+_PAUSE_S: Final = 1.0
+_SILENCE_S: Final = 90.0  # the server says something at least each minute
+
+
+class StreamBrokenError(CommandError):
+    """The stream broke off again and again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One server-sent event."""
+
+    name: str  # empty for a result
+    sequence: int
+    data: bytes
+
+
+def results_of(client: "openai.OpenAI", job: str, after: int) -> Iterator[Event]:
+    """Yield each result behind `after` once, and last the event of the job's end.
+
+    Raises StreamBrokenError, and what the client raises for a refusal.
+    """
+    import httpx2
+    import openai
+
+    tries = 0
+    while tries < _TRIES_MAX:
+        try:
+            for event in events(_open(client, job, after)):
+                after, tries = event.sequence, 0
+                yield event
+                if event.name:
+                    return
+        except (httpx2.TransportError, openai.APIConnectionError):
+            pass  # cut, or away; what the server refuses is raised
+        tries += 1
+        time.sleep(_PAUSE_S)
+    raise StreamBrokenError
+
+
+def events(blocks: Iterable[bytes]) -> Iterator[Event]:
+    """Yield the events in a stream of bytes; comments and what is cut off are left out."""
+    rest = b""
+    for block in blocks:
+        *whole, rest = (rest + block).split(b"\n\n")
+        for text in whole:
+            fields = dict(_field(line) for line in text.split(b"\n") if not line.startswith(b":"))
+            if b"data" in fields:
+                name, sequence = fields.get(b"event", b""), fields.get(b"id", b"0")
+                yield Event(name.decode(), int(sequence), fields[b"data"])
+
+
+def _field(line: bytes) -> tuple[bytes, bytes]:
+    name, _, value = line.partition(b":")
+    return name, value.removeprefix(b" ")
+
+
+def _open(client: "openai.OpenAI", job: str, after: int) -> Iterator[bytes]:
+    from openai import APIResponse
+
+    headers = {
+        "accept": "text/event-stream",
+        "last-event-id": str(after),
+        "x-stainless-raw-response": "stream",  # how the client is asked not to read it all
+    }
+    answer = client.with_options(timeout=_SILENCE_S).get(
+        f"/batches/{quote(job, safe='')}/results",
+        cast_to=APIResponse[bytes],
+        options={"headers": headers},
+    )
+    try:
+        yield from answer.iter_bytes()
+    finally:
+        answer.close()

@@ -1,0 +1,313 @@
+"""Goal: the log tells again what the rows say, names what differs, and puts it right when asked."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+from pydantic import SecretStr
+
+from core.outcomes import Outcome
+from core.states import CloseReason
+from jobs.days import job_day
+from results.audit.facts import RowFacts
+from results.audit.log_reading import LogRead, judge_log, written_up_to
+from results.audit.report import compare_items
+from results.rebuilding.rebuild import Rebuilt, Verdict, rebuild
+from results.rebuilding.replaying import LogReplay, PartitionLog
+from results.rebuilding.shadow import SCHEMA, RebuildRunsError, shadow_engine
+from results.settings import WriterSettings
+from results.tables import items, job_slices
+from storage.settings import DatabaseSettings
+from tests.integration.results.outcomes import (
+    add_running_job,
+    assert_books_balance,
+    counters,
+    failed,
+    item_table,
+    job,
+    job_ref,
+    ledger,
+    outcome,
+)
+from tests.integration.results.test_writer import lag, running, send, until
+from topics.admin import LogAdmin
+from topics.catalogue import DEAD_LETTERS, RESULTS
+from topics.producer import LogProducer
+from topics.records import Close, ItemOutcome, Outcomes
+from topics.settings import KafkaSettings
+
+TOTAL = 60
+AGAIN = {"retryable": True, "status_code": 500, "input_tokens": 2}
+
+
+@pytest.fixture
+def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
+    settings = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+    LogAdmin(settings).create([RESULTS, DEAD_LETTERS])
+    return settings
+
+
+@pytest.fixture
+def producer(kafka: KafkaSettings) -> Iterator[LogProducer]:
+    producer = LogProducer(kafka, client_id="test", linger_ms=1)
+    yield producer
+    producer.close()
+
+
+@pytest.fixture
+def database(database_url: str) -> DatabaseSettings:
+    return DatabaseSettings(url=SecretStr(database_url), pool_size=4)
+
+
+def said(job_id: UUID, *outcomes: ItemOutcome) -> Outcomes:
+    return Outcomes(job_ref(job_id), list(outcomes))
+
+
+def whole_life(engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer) -> UUID:
+    """A job with everything that can happen to an item, written by a real writer."""
+    job_id = add_running_job(engine, TOTAL)
+    records: list[Outcomes | Close] = [
+        said(job_id, *[outcome(index) for index in range(20)]),
+        said(job_id, *[outcome(index, body=b"other") for index in range(10, 30)]),
+        said(job_id, failed(30), failed(31, **AGAIN), failed(32, **AGAIN)),
+        said(job_id, outcome(31, attempt=2), failed(32, attempt=2, **AGAIN)),
+        said(job_id, failed(32, attempt=3, **AGAIN), outcome(33, custom_id="a\0b")),
+        said(job_id, outcome(TOTAL + 5), outcome(34, body=b"", body_key="answers/34")),
+        Close(job_id, 0, CloseReason.CANCELLED),
+        said(job_id, outcome(50)),
+        Close(job_id, 0, CloseReason.EXPIRED),
+    ]
+    for record in records:
+        send(producer, job_id, record)
+    producer.flush(10)
+    with running(engine, kafka):
+        until(lambda: job(engine, job_id)["settled_at"] is not None)
+        until(lambda: lag(kafka) == 0)
+    return job_id
+
+
+def judged(engine: sa.Engine, kafka: KafkaSettings, job_id: UUID) -> tuple[RowFacts, LogRead]:
+    created_at = job(engine, job_id)["created_at"]
+    written_to = written_up_to(kafka, job_id)
+    rows = RowFacts(TOTAL)
+    with engine.connect() as connection:
+        rows.read(connection, (job_id, job_day(created_at)), range(TOTAL))
+    stop_at_s = time.monotonic() + 20
+    read = judge_log(kafka, (job_id, created_at), rows, written_to=written_to, stop_at_s=stop_at_s)
+    return rows, read
+
+
+def test_rows_and_log_agree_about_a_whole_life(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+) -> None:
+    job_id = whole_life(engine, kafka, producer)
+
+    rows, read = judged(engine, kafka, job_id)
+
+    assert read.is_whole
+    assert not compare_items(rows, read.judge).is_any
+    counted = counters(engine, job_id)
+    assert {kind.label: counted[kind.label] for kind in Outcome} == {
+        kind.label: getattr(read.judge.tally, kind.label) for kind in Outcome
+    }
+    assert read.judge.tally.input_tokens == counted["input_tokens"]
+    assert read.judge.tally.billed == ledger(engine, job_id)["item_count"]
+    counts = read.judge.counts
+    assert (counts.retries, counts.unknown, counts.after_close) == (3, 1, 2)
+
+
+def test_what_was_changed_behind_the_log_is_named(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+) -> None:
+    job_id = whole_life(engine, kafka, producer)
+    with engine.begin() as connection:
+        mine = items.c.job_id == job_id
+        connection.execute(sa.delete(items).where(mine, items.c.item_index.in_([3, 40])))
+        one = sa.update(items).where(mine, items.c.item_index == 7)
+        connection.execute(one.values(output_tokens=500))
+
+    rows, read = judged(engine, kafka, job_id)
+    found = compare_items(rows, read.judge)
+
+    assert (found.row_missing, found.row_differs, found.result_missing) == ([3, 40], [7], [])
+
+
+def test_what_the_writer_has_not_read_is_not_a_difference(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+) -> None:
+    job_id = add_running_job(engine, TOTAL)
+    send(producer, job_id, said(job_id, outcome(1), outcome(2)))
+    producer.flush(10)
+    with running(engine, kafka):
+        until(lambda: lag(kafka) == 0)
+    send(producer, job_id, said(job_id, outcome(3)))
+    producer.flush(10)
+
+    rows, read = judged(engine, kafka, job_id)
+    found = compare_items(rows, read.judge)
+
+    assert not found.is_any
+    assert found.not_written_yet == 1
+
+
+def test_time_that_is_up_is_said(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+) -> None:
+    job_id = whole_life(engine, kafka, producer)
+    created_at = job(engine, job_id)["created_at"]
+
+    read = judge_log(
+        kafka, (job_id, created_at), RowFacts(TOTAL), written_to=0, stop_at_s=time.monotonic()
+    )
+
+    assert not read.was_in_time
+    assert not read.is_whole
+
+
+def rebuilt(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    database: DatabaseSettings,
+    job_ids: list[UUID] | None,
+    *,
+    apply: bool = False,
+) -> list[Rebuilt]:
+    replay = LogReplay(kafka, WriterSettings(), timeout_s=30)
+    with shadow_engine(database, engine) as shadow:
+        return list(rebuild(engine, shadow, replay, job_ids, apply=apply))
+
+
+def state_of(engine: sa.Engine, job_id: UUID) -> Any:
+    order = sa.select(job_slices).where(job_slices.c.job_id == job_id)
+    with engine.connect() as connection:
+        slices = connection.execute(order.order_by(job_slices.c.first_sequence)).all()
+    rows = [tuple(row) for row in item_table(engine, job_id)]
+    counted = {**counters(engine, job_id)}
+    return rows, counted, ledger(engine, job_id), slices, {**job(engine, job_id)}
+
+
+def test_a_job_made_again_is_the_same_and_nothing_is_touched(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
+) -> None:
+    job_id = whole_life(engine, kafka, producer)
+    before = state_of(engine, job_id)
+
+    (one,) = rebuilt(engine, kafka, database, [job_id], apply=True)
+
+    assert one.verdict is Verdict.SAME
+    assert one.found is not None
+    assert one.found.live_digest == one.found.shadow_digest
+    assert state_of(engine, job_id) == before
+    with engine.connect() as connection:
+        schema = sa.text("SELECT count(*) FROM pg_namespace WHERE nspname = :name")
+        assert connection.scalar(schema, {"name": SCHEMA}) == 0
+
+
+def test_what_differs_is_put_right_only_when_asked(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
+) -> None:
+    job_id = whole_life(engine, kafka, producer)
+    other_id = whole_life(engine, kafka, producer)
+    right, other = state_of(engine, job_id), state_of(engine, other_id)
+    with engine.begin() as connection:
+        mine = items.c.job_id == job_id
+        connection.execute(sa.delete(items).where(mine, items.c.item_index.in_([3, 40])))
+        one = sa.update(items).where(mine, items.c.item_index == 7)
+        connection.execute(one.values(body=b"forged", output_tokens=500))
+        connection.execute(
+            sa.text("UPDATE job_counters SET failed = 0, input_tokens = 1 WHERE job_id = :job"),
+            {"job": job_id},
+        )
+        connection.execute(
+            sa.text("INSERT INTO usage_ledger (tenant_id, job_id, model, model_version, item_count,"
+                    " input_tokens, output_tokens, cached_tokens, reasoning_tokens)"
+                    " VALUES (:job, :job, 'm', '1', 7, 7, 7, 7, 7)"),
+            {"job": job_id},
+        )  # fmt: skip
+        connection.execute(sa.delete(job_slices).where(job_slices.c.job_id == job_id))
+    broken = state_of(engine, job_id)
+
+    (compared,) = rebuilt(engine, kafka, database, [job_id])
+    assert state_of(engine, job_id) == broken
+    everything = {one.job_id: one for one in rebuilt(engine, kafka, database, None, apply=True)}
+
+    assert compared.verdict is Verdict.DIFFERS
+    assert compared.found is not None
+    found = compared.found
+    assert (found.missing, found.extra, found.different) == (2, 0, 1)
+    agree = (found.counters_agree, found.usage_agrees, found.order_is_whole)
+    assert agree == (False, False, False)
+    assert everything[job_id].verdict is Verdict.SWAPPED
+    assert everything[other_id].verdict is Verdict.SAME
+    assert state_of(engine, other_id) == other
+    assert_books_balance(engine, job_id)
+    rows, counted, billed, slices, _ = state_of(engine, job_id)
+    rows_before, counted_before, billed_before, slices_before, _ = right
+    moment = [column.name for column in items.c].index("finished_at")
+    kept = [(*row[:moment], *row[moment + 1 :]) for row in rows]
+    assert kept == [(*row[:moment], *row[moment + 1 :]) for row in rows_before]
+    assert [row[moment] for row in rows if row[2] == 9] == [
+        row[moment] for row in rows_before if row[2] == 9
+    ]
+    assert counted | {"updated_at": 0} == counted_before | {"updated_at": 0}
+    assert billed == billed_before
+    assert sum(len(one.item_indexes) for one in slices) == TOTAL
+    assert len(slices_before) > 0
+    (again,) = rebuilt(engine, kafka, database, [job_id])
+    assert again.verdict is Verdict.SAME
+
+
+def test_a_job_whose_log_is_gone_or_cut_is_refused(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    producer: LogProducer,
+    database: DatabaseSettings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job_id = whole_life(engine, kafka, producer)
+    running_id = add_running_job(engine, 3)
+    before = state_of(engine, job_id)
+
+    (running_one,) = rebuilt(engine, kafka, database, [running_id], apply=True)
+    assert running_one.verdict is Verdict.NOT_ENDED
+
+    partition = LogReplay.partition
+
+    def begins_now(self: LogReplay, number: int) -> PartitionLog:
+        return replace(partition(self, number), begins_s=time.time() + 1)
+
+    monkeypatch.setattr(LogReplay, "partition", begins_now)
+    (refused,) = rebuilt(engine, kafka, database, [job_id], apply=True)
+    assert (refused.verdict, refused.found) == (Verdict.LOG_BEGINS_LATER, None)
+
+    def lacks_the_end(self: LogReplay, number: int) -> PartitionLog:
+        log = partition(self, number)
+        return replace(log, stretch=replace(log.stretch, end=log.stretch.end - 4))
+
+    monkeypatch.setattr(LogReplay, "partition", lacks_the_end)
+    with engine.begin() as connection:
+        connection.execute(sa.delete(items).where(items.c.job_id == job_id))
+    (cut,) = rebuilt(engine, kafka, database, [job_id], apply=True)
+    assert cut.verdict is Verdict.LOG_INCOMPLETE
+    assert item_table(engine, job_id) == []
+    assert before != state_of(engine, job_id)
+
+
+def test_one_rebuild_at_a_time_and_a_crash_leaves_no_hindrance(
+    engine: sa.Engine, database: DatabaseSettings
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"CREATE SCHEMA {SCHEMA}"))
+        connection.execute(sa.text(f"CREATE TABLE {SCHEMA}.items (a int)"))
+    with shadow_engine(database, engine) as shadow:
+        with pytest.raises(RebuildRunsError), shadow_engine(database, engine):
+            pass
+        with shadow.begin() as connection:
+            assert connection.scalar(sa.text("SELECT count(*) FROM jobs")) == 0
+            assert connection.scalar(sa.text("SHOW search_path")) == SCHEMA
+    with shadow_engine(database, engine):
+        pass

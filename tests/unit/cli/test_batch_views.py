@@ -1,0 +1,143 @@
+"""Goal: events are read whole from any pieces; items and books read well in a table."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.batch_views import audit_rows, differences, item_fields, item_row
+from cli.rebuild import as_json, row
+from cli.result_stream import Event, events
+from core.ids import new_uuid
+from core.states import JobKind
+from results.rebuilding.comparing import Comparison
+from results.rebuilding.rebuild import Rebuilt, Verdict
+
+STREAM = (
+    b": keep-alive\n\n"
+    b'id: 1\ndata: {"custom_id":"a\xe2\x80\xa8b","sequence":1}\n\n'
+    b': keep-alive\n\nid: 2\ndata: {"sequence":2}\n\n'
+    b'event: batch.completed\nid: 3\ndata: {"status":"completed"}\n\n'
+)
+SAID = [
+    Event("", 1, b'{"custom_id":"a\xe2\x80\xa8b","sequence":1}'),
+    Event("", 2, b'{"sequence":2}'),
+    Event("batch.completed", 3, b'{"status":"completed"}'),
+]
+
+
+@given(cuts=st.lists(st.integers(0, len(STREAM)), max_size=8))
+def test_events_are_whole_however_they_arrive(cuts: list[int]) -> None:
+    places = [0, *sorted(cuts), len(STREAM)]
+    blocks = [STREAM[a:b] for a, b in pairwise(places)]
+
+    assert list(events(blocks)) == SAID
+
+
+@given(end=st.integers(0, len(STREAM) - 1))
+def test_a_broken_stream_gives_no_broken_event(end: int) -> None:
+    found = list(events([STREAM[:end]]))
+
+    assert found == SAID[: len(found)]
+
+
+ITEM = {
+    "id": "batch_req_1",
+    "index": 4,
+    "custom_id": None,
+    "status": "retrying",
+    "attempts": 1,
+    "worker": None,
+    "status_code": None,
+    "error": None,
+    "usage": None,
+    "finished_at": None,
+    "failures": [{"attempt": 1, "status_code": 500, "code": "http_500", "failed_at": 0}],
+}
+
+
+def test_an_item_that_has_not_ended_leaves_cells_empty() -> None:
+    assert item_row(ITEM) == ("4", "", "retrying", "1", "", "", "")
+    fields = dict(item_fields(ITEM))
+    assert fields["failed"] == "attempt 1: http_500, 1970-01-01T00:00:00+00:00"
+    assert "custom id" not in fields
+
+
+def test_an_item_that_has_ended_shows_its_code() -> None:
+    ended = {
+        **ITEM,
+        "custom_id": "a",
+        "status": "failed",
+        "error": {"code": "batch_expired", "message": "…"},
+        "usage": {"input_tokens": 3, "output_tokens": 0},
+        "finished_at": 0,
+        "failures": [],
+    }
+
+    assert item_row(ended)[1:5] == ("a", "failed", "1", "batch_expired")
+    assert dict(item_fields(ended))["tokens"] == "3 in, 0 out"
+    assert item_row({**ended, "error": None, "status_code": 200})[4] == "200"
+
+
+COUNTS = {"succeeded": 1, "failed": 0, "cancelled": 0, "expired": 0, "ended": 1}
+TOKENS = {"input_tokens": 3, "output_tokens": 5}
+AUDIT = {
+    "ok": True,
+    "conservation": {"input": 1, "rows": COUNTS, "counters": COUNTS},
+    "usage": {"rows": TOKENS, "counters": TOKENS, "ledger": TOKENS},
+    "log": None,
+    "differences": [],
+}
+
+
+def test_books_are_rows_of_one_table() -> None:
+    whole = ("1", "0", "0", "0", "1", "3", "5")
+    assert audit_rows(AUDIT) == [
+        ("rows", *whole),
+        ("counters", *whole),
+        ("ledger", "", "", "", "", "", "3", "5"),
+        ("input", "", "", "", "", "1", "", ""),
+    ]
+    assert differences(AUDIT) == []
+
+
+@pytest.mark.parametrize(
+    ("holds", "line"),
+    [
+        (True, "log: was not read in time, so its items were not compared"),
+        (False, "log: begins after the job, so its items were not compared"),
+    ],
+)
+def test_each_difference_is_a_line(holds: bool, line: str) -> None:
+    log = {
+        "is_whole": False,
+        "holds_first_record": holds,
+        "results": COUNTS,
+        "usage": TOKENS,
+        "differences": {"row_missing": {"count": 5, "items": ["a", "b", "c", "d"]}},
+    }
+    found = {
+        **AUDIT,
+        "log": log,
+        "differences": [{"what": "items.failed", "rows": 1, "counters": 2}],
+    }
+
+    assert differences(found) == [
+        "items.failed: rows 1, counters 2",
+        line,
+        "row missing: 5, first a, b, c",
+    ]
+    assert audit_rows(found)[3][0] == "log"
+
+
+def test_a_rebuilt_job_is_shown_with_what_differs() -> None:
+    job_id = new_uuid()
+    refused = Rebuilt(job_id, JobKind.REQUEST, Verdict.LOG_BEGINS_LATER)
+    assert row(refused) == (f"job_{job_id.hex}", "log_begins_later", "", "", "", "", "", "")
+    assert as_json(refused) == {"job": f"job_{job_id.hex}", "verdict": "log_begins_later"}
+
+    found = Comparison("a", "b", 3, 0, 1, False, True, True, 10)
+    differs = Rebuilt(job_id, JobKind.BATCH, Verdict.DIFFERS, found)
+    assert row(differs)[1:] == ("differs", "3", "0", "1", "differs", "same", "same")
+    assert as_json(differs)["digest_of_log"] == "b"
