@@ -21,7 +21,7 @@ from topics.settings import KafkaSettings
 from topics.tail import TopicTail
 
 _LOG = logging.getLogger(__name__)
-_READ_S_MAX: Final = 30.0
+_READ_S_MAX: Final = 5.0  # then with a new client
 _PARTITION: Final = 0
 
 

@@ -44,8 +44,8 @@ def test_poison_fails_alone_and_its_replica_starts_again_three_times_at_most(
         bench.send(batch(Chunk(job(), lines[first : first + 50])), first // 50)
     env = {
         "MILLRACE_ENGINE_SIMULATED_FAULTS": FAULTS,
-        "MILLRACE_ENGINE_ITEM_TIMEOUT_S": "1",
-        "MILLRACE_GPU_ENGINE_REACTION_S": "0.5",
+        "MILLRACE_ENGINE_ITEM_TIMEOUT_S": "2",
+        "MILLRACE_GPU_ENGINE_REACTION_S": "3",
     }
     supervisor = Supervisor(tmp_path)
     supervisor.start([replica_child(kafka, tmp_path, "replica", env)])

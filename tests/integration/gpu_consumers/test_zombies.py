@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.stack.kafka import SESSION_TIMEOUT_S
 from tests.integration.gpu_consumers.bench import Bench, batch, items, job
 from tests.integration.gpu_consumers.replicas import (
     SESSION_S,
@@ -21,13 +22,22 @@ SLOW = b'{"messages":[{"role":"user","content":"SLOW"}]}'
 FAST = b'{"messages":[{"role":"user","content":"fast"}]}'
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("protocol", "session_s"), [("classic", SESSION_S), ("consumer", SESSION_TIMEOUT_S)]
+)
 def test_a_paused_replica_publishes_at_most_and_frees_its_engine(
-    bench: Bench, kafka: KafkaSettings, tmp_path: Path
+    bench: Bench, kafka: KafkaSettings, tmp_path: Path, protocol: str, session_s: float
 ) -> None:
     """Eight batches, each with one item that the first replica would hold for ten minutes."""
     slow = faults(("SLOW", "slow"), slow_s=600)
-    zombie = Replica(kafka, tmp_path, "zombie", MILLRACE_ENGINE_SIMULATED_FAULTS=slow)
+    zombie = Replica(
+        kafka,
+        tmp_path,
+        "zombie",
+        MILLRACE_ENGINE_SIMULATED_FAULTS=slow,
+        MILLRACE_KAFKA_GROUP_PROTOCOL=protocol,
+    )
     with running(zombie):
         bench.await_owner()
         for number in range(8):
@@ -36,10 +46,10 @@ def test_a_paused_replica_publishes_at_most_and_frees_its_engine(
         await_that(lambda: in_flight(zombie) == 8, 30, "only slow items")
         zombie.pause()
         paused_s = time.monotonic()
-        heir = Replica(kafka, tmp_path, "heir")
+        heir = Replica(kafka, tmp_path, "heir", MILLRACE_KAFKA_GROUP_PROTOCOL=protocol)
         with running(heir):
             await_that(lambda: bench.has_lag(0), 40, "the heir to finish")
-            await_that(lambda: time.monotonic() - paused_s >= 3 * SESSION_S, 10, "three sessions")
+            await_that(lambda: time.monotonic() - paused_s >= 3 * session_s, 30, "three sessions")
             before = bench.outcomes(80)
             assert {outcome.index for outcome in before} == set(range(80))
             assert len(before) == 80

@@ -1,0 +1,91 @@
+"""A job with poison among its items: who fails, of what, and how often the replica starts again."""
+
+import json
+import os
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+from tests.job_checks import (
+    ENDPOINT,
+    assert_conserved,
+    chat_line,
+    ended,
+    lines_of,
+    watch,
+)
+from tests.stacks import Stack, running_stack
+
+ITEM_COUNT = 5000
+POISON_COUNT = 20
+TRIES_MAX = 3
+JOB_S_MAX = 480.0
+
+CODES = {
+    "crash": "item_crashes_engine",
+    "freeze": "item_crashes_engine",
+    "oom": "item_out_of_memory",
+    "hang": "item_timeout",
+    "error500": "simulated_fault",
+}
+"""Each fault of the simulated engine, and the code that its item must end with."""
+
+_ENV = {
+    "MILLRACE_ENGINE_SIMULATED_FAULTS": json.dumps(
+        [{"contains": f"POISON-{fault}", "fault": fault} for fault in CODES]
+    ),
+    "MILLRACE_ENGINE_ITEM_TIMEOUT_S": "3",
+    "MILLRACE_GPU_ENGINE_REACTION_S": "2",
+    "MILLRACE_KAFKA_SESSION_TIMEOUT_S": "2",
+    "MILLRACE_WRITER_RETRY_BACKOFF_S": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Poisoned:
+    """What became of a job with poison."""
+
+    wanted: dict[str, str]  # custom id to the code that it must fail with
+    failed: dict[str, str]
+    restarts: int  # of the replica
+
+
+@contextmanager
+def poisoned_stack(data: Path) -> Iterator[Stack]:
+    """Run a stack whose engine meets faults, with sessions of 2 s."""
+    with (
+        patch.dict(os.environ, _ENV),
+        running_stack(data, "--simulated-latency-ms", "20", "--simulated-concurrency", "64") as up,
+    ):
+        yield up
+
+
+def run_poison(stack: Stack, faults: Sequence[str], seed: int) -> Poisoned:
+    """Run a job with one item of each of `faults`, at seeded places; check that it ends whole."""
+    places = random.Random(seed).sample(range(ITEM_COUNT), len(faults))
+    told = dict(zip(places, faults, strict=True))
+    content = b"".join(
+        chat_line(n, stack.model, text=f"POISON-{told[n]}" if n in told else "hello")
+        for n in range(ITEM_COUNT)
+    )
+    client = stack.client
+    file = client.files.create(file=("input.jsonl", content), purpose="batch")
+    job = client.batches.create(input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h")
+    done = watch(client, job.id, ended, timeout_s=JOB_S_MAX)
+    assert done.status == "completed", done
+    assert_conserved(client, done, ITEM_COUNT)
+    failed = {
+        line["custom_id"]: line["response"]["body"]["error"]["code"]
+        for line in lines_of(client, done.error_file_id)
+    }
+    wanted = {f"item-{place}": CODES[fault] for place, fault in told.items()}
+    return Poisoned(wanted, failed, _deaths(stack))
+
+
+def _deaths(stack: Stack) -> int:
+    """Count the deaths of the replica, as the supervisor logs them."""
+    lines = (stack.data / "up.log").read_text().splitlines()
+    return sum("child_died" in line and "gpu-" in line for line in lines)
