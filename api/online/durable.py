@@ -82,7 +82,7 @@ class DurableRequests:
 
     def accepted(self, call: PlannedCall) -> Finished:
         """Return the 202 of a committed call; the answer to its key from now on."""
-        answer = _accepted(call.request_id, JobState.IN_PROGRESS)
+        answer = self._accepted(call.request_id)
         if claim := self._waiting.pop(call.request_id, None):
             task = asyncio.ensure_future(self._save(claim, answer))
             self._tasks.add(task)
@@ -114,7 +114,7 @@ class DurableRequests:
         new = _new_request(call, len(line))
         objects, database = self._services.objects, self._services.database
         await asyncio.to_thread(_write, objects, new.input_key, line)
-        accepted = _accepted(new.job_id, JobState.IN_PROGRESS) if call.parsed.background else None
+        accepted = self._accepted(new.job_id) if call.parsed.background else None
         try:
             begun = await database.run(_commit, new, claim, accepted)
         except (ApiError, MillraceError) as error:
@@ -140,6 +140,9 @@ class DurableRequests:
             assert found.answer is not None  # a stream is no job
             return Begun(None, answer=await self._again(found.answer, claim))
         return Begun(call.job, recording=StreamRecording(services, claim))
+
+    def _accepted(self, job_id: UUID) -> Answer:
+        return _accepted(job_id, self._services.settings.public_url)
 
     async def _again(self, answer: Answer, claim: Claim | None) -> Finished:
         assert claim is not None
@@ -228,10 +231,12 @@ def _new_request(call: PlannedCall, input_bytes: int) -> NewRequest:
     )
 
 
-def _accepted(job_id: UUID, state: JobState) -> Answer:
+def _accepted(job_id: UUID, public_url: str | None) -> Answer:
     name = public_id(SINGLE, job_id)
-    body = msgspec.json.encode({"id": name, "object": "job", "status": state.value})
-    return Answer(202, body, (_JSON, ("location", f"/v1/jobs/{name}")))
+    place = f"{(public_url or '').rstrip('/')}/v1/jobs/{name}"
+    status = JobState.IN_PROGRESS.value
+    body = msgspec.json.encode({"id": name, "object": "job", "status": status})
+    return Answer(202, body, (_JSON, ("location", place)))
 
 
 def _finished(answer: Answer, *, is_old: bool) -> Finished:

@@ -7,7 +7,8 @@ from api.online.calls import ParsedCall, PlannedCall
 from api.online.exchange import Exchange
 from api.online.online import Online
 from api.online.parsing import header_timeout_s
-from api.online.preferences import wants_durable
+from api.online.preferences import may_be_accepted, wants_durable
+from api.online.settings import OnlineSettings
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
 from topics.records import CallRef, JobRef
@@ -21,7 +22,7 @@ async def plan_call(
 ) -> PlannedCall:
     """Return a call that may be sent. Raises ApiError: 400, 404; DatabaseAwayError."""
     route = await online.routes.find(parsed.model, parsed.endpoint)
-    timeout_s = _timeout_s(exchange, parsed, online.settings.call_timeout_s)
+    timeout_s = _timeout_s(exchange, parsed, online.settings)
     return PlannedCall(
         request_id=exchange.request_id,
         principal=principal,
@@ -32,7 +33,10 @@ async def plan_call(
     )
 
 
-def _timeout_s(exchange: Exchange, parsed: ParsedCall, most_s: float) -> float:
+def _timeout_s(exchange: Exchange, parsed: ParsedCall, settings: OnlineSettings) -> float:
+    most_s = settings.call_timeout_s
+    if may_be_accepted(parsed, exchange.headers):
+        most_s = settings.background_timeout_s
     asked_s = header_timeout_s(exchange.headers.get(b"x-request-timeout-ms"))
     asked_s = parsed.timeout_s if asked_s is None else asked_s
     return most_s if asked_s is None else min(asked_s, most_s)

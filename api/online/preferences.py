@@ -16,6 +16,12 @@ def wants_durable(parsed: ParsedCall, headers: Mapping[bytes, bytes]) -> bool:
     return has_key(headers) or preferred_wait_s(headers) is not None
 
 
+def may_be_accepted(parsed: ParsedCall, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a call may be answered by a job instead of its answer."""
+    waits = preferred_wait_s(headers) is not None and not parsed.stream
+    return parsed.background or waits
+
+
 def has_key(headers: Mapping[bytes, bytes]) -> bool:
     """Whether a call shall have its effect once."""
     return b"idempotency-key" in headers

@@ -27,6 +27,9 @@ class OnlineSettings(Settings):
     call_timeout_s: float = Field(default=600.0, ge=0.001, le=86_400)
     """Longest time a call may take, and what it gets without a wish of its own."""
 
+    background_timeout_s: float = Field(default=86_400.0, ge=0.001, le=30 * 86_400)
+    """The same for calls that may be answered by a job: `background`, and `Prefer: wait`."""
+
     open_calls_max: int = Field(default=5000, ge=1, le=1_000_000)
     """Calls that wait for an answer at once in this process."""
 

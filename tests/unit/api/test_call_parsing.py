@@ -4,6 +4,7 @@ import pytest
 
 from api.answers import ApiError
 from api.online.parsing import header_timeout_s, parse_call
+from api.online.preferences import may_be_accepted
 
 CHAT = "/v1/chat/completions"
 
@@ -67,3 +68,20 @@ def test_a_bad_timeout_header(value: bytes) -> None:
 def test_a_timeout_header() -> None:
     assert header_timeout_s(None) is None
     assert header_timeout_s(b" 250 ") == 0.25
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "expected"),
+    [
+        (b'{"model":"m"}', {}, False),
+        (b'{"model":"m","background":true}', {}, True),
+        (b'{"model":"m"}', {b"prefer": b"respond-async, wait=5"}, True),
+        (b'{"model":"m"}', {b"idempotency-key": b"k"}, False),
+        (b'{"model":"m","stream":true}', {b"prefer": b"wait=5"}, False),
+    ],
+)
+def test_only_calls_that_outlast_their_wait_may_be_answered_by_a_job(
+    body: bytes, headers: dict[bytes, bytes], expected: bool
+) -> None:
+    parsed = parse_call("/v1/chat/completions", body)
+    assert may_be_accepted(parsed, headers) is expected
