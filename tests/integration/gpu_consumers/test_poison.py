@@ -27,7 +27,7 @@ def code_of(outcome: ItemOutcome) -> str:
     return code
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(200)
 def test_poison_fails_alone_and_its_replica_starts_again_three_times_at_most(
     bench: Bench, kafka: KafkaSettings, tmp_path: Path
 ) -> None:
@@ -55,7 +55,7 @@ def test_poison_fails_alone_and_its_replica_starts_again_three_times_at_most(
         return bench.has_lag(0)
 
     try:
-        await_that(is_done, 100, "every batch")
+        await_that(is_done, 170, "every batch")
         restarts = supervisor.restarts()["replica"]
     finally:
         supervisor.stop()
