@@ -8,6 +8,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from api import batches, dead_letters, files, health, jobs, models, webhook_endpoints
+from api.views import audits, items, results
 from cli.exits import ExitCode
 from cli.stack.role_children import MODULES
 from jobs.line_checks import ErrorCode
@@ -65,7 +66,8 @@ def test_the_data_flow_names_modules_that_exist() -> None:
 
 
 def served() -> Iterator[tuple[str, str]]:
-    for room in (files, batches, dead_letters, jobs, models, webhook_endpoints, health):
+    rooms = (files, batches, dead_letters, jobs, models, webhook_endpoints, health)
+    for room in (*rooms, audits, items, results):
         for route in room.router.routes:
             assert isinstance(route, APIRoute)
             for method in route.methods:

@@ -1,0 +1,123 @@
+"""Goal: on a whole stack a job is followed, its items are where they say, its books balance."""
+
+import json
+import threading
+from collections import Counter
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from typer.testing import CliRunner
+
+from cli.exits import ExitCode
+from cli.main import app
+from core.ids import JOB, parse_public_id
+from results.tables import items
+from tests.e2e.test_cli_batch import lines, millrace, submitted
+from tests.stacks import Stack, await_true
+
+pytestmark = pytest.mark.timeout(180)
+COUNT = 4000
+
+
+@pytest.fixture
+def env(stack: Stack) -> dict[str, str]:
+    """The variables of a user of `stack`."""
+    return {"MILLRACE_URL": stack.url, "MILLRACE_KEY": stack.key}
+
+
+def get(stack: Stack, path: str, **params: str) -> Any:
+    headers = {"authorization": f"Bearer {stack.key}"}
+    answer = httpx.get(f"{stack.url}/v1{path}", headers=headers, params=params, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_a_job_is_followed_item_by_item(stack: Stack, env: dict[str, str]) -> None:
+    job = submitted(env, lines(stack.model, COUNT))
+    streamed: list[dict[str, Any]] = []
+    codes: list[int] = []
+
+    def follow() -> None:
+        answer = millrace(env, "stream", job)
+        streamed.extend(json.loads(line) for line in answer.stdout_bytes.splitlines())
+        codes.append(answer.exit_code)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    seen: Counter[str] = Counter()
+    workers: set[str] = set()
+
+    def look() -> bool:
+        for status in ("pending", "queued", "dispatched", "succeeded"):
+            page = get(stack, f"/batches/{job}/items", status=status, limit="100")
+            assert {item["status"] for item in page["data"]} <= {status}
+            seen[status] += len(page["data"])
+            workers.update(item["worker"] for item in page["data"] if item["worker"])
+        books = get(stack, f"/batches/{job}/audit", log="true")
+        assert books["ok"], books
+        return bool(books["is_settled"])
+
+    await_true(look, "the job settles", 90)
+    thread.join(60)
+    assert not thread.is_alive()
+
+    assert codes == [ExitCode.OK]
+    assert sorted(line["sequence"] for line in streamed) == list(range(1, COUNT + 1))
+    assert len({line["custom_id"] for line in streamed}) == COUNT
+    assert seen["dispatched"] > 0
+    assert workers
+    assert seen["succeeded"] > 0
+    one = get(stack, f"/batches/{job}/items/item-77")
+    line = streamed[one["sequence"] - 1]
+    assert (line["custom_id"], line["id"]) == ("item-77", one["id"])
+    audit = millrace(env, "audit", job, "--log")
+    assert audit.exit_code == ExitCode.OK, audit.output
+    listed = millrace(env, "items", job, "--item", "item-77")
+    assert "succeeded" in listed.stdout
+
+
+def test_projections_are_made_again_from_the_log(stack: Stack, env: dict[str, str]) -> None:
+    job = submitted(env, lines(stack.model, 300), "--wait")
+    job_id = parse_public_id(JOB, job)
+    engine = sa.create_engine(stack.state.database_url, poolclass=sa.NullPool)
+
+    def rebuild(*options: str) -> tuple[int, dict[str, Any]]:
+        arguments = ["rebuild", job, "--data", str(stack.data), "-o", "json", *options]
+        answer = CliRunner().invoke(app, arguments)
+        (found,) = json.loads(answer.stdout)
+        return answer.exit_code, found
+
+    assert rebuild()[1]["verdict"] == "same"
+    with engine.begin() as connection:
+        connection.execute(
+            sa.delete(items).where(items.c.job_id == job_id, items.c.item_index < 10)
+        )
+    assert millrace(env, "audit", job).exit_code == ExitCode.FAILED
+    code, found = rebuild()
+    assert (code, found["verdict"], found["rows_missing"]) == (ExitCode.FAILED, "differs", 10)
+    assert rebuild("--apply")[1]["verdict"] == "swapped"
+    assert rebuild()[1]["verdict"] == "same"
+    assert millrace(env, "audit", job, "--log").exit_code == ExitCode.OK
+
+
+def test_a_stream_outlives_the_death_of_its_api(stack: Stack, env: dict[str, str]) -> None:
+    job = submitted(env, lines(stack.model, COUNT))
+    found: list[dict[str, Any]] = []
+
+    def follow() -> None:
+        answer = millrace(env, "stream", job)
+        found.extend(json.loads(line) for line in answer.stdout_bytes.splitlines())
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    await_true(
+        lambda: get(stack, f"/batches/{job}")["request_counts"]["completed"] > COUNT // 10,
+        "results come",
+        60,
+    )
+    stack.kill("api")
+    thread.join(120)
+    assert not thread.is_alive()
+    assert [line["sequence"] for line in found] == list(range(1, COUNT + 1))
