@@ -1,0 +1,252 @@
+"""Goal: whatever happens to a job, in any order, it moves along the published states alone.
+
+A model of the documentation and a real job in Postgres are told the same things; after each one
+they agree, what is set once stays, and in the end the job ends whole. `LIFE_CYCLE_EXAMPLES` says
+how many lives of 50 steps are tried; promise P6 asks for 2,000.
+"""
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from core.clock import SystemClock
+from core.outcomes import Outcome
+from core.states import TERMINAL_STATES, JobState, can_move
+from jobs.appending import append_file, seal_job
+from jobs.batches import cancel_job
+from jobs.budgets import Budget
+from jobs.controls import JobChange, change_job, pause_job, resume_job
+from jobs.refusals import JobEndedError, JobNotOpenError, JobSealedError
+from storage.local_objects import LocalObjects
+from tests.integration.jobs.rows import add_tenant
+from tests.integration.life_cycle.model import TOKENS, Appended, JobModel
+from tests.integration.life_cycle.world import World
+from tests.integration.results.outcomes import assert_books_balance, engine_of
+
+EXAMPLES = int(os.environ.get("LIFE_CYCLE_EXAMPLES", "50"))
+STEPS = 50
+
+ONCE = (
+    "in_progress_at", "settled_at", "finalizing_at", "cancelling_at",
+    "completed_at", "failed_at", "expired_at", "cancelled_at",
+)  # fmt: skip
+OUTCOMES = (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CANCELLED, Outcome.EXPIRED)
+
+counts = st.integers(1, 4)
+
+
+class LifeCycle(RuleBasedStateMachine):
+    """One job's life."""
+
+    def __init__(self, world: Callable[[], World]) -> None:
+        super().__init__()
+        self.world = world()
+        self.last: sa.Row[Any] | None = None
+        self.model = JobModel(0, True, None, None)
+
+    @initialize(
+        count=counts,
+        sealed=st.booleans(),
+        max_failed=st.none() | st.integers(0, 2),
+        max_tokens=st.none() | st.integers(1, 5 * TOKENS),
+    )
+    def create(
+        self, count: int, sealed: bool, max_failed: int | None, max_tokens: int | None
+    ) -> None:
+        budget = Budget(max_failed_items=max_failed, max_total_tokens=max_tokens)
+        self.world.create(count, sealed=sealed, budget=budget)
+        self.model = JobModel(count, sealed, max_failed, max_tokens)
+
+    @precondition(lambda self: self.model.awaits_verdict)
+    @rule(is_valid=st.sampled_from([True, True, True, False]))
+    def validate(self, is_valid: bool) -> None:
+        self.world.judge_first(self.model.count, is_valid=is_valid)
+        self.model.judge_first(is_valid=is_valid)
+
+    @precondition(
+        lambda self: (
+            self.model.pending
+            and self.model.state is JobState.IN_PROGRESS
+            and self.model.reason is None
+        )
+    )
+    @rule(is_valid=st.booleans())
+    def validate_appended(self, is_valid: bool) -> None:
+        self.world.judge_appended(self.model.pending[0].count, is_valid=is_valid)
+        self.model.judge_appended(is_valid=is_valid)
+
+    @rule(
+        indexes=st.lists(st.integers(0, 9), min_size=1, max_size=4),
+        kind=st.sampled_from([Outcome.SUCCEEDED, Outcome.SUCCEEDED, Outcome.FAILED]),
+    )
+    def write(self, indexes: list[int], kind: Outcome) -> None:
+        self.world.write(indexes, kind)
+        self.model.write(indexes, kind)
+
+    @precondition(lambda self: self.model.closes)
+    @rule()
+    def judge_close(self) -> None:
+        self.world.judge_close()
+        self.model.judge_close()
+
+    @rule()
+    def cancel(self) -> None:
+        if self.model.cancel():
+            self.world.control(cancel_job)
+        else:
+            with pytest.raises(JobEndedError):
+                self.world.control(cancel_job)
+
+    @rule()
+    def pause(self) -> None:
+        self.controlled(pause_job)
+        self.model.paused |= self.model.is_open
+
+    @rule()
+    def resume(self) -> None:
+        self.controlled(resume_job)
+        self.model.paused &= not self.model.is_open
+
+    @rule(window=st.sampled_from(["1h", "24h", "30d"]), priority=st.integers(0, 9))
+    def change(self, window: str, priority: int) -> None:
+        wanted = JobChange(completion_window=window, priority=priority)
+        self.controlled(partial(change_job, wanted=wanted))
+
+    @rule(count=counts)
+    def append(self, count: int) -> None:
+        operation = partial(append_file, file_id=self.world.file(count))
+        if self.model.is_open and self.model.sealed:
+            with pytest.raises(JobSealedError):
+                self.world.control(operation)
+        elif self.controlled(operation):
+            self.model.appended.append(Appended(count))
+
+    @rule()
+    def seal(self) -> None:
+        if self.controlled(seal_job):
+            self.model.seal()
+
+    @precondition(lambda self: self.model.is_open)
+    @rule(is_true=st.sampled_from([True, False, False]))
+    def let_expire(self, is_true: bool) -> None:
+        if is_true:
+            self.world.let_expire()
+            self.model.is_past = True
+
+    @rule()
+    def sweep(self) -> None:
+        self.world.sweep()
+        self.model.sweep()
+
+    @precondition(lambda self: self.model.settled and self.model.state not in TERMINAL_STATES)
+    @rule()
+    def finalise(self) -> None:
+        state = self.world.finalise()
+        self.model.finalise()
+        assert state is self.model.state
+
+    @invariant()
+    def both_agree(self) -> None:
+        row, model = self.world.row(), self.model
+        assert row.state == model.state
+        assert row.close_reason == model.reason
+        assert (row.total_count, row.total_final) == (model.total, model.final)
+        assert row.sealed == model.sealed
+        assert (row.settled_at is not None, row.paused_at is not None) == (
+            model.settled,
+            model.paused,
+        )
+        assert [getattr(row, kind.label) for kind in OUTCOMES] == [
+            model.counted(kind) for kind in OUTCOMES
+        ]
+        assert self.world.files() == [
+            (file.state, file.count if file.state == "accepted" else None)
+            for file in model.appended
+        ]
+        assert [close.reason for close in self.world.closes()] == [model.reason] * model.closes
+        self.keeps_what_is_set(row)
+
+    def keeps_what_is_set(self, row: sa.Row[Any]) -> None:
+        """States move along the table, moments are set once and in order."""
+        moments = [row.created_at, *(getattr(row, name) for name in ONCE[:3])]
+        known = [moment for moment in moments if moment is not None]
+        assert known == sorted(known)
+        if self.last is not None:
+            assert can_move(JobState(self.last.state), JobState(row.state))
+            for name in ONCE:
+                before = getattr(self.last, name)
+                assert before is None or getattr(row, name) == before
+            if self.last.state in TERMINAL_STATES:
+                assert row.state == self.last.state
+        self.last = row
+
+    def controlled(self, operation: Callable[..., Any]) -> bool:
+        """Do as an owner; say whether the job was open."""
+        if self.model.is_open:
+            self.world.control(operation)
+            return True
+        with pytest.raises(JobNotOpenError):
+            self.world.control(operation)
+        return False
+
+    def teardown(self) -> None:
+        """Whatever was left open ends, and every item has one line in the files."""
+        self.end()
+        assert self.model.state in TERMINAL_STATES
+        assert len(self.model.rows) == (self.model.total or 0)
+        assert_books_balance(self.world.engine, self.world.job_id)
+        self.world.leave()
+
+    def end(self) -> None:
+        model = self.model
+        if model.awaits_verdict:
+            self.then(self.validate, is_valid=True)
+        while model.pending and model.state is JobState.IN_PROGRESS:
+            self.then(self.validate_appended, is_valid=True)
+        if model.is_open:
+            self.then(self.seal)
+        if model.is_open:
+            self.then(self.let_expire, is_true=True)
+        self.then(self.sweep)
+        while model.closes:
+            self.then(self.judge_close)
+        if model.settled and model.state not in TERMINAL_STATES:
+            self.then(self.finalise)
+
+    def then(self, step: Callable[..., None], **given: bool) -> None:
+        """Do one more step and look, as Hypothesis does between its own."""
+        step(**given)
+        self.both_agree()
+
+
+@pytest.mark.timeout(300 + 4 * EXAMPLES)
+def test_a_job_lives_as_the_documentation_says(database_url: str, tmp_path: Path) -> None:
+    engine = engine_of(database_url)
+    store = LocalObjects(tmp_path / "objects", clock=SystemClock())
+    with engine.begin() as connection:
+        tenant_id = add_tenant(connection)
+    run_state_machine_as_test(
+        partial(LifeCycle, lambda: World(engine, store, tenant_id)),  # type: ignore[arg-type]
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=STEPS,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    engine.dispose()

@@ -1,0 +1,199 @@
+"""A real job in a real database, moved by the functions that the roles are made of."""
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.ids import new_uuid
+from core.outcomes import Outcome
+from core.states import JobState
+from jobs import leases
+from jobs.append_validator import next_query
+from jobs.append_verdicts import APPEND_DUE, record_append_verdict
+from jobs.batches import NewJob, create_job
+from jobs.budgets import Budget
+from jobs.days import job_day
+from jobs.expiry import close_expired
+from jobs.files import NewFile, insert_file
+from jobs.inputs_tables import job_inputs
+from jobs.job_options import JobOptions
+from jobs.leases import Lease
+from jobs.line_checks import ErrorCode, LineError
+from jobs.tables import job_counters, jobs, outbox
+from jobs.validation import Verdict
+from jobs.verdicts import VALIDATION_DUE, record_verdict
+from registry.models import ModelVersion
+from results.closing import JobCloser
+from results.finalising import READY, finalise
+from results.partitions import DayPartitions
+from results.writing import ItemWriter
+from storage.local_objects import LocalObjects
+from tests.integration.results.outcomes import failed, outcome
+from topics.catalogue import RESULTS
+from topics.codec import decode
+from topics.records import Close
+
+MODEL: Final = ModelVersion(
+    "small", "1", "pool-small", "simulated", ("/v1/embeddings",), datetime(2026, 1, 1, tzinfo=UTC)
+)
+_REFUSED: Final = (LineError(ErrorCode.INVALID_JSON_LINE, "Not JSON.", None, 1),)
+
+Operation = Callable[[sa.Connection, UUID, UUID | None], Any]
+
+
+class World:
+    """One tenant and its job."""
+
+    def __init__(self, engine: sa.Engine, store: LocalObjects, tenant_id: UUID) -> None:
+        self.engine, self.store, self.tenant_id = engine, store, tenant_id
+        partitions = DayPartitions(engine)
+        self.writer = ItemWriter(engine, partitions)
+        self.closer = JobCloser(engine, partitions, slice_items=3)
+        self.job_id = UUID(int=0)
+        self.ids = 0  # of lines, over all files
+
+    def create(self, count: int, *, sealed: bool, budget: Budget) -> None:
+        file_id = self.file(count)
+        new = NewJob(
+            input_file_id=file_id,
+            endpoint="/v1/embeddings",
+            completion_window="24h",
+            options=JobOptions(sealed=sealed, budget=budget),
+        )
+        with self.engine.begin() as connection:
+            self.job_id = create_job(connection, self.tenant_id, new).id
+
+    def file(self, count: int) -> UUID:
+        """Store a file of so many lines."""
+        file_id = new_uuid()
+        key = f"files/{file_id.hex}"
+        with self.store.begin(key) as upload:
+            for _ in range(count):
+                line = {"custom_id": f"id-{self.ids}", "body": {"model": "small"}}
+                upload.write(json.dumps(line).encode() + b"\n")
+                self.ids += 1
+            stored = upload.complete()
+        with self.engine.begin() as connection:
+            insert_file(
+                connection,
+                NewFile(
+                    file_id=file_id,
+                    tenant_id=self.tenant_id,
+                    purpose="batch",
+                    filename="in.jsonl",
+                    object_key=key,
+                    size_bytes=stored.size_bytes,
+                    sha256=stored.sha256_hex,
+                    expires_after_s=None,
+                ),
+            )
+        return file_id
+
+    def control(self, operation: Operation) -> Any:
+        """Do as an owner."""
+        with self.engine.begin() as connection:
+            return operation(connection, self.tenant_id, self.job_id)
+
+    def judge_first(self, count: int, *, is_valid: bool) -> None:
+        lease = self._lease("intake", VALIDATION_DUE)
+        with self.engine.begin() as connection:
+            record_verdict(connection, lease, _verdict(count, is_valid=is_valid))
+        self._release(lease)
+
+    def judge_appended(self, count: int, *, is_valid: bool) -> None:
+        lease = self._lease("append", APPEND_DUE)
+        with self.engine.begin() as connection:
+            file = connection.execute(next_query(self.job_id)).one()
+            state = record_append_verdict(
+                connection, lease, file.number, _verdict(count, is_valid=is_valid)
+            )
+        assert state == ("accepted" if is_valid else "refused")
+        self._release(lease)
+
+    def write(self, indexes: Sequence[int], kind: Outcome) -> None:
+        made = failed if kind is Outcome.FAILED else outcome
+        self.writer.write({self.job_id: [made(index) for index in indexes]})
+
+    def closes(self) -> list[Close]:
+        """Closes of the job that lie in the outbox, in order."""
+        mine = (outbox.c.key == self.job_id.bytes, outbox.c.topic == RESULTS.name)
+        with self.engine.begin() as connection:
+            rows = connection.execute(sa.select(outbox).where(*mine).order_by(outbox.c.id)).all()
+        return [
+            decode(Close, row.value, [(name, text.encode()) for name, text in row.headers])
+            for row in rows
+        ]
+
+    def judge_close(self) -> None:
+        """Relay the oldest close and let the writer judge it."""
+        close = self.closes()[0]
+        oldest = sa.select(sa.func.min(outbox.c.id)).where(
+            outbox.c.key == self.job_id.bytes, outbox.c.topic == RESULTS.name
+        )
+        with self.engine.begin() as connection:
+            connection.execute(sa.delete(outbox).where(outbox.c.id == oldest.scalar_subquery()))
+        assert close.day == job_day(self.row().created_at)
+        assert self.closer.close(close, threading.Event())
+
+    def let_expire(self) -> None:
+        """Its window is over now."""
+        self._update(expires_at=sa.text("now() - interval '1 s'"))
+
+    def sweep(self) -> None:
+        with self.engine.begin() as connection:
+            close_expired(connection)
+
+    def finalise(self) -> JobState:
+        lease = self._lease("finaliser", READY)
+        state = finalise(self.engine, self.store, lease, check=lambda: None)
+        self._release(lease)
+        return state
+
+    def row(self) -> sa.Row[Any]:
+        """The job with its counters."""
+        counted = [c for c in job_counters.c if c.name != "job_id"]
+        query = sa.select(*jobs.c, *counted).join(job_counters, job_counters.c.job_id == jobs.c.id)
+        with self.engine.connect() as connection:
+            return connection.execute(query.where(jobs.c.id == self.job_id)).one()
+
+    def files(self) -> list[tuple[str, int | None]]:
+        """State and item count of what was appended."""
+        its = job_inputs.c
+        query = sa.select(its.state, its.item_count).where(its.job_id == self.job_id)
+        with self.engine.connect() as connection:
+            return [tuple(row) for row in connection.execute(query.order_by(its.number))]
+
+    def leave(self) -> None:
+        """Let no later example find anything of it to do."""
+        self._update(expires_at=sa.text("now() + interval '1 day'"))
+        with self.engine.begin() as connection:
+            connection.execute(sa.delete(outbox).where(outbox.c.key == self.job_id.bytes))
+
+    def _lease(self, role: str, where: sa.ColumnElement[bool]) -> Lease:
+        with self.engine.begin() as connection:
+            (lease,) = leases.claim(
+                connection,
+                role=role,
+                holder="a",
+                ttl_s=60,
+                limit=1,
+                where=sa.and_(where, jobs.c.id == self.job_id),
+            )
+        return lease
+
+    def _release(self, lease: Lease) -> None:
+        with self.engine.begin() as connection:
+            leases.release(connection, lease)
+
+    def _update(self, **columns: Any) -> None:
+        with self.engine.begin() as connection:
+            connection.execute(sa.update(jobs).where(jobs.c.id == self.job_id).values(**columns))
+
+
+def _verdict(count: int, *, is_valid: bool) -> Verdict:
+    return Verdict(count, MODEL) if is_valid else Verdict(count, None, _REFUSED, 1)
