@@ -3,6 +3,7 @@
 import typer
 
 from cli.batch import app as batch
+from cli.batch_controls import append, pause, resume, seal, update
 from cli.batch_views import audit, items, stream
 from cli.bench_online import bench_online
 from cli.chat import chat
@@ -35,6 +36,8 @@ app.command("bench-online", epilog=EXIT_CODES_HELP)(bench_online)
 batch.command("items")(items)
 batch.command("stream")(stream)
 batch.command("audit")(audit)
+for control in (pause, resume, update, append, seal):
+    batch.command()(control)
 app.add_typer(batch, name="batch")
 app.add_typer(jobs, name="jobs")
 app.add_typer(dlq, name="dlq")
