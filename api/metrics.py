@@ -12,6 +12,7 @@ REQUEST_SECONDS = Histogram(
     buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300),
 )
 IN_FLIGHT = Gauge("millrace_api_requests_in_flight", "Requests being served")
+FOLLOWERS = Gauge("millrace_api_followers", "Streams of results that are open")
 SHED = Counter("millrace_api_shed_total", "Requests refused because of load", ["reason"])
 CRASHES = Counter("millrace_api_crashes_total", "Requests that ended in a bug of ours")
 UPLOADED_BYTES = Counter("millrace_api_uploaded_bytes_total", "Bytes of files received")

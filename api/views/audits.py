@@ -135,7 +135,8 @@ async def _from_log(views: Views, source: ResultSource, tally: Tally) -> _FromLo
         raise unavailable(
             "The log does not answer.", retry_after_s=5, code="service_unavailable"
         ) from None
-    return _FromLog(read, rows, tally, is_settled=source.job.settled_at is not None)
+    is_settled = source.job.settled_at is not None
+    return await asyncio.to_thread(_FromLog, read, rows, tally, is_settled=is_settled)
 
 
 def _judged(

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from api import metrics
 from api.database import Database, DatabaseAwayError
 from core.states import TERMINAL_STATES, JobState
 from jobs.tables import job_counters, jobs
@@ -79,12 +80,14 @@ class Followers:
         follower = Follower(news)
         self._following.setdefault(job_id, set()).add(follower)
         self.count += 1
+        metrics.FOLLOWERS.inc()
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
         try:
             yield follower
         finally:
             self.count -= 1
+            metrics.FOLLOWERS.dec()
             others = self._following[job_id]
             others.discard(follower)
             if not others:

@@ -59,7 +59,7 @@ async def show(
     if source.is_terminal and after > source.ended_count:
         return Response(status_code=204)  # clients that come back by themselves stop now
     if views.followers.count >= views.services.settings.followers_max:
-        raise busy()
+        raise busy("followers")
     stream = _ResultStream(views, principal, source, server_sent)
     content = stream.followed(after, lambda: _may_go_on(request, views))
     return _answer(content, views, "text/event-stream")
@@ -181,6 +181,8 @@ class _ResultStream:
 
     async def _lines(self, page: list[SequencedRow]) -> AsyncGenerator[bytes, None]:
         """Yield the lines of a page. An answer that has moved is looked for where it is now."""
+        if any(row.item_index >= self._source.total_count for _, row in page):
+            await self._reload()  # a file was appended meanwhile
         for _ in range(_MOVES_MAX):
             rendered = self._rendered
             rest = [row for row in page if row.sequence > self._after]

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request
 
+from api import metrics
 from api.answers import ApiError, unavailable
 from api.services import Services
 from api.views.following import Followers
@@ -29,15 +30,15 @@ _SEARCHES_MAX: Final = 4
 class Turns:
     """How many of one heavy kind of request run at once; more are refused, not queued."""
 
-    def __init__(self, count: int) -> None:
-        """`count` may run."""
-        self._free = count
+    def __init__(self, name: str, count: int) -> None:
+        """`count` may run; `name` is what they are in the metrics."""
+        self._name, self._free = name, count
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
         """Take a turn until the block ends. Raises ApiError (503)."""
         if not self._free:
-            raise busy()
+            raise busy(self._name)
         self._free -= 1
         try:
             yield
@@ -61,8 +62,8 @@ class Views:
     kafka: KafkaSettings | None  # None: this API does not reach the log
     followers: Followers
     pages: ResultPages
-    audits: Turns = field(default_factory=lambda: Turns(_AUDITS_MAX))
-    searches: Turns = field(default_factory=lambda: Turns(_SEARCHES_MAX))
+    audits: Turns = field(default_factory=lambda: Turns("audits", _AUDITS_MAX))
+    searches: Turns = field(default_factory=lambda: Turns("searches", _SEARCHES_MAX))
     _looks: dict[tuple[str, str], _Look] = field(default_factory=dict)
 
     async def dispatched(self, job: Any) -> dict[int, str]:
@@ -83,8 +84,9 @@ class Views:
             return {}
 
 
-def busy() -> ApiError:
-    """Return the answer to one too many."""
+def busy(reason: str) -> ApiError:
+    """Count and return the answer to one too many."""
+    metrics.SHED.labels(reason).inc()
     return unavailable("Too many of these at once.", retry_after_s=5, code="slow_down")
 
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from core.outcomes import Outcome
 from jobs.tables import job_counters, jobs, outbox
 from results.sums import IS_BILLED
-from results.tables import items
+from results.tables import items, job_slices
 from storage.postgres import create_engine
 from storage.settings import DatabaseSettings
 from tenancy.tables import usage_ledger
@@ -106,9 +106,24 @@ def event_count(engine: sa.Engine) -> int:
         return connection.scalar(query) or 0
 
 
+def assert_order_is_whole(engine: sa.Engine, job_id: UUID) -> None:
+    """Every row has its place in the order of results, and the order has no gap."""
+    query = sa.select(job_slices).where(job_slices.c.job_id == job_id)
+    with engine.connect() as connection:
+        slices = connection.execute(query.order_by(job_slices.c.first_sequence)).all()
+    order: list[int] = []
+    for one in slices:
+        assert one.first_sequence == len(order)
+        assert one.item_indexes
+        order += one.item_indexes
+    assert sorted(order) == [row.item_index for row in item_table(engine, job_id)]
+
+
 def assert_books_balance(engine: sa.Engine, job_id: UUID) -> None:
     """Counters, ledger and rows say the same: what the audit of a job recomputes."""
     rows, counted = item_table(engine, job_id), counters(engine, job_id)
+    if job(engine, job_id)["kind"] == "batch":
+        assert_order_is_whole(engine, job_id)
     billed = ledger(engine, job_id)
     for kind in Outcome:
         assert counted[kind.label] == sum(row.outcome == kind for row in rows)
