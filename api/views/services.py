@@ -21,6 +21,7 @@ from topics.settings import KafkaSettings
 _DISPATCHED_S: Final = 1.0
 """How old the look at a pool's batches may be: many who ask at once cost one."""
 
+_LOG_AWAY_S: Final = 10.0  # a log that did not answer is not asked again for so long
 _LOOK_S: Final = 2.0
 _POOLS_MAX: Final = 256
 _AUDITS_MAX: Final = 2
@@ -81,6 +82,7 @@ class Views:
         try:
             return (await asyncio.shield(look.found)).get(job.id, {})
         except LogUnavailableError:
+            look.asked_s = now_s + _LOG_AWAY_S
             return {}
 
 

@@ -1,0 +1,42 @@
+"""Goal: without the log, items and results go on; what needs the log says that it is away."""
+
+import time
+
+import pytest
+
+from api.views.services import Views, open_views
+from tests.integration.api.answers import ok, refused
+from tests.integration.api.conftest import OpenSite
+from tests.integration.api.views.batches import add_batch, lines
+from tests.integration.results.outcomes import outcome
+from topics.settings import KafkaSettings
+
+pytestmark = pytest.mark.timeout(90)
+
+
+def test_only_what_needs_the_log_is_refused(
+    open_site: OpenSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+
+    def without_log(services: object, _: object) -> Views:
+        return open_views(services, nowhere)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("api.app.open_views", without_log)
+    site = open_site()
+    batch = add_batch(site, 4)
+    batch.write(outcome(1))
+    with site.client() as client:
+        began_s = time.monotonic()
+        page = ok(client.get(f"{batch.path}/items"))
+        assert time.monotonic() - began_s < 10
+        assert [item["status"] for item in page["data"]] == [
+            "queued", "succeeded", "queued", "queued",
+        ]  # fmt: skip
+        began_s = time.monotonic()
+        ok(client.get(f"{batch.path}/items"))
+        assert time.monotonic() - began_s < 3  # it is not asked again so soon
+        assert len(lines(client.get(f"{batch.path}/results"))) == 1
+        error = refused(client.get(f"{batch.path}/audit?log=true"), 503)
+        assert error["code"] == "service_unavailable"
+        assert ok(client.get(f"{batch.path}/audit"))["ok"]
