@@ -1,0 +1,179 @@
+"""Goal: owners control their batches over HTTP, strangers cannot, and mistakes are named."""
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from core.ids import JOB, parse_public_id
+from jobs.tables import jobs
+from tests.integration.api.answers import batch_body, batch_id, file_id, ok, refused
+from tests.integration.api.conftest import Site
+
+ACTIONS = ("pause", "resume", "seal", "append", "")
+
+
+def created(site: Site, **fields: object) -> dict[str, Any]:
+    with site.client() as client:
+        batch: dict[str, Any] = ok(
+            client.post("/v1/batches", json=batch_body(file_id(client), **fields))
+        )
+    return batch
+
+
+def posted(site: Site, batch: str, action: str = "", body: object = None) -> dict[str, Any]:
+    with site.client() as client:
+        path = f"/v1/batches/{batch}/{action}".rstrip("/")
+        answer: dict[str, Any] = ok(client.post(path, json=body))
+    return answer
+
+
+def own(batch: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = batch["millrace"]
+    return found
+
+
+def test_a_batch_says_what_its_owner_controls(site: Site) -> None:
+    batch = created(site)
+    assert {k: v for k, v in own(batch).items() if k not in {"succeeded", "failed"}} == {
+        "cancelled": 0,
+        "expired": 0,
+        "pending": 0,
+        "error_count": 0,
+        "priority": 5,
+        "paused_at": None,
+        "close_reason": None,
+        "sealed": True,
+        "appended_files": [],
+        "max_failed_items": None,
+        "max_failed_ratio": None,
+        "failed_ratio_sample": None,
+        "max_total_tokens": None,
+    }
+    given = {
+        "priority": 9,
+        "sealed": False,
+        "max_failed_items": 0,
+        "max_failed_ratio": 0.5,
+        "failed_ratio_sample": 10,
+        "max_total_tokens": 2**40,
+    }
+    assert own(created(site, **given)).items() >= given.items()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("priority", 10),
+        ("priority", -1),
+        ("max_failed_items", -1),
+        ("max_failed_items", 2**31),
+        ("max_failed_ratio", 1.01),
+        ("failed_ratio_sample", 0),
+        ("max_total_tokens", 0),
+        ("max_total_tokens", 2**63),
+    ],
+)
+def test_a_bound_that_cannot_be_is_refused(site: Site, field: str, value: object) -> None:
+    with site.client() as client:
+        body = batch_body(file_id(client), **{field: value})
+        error = refused(client.post("/v1/batches", json=body), 400)
+    assert (error["param"], error["code"]) == (field, "invalid_value")
+
+
+def test_a_pause_shows_until_the_resume(site: Site) -> None:
+    batch = created(site)["id"]
+    assert own(posted(site, batch, "pause"))["paused_at"] is not None
+    assert posted(site, batch, "pause")["status"] == "validating"
+    assert own(posted(site, batch, "resume"))["paused_at"] is None
+
+
+def test_deadline_and_priority_change(site: Site) -> None:
+    batch = created(site)
+    changed = posted(site, batch["id"], body={"completion_window": "2h", "priority": 1})
+    assert changed["expires_at"] - batch["created_at"] == 7200
+    assert (changed["completion_window"], own(changed)["priority"]) == ("2h", 1)
+    moment = batch["created_at"] + 600
+    assert posted(site, batch["id"], body={"expires_at": moment})["expires_at"] == moment
+    assert posted(site, batch["id"], body={})["expires_at"] == moment
+
+
+def test_files_are_appended_until_the_seal(site: Site) -> None:
+    batch = created(site, sealed=False)["id"]
+    with site.client() as client:
+        second = file_id(client, b"[]\n")
+        appended = posted(site, batch, "append", {"input_file_id": second})
+        (file,) = own(appended)["appended_files"]
+        assert (file["file_id"], file["state"]) == (second, "validating")
+        assert own(posted(site, batch, "seal"))["sealed"] is True
+        answer = client.post(f"/v1/batches/{batch}/append", json={"input_file_id": second})
+        assert refused(answer, 400)["code"] == "batch_sealed"
+        unknown = client.post(f"/v1/batches/{batch}/append", json={"input_file_id": "file-1"})
+        assert refused(unknown, 400)["code"] == "batch_sealed"
+
+
+def test_an_appended_file_lives_as_long_as_its_job_reads_it(site: Site) -> None:
+    batch = created(site, sealed=False)["id"]
+    with site.client() as client:
+        second = file_id(client)
+        posted(site, batch, "append", {"input_file_id": second})
+        ok(client.delete(f"/v1/files/{second}"))
+        shown = ok(client.get(f"/v1/batches/{batch}"))
+    assert own(shown)["appended_files"][0]["file_id"] == second
+    assert len(site.stored()) == 2
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_batch_at_its_end_cannot_be_changed(site: Site, action: str) -> None:
+    with site.client() as client:
+        batch = batch_id(client)
+        with site.engine.begin() as connection:
+            one = sa.update(jobs).where(jobs.c.id == parse_public_id(JOB, batch))
+            connection.execute(one.values(state="failed"))
+        body = {"input_file_id": file_id(client), "priority": 3}
+        answer = client.post(f"/v1/batches/{batch}/{action}".rstrip("/"), json=body)
+    assert refused(answer, 400)["code"] == "batch_not_open"
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_foreign_batch_is_one_that_never_existed(site: Site, action: str) -> None:
+    batch = created(site)["id"]
+    with site.client(site.other_key) as client:
+        body = {"input_file_id": file_id(client), "priority": 3}
+        answers = [
+            refused(client.post(f"/v1/batches/{name}/{action}".rstrip("/"), json=body), 404)
+            for name in (batch, "batch_" + "0" * 32, "nonsense")
+        ]
+    assert answers[0] == answers[1] == answers[2]
+    assert answers[0]["code"] == "batch_not_found"
+
+
+def test_a_repeated_control_answers_as_before(site: Site) -> None:
+    batch = created(site)["id"]
+    with site.client() as client:
+        headers = {"idempotency-key": "pause-once"}
+        first = client.post(f"/v1/batches/{batch}/pause", headers=headers)
+        posted(site, batch, "resume")
+        again = client.post(f"/v1/batches/{batch}/pause", headers=headers)
+    assert ok(first) == ok(again)
+    assert again.headers["idempotent-replayed"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"priority": 10}, "priority"),
+        ({"completion_window": "1y"}, "completion_window"),
+        ({"completion_window": "1h", "expires_at": 5}, "completion_window"),
+        ({"expires_at": 5}, "expires_at"),
+        ({"expires_at": 2**80}, None),
+        ({"priority": "high"}, "priority"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused(
+    site: Site, body: dict[str, object], param: str | None
+) -> None:
+    batch = created(site)["id"]
+    with site.client() as client:
+        error = refused(client.post(f"/v1/batches/{batch}", json=body), 400)
+    assert param is None or error["param"] == param

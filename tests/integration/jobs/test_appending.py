@@ -1,0 +1,313 @@
+"""Goal: appended files count once they were found valid, in order, and a job waits for its seal."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from core.clock import SystemClock
+from core.ids import new_uuid
+from jobs.append_validator import ROLE, AppendValidator
+from jobs.appending import APPENDED_MAX, append_file, seal_job
+from jobs.batches import cancel_job, find_job
+from jobs.emitting_again import EmittingAgain
+from jobs.expander import Expander
+from jobs.files import NewFile, insert_file
+from jobs.held_leases import HeldLeases
+from jobs.input_files import appended_files
+from jobs.inputs_tables import job_inputs
+from jobs.progress import OPEN, job_loads
+from jobs.refusals import FieldRefusedError, FileMissingError, JobSealedError
+from jobs.settings import IntakeSettings
+from jobs.tables import job_cursors, jobs
+from results.partitions import DayPartitions
+from results.writing import ItemWriter
+from storage.local_objects import LocalObjects
+from tests.integration.jobs.log_reader import chunks_by_partition, indexes
+from tests.integration.jobs.rows import add_job, add_tenant, job_row
+from tests.integration.results.outcomes import outcome
+from topics.producer import LogProducer
+from topics.settings import KafkaSettings
+
+
+def line(custom_id: str, *, model: str = "small", url: str = "/v1/embeddings") -> bytes:
+    request = {
+        "custom_id": custom_id,
+        "method": "POST",
+        "url": url,
+        "body": {"model": model, "input": custom_id},
+    }
+    return json.dumps(request).encode()
+
+
+class Site:
+    """A tenant with a job that is not sealed, and who validates what is appended."""
+
+    def __init__(self, engine: sa.Engine, objects: LocalObjects) -> None:
+        self.engine, self.objects = engine, objects
+        self.stop = threading.Event()
+        self.leases = HeldLeases(engine, role=ROLE, holder="a", ttl_s=60)
+        settings = IntakeSettings(job_items_max=50)
+        self.validator = AppendValidator(
+            engine, objects, self.leases, settings, SystemClock(), self.stop
+        )
+        with engine.begin() as connection:
+            self.tenant_id = add_tenant(connection)
+        self.job_id = self.job("a", 5)
+
+    def job(self, name: str, count: int, **columns: Any) -> UUID:
+        self.store(name, [line(f"{name}-{n}") for n in range(count)])
+        given: dict[str, Any] = {
+            "input_key": name,
+            "state": "in_progress",
+            "model": "small",
+            "model_version": "1",
+            "pool": "pool-small",
+            "total_count": count,
+            "sealed": False,
+            "total_final": False,
+        }
+        with self.engine.begin() as connection:
+            return add_job(connection, self.tenant_id, **(given | columns))
+
+    def store(self, key: str, lines: list[bytes]) -> int:
+        with self.objects.begin(key) as upload:
+            upload.write(b"\n".join(lines))  # the last line has no newline
+            return upload.complete().size_bytes
+
+    def file(self, lines: list[bytes], *, purpose: str = "batch") -> UUID:
+        file_id = new_uuid()
+        key = f"files/{file_id.hex}"
+        new = NewFile(
+            file_id=file_id,
+            tenant_id=self.tenant_id,
+            purpose=purpose,
+            filename="more.jsonl",
+            object_key=key,
+            size_bytes=self.store(key, lines),
+            sha256="",
+            expires_after_s=None,
+        )
+        with self.engine.begin() as connection:
+            insert_file(connection, new)
+        return file_id
+
+    def append(self, *lines: bytes) -> None:
+        file_id = self.file([*lines])
+        with self.engine.begin() as connection:
+            append_file(connection, self.tenant_id, self.job_id, file_id)
+
+    def control(self, operation: Callable[..., Any], *given: object) -> Any:
+        with self.engine.begin() as connection:
+            return operation(connection, self.tenant_id, self.job_id, *given)
+
+    def shown(self) -> sa.Row[Any]:
+        row: sa.Row[Any] = self.control(find_job)
+        return row
+
+    def states(self) -> list[str]:
+        return [file["state"] for file in self.shown().appended or ()]
+
+    def errors(self) -> list[tuple[str, int | None]]:
+        (*_, last) = self.shown().appended
+        return [(error["code"], error["line"]) for error in last["errors"]]
+
+
+@pytest.fixture
+def site(engine: sa.Engine, objects: LocalObjects) -> Site:
+    return Site(engine, objects)
+
+
+@pytest.fixture
+def expander(site: Site, producer: LogProducer) -> Iterator[Expander]:
+    leases = HeldLeases(site.engine, role="intake", holder="a", ttl_s=60)
+    expander = Expander(site.engine, site.objects, producer, leases, SystemClock())
+    yield expander
+    expander.close()
+
+
+def emit_all(site: Site, expander: Expander, *, at_once: int = 100) -> None:
+    """Do rounds until nothing remains."""
+    while True:
+        with site.engine.begin() as connection:
+            loads = job_loads(connection)
+        expander.hold([load.job_id for load in loads if load.remaining], 10)
+        expander.refresh(loads)
+        left = {load.job_id: min(at_once, load.remaining) for load in loads if load.remaining}
+        if not left:
+            return
+        expander.round(left)
+
+
+def test_items_of_appended_files_follow_in_order(
+    site: Site, kafka: KafkaSettings, expander: Expander
+) -> None:
+    emit_all(site, expander)
+    site.append(*(line(f"b-{n}") for n in range(7)))
+    site.append(line("c-0"))
+    site.validator.step()
+    assert site.states() == ["accepted", "accepted"]
+    assert site.shown().total_count == 13
+    emit_all(site, expander, at_once=3)
+    found = sorted(
+        (item.index, item.custom_id, chunk.job.input_key == "a", item.offset)
+        for chunks in chunks_by_partition(kafka).values()
+        for chunk in chunks
+        for item in chunk.items
+    )
+    names = [*(f"a-{n}" for n in range(5)), *(f"b-{n}" for n in range(7)), "c-0"]
+    assert [(index, name) for index, name, *_ in found] == list(enumerate(names))
+    assert [is_first for _, _, is_first, _ in found] == [True] * 5 + [False] * 8
+    assert [offset == 0 for *_, offset in found] == [index in {0, 5, 12} for index in range(13)]
+
+
+def test_lost_items_of_any_file_come_again(
+    site: Site, kafka: KafkaSettings, producer: LogProducer
+) -> None:
+    site.append(*(line(f"b-{n}") for n in range(4)))
+    site.validator.step()
+    with site.engine.begin() as connection:
+        connection.execute(sa.update(job_cursors).values(item_index=9))
+    done = [0, 5, 6]
+    writer = ItemWriter(site.engine, DayPartitions(site.engine))
+    writer.write({site.job_id: [outcome(n) for n in done]})
+    leases = HeldLeases(site.engine, role="intake", holder="a", ttl_s=60)
+    again = EmittingAgain(site.engine, site.objects, producer, leases)
+    assert again.emit(site.job_id, sa.and_(OPEN, jobs.c.id == site.job_id)) == 6
+    assert indexes(kafka) == [1, 2, 3, 4, 7, 8]
+
+
+def test_an_id_of_an_earlier_file_is_refused_with_its_line(site: Site) -> None:
+    site.append(line("b-0"), line("b-1"))
+    site.append(line("c-0"), line("a-3"), line("c-1"), line("b-1"), line("c-0"))
+    site.validator.step()
+    assert site.states() == ["accepted", "refused"]
+    assert site.errors() == [("duplicate_custom_id", n) for n in (2, 4, 5)]
+    assert site.shown().total_count == 7
+    assert site.shown().state == "in_progress"
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ([line("b-0", model="other")], "model_mismatch"),
+        ([line("b-0", url="/v1/completions")], "url_mismatch"),
+        ([b"not json"], "invalid_json_line"),
+        ([], "empty_file"),
+        ([line(f"b-{n}") for n in range(46)], "too_many_tasks"),
+    ],
+)
+def test_a_file_that_is_not_valid_changes_nothing_else(
+    site: Site, lines: list[bytes], code: str
+) -> None:
+    site.append(*lines)
+    site.validator.step()
+    assert site.states() == ["refused"]
+    assert [found for found, _ in site.errors()] == [code]
+    assert (site.shown().total_count, site.shown().state) == (5, "in_progress")
+
+
+def test_a_file_whose_content_is_gone_is_refused(site: Site) -> None:
+    site.append(line("b-0"))
+    with site.engine.begin() as connection:
+        key = connection.scalar(sa.select(job_inputs.c.object_key))
+    assert key is not None
+    site.objects.delete(key)
+    site.validator.step()
+    assert site.errors() == [("file_not_found", None)]
+
+
+def test_a_job_completes_only_behind_its_seal(site: Site) -> None:
+    writer = ItemWriter(site.engine, DayPartitions(site.engine))
+    writer.write({site.job_id: [outcome(n) for n in range(5)]})
+    assert site.shown().state == "in_progress"
+    site.append(line("b-0"))
+    site.control(seal_job)
+    assert (site.shown().sealed, site.shown().total_final) == (True, False)
+    site.validator.step()
+    assert (site.shown().total_count, site.shown().total_final) == (6, True)
+    assert site.shown().state == "in_progress"
+    writer.write({site.job_id: [outcome(5)]})
+    assert site.shown().state == "finalizing"
+
+
+def test_a_seal_behind_the_last_row_settles(site: Site) -> None:
+    writer = ItemWriter(site.engine, DayPartitions(site.engine))
+    writer.write({site.job_id: [outcome(n) for n in range(5)]})
+    site.control(seal_job)
+    site.control(find_job)
+    assert site.shown().state == "finalizing"
+
+
+def test_a_refusal_behind_seal_and_last_row_settles(site: Site) -> None:
+    writer = ItemWriter(site.engine, DayPartitions(site.engine))
+    writer.write({site.job_id: [outcome(n) for n in range(5)]})
+    site.append(b"no")
+    site.control(seal_job)
+    assert site.shown().state == "in_progress"
+    site.validator.step()
+    assert (site.shown().state, site.states()) == ("finalizing", ["refused"])
+
+
+def test_a_cancel_drops_what_was_not_judged(site: Site) -> None:
+    site.append(line("b-0"))
+    site.control(cancel_job)
+    site.validator.step()
+    assert site.states() == ["dropped"]
+    assert (site.shown().total_count, site.shown().total_final) == (5, True)
+
+
+def test_a_sealed_job_takes_no_more(site: Site) -> None:
+    site.control(seal_job)
+    with pytest.raises(JobSealedError):
+        site.append(line("b-0"))
+    site.job_id = site.job("other", 1, sealed=True, total_final=True)
+    with pytest.raises(JobSealedError):
+        site.append(line("b-0"))
+
+
+def test_what_cannot_be_appended(site: Site) -> None:
+    with pytest.raises(FileMissingError):
+        site.control(append_file, new_uuid())
+    with pytest.raises(FieldRefusedError):
+        site.control(append_file, site.file([], purpose="evals"))
+    file_id = site.file([line("b-0")])
+    for _ in range(APPENDED_MAX):
+        site.control(append_file, file_id)
+    with pytest.raises(FieldRefusedError):
+        site.control(append_file, file_id)
+
+
+def test_a_stop_leaves_the_file_to_others(site: Site) -> None:
+    site.append(line("b-0"))
+    site.stop.set()
+    site.validator.step()
+    assert site.states() == ["validating"]
+
+
+def test_postgres_lets_a_total_grow_until_it_is_final(site: Site) -> None:
+    def set_(**columns: object) -> None:
+        with site.engine.begin() as connection:
+            connection.execute(sa.update(jobs).values(**columns))
+
+    set_(total_count=6)
+    wrong: list[dict[str, object]] = [
+        {"total_count": 5},
+        {"total_count": None},
+        {"settled_at": sa.func.now()},
+    ]
+    for columns in wrong:
+        with pytest.raises(sa.exc.IntegrityError):
+            set_(**columns)
+    set_(sealed=True, total_final=True)
+    wrong = [{"total_count": 7}, {"sealed": False}, {"total_final": False}]
+    for columns in wrong:
+        with pytest.raises(sa.exc.IntegrityError):
+            set_(**columns)
+    with site.engine.begin() as connection:
+        assert job_row(connection, site.job_id).total_count == 6
+        assert appended_files(connection, [site.job_id]) == {}

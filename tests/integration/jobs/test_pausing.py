@@ -1,0 +1,254 @@
+"""Goal: a paused job holds no place on the log, and goes on with exactly what did not run."""
+
+from collections.abc import Callable, Iterator
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from core.clock import SystemClock
+from jobs.control_rows import lock_open
+from jobs.controls import JobChange, change_job, pause_job, resume_job
+from jobs.cursors import Cursor, advance
+from jobs.emitting_again import EmittingAgain
+from jobs.expander import Expander
+from jobs.held_leases import HeldLeases
+from jobs.progress import job_loads
+from jobs.refusals import FieldRefusedError, JobMissingError, JobNotOpenError
+from jobs.resuming import Resuming, resume_query
+from jobs.tables import job_cursors, jobs, outbox
+from results.partitions import DayPartitions
+from results.writing import ItemWriter
+from storage.local_objects import LocalObjects
+from tests.integration.jobs.log_reader import chunks_by_partition
+from tests.integration.jobs.rows import add_job, add_tenant, database_now, job_row
+from tests.integration.results.outcomes import outcome
+from topics.codec import decode
+from topics.producer import LogProducer
+from topics.records import JobControl
+from topics.settings import KafkaSettings
+
+COUNT = 300
+
+
+class Intake:
+    """One intake process, as far as its jobs may be paused."""
+
+    def __init__(self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> None:
+        self.engine = engine
+        self.leases = HeldLeases(engine, role="intake", holder="a", ttl_s=60)
+        self.expander = Expander(engine, objects, producer, self.leases, SystemClock())
+        again = EmittingAgain(engine, objects, producer, self.leases)
+        self.resuming = Resuming(engine, again, window_items_max=20_000)
+
+    def look(self) -> None:
+        """Claim and let go of jobs, as a round does before it emits."""
+        with self.engine.begin() as connection:
+            loads = job_loads(connection)
+        self.expander.hold([load.job_id for load in loads if load.remaining], 10)
+        self.expander.refresh(loads)
+        self.expander.tidy({load.job_id for load in loads})
+
+
+@pytest.fixture
+def intake(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> Iterator[Intake]:
+    intake = Intake(engine, objects, producer)
+    yield intake
+    intake.expander.close()
+
+
+@pytest.fixture
+def owned(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> tuple[UUID, UUID]:
+    """A tenant and its job of 300 items, which runs."""
+    store_lines("in", COUNT)
+    with engine.begin() as connection:
+        tenant_id = add_tenant(connection)
+        job_id = add_job(
+            connection,
+            tenant_id,
+            input_key="in",
+            state="in_progress",
+            model="small",
+            model_version="1",
+            pool="pool-small",
+            total_count=COUNT,
+        )
+    return tenant_id, job_id
+
+
+def control(engine: sa.Engine, operation: Callable[..., object], *given: object) -> None:
+    with engine.begin() as connection:
+        operation(connection, *given)
+
+
+def controls(engine: sa.Engine) -> list[JobControl]:
+    """What was told, in order."""
+    query = sa.select(outbox).where(outbox.c.topic == "control").order_by(outbox.c.id)
+    with engine.begin() as connection:
+        rows = connection.execute(query).all()
+    return [
+        decode(JobControl, row.value, [(name, text.encode()) for name, text in row.headers])
+        for row in rows
+    ]
+
+
+def valid_indexes(kafka: KafkaSettings, void_below: int) -> list[int]:
+    """Indexes on the log that are not void, sorted, repeats included."""
+    return sorted(
+        item.index
+        for chunks in chunks_by_partition(kafka).values()
+        for chunk in chunks
+        if chunk.job.version >= void_below
+        for item in chunk.items
+    )
+
+
+def test_a_pause_stops_expansion_and_a_resume_emits_what_did_not_run(
+    engine: sa.Engine, kafka: KafkaSettings, owned: tuple[UUID, UUID], intake: Intake
+) -> None:
+    _, job_id = owned
+    intake.look()
+    intake.expander.round({job_id: 200})
+    control(engine, pause_job, *owned)
+    intake.look()
+    assert intake.expander.held == frozenset()
+    with engine.begin() as connection:
+        assert job_loads(connection) == []
+    ran = [*range(10), 150]
+    ItemWriter(engine, DayPartitions(engine)).write({job_id: [outcome(n) for n in ran]})
+    intake.resuming.step()
+    assert valid_indexes(kafka, 1) == []  # it rests
+    control(engine, resume_job, *owned)
+    intake.look()
+    intake.resuming.step()
+    intake.resuming.step()
+    assert valid_indexes(kafka, 1) == sorted(set(range(200)) - set(ran))
+    intake.look()
+    intake.expander.round({job_id: COUNT})
+    assert valid_indexes(kafka, 1) == sorted(set(range(COUNT)) - set(ran))
+    told = controls(engine)
+    assert [(c.version, c.paused, c.void_below) for c in told] == [(1, True, 1), (2, False, 1)]
+
+
+def test_a_round_that_a_pause_overtakes_leaves_its_cursor(
+    engine: sa.Engine, kafka: KafkaSettings, owned: tuple[UUID, UUID], intake: Intake
+) -> None:
+    """Also when the job goes on before the round ends: what it sent is void."""
+    _, job_id = owned
+    intake.look()
+    intake.expander.round({job_id: 100})
+    control(engine, pause_job, *owned)
+    control(engine, resume_job, *owned)
+    intake.expander.round({job_id: 100})  # it has not looked since
+    with engine.begin() as connection:
+        assert connection.scalar(sa.select(job_cursors.c.item_index)) == 100
+    intake.look()
+    intake.resuming.step()
+    intake.expander.round({job_id: COUNT})
+    assert valid_indexes(kafka, 1) == list(range(COUNT))
+
+
+def test_void_records_move_no_cursor(
+    engine: sa.Engine, owned: tuple[UUID, UUID], intake: Intake
+) -> None:
+    _, job_id = owned
+    intake.look()
+    lease = intake.leases.lease_of(job_id)
+    assert lease is not None
+    with engine.begin() as connection:
+        connection.execute(sa.update(jobs).values(control_version=4, void_below=3))
+    with engine.begin() as connection:
+        assert not advance(connection, lease, Cursor(), Cursor(9, 9, 9), version=2)
+        assert advance(connection, lease, Cursor(), Cursor(9, 9, 9), version=3)
+
+
+def test_repeated_changes_change_nothing(engine: sa.Engine, owned: tuple[UUID, UUID]) -> None:
+    for operation in (pause_job, pause_job, resume_job, resume_job):
+        control(engine, operation, *owned)
+    wanted = JobChange(priority=9)
+    for _ in range(2):
+        control(engine, change_job, *owned, wanted)
+    assert [c.version for c in controls(engine)] == [1, 2, 3]
+
+
+def test_a_change_says_the_whole_state(engine: sa.Engine, owned: tuple[UUID, UUID]) -> None:
+    control(engine, pause_job, *owned)
+    control(engine, change_job, *owned, JobChange(completion_window="2h", priority=8))
+    with engine.begin() as connection:
+        job = job_row(connection, owned[1])
+    assert job.completion_window == "2h"
+    assert (job.expires_at - job.created_at).total_seconds() == 7200
+    assert controls(engine)[-1] == JobControl(
+        owned[1], 2, paused=True, priority=8, deadline_s=job.expires_at.timestamp(), void_below=1
+    )
+
+
+def test_a_late_extension_emits_anew_what_may_have_been_dropped(
+    engine: sa.Engine, owned: tuple[UUID, UUID]
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(sa.update(jobs).values(expires_at=sa.text("now() + interval '5 s'")))
+    control(engine, change_job, *owned, JobChange(completion_window="1h"))
+    assert controls(engine)[-1].void_below == 1
+    control(engine, change_job, *owned, JobChange(completion_window="2h"))
+    assert controls(engine)[-1].void_below == 1
+
+
+def test_an_earlier_deadline_voids_nothing(engine: sa.Engine, owned: tuple[UUID, UUID]) -> None:
+    with engine.begin() as connection:
+        soon = int(database_now(connection).timestamp()) + 30
+    control(engine, change_job, *owned, JobChange(expires_at_s=soon))
+    assert (controls(engine)[-1].void_below, controls(engine)[-1].deadline_s) == (0, soon)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "param"),
+    [
+        (JobChange(completion_window="31d"), "completion_window"),
+        (JobChange(completion_window="1h", expires_at_s=1), "completion_window"),
+        (JobChange(expires_at_s=1), "expires_at"),
+        (JobChange(expires_at_s=2**62), "expires_at"),
+        (JobChange(priority=10), "priority"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    engine: sa.Engine, owned: tuple[UUID, UUID], wanted: JobChange, param: str
+) -> None:
+    with pytest.raises(FieldRefusedError) as refusal:
+        control(engine, change_job, *owned, wanted)
+    assert refusal.value.param == param
+    assert controls(engine) == []
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"state": "cancelling"},
+        {"close_reason": "expired"},
+        {"settled_at": sa.func.now(), "state": "finalizing"},
+        {"expires_at": sa.func.now()},
+    ],
+)
+def test_a_job_at_its_end_cannot_be_changed(
+    engine: sa.Engine, owned: tuple[UUID, UUID], columns: dict[str, object]
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(sa.update(jobs).values(**columns))
+    for operation in (pause_job, resume_job):
+        with pytest.raises(JobNotOpenError):
+            control(engine, operation, *owned)
+
+
+def test_a_foreign_job_does_not_exist(engine: sa.Engine, owned: tuple[UUID, UUID]) -> None:
+    with engine.begin() as connection:
+        stranger = add_tenant(connection)
+        with pytest.raises(JobMissingError):
+            lock_open(connection, stranger, owned[1], "pause")
+
+
+def test_looking_for_resumed_jobs_reads_an_index(engine: sa.Engine) -> None:
+    query = resume_query().compile(engine, compile_kwargs={"literal_binds": True})
+    with engine.begin() as connection:
+        connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
+        plan = "\n".join(connection.scalars(sa.text(f"EXPLAIN {query}")))
+    assert "Seq Scan" not in plan

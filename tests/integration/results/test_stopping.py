@@ -1,0 +1,126 @@
+"""Goal: a job stops itself at its bound, and what was in flight by then still counts."""
+
+import threading
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from core.outcomes import Outcome
+from core.states import CloseReason
+from jobs.tables import outbox
+from results.closing import JobCloser
+from results.partitions import DayPartitions
+from results.writing import ItemWriter
+from tests.integration.results.outcomes import (
+    add_running_job,
+    assert_books_balance,
+    counters,
+    failed,
+    item_table,
+    job,
+    outcome,
+)
+from topics.codec import decode
+from topics.records import Close, JobControl
+
+TOKENS = 8  # of one outcome
+
+
+@pytest.fixture
+def writer(engine: sa.Engine) -> ItemWriter:
+    return ItemWriter(engine, DayPartitions(engine))
+
+
+def told(engine: sa.Engine, job_id: UUID) -> tuple[list[Close], list[JobControl]]:
+    """The closes and control states that wait in the outbox."""
+    query = sa.select(outbox).where(outbox.c.key == job_id.bytes).order_by(outbox.c.id)
+    with engine.connect() as connection:
+        rows = connection.execute(query).all()
+    headers = [[(name, text.encode()) for name, text in row.headers] for row in rows]
+    return (
+        [
+            decode(Close, r.value, h)
+            for r, h in zip(rows, headers, strict=True)
+            if r.topic == "results"
+        ],
+        [
+            decode(JobControl, r.value, h)
+            for r, h in zip(rows, headers, strict=True)
+            if r.topic == "control"
+        ],
+    )
+
+
+def test_one_failure_too_many_closes_the_job(engine: sa.Engine, writer: ItemWriter) -> None:
+    job_id = add_running_job(engine, 10, max_failed_items=2)
+    writer.write({job_id: [failed(0), failed(1), outcome(2)]})
+    assert job(engine, job_id)["state"] == "in_progress"
+    writer.write({job_id: [failed(3)]})
+    row = job(engine, job_id)
+    assert (row["state"], row["close_reason"]) == ("cancelling", "failure_budget")
+    assert row["cancelling_at"] is not None
+    closes, controls = told(engine, job_id)
+    assert [close.reason for close in closes] == [CloseReason.FAILURE_BUDGET]
+    assert [control.closed for control in controls] == [CloseReason.FAILURE_BUDGET]
+
+
+def test_in_flight_outcomes_count_and_the_rest_gets_its_line(
+    engine: sa.Engine, writer: ItemWriter
+) -> None:
+    job_id = add_running_job(engine, 10, max_failed_items=0)
+    writer.write({job_id: [failed(0)]})
+    writer.write({job_id: [outcome(1), failed(2)]})  # in front of the close on the log
+    ((close,), _) = told(engine, job_id)
+    assert JobCloser(engine, DayPartitions(engine)).close(close, threading.Event())
+    writer.write({job_id: [outcome(3)]})  # behind it
+    counted = counters(engine, job_id)
+    assert [counted[o.label] for o in Outcome] == [1, 2, 7, 0]
+    assert {row.error_code for row in item_table(engine, job_id)[3:]} == {"failure_budget_exceeded"}
+    assert job(engine, job_id)["settled_at"] is not None
+    assert_books_balance(engine, job_id)
+    assert len(told(engine, job_id)[0]) == 1
+
+
+def test_the_token_that_reaches_the_cap_closes(engine: sa.Engine, writer: ItemWriter) -> None:
+    job_id = add_running_job(engine, 10, max_total_tokens=3 * TOKENS)
+    writer.write({job_id: [outcome(0), outcome(1)]})
+    assert job(engine, job_id)["close_reason"] is None
+    writer.write({job_id: [outcome(2)]})
+    assert job(engine, job_id)["close_reason"] == "spend_cap"
+    ((close,), _) = told(engine, job_id)
+    assert JobCloser(engine, DayPartitions(engine)).close(close, threading.Event())
+    assert {row.error_code for row in item_table(engine, job_id)[3:]} == {"spend_cap_reached"}
+
+
+def test_a_ratio_waits_for_its_sample(engine: sa.Engine, writer: ItemWriter) -> None:
+    job_id = add_running_job(engine, 20, max_failed_ratio=0.5, failed_ratio_sample=4)
+    writer.write({job_id: [failed(0), failed(1), failed(2)]})
+    assert job(engine, job_id)["close_reason"] is None
+    writer.write({job_id: [outcome(3)]})
+    assert job(engine, job_id)["close_reason"] == "failure_budget"
+
+
+def test_the_last_item_ends_a_job_whatever_its_bound(engine: sa.Engine, writer: ItemWriter) -> None:
+    job_id = add_running_job(engine, 2, max_failed_items=0)
+    writer.write({job_id: [failed(0), failed(1)]})
+    row = job(engine, job_id)
+    assert (row["state"], row["close_reason"]) == ("finalizing", None)
+
+
+def test_a_job_that_is_closed_is_not_closed_again(engine: sa.Engine, writer: ItemWriter) -> None:
+    job_id = add_running_job(engine, 10, max_failed_items=0, close_reason="expired")
+    writer.write({job_id: [failed(0)]})
+    assert job(engine, job_id)["close_reason"] == "expired"
+    assert told(engine, job_id) == ([], [])
+
+
+def test_a_refused_group_and_duplicates_are_judged_once(
+    engine: sa.Engine, writer: ItemWriter
+) -> None:
+    job_id = add_running_job(engine, 10, max_failed_items=1)
+    for _ in range(3):
+        writer.write({job_id: [failed(0), outcome(1)]})
+    assert job(engine, job_id)["close_reason"] is None
+    writer.write({job_id: [failed(0), failed(2)]})
+    assert job(engine, job_id)["close_reason"] == "failure_budget"

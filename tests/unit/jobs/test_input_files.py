@@ -1,0 +1,40 @@
+"""Goal: every index is in one file, and reading goes on where it stopped or at a file's start."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.cursors import Cursor
+from jobs.input_files import InputFile, InputFiles
+
+THREE = InputFiles("a", [InputFile("b", 10), InputFile("c", 15)])
+
+
+def test_an_index_says_its_file() -> None:
+    assert [THREE.at(index).key for index in (0, 9, 10, 14, 15, 999)] == list("aabbcc")
+    assert [THREE.left(index) for index in (0, 9, 10, 14, 15)] == [10, 1, 5, 1, None]
+    assert [file.key for file in THREE] == ["a", "b", "c"]
+
+
+def test_a_job_of_one_file_has_all_in_it() -> None:
+    one = InputFiles("a")
+    assert (one.at(0).key, one.at(10**6).key, one.left(5)) == ("a", "a", None)
+    assert one.start(Cursor()) == Cursor()
+
+
+def test_a_new_file_begins_at_its_first_byte() -> None:
+    assert THREE.start(Cursor(900, 12, 9)) == Cursor(900, 12, 9)
+    assert THREE.start(Cursor(1000, 13, 10)) == Cursor(0, 0, 10)
+    assert THREE.start(Cursor(70, 1, 11)) == Cursor(70, 1, 11)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 50), min_size=1, max_size=6),
+    wanted=st.sets(st.integers(0, 299)),
+)
+def test_what_is_wanted_comes_file_by_file(sizes: list[int], wanted: set[int]) -> None:
+    firsts = [sum(sizes[:n]) for n in range(len(sizes))]
+    files = InputFiles("f0", [InputFile(f"f{n}", first) for n, first in enumerate(firsts) if n])
+    found = list(files.by_file(sorted(wanted), lambda index: index))
+    assert [index for _, group in found for index in group] == sorted(wanted)
+    assert len({file.key for file, _ in found}) == len(found)
+    assert all(files.at(index) == file for file, group in found for index in group)

@@ -1,0 +1,55 @@
+"""Goal: resumed jobs of one tenant flood nothing, and none of them waits for ever."""
+
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.resuming import fitting
+from jobs.windows import JobLoad
+
+MAX = 1000
+
+
+def load(number: int, outstanding: int, tenant: int = 1) -> JobLoad:
+    return JobLoad(UUID(int=number), UUID(int=tenant), "small", "pool", 5000, outstanding, 0, False)
+
+
+def ids(*numbers: int) -> list[UUID]:
+    return [UUID(int=number) for number in numbers]
+
+
+def test_a_resumed_job_goes_on_at_once() -> None:
+    assert fitting(ids(1), [load(1, 900)], MAX) == ids(1)
+
+
+def test_jobs_of_one_tenant_go_on_one_after_the_other() -> None:
+    loads = [load(n, 600) for n in (1, 2, 3)]
+    assert fitting(ids(1, 2, 3), loads, MAX) == ids(1)
+    assert fitting(ids(2, 3), loads, MAX) == []
+    assert fitting(ids(2, 3), [load(1, 300), *loads[1:]], MAX) == ids(2)
+
+
+def test_tenants_do_not_wait_for_each_other() -> None:
+    loads = [load(1, 900, tenant=1), load(2, 900, tenant=2)]
+    assert fitting(ids(1, 2), loads, MAX) == ids(1, 2)
+
+
+def test_a_job_that_was_closed_meanwhile_is_left_out() -> None:
+    assert fitting(ids(1, 2), [load(2, 10)], MAX) == ids(2)
+
+
+@given(
+    due=st.lists(st.integers(0, 2000), max_size=20),
+    others=st.lists(st.integers(0, 500), max_size=5),
+)
+def test_the_window_is_kept_or_nothing_else_is_out(due: list[int], others: list[int]) -> None:
+    loads = [load(n, out) for n, out in enumerate([*due, *others])]
+    chosen = fitting([load.job_id for load in loads[: len(due)]], loads, MAX)
+    out = sum(others)
+    for job_id in chosen:
+        its = loads[job_id.int].outstanding
+        assert not out or out + its <= MAX
+        out += its
+    if due and not sum(others):
+        assert chosen
