@@ -196,9 +196,8 @@ def test_counts_and_usage_are_the_counters(site: Site) -> None:
 
     assert shown["model"] == "small"
     assert shown["request_counts"] == {"total": 10, "completed": 4, "failed": 3}
-    assert shown["millrace"] == {
-        "succeeded": 4, "failed": 3, "cancelled": 2, "expired": 0, "pending": 1, "error_count": 0,
-    }  # fmt: skip
+    counts = {"succeeded": 4, "failed": 3, "cancelled": 2, "expired": 0}
+    assert {**counts, "pending": 1, "error_count": 0}.items() <= shown["millrace"].items()
     assert shown["usage"] == {
         "input_tokens": 70,
         "input_tokens_details": {"cached_tokens": 1},
