@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from core.errors import LeaseLostError
 from jobs import leases
 from jobs.leases import Lease
-from jobs.tables import job_cursors, jobs
+from jobs.tables import job_cursors
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,22 +22,37 @@ class Cursor:
     item_index: int = 0  # items before
 
 
+def fence(connection: sa.Connection, lease: Lease, version: int) -> None:
+    """Let records below `version` move the cursor no more, before what it lacks is looked for.
+
+    Raises LeaseLostError.
+    """
+    leases.require(connection, lease)
+    connection.execute(
+        sa.update(job_cursors)
+        .where(job_cursors.c.job_id == lease.job_id, job_cursors.c.fence < version)
+        .values(fence=version)
+    )
+
+
 def advance(
     connection: sa.Connection, lease: Lease, before: Cursor, after: Cursor, *, version: int = 0
 ) -> bool:
     """Move the cursor over items that were acknowledged; `version` is what their records say.
 
-    False when a pause has made these records void meanwhile: the cursor stands where it stood, and
-    they are emitted again from there. Raises LeaseLostError.
+    False when the job was paused meanwhile and goes on already: what is missing below the cursor
+    was emitted anew, so it stands where it stood, and these are emitted again from there. While the
+    job rests the cursor moves: what is void below it is emitted at the resume. Raises
+    LeaseLostError.
     """
     leases.require(connection, lease)
-    void_below = sa.select(jobs.c.void_below).where(jobs.c.id == lease.job_id).scalar_subquery()
+    its = job_cursors.c
     moved = connection.execute(
         sa.update(job_cursors)
         .where(
-            job_cursors.c.job_id == lease.job_id,
-            job_cursors.c.item_index == before.item_index,
-            void_below <= version,
+            its.job_id == lease.job_id,
+            its.item_index == before.item_index,
+            its.fence <= version,
         )
         .values(
             byte_offset=after.byte_offset,
@@ -47,6 +62,7 @@ def advance(
     )
     if moved.rowcount == 1:
         return True
-    if (connection.scalar(sa.select(void_below)) or 0) > version:
+    fence = connection.scalar(sa.select(its.fence).where(its.job_id == lease.job_id))
+    if fence is not None and fence > version:
         return False
     raise LeaseLostError(job_id=lease.job_id, item_index=before.item_index)

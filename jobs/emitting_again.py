@@ -7,7 +7,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.errors import Disposition, LeaseLostError, MillraceError
-from jobs import leases, metrics
+from jobs import metrics
+from jobs.cursors import fence
 from jobs.expander import FLUSH_TIMEOUT_S
 from jobs.held_leases import HeldLeases
 from jobs.leases import Lease
@@ -74,11 +75,11 @@ class EmittingAgain:
 
     def _emit_missing(self, lease: Lease) -> int:
         with self._engine.begin() as connection:
-            # Locks the cursor's fence: expansion moves it before this look, or under its version.
-            leases.require(connection, lease)
             void_below = connection.scalar(
                 sa.select(jobs.c.void_below).where(jobs.c.id == lease.job_id)
             )
+            # Expansion moves the cursor before this look, or with records that are not void.
+            fence(connection, lease, void_below or 0)
             job = open_jobs(connection, [lease.job_id]).get(lease.job_id)
             indexes = missing_indexes(connection, job) if job else []
             failed = attempts_so_far(connection, lease.job_id, indexes)

@@ -212,7 +212,7 @@ class Expander:
     def _advance(self, moved: list[tuple[_Held, Cursor]]) -> None:
         """Move the cursors in one transaction, in the order in which heartbeats lock leases.
 
-        That of a job that was paused meanwhile stays: what was sent is void.
+        That of a job that was paused and resumed meanwhile stays: what was sent is void.
         """
         lost: list[_Held] = []
         void: list[_Held] = []

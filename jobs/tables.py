@@ -186,6 +186,13 @@ job_cursors: Final = Table(
         server_default="0",
         comment="what jobs.void_below made void up to here is on the log again",
     ),
+    Column[int](
+        "fence",
+        Integer,
+        nullable=False,
+        server_default="0",
+        comment="records of a lower control version do not move it",
+    ),
     comment="How far intake has expanded the input file; everything before was acknowledged",
 )
 

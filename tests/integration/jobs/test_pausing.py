@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from core.clock import SystemClock
 from jobs.control_rows import lock_open
 from jobs.controls import JobChange, change_job, pause_job, resume_job
-from jobs.cursors import Cursor, advance
+from jobs.cursors import Cursor, advance, fence
 from jobs.emitting_again import EmittingAgain
 from jobs.expander import Expander
 from jobs.held_leases import HeldLeases
@@ -130,25 +130,33 @@ def test_a_pause_stops_expansion_and_a_resume_emits_what_did_not_run(
     assert [(c.version, c.paused, c.void_below) for c in told] == [(1, True, 1), (2, False, 1)]
 
 
-def test_a_round_that_a_pause_overtakes_leaves_its_cursor(
-    engine: sa.Engine, kafka: KafkaSettings, owned: tuple[UUID, UUID], intake: Intake
+@pytest.mark.parametrize(("resumes_first", "cursor"), [(False, 200), (True, 100)])
+def test_a_round_that_a_pause_overtakes_loses_nothing(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    owned: tuple[UUID, UUID],
+    intake: Intake,
+    resumes_first: bool,
+    cursor: int,
 ) -> None:
-    """Also when the job goes on before the round ends: what it sent is void."""
+    """What of it ran before the pause was heard of has rows: its cursor moves if it still may."""
     _, job_id = owned
     intake.look()
     intake.expander.round({job_id: 100})
     control(engine, pause_job, *owned)
     control(engine, resume_job, *owned)
+    if resumes_first:
+        intake.resuming.step()
     intake.expander.round({job_id: 100})  # it has not looked since
     with engine.begin() as connection:
-        assert connection.scalar(sa.select(job_cursors.c.item_index)) == 100
+        assert connection.scalar(sa.select(job_cursors.c.item_index)) == cursor
     intake.look()
     intake.resuming.step()
     intake.expander.round({job_id: COUNT})
     assert valid_indexes(kafka, 1) == list(range(COUNT))
 
 
-def test_void_records_move_no_cursor(
+def test_records_below_the_fence_move_no_cursor(
     engine: sa.Engine, owned: tuple[UUID, UUID], intake: Intake
 ) -> None:
     _, job_id = owned
@@ -156,7 +164,8 @@ def test_void_records_move_no_cursor(
     lease = intake.leases.lease_of(job_id)
     assert lease is not None
     with engine.begin() as connection:
-        connection.execute(sa.update(jobs).values(control_version=4, void_below=3))
+        fence(connection, lease, 3)
+        fence(connection, lease, 1)  # it only rises
     with engine.begin() as connection:
         assert not advance(connection, lease, Cursor(), Cursor(9, 9, 9), version=2)
         assert advance(connection, lease, Cursor(), Cursor(9, 9, 9), version=3)
