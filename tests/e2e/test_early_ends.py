@@ -1,0 +1,203 @@
+"""Goal: what an owner decides, and the deadline, take hold in time, whatever hosts' clocks say.
+
+Every role's own clock is minutes off (`tests/skewed_clocks`); Postgres' and this test's are right.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.early_ends import (
+    CANCEL_S_MAX,
+    MODEL,
+    TERMINAL_S_MAX,
+    cancel_at_random,
+    create,
+    expire,
+    progress,
+    upload,
+)
+from tests.job_checks import assert_conserved, chat_line, ended, lines_of, outcomes_of, watch
+from tests.recording_upstream import TOKENS, RecordingUpstream, recording_upstream
+from tests.stacks import Stack, await_true, running_stack
+
+LATENCY_S = 0.05
+CONCURRENCY = 16
+IN_FLIGHT_MAX = 300
+"""Items that may be between a decision and its effect: batches granted, running, published."""
+
+SETTLE_S = 3.0
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[RecordingUpstream]:
+    with recording_upstream(LATENCY_S) as upstream:
+        yield upstream
+
+
+@pytest.fixture(scope="module")
+def stack(upstream: RecordingUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    options = ("--engine", "openai_http", "--upstream", upstream.url, "--model", MODEL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "skewed_clocks"))
+        with running_stack(
+            tmp_path_factory.mktemp("early"),
+            *options,
+            "--concurrency",
+            str(CONCURRENCY),
+            model=MODEL,
+        ) as running:
+            yield running
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kills", [False, True])
+def test_nothing_begins_after_a_cancel(
+    stack: Stack, upstream: RecordingUpstream, kills: bool
+) -> None:
+    """P7, two of its two hundred runs each."""
+    for seed in (1, 2):
+        end = cancel_at_random(stack, upstream, seed=seed + 10 * kills, count=1500, kills=kills)
+        assert end.late_s <= CANCEL_S_MAX
+        assert end.ended_s <= TERMINAL_S_MAX
+
+
+@pytest.mark.timeout(240)
+def test_nothing_begins_after_the_deadline(stack: Stack, upstream: RecordingUpstream) -> None:
+    """P8, four of its hundred runs at once."""
+    ends = expire(stack, upstream, jobs_count=4, count=4000, name="expire")
+    assert max(end.late_s for end in ends) <= 0
+    assert max(end.ended_s for end in ends) <= TERMINAL_S_MAX
+    assert any(outcomes_of(end.job)["succeeded"] for end in ends)
+    for end in ends:
+        codes = {line["error"]["code"] for line in lines_of(stack.client, end.job.error_file_id)}
+        assert codes == {"batch_expired"}
+
+
+@pytest.mark.timeout(180)
+def test_a_deadline_can_move_both_ways(stack: Stack, upstream: RecordingUpstream) -> None:
+    job = create(stack, "moved", 3000)
+    watch(stack.client, job.id, lambda seen: progress(seen) > 100)
+    soon = int(time.time()) + 6
+    changed = stack.client.post(f"/batches/{job.id}", body={"expires_at": soon}, cast_to=type(job))
+    assert changed.expires_at == soon
+    later = soon + 4
+    stack.client.post(f"/batches/{job.id}", body={"expires_at": later}, cast_to=type(job))
+    done = watch(stack.client, job.id, ended)
+    assert done.status == "expired"
+    assert_conserved(stack.client, done, 3000)
+    assert soon - 1 < max(upstream.starts("moved")) <= later
+
+
+@pytest.mark.timeout(180)
+def test_a_paused_job_rests_and_goes_on(stack: Stack, upstream: RecordingUpstream) -> None:
+    count = 1500
+    job = create(stack, "paused", count)
+    watch(stack.client, job.id, lambda seen: progress(seen) >= 200)
+    stack.client.post(f"/batches/{job.id}/pause", cast_to=type(job))
+    paused_s = time.time()
+    at_rest = wait_for_rest(upstream, "paused")
+    rested = max(upstream.starts("paused"))
+    assert rested <= paused_s + SETTLE_S
+    other = create(stack, "beside", 100)  # a paused job is in nobody's way
+    assert watch(stack.client, other.id, ended).status == "completed"
+    seen = watch(stack.client, job.id, lambda seen: progress(seen) >= at_rest)
+    assert seen.status == "in_progress"
+    assert len(upstream.starts("paused")) == at_rest < count
+    stack.client.post(f"/batches/{job.id}/resume", cast_to=type(job))
+    done = watch(stack.client, job.id, ended)
+    assert done.status == "completed"
+    assert_conserved(stack.client, done, count)
+    assert len(upstream.starts("paused")) == count  # it rested: nothing ran twice
+
+
+@pytest.mark.timeout(180)
+def test_a_job_paused_again_and_again_ends_whole(stack: Stack, upstream: RecordingUpstream) -> None:
+    count = 1000
+    job = create(stack, "again", count)
+    for part in range(1, 6):
+        at = part * count // 8
+        watch(stack.client, job.id, lambda seen, at=at: progress(seen) >= at)  # type: ignore[misc]
+        stack.client.post(f"/batches/{job.id}/pause", cast_to=type(job))
+        stack.client.post(f"/batches/{job.id}/resume", cast_to=type(job))
+    done = watch(stack.client, job.id, ended)
+    assert done.status == "completed"
+    assert_conserved(stack.client, done, count)
+    assert len(upstream.starts("again")) <= count + 5 * IN_FLIGHT_MAX
+
+
+@pytest.mark.timeout(180)
+def test_files_are_appended_until_the_seal(stack: Stack) -> None:
+    job = create(stack, "appended", 60, sealed=False)
+    files = [range(60, 100), range(90, 95), range(100, 140)]  # the second has ids of the first
+    for numbers in files:
+        content = b"".join(chat_line(n, MODEL, text="appended") for n in numbers)
+        body = {"input_file_id": upload(stack, content)}
+        stack.client.post(f"/batches/{job.id}/append", body=body, cast_to=type(job))
+    seen = watch(stack.client, job.id, lambda seen: progress(seen) == 140)
+    assert seen.status == "in_progress"
+    own = (seen.model_extra or {})["millrace"]
+    assert [file["state"] for file in own["appended_files"]] == ["accepted", "refused", "accepted"]
+    (_, refused, _) = own["appended_files"]
+    assert [(e["code"], e["line"]) for e in refused["errors"]] == [
+        ("duplicate_custom_id", line) for line in range(1, 6)
+    ]
+    stack.client.post(f"/batches/{job.id}/seal", cast_to=type(job))
+    done = watch(stack.client, job.id, ended)
+    assert done.status == "completed"
+    assert_conserved(stack.client, done, 140)
+
+
+@pytest.mark.timeout(180)
+def test_a_job_that_fails_too_often_stops_itself(stack: Stack) -> None:
+    job = create(stack, "fail", 3000, max_failed_items=20)
+    done = watch(stack.client, job.id, ended)
+    assert done.status == "cancelled"
+    assert (done.model_extra or {})["millrace"]["close_reason"] == "failure_budget"
+    assert_conserved(stack.client, done, 3000)
+    assert 20 < outcomes_of(done)["failed"] <= 20 + IN_FLIGHT_MAX
+    (*_, last) = lines_of(stack.client, done.error_file_id)
+    assert last["error"]["code"] == "failure_budget_exceeded"
+
+
+@pytest.mark.timeout(180)
+def test_a_job_that_reached_its_cap_stops_itself(stack: Stack) -> None:
+    cap = 100 * TOKENS["total_tokens"]
+    job = create(stack, "spend", 3000, max_total_tokens=cap)
+    done = watch(stack.client, job.id, ended)
+    assert done.status == "cancelled"
+    assert (done.model_extra or {})["millrace"]["close_reason"] == "spend_cap"
+    assert_conserved(stack.client, done, 3000)
+    assert done.usage is not None
+    assert cap <= done.usage.total_tokens <= cap + IN_FLIGHT_MAX * TOKENS["total_tokens"]
+    (*_, last) = lines_of(stack.client, done.error_file_id)
+    assert last["error"]["code"] == "spend_cap_reached"
+
+
+@pytest.mark.timeout(180)
+def test_an_urgent_job_goes_before_its_tenants_others(
+    stack: Stack, upstream: RecordingUpstream
+) -> None:
+    large = create(stack, "large", 4000)
+    watch(stack.client, large.id, lambda seen: progress(seen) >= 100)
+    urgent = create(stack, "urgent", 300, priority=9)
+    done = watch(stack.client, urgent.id, ended)
+    assert done.status == "completed"
+    starts = upstream.starts("urgent")
+    began, last = min(starts), max(starts)
+    beside = [at for at in upstream.starts("large") if began < at < last]
+    assert len(beside) <= IN_FLIGHT_MAX
+    stack.client.batches.cancel(large.id)
+    watch(stack.client, large.id, ended)
+
+
+def wait_for_rest(upstream: RecordingUpstream, name: str) -> int:
+    """Return how many items began, once none has for a while."""
+
+    def rests() -> bool:
+        return time.time() - max(upstream.starts(name)) > SETTLE_S
+
+    await_true(rests, "rest")
+    return len(upstream.starts(name))

@@ -1,0 +1,111 @@
+"""Jobs that end early, on a whole stack: cancels (P7) and expiries (P8), with their numbers.
+
+A stack must run `openai_http` before a `RecordingUpstream`, which knows when each item began.
+"""
+
+import random
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from openai.types import Batch
+
+from core.ids import JOB, parse_public_id
+from jobs.tables import jobs
+from tests.job_checks import ENDPOINT, assert_conserved, chat_line, ended, outcomes_of, watch
+from tests.recording_upstream import RecordingUpstream
+from tests.stacks import Stack
+
+CANCEL_S_MAX = 5.0
+"""After a cancel has returned, nothing begins later than this (P7)."""
+
+TERMINAL_S_MAX = 30.0
+"""After its close a job is terminal within this while workers live (P7, P8)."""
+
+MODEL = "small"
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyEnd:
+    """What one run came to."""
+
+    job: Batch
+    ended_s: float  # from the cancel or the expiry to the terminal state
+    late_s: float  # from there to the last item that began; negative when none began after it
+
+
+def create(stack: Stack, name: str, count: int, **fields: Any) -> Batch:
+    """Submit a job whose items' texts start with `name`; `fields` are of the request, also ours."""
+    content = b"".join(chat_line(n, MODEL, text=name) for n in range(count))
+    window = fields.pop("completion_window", "24h")
+    client = stack.client
+    return client.batches.create(
+        input_file_id=upload(stack, content),
+        endpoint=ENDPOINT,
+        completion_window=window,
+        extra_body=fields,
+    )
+
+
+def upload(stack: Stack, content: bytes) -> str:
+    """Upload an input file."""
+    return stack.client.files.create(file=("in.jsonl", content), purpose="batch").id
+
+
+def progress(job: Batch) -> int:
+    """Items that have ended."""
+    return sum(outcomes_of(job).values())
+
+
+def cancel_at_random(
+    stack: Stack, upstream: RecordingUpstream, *, seed: int, count: int, kills: bool
+) -> EarlyEnd:
+    """Cancel a job at a seeded moment, perhaps kill its worker, and check what it is worth."""
+    chance = random.Random(seed)
+    name = f"cancel-{seed}"
+    job = create(stack, name, count)
+    at = chance.randrange(1, count // 2)
+    watch(stack.client, job.id, lambda seen: progress(seen) >= at)
+    if kills and chance.random() < 0.5:
+        stack.kill("gpu-consumer")
+    stack.client.batches.cancel(job.id)
+    cancelled_s = time.time()
+    if kills:
+        stack.kill("gpu-consumer")
+    done = watch(stack.client, job.id, ended)
+    ended_s = time.time() - cancelled_s
+    assert done.status == "cancelled", done
+    assert_conserved(stack.client, done, count)
+    assert outcomes_of(done)["cancelled"] > 0
+    return EarlyEnd(done, ended_s, max(upstream.starts(name)) - cancelled_s)
+
+
+def expire(
+    stack: Stack, upstream: RecordingUpstream, *, jobs_count: int, count: int, name: str
+) -> list[EarlyEnd]:
+    """Let jobs of the shortest window expire together, and check what each is worth."""
+    names = [f"{name}-{number}" for number in range(jobs_count)]
+    made = [create(stack, n, count, completion_window="30s") for n in names]
+    deadlines = [expires_at(stack, job.id).timestamp() for job in made]
+    ends = []
+    for own_name, job, deadline_s in zip(names, made, deadlines, strict=True):
+        done = watch(stack.client, job.id, ended, timeout_s=120)
+        ended_s = time.time() - deadline_s
+        assert done.status == "expired", done
+        assert_conserved(stack.client, done, count)
+        assert outcomes_of(done)["expired"] > 0
+        starts = upstream.starts(own_name)
+        ends.append(EarlyEnd(done, ended_s, max(starts, default=deadline_s) - deadline_s))
+    return ends
+
+
+def expires_at(stack: Stack, job_id: str) -> datetime:
+    """Return a job's deadline to the microsecond, which the API rounds."""
+    engine = sa.create_engine(stack.state.database_url)
+    with engine.connect() as connection:
+        query = sa.select(jobs.c.expires_at).where(jobs.c.id == parse_public_id(JOB, job_id))
+        found: datetime = connection.execute(query).scalar_one()
+    engine.dispose()
+    return found

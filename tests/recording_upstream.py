@@ -1,0 +1,79 @@
+"""An upstream that notes when each item begins, by the clock that Postgres has too: this host's."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiohttp import web
+
+TOKENS = {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}
+
+
+class RecordingUpstream:
+    """Answers chat completions after `latency_s`; those whose text holds `fail` with 400."""
+
+    def __init__(self, latency_s: float) -> None:
+        self.latency_s = latency_s
+        self.url = ""
+        self._starts: list[tuple[float, str]] = []
+
+    def starts(self, name: str) -> list[float]:
+        """When items began whose text starts with `name`, seconds since the epoch."""
+        return [at_s for at_s, text in list(self._starts) if text.startswith(f"{name} ")]
+
+    async def handle(self, request: web.Request) -> web.Response:
+        if request.method == "GET":
+            return web.json_response({"object": "list", "data": []})
+        body = await request.json()
+        text = body["messages"][0]["content"]
+        self._starts.append((time.time(), text))
+        await asyncio.sleep(self.latency_s)
+        if "fail" in text:
+            error = {"message": "no", "type": "invalid_request_error", "param": None, "code": None}
+            return web.json_response({"error": error}, status=400)
+        message = {"role": "assistant", "content": "yes"}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        answer = {
+            "id": "chatcmpl-1",
+            "object": "chat.completion",
+            "created": 0,
+            "model": body["model"],
+            "choices": [choice],
+            "usage": TOKENS,
+        }
+        return web.Response(body=json.dumps(answer).encode(), content_type="application/json")
+
+
+@contextmanager
+def recording_upstream(latency_s: float) -> Iterator[RecordingUpstream]:
+    """Serve in a thread for a block."""
+    upstream = RecordingUpstream(latency_s)
+    loop = asyncio.new_event_loop()
+    ready = threading.Event()
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", upstream.handle)
+        runner = web.AppRunner(
+            application, handler_cancellation=True, access_log=None, shutdown_timeout=0.1
+        )
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        upstream.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        ready.set()
+        await stop.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
+    thread.start()
+    assert ready.wait(10)
+    try:
+        yield upstream
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(10)
+        loop.close()
