@@ -157,6 +157,3 @@ def deadline_of(job: JobRef, control: JobControl | None) -> float:
 def priority_of(job: JobRef, control: JobControl | None) -> int:
     """Return the job's priority among those of its tenant."""
     return job.priority if control is None or control.closed is not None else control.priority
-
-
-ClosedJobs = JobControls
