@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from core.ids import JOB, new_uuid, public_id
 from jobs.pages import Cursor, unknown_cursor
-from jobs.refusals import RequestRefusedError
+from jobs.refusals import FieldRefusedError, RequestRefusedError
 from results.webhooks.endpoints import find_endpoint
 from results.webhooks.events import event_body
 from results.webhooks.settling import PENDING
@@ -91,12 +91,15 @@ def replay(
 ) -> int:
     """Send messages again, with their ids and the whole schedule; return how many, 10,000 at most.
 
-    Those that wait for a try get it now. Raises EndpointMissingError, EndpointDisabledError.
+    Those that wait for a try get it now. Raises EndpointMissingError, EndpointDisabledError,
+    FieldRefusedError: the one message was never sent here.
     """
     endpoint = find_endpoint(connection, tenant_id, endpoint_id)
     if endpoint.disabled_at is not None:
         raise EndpointDisabledError
     table = webhook_deliveries
+    if wanted.message_id is not None:
+        _require_sent(connection, endpoint.id, wanted.message_id)
     query = sa.select(table.c.message_id).where(
         table.c.endpoint_id == endpoint.id,
         table.c.is_test.is_(False),
@@ -125,6 +128,17 @@ def replay(
         )
     )
     return replayed.rowcount
+
+
+def _require_sent(connection: sa.Connection, endpoint_id: UUID, message_id: UUID) -> None:
+    table = webhook_deliveries
+    sent = sa.exists().where(
+        table.c.endpoint_id == endpoint_id,
+        table.c.message_id == message_id,
+        table.c.is_test.is_(False),
+    )
+    if not connection.scalar(sa.select(sent)):
+        raise FieldRefusedError("No such message was sent here.", param="message_id")
 
 
 def begin_test(

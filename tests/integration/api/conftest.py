@@ -22,6 +22,7 @@ from api.settings import ApiSettings
 from core.clock import SystemClock
 from jobs.tables import outbox
 from registry.models import add_model
+from results.webhooks.settings import WebhookSettings
 from storage.local_objects import LocalObjects
 from storage.postgres import create_engine
 from storage.settings import DatabaseSettings
@@ -140,11 +141,12 @@ def running(
     *,
     api_url: str | None = None,
     setup: OnlineSetup | None = None,
+    webhooks: WebhookSettings | None = None,
 ) -> Iterator[Running]:
     """Run an API; it reaches the database by `api_url` when tests do not."""
     engine = sa.create_engine(database_url)
     objects = LocalObjects(root, clock=SystemClock())
-    with serve(settings, api_url or database_url, objects, setup) as address:
+    with serve(settings, api_url or database_url, objects, setup, webhooks) as address:
         yield Running(address, engine, objects, root)
     engine.dispose()
 
@@ -155,6 +157,7 @@ def serve(
     database_url: str,
     objects: LocalObjects,
     setup: OnlineSetup | None = None,
+    webhooks: WebhookSettings | None = None,
 ) -> Iterator[str]:
     """Run uvicorn in a thread, as `python -m api` configures it."""
     database = DatabaseSettings(url=SecretStr(database_url))
@@ -165,6 +168,7 @@ def serve(
         database_threads=database.pool_size,
         clock=SystemClock(),
         setup=setup,
+        webhooks=webhooks,
     )
     listener = socket.create_server(("127.0.0.1", 0))
     server = http_server(app, settings)

@@ -1,0 +1,276 @@
+"""Goal: on every route, whatever names another tenant's thing answers as if it never existed.
+
+The routes come from the application itself: one without a row in `asks.py` fails here.
+"""
+
+import base64
+import inspect
+import re
+import statistics
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import httpx
+import msgspec
+import pytest
+import sqlalchemy as sa
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from pydantic import SecretStr
+
+from api.app import create_app
+from api.online.online import OnlineSetup
+from api.online.settings import OnlineSettings
+from api.settings import ApiSettings
+from core.clock import SystemClock
+from registry.models import ENDPOINTS
+from results.webhooks.settings import WebhookSettings
+from storage.local_objects import LocalObjects
+from tenancy.api_keys import NewKey, create_key, revoke_key
+from tests.conftest import execute, with_database
+from tests.integration.api.answers import ok, refused
+from tests.integration.api.conftest import Site, new_site, running
+from tests.integration.api.isolation.asks import ASKS, OPEN, PLAIN, Ask
+from tests.integration.api.isolation.worlds import (
+    World,
+    add_world,
+    everything,
+    never_existed,
+)
+from topics.admin import LogAdmin
+from topics.catalogue import CALLERS, CAPACITY, REPLIES, REQUESTS_INTERACTIVE
+from topics.settings import KafkaSettings
+
+ROOT = Path(__file__).parents[4]
+KEY = SecretStr(base64.b64encode(b"k" * 32).decode())
+FILE = {"file": ("in.jsonl", b"{}")}
+DIFFERS = {"date", "x-request-id"}
+
+NO_IDS = {"limit", "order", "purpose", "status", "log"}
+"""Query parameters that name nothing of anybody's."""
+
+
+@dataclass(frozen=True)
+class Two:
+    """An API, who owns things in it, and who does not but has things of the same kinds."""
+
+    site: Site
+    owner: World
+    stranger: World
+    revoked: NewKey  # of the owner
+    asking_owner: httpx.Client
+    asking_stranger: httpx.Client
+
+
+@pytest.fixture(scope="module")
+def two(
+    postgres_url: str,
+    migrated_template: str,
+    kafka_bootstrap: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Two]:
+    """One whole API for all tests of this module."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    execute(postgres_url, f"CREATE DATABASE {name} TEMPLATE {migrated_template}")
+    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=f"{name}.")
+    LogAdmin(kafka).create((REQUESTS_INTERACTIVE, REPLIES, CALLERS, CAPACITY))
+    failures: list[Exception] = []
+    opened = running(
+        ApiSettings(shutdown_grace_s=2),
+        with_database(postgres_url, name),
+        tmp_path_factory.mktemp("objects"),
+        setup=OnlineSetup(OnlineSettings(), kafka, failures.append),
+        webhooks=WebhookSettings(secret_key=KEY),
+    )
+    with opened as ready:
+        site = new_site(ready)
+        with ready.engine.begin() as connection:
+            revoked = create_key(connection, site.tenant_id, "revoked")
+            revoke_key(connection, revoked.key_id)
+        owner, stranger = add_world(site, site.key), add_world(site, site.other_key)
+        with site.client(site.key) as one, site.client(site.other_key) as other:
+            yield Two(site, owner, stranger, revoked, one, other)
+    execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
+    assert failures == []
+
+
+def application() -> FastAPI:
+    """The application as it is composed; it is never started."""
+    app: Any = create_app(
+        ApiSettings(),
+        sa.create_engine("postgresql+psycopg://nowhere"),
+        LocalObjects(Path("nowhere"), clock=SystemClock()),
+        database_threads=1,
+        clock=SystemClock(),
+    )
+    assert isinstance(app._app, FastAPI)
+    return app._app
+
+
+@cache
+def served() -> dict[tuple[str, str], APIRoute | None]:
+    routes = {
+        (method, route.path.replace(":path", "")): route
+        for route in application().routes
+        if isinstance(route, APIRoute)
+        for method in route.methods
+    }
+    return routes | {("POST", path): None for path in ENDPOINTS}
+
+
+def test_every_route_has_a_row() -> None:
+    assert served().keys() - ASKS.keys() == set()
+
+
+def test_every_parameter_of_a_path_or_a_query_is_asked_for() -> None:
+    missing = []
+    for (method, path), route in served().items():
+        if route is None or path == "/v1/models/{name}":
+            continue
+        asked = [ask.path for ask in ASKS[method, path]]
+        parameters = [p.alias for p in route.dependant.query_params if p.alias not in NO_IDS]
+        if path == "/v1/batches/{batch_id}/results":
+            parameters.remove("after")  # a number in one batch
+        missing += [(path, name) for name in parameters if f"?{name}={{" not in "".join(asked)]
+        templates = [re.split("[/?]", template) for template in asked]
+        for place, part in enumerate(path.split("/")):
+            if part.startswith("{") and not any(t[place].startswith("{") for t in templates):
+                missing.append((path, part))
+    assert missing == []
+
+
+def test_every_id_in_a_body_is_asked_for() -> None:
+    """Fields of bodies that end in `_id`, and the two of a redrive."""
+    fields: set[str] = set()
+    for path in (ROOT / "api").glob("*.py"):
+        module = import_module(f"api.{path.stem}") if path.stem != "__main__" else None
+        for _, struct in inspect.getmembers(module, inspect.isclass):
+            if issubclass(struct, msgspec.Struct):
+                fields |= get_type_hints(struct).keys()
+    ids = {name for name in fields if re.fullmatch(r".*_ids?|ids|batch", name)}
+    asked = {
+        name
+        for asks in ASKS.values()
+        for ask in asks
+        for name, value in (ask.body or {}).items()
+        if "{" in str(value) and "{own." not in str(value)
+    }
+    assert ids == {"input_file_id", "message_id", "ids", "batch"}
+    assert ids <= asked
+
+
+ALL_ASKS = [(method, ask) for (method, _), asks in ASKS.items() for ask in asks]
+
+
+def named(method_and_ask: object) -> str:
+    return method_and_ask.path if isinstance(method_and_ask, Ask) else str(method_and_ask)
+
+
+@pytest.mark.parametrize(("method", "ask"), ALL_ASKS, ids=named)
+def test_a_foreign_id_answers_as_one_that_never_existed(two: Two, method: str, ask: Ask) -> None:
+    assert ask.names
+    before = everything(two.site.engine)
+    own = {f"own.{name}": value for name, value in two.stranger.ids.items()}
+    foreign = send(two.asking_stranger, method, ask, {**two.owner.ids, **own})
+    missing = send(two.asking_stranger, method, ask, {**never_existed(), **own})
+
+    assert foreign.status_code in {400, 404, 405}, foreign.text
+    assert_same(foreign, missing)
+    refused(foreign, missing.status_code)
+    assert everything(two.site.engine) == before
+
+
+@pytest.mark.parametrize("principal", ["none", "revoked", "malformed", "another scheme"])
+def test_without_a_working_key_nothing_is_told_or_done(two: Two, principal: str) -> None:
+    before = everything(two.site.engine)
+    authorization = {
+        "none": "",
+        "revoked": f"Bearer {two.revoked.secret}",
+        "malformed": "Bearer sk-x",
+        "another scheme": "Basic eDp5",
+    }[principal]
+    own = {f"own.{name}": value for name, value in two.owner.ids.items()} | {"model": "org/small"}
+    with httpx.Client(base_url=two.site.url, timeout=20) as client:
+        if authorization:
+            client.headers["authorization"] = authorization
+        for route in served().keys() - OPEN:
+            for ask in ASKS[route] or [PLAIN.get(route, Ask(route[1]))]:
+                real, missing = (
+                    send(client, route[0], ask, {**ids, **own})
+                    for ids in (two.owner.ids, never_existed())
+                )
+                assert_same(real, missing)
+                assert refused(real, 401)["code"] == "invalid_api_key", route
+    assert everything(two.site.engine) == before
+
+
+def test_lists_show_ones_own_alone(two: Two) -> None:
+    shown = [
+        two.asking_stranger.get(path).text
+        for method, path in served()
+        if method == "GET" and "{" not in path and (method, path) not in OPEN
+    ]
+    told = "".join(shown)
+
+    assert two.stranger.ids["batch"] in told
+    assert [name for name, value in two.owner.ids.items() if value in told] == []
+
+
+def test_a_foreign_id_takes_as_long_as_a_missing_one(two: Two) -> None:
+    """Medians of calls that take turns, so that what else the machine does meets both."""
+    foreign: list[float] = []
+    missing: list[float] = []
+    for path in ("/v1/files/{file}", "/v1/batches/{batch}", "/v1/dead_letters/{letter}"):
+        for _ in range(70):
+            for ids, times in ((two.owner.ids, foreign), (never_existed(), missing)):
+                began_s = time.perf_counter()
+                send(two.asking_stranger, "GET", Ask(path), ids)
+                times.append(time.perf_counter() - began_s)
+
+    assert abs(statistics.median(foreign) - statistics.median(missing)) < 0.005
+
+
+def test_a_key_of_one_tenant_replays_no_answer_of_another(two: Two) -> None:
+    headers = {"idempotency-key": "shared"}
+    theirs, ours = (
+        ok(client.post("/v1/files", data={"purpose": "batch"}, files=FILE, headers=headers))
+        for client in (two.asking_owner, two.asking_stranger)
+    )
+
+    assert theirs["id"] != ours["id"]
+
+
+@pytest.mark.parametrize(("method", "ask"), ALL_ASKS, ids=named)
+def test_an_owner_is_answered_otherwise(two: Two, method: str, ask: Ask) -> None:
+    """The matrix asks for things that exist; it stands last, since some of it ends them."""
+    if (method, "/v1/batches/{batch_id}") not in served() and "{ended}" in ask.path:
+        return
+    cross_kind = {"/v1/files?after={batch}", "/v1/batches?after={job}", "/v1/batches/{job}"}
+    if ask.path in cross_kind or "test" in ask.path:
+        return
+    own = {f"own.{name}": value for name, value in two.owner.ids.items()}
+    answer = send(two.asking_owner, method, ask, {**two.owner.ids, **own})
+
+    assert answer.status_code not in {404, 405}, answer.text
+    assert "names nothing" not in answer.text
+    assert answer.status_code < 400 or answer.status_code in {400, 409, 410}, answer.text
+
+
+def send(client: httpx.Client, method: str, ask: Ask, ids: Mapping[str, str]) -> httpx.Response:
+    path, body = ask.filled(ids)
+    return client.request(method, path, json=body)
+
+
+def assert_same(one: httpx.Response, other: httpx.Response) -> None:
+    """Fail unless two answers are the same but for the request's id."""
+    assert one.status_code == other.status_code
+    assert one.content == other.content
+    assert [pair for pair in one.headers.multi_items() if pair[0] not in DIFFERS] == [
+        pair for pair in other.headers.multi_items() if pair[0] not in DIFFERS
+    ]

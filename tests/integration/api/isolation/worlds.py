@@ -1,0 +1,143 @@
+"""Two tenants who have one of everything, and ids that nobody ever had."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+import httpx
+import sqlalchemy as sa
+
+from core.ids import EVENT, FILE, JOB, SINGLE, new_uuid, parse_public_id, public_id
+from jobs.requests import NewRequest, create_request
+from jobs.tables import jobs
+from results.webhooks.endpoints import ENDPOINT
+from results.webhooks.events import job_message
+from results.webhooks.recording import listeners_of, record_messages
+from storage.metadata import metadata
+from tenancy.api_keys import NewKey
+from tenancy.tables import api_keys
+from tests.integration.api.answers import batch_body, file_id, ok
+from tests.integration.api.conftest import Site
+from tests.integration.api.views.batches import add_batch
+from tests.integration.results.outcomes import failed, outcome
+
+LINE = b'{"custom_id":"a","method":"POST","url":"/v1/embeddings","body":{"model":"org/small"}}\n'
+CALLBACK = "https://8.8.8.8/done"
+
+
+@dataclass(frozen=True)
+class World:
+    """A tenant, its key, and the ids of what it has, by name."""
+
+    key: NewKey
+    ids: Mapping[str, str]
+
+
+def add_world(site: Site, key: NewKey) -> World:
+    """Give the tenant of `key` one of everything."""
+    site = replace(site, key=key, tenant_id=_tenant_of(site, key))
+    batch = add_batch(site, 2, sealed=False, total_final=False)
+    batch.write(outcome(0), failed(1))
+    ended = add_batch(site, 1)
+    ended.write(outcome(0))
+    ended.finalise()
+    output: UUID = ended.row.output_file_id
+    with site.client() as client:
+        called = _ask(
+            client, "/v1/batches", batch_body(file_id(client, LINE), callback_url=CALLBACK)
+        )
+        endpoint = _ask(
+            client,
+            "/v1/webhook_endpoints",
+            {"name": "mine", "url": "https://8.8.8.8/hook", "event_types": ["batch.completed"]},
+        )
+        callback = ok(client.get(f"/v1/batches/{called}/callback"))["id"]
+        file = file_id(client, LINE)
+    return World(
+        key,
+        {
+            "file": file,
+            "output": public_id(FILE, output),
+            "batch": batch.id,
+            "ended": ended.id,
+            "called": called,
+            "item": batch.item_id(1),
+            "letter": f"dead_{batch.job_id.hex}_1",
+            "job": _single_request(site),
+            "endpoint": endpoint,
+            "callback": callback,
+            "message": _message(site),
+        },
+    )
+
+
+def never_existed() -> dict[str, str]:
+    """Return well-formed ids of nothing."""
+    names = {
+        "file": FILE,
+        "output": FILE,
+        "batch": JOB,
+        "ended": JOB,
+        "called": JOB,
+        "job": SINGLE,
+        "endpoint": ENDPOINT,
+        "callback": ENDPOINT,
+        "message": EVENT,
+    }
+    ids = {name: public_id(prefix, new_uuid()) for name, prefix in names.items()}
+    return ids | {
+        "item": f"batch_req_{new_uuid().hex}{1:08x}",
+        "letter": f"dead_{new_uuid().hex}_1",
+    }
+
+
+def everything(engine: sa.Engine) -> list[tuple[str, str]]:
+    """Return all rows of all tables as text."""
+    rows = [f"SELECT '{t.name}', t::text FROM {t.name} t" for t in metadata.sorted_tables]
+    with engine.connect() as connection:
+        found = connection.execute(sa.text(" UNION ALL ".join(rows)))
+        return sorted((name, text) for name, text in found)
+
+
+def _ask(client: httpx.Client, path: str, body: dict[str, object]) -> str:
+    return str(ok(client.post(path, json=body))["id"])
+
+
+def _tenant_of(site: Site, key: NewKey) -> UUID:
+    with site.engine.connect() as connection:
+        query = sa.select(api_keys.c.tenant_id).where(api_keys.c.id == key.key_id)
+        tenant_id: UUID = connection.scalars(query).one()
+    return tenant_id
+
+
+def _single_request(site: Site) -> str:
+    new = NewRequest(
+        job_id=new_uuid(),
+        tenant_id=site.tenant_id,
+        endpoint="/v1/embeddings",
+        model="org/small",
+        model_version="1",
+        pool="small",
+        input_key="requests/none",
+        input_bytes=1,
+        timeout_s=60.0,
+    )
+    with site.engine.begin() as connection:
+        create_request(connection, new)
+    return public_id(SINGLE, new.job_id)
+
+
+def _message(site: Site) -> str:
+    """Record a message for the tenant's endpoint."""
+    with site.engine.begin() as connection:
+        now_s = float(connection.scalar(sa.text("SELECT extract(epoch FROM now())")) or 0)
+        job_id = connection.scalars(
+            sa.select(jobs.c.id).where(jobs.c.tenant_id == site.tenant_id).limit(1)
+        ).one()
+        message = job_message((new_uuid(), "batch.completed"), site.tenant_id, job_id, now_s)
+        assert record_messages(
+            connection, [message], listeners_of(connection, [site.tenant_id], [])
+        )
+    found = public_id(EVENT, message.message_id)
+    assert parse_public_id(EVENT, found)
+    return found
