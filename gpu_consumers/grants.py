@@ -36,7 +36,10 @@ class Grants:
 
     def finished(self, batcher_id: str, count: int) -> None:
         """Items that spent credit of this epoch have ended."""
-        self.accounts.setdefault(batcher_id, _Account()).finished += count
+        account = self.accounts.get(batcher_id)
+        if account is None:  # `setdefault` would build one for each item
+            account = self.accounts[batcher_id] = _Account()
+        account.finished += count
 
     def granted(self, limit: int, *, now_s: float) -> dict[str, int]:
         """Return the cumulative grant of each live batcher; together they have `limit` open.

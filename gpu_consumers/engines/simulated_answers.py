@@ -34,9 +34,11 @@ def chat_answer(body: bytes, model: bytes, created_s: int) -> Answer:
     if chat.stream:
         return stream_refused()
     choices = b",".join(
-        b'{"index":%d,"message":{"role":"assistant","content":"%b","refusal":null},'
-        b'"logprobs":null,"finish_reason":"%b"}' % (index, choice.text, choice.finish)
-        for index, choice in enumerate(chat.choices)
+        [
+            b'{"index":%d,"message":{"role":"assistant","content":"%b","refusal":null},'
+            b'"logprobs":null,"finish_reason":"%b"}' % (index, choice.text, choice.finish)
+            for index, choice in enumerate(chat.choices)
+        ]
     )
     return _text_answer(
         b'{"id":"chatcmpl-%08x","object":"chat.completion","created":%d,"model":%b,"choices":[%b],'
@@ -116,10 +118,8 @@ def unit_vector(text: str | list[int], dimensions: int) -> tuple[float, ...]:
 
 
 def _text_answer(head: bytes, writing: Writing) -> Answer:
-    usage = usage_json(writing.input_tokens, writing.output_tokens)
-    return Answer(
-        200, b'%b"usage":%b}' % (head, usage), writing.input_tokens, writing.output_tokens
-    )
+    inputs, outputs = writing.input_tokens, writing.output_tokens
+    return Answer(200, b'%b"usage":%b}' % (head, usage_json(inputs, outputs)), inputs, outputs)
 
 
 def _packed(vector: tuple[float, ...]) -> str:

@@ -70,7 +70,11 @@ class Writing(msgspec.Struct, frozen=True):
     @property
     def output_tokens(self) -> int:
         """Tokens of all choices."""
-        return sum(choice.tokens for choice in self.choices)
+        return (
+            self.choices[0].tokens
+            if len(self.choices) == 1
+            else sum(c.tokens for c in self.choices)
+        )
 
 
 _chat_body = msgspec.json.Decoder(_ChatBody)

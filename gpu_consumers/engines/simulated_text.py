@@ -51,8 +51,10 @@ def replies(
     default: int = OUTPUT_TOKENS_DEFAULT,
 ) -> list[Reply]:
     """Return one reply a choice, each with another head; cut before the first of `stop`."""
-    ends = [stop] if isinstance(stop, str) else stop or ()
     tokens, tail, finish = _shape(default if asked is None else asked, asked is None)
+    if not stop and count == 1:  # as bulk items have it
+        return [Reply(tokens, b"Simulated %08x. %b" % (digest, tail), finish)]
+    ends = [stop] if isinstance(stop, str) else stop or ()
     written = []
     for choice in range(count):
         text = b"Simulated %08x. %b" % ((digest + choice) & 0xFFFFFFFF, tail)
