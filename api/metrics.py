@@ -13,6 +13,9 @@ REQUEST_SECONDS = Histogram(
 )
 IN_FLIGHT = Gauge("millrace_api_requests_in_flight", "Requests being served")
 FOLLOWERS = Gauge("millrace_api_followers", "Streams of results that are open")
+REPLAYS_WAITING = Gauge(
+    "millrace_api_replays_waiting", "Repeated calls that wait for the row of their answer"
+)
 SHED = Counter("millrace_api_shed_total", "Requests refused because of load", ["reason"])
 CRASHES = Counter("millrace_api_crashes_total", "Requests that ended in a bug of ours")
 UPLOADED_BYTES = Counter("millrace_api_uploaded_bytes_total", "Bytes of files received")

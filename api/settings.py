@@ -69,6 +69,9 @@ class ApiSettings(Settings):
     retry_protection_s: float = Field(default=600.0, ge=1, le=86_400)
     """How long a client that counts its tries may repeat a POST without a key of its own."""
 
+    replay_wait_s: float = Field(default=2.0, ge=0, le=10)
+    """How long a repeated call waits for an answer that is on its way to Postgres; then 409."""
+
     wait_s_max: float = Field(default=300.0, ge=0, le=86_400)
     """Longest wait that `Prefer: wait` may ask for; then the answer is 202."""
 

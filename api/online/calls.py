@@ -7,6 +7,7 @@ from uuid import UUID
 
 from starlette.types import Send
 
+from api.answers import ApiError
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
 from topics.records import JobRef
@@ -83,12 +84,12 @@ class DurableCalls(Protocol):
     """Calls that outlive their connection."""
 
     async def begin(
-        self, principal: Principal, call: PlannedCall, headers: Mapping[bytes, bytes]
+        self, call: PlannedCall, headers: Mapping[bytes, bytes], refused: ApiError | None
     ) -> Begun:
         """Commit a call before it is produced. `headers` are by lower-case name.
 
-        Raises ApiError for a call that may not be durable or whose key is in use, and
-        DatabaseAwayError.
+        `refused` says why there is no room for it; what was answered before needs none. Raises it,
+        ApiError for a call that may not be durable or whose key is in use, and DatabaseAwayError.
         """
         ...
 

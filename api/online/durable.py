@@ -11,36 +11,28 @@ import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import msgspec
-import sqlalchemy as sa
 
 from api import metrics
 from api.answers import ApiError
 from api.database import DatabaseAwayError
 from api.online.calls import Begun, Finished, ParsedCall, PlannedCall
 from api.online.durable_streams import StreamRecording
+from api.online.durable_transactions import commit_request, find_answer, hold_stream
 from api.online.idempotency import REPLAYED, Repeats, repeats_of
 from api.online.preferences import preferred_wait_s
+from api.online.replay_waits import ReplayWaits
 from api.services import Services
 from core.clock import Clock
 from core.errors import MillraceError
 from core.ids import REQUEST, SINGLE, public_id
-from core.states import TERMINAL_STATES, JobState
+from core.states import JobState
 from jobs import idempotency
-from jobs.days import job_day
-from jobs.idempotency import Answer, Claim, Found
-from jobs.refusals import KeyInFlightError
-from jobs.requests import (
-    NewRequest,
-    create_request,
-    find_request,
-    input_line,
-    is_answered_well,
-    request_input_key,
-)
+from jobs.idempotency import Answer, Claim
+from jobs.requests import NewRequest, input_line, request_input_key
 from storage.errors import ObjectMissingError
 from storage.objects import ObjectStore
 from tenancy.api_keys import Principal
@@ -58,26 +50,31 @@ class DurableRequests:
     def __init__(self, services: Services, clock: Clock) -> None:
         """Hold nothing yet."""
         self._services, self._clock = services, clock
+        self._replays = ReplayWaits(
+            services.database, clock, wait_s_max=services.settings.replay_wait_s
+        )
         self._waiting: OrderedDict[UUID, Claim] = OrderedDict()  # keys of calls that may end as 202
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def begin(
-        self, principal: Principal, call: PlannedCall, headers: Mapping[bytes, bytes]
+        self, call: PlannedCall, headers: Mapping[bytes, bytes], refused: ApiError | None
     ) -> Begun:
         """Commit a call, or find what was answered to it before.
 
-        Raises ApiError, KeyInFlightError, KeyReusedError, DatabaseAwayError, and what a store
-        raises.
+        Raises `refused` for a call that is neither answered nor in flight, ApiError,
+        KeyInFlightError, KeyReusedError, DatabaseAwayError, and what a store raises.
         """
         parsed = call.parsed
         if parsed.stream and parsed.background:
             raise ApiError(
                 400, "A call in the background does not stream.", code="stream_not_supported"
             )
-        claim = self._claim(principal, parsed, headers)
+        claim = self._claim(call.principal, parsed, headers)
         if parsed.stream:
             assert claim is not None  # else it is no call of ours
-            return await self._begin_stream(call, claim)
+            return await self._begin_stream(call, claim, refused)
+        if refused is not None:
+            return await self._only_again(claim, refused)
         return await self._begin_request(call, claim, _wait_s(headers, self._services))
 
     def accepted(self, call: PlannedCall) -> Finished:
@@ -105,6 +102,16 @@ class DurableRequests:
             return None
         return repeats.claim(_body_sha256(parsed), now_s=now_s)
 
+    async def _only_again(self, claim: Claim | None, refused: ApiError) -> Begun:
+        """Answer a call that there is no room for, if it was answered before."""
+        if claim is None:
+            raise refused
+        database = self._services.database
+        answer = await self._replays.until_free(lambda: database.run(find_answer, claim))
+        if answer is None:
+            raise refused
+        return Begun(None, answer=await self._again(answer, claim))
+
     async def _begin_request(
         self, call: PlannedCall, claim: Claim | None, wait_s: float | None
     ) -> Begun:
@@ -116,7 +123,9 @@ class DurableRequests:
         await asyncio.to_thread(_write, objects, new.input_key, line)
         accepted = self._accepted(new.job_id) if call.parsed.background else None
         try:
-            begun = await database.run(_commit, new, claim, accepted)
+            begun = await self._replays.until_free(
+                lambda: database.run(commit_request, new, claim, accepted)
+            )
         except (ApiError, MillraceError) as error:
             # Of a commit whose answer was lost, the line may be wanted.
             if not isinstance(error, DatabaseAwayError):
@@ -133,12 +142,13 @@ class DurableRequests:
         applied = () if wait_s is None else ((b"preference-applied", b"wait=%d" % wait_s),)
         return Begun(job, wait_s=wait_s, line_bytes=len(line), headers=applied)
 
-    async def _begin_stream(self, call: PlannedCall, claim: Claim) -> Begun:
+    async def _begin_stream(
+        self, call: PlannedCall, claim: Claim, refused: ApiError | None
+    ) -> Begun:
         services = self._services
-        found = await services.database.run(_hold_stream, claim, call.timeout_s)
-        if found is not None:
-            assert found.answer is not None  # a stream is no job
-            return Begun(None, answer=await self._again(found.answer, claim))
+        answer = await services.database.run(hold_stream, claim, call.timeout_s, refused)
+        if answer is not None:
+            return Begun(None, answer=await self._again(answer, claim))
         return Begun(call.job, recording=StreamRecording(services, claim))
 
     def _accepted(self, job_id: UUID) -> Answer:
@@ -175,44 +185,6 @@ def read_object(objects: ObjectStore, key: str) -> bytes:
     """Return a whole object. Raises what a store raises."""
     with objects.read(key) as blocks:
         return b"".join(blocks)
-
-
-def _commit(
-    connection: sa.Connection, new: NewRequest, claim: Claim | None, accepted: Answer | None
-) -> int | Answer:
-    """Return the day of the new job, or what was answered before. Raises KeyInFlightError etc."""
-    found = None if claim is None else idempotency.look(connection, claim)
-    if found is not None:
-        answer = found.answer or _answer_of(connection, new.tenant_id, found)
-        if answer is not None:
-            return answer
-    created_at = create_request(connection, new)
-    if claim is not None and accepted is not None:
-        idempotency.save(connection, claim, accepted, job_id=new.job_id)
-    elif claim is not None:
-        idempotency.hold(connection, claim, until_s=new.timeout_s, job_id=new.job_id)
-    return job_day(created_at)
-
-
-def _answer_of(connection: sa.Connection, tenant_id: UUID, found: Found) -> Answer | None:
-    """Return the answer of a key's job; None when it has none that may be given again.
-
-    Raises KeyInFlightError while the job runs and its deadline is not past.
-    """
-    row: sa.Row[Any] = find_request(connection, tenant_id, found.job_id)
-    if is_answered_well(row):
-        return Answer(row.status_code, row.body or b"", (_JSON,), row.body_key)
-    is_open = row.outcome is None and JobState(row.state) not in TERMINAL_STATES
-    if is_open and row.close_reason is None and not row.is_past:
-        raise KeyInFlightError
-    return None
-
-
-def _hold_stream(connection: sa.Connection, claim: Claim, timeout_s: float) -> Found | None:
-    found = idempotency.look(connection, claim)
-    if found is None:
-        idempotency.hold(connection, claim, until_s=timeout_s)
-    return found
 
 
 def _new_request(call: PlannedCall, input_bytes: int) -> NewRequest:

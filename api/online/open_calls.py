@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 from uuid import UUID
 
@@ -139,6 +140,7 @@ class OpenCalls:
         """More unwritten bytes than `buffer_bytes_max` cut a stream."""
         self._buffer_bytes_max = buffer_bytes_max
         self._calls: dict[UUID, OpenCall] = {}
+        self._coming_count = 0
         self.of_tenant: Counter[UUID] = Counter()
         self.of_pool: Counter[str] = Counter()
 
@@ -148,20 +150,32 @@ class OpenCalls:
     def __iter__(self) -> Iterator[OpenCall]:
         return iter(list(self._calls.values()))
 
+    @property
+    def count(self) -> int:
+        """Calls that have a place, those that are on their way to being open included."""
+        return len(self._calls) + self._coming_count
+
+    @contextmanager
+    def coming(self, job: JobRef) -> Iterator[None]:
+        """Keep the place of a call that was let in, while it is committed or stored."""
+        self._coming_count += 1
+        self._take_place(job)
+        try:
+            yield
+        finally:
+            self._coming_count -= 1
+            self._give_place_back(job)
+
     def add(self, call: OpenCall) -> None:
         """Wait for replies to `call` from now on."""
         self._calls[call.job.job_id] = call
-        self.of_tenant[call.job.tenant_id] += 1
-        self.of_pool[call.job.pool] += 1
+        self._take_place(call.job)
         metrics.OPEN.set(len(self._calls))
 
     def remove(self, call: OpenCall) -> None:
         """Forget a call; what still comes for it is dropped."""
         del self._calls[call.job.job_id]
-        self.of_tenant[call.job.tenant_id] -= 1
-        if not self.of_tenant[call.job.tenant_id]:
-            del self.of_tenant[call.job.tenant_id]
-        self.of_pool[call.job.pool] -= 1
+        self._give_place_back(call.job)
         metrics.OPEN.set(len(self._calls))
 
     def sweep(self, *, now_s: float, keep_alive_s: float, slow_reader_s: float) -> None:
@@ -217,6 +231,16 @@ class OpenCalls:
         for call in self:
             if call.opened_s < sent_before_s and not call.is_durable:
                 call.fail(stream_interrupted() if call.execution_id else log_unavailable())
+
+    def _take_place(self, job: JobRef) -> None:
+        self.of_tenant[job.tenant_id] += 1
+        self.of_pool[job.pool] += 1
+
+    def _give_place_back(self, job: JobRef) -> None:
+        self.of_tenant[job.tenant_id] -= 1
+        if not self.of_tenant[job.tenant_id]:
+            del self.of_tenant[job.tenant_id]
+        self.of_pool[job.pool] -= 1
 
 
 def slow_reader() -> ApiError:

@@ -63,13 +63,15 @@ class CallPipeline:
         if cache_key is not None:
             found = online.cache.find(cache_key)
             if found is not None:
+                self._uncharge(planned)
                 await self._finish(exchange, found, headers)
                 return
             headers.append(MISS)
-        self._require_room(planned)
         begun = await self._begin(planned, exchange)
         headers += begun.headers
         if begun.answer is not None:
+            if begun.job is None:
+                self._uncharge(planned)
             self._send_only(planned, begun)
             await self._finish(exchange, begun.answer, headers)
         elif begun.recording is None:
@@ -97,6 +99,12 @@ class CallPipeline:
         buckets.admit(parsed.token_count, now_s=now_s)
         headers += buckets.headers(now_s=now_s)
 
+    def _uncharge(self, planned: PlannedCall) -> None:
+        """Give back the tokens of a call whose answer was there."""
+        online, now_s = self._online, self._online.clock.monotonic_s()
+        buckets = online.limits.of(planned.principal.tenant_id, now_s=now_s)
+        buckets.settle(planned.parsed.token_count, 0, now_s=now_s)
+
     def _require_room(self, planned: PlannedCall) -> None:
         """Refuse what would wait in vain. Raises ApiError (429 or 503)."""
         online, pool_name = self._online, planned.route.pool
@@ -106,7 +114,7 @@ class CallPipeline:
             raise no_capacity()
         calls = online.calls
         load = Load(
-            len(calls), calls.of_tenant[planned.principal.tenant_id], calls.of_pool[pool_name]
+            calls.count, calls.of_tenant[planned.principal.tenant_id], calls.of_pool[pool_name]
         )
         refused = refusal(
             load,
@@ -119,10 +127,21 @@ class CallPipeline:
             raise refused
 
     async def _begin(self, planned: PlannedCall, exchange: Exchange) -> Begun:
-        """Commit a durable call; others need no more than their record. Raises ApiError."""
-        if not planned.is_durable and not has_key(exchange.headers):
-            return Begun(planned.job)
-        return await self._online.durable.begin(planned.principal, planned, exchange.headers)
+        """Commit a durable call; others need no more than their record and room. Raises ApiError.
+
+        A call that may have been answered before is looked up even where there is no room.
+        """
+        refused = None
+        try:
+            self._require_room(planned)
+        except ApiError as no_room:
+            refused = no_room
+        if planned.is_durable or has_key(exchange.headers):
+            with self._online.calls.coming(planned.job):
+                return await self._online.durable.begin(planned, exchange.headers, refused)
+        if refused is not None:
+            raise refused
+        return Begun(planned.job)
 
     async def _finish(self, exchange: Exchange, answer: Finished, headers: RawHeaders) -> None:
         whole = Finished(answer.status, answer.body, [*headers, *answer.headers])

@@ -40,7 +40,8 @@ class RunningCall:
         if len(self._planned.parsed.body) <= BODY_BYTES_MAX or job.input_key:
             await self._open(job, begun.wait_s, line_bytes)
             return
-        key, line_bytes = await self._store()
+        with self._online.calls.coming(job):
+            key, line_bytes = await self._store()
         try:
             await self._open(_with_input(job, key), begun.wait_s, line_bytes)
         finally:

@@ -12,6 +12,7 @@ from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sa
+from prometheus_client import Gauge
 
 from api import metrics
 from api.database import Database, DatabaseAwayError
@@ -67,9 +68,11 @@ class Follower:
 class Followers:
     """All who follow jobs in this process."""
 
-    def __init__(self, database: Database, *, interval_s: float) -> None:
-        """Look for news each `interval_s` while anybody follows."""
-        self._database, self._interval_s = database, interval_s
+    def __init__(
+        self, database: Database, *, interval_s: float, gauge: Gauge = metrics.FOLLOWERS
+    ) -> None:
+        """Look for news each `interval_s` while anybody follows; `gauge` shows how many do."""
+        self._database, self._interval_s, self._gauge = database, interval_s, gauge
         self._following: dict[UUID, set[Follower]] = {}
         self._looking: asyncio.Task[None] | None = None
         self.count = 0
@@ -80,14 +83,14 @@ class Followers:
         follower = Follower(news)
         self._following.setdefault(job_id, set()).add(follower)
         self.count += 1
-        metrics.FOLLOWERS.inc()
+        self._gauge.inc()
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
         try:
             yield follower
         finally:
             self.count -= 1
-            metrics.FOLLOWERS.dec()
+            self._gauge.dec()
             others = self._following[job_id]
             others.discard(follower)
             if not others:

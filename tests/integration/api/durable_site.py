@@ -62,14 +62,18 @@ class Durable:
 
 @contextmanager
 def opened(
-    kafka: KafkaSettings, database_url: str, root: Path, **settings: object
+    kafka: KafkaSettings,
+    database_url: str,
+    root: Path,
+    online: OnlineSettings | None = None,
+    **settings: object,
 ) -> Iterator[Durable]:
     """Run an API with online calls and small waits."""
     failures: list[MillraceError] = []
     pool = PlayedPool(kafka)
     try:
-        setup = OnlineSetup(OnlineSettings(), kafka, failures.append)
-        api = ApiSettings.model_validate({"shutdown_grace_s": 2, **settings})
+        setup = OnlineSetup(online or OnlineSettings(), kafka, failures.append)
+        api = ApiSettings.model_validate({"shutdown_grace_s": 2, "replay_wait_s": 0.2, **settings})
         with running(api, database_url, root, setup=setup) as ready:
             site = new_site(ready)
             with ready.engine.begin() as connection:

@@ -1,8 +1,10 @@
 """Goal: a durable call is committed before it is sent, runs once, and is answered for good."""
 
+import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
+from api.online.settings import OnlineSettings
 from core.ids import SINGLE, parse_public_id
 from core.outcomes import Outcome
 from jobs.tables import idempotency_keys
@@ -23,13 +26,22 @@ from topics.settings import KafkaSettings
 KEY = "Idempotency-Key"
 
 
+OpenDurable = Callable[..., Durable]
+
+
 @pytest.fixture
-def durable(
+def open_durable(
     kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
-) -> Iterator[Durable]:
+) -> Iterator[OpenDurable]:
     kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-    with opened(kafka, database_url, tmp_path / uuid.uuid4().hex, wait_s_max=2.0) as site:
-        yield site
+    root = tmp_path / uuid.uuid4().hex
+    with ExitStack() as stack:
+        yield lambda **given: stack.enter_context(opened(kafka, database_url, root, **given))
+
+
+@pytest.fixture
+def durable(open_durable: OpenDurable) -> Durable:
+    return open_durable(wait_s_max=2.0)
 
 
 def post(
@@ -83,6 +95,40 @@ def test_a_twin_is_told_to_try_again_until_there_is_an_answer(durable: Durable) 
     assert ok(again) == {"asked": ASK}
     assert is_replay(again)
     assert durable.job_count() == 1
+
+
+def test_a_repeat_waits_for_the_row_of_an_answer_that_was_given(open_durable: OpenDurable) -> None:
+    durable = open_durable(replay_wait_s=10.0)
+    with durable.site.client() as client:
+        first = post(client, Idempotency_Key="k")
+        chunk = durable.pool.only_chunk()
+        writer = threading.Timer(0.3, durable.record, [chunk])
+        writer.start()
+        again = post(client, Idempotency_Key="k")
+        writer.join()
+    assert (again.status_code, again.content) == (200, first.content)
+    assert is_replay(again)
+
+
+def test_what_was_answered_before_needs_no_room(open_durable: OpenDurable) -> None:
+    durable = open_durable(online=OnlineSettings(open_calls_per_tenant_max=1))
+    ask = ASK | {"stream": True}
+    with durable.site.client() as client:
+        first = post(client, Idempotency_Key="k")
+        durable.record(durable.pool.only_chunk())
+        durable.pool.script = lambda pool, chunk: pool.reply(chunk, pieces=[b"{}"])
+        with client.stream("POST", ENDPOINT, json=ask, headers={KEY: "s"}) as answer:
+            pieces = answer.iter_raw()
+            assert next(pieces) == b"data: {}\n\n"
+            assert refused(post(client), 429)["code"] == "queue_full"
+            assert refused(post(client, Idempotency_Key="n"), 429)["code"] == "queue_full"
+            assert refused(post(client, ask, Idempotency_Key="m"), 429)["code"] == "queue_full"
+            again = post(client, Idempotency_Key="k")
+            assert (again.status_code, again.content) == (200, first.content)
+            refused(post(client, ASK | {"n": 1}, Idempotency_Key="k"), 422)
+            refused(post(client, ask, Idempotency_Key="s"), 409)
+    assert durable.job_count() == 1
+    assert len(stored(durable.site.objects)) == 1
 
 
 def test_a_failure_frees_the_key(durable: Durable) -> None:
@@ -236,7 +282,8 @@ def test_a_stream_in_flight_has_no_twin_and_one_that_is_left_frees_its_key(
     ask = ASK | {"stream": True}
     with durable.site.client() as client:
         with client.stream("POST", ENDPOINT, json=ask, headers={KEY: "s"}) as answer:
-            assert next(answer.iter_raw()) == b"data: {}\n\n"
+            pieces = answer.iter_raw()  # held: one that is dropped closes the connection
+            assert next(pieces) == b"data: {}\n\n"
             refused(post(client, ask, Idempotency_Key="s"), 409)
         durable.pool.script = answer_at_once
         until(lambda: post(client, ask, Idempotency_Key="s").status_code == 200)

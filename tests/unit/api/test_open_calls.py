@@ -141,3 +141,14 @@ def test_only_silent_streams_say_that_they_live() -> None:
         due.append((stream.keep_alive_due, unary.keep_alive_due))
 
     assert due == [(False, False), (True, False)]
+
+
+def test_a_call_that_is_committed_has_its_place_already() -> None:
+    calls = new_calls()
+    call = opened(calls)
+    with calls.coming(call.job):
+        assert (calls.count, len(calls)) == (2, 1)
+        assert (calls.of_tenant[TENANT], calls.of_pool["p"]) == (2, 2)
+    assert (calls.count, calls.of_tenant[TENANT], calls.of_pool["p"]) == (1, 1, 1)
+    calls.remove(call)
+    assert (calls.count, TENANT in calls.of_tenant) == (0, False)
