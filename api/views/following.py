@@ -8,11 +8,10 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 from uuid import UUID
 
 import sqlalchemy as sa
-from prometheus_client import Gauge
 
 from api import metrics
 from api.database import Database, DatabaseAwayError
@@ -30,6 +29,16 @@ PROGRESS: Final = (
     .join(job_counters, _COUNTED.job_id == jobs.c.id)
     .where(jobs.c.id == sa.any_(sa.bindparam("job_ids", type_=sa.ARRAY(sa.Uuid))))
 )
+
+
+class Shown(Protocol):
+    """A number that goes up and down."""
+
+    def inc(self) -> None:
+        """One more."""
+
+    def dec(self) -> None:
+        """One less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +78,7 @@ class Followers:
     """All who follow jobs in this process."""
 
     def __init__(
-        self, database: Database, *, interval_s: float, gauge: Gauge = metrics.FOLLOWERS
+        self, database: Database, *, interval_s: float, gauge: Shown = metrics.FOLLOWERS
     ) -> None:
         """Look for news each `interval_s` while anybody follows; `gauge` shows how many do."""
         self._database, self._interval_s, self._gauge = database, interval_s, gauge
