@@ -13,6 +13,7 @@ from gpu_consumers.engines.engine import Answer
 from gpu_consumers.online_answers import (
     FIRST_ERROR_STATUS,
     answer_of_cut,
+    bill_of_call,
     durable_outcome,
     reply_end,
 )
@@ -23,7 +24,7 @@ from gpu_consumers.publishing import send_outcomes
 from storage.objects import ObjectStore
 from topics.chunks import send_chunk
 from topics.producer import LogProducer
-from topics.records import Chunk
+from topics.records import Chunk, ItemOutcome
 
 _JOB_CLASS = "interactive"
 
@@ -48,7 +49,9 @@ class CallEnds:
                 await self._put_back(call)
                 return False
             answer = answer_of_cut(call)
-        if answer is not None and not await self._say(call, answer):
+        if answer is None:
+            await self._bill(call)
+        elif not await self._say(call, answer):
             self._pool.away()
             await self._put_back(call)
             return False
@@ -73,12 +76,28 @@ class CallEnds:
         acknowledged = Acknowledgements(asyncio.get_running_loop())
         if outcome is not None:
             count_outcomes([outcome])
-            acknowledged.expect(
-                send_outcomes(self._producer, call.job, [outcome], acknowledged.report)
-            )
+        elif not call.is_durable:
+            outcome = bill_of_call(call, answer)
+        self._send(call, outcome, acknowledged)
         await call.replies.end(end)
         await acknowledged.wait()
         return True
+
+    async def _bill(self, call: OnlineCall) -> None:
+        """Report what a call has cost whose caller is not there to be told."""
+        if call.is_durable:
+            return
+        acknowledged = Acknowledgements(asyncio.get_running_loop())
+        self._send(call, bill_of_call(call, None), acknowledged)
+        await acknowledged.wait()
+
+    def _send(
+        self, call: OnlineCall, outcome: ItemOutcome | None, acknowledged: Acknowledgements
+    ) -> None:
+        if outcome is not None:
+            acknowledged.expect(
+                send_outcomes(self._producer, call.job, [outcome], acknowledged.report)
+            )
 
     async def _stored(self, job_id: UUID, body: bytes) -> str | None:
         if len(body) <= ANSWER_BYTES_MAX:

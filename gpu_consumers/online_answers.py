@@ -1,5 +1,7 @@
 """What is said at the end of an online call: to its caller, and to the judge of a durable one."""
 
+import msgspec
+
 from core.outcomes import Outcome
 from gpu_consumers.engines.engine import Answer
 from gpu_consumers.engines.error_answers import error_answer
@@ -33,7 +35,7 @@ _CANCELLED = error_answer(409, "This request was cancelled.", code="cancelled")
 def answer_of_cut(call: OnlineCall) -> Answer | None:
     """Return what the caller of a call that was cut hears; None where nobody is to be told.
 
-    Its counts are of the delivered part: a piece counts as an output token.
+    Its counts are of the delivered part.
     """
     if call.cut is Cut.DEADLINE:
         said = _DEADLINE
@@ -45,7 +47,13 @@ def answer_of_cut(call: OnlineCall) -> Answer | None:
         said = _CANCELLED
     else:
         return None
-    return Answer(said.status_code, said.body, output_tokens=call.piece_count)
+    return _with_counts_of(call.spent, said)
+
+
+def _with_counts_of(spent: Answer | None, said: Answer) -> Answer:
+    if spent is None:
+        return said
+    return msgspec.structs.replace(spent, status_code=said.status_code, body=said.body)
 
 
 def reply_end(call: OnlineCall, answer: Answer, body_key: str | None) -> ReplyEnd:
@@ -85,6 +93,37 @@ def durable_outcome(call: OnlineCall, answer: Answer) -> ItemOutcome | None:
     if call.cut is Cut.DEADLINE:
         return _with_outcome(outcome, Outcome.EXPIRED)
     return outcome
+
+
+def bill_of_call(call: OnlineCall, answer: Answer | None) -> ItemOutcome | None:
+    """Return what a connection-bound call that ends here costs; None where nothing was executed.
+
+    An outcome without a body, which is of no job: the writer puts it on the ledger. Of a call that
+    was cut it counts what its caller was sent.
+    """
+    if not call.has_begun:
+        return None
+    said = answer or call.spent or Answer(0, b"")
+    return ItemOutcome(
+        call.item.index,
+        call.item.custom_id,
+        _outcome_of_bill(call, said),
+        said.status_code,
+        b"",
+        input_tokens=said.input_tokens,
+        output_tokens=said.output_tokens,
+        cached_tokens=said.cached_tokens,
+        reasoning_tokens=said.reasoning_tokens,
+        attempt=call.item.attempt,
+    )
+
+
+def _outcome_of_bill(call: OnlineCall, said: Answer) -> Outcome:
+    if call.cut is Cut.DEADLINE:
+        return Outcome.EXPIRED
+    if call.cut in (Cut.CALLER, Cut.CLOSED, Cut.SILENT):
+        return Outcome.CANCELLED
+    return Outcome.SUCCEEDED if said.status_code < FIRST_ERROR_STATUS else Outcome.FAILED
 
 
 def _whole(call: OnlineCall, answer: Answer) -> Answer:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from uuid import UUID
 
+from gpu_consumers.engines.engine import Answer, Meter
+from gpu_consumers.fingerprints import Stamp, stamp_of
 from gpu_consumers.replies import ReplyStream
 from topics.records import Batch, Item, JobRef
 
@@ -21,6 +23,8 @@ class Cut(StrEnum):
     SILENT = "silent"  # its caller is dead
     UNPERMITTED = "unpermitted"  # it may have run before, and its caller did not want it again
 
+
+_NOTHING = Answer(0, b"")
 
 HANDED_BACK = frozenset({Cut.POOL, Cut.DRAIN})
 """Cuts that are no fault of the call: it may run elsewhere, or later."""
@@ -41,7 +45,10 @@ class OnlineCall:
     task: asyncio.Task[None] | None = None
     cut: Cut | None = None
     is_cuttable: bool = True  # False once its end is being published
+    has_begun: bool = False  # the engine was asked
     piece_count: int = 0
+    meter: Meter = field(default_factory=Meter)
+    spent: Answer | None = None  # counts of what was delivered when it was cut; else nothing was
     execution_s: float = 0.0
     kept: list[bytes] = field(default_factory=list)  # pieces of a durable stream, for its outcome
 
@@ -49,6 +56,11 @@ class OnlineCall:
     def request_id(self) -> UUID:
         """The id that caller, batcher and replica know it by."""
         return self.job.job_id
+
+    @property
+    def stamp(self) -> Stamp:
+        """Return what writes its model version into what is said."""
+        return stamp_of(self.job.endpoint, self.job.model, self.job.model_version)
 
     @property
     def is_durable(self) -> bool:
@@ -64,6 +76,7 @@ class OnlineCall:
         """End it as soon as the engine lets go; too late once its end is being published."""
         if self.is_cuttable and self.cut is None:
             self.cut = cut
+            self.spent = self.meter.counted(_NOTHING)
             # Not at once: a cancellation from inside the task would come up after its answer.
             asyncio.get_running_loop().call_soon(self._cancel)
 

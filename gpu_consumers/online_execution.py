@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
+import msgspec
+
 from core.clock import Clock
 from core.errors import Disposition, MillraceError, PoolUnavailableError
 from gpu_consumers import metrics
@@ -19,6 +21,7 @@ from gpu_consumers.capacity import CapacityPublisher
 from gpu_consumers.consumer import Delivery
 from gpu_consumers.ended_calls import EndedCalls
 from gpu_consumers.engines.engine import Answer, Emit, Engine
+from gpu_consumers.online_answers import FIRST_ERROR_STATUS
 from gpu_consumers.online_call import Cut, OnlineCall
 from gpu_consumers.outcomes import CRASHES_ENGINE, INPUT_MISSING
 from gpu_consumers.pool_health import PoolHealth
@@ -206,18 +209,24 @@ class OnlineExecution:
 
     async def _serve(self, call: OnlineCall, body: bytes) -> Answer:
         began_s = self._clock.monotonic_s()
+        call.has_begun = True
         try:
             emit = self._emit(call) if call.is_stream else None
-            answer = await self._parts.engine.serve(call.job.endpoint, body, emit)
+            answer = await self._parts.engine.serve(call.job.endpoint, body, emit, call.meter)
         finally:
             call.execution_s = self._clock.monotonic_s() - began_s
         self._parts.pool.answered()
+        if answer.body and answer.status_code < FIRST_ERROR_STATUS:
+            return msgspec.structs.replace(answer, body=call.stamp(answer.body))
         return answer
 
     def _emit(self, call: OnlineCall) -> Emit:
-        def emit(piece: bytes) -> None:
+        stamp = call.stamp
+
+        def emit(said: bytes) -> None:
             if call.cut is not None:
                 return
+            piece = stamp(said)
             if len(piece) > PIECE_BYTES_MAX:
                 call.stop(Cut.PIECE_TOO_LARGE)
                 return

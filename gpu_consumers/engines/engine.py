@@ -29,6 +29,24 @@ Emit = Callable[[bytes], None]
 """Called on the event loop with the JSON payload of each event of a stream, in order."""
 
 
+class Meter:
+    """What one stream has spent so far; its engine sets `counted` when the stream begins.
+
+    Read when a call is cut, so a piece costs nothing.
+    """
+
+    __slots__ = ("counted",)
+
+    def __init__(self) -> None:
+        """Nothing was emitted."""
+        self.counted: Callable[[Answer], Answer] = _unchanged
+        """Returns an answer with the counts of the prompt and of what was emitted until now."""
+
+
+def _unchanged(answer: Answer) -> Answer:
+    return answer
+
+
 class Engine(Protocol):
     """Runs request bodies of the OpenAI API; one model version, one process."""
 
@@ -61,7 +79,9 @@ class Engine(Protocol):
         """
         ...
 
-    async def serve(self, endpoint: str, body: bytes, emit: Emit | None) -> Answer:
+    async def serve(
+        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
+    ) -> Answer:
         """Run one online call, ahead of every bulk item that has not started.
 
         Without `emit` it is an item as any other. With it, a body that asks to stream has its
@@ -69,7 +89,7 @@ class Engine(Protocol):
         refusal with nothing emitted, or the error that broke the stream off. Its counts are those
         of the whole call, or of the part that was emitted; they never depend on whether the client
         asked for usage. A body or endpoint that does not stream has its answer whole: nothing is
-        emitted.
+        emitted. `meter` tells the counts of a stream before it ends.
 
         Cancelling aborts the call and frees its place. Raises PoolUnavailableError, nothing
         emitted yet; EngineDeadError.

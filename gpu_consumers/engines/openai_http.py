@@ -12,7 +12,7 @@ from http import HTTPStatus
 from core.clock import Clock, SystemClock
 from core.errors import PoolUnavailableError, SettingsError
 from gpu_consumers.engines.breaker import Breaker
-from gpu_consumers.engines.engine import Answer, Emit, Finished
+from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
 from gpu_consumers.engines.error_answers import (
     error_answer,
     item_timed_out,
@@ -116,7 +116,9 @@ class OpenAIHttpEngine:
         """See `Engine`."""
         await self._pool.execute(endpoint, bodies, finished)
 
-    async def serve(self, endpoint: str, body: bytes, emit: Emit | None) -> Answer:
+    async def serve(
+        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
+    ) -> Answer:
         """See `Engine`."""
         wanted = None if emit is None else wanted_options(body)
         await self._slots.enter()
@@ -124,7 +126,7 @@ class OpenAIHttpEngine:
             if emit is None or wanted is None:
                 return await self._ask(endpoint, body)
             asks = asking_for_usage(body) if endpoint in _STATES_USAGE else body
-            return await self._run(endpoint, asks, StreamEvents(emit, wanted))
+            return await self._run(endpoint, asks, StreamEvents(emit, wanted, meter))
         finally:
             self._slots.leave()
 

@@ -9,7 +9,7 @@ import msgspec
 
 from core.clock import Clock
 from core.errors import MillraceError
-from gpu_consumers.engines.engine import Answer, Emit, Finished
+from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
 from gpu_consumers.engines.error_answers import unknown_endpoint
 from gpu_consumers.engines.simulated_answers import (
     chat_answer,
@@ -117,7 +117,9 @@ class SimulatedEngine:
     async def stop(self) -> None:
         """Nothing to release."""
 
-    async def serve(self, endpoint: str, body: bytes, emit: Emit | None) -> Answer:
+    async def serve(
+        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
+    ) -> Answer:
         """See `Engine`; the first token of a stream takes the latency of an item."""
         await self._slots.enter()
         try:
@@ -135,8 +137,12 @@ class SimulatedEngine:
                 return writing
             if not writing.stream:
                 return self._answer(endpoint, body)
+            count = step_count(writing) if given is None else min(given.steps, step_count(writing))
             steps = written(writing, self._model, int(self._clock.wall_s()))
-            return await self._stream(writing, steps, given, emit)
+            stream = Stream(steps, count, emit)
+            if meter is not None:
+                meter.counted = lambda answer: _counted(answer, writing, stream)
+            return await self._stream(writing, stream, given)
         finally:
             self._slots.leave()
 
@@ -156,17 +162,10 @@ class SimulatedEngine:
         finally:
             self._leave(call)
 
-    async def _stream(
-        self, writing: Writing, steps: Iterator[Step], cut: Break | None, emit: Emit
-    ) -> Answer:
-        count = step_count(writing) if cut is None else min(cut.steps, step_count(writing))
-        stream = Stream(steps, count, emit)
+    async def _stream(self, writing: Writing, stream: Stream, cut: Break | None) -> Answer:
         self._steps.start(stream)
         await stream.ended  # cancelling this call cancels it, which ends the stream
-        end = Answer(200, b"") if cut is None else cut.answer
-        return msgspec.structs.replace(
-            end, input_tokens=writing.input_tokens, output_tokens=tokens_after(writing, count)
-        )
+        return _counted(Answer(200, b"") if cut is None else cut.answer, writing, stream)
 
     def _answer(self, endpoint: str, body: bytes) -> Answer:
         answer = _ANSWERS.get(endpoint)
@@ -233,3 +232,13 @@ class SimulatedEngine:
         if call in self._waiting:
             self._waiting.remove(call)
         self._fill_slots()
+
+
+def _counted(answer: Answer, writing: Writing, stream: Stream) -> Answer:
+    if not stream.emitted_steps:
+        return answer
+    return msgspec.structs.replace(
+        answer,
+        input_tokens=writing.input_tokens,
+        output_tokens=tokens_after(writing, stream.emitted_steps),
+    )

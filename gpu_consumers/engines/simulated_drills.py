@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Final, NoReturn
 
 from core.errors import EngineOutOfMemoryError
-from gpu_consumers.engines.engine import Answer, Emit, Finished
+from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
 from gpu_consumers.engines.error_answers import error_answer, item_timed_out
 from gpu_consumers.engines.item_pool import ItemPool
 from gpu_consumers.engines.simulated import SimulatedEngine
@@ -76,12 +76,14 @@ class DrillEngine:
         """See `Engine`. Raises EngineOutOfMemoryError."""
         await self._pool.execute(endpoint, bodies, finished)
 
-    async def serve(self, endpoint: str, body: bytes, emit: Emit | None) -> Answer:
+    async def serve(
+        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
+    ) -> Answer:
         """See `Engine`; a call that fits no memory fails by itself."""
         await self._slots.enter()
         try:
             fault = await self._meet(body)
-            return fault or await self._inner.serve(endpoint, body, emit)
+            return fault or await self._inner.serve(endpoint, body, emit, meter)
         except EngineOutOfMemoryError:
             return _ERROR
         finally:

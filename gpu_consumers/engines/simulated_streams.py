@@ -91,6 +91,7 @@ class Stream:
         """Emit the first `count` steps, 1 or more."""
         self._steps, self._emit = steps, emit
         self._left = count
+        self.emitted_steps = 0
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done with the last step; cancelling it ends the stream earlier."""
 
@@ -105,6 +106,7 @@ class Stream:
             self.ended.set_exception(failure)
             return False
         self._left -= 1
+        self.emitted_steps += 1
         if not self._left:
             self.ended.set_result(None)
         return self._left > 0

@@ -7,7 +7,7 @@ import re
 
 import msgspec
 
-from gpu_consumers.engines.engine import Answer, Emit
+from gpu_consumers.engines.engine import Answer, Emit, Meter
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.usage import Usage, check_text, is_json_object, with_counts
 
@@ -39,6 +39,13 @@ class _Asks(msgspec.Struct):
 
 class _Choice(msgspec.Struct):
     index: int = 0
+    token_ids: msgspec.Raw = _ABSENT  # vLLM's own, where the client asked for them
+    logprobs: msgspec.Raw = _ABSENT
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[msgspec.Raw] | None = None  # of a chat
+    tokens: list[msgspec.Raw] | None = None  # of a completion
 
 
 class _Chunk(msgspec.Struct):
@@ -55,6 +62,8 @@ class _Error(msgspec.Struct):
 
 
 _chunk = msgspec.json.Decoder(_Chunk)
+_token_ids = msgspec.json.Decoder(list[int] | None)
+_logprobs = msgspec.json.Decoder(_Logprobs | None)
 _error = msgspec.json.Decoder(_Error)
 _asks = msgspec.json.Decoder(_Asks)
 _options = msgspec.json.Decoder(StreamOptions | None)
@@ -65,7 +74,14 @@ _optional_fields = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
 class StreamEvents:
     """What one stream has said so far."""
 
-    def __init__(self, emit: Emit, wanted: StreamOptions, *, strips_usage: bool = False) -> None:
+    def __init__(
+        self,
+        emit: Emit,
+        wanted: StreamOptions,
+        meter: Meter | None = None,
+        *,
+        strips_usage: bool = False,
+    ) -> None:
         """`strips_usage`: counts within chunks were asked for by us, not by the client.
 
         A client that asked for counts at the end sees null before, as OpenAI's API has it.
@@ -80,6 +96,8 @@ class StreamEvents:
         self._failure: Answer | None = None
         self._has_ended = False
         self.has_emitted = False
+        if meter is not None:
+            meter.counted = self.counted
 
     @property
     def began(self) -> bool:
@@ -108,20 +126,21 @@ class StreamEvents:
             if self._wants_usage:
                 self._pass_on(payload)
             return True
-        self._count(chunk, payload)
+        # In this order: a listener that takes no more is not charged for what it refused.
         self._pass_on(without_usage(payload, self._stripped) if self._strips_usage else payload)
+        self._count(chunk, payload)
         return True
 
     def end(self) -> Answer:
         """Return how the stream ended; one without its last event broke off."""
         if self._failure is not None or not self._has_ended:
             return self.interrupted()
-        return self._counted(Answer(_OK, b""))
+        return self.counted(Answer(_OK, b""))
 
     def interrupted(self, cause: Answer | None = None) -> Answer:
         """Return how a stream ended that broke off, for `cause` if nothing that it said."""
         message = "The stream broke off."
-        return self._counted(self._failure or cause or _fault("stream_interrupted", message))
+        return self.counted(self._failure or cause or _fault("stream_interrupted", message))
 
     def _pass_on(self, payload: bytes) -> None:
         self.has_emitted = True
@@ -133,22 +152,36 @@ class StreamEvents:
         return False
 
     def _count(self, chunk: _Chunk, payload: bytes) -> None:
-        """Note what the chunk states; without that, a chunk that opens no role is a token."""
+        """Note the tokens that the chunk states; without that, those that it names."""
         for choice in chunk.choices:
             counted = self._output_tokens.get(choice.index, 0)
             if chunk.usage is not None and chunk.usage.completion_tokens is not None:
                 self._running = chunk.usage
                 counted = max(counted, chunk.usage.completion_tokens)
-            elif b'"role":' not in payload:
-                counted += 1
+            else:
+                counted += _tokens_named(choice, opens_role=b'"role":' in payload)
             self._output_tokens[choice.index] = counted
 
-    def _counted(self, answer: Answer) -> Answer:
+    def counted(self, answer: Answer) -> Answer:
+        """Return the answer with the counts of the whole stream, or of what was emitted of it."""
         if self._total is not None:
             return with_counts(answer, self._total)
         counted = with_counts(answer, self._running)
         output_tokens = sum(self._output_tokens.values())
         return msgspec.structs.replace(counted, output_tokens=output_tokens)
+
+
+def _tokens_named(choice: _Choice, *, opens_role: bool) -> int:
+    """Count token ids or log probabilities; without either, a chunk that opens no role is one."""
+    try:
+        ids = _token_ids.decode(choice.token_ids)
+        if ids is not None:
+            return len(ids)
+        logprobs = _logprobs.decode(choice.logprobs)
+        named = None if logprobs is None else logprobs.content or logprobs.tokens
+    except msgspec.ValidationError:
+        named = None
+    return len(named) if named else int(not opens_role)
 
 
 def wanted_options(body: bytes) -> StreamOptions | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from core.errors import SettingsError
-from gpu_consumers.engines.engine import Answer, Emit, Finished
+from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
 from gpu_consumers.engines.item_pool import ItemPool
 from gpu_consumers.engines.model_kind import runner_of_folder
 from gpu_consumers.engines.settings import EngineSettings
@@ -66,12 +66,14 @@ class VllmEngine:
         assert self._pool is not None, "start first"
         await self._pool.execute(endpoint, bodies, finished)
 
-    async def serve(self, endpoint: str, body: bytes, emit: Emit | None) -> Answer:
+    async def serve(
+        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
+    ) -> Answer:
         """See `Engine`; a cancelled call's KV cache is freed by vLLM's abort."""
         assert self._serving is not None, "start first"
         await self._slots.enter()
         try:
-            return await self._serving.serve(endpoint, body, emit)
+            return await self._serving.serve(endpoint, body, emit, meter)
         finally:
             self._slots.leave()
 

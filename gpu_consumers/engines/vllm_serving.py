@@ -27,7 +27,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError as VllmEngineDeadError
 
 from core.errors import EngineDeadError, EngineOutOfMemoryError
-from gpu_consumers.engines.engine import Answer, Emit
+from gpu_consumers.engines.engine import Answer, Emit, Meter
 from gpu_consumers.engines.error_answers import (
     error_answer,
     item_timed_out,
@@ -99,13 +99,17 @@ class VllmServing:
 
         Raises EngineDeadError, or EngineOutOfMemoryError when the engine lives on.
         """
-        return await self._run(endpoint, body, None, is_bulk=True)
+        return await self._run(endpoint, body, None, None, is_bulk=True)
 
-    async def serve(self, endpoint: str, body: bytes, emit: Emit | None) -> Answer:
+    async def serve(
+        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None
+    ) -> Answer:
         """Run one online call, ahead of bulk items. Raises EngineDeadError."""
-        return await self._run(endpoint, body, emit, is_bulk=False)
+        return await self._run(endpoint, body, emit, meter, is_bulk=False)
 
-    async def _run(self, endpoint: str, body: bytes, emit: Emit | None, *, is_bulk: bool) -> Answer:
+    async def _run(
+        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None, *, is_bulk: bool
+    ) -> Answer:
         route = self._routes.get(endpoint)
         if route is None:
             return unknown_endpoint(endpoint)
@@ -119,7 +123,7 @@ class VllmServing:
                     return _answer(await route.handle(request))
                 if emit is None:
                     return stream_refused()
-                events = _listening(request, emit)
+                events = _listening(request, emit, meter)
                 return await self._stream(route, request, events)
         except ValidationError as mistakes:
             return _bad_body(mistakes)
@@ -174,7 +178,7 @@ def _routes(state: SimpleNamespace, tasks: tuple[str, ...]) -> dict[str, _Route]
     return routes
 
 
-def _listening(request: Any, emit: Emit) -> StreamEvents:
+def _listening(request: Any, emit: Emit, meter: Meter | None) -> StreamEvents:
     """Ask for running counts, so that a stream that is cut is counted too; hide what is extra."""
     asked = request.stream_options
     wanted = StreamOptions(
@@ -183,7 +187,7 @@ def _listening(request: Any, emit: Emit) -> StreamEvents:
     )
     request.stream_options = VllmStreamOptions(include_usage=True, continuous_usage_stats=True)
     shows_running = wanted.include_usage and wanted.continuous_usage_stats
-    return StreamEvents(emit, wanted, strips_usage=not shows_running)
+    return StreamEvents(emit, wanted, meter, strips_usage=not shows_running)
 
 
 def _bad_body(mistakes: ValidationError) -> Answer:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpu_consumers.engines.engine import Answer, Engine
+from gpu_consumers.engines.engine import Answer, Engine, Meter
 from gpu_consumers.engines.slots import SlotCounts
 from tests.integration.engines.conformance import (
     CHAT,
@@ -43,11 +43,14 @@ class Listener:
 
     pieces: list[bytes] = field(default_factory=list)
     first: asyncio.Event = field(default_factory=asyncio.Event)
+    third: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __call__(self, piece: bytes) -> None:
         assert b"\n" not in piece
         self.pieces.append(piece)
         self.first.set()
+        if len(self.pieces) >= 3:
+            self.third.set()
 
     @property
     def chunks(self) -> list[dict[str, Any]]:
@@ -201,10 +204,12 @@ class OnlineChatConformance(ChatConformance):
         assert_error_envelope(answer, 404)
 
     async def test_a_cancelled_stream_frees_its_place(self, engine: Engine) -> None:
-        listener = Listener()
+        listener, meter = Listener(), Meter()
         body = chat_body(stream=True, max_tokens=2000, ignore_eos=True)
-        call = asyncio.create_task(engine.serve(CHAT, body, listener))
-        await asyncio.wait_for(listener.first.wait(), 30)
+        call = asyncio.create_task(engine.serve(CHAT, body, listener, meter))
+        await asyncio.wait_for(listener.third.wait(), 30)
+        spent = meter.counted(Answer(0, b""))
+        assert 1 <= spent.output_tokens <= 2000
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call

@@ -5,12 +5,14 @@ from collections.abc import Callable
 from typing import cast
 from uuid import UUID, uuid4
 
+from msgspec.structs import replace
+
 from core.clock import SystemClock
 from core.errors import EngineDeadError, PoolUnavailableError
 from gpu_consumers.attempt_log import AttemptLog
 from gpu_consumers.capacity import CapacityPublisher, ReplicaIdentity
 from gpu_consumers.consumer import Delivery
-from gpu_consumers.engines.engine import Answer, Emit, Engine
+from gpu_consumers.engines.engine import Answer, Emit, Engine, Meter
 from gpu_consumers.online_execution import OnlineExecution, OnlineParts
 from gpu_consumers.pool_health import PoolHealth
 from gpu_consumers.replies import ReplyPublisher
@@ -46,6 +48,7 @@ class Log:
         self.replies: list[Reply] = []
         self.questions: list[UUID] = []
         self.outcomes: list[ItemOutcome] = []
+        self.bills: list[ItemOutcome] = []  # of connection-bound calls
         self.put_back: list[Chunk] = []
 
     def send(
@@ -64,7 +67,9 @@ class Log:
             self.replies += record.replies
             self.questions += record.questions
         elif kind == "outcomes":
-            self.outcomes += decode(Outcomes, value, headers).items
+            said = decode(Outcomes, value, headers)
+            is_bill = said.job.call is not None and not said.job.call.durable
+            (self.bills if is_bill else self.outcomes).extend(said.items)
         elif kind == "chunk":
             self.put_back.append(decode(Chunk, value, headers))
         if on_delivery is not None:
@@ -90,7 +95,7 @@ class HeldEngine:
         self.answer = Answer(200, b"", input_tokens=3, output_tokens=2)
         self.piece = b"1"
 
-    async def serve(self, endpoint: str, body: bytes, emit: Emit | None) -> Answer:
+    async def serve(self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter) -> Answer:
         if self.away:
             raise PoolUnavailableError
         if self.dead:
@@ -100,6 +105,7 @@ class HeldEngine:
         try:
             if emit is not None:
                 emit(self.piece)
+                meter.counted = lambda answer: replace(answer, input_tokens=3, output_tokens=7)
             await self.go.wait()
             if emit is not None:
                 emit(b"2")

@@ -44,6 +44,28 @@ async def test_a_call_nobody_waits_for_is_aborted_without_a_word() -> None:
     bench.news(aborted=[UUID(int=1)])
     await bench.settle()
     assert (bench.engine.running, bench.finished, bench.log.statuses()) == (0, 1, [])
+    (bill,) = bench.log.bills
+    assert (bill.outcome, bill.input_tokens, bill.output_tokens) == (Outcome.CANCELLED, 3, 7)
+
+
+async def test_a_whole_call_nobody_waits_for_delivered_nothing() -> None:
+    bench = OnlineBench()
+    bench.begin(call(stream=False))
+    await bench.settle()
+    bench.news(aborted=[UUID(int=1)])
+    await bench.settle()
+    (bill,) = bench.log.bills
+    assert (bill.outcome, bill.input_tokens, bill.output_tokens) == (Outcome.CANCELLED, 0, 0)
+
+
+async def test_an_answered_call_is_billed_once() -> None:
+    bench = OnlineBench()
+    bench.engine.go.set()
+    bench.begin(call())
+    await bench.end()
+    (bill,) = bench.log.bills
+    assert (bill.outcome, bill.input_tokens, bill.output_tokens) == (Outcome.SUCCEEDED, 3, 2)
+    assert (bill.body, bench.finished) == (b"", 1)
 
 
 async def test_calls_of_gone_callers_are_not_executed() -> None:
@@ -52,6 +74,7 @@ async def test_calls_of_gone_callers_are_not_executed() -> None:
     bench.begin(call())
     await bench.end()
     assert (bench.engine.served, bench.finished, bench.log.statuses()) == (0, 1, [])
+    assert bench.log.bills == []
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -110,7 +133,10 @@ async def test_a_durable_call_that_may_have_run_runs_again() -> None:
     await bench.end()
     assert (bench.log.questions, bench.log.statuses()) == ([], [200])
     (outcome,) = bench.log.outcomes
-    assert (outcome.outcome, outcome.body) == (Outcome.SUCCEEDED, b'{"a":1}')
+    assert (outcome.outcome, outcome.body) == (
+        Outcome.SUCCEEDED,
+        b'{"a":1,"system_fingerprint":"m@1"}',
+    )
 
 
 async def test_the_outcome_of_a_durable_stream_holds_its_pieces() -> None:
@@ -162,7 +188,8 @@ async def test_a_drain_puts_back_what_has_said_nothing_and_ends_begun_streams() 
     await bench.end()
     assert [c.job.job_id.int for c in bench.log.put_back] == [3, 2]
     (end,) = [r.end for r in bench.log.replies if r.end is not None]
-    assert (end.status_code, end.output_tokens) == (503, 1)
+    assert (end.status_code, end.input_tokens, end.output_tokens) == (503, 3, 7)
+    assert [(bill.outcome, bill.output_tokens) for bill in bench.log.bills] == [(Outcome.FAILED, 7)]
     assert b"stream_interrupted" in end.body
     assert bench.finished == 2
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from core.errors import PoolUnavailableError
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import Answer, Meter
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.simulated import Fault, SimulatedEngine
 from gpu_consumers.engines.simulated_answers import chat_answer, unit_vector
@@ -122,6 +122,24 @@ async def test_streams_keep_their_pace_together() -> None:
     assert len(times) == 500 * 11  # the roles come with the first tokens
     assert times[500] - start_s < 5
     assert times[-1] - start_s >= 0.08  # nine steps, the first perhaps short
+
+
+async def test_a_stream_that_is_cut_has_spent_what_it_emitted() -> None:
+    paced = SimulatedEngine("m", latency_ms=0, token_ms=1, slots=Slots(2), clock=StillClock())
+    body = BODY.replace(b"}]", b'}],"stream":true')
+    meter, pieces, third = Meter(), list[bytes](), asyncio.Event()
+
+    def emit(piece: bytes) -> None:
+        pieces.append(piece)
+        if len(pieces) == 4:  # the role and three tokens
+            third.set()
+
+    call = asyncio.create_task(paced.serve(CHAT, body, emit, meter))
+    await third.wait()
+    call.cancel()
+    await asyncio.wait([call])
+    spent = meter.counted(Answer(0, b""))
+    assert (spent.input_tokens > 0, spent.output_tokens) == (True, len(pieces) - 1)
 
 
 async def test_a_listener_that_fails_fails_its_own_stream() -> None:

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from gpu_consumers.engines.engine import Answer, Meter
 from gpu_consumers.engines.stream_events import (
     DONE,
     StreamEvents,
@@ -12,6 +13,7 @@ from gpu_consumers.engines.stream_events import (
     without_usage,
 )
 
+NOTHING = Answer(0, b"")
 ROLE = b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}'
 TOKEN = b'{"choices": [{"index": 0, "delta": {"content": "a"}}], "usage": null}'
 USAGE = (
@@ -51,6 +53,35 @@ def test_counts_that_we_asked_for_are_null_for_who_wants_them_at_the_end() -> No
         (shown[wanted],) = emitted
     assert shown[False] == b'{"choices":[{"index":0}]}'
     assert shown[True] == b'{"choices":[{"index":0}],"usage":null}'
+
+
+@pytest.mark.parametrize(
+    ("fields", "tokens"),
+    [
+        (b'"token_ids":[5,6,7]', 3),
+        (b'"token_ids":null', 1),
+        (b'"token_ids":"x"', 1),
+        (b'"logprobs":{"content":[{"token":"a"},{"token":"b"}]}', 2),
+        (b'"logprobs":{"tokens":["a","b"],"token_logprobs":[0,0]}', 2),
+        (b'"logprobs":7', 1),
+    ],
+)
+def test_a_stream_without_usage_is_counted_by_the_tokens_that_it_names(
+    fields: bytes, tokens: int
+) -> None:
+    chunk = b'{"choices":[{"index":0,"delta":{"content":"ab"},%b}]}' % fields
+    assert told(ROLE, chunk, chunk, DONE)[0].end().output_tokens == 2 * tokens
+
+
+def test_a_meter_tells_what_was_emitted_until_now() -> None:
+    meter, emitted = Meter(), list[bytes]()
+    events = StreamEvents(emitted.append, StreamOptions(), meter)
+    assert meter.counted(NOTHING) == NOTHING
+    chunk = b'{"choices":[{"index":%d}],"usage":{"prompt_tokens":5,"completion_tokens":%d}}'
+    events.take(chunk % (0, 2))
+    events.take(chunk % (1, 3))
+    spent = meter.counted(NOTHING)
+    assert (spent.input_tokens, spent.output_tokens) == (5, 5)
 
 
 def test_a_stream_without_usage_is_counted_by_its_chunks() -> None:
