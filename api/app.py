@@ -18,6 +18,7 @@ from api.key_refresh import ROUNDS_PER_TTL, keep_keys_fresh
 from api.middleware import RequestEnvelope
 from api.online.app import OnlineApp
 from api.online.online import Online, OnlineSetup
+from api.openapi_document import describe
 from api.services import Services, UploadSlots
 from api.settings import ApiSettings
 from api.views import audits, items, results
@@ -70,6 +71,7 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
     rooms = (files, batches, dead_letters, jobs, models, webhook_endpoints, health)
     for room in (*rooms, audits, items, results):
         app.include_router(room.router)
+    describe(app, online=online is not None)
     routed: ASGIApp = app if online is None else OnlineApp(online, app)
     open_calls_max = 0 if setup is None else setup.settings.open_calls_max
     return RequestEnvelope(

@@ -55,7 +55,7 @@ class NewEndpointBody(msgspec.Struct):
     event_types: list[str]
 
 
-class ChangeBody(msgspec.Struct):
+class EndpointChangeBody(msgspec.Struct):
     """What a client changes; `enabled` is ours."""
 
     name: str | None = None
@@ -148,7 +148,7 @@ async def change(
     webhooks: WebhooksOf,
 ) -> Response:
     """Change an endpoint; what is left out stays."""
-    body = await json_body(request, ChangeBody, services.settings)
+    body = await json_body(request, EndpointChangeBody, services.settings)
     wanted = parse_public_id(ENDPOINT, endpoint_id)
     changed = EndpointChange(body.name, body.url, body.event_types, body.enabled)
     if body.url is not None:

@@ -33,6 +33,18 @@ class World:
     ids: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class Two:
+    """An API, who owns things in it, and who does not but has things of the same kinds."""
+
+    site: Site
+    owner: World
+    stranger: World
+    revoked: NewKey  # of the owner
+    asking_owner: httpx.Client
+    asking_stranger: httpx.Client
+
+
 def add_world(site: Site, key: NewKey) -> World:
     """Give the tenant of `key` one of everything."""
     site = replace(site, key=key, tenant_id=_tenant_of(site, key))

@@ -3,125 +3,30 @@
 The routes come from the application itself: one without a row in `asks.py` fails here.
 """
 
-import base64
 import inspect
 import re
 import statistics
 import time
-import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import httpx
 import msgspec
 import pytest
-import sqlalchemy as sa
-from fastapi import FastAPI
-from fastapi.routing import APIRoute
-from pydantic import SecretStr
 
-from api.app import create_app
-from api.online.online import OnlineSetup
-from api.online.settings import OnlineSettings
-from api.settings import ApiSettings
-from core.clock import SystemClock
-from registry.models import ENDPOINTS
-from results.webhooks.settings import WebhookSettings
-from storage.local_objects import LocalObjects
-from tenancy.api_keys import NewKey, create_key, revoke_key
-from tests.conftest import execute, with_database
 from tests.integration.api.answers import ok, refused
-from tests.integration.api.conftest import Site, new_site, running
-from tests.integration.api.isolation.asks import ASKS, OPEN, PLAIN, Ask
-from tests.integration.api.isolation.worlds import (
-    World,
-    add_world,
-    everything,
-    never_existed,
-)
-from topics.admin import LogAdmin
-from topics.catalogue import CALLERS, CAPACITY, REPLIES, REQUESTS_INTERACTIVE
-from topics.settings import KafkaSettings
+from tests.integration.api.every_route.asks import ASKS, OPEN, PLAIN, Ask
+from tests.integration.api.every_route.routes import served
+from tests.integration.api.every_route.worlds import Two, everything, never_existed
 
 ROOT = Path(__file__).parents[4]
-KEY = SecretStr(base64.b64encode(b"k" * 32).decode())
 FILE = {"file": ("in.jsonl", b"{}")}
 DIFFERS = {"date", "x-request-id"}
 
 NO_IDS = {"limit", "order", "purpose", "status", "log"}
 """Query parameters that name nothing of anybody's."""
-
-
-@dataclass(frozen=True)
-class Two:
-    """An API, who owns things in it, and who does not but has things of the same kinds."""
-
-    site: Site
-    owner: World
-    stranger: World
-    revoked: NewKey  # of the owner
-    asking_owner: httpx.Client
-    asking_stranger: httpx.Client
-
-
-@pytest.fixture(scope="module")
-def two(
-    postgres_url: str,
-    migrated_template: str,
-    kafka_bootstrap: str,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Two]:
-    """One whole API for all tests of this module."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    execute(postgres_url, f"CREATE DATABASE {name} TEMPLATE {migrated_template}")
-    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=f"{name}.")
-    LogAdmin(kafka).create((REQUESTS_INTERACTIVE, REPLIES, CALLERS, CAPACITY))
-    failures: list[Exception] = []
-    opened = running(
-        ApiSettings(shutdown_grace_s=2),
-        with_database(postgres_url, name),
-        tmp_path_factory.mktemp("objects"),
-        setup=OnlineSetup(OnlineSettings(), kafka, failures.append),
-        webhooks=WebhookSettings(secret_key=KEY),
-    )
-    with opened as ready:
-        site = new_site(ready)
-        with ready.engine.begin() as connection:
-            revoked = create_key(connection, site.tenant_id, "revoked")
-            revoke_key(connection, revoked.key_id)
-        owner, stranger = add_world(site, site.key), add_world(site, site.other_key)
-        with site.client(site.key) as one, site.client(site.other_key) as other:
-            yield Two(site, owner, stranger, revoked, one, other)
-    execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
-    assert failures == []
-
-
-def application() -> FastAPI:
-    """The application as it is composed; it is never started."""
-    app: Any = create_app(
-        ApiSettings(),
-        sa.create_engine("postgresql+psycopg://nowhere"),
-        LocalObjects(Path("nowhere"), clock=SystemClock()),
-        database_threads=1,
-        clock=SystemClock(),
-    )
-    assert isinstance(app._app, FastAPI)
-    return app._app
-
-
-@cache
-def served() -> dict[tuple[str, str], APIRoute | None]:
-    routes = {
-        (method, route.path.replace(":path", "")): route
-        for route in application().routes
-        if isinstance(route, APIRoute)
-        for method in route.methods
-    }
-    return routes | {("POST", path): None for path in ENDPOINTS}
 
 
 def test_every_route_has_a_row() -> None:

@@ -1,0 +1,39 @@
+"""The routes of the application, asked of itself."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from api.app import create_app
+from api.settings import ApiSettings
+from core.clock import SystemClock
+from registry.models import ENDPOINTS
+from storage.local_objects import LocalObjects
+
+
+def application() -> FastAPI:
+    """The application as it is composed; it is never started."""
+    app: Any = create_app(
+        ApiSettings(),
+        sa.create_engine("postgresql+psycopg://nowhere"),
+        LocalObjects(Path("nowhere"), clock=SystemClock()),
+        database_threads=1,
+        clock=SystemClock(),
+    )
+    assert isinstance(app._app, FastAPI)
+    return app._app
+
+
+@cache
+def served() -> dict[tuple[str, str], APIRoute | None]:
+    routes = {
+        (method, route.path.replace(":path", "")): route
+        for route in application().routes
+        if isinstance(route, APIRoute)
+        for method in route.methods
+    }
+    return routes | {("POST", path): None for path in ENDPOINTS}
