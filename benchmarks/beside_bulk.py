@@ -1,6 +1,6 @@
 """What a large job costs the calls beside it.
 
-What: latency of unary calls (4 clients, simulated engine at 5 ms) while a job runs that uses half
+What: latency of unary calls (1 client, simulated engine at 5 ms) while a job runs that uses half
 of the machine's CPU, over the latency of the same calls with nothing else.
 How: the engine's concurrency bounds the job: 90 of its 100 places are the job's, 18,000 items a
 second. Each round asks alone, then beside the job; the first is dropped. CPU is that of every
@@ -23,8 +23,8 @@ from benchmarks.runs import Report, Run, Setup, VoidRunError
 from benchmarks.stack import RunningStack, running_stack
 
 ITEMS, QUICK_ITEMS = 1_000_000, 20_000
-CALLS, QUICK_CALLS = 1_500, 50
-CLIENTS = 4
+CALLS, QUICK_CALLS = 500, 50
+CLIENTS = 1
 MODEL = "simulated"
 JOB_S_MAX = 600.0
 PAIRS_MAX = 3

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -35,6 +36,7 @@ class Child:
     dies_by: signal.Signals = signal.SIGKILL  # sent by the kernel when the parent is gone
     stop_timeout_s: float = 8.0
     restart: bool = True
+    niceness: int = 0  # above 0: it gives way to the others when the machine is busy
     backoff_s_max: float = (
         BACKOFF_S_MAX  # the longest wait before a start that follows deaths in a row
     )
@@ -119,7 +121,19 @@ def spawn(child: Child, log_dir: Path) -> ChildProcess:
             start_new_session=True,
             preexec_fn=die_with_parent,  # noqa: PLW1509 (calls nothing that takes a lock)
         )
+    if child.niceness:
+        _give_way(popen.pid, child.niceness)
     return ChildProcess(popen)
+
+
+def _give_way(pid: int, niceness: int) -> None:
+    """Lower the priority of a process that has just begun: of it, and of its session's group.
+
+    Where the kernel groups sessions (sched(7), autogroup), niceness counts inside a group only.
+    """
+    with suppress(OSError):  # it may have ended already; the kernel may have no such groups
+        os.setpriority(os.PRIO_PROCESS, pid, niceness)
+        Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
 
 
 def _log_path(name: str, log_dir: Path) -> Path:

@@ -41,6 +41,9 @@ CONTROL_PLANE: Mapping[str, tuple[str, Mapping[str, str], str]] = {
 }
 """Every child but the replicas: its role, its variables, and which of them is its metrics port."""
 
+_BULK_ROLES = frozenset({"intake", "batcher", "results-writer", "finaliser", "webhooks"})
+"""Children in which no caller waits for milliseconds."""
+_BULK_NICENESS = 10
 _ROLE_STAGE = 2
 _REPLICA_STOP_S = 10.0
 _REPLICA_BACKOFF_S_MAX = 1.0
@@ -63,6 +66,7 @@ def role_child(name: str, role: str, env: Mapping[str, str]) -> Child:
         stop_signal=signal.SIGTERM,
         dies_by=signal.SIGKILL,
         stop_timeout_s=_REPLICA_STOP_S,
+        niceness=_BULK_NICENESS if name in _BULK_ROLES else 0,
         backoff_s_max=_REPLICA_BACKOFF_S_MAX if role == "gpu-consumer" else BACKOFF_S_MAX,
     )
 
