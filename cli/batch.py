@@ -1,4 +1,4 @@
-"""`millrace batch`: submit a bulk job, watch it, fetch its results, cancel it."""
+"""`millrace batch`: submit a bulk job, watch it, fetch its results, cancel it, delete it."""
 
 import sys
 import time
@@ -14,6 +14,7 @@ from cli.job_progress import exit_code_of, progress_of, wait_for_end
 from cli.job_views import LIST_HEADERS, list_row, say_where, status_rows
 from cli.result_files import copy_file, input_to_upload, save_file
 from cli.submit_options import (
+    DeduplicateOption,
     MaxFailedItemsOption,
     MaxFailedRatioOption,
     MaxTotalTokensOption,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     cls=CommandGroup,
     no_args_is_help=True,
-    help="Submit bulk jobs, watch them, fetch their results, cancel them.",
+    help="Submit bulk jobs, watch them, fetch their results, cancel and delete them.",
     epilog=EXIT_CODES_HELP,
 )
 
@@ -64,6 +65,7 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     ] = None,
     priority: PriorityOption = None,
     seal: SealOption = True,
+    deduplicate: DeduplicateOption = False,
     max_failed_items: MaxFailedItemsOption = None,
     max_failed_ratio: MaxFailedRatioOption = None,
     max_total_tokens: MaxTotalTokensOption = None,
@@ -92,6 +94,7 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     asked["extra_body"] = given(
         priority=priority,
         sealed=None if seal else False,
+        deduplicate=deduplicate or None,
         max_failed_items=max_failed_items,
         max_failed_ratio=max_failed_ratio,
         max_total_tokens=max_total_tokens,
@@ -178,6 +181,16 @@ def cancel(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -
     Prints the job's state on stdout; it is `cancelling` until the last line is written.
     """
     typer.echo(connect(url, key).batches.cancel(job).status)
+
+
+@app.command()
+def delete(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -> None:
+    """Delete a job that has ended: its items, results and files, for good. The bill stays.
+
+    An input file stays while another job of yours names it. Exit code 5: the job has not ended.
+    """
+    connect(url, key).delete(f"/batches/{job}", cast_to=object)
+    typer.echo("deleted")
 
 
 @app.command("list")

@@ -80,6 +80,7 @@ def _control_rows(batch: "Batch") -> list[tuple[str, str]]:
         ("closed by", own.get("close_reason") or ""),
         ("sealed", "" if own.get("sealed", True) else "no: it waits for more files, or for a seal"),
         ("appended", ", ".join(files)),
+        ("copies", str(own.get("deduplicated_items") or "")),
     ]
 
 

@@ -15,6 +15,10 @@ PriorityOption: TypeAlias = Annotated[
 SealOption: TypeAlias = Annotated[
     bool, typer.Option("--seal/--no-seal", help="Whether no more files will be appended.")
 ]
+DeduplicateOption: TypeAlias = Annotated[
+    bool,
+    typer.Option("--deduplicate", help="Compute identical lines once; their results are copies."),
+]
 MaxFailedItemsOption: TypeAlias = Annotated[
     int | None, typer.Option(min=0, help="Stop the job when more of its items fail.")
 ]

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -9,10 +10,13 @@ from typing import Annotated
 import typer
 
 from cli.stack.embedded import EmbeddedStack, StackOptions
+from cli.stack.engine_options import engine_options
+from cli.stack.role_children import replica_env
 from cli.stack.served_models import served_model
 from core.errors import MillraceError
 from core.logs import configure_logs
 from core.shutdown import stop_on_signals
+from gpu_consumers.engines.settings import EngineSettings
 
 
 class EngineKind(StrEnum):
@@ -48,6 +52,13 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
     concurrency: Annotated[
         int | None, typer.Option(help="openai_http: calls at once.", min=1)
     ] = None,
+    engine_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A setting of the engine, NAME=VALUE: vllm_tool_call_parser=hermes stands for "
+            "MILLRACE_ENGINE_VLLM_TOOL_CALL_PARSER; may be repeated."
+        ),
+    ] = None,
     allow_private_webhooks: Annotated[
         bool, typer.Option(help="Development: webhooks may reach private addresses and http URLs.")
     ] = False,
@@ -62,20 +73,14 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
     stop = stop_on_signals()
     engine_env: dict[str, str] = {}
     if engine is EngineKind.SIMULATED:
-        engine_env["MILLRACE_ENGINE_SIMULATED_LATENCY_MS"] = str(simulated_latency_ms)
-        engine_env["MILLRACE_ENGINE_CONCURRENCY"] = str(simulated_concurrency)
-        if simulated_token_ms is not None:
-            engine_env["MILLRACE_ENGINE_SIMULATED_TOKEN_MS"] = str(simulated_token_ms)
+        engine_env = _simulated_env(simulated_latency_ms, simulated_concurrency, simulated_token_ms)
     elif engine is EngineKind.OPENAI_HTTP:
-        if upstream is None:
-            raise typer.BadParameter("--engine openai_http needs --upstream URL")
-        engine_env["MILLRACE_ENGINE_UPSTREAM"] = upstream
-        if concurrency is not None:
-            engine_env["MILLRACE_ENGINE_CONCURRENCY"] = str(concurrency)
+        engine_env = _upstream_env(upstream, concurrency)
     names = model or (["simulated"] if engine is EngineKind.SIMULATED else [])
     if not names:
         raise typer.BadParameter(f"--engine {engine} needs at least one --model")
     try:
+        engine_env |= engine_options(engine_option or [])
         models = tuple(served_model(text, engine.value, upstream) for text in names)
         options = StackOptions(
             data=data.absolute(),
@@ -84,11 +89,37 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
             engine_env=engine_env,
             allow_private_webhooks=allow_private_webhooks,
         )
-        with EmbeddedStack(options, os.environ) as stack:
-            stack.start(stop.is_set)
-            sys.stdout.write(f"ready {stack.url} key {stack.key}\n")
-            sys.stdout.flush()
-            stack.run(stop.is_set)
+        _run(options, stop.is_set)
     except MillraceError as failure:
         typer.echo(f"millrace up: {failure}", err=True)
         raise typer.Exit(1) from None
+
+
+def _simulated_env(latency_ms: float, concurrency: int, token_ms: float | None) -> dict[str, str]:
+    env = {
+        "MILLRACE_ENGINE_SIMULATED_LATENCY_MS": str(latency_ms),
+        "MILLRACE_ENGINE_CONCURRENCY": str(concurrency),
+    }
+    if token_ms is not None:
+        env["MILLRACE_ENGINE_SIMULATED_TOKEN_MS"] = str(token_ms)
+    return env
+
+
+def _upstream_env(upstream: str | None, concurrency: int | None) -> dict[str, str]:
+    if upstream is None:
+        raise typer.BadParameter("--engine openai_http needs --upstream URL")
+    env = {"MILLRACE_ENGINE_UPSTREAM": upstream}
+    if concurrency is not None:
+        env["MILLRACE_ENGINE_CONCURRENCY"] = str(concurrency)
+    return env
+
+
+def _run(options: StackOptions, should_stop: Callable[[], bool]) -> None:
+    """Start everything and keep it running. Raises SettingsError before anything is started."""
+    for model in options.models:
+        EngineSettings.from_env({**os.environ, **replica_env(model, options.engine_env)})
+    with EmbeddedStack(options, os.environ) as stack:
+        stack.start(should_stop)
+        sys.stdout.write(f"ready {stack.url} key {stack.key}\n")
+        sys.stdout.flush()
+        stack.run(should_stop)

@@ -16,7 +16,7 @@ from collections.abc import Mapping  # noqa: E402
 import uvloop  # noqa: E402
 from prometheus_client import start_http_server  # noqa: E402
 
-from core.errors import MillraceError  # noqa: E402
+from core.errors import MillraceError, SettingsError  # noqa: E402
 from core.logs import configure_logs  # noqa: E402
 from core.shutdown import stop_on_signals  # noqa: E402
 from gpu_consumers import metrics  # noqa: E402
@@ -32,10 +32,11 @@ from topics.settings import KafkaSettings  # noqa: E402
 
 _LOG = logging.getLogger(__name__)
 _START_S_MAX = 60.0
+_WRONG_SETTINGS = 2  # exit code: starting again does not help
 
 
 def main() -> None:
-    """Run until a signal; exit 1 when the engine or the log ended it."""
+    """Run until a signal; exit 1 when the engine or the log ended it, 2 for wrong settings."""
     configure_logs("gpu-consumer")
     stop = stop_on_signals()
     try:
@@ -46,7 +47,8 @@ def main() -> None:
             runner.run(run(os.environ, stop))
     except MillraceError as failure:
         _LOG.error("the role ends", extra={"code": failure.code, "reason": str(failure)})
-        os._exit(1)  # threads and engine processes hold nothing that must be saved
+        # At once: threads and engine processes hold nothing that must be saved.
+        os._exit(_WRONG_SETTINGS if isinstance(failure, SettingsError) else 1)
     os._exit(0)
 
 

@@ -34,6 +34,7 @@ from cli.stack.state import StackState, remove_state, write_state
 from cli.stack.supervisor import Supervisor
 from cli.stack.webhook_key import ROLES as WEBHOOK_ROLES
 from cli.stack.webhook_key import webhook_env
+from topics.settings import KafkaSettings
 
 _LOG = logging.getLogger(__name__)
 
@@ -93,7 +94,8 @@ class EmbeddedStack:
             env[_PROTOCOL] = "consumer"  # its sessions are as short as those of the other kind
         self._start_replicas(env, ports)
         self._start_services(broker, server)
-        self.key = ensure_installed(data, servers, database_url, self._options.models)
+        log = KafkaSettings.from_env({**self._env, **env})  # outside brokers: copies, encryption
+        self.key = ensure_installed(data, log, database_url, self._options.models)
         self.url = f"http://{HOST}:{ports['api']}"
         self._start_control_plane(env, ports)
         write_state(
@@ -114,7 +116,7 @@ class EmbeddedStack:
             for model in self._options.models
             for job_class in served_classes(self._env, model.pool)
         ]
-        with replicas_ready(servers, wanted) as ready:
+        with replicas_ready(log, wanted) as ready:
             self._supervisor.wait_until(
                 lambda: should_stop() or ready(), timeout_s=READY_S_MAX, what="a model"
             )

@@ -27,6 +27,12 @@ class StackTimeoutError(StackError):
     code = "stack_timeout"
 
 
+class SettingsRefusedError(StackError):
+    """A role cannot run with its settings."""
+
+    code = "settings_refused"
+
+
 class DataFolderInUseError(StackError):
     """Another stack runs on this data folder."""
 

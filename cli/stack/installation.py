@@ -29,13 +29,12 @@ _BROKER_S_MAX = 60.0
 
 
 def ensure_installed(
-    data: Path, kafka_servers: str, database_url: str, models: Sequence[ServedModel]
+    data: Path, kafka: KafkaSettings, database_url: str, models: Sequence[ServedModel]
 ) -> str:
     """Bring log and database up to date and return the key of the stack's own tenant.
 
     Raises TopicDriftError, LogUnavailableError.
     """
-    kafka = KafkaSettings(bootstrap_servers=kafka_servers)
     admin = LogAdmin(kafka)
     admin.wait_for_broker(_BROKER_S_MAX)
     wanted = [*SHARED_TOPICS, *(topic for model in models for topic in pool_topics(model.pool))]
@@ -63,12 +62,10 @@ def ensure_installed(
 
 @contextmanager
 def replicas_ready(
-    kafka_servers: str, wanted: Iterable[tuple[str, str]]
+    kafka: KafkaSettings, wanted: Iterable[tuple[str, str]]
 ) -> Iterator[Callable[[], bool]]:
     """Yield a function that says whether credit was granted for all of `wanted`: pool, class."""
-    tail = TopicTail(
-        KafkaSettings(bootstrap_servers=kafka_servers), CAPACITY, client_id="millrace-up"
-    )
+    tail = TopicTail(kafka, CAPACITY, client_id="millrace-up")
     tail.skip_to_end(_BROKER_S_MAX)
     waiting = set(wanted)
 

@@ -9,7 +9,8 @@ from itertools import groupby
 from pathlib import Path
 
 from cli.stack.child import Child, Process, spawn
-from cli.stack.errors import StackTimeoutError
+from cli.stack.errors import SettingsRefusedError, StackTimeoutError
+from cli.stack.last_words import WRONG_SETTINGS, reason_in
 from core.clock import Clock, SystemClock
 
 BACKOFF_S_MIN = 0.2
@@ -40,6 +41,7 @@ class _Watched:
     due_s: float = 0.0
     deaths: int = 0  # in a row
     restarts: int = 0  # ever
+    refused: bool = False  # it ended because of its settings
 
 
 class Supervisor:
@@ -84,10 +86,14 @@ class Supervisor:
             self._sleep(POLL_S)
 
     def wait_until(self, ready: Callable[[], bool], *, timeout_s: float, what: str) -> None:
-        """Keep the children running until `ready`. Raises StackTimeoutError, naming `what`."""
+        """Keep the children running until `ready`. Raises StackTimeoutError, naming `what`.
+
+        Raises SettingsRefusedError for a child that no further start would help.
+        """
         deadline_s = self._clock.monotonic_s() + timeout_s
         while not ready():
             self.step()
+            self._require_settings()
             if self._clock.monotonic_s() > deadline_s:
                 raise StackTimeoutError(
                     f"{what} is not ready after {timeout_s:g} s; see the logs in {self._log_dir}"
@@ -133,6 +139,12 @@ class Supervisor:
                 process.send(signal.SIGKILL)
             process.bury()
 
+    def _require_settings(self) -> None:
+        for name, watched in self._watched.items():
+            if watched.refused:
+                log_path = self._log_dir / f"{name}.log"
+                raise SettingsRefusedError(f"{name}: {reason_in(log_path) or log_path}")
+
     def _begin(self, watched: _Watched) -> None:
         watched.process = self._spawn(watched.child, self._log_dir)
         watched.started_s = self._clock.monotonic_s()
@@ -147,6 +159,7 @@ class Supervisor:
     def _mourn(self, watched: _Watched, process: Process, now_s: float) -> None:
         code = process.bury()
         watched.process = None
+        watched.refused = code == WRONG_SETTINGS
         if now_s - watched.started_s >= HEALTHY_S:
             watched.deaths = 0
         self._postpone(watched, now_s, f"exit code {code}")

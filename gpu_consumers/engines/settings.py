@@ -96,6 +96,10 @@ class EngineSettings(Settings):
     """vllm: which of its parsers reads the model's calls of tools, e.g. `hermes`. Default: none,
     and bodies that name a tool or let the model choose one are refused."""
 
+    vllm_chat_template: Path | None = None
+    """vllm: file with the Jinja template that turns messages into a prompt. Default: the model's
+    own; a model without one refuses chats."""
+
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         """Refuse a kind without what it needs, and fields of another kind."""

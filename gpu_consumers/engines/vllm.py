@@ -115,6 +115,10 @@ def vllm_arguments(settings: EngineSettings) -> list[str]:
     ]
     if (parser := settings.vllm_tool_call_parser) is not None:
         arguments += ["--enable-auto-tool-choice", f"--tool-call-parser={parser}"]
+    if (template := settings.vllm_chat_template) is not None:
+        if not template.is_file():
+            raise SettingsError("vllm_chat_template is not a file.")
+        arguments.append(f"--chat-template={template}")
     if settings.vllm_max_model_len is not None:
         arguments.append(f"--max-model-len={settings.vllm_max_model_len}")
     return arguments

@@ -22,11 +22,12 @@ from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreReques
 from vllm.entrypoints.serve import create_error_response
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.platforms import current_platform
+from vllm.tool_parsers import ToolParserManager
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError as VllmEngineDeadError
 
-from core.errors import EngineDeadError, EngineOutOfMemoryError
+from core.errors import EngineDeadError, EngineOutOfMemoryError, SettingsError
 from gpu_consumers.engines.engine import Answer, Emit, Meter
 from gpu_consumers.engines.error_answers import (
     error_answer,
@@ -70,7 +71,7 @@ class VllmServing:
 
     @classmethod
     async def start(cls, arguments: list[str], settings: EngineSettings) -> Self:
-        """Start the engine core and load the model, on the calling thread."""
+        """Start the engine core and load the model, on the calling thread. Raises SettingsError."""
         on_cpu = current_platform.is_cpu()
         if on_cpu:  # one process fewer, a third of the start saved, at the same speed
             os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # or uni is overridden
@@ -79,6 +80,7 @@ class VllmServing:
         if on_cpu if eager is None else eager:
             arguments = [*arguments, "--enforce-eager"]
         parsed = make_arg_parser(FlexibleArgumentParser()).parse_args(arguments)
+        _require_parser(parsed.tool_call_parser)
         engine = AsyncLLM.from_engine_args(AsyncEngineArgs.from_cli_args(parsed))
         tasks = await engine.get_supported_tasks()
         state = SimpleNamespace()
@@ -150,6 +152,15 @@ class VllmServing:
         if self._engine.errored:  # which vLLM tells its client as an event
             raise EngineDeadError
         return events.end()
+
+
+def _require_parser(name: str | None) -> None:
+    """Before the model is loaded: vLLM itself notices a wrong name only with the first call."""
+    known = ToolParserManager.list_registered()
+    if name is not None and name not in known:
+        raise SettingsError(
+            f"vllm_tool_call_parser: vLLM has none named {name}, but {', '.join(sorted(known))}."
+        )
 
 
 def _routes(state: SimpleNamespace, tasks: tuple[str, ...]) -> dict[str, _Route]:

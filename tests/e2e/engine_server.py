@@ -18,7 +18,7 @@ ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 
 async def serve(socket_path: str) -> None:
     """Listen once the model is loaded; each line of an answer is one reported item."""
-    from gpu_consumers.engines.engine import Answer
+    from gpu_consumers.engines.engine import Answer, Meter
     from gpu_consumers.engines.open_engine import open_engine
     from gpu_consumers.engines.settings import EngineSettings
     from gpu_consumers.engines.vllm import VllmEngine
@@ -50,16 +50,17 @@ async def serve(socket_path: str) -> None:
         response = web.StreamResponse()
         await response.prepare(request)
         said: asyncio.Queue[bytes | Answer] = asyncio.Queue()
+        meter = Meter()
 
         async def run() -> None:
-            said.put_nowait(
-                await engine.serve(endpoint, body, said.put_nowait if streams else None)
-            )
+            emit = said.put_nowait if streams else None
+            said.put_nowait(await engine.serve(endpoint, body, emit, meter))
 
         async with asyncio.TaskGroup() as group:
             group.create_task(run())
             while isinstance(part := await said.get(), bytes):
-                await response.write(part + b"\n")
+                spent = msgspec.json.encode(meter.counted(Answer(0, b"")))
+                await response.write(b"#%b\n%b\n" % (spent, part))
             await response.write(msgspec.json.encode([part]) + b"\n")
         return response
 

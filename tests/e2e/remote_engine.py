@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 import psutil
 
-from gpu_consumers.engines.engine import Answer, Emit, Finished
+from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
 from gpu_consumers.engines.slots import SlotCounts, square_root_headroom
 
 _START_TIMEOUT_S = 240.0
@@ -62,7 +62,9 @@ class RemoteEngine:
             async for line in lines.content:
                 finished(*msgspec.json.decode(line, type=tuple[int, Answer]))
 
-    async def serve(self, endpoint: str, body: bytes, emit: Emit | None) -> Answer:
+    async def serve(
+        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
+    ) -> Answer:
         asked = msgspec.msgpack.encode((endpoint, body, emit is not None))
         async with (
             self._session() as session,
@@ -71,6 +73,9 @@ class RemoteEngine:
             async for line in lines.content:
                 if line.startswith(b"["):
                     return msgspec.json.decode(line, type=tuple[Answer])[0]
+                if line.startswith(b"#"):
+                    _follow(meter, msgspec.json.decode(line[1:], type=Answer))
+                    continue
                 assert emit is not None
                 emit(line.removesuffix(b"\n"))
         raise ConnectionError("no answer")
@@ -78,6 +83,13 @@ class RemoteEngine:
     def _session(self) -> aiohttp.ClientSession:
         connector = aiohttp.UnixConnector(str(self._socket_path), limit=0)
         return aiohttp.ClientSession(connector=connector, read_bufsize=2**24)
+
+
+def _follow(meter: Meter | None, spent: Answer) -> None:
+    if meter is not None:
+        meter.counted = lambda answer: msgspec.structs.replace(
+            spent, status_code=answer.status_code, body=answer.body
+        )
 
 
 @contextmanager

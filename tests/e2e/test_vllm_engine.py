@@ -47,7 +47,8 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="class")
 def chat_engine(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     with running_engine(
-        tmp_path_factory.mktemp("chat"), ENV | {"MODEL_PATH": str(tiny_llama)}
+        tmp_path_factory.mktemp("chat"),
+        ENV | {"MODEL_PATH": str(tiny_llama), "VLLM_TOOL_CALL_PARSER": "hermes"},
     ) as engine:
         yield engine
 
@@ -84,6 +85,17 @@ def classifier(folder: Path, classes: int) -> AbstractContextManager[Engine]:
     return running_engine(folder, ENV | {"MODEL_PATH": str(model)})
 
 
+def test_a_parser_that_vllm_lacks_is_refused_before_the_model_is_loaded(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    env = ENV | {"MODEL_PATH": str(tiny_llama), "VLLM_TOOL_CALL_PARSER": "nonsense"}
+    with (
+        pytest.raises(AssertionError, match=r"SettingsError.*none named nonsense, but .*hermes"),
+        running_engine(tmp_path, env),
+    ):
+        raise RuntimeError("the engine started")
+
+
 class TestVllmChat(OnlineChatConformance):
     @pytest.fixture
     def engine(self, chat_engine: Engine) -> Engine:
@@ -118,6 +130,12 @@ class TestVllmChat(OnlineChatConformance):
         assert answer.status_code == 200
         assert listener.text().lstrip().startswith("{")
         assert any(one["choices"][0].get("logprobs") for one in listener.chunks)
+
+    async def test_a_model_that_may_call_tools_is_asked(self, engine: Engine) -> None:
+        # A parser is set, so vLLM takes the body; that this model calls nothing is the model's.
+        tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+        (answer,) = await run(engine, CHAT, [chat_body(tools=[tool], tool_choice="auto")])
+        assert content_of(answer)["choices"][0]["finish_reason"] in {"stop", "length"}
 
     async def test_a_stream_above_the_context_is_refused(self, engine: Engine) -> None:
         answer, listener = await stream(engine, CHAT, chat_body("word " * 5000, stream=True))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.stack.child import Child
-from cli.stack.errors import StackTimeoutError
+from cli.stack.errors import SettingsRefusedError, StackTimeoutError
 from cli.stack.supervisor import (
     BACKOFF_S_MIN,
     HEALTHY_S,
@@ -49,20 +49,25 @@ class ScriptedProcess:
 
     def bury(self) -> int:
         self.world.events.append((self.child.name, "buried"))
-        return 1
+        return self.world.exit_code
 
 
 class World:
     """A supervisor on a clock held by hand, with every process it started."""
 
-    def __init__(self, stops_in_s: Callable[[Child], float] = lambda child: 0.0) -> None:
+    def __init__(
+        self,
+        stops_in_s: Callable[[Child], float] = lambda child: 0.0,
+        log_dir: Path = Path("unused"),
+    ) -> None:
         self.clock = HandClock()
         self.events: list[tuple[str, str]] = []
         self.stops_in_s = stops_in_s
         self.processes: list[ScriptedProcess] = []
         self.refusals = 0
+        self.exit_code = 1
         self.supervisor = Supervisor(
-            Path("unused"), spawn=self.spawn, clock=self.clock, sleep=self.clock.sleep
+            log_dir, spawn=self.spawn, clock=self.clock, sleep=self.clock.sleep
         )
 
     def spawn(self, child: Child, log_dir: Path) -> ScriptedProcess:
@@ -228,3 +233,13 @@ def test_a_wait_that_takes_too_long_names_what_it_waited_for() -> None:
 
     with pytest.raises(StackTimeoutError, match="Kafka is not ready after 5 s"):
         world.supervisor.wait_until(lambda: False, timeout_s=5, what="Kafka")
+
+
+def test_a_child_that_refuses_its_settings_ends_the_wait_with_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "gpu.log").write_text('noise\n{"event":"x","reason":"no such parser"}\n{half\n')
+    world = World(log_dir=tmp_path)
+    world.exit_code = 2
+    world.supervisor.start([role("gpu")])
+    world.kill_newest()
+    with pytest.raises(SettingsRefusedError, match="gpu: no such parser"):
+        world.supervisor.wait_until(lambda: False, timeout_s=60, what="a model")

@@ -91,3 +91,16 @@ def test_a_missing_folder_is_a_mistake(tmp_path: Path) -> None:
     env = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(tmp_path / "none")}
     with pytest.raises(SettingsError, match="not a folder"):
         vllm_arguments(settings(**env))
+
+
+def test_the_readers_of_tools_and_messages_reach_vllm(tmp_path: Path) -> None:
+    vllm = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(model_folder(tmp_path))}
+    template = tmp_path / "chat.jinja"
+    given = settings(**vllm, VLLM_TOOL_CALL_PARSER="hermes", VLLM_CHAT_TEMPLATE=str(template))
+    with pytest.raises(SettingsError, match="vllm_chat_template"):
+        vllm_arguments(given)
+    template.write_text("{{ messages }}")
+    arguments = vllm_arguments(given)
+    assert "--enable-auto-tool-choice" in arguments
+    assert "--tool-call-parser=hermes" in arguments
+    assert f"--chat-template={template}" in arguments

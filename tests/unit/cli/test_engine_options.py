@@ -1,0 +1,33 @@
+"""Goal: every setting of an engine is an option, and a name that is none is told at once."""
+
+from pathlib import Path
+
+import pytest
+
+from cli.stack.engine_options import engine_options
+from core.errors import SettingsError
+
+
+def test_options_are_variables() -> None:
+    assert engine_options(["vllm_tool_call_parser=hermes", "VLLM_DTYPE=float32"]) == {
+        "MILLRACE_ENGINE_VLLM_TOOL_CALL_PARSER": "hermes",
+        "MILLRACE_ENGINE_VLLM_DTYPE": "float32",
+    }
+
+
+def test_a_value_may_hold_equals_signs() -> None:
+    assert engine_options(["upstream_api_key=a=b"]) == {"MILLRACE_ENGINE_UPSTREAM_API_KEY": "a=b"}
+
+
+def test_a_file_is_found_from_where_the_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = engine_options(["vllm_chat_template=chat.jinja"])
+    assert options == {"MILLRACE_ENGINE_VLLM_CHAT_TEMPLATE": str(tmp_path / "chat.jinja")}
+
+
+@pytest.mark.parametrize("text", ["tool_parser=hermes", "vllm_dtype", "", "model_name=m", "=x"])
+def test_an_unknown_name_is_told(text: str) -> None:
+    with pytest.raises(SettingsError, match="vllm_tool_call_parser"):
+        engine_options([text])
