@@ -16,7 +16,7 @@ from api.online.idempotency import answer_once, repeats_of_request, response_of
 from api.paging import parse_after
 from api.principals import PrincipalOf, ServicesOf
 from api.webhook_services import WebhooksOf
-from core.ids import FILE, JOB, parse_public_id
+from core.ids import FILE, JOB, parse_public_id, public_id
 from core.limits import LIST_LIMIT_MAX
 from core.urgency import PRIORITY_DEFAULT
 from jobs.batches import NewJob, cancel_job, create_job, find_job, list_jobs
@@ -24,6 +24,8 @@ from jobs.budgets import Budget
 from jobs.idempotency import Answer
 from jobs.job_options import JobOptions
 from jobs.pages import Cursor
+from jobs.refusals import JobMissingError
+from results.retention.deletion import delete_batch
 from results.webhooks.callbacks import add_callback
 
 router = APIRouter()
@@ -128,6 +130,16 @@ async def cancel(
 
 
 def _options(body: BatchBody) -> JobOptions:
+@router.delete("/v1/batches/{batch_id}")
+async def delete(batch_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+    """Delete a job that has ended, with everything that it has but its place in the ledger."""
+    wanted = parse_public_id(JOB, batch_id)
+    if wanted is None:
+        raise JobMissingError
+    await services.database.run(delete_batch, principal.tenant_id, wanted, key_id=principal.key_id)
+    return json_answer({"id": public_id(JOB, wanted), "object": "batch", "deleted": True})
+
+
     budget = Budget(
         max_failed_items=body.max_failed_items,
         max_failed_ratio=body.max_failed_ratio,

@@ -14,6 +14,7 @@ from jobs.refusals import (
     FileMissingError,
     InputGoneError,
     JobMissingError,
+    JobRunningError,
     KeyInFlightError,
     KeyReusedError,
     RequestRefusedError,
@@ -52,6 +53,9 @@ def as_api_error(error: MillraceError) -> ApiError | None:
     if isinstance(error, KeyInFlightError):
         # Clients try 409 again: soon there is an answer to give.
         return ApiError(409, str(error), code=error.code, headers={"retry-after": "1"})
+    if isinstance(error, JobRunningError):
+        # Clients try 409 again unless they are told: here somebody has to act first.
+        return ApiError(409, str(error), code=error.code, headers={"x-should-retry": "false"})
     if isinstance(error, RequestRefusedError):
         missing = FileMissingError | JobMissingError | EndpointMissingError | DeadLetterMissingError
         is_path = isinstance(error, missing) and error.param is None

@@ -99,7 +99,7 @@ async def delete(file_id: str, principal: PrincipalOf, services: ServicesOf) -> 
     wanted = parse_public_id(FILE, file_id)
     if wanted is None:
         raise FileMissingError
-    await services.database.run(delete_file, principal.tenant_id, wanted)
+    await services.database.run(delete_file, principal.tenant_id, wanted, key_id=principal.key_id)
     await _remove_object(wanted, services)
     return json_answer({"id": public_id(FILE, wanted), "object": "file", "deleted": True})
 

@@ -93,7 +93,7 @@ def list_jobs(connection: sa.Connection, tenant_id: UUID, cursor: Cursor) -> Pag
     """Return a page of the tenant's jobs with their counters. Raises FieldRefusedError."""
     if cursor.after is not None and not _is_batch(connection, cursor.after):
         raise unknown_cursor()
-    query = _shown().where(IS_BATCH)
+    query = _shown().where(IS_BATCH, jobs.c.deleted_at.is_(None))
     return read_page(connection, query, jobs, tenant_id=tenant_id, cursor=cursor)
 
 
@@ -132,7 +132,8 @@ def checked_window_s(new: NewJob) -> int:
 
 def job_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
     """Return the query of one batch with its counters."""
-    return _shown().where(jobs.c.id == job_id, jobs.c.tenant_id == tenant_id, IS_BATCH)
+    its = (jobs.c.id == job_id, jobs.c.tenant_id == tenant_id)
+    return _shown().where(*its, IS_BATCH, jobs.c.deleted_at.is_(None))
 
 
 def with_counters() -> sa.Select[Any]:

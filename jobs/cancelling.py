@@ -19,6 +19,7 @@ def cancel(
     row = connection.execute(
         sa.select(jobs)
         .where(jobs.c.id == job_id, jobs.c.tenant_id == tenant_id, jobs.c.kind == kind)
+        .where(jobs.c.deleted_at.is_(None))
         .with_for_update(key_share=True)
     ).one_or_none()
     if row is None:

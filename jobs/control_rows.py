@@ -27,6 +27,7 @@ def lock_open(
     query: sa.Select[Any] = sa.select(*jobs.c, sa.func.now().label("now")).where(
         jobs.c.id == job_id, jobs.c.tenant_id == tenant_id, jobs.c.kind == JobKind.BATCH.value
     )
+    query = query.where(jobs.c.deleted_at.is_(None))
     row = connection.execute(query.with_for_update(key_share=True)).one_or_none()
     if row is None:
         raise JobMissingError

@@ -14,6 +14,7 @@ from jobs.inputs_tables import job_inputs
 from jobs.pages import Cursor, Page, read_page
 from jobs.refusals import FileMissingError, StorageQuotaError
 from jobs.tables import files, jobs
+from tenancy.deletions import Deletion, What, record_deletion
 from tenancy.tenants import stored_bytes_max
 
 INPUT_PURPOSE: Final = "batch"
@@ -124,8 +125,16 @@ def list_files(
     return read_page(connection, query, files, tenant_id=tenant_id, cursor=cursor)
 
 
-def delete_file(connection: sa.Connection, tenant_id: UUID, file_id: UUID | None) -> None:
+def delete_file(
+    connection: sa.Connection,
+    tenant_id: UUID,
+    file_id: UUID | None,
+    *,
+    key_id: UUID | None = None,
+) -> None:
     """Make a file disappear; jobs that read it go on. Raises FileMissingError.
+
+    `key_id` is the API key that asks.
 
     Its life ends now, so that whoever looks for files past their life finds it too.
     """
@@ -136,6 +145,8 @@ def delete_file(connection: sa.Connection, tenant_id: UUID, file_id: UUID | None
     )
     if deleted.rowcount == 0:
         raise FileMissingError
+    deletion = Deletion(tenant_id=tenant_id, what=What.FILE, subject_id=file_id, key_id=key_id)
+    record_deletion(connection, deletion)
 
 
 def visible() -> sa.ColumnElement[bool]:
@@ -145,7 +156,10 @@ def visible() -> sa.ColumnElement[bool]:
 
 
 def pinned() -> sa.ColumnElement[bool]:
-    """Return the condition that an unfinished job reads the file."""
+    """Return the condition that an unfinished job reads the file.
+
+    OFFSET 0 holds Postgres to a look-up of each file: else it may hash all appended files ever.
+    """
     reading = sa.select(1).where(jobs.c.input_file_id == files.c.id, _UNFINISHED)
     its = job_inputs.c
     appended = sa.select(1).where(
@@ -154,7 +168,7 @@ def pinned() -> sa.ColumnElement[bool]:
         its.job_id == jobs.c.id,
         _UNFINISHED,
     )
-    return sa.or_(reading.exists(), appended.exists())
+    return sa.or_(reading.offset(0).exists(), appended.offset(0).exists())
 
 
 def stored_bytes_query(tenant_id: UUID) -> sa.Select[int]:

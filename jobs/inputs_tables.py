@@ -44,6 +44,7 @@ job_inputs: Final = Table(
         "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
     ),
     PrimaryKeyConstraint("job_id", "number"),
+    Index("ix_job_inputs_file_id", "file_id"),
     Index("ix_job_inputs_validating", "job_id", postgresql_where=text("state = 'validating'")),
     Index(
         "ix_job_inputs_reading",

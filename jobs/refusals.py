@@ -53,6 +53,12 @@ class JobEndedError(RequestRefusedError):
     code = "batch_ended"
 
 
+class JobRunningError(RequestRefusedError):
+    """The batch has not ended, so it cannot be deleted."""
+
+    code = "batch_not_ended"
+
+
 class StorageQuotaError(RequestRefusedError):
     """Your stored files have reached the limit of your organization. Delete some first."""
 

@@ -43,6 +43,12 @@ files: Final = Table(
     Column[datetime]("removed_at", DateTime(timezone=True), comment="when its object was removed"),
     Index("ix_files_tenant_id_created_at", "tenant_id", "created_at", "id"),
     Index("ix_files_unremoved", "expires_at", postgresql_where=text("removed_at IS NULL")),
+    Index("ix_files_removed", "removed_at", "id", postgresql_where=text("removed_at IS NOT NULL")),
+    Index(
+        "ix_files_unbounded",
+        "created_at",
+        postgresql_where=text("expires_at IS NULL AND deleted_at IS NULL"),
+    ),
 )
 
 jobs: Final = Table(
@@ -141,6 +147,46 @@ jobs: Final = Table(
         "created_at",
         "id",
         postgresql_where=text("kind = 'batch'"),
+    ),
+    # Set when its owner or its age takes it away; the row stays for a while, as a tombstone.
+    Column[datetime](
+        "deleted_at", DateTime(timezone=True), comment="nothing of it shows from then on"
+    ),
+    Column[datetime](
+        "removal_due_at",
+        DateTime(timezone=True),
+        comment="when its rows and objects go; NULL: not deleted, or they are gone",
+    ),
+    Index(
+        "ix_jobs_kept",
+        "kind",
+        "created_at",
+        postgresql_where=text("deleted_at IS NULL"),
+    ),
+    Index(
+        "ix_jobs_removal_due_at",
+        "removal_due_at",
+        postgresql_where=text("removal_due_at IS NOT NULL"),
+    ),
+    Index(
+        "ix_jobs_tombstones",
+        "deleted_at",
+        postgresql_where=text("deleted_at IS NOT NULL AND removal_due_at IS NULL"),
+    ),
+    Index(
+        "ix_jobs_input_file_id",
+        "input_file_id",
+        postgresql_where=text("input_file_id IS NOT NULL"),
+    ),
+    Index(
+        "ix_jobs_output_file_id",
+        "output_file_id",
+        postgresql_where=text("output_file_id IS NOT NULL"),
+    ),
+    Index(
+        "ix_jobs_error_file_id",
+        "error_file_id",
+        postgresql_where=text("error_file_id IS NOT NULL"),
     ),
     Index(
         "ix_jobs_unfinished",

@@ -6,17 +6,21 @@ from jobs import inputs_tables, retries_tables
 from jobs import tables as jobs_tables
 from registry import tables as registry_tables
 from results import tables as results_tables
+from results.retention import tables as retention_tables
 from results.webhooks import tables as webhooks_tables
 from storage.metadata import metadata
+from tenancy import deletions
 from tenancy import tables as tenancy_tables
 
 assert all(  # registered by import
     (
         inputs_tables,
         jobs_tables,
+        deletions,
         registry_tables,
         results_tables,
         retries_tables,
+        retention_tables,
         tenancy_tables,
         webhooks_tables,
     )

@@ -24,6 +24,8 @@ from results.finaliser import CHANNEL, ROLE, Finaliser
 from results.key_removal import KeyRemoval
 from results.partitions import DayPartitions
 from results.settings import FinaliserSettings, WriterSettings
+from results.retention.settings import RetentionSettings
+from results.retention.sweep import RetentionSweep
 from results.single_requests import RequestEnding
 from results.writer import GROUP, ResultsWriter
 from results.writing import ItemWriter
@@ -103,7 +105,8 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
     """End settled jobs until `stop`. Raises what `Finaliser.run` raises, and SettingsError."""
     settings = FinaliserSettings.from_env(env)
     database = DatabaseSettings.from_env(env)
-    # To claim, for heartbeats, to remove files, orphans and keys, to end requests.
+    retention = RetentionSettings.from_env(env)
+    # To claim, for heartbeats, to remove files, orphans and what is old, to end requests.
     require_connections(database, settings.jobs_max + 6)
     engine = create_engine(database, application_name=ROLE)
     serve_metrics(settings.metrics_host, settings.metrics_port)
@@ -119,12 +122,13 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
     keys = KeyRemoval(engine, store)
     try:
         with (
+    sweep = RetentionSweep(engine, store, retention, process_name(ROLE), stop.is_set)
             Notifications(database, CHANNEL, application_name=ROLE) as for_jobs,
             Notifications(database, CHANNEL, application_name=ROLE) as for_requests,
         ):
             wait = partial(for_requests.wait, settings.look_interval_s)
             beside.start("requests", RequestEnding(engine, store).step, wait)
-            beside.every(settings.removal_interval_s, "keys", keys.step)
+            beside.every(settings.removal_interval_s, "ages", in_turn(keys.step, sweep.step))
             finaliser.run(for_jobs, stop)
             beside.join(_JOIN_S)
     finally:
@@ -154,6 +158,16 @@ def serve_metrics(host: str, port: int | None) -> None:
 
 def process_name(role: str) -> str:
     """Return a name of this process alone, for leases and the broker's logs."""
+def in_turn(*steps: Callable[[], None]) -> Callable[[], None]:
+    """Return one step that does these, so that they share a thread and its connection."""
+
+    def step() -> None:
+        for one in steps:
+            one()
+
+    return step
+
+
     return f"{role}-{socket.gethostname()}-{new_uuid().hex[:8]}"
 
 

@@ -27,6 +27,12 @@ _ITS_ROW: Final = sa.and_(
     items.c.item_index == dead_items.c.item_index,
 )
 
+_BATCH_SHOWS: Final = sa.exists(
+    sa.select(1)
+    .where(jobs.c.id == dead_items.c.job_id, jobs.c.deleted_at.is_(None))
+    .offset(0)  # one probe a row: Postgres would else hash all jobs
+)
+"""Not of a batch that was deleted, whose rows wait to be removed."""
 
 _SHOWN: Final = (items.c.custom_id, items.c.status_code, items.c.error_code, items.c.error_message)
 
@@ -94,7 +100,7 @@ def find_dead(connection: sa.Connection, tenant_id: UUID, place: Place | None) -
         .add_columns(jobs.c.input_key, jobs.c.endpoint)
         .select_from(dead_items.outerjoin(items, _ITS_ROW))
         .join(jobs, jobs.c.id == dead_items.c.job_id)
-        .where(dead_items.c.tenant_id == tenant_id, *_is(place))
+        .where(dead_items.c.tenant_id == tenant_id, *_is(place), jobs.c.deleted_at.is_(None))
     )
     row = connection.execute(query).one_or_none()
     if row is None:
@@ -119,7 +125,7 @@ def dead_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
             dead_items, *_SHOWN, sa.func.substring(items.c.body, 1, _BODY_BYTES).label("body")
         )
         .select_from(dead_items.outerjoin(items, _ITS_ROW))
-        .where(dead_items.c.tenant_id == tenant_id, *_of(job_id))
+        .where(dead_items.c.tenant_id == tenant_id, *_of(job_id), _BATCH_SHOWS)
     )
     if job_id is not None:
         return query.order_by(dead_items.c.item_index)

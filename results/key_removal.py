@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from core.errors import MillraceError
 from jobs.idempotency import expired_keys, forget
+from results.retention.metrics import REMOVED
 from storage.objects import ObjectStore
 
 LOG = logging.getLogger(__name__)
@@ -37,3 +38,4 @@ class KeyRemoval:
                 return
             with self.engine.begin() as connection:
                 count = forget(connection, due) if due else 0
+            REMOVED.labels("key").inc(count)

@@ -101,7 +101,7 @@ def _settle(live: sa.Engine, job: _Job, *, apply: bool) -> Rebuilt:
 def _jobs(live: sa.Engine, job_ids: Sequence[UUID] | None) -> list[_Job]:
     query = sa.select(
         jobs.c.id, jobs.c.kind, jobs.c.created_at, jobs.c.total_count, jobs.c.settled_at
-    ).where(jobs.c.total_count > 0)
+    ).where(jobs.c.total_count > 0, jobs.c.deleted_at.is_(None))
     if job_ids is not None:
         query = query.where(jobs.c.id.in_(job_ids))
     with live.connect() as connection:

@@ -81,6 +81,7 @@ webhook_messages: Final = Table(
     Column[bytes]("body", LargeBinary, nullable=False, comment="as sent, byte for byte"),
     _moment("created_at", nullable=False),
     Index("ix_webhook_messages_created_at", "created_at"),
+    Index("ix_webhook_messages_job_id", "job_id", postgresql_where=text("job_id IS NOT NULL")),
 )
 
 webhook_deliveries: Final = Table(

@@ -14,6 +14,7 @@ ENDING = {"counter": "_total", "info": "_info"}
 
 def registered() -> Iterator[tuple[str, str, str]]:
     inner = [ROOT / "results/webhooks/metrics.py", ROOT / "api/online/metrics.py"]
+    inner.append(ROOT / "results/retention/metrics.py")
     for path in sorted([*ROOT.glob("*/metrics.py"), *inner]):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for value in vars(import_module(name)).values():

@@ -76,9 +76,9 @@ CHANGES = {
     },
     "UPDATE job_counters SET output_tokens = 99 WHERE job_id = :job": {"usage.output_tokens"},
     "UPDATE job_counters SET expired = 17 WHERE job_id = :job": {"items.expired", "items.ended"},
-    "UPDATE usage_ledger SET item_count = 22 WHERE job_id = :job AND input_tokens = 60": {
-        "usage.items"
-    },
+    "INSERT INTO usage_ledger (tenant_id, job_id, model, model_version, item_count, input_tokens,"
+    " output_tokens, cached_tokens, reasoning_tokens)"
+    " SELECT id, :job, '', '', 1, 0, 0, 0, 0 FROM tenants LIMIT 1": {"usage.items"},
     "DELETE FROM job_slices WHERE job_id = :job AND first_sequence = 0": {"items.ended"},
 }
 

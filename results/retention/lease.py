@@ -1,0 +1,23 @@
+"""A lease on a sweep, so that of many finalisers one looks. Each step is safe without it.
+
+Time is the database's. A holder that dies or rests is replaced when its lease runs out.
+"""
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+
+from results.retention.tables import sweep_leases
+
+_NOW = sa.func.clock_timestamp()
+
+
+def take(connection: sa.Connection, name: str, holder: str, *, ttl_s: float) -> bool:
+    """Take or extend the lease for `ttl_s` seconds; False while another process has it."""
+    until = _NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, ttl_s)
+    taken = insert(sweep_leases).values(name=name, holder=holder, expires_at=until)
+    statement = taken.on_conflict_do_update(
+        index_elements=[sweep_leases.c.name],
+        set_={"holder": taken.excluded.holder, "expires_at": taken.excluded.expires_at},
+        where=sa.or_(sweep_leases.c.holder == holder, sweep_leases.c.expires_at <= _NOW),
+    )
+    return connection.execute(statement.returning(sweep_leases.c.name)).one_or_none() is not None

@@ -1,0 +1,112 @@
+"""The sweep of retention: what is too old, what was deleted, what is left over. A turn is bounded.
+
+One finaliser at a time has the lease; every step is right without it, too.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from core.errors import Disposition, MillraceError
+from results.retention import ages
+from results.retention.ages import FilePlace
+from results.retention.bodies import BodyRemoval, waiting_query
+from results.retention.days import drop_unneeded_days
+from results.retention.lease import take
+from results.retention.metrics import REMOVED, WAITING
+from results.retention.settings import RetentionSettings
+from storage.objects import ObjectStore
+
+LOG = logging.getLogger(__name__)
+
+LEASE: Final = "retention"
+_LEASE_S: Final = 60.0
+_SLICES_MAX: Final = 50  # of each kind in one turn
+_IDLE_TURNS: Final = 20  # between two looks at what hardly ever changes
+
+
+@dataclass(slots=True)
+class RetentionSweep:
+    """One process of the role; any number may run."""
+
+    engine: sa.Engine
+    store: ObjectStore
+    settings: RetentionSettings
+    holder: str  # names this process in the lease
+    is_over: Callable[[], bool] = lambda: False
+    _turn: int = 0
+    _files_after: FilePlace | None = None
+    _bodies: BodyRemoval = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Share what the turns need."""
+        self._bodies = BodyRemoval(self.engine, self.store, self.is_over)
+
+    def step(self) -> None:
+        """Do one turn when the lease is ours. Raises one of DATABASE_AWAY."""
+        days = self.settings
+        if not self._has_lease():
+            return
+        self._slices("tombstone_made", ages.bury_old_batches, days=days.batch_days)
+        if days.file_days is not None:
+            self._slices("file_ended", ages.end_old_files, days=days.file_days)
+        if self._turn % _IDLE_TURNS == 0:
+            REMOVED.labels("day").inc(drop_unneeded_days(self.engine))
+            self._slices("tombstone", ages.purge_tombstones, days=days.tombstone_days)
+        self._turn += 1
+        self._remove_requests()
+        if self._has_lease():
+            self._bodies.step(days.turn_rows_max)
+        self._purge_files()
+        with self.engine.connect() as connection:
+            WAITING.set(connection.execute(waiting_query()).scalar_one())
+
+    def _has_lease(self) -> bool:
+        if self.is_over():
+            return False
+        with self.engine.begin() as connection:
+            return take(connection, LEASE, self.holder, ttl_s=_LEASE_S)
+
+    def _slices(self, kind: str, do: Callable[..., int], **given: Any) -> None:
+        """Do slices until one finds nothing."""
+        for _ in range(_SLICES_MAX):
+            if self.is_over():
+                return
+            with self.engine.begin() as connection:
+                count = do(connection, **given)
+            REMOVED.labels(kind).inc(count)
+            if not count:
+                return
+
+    def _remove_requests(self) -> None:
+        """Remove old single requests: objects of their answers first, then their rows."""
+        for _ in range(_SLICES_MAX):
+            with self.engine.connect() as connection:
+                old = ages.old_requests(connection, days=self.settings.request_days)
+            if not old or self.is_over():
+                return
+            cleared = [one for one in old if one.body_key is None or self._delete(one.body_key)]
+            with self.engine.begin() as connection:
+                REMOVED.labels("request").inc(ages.remove_requests(connection, cleared))
+            if len(cleared) < len(old):
+                return  # the store is away
+
+    def _delete(self, key: str) -> bool:
+        """Delete an object; False when the store is away."""
+        try:
+            self.store.delete(key)
+        except MillraceError as failure:
+            LOG.warning("an answer stays", extra={"code": failure.code})
+            return failure.disposition is not Disposition.RETRY
+        REMOVED.labels("object").inc()
+        return True
+
+    def _purge_files(self) -> None:
+        with self.engine.begin() as connection:
+            count, self._files_after = ages.purge_files(
+                connection, days=self.settings.tombstone_days, after=self._files_after
+            )
+        REMOVED.labels("file_row").inc(count)

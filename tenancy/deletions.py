@@ -1,0 +1,61 @@
+"""What was deleted, by whom and when: one row each, counts and no content, never changed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import BigInteger, Column, Connection, DateTime, Identity, Table, Text, Uuid, func
+from sqlalchemy.dialects.postgresql import JSONB
+
+from storage.metadata import metadata
+
+deletions: Final = Table(
+    "deletions",
+    metadata,
+    Column[int]("id", BigInteger, Identity(), primary_key=True),
+    Column[object]("tenant_id", Uuid, nullable=False),
+    Column[str]("what", Text, nullable=False, comment="tenancy.deletions.What"),
+    Column[object]("subject_id", Uuid, comment="of the file or job; NULL: as many as counted"),
+    Column[object]("key_id", Uuid, comment="the API key that asked; NULL: its age did"),
+    Column[dict[str, int]]("counts", JSONB, nullable=False, comment="rows and objects by kind"),
+    Column[datetime](
+        "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
+    ),
+    comment="Append-only: what was deleted; names nothing that a user wrote",
+)
+
+
+class What(StrEnum):
+    """What a deletion row tells of."""
+
+    FILE = "file"  # it does not show any more
+    BATCH = "batch"  # nothing of it shows any more
+    BATCH_BODIES = "batch_bodies"  # its rows and objects are gone
+    REQUESTS = "requests"  # single requests are gone with all they had
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletion:
+    """One thing that was deleted."""
+
+    tenant_id: UUID
+    what: What
+    subject_id: UUID | None = None
+    key_id: UUID | None = None  # None: retention
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+def record_deletion(connection: Connection, deletion: Deletion) -> None:
+    """Add the row, in the transaction of what it tells."""
+    connection.execute(
+        deletions.insert().values(
+            tenant_id=deletion.tenant_id,
+            what=deletion.what.value,
+            subject_id=deletion.subject_id,
+            key_id=deletion.key_id,
+            counts=dict(deletion.counts),
+        )
+    )
