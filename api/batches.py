@@ -129,7 +129,6 @@ async def cancel(
     return response_of(answer, is_old=is_old)
 
 
-def _options(body: BatchBody) -> JobOptions:
 @router.delete("/v1/batches/{batch_id}")
 async def delete(batch_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
     """Delete a job that has ended, with everything that it has but its place in the ledger."""
@@ -140,6 +139,7 @@ async def delete(batch_id: str, principal: PrincipalOf, services: ServicesOf) ->
     return json_answer({"id": public_id(JOB, wanted), "object": "batch", "deleted": True})
 
 
+def _options(body: BatchBody) -> JobOptions:
     budget = Budget(
         max_failed_items=body.max_failed_items,
         max_failed_ratio=body.max_failed_ratio,

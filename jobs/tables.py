@@ -141,13 +141,6 @@ jobs: Final = Table(
     Column[datetime]("expired_at", DateTime(timezone=True)),
     Column[datetime]("cancelling_at", DateTime(timezone=True)),
     Column[datetime]("cancelled_at", DateTime(timezone=True)),
-    Index(
-        "ix_jobs_tenant_id_created_at",
-        "tenant_id",
-        "created_at",
-        "id",
-        postgresql_where=text("kind = 'batch'"),
-    ),
     # Set when its owner or its age takes it away; the row stays for a while, as a tombstone.
     Column[datetime](
         "deleted_at", DateTime(timezone=True), comment="nothing of it shows from then on"
@@ -187,6 +180,13 @@ jobs: Final = Table(
         "ix_jobs_error_file_id",
         "error_file_id",
         postgresql_where=text("error_file_id IS NOT NULL"),
+    ),
+    Index(
+        "ix_jobs_tenant_id_created_at",
+        "tenant_id",
+        "created_at",
+        "id",
+        postgresql_where=text("kind = 'batch'"),
     ),
     Index(
         "ix_jobs_unfinished",

@@ -23,9 +23,9 @@ from results.closing import JobCloser
 from results.finaliser import CHANNEL, ROLE, Finaliser
 from results.key_removal import KeyRemoval
 from results.partitions import DayPartitions
-from results.settings import FinaliserSettings, WriterSettings
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
+from results.settings import FinaliserSettings, WriterSettings
 from results.single_requests import RequestEnding
 from results.writer import GROUP, ResultsWriter
 from results.writing import ItemWriter
@@ -120,9 +120,9 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
     )
     beside = Background(stop, away_s_max=settings.database_wait_s, clock=clock)
     keys = KeyRemoval(engine, store)
+    sweep = RetentionSweep(engine, store, retention, process_name(ROLE), stop.is_set)
     try:
         with (
-    sweep = RetentionSweep(engine, store, retention, process_name(ROLE), stop.is_set)
             Notifications(database, CHANNEL, application_name=ROLE) as for_jobs,
             Notifications(database, CHANNEL, application_name=ROLE) as for_requests,
         ):
@@ -156,8 +156,6 @@ def serve_metrics(host: str, port: int | None) -> None:
         start_http_server(port, host)
 
 
-def process_name(role: str) -> str:
-    """Return a name of this process alone, for leases and the broker's logs."""
 def in_turn(*steps: Callable[[], None]) -> Callable[[], None]:
     """Return one step that does these, so that they share a thread and its connection."""
 
@@ -168,6 +166,8 @@ def in_turn(*steps: Callable[[], None]) -> Callable[[], None]:
     return step
 
 
+def process_name(role: str) -> str:
+    """Return a name of this process alone, for leases and the broker's logs."""
     return f"{role}-{socket.gethostname()}-{new_uuid().hex[:8]}"
 
 

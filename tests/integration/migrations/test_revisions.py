@@ -22,12 +22,12 @@ from tenancy import tables as tenancy_tables
 assert all(
     (
         inputs_tables,
-        jobs_tables,
         deletions,
+        jobs_tables,
         registry_tables,
         results_tables,
-        retries_tables,
         retention_tables,
+        retries_tables,
         tenancy_tables,
         webhooks_tables,
     )
