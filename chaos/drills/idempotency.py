@@ -1,0 +1,148 @@
+"""P5: one key, one job: many threads, the API killed between commit and answer, replays, misuse."""
+
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from typing import Final
+from uuid import uuid4
+
+import httpx
+import sqlalchemy as sa
+
+from chaos.clients import ENDPOINT, Client, input_lines
+from chaos.drills.setting import MODEL, Setting
+from chaos.judges.acceptance import acknowledged, answers_that_disagree
+from chaos.measures import Measure
+from chaos.nemeses.processes import kill
+from tenancy.api_keys import create_key
+from tenancy.tenants import create_tenant
+
+TOLD_S_MAX: Final = 120.0
+KILL_EVERY_S: Final = 3.0
+
+
+def run(setting: Setting) -> list[Measure]:
+    """Create jobs under shared keys and judge what exists afterwards."""
+    keys, threads = setting.size(200, 40), setting.size(24, 8)
+    until_s = time.monotonic() + TOLD_S_MAX
+    mark = f"p5-{setting.seed}"
+    client = setting.client("p5")
+    file_id = client.upload(f"file-{mark}", input_lines(1, MODEL), until_s)
+    with Killing(setting), ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda number: _walk(setting, number, mark, keys, file_id), range(threads)))
+    ids = acknowledged(setting.recorder.so_far())
+    made = _count(setting, mark)
+    reused = _misuse(client, mark, keys, file_id, until_s)
+    disagree = answers_that_disagree(setting.recorder.so_far())
+    failures = sum(
+        step.detail.get("status", 0) >= HTTPStatus.INTERNAL_SERVER_ERROR
+        and step.detail["status"] != HTTPStatus.SERVICE_UNAVAILABLE
+        for step in setting.recorder.so_far()
+    )
+    return [
+        _measure("jobs beyond or short of one a key", abs(made - keys), keys),
+        _measure("keys answered with different ids", len(disagree), len(ids)),
+        _measure("changed bodies that were not refused with 422", reused, keys),
+        _measure("answers 5xx other than 503", failures, len(ids)),
+        _measure("jobs of another tenant's same keys that were not new", _others(setting, mark), 3),
+        _measure("keys of a wrong form that were let in", _wrong_forms(client, mark, file_id), 3),
+    ]
+
+
+class Killing:
+    """Kills the APIs in turn for a block."""
+
+    def __init__(self, setting: Setting) -> None:
+        """Nothing is killed yet."""
+        self._setting = setting
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._kill, daemon=True)
+
+    def __enter__(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self._stop.set()
+        self._thread.join()
+
+    def _kill(self) -> None:
+        chance = random.Random(self._setting.seed)
+        hosts = list(self._setting.running.hosts)
+        for turn in range(4):
+            if self._stop.wait(chance.uniform(0.3, KILL_EVERY_S)):
+                return
+            kill(self._setting.running, f"{hosts[turn % len(hosts)]}/api")
+
+
+def _walk(setting: Setting, number: int, mark: str, keys: int, file_id: str) -> None:
+    """Ask with every key, each thread in an order of its own."""
+    order = list(range(keys))
+    random.Random(f"{setting.seed}-{number}").shuffle(order)
+    client = setting.client(f"p5-{number}")
+    until_s = time.monotonic() + TOLD_S_MAX
+    for key in order:
+        client.create(f"{mark}-{key}", file_id, until_s, metadata={"drill": mark})
+
+
+def _misuse(client: Client, mark: str, keys: int, file_id: str, until_s: float) -> int:
+    """Return how many keys took another body."""
+    wrong = 0
+    for key in range(keys):
+        answer = None
+        while answer is None and time.monotonic() < until_s:
+            answer = _post(client, f"{mark}-{key}", file_id, {"drill": f"{mark}x"})
+        wrong += answer is None or answer.status_code != HTTPStatus.UNPROCESSABLE_ENTITY
+    return wrong
+
+
+def _others(setting: Setting, mark: str) -> int:
+    """Return how many keys of another tenant met a job of ours."""
+    with setting.running.engine.begin() as connection:
+        tenant = create_tenant(connection, f"other-{uuid4().hex[:8]}")
+        secret = create_key(connection, tenant, "chaos").secret
+    other = setting.client("p5-other")
+    other.key = secret
+    ours = set(acknowledged(setting.recorder.so_far()).values())
+    until_s = time.monotonic() + TOLD_S_MAX
+    file_id = other.upload(f"other-file-{mark}", input_lines(1, MODEL), until_s)
+    wrong = 0
+    for key in range(3):
+        answer = _post(other, f"{mark}-{key}", file_id, {"drill": f"{mark}-other"})
+        wrong += answer is None or not answer.is_success or answer.json()["id"] in ours
+    return wrong
+
+
+def _wrong_forms(client: Client, mark: str, file_id: str) -> int:
+    """Return how many keys of a wrong form were accepted, or right ones refused."""
+    wants = {"": False, f"{mark}-".ljust(255, "k"): True, f"{mark}-".ljust(256, "k"): False}
+    wrong = 0
+    for key, good in wants.items():
+        answer = _post(client, key, file_id, {"drill": f"{mark}-form"})
+        wrong += answer is None or answer.is_success != good
+    return wrong
+
+
+def _post(
+    client: Client, key: str, file_id: str, metadata: dict[str, str]
+) -> httpx.Response | None:
+    body = {
+        "input_file_id": file_id,
+        "endpoint": ENDPOINT,
+        "completion_window": "24h",
+        "metadata": metadata,
+    }
+    return client.call("POST", "/v1/batches", {"idempotency-key": key}, json=body)
+
+
+def _count(setting: Setting, mark: str) -> int:
+    with setting.running.engine.connect() as connection:
+        query = sa.text("SELECT count(*) FROM jobs WHERE metadata ->> 'drill' = :mark")
+        return int(connection.execute(query, {"mark": mark}).scalar_one())
+
+
+def _measure(what: str, value: float, size: int) -> Measure:
+    return Measure(promise="P5", what=what, value=value, size=size)

@@ -1,0 +1,107 @@
+"""A12: seconds from a kill -9 until the work goes on at 90 % of its rate."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from chaos import evidence
+from chaos.clients import input_lines
+from chaos.drills.books import Ended, judge_books
+from chaos.drills.setting import MODEL, Setting
+from chaos.hosts import DrillError, wait_until
+from chaos.installation import Installation
+from chaos.judges.recovery import Sample, rate_before, seconds_to_recover
+from chaos.measures import Measure, Relation
+from chaos.nemeses import processes, services
+from chaos.settings_of_drills import SESSION_S
+
+SHARE: Final = 0.9
+OVER_S: Final = 1.0
+WATCHED_S: Final = 25.0
+LEAD_S: Final = 4.0
+ITEMS: Final = 40_000
+GOAL_S: Final = 1.2 * SESSION_S
+JUDGED: Final = ("intake", "batcher", "gpu-consumer", "results-writer")
+
+
+def run(setting: Setting) -> list[Measure]:
+    """Kill each in turn in the middle of one long job, and sample how many items have ended."""
+    running = setting.running
+    client = setting.client("recovery")
+    until_s = time.monotonic() + 600
+    file_id = client.upload("file-recovery", input_lines(ITEMS, MODEL), until_s)
+    measures: list[Measure] = []
+    kills: list[tuple[str, Callable[[], object]]] = [
+        (role, lambda role=role: processes.kill(running, f"a/{role}"))  # type: ignore[misc]
+        for role in (*JUDGED, "finaliser", "api")
+    ]
+    kills.append(("postgres", lambda: services.restart_at_once(running, "postgres")))
+    kills.append(("broker", lambda: _kill_broker(running)))
+    for name, kill in kills:
+        job = client.create(f"recovery-{setting.seed}-{name}", file_id, until_s)
+        measures.append(_one(setting, job["id"], name, kill))
+        ended = client.await_ends([job["id"]], time.monotonic() + 180)
+        if not ended:
+            raise DrillError(f"not terminal: {evidence.stuck(running.engine)}")
+        measures += judge_books(running.engine, client, [Ended(ended[job["id"]], ITEMS)])
+    return measures
+
+
+def _kill_broker(running: Installation) -> None:
+    """Kill it and let it come back at once."""
+    let_up = services.kill(running, "kafka-1")
+    let_up()
+
+
+def _one(setting: Setting, job: str, name: str, kill: Callable[[], object]) -> Measure:
+    running = setting.running
+    began = evidence.settled(running.engine)
+    wait_until(lambda: evidence.settled(running.engine) > began + 200, 60, "progress")
+    sampler = Sampler(running)
+    time.sleep(LEAD_S)
+    killed_s = time.monotonic()
+    kill()
+    left = ITEMS - (evidence.settled(running.engine) - began)
+    rate = rate_before(sampler.samples, killed_s, over_s=LEAD_S / 2)
+    time.sleep(min(WATCHED_S, max(4.0, left / max(rate, 1.0) - 2.0)))
+    samples = sampler.stop()
+    took_s = seconds_to_recover(samples, killed_s, share=SHARE, over_s=OVER_S)
+    relation: Relation = "<=" if name in JUDGED else "report"
+    setting.note(f"{job}: {name} at {rate:.0f} items/s: {took_s} s")
+    return Measure(
+        promise="A12",
+        what=f"from kill -9 to 90 % of the rate: {name}",
+        unit="s",
+        value=float("inf") if took_s is None else round(took_s, 2),
+        limit=GOAL_S,
+        relation=relation,
+        size=round(rate),
+        evidence=f"{rate:.0f} items/s before",
+    )
+
+
+class Sampler:
+    """Counts what has ended, ten times a second, for as long as Postgres answers."""
+
+    def __init__(self, running: Installation) -> None:
+        """Begin."""
+        self.samples: list[Sample] = []
+        self._running = running
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> list[Sample]:
+        """End, and return what was counted; a time without an answer counts as a standstill."""
+        self._stop.set()
+        self._thread.join()
+        return self.samples
+
+    def _sample(self) -> None:
+        while not self._stop.wait(0.1):
+            try:
+                count = evidence.settled(self._running.engine)
+            except Exception:  # noqa: BLE001  Postgres is what was killed
+                count = self.samples[-1].total if self.samples else 0
+            self.samples.append(Sample(time.monotonic(), count))

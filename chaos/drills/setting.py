@@ -1,0 +1,48 @@
+"""What a drill is given."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaos.clients import Client
+from chaos.histories import Recorder
+from chaos.hosts import DrillError
+from chaos.installation import Installation
+from chaos.judges.executions import Start
+from chaos.measures import Measure
+from chaos.upstream import RecordingUpstream
+
+MODEL = "simulated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One trial: where it runs, from which seed, and how large it is."""
+
+    running: Installation
+    recorder: Recorder
+    seed: int
+    long: bool
+    work: Path
+    note: Callable[[str], None]
+    upstream: RecordingUpstream | None = None
+
+    def starts(self, name: str) -> Callable[[], list[Start]]:
+        """Return what tells the executions of a job's items so far, by the name in their texts."""
+        upstream = self.upstream
+        if upstream is None:
+            raise DrillError("this installation has no upstream that notes executions")
+        return lambda: upstream.starts(name)
+
+    def client(self, name: str, *, host: str | None = None) -> Client:
+        """Return a client of one host, or of all in turn."""
+        hosts = self.running.hosts
+        urls = [hosts[host].url] if host else [found.url for found in hosts.values()]
+        return Client(name, urls, next(iter(hosts.values())).key, self.recorder)
+
+    def size(self, full: int, quick: int) -> int:
+        """Return how much of something this trial has."""
+        return full if self.long else quick
+
+
+Drill = Callable[[Setting], list[Measure]]

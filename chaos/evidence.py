@@ -1,0 +1,222 @@
+"""What the database and the files hold in the end, and triggers that note what happened on the way.
+
+The triggers see every update of a job's row, every claim of a lease and every write that only its
+holder may do, in the transaction that does it: nothing between two looks can be missed.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from chaos.clients import Client
+from chaos.judges.fencing import CursorStep, LeaseStep
+from chaos.judges.results import Usage
+from chaos.judges.states import TIMESTAMPS, Transition
+from core.ids import JOB, parse_public_id, public_id
+
+_STAMPS: Final = ", ".join(f"'{name}'" for name in TIMESTAMPS)
+
+_INSTALL: Final = f"""
+CREATE SCHEMA chaos;
+CREATE TABLE chaos.transitions (sequence bigserial, job_id uuid, old text, new text,
+    changed text[]);
+CREATE TABLE chaos.leases (sequence bigserial, job_id uuid, role text, host text, claims boolean,
+    epoch bigint);
+CREATE TABLE chaos.cursors (sequence bigserial, job_id uuid, old int, new int);
+
+CREATE FUNCTION chaos.note_job() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE acting text;
+BEGIN
+    INSERT INTO chaos.transitions (job_id, old, new, changed)
+    SELECT NEW.id, OLD.state, NEW.state, array(
+        SELECT name FROM unnest(ARRAY[{_STAMPS}]) AS name
+        WHERE to_jsonb(OLD) ->> name IS NOT NULL
+            AND to_jsonb(OLD) ->> name IS DISTINCT FROM to_jsonb(NEW) ->> name);
+    acting := CASE
+        WHEN NEW.state = OLD.state THEN NULL
+        WHEN OLD.state = 'finalizing' AND NEW.state IN ('completed', 'expired') THEN 'finaliser'
+        WHEN OLD.state = 'validating' AND NEW.state IN ('in_progress', 'failed') THEN 'intake'
+    END;
+    IF acting IS NOT NULL THEN
+        INSERT INTO chaos.leases (job_id, role, host, claims, epoch)
+        SELECT NEW.id, acting, session_user, false, max(epoch)
+        FROM public.job_leases WHERE job_id = NEW.id AND role = acting;
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER chaos_note AFTER UPDATE ON public.jobs
+    FOR EACH ROW EXECUTE FUNCTION chaos.note_job();
+
+CREATE FUNCTION chaos.note_lease() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO chaos.leases (job_id, role, host, claims, epoch)
+    VALUES (NEW.job_id, NEW.role, session_user, true, NEW.epoch);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER chaos_note_new AFTER INSERT ON public.job_leases
+    FOR EACH ROW EXECUTE FUNCTION chaos.note_lease();
+CREATE TRIGGER chaos_note_taken AFTER UPDATE ON public.job_leases
+    FOR EACH ROW WHEN (NEW.epoch <> OLD.epoch) EXECUTE FUNCTION chaos.note_lease();
+
+CREATE FUNCTION chaos.note_cursor() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO chaos.cursors (job_id, old, new)
+    VALUES (NEW.job_id, OLD.item_index, NEW.item_index);
+    INSERT INTO chaos.leases (job_id, role, host, claims, epoch)
+    SELECT NEW.job_id, 'intake', session_user, false, max(epoch)
+    FROM public.job_leases WHERE job_id = NEW.job_id AND role = 'intake';
+    RETURN NULL;
+END $$;
+CREATE TRIGGER chaos_note AFTER UPDATE ON public.job_cursors
+    FOR EACH ROW WHEN (NEW.item_index <> OLD.item_index)
+    EXECUTE FUNCTION chaos.note_cursor();
+"""
+
+
+def install_triggers(engine: sa.Engine) -> None:
+    """Note from now on what happens to jobs, leases and cursors."""
+    with engine.begin() as connection:
+        connection.exec_driver_sql(_INSTALL)
+
+
+def states(engine: sa.Engine) -> dict[str, str]:
+    """Return every batch and its state."""
+    with engine.connect() as connection:
+        rows = connection.execute(sa.text("SELECT id, state FROM jobs WHERE kind = 'batch'"))
+        return {public_id(JOB, row.id): row.state for row in rows}
+
+
+def transitions(engine: sa.Engine) -> list[Transition]:
+    """Return every update of a job's row."""
+    with engine.connect() as connection:
+        query = sa.text("SELECT job_id, old, new, changed FROM chaos.transitions ORDER BY sequence")
+        return [
+            Transition(job=row.job_id.hex, old=row.old, new=row.new, changed_stamps=row.changed)
+            for row in connection.execute(query)
+        ]
+
+
+def lease_steps(engine: sa.Engine) -> list[LeaseStep]:
+    """Return claims of leases and what was written under them."""
+    with engine.connect() as connection:
+        query = sa.text(
+            "SELECT sequence, job_id, role, host, claims, coalesce(epoch, 0) AS epoch "
+            "FROM chaos.leases ORDER BY sequence"
+        )
+        return [
+            LeaseStep(
+                sequence=row.sequence,
+                job=row.job_id.hex,
+                role=row.role,
+                user=row.host,
+                claims=row.claims,
+                epoch=row.epoch,
+            )
+            for row in connection.execute(query)
+        ]
+
+
+def cursor_steps(engine: sa.Engine) -> list[CursorStep]:
+    """Return every move of a cursor."""
+    with engine.connect() as connection:
+        query = sa.text("SELECT job_id, old, new FROM chaos.cursors ORDER BY sequence")
+        return [
+            CursorStep(job=row.job_id.hex, old=row.old, new=row.new)
+            for row in connection.execute(query)
+        ]
+
+
+def ledger(engine: sa.Engine, job: str) -> Usage:
+    """Return what a job's owner is billed."""
+    return _usage(
+        engine,
+        "SELECT coalesce(sum(item_count), 0) AS items, coalesce(sum(input_tokens), 0) AS taken, "
+        "coalesce(sum(output_tokens), 0) AS given FROM usage_ledger WHERE job_id = :job",
+        job,
+    )
+
+
+def counters(engine: sa.Engine, job: str, executed: int) -> Usage:
+    """Return what a job's counters say; they count outcomes, so `executed` is given."""
+    found = _usage(
+        engine,
+        "SELECT 0 AS items, input_tokens AS taken, output_tokens AS given "
+        "FROM job_counters WHERE job_id = :job",
+        job,
+    )
+    return Usage(items=executed, input_tokens=found.input_tokens, output_tokens=found.output_tokens)
+
+
+def settled(engine: sa.Engine) -> int:
+    """Return how many items have ended, over all jobs."""
+    with engine.connect() as connection:
+        query = sa.text(
+            "SELECT coalesce(sum(succeeded + failed + cancelled + expired), 0) FROM job_counters"
+        )
+        return int(connection.execute(query).scalar_one())
+
+
+def deadline_s(engine: sa.Engine, job: str) -> float:
+    """Return a job's deadline, seconds since the epoch."""
+    with engine.connect() as connection:
+        query = sa.text("SELECT extract(epoch FROM expires_at) FROM jobs WHERE id = :job")
+        found = connection.execute(query, {"job": parse_public_id(JOB, job)}).scalar_one()
+        return float(found)
+
+
+def stuck(engine: sa.Engine) -> list[dict[str, Any]]:
+    """Return what is known of the jobs that have not ended, for whoever looks into it."""
+    query = sa.text(
+        "SELECT j.id, j.state, j.total_count, u.item_index AS cursor, c.succeeded, c.failed, "
+        "c.cancelled, c.expired, c.closed_reason, u.repaired_at::text "
+        "FROM jobs j LEFT JOIN job_counters c ON c.job_id = j.id "
+        "LEFT JOIN job_cursors u ON u.job_id = j.id WHERE j.state IN "
+        "('validating', 'in_progress', 'finalizing', 'cancelling')"
+    )
+    with engine.connect() as connection:
+        return [
+            {name: str(value) if isinstance(value, UUID) else value for name, value in row.items()}
+            for row in connection.execute(query).mappings()
+        ]
+
+
+class Files:
+    """Output and error file of a job that has ended."""
+
+    def __init__(self, client: Client, job: Mapping[str, Any]) -> None:
+        """Read both. Raises DrillError."""
+        self.output = client.lines(job.get("output_file_id"))
+        self.errors = client.lines(job.get("error_file_id"))
+
+    def custom_ids(self) -> list[str]:
+        """Return those of both files."""
+        return [line["custom_id"] for line in self.output + self.errors]
+
+    def usage(self) -> Usage:
+        """Return what the lines add up to; an item that failed with an answer is on the bill."""
+        given = [line["response"]["body"]["usage"] for line in self.output]
+        return Usage(
+            items=len(self.output) + sum(bool(line.get("response")) for line in self.errors),
+            input_tokens=sum(usage["prompt_tokens"] for usage in given),
+            output_tokens=sum(usage.get("completion_tokens", 0) for usage in given),
+        )
+
+    def error_codes(self) -> dict[str, str]:
+        """Return custom id to code, of the items that failed."""
+        return {line["custom_id"]: _code(line) for line in self.errors}
+
+
+def _code(line: Mapping[str, Any]) -> str:
+    if line.get("error"):
+        return str(line["error"]["code"])
+    return str(line["response"]["body"]["error"]["code"])
+
+
+def _usage(engine: sa.Engine, query: str, job: str) -> Usage:
+    with engine.connect() as connection:
+        row = connection.execute(sa.text(query), {"job": parse_public_id(JOB, job)}).one()
+        return Usage(
+            items=int(row.items), input_tokens=int(row.taken), output_tokens=int(row.given)
+        )

@@ -1,0 +1,63 @@
+"""What clients did and heard: one JSON line per step of an operation, in the order of writing.
+
+`info` means that the outcome is not known: the operation may or may not have happened. What was
+answered `ok` must have.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+Phase = Literal["invoke", "ok", "fail", "info"]
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One step of an operation of a client."""
+
+    t: float  # seconds since the epoch, by this machine's clock
+    client: str
+    op: str  # e.g. create, watch, probe
+    key: str  # what it is about: a job's id, an idempotency key, a path
+    phase: Phase
+    detail: dict[str, Any] = {}  # what was answered, never a body
+
+
+class Recorder:
+    """Appends operations to a file; safe to use from several threads."""
+
+    def __init__(self, path: Path, now_s: Callable[[], float] = time.time) -> None:
+        """Begin an empty history."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._file = path.open("wb")
+        self._now_s = now_s
+        self._lock = threading.Lock()
+
+    def note(self, client: str, op: str, key: str, phase: Phase, **detail: object) -> None:
+        """Append one step."""
+        with self._lock:
+            step = Operation(
+                t=self._now_s(), client=client, op=op, key=key, phase=phase, detail=detail
+            )
+            self._file.write(msgspec.json.encode(step) + b"\n")
+
+    def so_far(self) -> list[Operation]:
+        """Return the history as the file holds it."""
+        with self._lock:
+            self._file.flush()
+        return list(read(self.path))
+
+    def close(self) -> None:
+        """End the history."""
+        self._file.close()
+
+
+def read(path: Path) -> Iterator[Operation]:
+    """Yield the steps of a history."""
+    decoder = msgspec.json.Decoder(Operation)
+    with path.open("rb") as lines:
+        yield from map(decoder.decode, lines)

@@ -1,0 +1,47 @@
+"""A12: how long until the work goes on at the rate it had, from samples of a counter."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Sample(NamedTuple):
+    """A counter at a moment."""
+
+    at_s: float
+    total: int
+
+
+def rate_before(samples: Sequence[Sample], until_s: float, *, over_s: float) -> float:
+    """Return counts a second over the `over_s` before `until_s`."""
+    return rate(samples, until_s - over_s, until_s)
+
+
+def rate(samples: Sequence[Sample], since_s: float, until_s: float) -> float:
+    """Return counts a second between two moments, 0 when fewer than two samples lie there."""
+    inside = [sample for sample in samples if since_s <= sample.at_s <= until_s]
+    if len(inside) < 2 or inside[-1].at_s == inside[0].at_s:
+        return 0.0
+    return (inside[-1].total - inside[0].total) / (inside[-1].at_s - inside[0].at_s)
+
+
+def seconds_to_recover(
+    samples: Sequence[Sample], killed_s: float, *, share: float, over_s: float
+) -> float | None:
+    """Return seconds from a kill until a window of `over_s` begins that has `share` of the rate.
+
+    The rate is that of the `over_s` before the kill. What was on its way when the process died
+    still arrives, so the first window that falls short comes first. 0 when none did; None when
+    the rate never came back.
+    """
+    goal = share * rate_before(samples, killed_s, over_s=over_s)
+    windows = [
+        (sample.at_s, rate(samples, sample.at_s, sample.at_s + over_s))
+        for sample in samples
+        if sample.at_s >= killed_s and sample.at_s + over_s <= samples[-1].at_s
+    ]
+    dip_s = next((at_s for at_s, found in windows if found < goal), None)
+    if dip_s is None:
+        return 0.0
+    return next(
+        (at_s - killed_s for at_s, found in windows if at_s > dip_s and found >= goal), None
+    )

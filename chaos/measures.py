@@ -1,0 +1,82 @@
+"""One number of one trial against its pass number, and what many trials come to."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from chaos.bounds import failure_rate_bound
+
+Relation = Literal["<=", ">=", "report"]
+
+
+class Measure(msgspec.Struct, frozen=True, kw_only=True):
+    """What one trial found."""
+
+    promise: str  # as PROMISES numbers them: P1, or A12 for recovery
+    what: str
+    value: float
+    limit: float = 0.0
+    relation: Relation = "<="
+    unit: str = ""
+    size: int = 1  # how many things were looked at: items, observations, requests
+    evidence: str = ""  # what a reader needs to look into a failure
+
+    @property
+    def passed(self) -> bool:
+        """Whether the number keeps the promise; a number that is only reported always does."""
+        if self.relation == "report":
+            return True
+        return self.value <= self.limit if self.relation == "<=" else self.value >= self.limit
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """The trials of one measure."""
+
+    promise: str
+    what: str
+    unit: str
+    relation: Relation
+    limit: float
+    worst: float
+    median: float
+    trials: int
+    failures: int
+    size: int
+    bound: float  # of the rate of failing trials, 95 %
+    evidence: list[str]
+
+
+def summarise(measures: Iterable[Measure]) -> list[Summary]:
+    """Return one summary for each promise and measure, in the order of the promises."""
+    groups: dict[tuple[str, str], list[Measure]] = {}
+    for measure in measures:
+        groups.setdefault((measure.promise, measure.what), []).append(measure)
+    ordered = sorted(groups.items(), key=lambda entry: promise_order(entry[0][0]))
+    return [_summary(group) for _, group in ordered]
+
+
+def promise_order(name: str) -> tuple[str, int]:
+    """Sort P2 before P10, and A12 behind all promises."""
+    letter, digits = name[:1], name[1:]
+    return ("" if letter == "P" else letter, int(digits) if digits.isdigit() else 0)
+
+
+def _summary(group: list[Measure]) -> Summary:
+    first = group[0]
+    values = sorted(measure.value for measure in group)
+    failures = sum(not measure.passed for measure in group)
+    return Summary(
+        promise=first.promise,
+        what=first.what,
+        unit=first.unit,
+        relation=first.relation,
+        limit=first.limit,
+        worst=values[0] if first.relation == ">=" else values[-1],
+        median=values[len(values) // 2],
+        trials=len(group),
+        failures=failures,
+        size=sum(measure.size for measure in group),
+        bound=failure_rate_bound(failures, len(group)),
+        evidence=[measure.evidence for measure in group if measure.evidence][:20],
+    )

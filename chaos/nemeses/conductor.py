@@ -1,0 +1,113 @@
+"""Carries a plan out: applies each fault at its time, and heals it at its end."""
+
+import heapq
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from confluent_kafka import KafkaException
+
+from chaos.histories import Recorder
+from chaos.hosts import DrillError
+from chaos.installation import Installation
+from chaos.nemeses import network, processes, redelivery, services
+from chaos.nemeses.cure import Cure
+from chaos.planning import Fault, Kind
+from topics.errors import LogUnavailableError
+
+Apply = Callable[[Installation, str], Cure]
+
+FAULTS: Final[Mapping[str, Apply]] = {
+    "kill": processes.kill,
+    "pause": processes.pause,
+    "network": network.misbehave,
+    "postgres-restart": services.restart_at_once,
+    "postgres-pause": services.pause,
+    "broker-kill": services.kill,
+    "publish-again": redelivery.publish_again,
+    "rewind": redelivery.rewind,
+}
+
+_FATAL_ROLES: Final = (
+    "api",
+    "intake",
+    "batcher",
+    "gpu-consumer",
+    "results-writer",
+    "finaliser",
+    "webhooks",
+)
+
+
+def kinds(hosts: Sequence[str], lease_s: float) -> list[Kind]:
+    """Return what a storm may draw on an installation of these hosts."""
+    roles = tuple(f"{host}/{role}" for host in hosts for role in _FATAL_ROLES)
+    modes = ("latency", "blackhole", "throttle", "refuse", "reset")
+    routes = tuple(
+        f"{service}-{host}:{mode}"
+        for service in ("kafka", "postgres")
+        for host in hosts
+        for mode in modes
+    )
+    return [
+        Kind(name="kill", targets=roles, weight=5),
+        Kind(name="pause", targets=roles, lasts_s=(lease_s, 3 * lease_s), weight=4),
+        Kind(name="network", targets=routes, lasts_s=(1, 6), weight=4),
+        Kind(name="postgres-restart", targets=("postgres",), weight=1, times_max=3),
+        Kind(name="postgres-pause", targets=("postgres",), lasts_s=(1, 5), weight=0.7, times_max=2),
+        Kind(name="broker-kill", targets=("kafka-1",), lasts_s=(0.1, 5), weight=1, times_max=2),
+        Kind(name="publish-again", targets=("requests", "batches", "results"), weight=1),
+        Kind(name="rewind", targets=("requests", "batches", "results"), weight=0.7, times_max=1),
+    ]
+
+
+class Conductor:
+    """Runs one plan in a thread of its own."""
+
+    def __init__(self, running: Installation, faults: Sequence[Fault], recorder: Recorder) -> None:
+        """Nothing happens yet."""
+        self._running, self._faults, self._recorder = running, faults, recorder
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="nemesis", daemon=True)
+        self.failures: list[str] = []
+
+    def start(self) -> None:
+        """Begin the plan now."""
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait until every fault has been healed."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        began_s = time.monotonic()
+        cures: list[tuple[float, int, str, Cure]] = []
+        for number, fault in enumerate(self._faults):
+            self._heal(cures, began_s, fault.at_s)
+            time.sleep(max(0.0, began_s + fault.at_s - time.monotonic()))
+            name = f"{fault.kind} {fault.target}"
+            cure = self._apply(fault, name)
+            if cure is not None:
+                heapq.heappush(cures, (fault.ends_s, number, name, cure))
+        self._heal(cures, began_s, float("inf"))
+
+    def _apply(self, fault: Fault, name: str) -> Cure | None:
+        self._recorder.note("nemesis", "fault", name, "invoke", lasts_s=fault.lasts_s)
+        try:
+            cure = FAULTS[fault.kind](self._running, fault.target)
+        except (DrillError, KafkaException, LogUnavailableError, OSError) as failure:
+            self._recorder.note("nemesis", "fault", name, "fail", reason=type(failure).__name__)
+            self.failures.append(f"{name}: {type(failure).__name__}")
+            return None
+        self._recorder.note("nemesis", "fault", name, "ok")
+        return cure
+
+    def _heal(
+        self, cures: list[tuple[float, int, str, Cure]], began_s: float, until_s: float
+    ) -> None:
+        while cures and cures[0][0] <= until_s:
+            ends_s, _, name, cure = heapq.heappop(cures)
+            time.sleep(max(0.0, began_s + ends_s - time.monotonic()))
+            cure()
+            self._recorder.note("nemesis", "heal", name, "ok")

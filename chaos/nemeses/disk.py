@@ -1,0 +1,48 @@
+"""A full disk: a small tmpfs below a service's folder, filled to the last byte."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from chaos.hosts import DrillError
+from chaos.nemeses.cure import Cure
+
+_COMMAND_S_MAX = 20.0
+_FILLER = "filler"
+_PIECE = 1024 * 1024
+
+
+def mount(folder: Path, size_mb: int) -> Cure:
+    """Put a tmpfs on `folder`. Raises DrillError where that is not permitted."""
+    folder.mkdir(parents=True, exist_ok=True)
+    options = ("-t", "tmpfs", "-o", f"size={size_mb}m,mode=0755", "tmpfs", str(folder))
+    found = subprocess.run(
+        ("mount", *options), capture_output=True, text=True, timeout=_COMMAND_S_MAX, check=False
+    )
+    if found.returncode:
+        raise DrillError(f"mount is not permitted here: {found.stderr.strip()}")
+
+    def unmount() -> None:
+        subprocess.run(("umount", "-l", str(folder)), timeout=_COMMAND_S_MAX, check=False)
+
+    return unmount
+
+
+def fill(folder: Path) -> Cure:
+    """Take all space that is left; the cure gives it back."""
+    filler = folder / _FILLER
+    descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT, 0o600)
+    piece = _PIECE
+    try:
+        while piece:
+            try:
+                os.write(descriptor, b"\0" * piece)
+            except OSError:
+                piece //= 2
+    finally:
+        os.close(descriptor)
+
+    def free() -> None:
+        filler.unlink(missing_ok=True)
+
+    return free

@@ -1,0 +1,52 @@
+"""The report: every number as JSON, and a table for readers."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from chaos.measures import Measure, Summary, summarise
+
+_HEAD = ("promise", "measured", "worst", "pass", "trials", "failed", "95 % bound", "looked at")
+
+
+def write_json(path: Path, facts: Mapping[str, object], measures: Sequence[Measure]) -> None:
+    """Write the machine, every measure and the summaries."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {**facts, "summaries": summarise(measures), "measures": list(measures)}
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
+
+
+def table(measures: Sequence[Measure]) -> str:
+    """Return the summaries as a table of Markdown."""
+    lines = [_line(_HEAD), _line(["---"] * len(_HEAD))]
+    lines += [_line(_cells(summary)) for summary in summarise(measures)]
+    return "\n".join(lines)
+
+
+def number(value: float) -> str:
+    """Return a figure without digits that mean nothing."""
+    if value == float("inf"):
+        return "never"
+    return f"{value:,.0f}" if value == int(value) else f"{value:.2f}"
+
+
+def _cells(summary: Summary) -> list[str]:
+    unit = f" {summary.unit}" if summary.unit else ""
+    relation = {"<=": "≤", ">=": "≥", "report": ""}[summary.relation]
+    goal = "reported" if summary.relation == "report" else f"{relation} {number(summary.limit)}"
+    bound = "" if summary.relation == "report" else f"{100 * summary.bound:.1f} %"
+    return [
+        summary.promise,
+        summary.what,
+        number(summary.worst) + unit,
+        goal,
+        str(summary.trials),
+        str(summary.failures),
+        bound,
+        f"{summary.size:,}",
+    ]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"

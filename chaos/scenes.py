@@ -1,0 +1,116 @@
+"""Installations that drills share, and which drills run on each."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chaos.drills import early_ends, poisoned, rework, storm, zombies
+from chaos.drills.setting import Drill
+from chaos.installation import Shape
+from chaos.settings_of_drills import POISONED_ROLES
+
+_SIMULATED: Final = ("--simulated-latency-ms", "50", "--simulated-concurrency", "32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A drill, what it proves, and how often it runs."""
+
+    name: str
+    drill: Drill
+    promises: frozenset[str]
+    trials: int  # of `make chaos`
+    trials_long: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """An installation and the drills that run on it, in their order."""
+
+    name: str
+    shape: Callable[[Path, str], Shape]  # of its data folder and the upstream's URL
+    parts: tuple[Part, ...]
+    records: bool = False  # items run on an upstream that notes executions
+
+
+def _pair(data: Path, _url: str) -> Shape:
+    """Two hosts on one broker, with a simulated engine."""
+    return Shape(data=data, options=_SIMULATED, host_names=("a", "b"))
+
+
+def _poisoned(data: Path, _url: str) -> Shape:
+    """One host whose engine meets faults, with the usual bound on executions."""
+    options = ("--simulated-latency-ms", "20", "--simulated-concurrency", "64")
+    return Shape(data=data, options=options, env=POISONED_ROLES)
+
+
+def _recorded(data: Path, url: str) -> Shape:
+    """One host before an upstream that notes executions."""
+    engine = ("--engine", "openai_http", "--upstream", url, "--model", early_ends.MODEL)
+    return Shape(data=data, options=(*engine, "--concurrency", "16"))
+
+
+SCENES: Final = (
+    Scene(
+        name="pair",
+        shape=_pair,
+        parts=(
+            Part(
+                name="zombies",
+                drill=zombies.run,
+                promises=frozenset({"P9"}),
+                trials=2,
+                trials_long=20,
+            ),
+            Part(
+                name="storm",
+                drill=storm.run,
+                promises=frozenset({"P1", "P2", "P4", "P5", "P6", "P9"}),
+                trials=1,
+                trials_long=8,
+            ),
+        ),
+    ),
+    Scene(
+        name="recorded",
+        shape=_recorded,
+        records=True,
+        parts=(
+            Part(
+                name="cancel",
+                drill=early_ends.cancel,
+                promises=frozenset({"P7"}),
+                trials=2,
+                trials_long=20,
+            ),
+            Part(
+                name="expire",
+                drill=early_ends.expire,
+                promises=frozenset({"P8"}),
+                trials=1,
+                trials_long=5,
+            ),
+            Part(
+                name="rework",
+                drill=rework.run,
+                promises=frozenset({"P3"}),
+                trials=2,
+                trials_long=20,
+            ),
+        ),
+    ),
+    Scene(
+        name="poisoned",
+        shape=_poisoned,
+        parts=(
+            Part(
+                name="poison",
+                drill=poisoned.run,
+                promises=frozenset({"P13"}),
+                trials=1,
+                trials_long=3,
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,146 @@
+"""`python -m chaos.services`: Postgres and brokers of a drill under a supervisor of their own.
+
+Prints where they are on stdout and keeps them running until SIGTERM. A service whose hold file
+lies in the data folder stays down until the file is gone.
+"""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from chaos import brokers
+from chaos.brokers import Broker
+from cli.stack import kafka, postgres
+from cli.stack.child import Child
+from cli.stack.data_folder import cache_dir
+from cli.stack.jars import cached_jars
+from cli.stack.ports import HOST, accepts, kept_ports
+from cli.stack.supervisor import Supervisor
+
+
+class Addresses(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the services listen."""
+
+    postgres_socket: str  # path of the Unix socket
+    database_url: str  # direct
+    kafka: str  # direct bootstrap servers
+    paths: dict[str, list[tuple[int, int]]]  # host to (listening, advertised) ports, by broker
+
+
+def hold_file(data: Path, name: str) -> Path:
+    """Return the file that keeps a service down."""
+    return data / f"{name}.down"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run until a signal."""
+    asked = parse(arguments)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    data: Path = asked.data
+    data.mkdir(parents=True, exist_ok=True)
+    nodes = choose_ports(data, asked.brokers, asked.hosts)
+    server = postgres.EmbeddedPostgres(data)
+    server.prepare()
+    jars = cached_jars(cache_dir(os.environ))
+    children = [_held(server.child(), data)]
+    for node in nodes:
+        children.append(_held(prepared(data, jars, node, nodes, asked.session), data))
+    supervisor = Supervisor(data / "logs")
+    try:
+        supervisor.start(children)
+        supervisor.wait_until(server.is_ready, timeout_s=postgres.READY_S_MAX, what="Postgres")
+        for node in nodes:
+            supervisor.wait_until(
+                _listens(node.direct), timeout_s=kafka.READY_S_MAX, what=f"broker {node.node}"
+            )
+        told = Addresses(
+            postgres_socket=str(postgres.socket_dir(data / "postgres") / ".s.PGSQL.5432"),
+            database_url=server.url,
+            kafka=",".join(f"{HOST}:{node.direct}" for node in nodes),
+            paths={host: [node.proxied[host] for node in nodes] for host in asked.hosts},
+        )
+        sys.stdout.write(msgspec.json.encode(told).decode() + "\n")
+        sys.stdout.flush()
+        supervisor.run(stop.is_set)
+    finally:
+        supervisor.stop()
+    return 0
+
+
+def choose_ports(data: Path, count: int, hosts: Sequence[str]) -> list[Broker]:
+    """Return `count` nodes with free ports."""
+    kinds = ("direct", "inner", "controller")
+    names = [f"{kind}-{node}" for node in range(count) for kind in kinds]
+    names += [
+        f"{side}-{host}-{node}"
+        for node in range(count)
+        for host in hosts
+        for side in ("bound", "told")
+    ]
+    ports = kept_ports(data / "ports.json", tuple(names), random.Random())
+    return [
+        Broker(
+            node=node + 1,
+            direct=ports[f"direct-{node}"],
+            inner=ports[f"inner-{node}"],
+            controller=ports[f"controller-{node}"],
+            proxied={
+                host: (ports[f"bound-{host}-{node}"], ports[f"told-{host}-{node}"])
+                for host in hosts
+            },
+        )
+        for node in range(count)
+    ]
+
+
+def prepared(
+    data: Path, jars: Path, node: Broker, nodes: Sequence[Broker], session_s: float
+) -> Child:
+    """Write a node's configuration, format its log, and return it as a child."""
+    name = f"kafka-{node.node}"
+    home = data.absolute() / name
+    brokers.write_home(home, brokers.properties(node, nodes, home / "log", session_s=session_s))
+    subprocess.run(brokers.format_command(jars, home), check=True, capture_output=True, timeout=60)
+    return brokers.child(jars, home, name)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return what the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m chaos.services", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--brokers", type=int, default=1)
+    parser.add_argument("--session", type=float, default=2.0, help="seconds; members' sessions")
+    parser.add_argument("--hosts", nargs="+", default=["a", "b"])
+    return parser.parse_args(arguments)
+
+
+def _held(child: Child, data: Path) -> Child:
+    """Return `child`, which cannot start while its hold file is there, and comes back soon."""
+    before = child.before_start
+    file = hold_file(data, child.name)
+
+    def refuse_or_start() -> None:
+        if file.exists():
+            raise OSError(0, "held down by a drill")
+        before()
+
+    return replace(child, before_start=refuse_or_start, backoff_s_max=0.5)
+
+
+def _listens(port: int) -> Callable[[], bool]:
+    return lambda: accepts(port)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,94 @@
+"""An upstream that notes when each item begins, by this machine's clock, which is Postgres' too."""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from aiohttp import web
+
+from chaos.judges.executions import Start
+
+LATENCY_S: Final = 0.05
+_START_S_MAX: Final = 10.0
+
+
+class RecordingUpstream:
+    """Answers every chat completion after a while, and remembers the text and the moment."""
+
+    def __init__(self) -> None:
+        """Nothing has begun."""
+        self.url = ""
+        self._starts: list[tuple[float, str]] = []
+
+    def starts(self, name: str) -> list[Start]:
+        """Return the executions of items whose text is `name`, a space, and what tells them."""
+        return [
+            Start(at_s, text) for at_s, text in list(self._starts) if text.startswith(f"{name} ")
+        ]
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """Answer one call."""
+        if request.method == "GET":
+            return web.json_response({"object": "list", "data": []})
+        body = await request.json()
+        text = body["messages"][0]["content"]
+        self._starts.append((time.time(), text))
+        await asyncio.sleep(LATENCY_S)
+        tokens = len(text)
+        return web.json_response(
+            {
+                "id": "chatcmpl-1",
+                "object": "chat.completion",
+                "created": 0,
+                "model": body["model"],
+                "choices": [
+                    {
+                        "index": 0,
+                        "message": {"role": "assistant", "content": "yes"},
+                        "finish_reason": "stop",
+                    }
+                ],
+                "usage": {
+                    "prompt_tokens": tokens,
+                    "completion_tokens": 1,
+                    "total_tokens": tokens + 1,
+                },
+            }
+        )
+
+
+@contextmanager
+def recording_upstream() -> Iterator[RecordingUpstream]:
+    """Serve in a thread for a block."""
+    upstream = RecordingUpstream()
+    loop = asyncio.new_event_loop()
+    ready, stop = threading.Event(), asyncio.Event()
+
+    async def serve() -> None:
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", upstream.handle)
+        runner = web.AppRunner(
+            application, handler_cancellation=True, access_log=None, shutdown_timeout=0.1
+        )
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        upstream.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        ready.set()
+        await stop.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
+    thread.start()
+    if not ready.wait(_START_S_MAX):
+        raise TimeoutError("the upstream does not listen")
+    try:
+        yield upstream
+    finally:
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(stop.set)
+        thread.join(_START_S_MAX)
+        loop.close()

@@ -1,0 +1,38 @@
+"""Goal: the bound of a failure rate is exact where it is known in closed form."""
+
+import pytest
+
+from chaos.bounds import chance_of_at_most, failure_rate_bound
+
+
+@pytest.mark.parametrize("trials", [1, 5, 20, 200, 5000])
+def test_without_a_failure_the_bound_has_a_closed_form(trials: int) -> None:
+    assert failure_rate_bound(0, trials) == pytest.approx(1 - 0.05 ** (1 / trials), rel=1e-9)
+
+
+def test_the_rule_of_three_is_close_for_many_trials() -> None:
+    assert failure_rate_bound(0, 500) == pytest.approx(3 / 500, rel=0.01)
+
+
+@pytest.mark.parametrize(("failures", "trials", "bound"), [(1, 10, 0.3942), (5, 100, 0.1023)])
+def test_bounds_with_failures_are_those_of_published_tables(
+    failures: int, trials: int, bound: float
+) -> None:
+    assert failure_rate_bound(failures, trials) == pytest.approx(bound, abs=1e-4)
+
+
+def test_nothing_is_proved_by_no_trial_or_by_failures_alone() -> None:
+    assert failure_rate_bound(0, 0) == 1.0
+    assert failure_rate_bound(3, 3) == 1.0
+
+
+def test_more_failures_than_trials_are_refused() -> None:
+    with pytest.raises(ValueError, match="failures"):
+        failure_rate_bound(2, 1)
+
+
+def test_chances_add_up() -> None:
+    assert chance_of_at_most(7, 7, 0.3) == pytest.approx(1.0)
+    assert chance_of_at_most(0, 4, 0.5) == pytest.approx(1 / 16)
+    assert chance_of_at_most(2, 4, 0.0) == 1.0
+    assert chance_of_at_most(2, 4, 1.0) == 0.0

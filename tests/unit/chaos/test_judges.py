@@ -1,0 +1,135 @@
+"""Goal: each judge finds the violation that was planted, and nothing where there is none."""
+
+from chaos.drills.lives import GRAPH
+from chaos.histories import Operation, Phase
+from chaos.judges import acceptance, executions, fencing, poison, results, states
+from chaos.judges.executions import Start
+from chaos.judges.fencing import CursorStep, LeaseStep
+from chaos.judges.results import Usage
+from chaos.judges.states import Transition
+
+
+def step(op: str, key: str, phase: Phase, t: float = 0.0, **detail: object) -> Operation:
+    return Operation(t=t, client="c", op=op, key=key, phase=phase, detail=detail)
+
+
+def watched(t: float, status: str, **stamps: int) -> Operation:
+    return step("watch", "job", "ok", t, asked_s=t - 0.1, status=status, created_at=1, **stamps)
+
+
+def test_what_was_acknowledged_must_end() -> None:
+    history = [
+        step("create", "k1", "invoke"),
+        step("create", "k1", "ok", id="batch_1"),
+        step("create", "k2", "info"),  # nobody knows: may be there or not
+        step("create", "k3", "ok", id="batch_3"),
+        step("create", "k4", "ok", id="batch_4"),
+    ]
+    accepted = acceptance.acknowledged(history).values()
+    found = {"batch_1": "completed", "batch_3": "in_progress", "batch_2": "finalizing"}
+    broken = acceptance.broken_promises(accepted, found, {"completed"})
+    assert broken == {"batch_3": "in_progress", "batch_4": "missing"}
+
+
+def test_one_key_has_one_id() -> None:
+    history = [step("create", "k", "ok", id="1"), step("create", "k", "ok", id="1")]
+    assert acceptance.answers_that_disagree(history) == {}
+    assert acceptance.answers_that_disagree([*history, step("create", "k", "ok", id="2")]) == {
+        "k": {"1", "2"}
+    }
+
+
+def test_items_are_there_once() -> None:
+    assert results.compare_ids(["a", "b"], ["b", "a"]).total == 0
+    miscount = results.compare_ids(["a", "b", "c"], ["a", "a", "c", "x"])
+    assert (miscount.missing, miscount.doubled, miscount.foreign) == (["b"], ["a"], ["x"])
+    assert miscount.total == 3
+
+
+def test_a_bill_is_exact_or_it_is_wrong() -> None:
+    right = Usage(items=2, input_tokens=10, output_tokens=5)
+    assert results.billing_difference(right, right, right) == 0
+    doubled = Usage(items=2, input_tokens=10, output_tokens=6)
+    assert results.billing_difference(right, right, doubled) == 1
+    assert results.billing_difference(right, doubled, right) == 1
+    assert results.billing_difference(doubled, right, right) == 1
+
+
+def test_jobs_move_along_the_graph_only() -> None:
+    legal = [
+        Transition(job="j", old="validating", new="in_progress"),
+        Transition(job="j", old="in_progress", new="in_progress"),
+        Transition(job="j", old="in_progress", new="finalizing"),
+    ]
+    assert states.illegal(legal, GRAPH) == []
+    back = Transition(job="j", old="completed", new="in_progress")
+    skipped = Transition(job="j", old="in_progress", new="completed")
+    stamped = Transition(job="j", old="finalizing", new="finalizing", changed_stamps=["failed_at"])
+    assert states.illegal([*legal, back, skipped, stamped], GRAPH) == [back, skipped, stamped]
+
+
+def test_observers_may_miss_states_but_never_see_one_taken_back() -> None:
+    life = [
+        watched(1, "validating"),
+        watched(2, "finalizing", in_progress_at=2),
+        watched(3, "completed", in_progress_at=2),
+    ]
+    assert states.went_back(life, GRAPH) == []
+    assert states.went_back([*life, watched(4, "finalizing", in_progress_at=2)], GRAPH) == [
+        "job: completed and then finalizing"
+    ]
+
+
+def test_answers_that_cross_prove_nothing() -> None:
+    late = step("watch", "job", "ok", 5, asked_s=0.5, status="validating", created_at=1)
+    assert states.went_back([watched(1, "in_progress"), late], GRAPH) == []
+
+
+def test_a_timestamp_stays_and_has_its_order() -> None:
+    moved = [
+        watched(1, "in_progress", in_progress_at=2),
+        watched(2, "in_progress", in_progress_at=3),
+    ]
+    assert states.went_back(moved, GRAPH) == ["job: in_progress_at was 2 and is 3"]
+    lost = [watched(1, "in_progress", in_progress_at=2), watched(2, "in_progress")]
+    assert len(states.went_back(lost, GRAPH)) == 1
+    early = [watched(9, "completed", in_progress_at=5, finalizing_at=4, completed_at=6)]
+    assert states.went_back(early, GRAPH) == ["job: finalizing_at before in_progress_at"]
+
+
+def lease(sequence: int, user: str, *, claims: bool, epoch: int) -> LeaseStep:
+    return LeaseStep(
+        sequence=sequence, job="j", role="intake", user=user, claims=claims, epoch=epoch
+    )
+
+
+def test_a_zombies_write_is_found() -> None:
+    taken = [
+        lease(1, "host_a", claims=True, epoch=1),
+        lease(2, "host_a", claims=False, epoch=1),
+        lease(3, "host_b", claims=True, epoch=2),
+        lease(4, "host_b", claims=False, epoch=2),
+    ]
+    assert fencing.zombie_writes(taken) == []
+    late = lease(5, "host_a", claims=False, epoch=2)
+    assert fencing.zombie_writes([late, *taken]) == [late]
+
+
+def test_a_cursor_never_goes_back() -> None:
+    back = CursorStep(job="j", old=200, new=100)
+    assert fencing.cursors_that_went_back([CursorStep(job="j", old=0, new=9), back]) == [back]
+
+
+def test_executions_are_counted_and_timed() -> None:
+    starts = [Start(1.0, "a"), Start(2.0, "b"), Start(5.0, "a")]
+    assert executions.repeated(starts) == 1
+    assert executions.began_after(starts, 4.0) == [Start(5.0, "a")]
+    assert executions.latest_s(starts, 4.0) == 1.0
+    assert executions.latest_s([], 4.0) == 0.0
+
+
+def test_poison_fails_alone() -> None:
+    wanted = {"item-1": "item_timeout", "item-2": "item_crashes_engine"}
+    assert poison.wrongly_failed(wanted, dict(wanted)) == {}
+    found = {"item-1": "batch_expired", "item-3": "item_timeout"}
+    assert set(poison.wrongly_failed(wanted, found)) == {"item-1", "item-2", "item-3"}

@@ -1,0 +1,71 @@
+"""Goal: a report says the worst number, how many trials failed, and what that proves."""
+
+from pathlib import Path
+
+import msgspec
+
+from chaos.histories import Recorder, read
+from chaos.measures import Measure, Relation, summarise
+from chaos.reporting import number, table, write_json
+
+
+def measure(promise: str, value: float, limit: float = 0, relation: Relation = "<=") -> Measure:
+    return Measure(promise=promise, what="w", value=value, limit=limit, relation=relation)
+
+
+def test_trials_of_a_measure_are_summed_up() -> None:
+    (found,) = summarise([measure("P2", value) for value in (0, 0, 3, 0)])
+    assert (found.worst, found.trials, found.failures) == (3, 4, 1)
+    assert 0.7 < found.bound < 0.8
+
+
+def test_more_can_be_better() -> None:
+    (found,) = summarise([measure("P10", value, 0.9, ">=") for value in (0.95, 0.8)])
+    assert (found.worst, found.failures) == (0.8, 1)
+
+
+def test_a_reported_number_never_fails() -> None:
+    (found,) = summarise([measure("A12", 99, relation="report")])
+    assert found.failures == 0
+
+
+def test_promises_come_in_their_order() -> None:
+    names = ["A12", "P10", "P2", "P1"]
+    assert [found.promise for found in summarise([measure(n, 0) for n in names])] == [
+        "P1",
+        "P2",
+        "P10",
+        "A12",
+    ]
+
+
+def test_a_table_has_a_line_for_each_measure() -> None:
+    lines = table([measure("P1", 0), measure("P2", 2)]).splitlines()
+    assert len(lines) == 4
+    assert lines[3].startswith("| P2 | w | 2 | ≤ 0 | 1 | 1 | 100.0 % |")
+
+
+def test_the_json_holds_every_number(tmp_path: Path) -> None:
+    write_json(tmp_path / "out" / "chaos.json", {"seed": 7}, [measure("P1", 0)])
+    found = msgspec.json.decode((tmp_path / "out" / "chaos.json").read_bytes())
+    assert found["seed"] == 7
+    assert found["summaries"][0]["trials"] == len(found["measures"]) == 1
+
+
+def test_figures_are_short() -> None:
+    assert [number(value) for value in (0, 12345, 1.234, float("inf"))] == [
+        "0",
+        "12,345",
+        "1.23",
+        "never",
+    ]
+
+
+def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "h.jsonl", now_s=lambda: 5.0)
+    recorder.note("c", "create", "k", "invoke")
+    recorder.note("c", "create", "k", "ok", id="batch_1")
+    assert recorder.so_far() == list(read(recorder.path))
+    recorder.close()
+    (_, last) = read(recorder.path)
+    assert (last.t, last.phase, last.detail) == (5.0, "ok", {"id": "batch_1"})

@@ -1,0 +1,74 @@
+"""Goal: recovery and outages are timed from samples and probes as they are defined."""
+
+import pytest
+
+from chaos.histories import Operation
+from chaos.judges import outages, recovery
+from chaos.judges.outages import Probe
+from chaos.judges.recovery import Sample
+
+
+def samples(*rates: float) -> list[Sample]:
+    """A counter that is looked at ten times a second, at one rate in each second."""
+    found, count = [Sample(0.0, 0)], 0.0
+    for second, rate in enumerate(rates):
+        for tenth in range(1, 11):
+            count += rate / 10
+            found.append(Sample(second + tenth / 10, round(count)))
+    return found
+
+
+def test_a_rate_that_comes_back_is_timed_from_the_kill() -> None:
+    seen = samples(100, 100, 0, 0, 100, 100, 100)
+    assert recovery.seconds_to_recover(seen, 2.0, share=0.9, over_s=1.0) == pytest.approx(
+        2.0, abs=0.11
+    )
+
+
+def test_a_rate_that_never_fell_needs_no_time() -> None:
+    assert recovery.seconds_to_recover(samples(*[100] * 6), 2.0, share=0.9, over_s=1.0) == 0.0
+
+
+def test_a_rate_that_stays_low_never_recovers() -> None:
+    seen = samples(100, 100, 0, 50, 80, 80)
+    assert recovery.seconds_to_recover(seen, 2.0, share=0.9, over_s=1.0) is None
+
+
+def test_work_that_was_on_its_way_is_no_recovery() -> None:
+    seen = samples(100, 100, 100, 0, 0, 100, 100, 100)
+    took_s = recovery.seconds_to_recover(seen, 2.0, share=0.9, over_s=1.0)
+    assert took_s == pytest.approx(3.0, abs=0.11)
+
+
+def test_a_rate_of_too_few_samples_is_none() -> None:
+    assert recovery.rate([Sample(1.0, 5)], 0.0, 2.0) == 0.0
+
+
+def probe(asked_s: float, status: int, took_s: float = 0.1, *, retry_after: bool = True) -> Probe:
+    return Probe(asked_s=asked_s, took_s=took_s, status=status, retry_after=retry_after)
+
+
+def test_the_only_proper_refusal_is_503_with_retry_after() -> None:
+    proper = [probe(0, 200), probe(1, 503)]
+    assert outages.improper(proper) == []
+    wrong = [probe(2, 500), probe(3, 0), probe(4, 503, retry_after=False)]
+    assert outages.improper([*proper, *wrong]) == wrong
+
+
+def test_the_longest_and_the_first_are_found() -> None:
+    seen = [probe(0, 200), probe(1, 503, 9.0), probe(11, 503), probe(12, 200, 0.5)]
+    assert outages.longest_s(seen) == 9.0
+    assert outages.longest_s([]) == 0.0
+    assert outages.seconds_until(seen, 0.5, good=False) == pytest.approx(9.5)
+    assert outages.seconds_until(seen, 10.0, good=True) == pytest.approx(2.5)
+    assert outages.seconds_until(seen, 13.0, good=True) is None
+
+
+def test_probes_are_read_from_a_history() -> None:
+    detail = {"asked_s": 1.0, "status": 503, "retry_after": True}
+    history = [
+        Operation(t=3.0, client="p", op="probe", key="/readyz", phase="fail", detail=detail),
+        Operation(t=3.0, client="p", op="watch", key="/readyz", phase="ok"),
+    ]
+    (found,) = outages.probes(history, "/readyz")
+    assert (found.took_s, found.status, found.retry_after) == (2.0, 503, True)
