@@ -56,6 +56,13 @@ def error_body(error: ApiError) -> bytes:
     return msgspec.json.encode({"error": shape})
 
 
+def crash_answer() -> Response:
+    """Return the answer to a request whose failure is ours; it tells nothing of it."""
+    return error_answer(
+        ApiError(500, "The server had an error.", kind="server_error", code="internal")
+    )
+
+
 def unavailable(message: str, *, retry_after_s: int, code: str) -> ApiError:
     """Return a 503. Clients wait `retry_after_s`, 1 to 60: some ignore or mistreat longer ones."""
     assert 1 <= retry_after_s <= 60

@@ -6,7 +6,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from api.answers import ApiError, error_answer, unavailable
+from api.answers import ApiError, crash_answer, error_answer, unavailable
 from api.database import DatabaseAwayError
 from core.errors import MillraceError
 from jobs.refusals import (
@@ -32,11 +32,12 @@ _STATUSES: Final[dict[type[RequestRefusedError], int]] = {KeyReusedError: 422, I
 
 
 def install_error_answers(app: FastAPI) -> None:
-    """Give every failure of a route the one envelope; crashes are the middleware's."""
+    """Give every failure of a route the one envelope, crashes too: the middleware logs those."""
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_exception_handler(MillraceError, _on_millrace_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(Exception, _on_crash)
 
 
 def as_api_error(error: MillraceError) -> ApiError | None:
@@ -101,3 +102,7 @@ async def _on_http_exception(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = _MESSAGES.get(error.status_code, str(error.detail))
     return error_answer(ApiError(error.status_code, message, headers=error.headers))
+
+
+async def _on_crash(_: Request, __: Exception) -> Response:
+    return crash_answer()

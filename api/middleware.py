@@ -10,7 +10,7 @@ from uuid import UUID
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import metrics
-from api.answers import ApiError, error_answer, unavailable
+from api.answers import crash_answer, error_answer, unavailable
 from core.ids import REQUEST, new_uuid, public_id
 from registry.models import ENDPOINTS
 
@@ -76,13 +76,12 @@ class RequestEnvelope:
                     "frames": "".join(traceback.format_tb(error.__traceback__)),
                 },
             )
+            if exchange.is_whole:
+                return  # the framework answered with `crash_answer` and raised again
             if exchange.status is not None:
                 exchange.cut = True
                 raise ConnectionAbortedError from None  # the server closes the connection
-            answer = error_answer(
-                ApiError(500, "The server had an error.", kind="server_error", code="internal")
-            )
-            await answer(scope, receive, exchange.send)
+            await crash_answer()(scope, receive, exchange.send)
 
 
 def request_id_of(scope: Scope) -> UUID:
@@ -100,6 +99,7 @@ class _Exchange:
         scope[_ID_KEY] = request_id
         self.request_id = public_id(REQUEST, request_id)
         self.status: int | None = None  # None: not answered yet
+        self.is_whole = False  # the answer's last byte was sent
         self.cut = False  # the answer began and broke off
         self._scope = scope
         self._send = send
@@ -112,6 +112,8 @@ class _Exchange:
             head = (b"x-request-id", self.request_id.encode())
             message = {**message, "headers": [*message.get("headers", ()), head]}
         await self._send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self.is_whole = True
 
     def count(self) -> None:
         """Put the request into the metrics, under its route and not its path."""

@@ -59,6 +59,7 @@ _CALL: Final = _WRITE | {
 }
 _GONE: Final = {410: "It was there and is gone."}
 _ALSO: Final = {
+    ("delete", "/v1/batches/{batch_id}"): {409: "The batch has not ended."},
     ("get", "/v1/files/{file_id}/content"): {416: "The range begins behind the end."},
     ("get", "/v1/jobs/{job_id}"): _GONE,
     ("delete", "/v1/jobs/{job_id}"): _GONE | {409: "The job has ended."},

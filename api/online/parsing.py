@@ -29,6 +29,7 @@ _OURS: Final = ("timeout_ms", "background")
 def parse_call(endpoint: str, body: bytes) -> ParsedCall:
     """Return the call in `body`. Raises ApiError (400)."""
     try:
+        body.decode()  # what is skipped below is not looked at
         fields = _FIELDS.decode(body)
         ours = fields.timeout_ms is not None or fields.background is not None
         passed_on = _without_ours(body) if ours else body

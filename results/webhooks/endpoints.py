@@ -114,6 +114,8 @@ def find_endpoint(
 
 def find_callback(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
     """Return the callback of a job. Raises EndpointMissingError: it has none, or is not yours."""
+    if job_id is None:  # to SQL it would mean every endpoint that is no callback
+        raise EndpointMissingError
     row = connection.execute(
         sa.select(webhook_endpoints).where(_owned(tenant_id), webhook_endpoints.c.job_id == job_id)
     ).one_or_none()

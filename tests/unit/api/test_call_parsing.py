@@ -42,6 +42,7 @@ def test_fields_of_the_engine_may_be_wrong() -> None:
         (b"\xef\xbb\xbf{}", "invalid_json", None),
         (b'{"model":"m"} x', "invalid_json", None),
         (b'{"model":"m","x":NaN}', "invalid_json", None),
+        (b'{"model":"m","x":"\xff"}', "invalid_json", None),
         (b'{"messages":[]}', "invalid_type", "model"),
         (b'{"model":null}', "invalid_type", "model"),
         (b'{"model":"m","stream":1}', "invalid_type", "stream"),
