@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import logging
 import os
 import secrets
 import shutil
@@ -10,18 +11,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.machine import OUTSIDE_SERVICES, describe
 from chaos.drills.setting import Setting
 from chaos.evidence import install_triggers
+from chaos.failures import DrillError
 from chaos.histories import Recorder
-from chaos.hosts import DrillError
 from chaos.installation import Installation, installed
 from chaos.measures import Measure
+from chaos.nemeses import clocks
 from chaos.reporting import table, write_json
 from chaos.scenes import SCENES, Part, Scene
 from chaos.upstream import RecordingUpstream, recording_upstream
+from topics.settings import CLIENT_LOG
 
 SEEDS = 2**31
 
@@ -33,97 +37,112 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"unset {', '.join(named)}: drills need services that they may break\n")
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that children are stopped
+    CLIENT_LOG.setLevel(logging.CRITICAL)  # brokers die here all the time
     note = notes(time.monotonic())
     note(f"seed {asked.seed}: repeat the plans with --seed {asked.seed}")
     facts = describe() | {"seed": asked.seed, "command": " ".join(["python -m chaos", *arguments])}
+    facts["clock_skew_s"] = clocks.SKEW_S if clocks.library() else None
+    if facts["clock_skew_s"] is None:
+        note("libfaketime is not installed: all clocks are right")
     began_s = time.monotonic()
-    measures: list[Measure] = []
-    untried: list[str] = []
+    run = Run(asked, note)
     for scene in SCENES:
         parts = [part for part in scene.parts if wanted(part, asked)]
         if parts:
-            run_scene(scene, parts, asked, measures, untried, note)
-            facts |= {"seconds": round(time.monotonic() - began_s), "untried": untried}
-            write_json(asked.json, facts, measures)
-    sys.stdout.write(table(measures) + "\n")
-    for reason in untried:
+            run_scene(run, scene, parts)
+            facts |= {"seconds": round(time.monotonic() - began_s), "untried": run.untried}
+            write_json(asked.json, facts, run.measures)
+    sys.stdout.write(table(run.measures) + "\n")
+    for reason in run.untried:
         sys.stdout.write(f"\nnot tried: {reason}\n")
-    broken = [measure for measure in measures if not measure.passed]
+    broken = [measure for measure in run.measures if not measure.passed]
     for measure in broken:
         note(f"BROKEN {measure.promise} {measure.what}: {measure.value:g} {measure.evidence}")
     note(f"all numbers are in {asked.json}")
-    return 1 if broken or untried else 0
+    return 1 if broken or run.untried else 0
 
 
-def run_scene(
-    scene: Scene,
-    parts: Sequence[Part],
-    asked: argparse.Namespace,
-    measures: list[Measure],
-    untried: list[str],
-    note: Callable[[str], None],
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What was asked for, and what was found so far."""
+
+    asked: argparse.Namespace
+    note: Callable[[str], None]
+    measures: list[Measure] = field(default_factory=list)
+    untried: list[str] = field(default_factory=list)
+
+    def trials(self, part: Part) -> int:
+        """Return how often a part runs."""
+        return trials_of(part, self.asked)
+
+    def give_up(self, what: str, failure: DrillError) -> None:
+        """Remember what could not be tried."""
+        self.untried.append(f"{what}: {failure}")
+        self.note(f"NOT TRIED {self.untried[-1]}")
+
+
+def run_scene(run: Run, scene: Scene, parts: Sequence[Part]) -> None:
     """Run the trials of a scene on one installation; what it finds is added as it is found."""
-    work = Path(tempfile.mkdtemp(prefix=f"millrace-chaos-{scene.name}-", dir=asked.work))
+    work = Path(tempfile.mkdtemp(prefix=f"millrace-chaos-{scene.name}-", dir=run.asked.work))
     work.chmod(0o755)  # the user that Postgres runs as must pass
     try:
         with contextlib.ExitStack() as stack:
             upstream = stack.enter_context(recording_upstream()) if scene.records else None
             shape = scene.shape(work, upstream.url if upstream else "")
             running = stack.enter_context(installed(shape))
-            note(f"{scene.name}: ready")
+            run.note(f"{scene.name}: ready")
             install_triggers(running.engine)
             for part in parts:
-                trials = asked.trials or (part.trials_long if asked.long else part.trials)
-                for trial in range(trials):
-                    name = f"{scene.name} {part.name} {trial + 1} of {trials}"
-                    note(name)
-                    try:
-                        found = run_trial(running, upstream, part, asked, trial, note)
-                    except DrillError as failure:
-                        untried.append(f"{name}: {failure}")
-                        note(untried[-1])
-                    else:
-                        measures += found
-                        show(found, note)
+                for trial in range(run.trials(part)):
+                    run.note(f"{scene.name} {part.name} {trial + 1} of {run.trials(part)}")
+                    run_trial(run, running, upstream, part, trial)
     except DrillError as failure:
-        untried.append(f"{scene.name}: {failure}")
-        note(untried[-1])
+        run.give_up(scene.name, failure)
     finally:
-        keep(work, asked, scene.name, note)
+        keep(work, run.asked, scene.name, run.note)
 
 
 def run_trial(
+    run: Run,
     running: Installation,
     upstream: RecordingUpstream | None,
     part: Part,
-    asked: argparse.Namespace,
     trial: int,
-    note: Callable[[str], None],
-) -> list[Measure]:
-    """Run one trial, whose seed follows from the run's. Raises DrillError."""
+) -> None:
+    """Run one trial, whose seed follows from the run's."""
     work = running.shape.data
     recorder = Recorder(work / "histories" / f"{part.name}-{trial}.jsonl")
     setting = Setting(
         running=running,
         recorder=recorder,
-        seed=(asked.seed + trial) % SEEDS,
-        long=asked.long,
+        seed=(run.asked.seed + trial) % SEEDS,
+        long=run.asked.long,
         work=work,
-        note=note,
+        note=run.note,
         upstream=upstream,
     )
     try:
-        return part.drill(setting)
+        found = part.drill(setting)
+    except DrillError as failure:
+        run.give_up(f"{part.name} {trial + 1}, seed {setting.seed}", failure)
+    else:
+        run.measures.extend(found)
+        show(found, run.note)
     finally:
         recorder.close()
 
 
+def trials_of(part: Part, asked: argparse.Namespace) -> int:
+    """Return how many trials of a part were asked for."""
+    trials: int = asked.trials or (part.trials_long if asked.long else part.trials)
+    return trials
+
+
 def wanted(part: Part, asked: argparse.Namespace) -> bool:
     """Whether a part proves anything that was asked for."""
-    trials = asked.trials or (part.trials_long if asked.long else part.trials)
     names = set(asked.promise or part.promises)
-    return bool(trials) and bool(names & part.promises)
+    named = not asked.part or part.name in asked.part
+    return named and trials_of(part, asked) > 0 and bool(names & part.promises)
 
 
 def show(measures: Sequence[Measure], note: Callable[[str], None]) -> None:
@@ -161,6 +180,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(SEEDS))
     parser.add_argument("--promise", action="append", choices=known, help="only what proves it")
+    parts = [part.name for scene in SCENES for part in scene.parts]
+    parser.add_argument("--part", action="append", choices=parts, help="only this drill")
     parser.add_argument("--trials", type=int, help="of each part, in place of its own number")
     parser.add_argument("--long", action="store_true", help="many trials, under an hour")
     parser.add_argument("--json", type=Path, default=Path("out/chaos.json"))

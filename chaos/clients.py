@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import httpx
 
+from chaos.failures import DrillError
 from chaos.histories import Recorder
-from chaos.hosts import DrillError
 from chaos.judges.states import TIMESTAMPS
 
 ENDPOINT: Final = "/v1/chat/completions"

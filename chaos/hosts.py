@@ -1,6 +1,5 @@
 """Hosts of an installation: each a `millrace up` with every role, on services they share."""
 
-import json
 import os
 import shutil
 import signal
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from chaos.failures import DrillError
 from cli.stack.child import Child, ChildProcess, spawn
 from cli.stack.role_children import MODULES
 
@@ -29,10 +29,6 @@ ROLES = (
 )
 ROOT = Path(__file__).parents[1]
 _POLL_S = 0.05
-
-
-class DrillError(Exception):
-    """A drill could not be carried out: its promise was not tried."""
 
 
 @dataclass(slots=True)
@@ -131,12 +127,6 @@ def wait_until(check: Callable[[], bool], timeout_s: float, what: str) -> None:
         if time.monotonic() > deadline_s:
             raise DrillError(f"waited {timeout_s:g} s for {what}")
         time.sleep(_POLL_S)
-
-
-def log_lines(host: Host, event: str) -> int:
-    """Count lines of an event in the log of the host's supervisor."""
-    lines = (host.data / "logs" / "up.log").read_text(errors="replace").splitlines()
-    return sum(event == json.loads(line).get("event") for line in lines if line.startswith("{"))
 
 
 def _send(pid: int, number: signal.Signals) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,9 @@ import msgspec
 import psutil
 import sqlalchemy as sa
 
-from chaos.hosts import ROOT, DrillError, Host, await_ready, start_host, wait_until
+from chaos.failures import DrillError
+from chaos.hosts import ROOT, Host, await_ready, start_host, wait_until
+from chaos.nemeses import disk
 from chaos.proxy import Proxy
 from chaos.services import Addresses, hold_file
 from chaos.settings_of_drills import ROLES, SESSION_S
@@ -38,6 +41,7 @@ class Shape:
     host_names: tuple[str, ...] = ("a",)
     broker_count: int = 1
     env_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by host, on top
+    mounts: Mapping[str, int] = field(default_factory=dict)  # folder to the MB of its own disk
 
 
 @dataclass(slots=True)
@@ -80,6 +84,8 @@ class Installation:
 def installed(shape: Shape) -> Iterator[Installation]:
     """Run an installation for a block, from the main thread. Raises DrillError."""
     with contextlib.ExitStack() as closing:
+        for folder, size_mb in shape.mounts.items():
+            closing.callback(disk.mount(shape.data / folder, size_mb))
         services = _start_services(shape)
         closing.callback(_stop, services)
         addresses = _addresses(shape, services)
@@ -115,8 +121,6 @@ def _paths(running: Installation, name: str) -> dict[str, str]:
 
 
 def _free_port() -> int:
-    import socket
-
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]

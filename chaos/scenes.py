@@ -5,10 +5,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from chaos.drills import early_ends, poisoned, rework, storm, zombies
+from chaos.drills import (
+    broker_loss,
+    disk_full,
+    early_ends,
+    idempotency,
+    poisoned,
+    postgres_loss,
+    recovery,
+    rework,
+    storm,
+    zombies,
+)
 from chaos.drills.setting import Drill
 from chaos.installation import Shape
-from chaos.settings_of_drills import POISONED_ROLES
+from chaos.nemeses import clocks
+from chaos.settings_of_drills import CLUSTER_ROLES, POISONED_ROLES
 
 _SIMULATED: Final = ("--simulated-latency-ms", "50", "--simulated-concurrency", "32")
 
@@ -35,8 +47,10 @@ class Scene:
 
 
 def _pair(data: Path, _url: str) -> Shape:
-    """Two hosts on one broker, with a simulated engine."""
-    return Shape(data=data, options=_SIMULATED, host_names=("a", "b"))
+    """Two hosts on one broker, with a simulated engine; the clock of the second is wrong."""
+    faketime = clocks.library()
+    env_of = {"b": clocks.skewed(faketime)} if faketime else {}
+    return Shape(data=data, options=_SIMULATED, host_names=("a", "b"), env_of=env_of)
 
 
 def _poisoned(data: Path, _url: str) -> Shape:
@@ -51,6 +65,17 @@ def _recorded(data: Path, url: str) -> Shape:
     return Shape(data=data, options=(*engine, "--concurrency", "16"))
 
 
+def _cluster(data: Path, _url: str) -> Shape:
+    """One host on three brokers."""
+    return Shape(data=data, options=_SIMULATED, env=CLUSTER_ROLES, broker_count=3)
+
+
+def _small_disks(data: Path, _url: str) -> Shape:
+    """One host; database, log and object store each on a small disk of its own."""
+    mounts = dict.fromkeys(disk_full.FOLDERS.values(), disk_full.SIZE_MB)
+    return Shape(data=data, options=_SIMULATED, mounts=mounts)
+
+
 SCENES: Final = (
     Scene(
         name="pair",
@@ -62,6 +87,27 @@ SCENES: Final = (
                 promises=frozenset({"P9"}),
                 trials=2,
                 trials_long=20,
+            ),
+            Part(
+                name="keys",
+                drill=idempotency.run,
+                promises=frozenset({"P5"}),
+                trials=1,
+                trials_long=3,
+            ),
+            Part(
+                name="recovery",
+                drill=recovery.run,
+                promises=frozenset({"A12"}),
+                trials=1,
+                trials_long=3,
+            ),
+            Part(
+                name="postgres",
+                drill=postgres_loss.run,
+                promises=frozenset({"P11"}),
+                trials=1,
+                trials_long=3,
             ),
             Part(
                 name="storm",
@@ -110,6 +156,32 @@ SCENES: Final = (
                 promises=frozenset({"P13"}),
                 trials=1,
                 trials_long=3,
+            ),
+        ),
+    ),
+    Scene(
+        name="cluster",
+        shape=_cluster,
+        parts=(
+            Part(
+                name="brokers",
+                drill=broker_loss.run,
+                promises=frozenset({"P10"}),
+                trials=1,
+                trials_long=2,
+            ),
+        ),
+    ),
+    Scene(
+        name="disks",
+        shape=_small_disks,
+        parts=(
+            Part(
+                name="disks",
+                drill=disk_full.run,
+                promises=frozenset({"P12"}),
+                trials=1,
+                trials_long=1,
             ),
         ),
     ),

@@ -9,7 +9,8 @@ from chaos.clients import ENDPOINT, TERMINAL, Client, input_lines
 from chaos.drills.books import Ended, judge_books
 from chaos.drills.recovery import Sampler
 from chaos.drills.setting import MODEL, Setting
-from chaos.hosts import DrillError, wait_until
+from chaos.failures import DrillError
+from chaos.hosts import wait_until
 from chaos.judges import outages
 from chaos.judges.acceptance import broken_promises, probed_ids
 from chaos.judges.recovery import rate, rate_before

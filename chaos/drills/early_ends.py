@@ -10,7 +10,8 @@ from chaos.clients import Client, input_lines
 from chaos.drills.books import Ended, judge_books
 from chaos.drills.setting import Setting
 from chaos.evidence import Files
-from chaos.hosts import DrillError, wait_until
+from chaos.failures import DrillError
+from chaos.hosts import wait_until
 from chaos.judges.executions import latest_s
 from chaos.measures import Measure
 from chaos.nemeses.processes import kill

@@ -8,7 +8,7 @@ from chaos import evidence
 from chaos.clients import input_lines
 from chaos.drills.books import Ended, judge_books
 from chaos.drills.setting import MODEL, Setting
-from chaos.hosts import DrillError
+from chaos.failures import DrillError
 from chaos.judges.poison import wrongly_failed
 from chaos.measures import Measure
 from chaos.settings_of_drills import POISON

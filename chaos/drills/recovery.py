@@ -9,7 +9,8 @@ from chaos import evidence
 from chaos.clients import input_lines
 from chaos.drills.books import Ended, judge_books
 from chaos.drills.setting import MODEL, Setting
-from chaos.hosts import DrillError, wait_until
+from chaos.failures import DrillError
+from chaos.hosts import wait_until
 from chaos.installation import Installation
 from chaos.judges.recovery import Sample, rate_before, seconds_to_recover
 from chaos.measures import Measure, Relation

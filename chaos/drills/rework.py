@@ -8,7 +8,8 @@ from chaos import evidence
 from chaos.clients import input_lines
 from chaos.drills.books import Ended, judge_books
 from chaos.drills.setting import Setting
-from chaos.hosts import DrillError, wait_until
+from chaos.failures import DrillError
+from chaos.hosts import wait_until
 from chaos.judges.executions import repeated
 from chaos.measures import Measure
 from chaos.nemeses.processes import kill

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chaos.clients import Client
+from chaos.failures import DrillError
 from chaos.histories import Recorder
-from chaos.hosts import DrillError
 from chaos.installation import Installation
 from chaos.judges.executions import Start
 from chaos.measures import Measure

@@ -14,7 +14,7 @@ from chaos.clients import TERMINAL, Client, Watchers, input_lines
 from chaos.drills.books import Ended, judge_books
 from chaos.drills.lives import judge_lives
 from chaos.drills.setting import MODEL, Setting
-from chaos.hosts import DrillError
+from chaos.failures import DrillError
 from chaos.judges.acceptance import acknowledged, answers_that_disagree, broken_promises
 from chaos.measures import Measure
 from chaos.nemeses.conductor import Conductor, kinds
@@ -96,7 +96,7 @@ class Jobs:
         until_s = began_s + self._duration_s + HEALED_S_MAX
         for turn in range(setting.size(60, 25)):
             wait_s = chance.uniform(0.5, 4.0)
-            size = chance.choice((1, 20, 200, 800, 1500))
+            size = chance.choice((1, 20, 100, 300, 800))
             if time.monotonic() + wait_s > began_s + self._duration_s:
                 return
             time.sleep(wait_s)

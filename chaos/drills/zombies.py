@@ -13,7 +13,8 @@ from chaos.clients import PAUSE_S, input_lines
 from chaos.drills.books import Ended, judge_books
 from chaos.drills.lives import judge_lives
 from chaos.drills.setting import MODEL, Setting
-from chaos.hosts import DrillError, wait_until
+from chaos.failures import DrillError
+from chaos.hosts import wait_until
 from chaos.measures import Measure
 from chaos.nemeses.processes import pause
 from chaos.settings_of_drills import SESSION_S

@@ -1,6 +1,6 @@
 """P10 and P11: how long requests took and what they said while something was away."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -42,13 +42,13 @@ def longest_s(seen: Sequence[Probe]) -> float:
     return max((probe.took_s for probe in seen), default=0.0)
 
 
-def improper(seen: Sequence[Probe]) -> list[Probe]:
-    """Return refusals in any other form than 503 with Retry-After in the right envelope."""
+def improper(seen: Sequence[Probe], proper: Collection[int] = (503,)) -> list[Probe]:
+    """Return refusals that are not `proper` with Retry-After in the right envelope."""
     return [
         probe
         for probe in seen
         if not 200 <= probe.status < 300
-        and not (probe.status == 503 and probe.retry_after and probe.enveloped)
+        and not (probe.status in proper and probe.retry_after and probe.enveloped)
     ]
 
 

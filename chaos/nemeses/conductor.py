@@ -8,8 +8,8 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
+from chaos.failures import DrillError
 from chaos.histories import Recorder
-from chaos.hosts import DrillError
 from chaos.installation import Installation
 from chaos.nemeses import network, processes, redelivery, services
 from chaos.nemeses.cure import Cure

@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from chaos.hosts import DrillError
+from chaos.failures import DrillError
 from chaos.nemeses.cure import Cure
 
 _COMMAND_S_MAX = 20.0

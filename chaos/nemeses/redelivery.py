@@ -3,7 +3,7 @@
 import random
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -15,12 +15,14 @@ from chaos.settings_of_drills import SESSION_S
 from results.writer import GROUP as WRITER_GROUP
 from topics.catalogue import REQUESTS_BULK, RESULTS, Topic, batches_topic
 from topics.producer import LogProducer
+from topics.settings import CLIENT_LOG
 from topics.tail import TopicTail
 
 SHARE: Final = 0.1
 RECORDS_MAX: Final = 300
 _READ_S_MAX: Final = 20.0
 _ASK_S: Final = 5.0
+BATCHES_BACK: Final = 3
 POOL: Final = "simulated-simulated"
 
 
@@ -54,10 +56,11 @@ def publish_again(running: Installation, target: str, pool: str = POOL) -> Cure:
 
 
 def rewind(running: Installation, target: str, pool: str = POOL) -> Cure:
-    """Take the group of a topic back to its first record.
+    """Take the group of a topic back: to its first record, or by `BATCHES_BACK` each of batches.
 
-    1. Stop its members, so that their sessions end. 2. Commit the beginning. 3. Let them go on:
-    they join anew and read everything again.
+    1. Stop its members, so that their sessions end. 2. Commit. 3. Let them go on: they join anew
+    and read again. Batches that were read before run alone and in tenths, so all of a storm's
+    batches again would take longer than the storm.
     """
     topic, group, role = topics_of(pool)[target]
     pids = [host.roles().get(role) for host in running.hosts.values()]
@@ -65,25 +68,24 @@ def rewind(running: Installation, target: str, pool: str = POOL) -> Cure:
     for pid in members:
         send(pid, signal.SIGSTOP)
     try:
-        _commit_beginning(running, topic, group)
+        _commit(running, topic, group, BATCHES_BACK if target == "batches" else None)
     finally:
         for pid in members:
             send(pid, signal.SIGCONT)
     return nothing
 
 
-def _commit_beginning(running: Installation, topic: Topic, group: str) -> None:
-    places: Sequence[TopicPartition] = [
-        TopicPartition(topic.name, number, 0) for number in range(topic.partition_count)
-    ]
+def _commit(running: Installation, topic: Topic, group: str, back: int | None) -> None:
+    """Commit offsets `back` records before those of now; 0 when None. Raises KafkaException."""
     reader = Consumer(
-        running.kafka.client_options() | {"group.id": group, "enable.auto.commit": False}
+        running.kafka.client_options() | {"group.id": group, "enable.auto.commit": False},
+        logger=CLIENT_LOG,
     )
     deadline_s = time.monotonic() + 4 * SESSION_S + 10
     try:
         while True:
             try:
-                reader.commit(offsets=list(places), asynchronous=False)
+                reader.commit(offsets=_places(reader, topic, back), asynchronous=False)
                 return
             except KafkaException:  # its members are not out yet
                 if time.monotonic() > deadline_s:
@@ -91,3 +93,14 @@ def _commit_beginning(running: Installation, topic: Topic, group: str) -> None:
                 time.sleep(SESSION_S / 10)
     finally:
         reader.close()
+
+
+def _places(reader: Consumer, topic: Topic, back: int | None) -> list[TopicPartition]:
+    places = [TopicPartition(topic.name, number, 0) for number in range(topic.partition_count)]
+    if back is None:
+        return places
+    committed = reader.committed(places, timeout=_ASK_S)
+    return [
+        TopicPartition(place.topic, place.partition, max(0, place.offset - back))
+        for place in committed
+    ]
