@@ -54,6 +54,7 @@ class BatchBody(msgspec.Struct):
     callback_events: list[str] | None = None  # ours
     priority: int = PRIORITY_DEFAULT  # ours
     sealed: bool = True  # ours: False lets further files be appended
+    deduplicate: bool = False  # ours: identical items are computed once
     max_failed_items: int | None = None  # ours
     max_failed_ratio: float | None = None  # ours
     failed_ratio_sample: int | None = None  # ours
@@ -146,4 +147,6 @@ def _options(body: BatchBody) -> JobOptions:
         failed_ratio_sample=body.failed_ratio_sample,
         max_total_tokens=body.max_total_tokens,
     )
-    return JobOptions(priority=body.priority, sealed=body.sealed, budget=budget)
+    return JobOptions(
+        priority=body.priority, sealed=body.sealed, deduplicate=body.deduplicate, budget=budget
+    )

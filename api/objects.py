@@ -64,6 +64,8 @@ def batch_object(row: sa.Row[Any]) -> dict[str, object]:
             **outcomes,
             "pending": max(0, total - sum(outcomes.values())),
             "error_count": row.error_count,
+            "deduplicate": row.deduplicate,
+            "deduplicated_items": row.copied,
             **_controls(row),
         },
     }

@@ -16,8 +16,9 @@ from core.clock import Clock
 from core.errors import Disposition, LeaseLostError, MillraceError
 from jobs import metrics
 from jobs.append_verdicts import APPEND_DUE, record_append_verdict
+from jobs.copies import keep_copies
 from jobs.held_leases import HeldLeases
-from jobs.input_files import InputFiles, appended_files
+from jobs.input_files import InputFile, InputFiles, appended_files
 from jobs.input_lines import Line, input_lines
 from jobs.inputs_tables import job_inputs
 from jobs.lease_queue import LeaseQueue
@@ -102,6 +103,9 @@ class AppendValidator:
         state = None
         if file is not None and job.total_count is not None:
             verdict = self._verdict(lease, job, file.object_key, before)
+            if job.deduplicate and not verdict.error_count:
+                files = [*before, InputFile(file.object_key, job.total_count)]
+                keep_copies(self._engine, lease, files, lambda key: self._checked(key, lease))
             with self._engine.begin() as connection:
                 state = record_append_verdict(connection, lease, file.number, verdict)
         self._leases.release(lease)
@@ -114,7 +118,7 @@ class AppendValidator:
 
         def read_ids() -> Iterator[str]:
             for file in before:
-                for _, _, line in self._lines(file.key, lease, LINE_BYTES_CEILING):
+                for _, _, line in self._checked(file.key, lease):
                     yield _NAMED.decode(line or b"").custom_id
 
         try:
@@ -128,6 +132,10 @@ class AppendValidator:
         except ObjectMissingError:
             message = "The content of an input file is gone."
             return refused(LineError(ErrorCode.FILE_NOT_FOUND, message, "input_file_id"))
+
+    def _checked(self, key: str, lease: Lease) -> Iterator[Line]:
+        """Yield the lines of a file that was found valid, as long as they were then."""
+        return self._lines(key, lease, LINE_BYTES_CEILING)
 
     def _lines(self, key: str, lease: Lease, line_bytes_max: int) -> Iterator[Line]:
         """Yield a file's lines. Raises LeaseLostError once another has the job, or at a stop."""

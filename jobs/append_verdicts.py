@@ -11,7 +11,7 @@ from jobs import leases
 from jobs.appending import has_unvalidated
 from jobs.inputs_tables import job_inputs
 from jobs.leases import Lease
-from jobs.outbox_rows import NOTIFY_JOBS, NOTIFY_OUTBOX
+from jobs.outbox_rows import NOTIFY_JOBS, NOTIFY_OUTBOX, copies_insert
 from jobs.settlement import lock_counters, settle_if_whole
 from jobs.tables import jobs
 from jobs.validation import Verdict
@@ -71,6 +71,9 @@ def record_append_verdict(
             control_version=jobs.c.control_version + 1,  # intake reads the job anew
         )
     )
+    if job.deduplicate and added:
+        # Its copies may be of items that have ended: the writer gives them their results.
+        connection.execute(copies_insert(job_id, job.total_count, job.total_count + added))
     settle_if_whole(connection, job_id)
     connection.execute(NOTIFY_OUTBOX)
     connection.execute(NOTIFY_JOBS)

@@ -1,4 +1,4 @@
-"""What intake does beside its loop: repair, resume, retry, and judge appended files."""
+"""What intake does beside its loop: repair, resume, retry, expire, and judge appended files."""
 
 import threading
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from jobs import metrics
 from jobs.append_validator import ROLE, AppendValidator
 from jobs.background import Background
 from jobs.capacity import PoolCapacities
+from jobs.copy_sweep import CopySweep
 from jobs.emitting_again import EmittingAgain
 from jobs.expiry import ExpirySweep
 from jobs.held_leases import HeldLeases
@@ -62,6 +63,8 @@ def start_beside(threads: Background, means: Means, producers: list[LogProducer]
     threads.every(_RESUME_LOOK_S, "resumes", resuming.step)
     expiry = ExpirySweep(engine, stall_limit_s=settings.stall_limit_s)
     threads.every(settings.expiry_interval_s, "expiry", expiry.step)
+    copies = CopySweep(engine, stall_limit_s=settings.stall_limit_s)
+    threads.every(look_s, "copies", copies.step)
     leases = held_leases(engine, ROLE, means.holder, settings)
     appends = AppendValidator(engine, means.objects, leases, settings, clock, means.stop)
     threads.every(leases.heartbeat_s, "append-heartbeat", leases.extend_all)

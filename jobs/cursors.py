@@ -20,6 +20,7 @@ class Cursor:
     byte_offset: int = 0
     line_number: int = 0  # lines before, blank ones counted
     item_index: int = 0  # items before
+    copy_count: int = 0  # of those, copies of others: they were never emitted
 
 
 def fence(connection: sa.Connection, lease: Lease, version: int) -> None:
@@ -58,6 +59,7 @@ def advance(
             byte_offset=after.byte_offset,
             line_number=after.line_number,
             item_index=after.item_index,
+            copy_count=after.copy_count,
         )
     )
     if moved.rowcount == 1:

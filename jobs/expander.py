@@ -3,7 +3,7 @@
 import logging
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from core.clock import Clock
 from core.errors import Disposition, LeaseLostError, MillraceError
 from jobs import metrics
+from jobs.copies import copies_between
 from jobs.cursors import Cursor, advance
 from jobs.expansion import InputChangedError, ItemReader, send_items
 from jobs.held_leases import HeldLeases
@@ -21,6 +22,7 @@ from jobs.tables import jobs
 from jobs.windows import JobLoad
 from storage.objects import ObjectStore
 from topics.producer import LogProducer
+from topics.records import Item
 
 _LOG = logging.getLogger(__name__)
 
@@ -103,7 +105,7 @@ class Expander:
                 count_max = min(allowed[job_id], ROUND_ITEMS_MAX - count)
                 if after := self._emit(held, count_max, ROUND_BYTES_MAX - byte_count):
                     moved.append((held, after))
-                    count += after.item_index - held.cursor.item_index
+                    count += _emitted(held.cursor, after)
                     began = held.job.files.start(held.cursor)
                     byte_count += after.byte_offset - began.byte_offset
             if moved:
@@ -197,17 +199,27 @@ class Expander:
             items = held.reader.take(count_max, bytes_max)
             if not items:
                 raise InputChangedError(item_index=index)
-            send_items(self._producer, ref, items)
+            after = held.reader.cursor
+            emitted = self._without_copies(job, items) if job.deduplicates else items
+            send_items(self._producer, ref, emitted)
         except MillraceError as failure:
             held.close_reader()
             if failure.disposition is Disposition.CRASH:
                 raise
             self._put_aside(held, failure)
             return None
-        after = held.reader.cursor
         if len(items) == left:
             held.close_reader()  # the next file has its own
+        if job.deduplicates:
+            passed = held.cursor.copy_count + len(items) - len(emitted)
+            return replace(after, copy_count=passed)
         return after
+
+    def _without_copies(self, job: OpenJob, items: Sequence[Item]) -> list[Item]:
+        with self._engine.begin() as connection:
+            span = range(items[0].index, items[-1].index + 1)
+            copies = copies_between(connection, job.ref.job_id, span)
+        return [item for item in items if item.index not in copies]
 
     def _advance(self, moved: list[tuple[_Held, Cursor]]) -> None:
         """Move the cursors in one transaction, in the order in which heartbeats lock leases.
@@ -246,3 +258,9 @@ class Expander:
     def _drop(self, held: _Held) -> None:
         held.close_reader()
         self._held.pop(held.lease.job_id, None)
+
+
+def _emitted(before: Cursor, after: Cursor) -> int:
+    """Return how many items went to the log between two cursors."""
+    passed = after.copy_count - before.copy_count
+    return after.item_index - before.item_index - passed

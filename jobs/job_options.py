@@ -24,6 +24,7 @@ class JobOptions:
 
     priority: int = PRIORITY_DEFAULT
     sealed: bool = True  # False: further files may be appended until it is sealed
+    deduplicate: bool = False  # identical items are computed once
     budget: Budget = field(default_factory=Budget)
 
     def checked_values(self) -> dict[str, Any]:
@@ -38,6 +39,7 @@ class JobOptions:
             "priority": self.priority,
             "sealed": self.sealed,
             "total_final": self.sealed,
+            "deduplicate": self.deduplicate,
             **bounds,
         }
 

@@ -10,7 +10,7 @@ from jobs.tables import outbox
 from topics.catalogue import CONTROL, EVENTS, RESULTS, Topic
 from topics.codec import encode, kind_headers
 from topics.partitioner import job_partition
-from topics.records import Close, JobControl, JobEvent, Record
+from topics.records import Close, CopiesDue, JobControl, JobEvent, Record
 
 CONTROL_CLOSED_VERSION = 2**31 - 1
 """Version of the control record that closes a job: the last one."""
@@ -39,6 +39,15 @@ def event_insert(job_id: UUID, tenant_id: UUID, state: JobState, at_s: float) ->
         event_id=new_uuid(), job_id=job_id, tenant_id=tenant_id, state=state.value, at_s=at_s
     )
     return outbox_insert(EVENTS, event, job_id=job_id)
+
+
+def copies_insert(job_id: UUID, first_index: int, end_index: int) -> sa.Insert:
+    """Return the statement that lets copies among these items take over what is there already.
+
+    A verdict writes it under the lock on the job, so in front of any close; behind one it says
+    nothing.
+    """
+    return outbox_insert(RESULTS, CopiesDue(job_id, first_index, end_index), job_id=job_id)
 
 
 def close_inserts(job_id: UUID, day: int, reason: CloseReason) -> list[sa.Insert]:

@@ -45,6 +45,7 @@ class OpenJob:
     total: int
     cursor: Cursor
     files: InputFiles
+    deduplicates: bool = False  # its copies are not emitted
 
     def ref_at(self, item_index: int) -> JobRef:
         """Return what the record of an item says about the job: which file it is in, too."""
@@ -59,9 +60,16 @@ _LEFT_S: Final = sa.cast(sa.extract("epoch", jobs.c.expires_at - sa.func.now()),
 )
 
 
+_COUNTED: Final = job_counters.c
+# A copy is on its way nowhere: it passes the cursor, and gets its row, without being outstanding.
+_TERMINAL: Final = (
+    _COUNTED.succeeded + _COUNTED.failed + _COUNTED.cancelled + _COUNTED.expired
+    - _COUNTED.copied + job_cursors.c.copy_count
+)  # fmt: skip
+
+
 def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[tuple[object, ...]]:
     """Return the query behind `job_loads`."""
-    counted = job_counters.c
     return (
         sa.select(
             jobs.c.id,
@@ -70,16 +78,14 @@ def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[tuple[object, ...]]:
             jobs.c.pool,
             jobs.c.total_count,
             job_cursors.c.item_index,
-            (counted.succeeded + counted.failed + counted.cancelled + counted.expired).label(
-                "terminal"
-            ),
+            _TERMINAL.label("terminal"),
             job_leases.c.job_id.is_not(None).label("is_held"),
             jobs.c.priority,
             _LEFT_S,
             jobs.c.control_version,
         )
         .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
-        .join(job_counters, counted.job_id == jobs.c.id)
+        .join(job_counters, _COUNTED.job_id == jobs.c.id)
         .outerjoin(
             job_leases,
             sa.and_(
@@ -102,7 +108,7 @@ def open_jobs(connection: sa.Connection, job_ids: Collection[UUID]) -> dict[UUID
     """Return those of `job_ids` that are open."""
     query = (
         sa.select(jobs, job_cursors.c.byte_offset, job_cursors.c.line_number)
-        .add_columns(job_cursors.c.item_index)
+        .add_columns(job_cursors.c.item_index, job_cursors.c.copy_count)
         .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
         .where(jobs.c.id.in_(job_ids), OPEN)
     )
@@ -127,5 +133,6 @@ def _open_job(row: sa.Row[Any], appended: Sequence[InputFile]) -> OpenJob:
         version=row.control_version,
         priority=row.priority,
     )
-    cursor = Cursor(row.byte_offset, row.line_number, row.item_index)
-    return OpenJob(ref, row.total_count, cursor, InputFiles(row.input_key, appended))
+    cursor = Cursor(row.byte_offset, row.line_number, row.item_index, row.copy_count)
+    files = InputFiles(row.input_key, appended)
+    return OpenJob(ref, row.total_count, cursor, files, row.deduplicate)

@@ -18,6 +18,7 @@ from core.limits import METADATA_PAIRS_MAX
 from jobs.batches import NewJob, find_job
 from jobs.input_lines import input_lines
 from jobs.inputs_tables import job_inputs
+from jobs.job_options import JobOptions
 from jobs.lines import lines_at
 from jobs.refusals import DeadLetterMissingError, FieldRefusedError, InputGoneError
 from jobs.retries_tables import dead_items
@@ -126,6 +127,7 @@ def redrive_job(
         completion_window=completion_window or old.completion_window,
         metadata=dict(kept) | {REDRIVE_OF: public_id(JOB, old.id)},
         output_expires_after_s=old.output_expires_after_s,
+        options=JobOptions(deduplicate=old.deduplicate),
     )
 
 

@@ -20,7 +20,7 @@ from topics.producer import Sender
 from topics.records import Item
 
 # Rooms meet in tables: these rows are the results writer's. Indexes below the cursor without one,
-# and that wait for no retry: those are not lost.
+# that wait for no retry and are copies of no other: those are not lost.
 MISSING: Final = sa.text(
     """
     SELECT wanted.item_index
@@ -34,6 +34,10 @@ MISSING: Final = sa.text(
         SELECT FROM item_retries
         WHERE item_retries.job_id = :job_id
             AND item_retries.item_index = wanted.item_index
+    ) AND NOT EXISTS (
+        SELECT FROM item_copies
+        WHERE item_copies.job_id = :job_id
+            AND item_copies.item_index = wanted.item_index
     )
     ORDER BY wanted.item_index
     """

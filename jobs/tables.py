@@ -117,6 +117,13 @@ jobs: Final = Table(
     Column[float]("max_failed_ratio", Double, comment="of the items that ran; more closes the job"),
     Column[int]("failed_ratio_sample", Integer, comment="items that ran before the ratio counts"),
     Column[int]("max_total_tokens", BigInteger, comment="as many close the job"),
+    Column[bool](
+        "deduplicate",
+        Boolean,
+        nullable=False,
+        server_default="false",
+        comment="identical items are computed once",
+    ),
     # Set once by intake, in the transaction that ends validation.
     Column[str]("model", Text),
     Column[str]("model_version", Text),
@@ -239,6 +246,13 @@ job_cursors: Final = Table(
         server_default="0",
         comment="records of a lower control version do not move it",
     ),
+    Column[int](
+        "copy_count",
+        Integer,
+        nullable=False,
+        server_default="0",
+        comment="items before that are copies: they were never emitted",
+    ),
     comment="How far intake has expanded the input file; everything before was acknowledged",
 )
 
@@ -254,6 +268,13 @@ job_counters: Final = Table(
     Column[int]("output_tokens", BigInteger, nullable=False, server_default="0"),
     Column[int]("cached_tokens", BigInteger, nullable=False, server_default="0"),
     Column[int]("reasoning_tokens", BigInteger, nullable=False, server_default="0"),
+    Column[int](
+        "copied",
+        Integer,
+        nullable=False,
+        server_default="0",
+        comment="of those that ended, copies of another item",
+    ),
     Column[str]("closed_reason", Text, comment="set when the close record was read from the log"),
     Column[datetime](
         "updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()

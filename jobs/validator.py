@@ -13,7 +13,9 @@ from core.clock import Clock
 from core.errors import Disposition, LeaseLostError, MillraceError
 from core.states import JobState
 from jobs import metrics
+from jobs.copies import keep_copies
 from jobs.held_leases import HeldLeases
+from jobs.input_files import InputFile
 from jobs.input_lines import Line, input_lines
 from jobs.lease_queue import LeaseQueue
 from jobs.leases import Lease
@@ -112,9 +114,14 @@ class Validator:
     def _validate(self, lease: Lease) -> None:
         with self._engine.begin() as connection:
             job = connection.execute(
-                sa.select(jobs.c.endpoint, jobs.c.input_key).where(jobs.c.id == lease.job_id)
+                sa.select(jobs.c.endpoint, jobs.c.input_key, jobs.c.deduplicate).where(
+                    jobs.c.id == lease.job_id
+                )
             ).one()
         verdict = self._verdict(lease, job.endpoint, job.input_key)
+        if job.deduplicate and not verdict.error_count:
+            files = [InputFile(job.input_key, 0)]
+            keep_copies(self._engine, lease, files, lambda key: self._lines(key, lease))
         with self._engine.begin() as connection:
             state = record_verdict(connection, lease, verdict)
             self._leases.release_in(connection, lease)  # whoever is woken finds the job free
@@ -122,15 +129,9 @@ class Validator:
             metrics.JOBS_REFUSED.inc()
 
     def _verdict(self, lease: Lease, endpoint: str, input_key: str) -> Verdict:
-        def read_lines() -> Iterable[Line]:
-            with self._objects.read(input_key) as blocks:
-                yield from input_lines(
-                    self._while_held(blocks, lease), line_bytes_max=self._settings.line_bytes_max
-                )
-
         try:
             return validate(
-                read_lines,
+                lambda: self._lines(input_key, lease),
                 endpoint=endpoint,
                 items_max=self._settings.job_items_max,
                 find_model=self._find_model,
@@ -138,6 +139,12 @@ class Validator:
         except ObjectMissingError:
             message = "The content of the input file is gone."
             return refused(LineError(ErrorCode.FILE_NOT_FOUND, message, "input_file_id"))
+
+    def _lines(self, key: str, lease: Lease) -> Iterator[Line]:
+        with self._objects.read(key) as blocks:
+            yield from input_lines(
+                self._while_held(blocks, lease), line_bytes_max=self._settings.line_bytes_max
+            )
 
     def _while_held(self, blocks: Iterable[bytes], lease: Lease) -> Iterator[bytes]:
         """Raises LeaseLostError as soon as another has the job, or the role stops."""

@@ -30,7 +30,7 @@ class JobLoad(NamedTuple):
     pool: str
     total: int
     emitted: int  # items below the cursor
-    terminal: int  # items that have their row
+    terminal: int  # of those, items that are on their way no more
     is_held: bool  # some process expands it
     priority: int = PRIORITY_DEFAULT
     left_s: float = 0.0  # to its deadline, by the database's time

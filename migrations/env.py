@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from jobs import inputs_tables, retries_tables
+from jobs import copies_tables, inputs_tables, retries_tables
 from jobs import tables as jobs_tables
 from registry import tables as registry_tables
 from results import tables as results_tables
@@ -14,6 +14,7 @@ from tenancy import tables as tenancy_tables
 
 assert all(  # registered by import
     (
+        copies_tables,
         inputs_tables,
         deletions,
         jobs_tables,

@@ -20,6 +20,7 @@ from jobs.background import Background
 from jobs.held_leases import HeldLeases
 from jobs.retries import RetryRules
 from results.closing import JobCloser
+from results.deduplicating import CopyWriter
 from results.finaliser import CHANNEL, ROLE, Finaliser
 from results.key_removal import KeyRemoval
 from results.partitions import DayPartitions
@@ -80,6 +81,7 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
     writer = ResultsWriter(
         items=ItemWriter(engine, partitions, retries=retry_rules(settings)),
         closer=JobCloser(engine, partitions, slice_items=settings.close_slice_items),
+        copies=CopyWriter(engine),
         producer=producer,
         settings=settings,
         commit_interval_s=kafka.commit_interval_s,

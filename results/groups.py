@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 from uuid import UUID
 
 from topics.offsets import Partition
-from topics.records import Close, ItemOutcome, Outcomes
+from topics.records import Close, CopiesDue, ItemOutcome, Outcomes
 
 JobItems = dict[UUID, list[ItemOutcome]]
 """Outcomes by job, each list in the order of the log."""
+
+_ALONE: Final = (Close, CopiesDue)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,15 +21,15 @@ class Entry:
     partition: Partition
     next_offset: int
     size_bytes: int
-    record: Outcomes | Close | None
+    record: Outcomes | Close | CopiesDue | None
 
 
 @dataclass(slots=True)
 class Group:
-    """Outcomes for one transaction, or one close, with the offsets that are done after it."""
+    """Outcomes for one transaction, or what stands alone, with the offsets that are done then."""
 
     jobs: JobItems = field(default_factory=dict)
-    close: Close | None = None
+    alone: Close | CopiesDue | None = None
     item_count: int = 0
     size_bytes: int = 0
     next_offsets: dict[Partition, int] = field(default_factory=dict)
@@ -39,19 +42,19 @@ class Group:
             self.jobs.setdefault(entry.record.job.job_id, []).extend(entry.record.items)
             self.item_count += len(entry.record.items)
         elif entry.record is not None:
-            self.close = entry.record
+            self.alone = entry.record
 
 
 def grouped(entries: Iterable[Entry], *, items_max: int, bytes_max: int) -> Iterator[Group]:
     """Yield groups within the bounds; one record above them is a group of its own.
 
-    A close ends the group before it and stands alone, so that it keeps its place in the order.
+    What is no outcome ends the group before it and stands alone: it keeps its place in the order.
     """
     group = Group()
     for entry in entries:
         if group.next_offsets and (
-            isinstance(entry.record, Close)
-            or group.close is not None
+            isinstance(entry.record, _ALONE)
+            or group.alone is not None
             or group.item_count + _item_count(entry) > items_max
             or group.size_bytes + entry.size_bytes > bytes_max
         ):

@@ -24,6 +24,7 @@ class LockedJob:
     succeeded: int = 0
     failed: int = 0
     total_tokens: int = 0
+    deduplicates: bool = False
 
 
 @dataclass(slots=True)

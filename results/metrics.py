@@ -5,6 +5,9 @@ from typing import Final
 from prometheus_client import Counter, Histogram
 
 ITEMS_COMPLETED: Final = Counter("millrace_items_completed_total", "Item rows written", ["outcome"])
+ITEMS_COPIED: Final = Counter(
+    "millrace_items_copied_total", "Item rows that took over the result of an identical item"
+)
 DUPLICATES: Final = Counter(
     "millrace_results_duplicates_total", "Outcomes of items that had their row already"
 )

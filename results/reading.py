@@ -9,14 +9,14 @@ from topics.codec import decode_value, kind_of
 from topics.consumer import Received
 from topics.dead_letters import send_dead_letter
 from topics.producer import Sender
-from topics.records import KINDS, Close, Outcomes
+from topics.records import KINDS, Close, CopiesDue, Outcomes
 
 LOG = logging.getLogger(__name__)
 
 
 def read_entry(received: Received, producer: Sender) -> Entry:
     """Return what was read. Raises SchemaTooNewError: an older release must not judge it."""
-    record: Outcomes | Close | None
+    record: Outcomes | Close | CopiesDue | None
     try:
         record = read_record(received)
     except RecordUnreadableError as error:
@@ -30,7 +30,7 @@ def read_entry(received: Received, producer: Sender) -> Entry:
     )
 
 
-def read_record(received: Received) -> Outcomes | Close:
+def read_record(received: Received) -> Outcomes | Close | CopiesDue:
     """Return the record. Raises RecordUnreadableError, SchemaTooNewError."""
     kind = kind_of(received.headers)
     if kind == KINDS[Outcomes]:
@@ -40,6 +40,8 @@ def read_record(received: Received) -> Outcomes | Close:
         return outcomes
     if kind == KINDS[Close]:
         return decode_value(Close, received.value)
+    if kind == KINDS[CopiesDue]:
+        return decode_value(CopiesDue, received.value)
     raise RecordUnreadableError(f"{kind} does not belong on this topic")
 
 

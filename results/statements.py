@@ -7,7 +7,7 @@ SELECT c.job_id, c.closed_reason, j.total_count,
     (j.created_at AT TIME ZONE 'UTC')::date - DATE '1970-01-01',
     c.succeeded + c.failed + c.cancelled + c.expired,
     j.max_failed_items, j.max_failed_ratio, j.failed_ratio_sample, j.max_total_tokens,
-    c.succeeded, c.failed, c.input_tokens + c.output_tokens
+    c.succeeded, c.failed, c.input_tokens + c.output_tokens, j.deduplicate
 FROM job_counters c JOIN jobs j ON j.id = c.job_id
 WHERE c.job_id = ANY(%b::uuid[])
 ORDER BY c.job_id
@@ -38,6 +38,64 @@ CROSS JOIN LATERAL (
 ) AS found
 """
 """LATERAL with LIMIT holds the planner to one index probe an item, whatever it believes."""
+
+FIND_COPIES_DUE: Final = """
+SELECT c.original_index, count(*), min(done.size_bytes)
+FROM item_copies c
+CROSS JOIN LATERAL (
+    SELECT coalesce(octet_length(body), 0) AS size_bytes FROM items
+    WHERE job_day = %b::int AND job_id = %b::uuid AND item_index = c.original_index LIMIT 1
+) AS done
+LEFT JOIN LATERAL (
+    SELECT 1 AS found FROM items
+    WHERE job_day = %b::int AND job_id = %b::uuid AND item_index = c.item_index LIMIT 1
+) AS own ON true
+WHERE c.job_id = %b::uuid AND {of_these} AND c.item_index < %b::int AND own.found IS NULL
+GROUP BY c.original_index ORDER BY c.original_index
+"""
+"""Originals that have their row, with the number of copies that have none, and the size of each."""
+
+COPIES_OF: Final = "c.original_index = ANY(%b::int[])"
+COPIES_FROM: Final = "c.item_index >= %b::int"
+
+INSERT_COPIES: Final = """
+WITH due AS (
+    SELECT c.item_index, c.original_index, c.custom_id
+    FROM item_copies c
+    LEFT JOIN LATERAL (
+        SELECT 1 AS found FROM items
+        WHERE job_day = %b::int AND job_id = %b::uuid AND item_index = c.item_index LIMIT 1
+    ) AS own ON true
+    WHERE c.job_id = %b::uuid AND c.original_index = ANY(%b::int[])
+        AND c.item_index >= %b::int AND c.item_index < %b::int AND own.found IS NULL
+    ORDER BY c.original_index, c.item_index LIMIT %b::int
+)
+INSERT INTO items (job_id, job_day, item_index, outcome, status_code, attempt, input_tokens,
+    output_tokens, cached_tokens, reasoning_tokens, custom_id, error_code, error_message, body,
+    body_key, copied_from)
+SELECT done.job_id, done.job_day, due.item_index, done.outcome, done.status_code, 0, 0, 0, 0, 0,
+    due.custom_id, done.error_code, done.error_message, done.body, done.body_key,
+    due.original_index
+FROM due
+CROSS JOIN LATERAL (
+    SELECT * FROM items
+    WHERE job_day = %b::int AND job_id = %b::uuid AND item_index = due.original_index LIMIT 1
+) AS done
+ON CONFLICT DO NOTHING
+RETURNING item_index, outcome, status_code, custom_id, error_code,
+    CASE outcome WHEN 2 THEN substring(body, 1, 4096) END
+"""
+"""Bodies stay in Postgres, but for the beginning of those of failures, which hold their code."""
+
+COUNT_COPIES: Final = """
+WITH counted AS (
+    UPDATE job_counters SET copied = copied + %b::int WHERE job_id = %b::uuid
+)
+INSERT INTO usage_ledger (tenant_id, job_id, model, model_version, item_count, input_tokens,
+    output_tokens, cached_tokens, reasoning_tokens, copied_count)
+SELECT tenant_id, id, model, model_version, 0, 0, 0, 0, 0, %b::int FROM jobs WHERE id = %b::uuid
+"""
+"""Copies are on the bill by their number alone."""
 
 INSERT_MISSING: Final = """
 WITH inserted AS (

@@ -10,14 +10,17 @@ from core.outcomes import Outcome
 from results.tables import items
 from topics.records import ItemOutcome
 
-IS_BILLED: Final[sa.ColumnElement[bool]] = sa.or_(
-    items.c.outcome == Outcome.SUCCEEDED.value,
-    sa.and_(
-        items.c.outcome == Outcome.FAILED.value,
-        sa.or_(items.c.status_code > 0, items.c.input_tokens > 0, items.c.output_tokens > 0),
+IS_BILLED: Final[sa.ColumnElement[bool]] = sa.and_(
+    items.c.copied_from.is_(None),
+    sa.or_(
+        items.c.outcome == Outcome.SUCCEEDED.value,
+        sa.and_(
+            items.c.outcome == Outcome.FAILED.value,
+            sa.or_(items.c.status_code > 0, items.c.input_tokens > 0, items.c.output_tokens > 0),
+        ),
     ),
 )
-"""The rule of `sum_items` on rows of `items`, for those who recompute a bill."""
+"""The rule of `sum_items` on rows of `items`, for those who recompute a bill. Copies are free."""
 
 
 class JobSum(NamedTuple):

@@ -42,6 +42,7 @@ items: Final = Table(
     Column[str]("error_message", Text),
     Column[bytes]("body", LargeBinary),
     Column[str]("body_key", Text, comment="object that holds a body too large for a record"),
+    Column[int]("copied_from", Integer, comment="index of the identical item whose result this is"),
     PrimaryKeyConstraint("job_day", "job_id", "item_index"),
     Index(
         "ix_items_failed",

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from core.clock import Clock
 from results.closing import JobCloser
+from results.deduplicating import CopyWriter, judge_alone
 from results.groups import Group, grouped
 from results.metrics import DATABASE_RETRIES
 from results.reading import read_entry
@@ -39,6 +40,7 @@ class ResultsWriter:
 
     items: ItemWriter
     closer: JobCloser
+    copies: CopyWriter
     producer: LogProducer
     settings: WriterSettings
     commit_interval_s: float
@@ -97,11 +99,15 @@ class ResultsWriter:
 
     def _judge(self, group: Group, consumer: LogConsumer, stop: threading.Event) -> bool:
         """Make a group durable; False when `stop` came first."""
-        close = group.close
-        if close is not None:
-            return self._patiently(lambda: self.closer.close(close, stop), consumer, stop)
-        self._patiently(lambda: self.items.write(group.jobs), consumer, stop)
-        return True
+        alone = group.alone
+        if alone is not None:
+            return self._patiently(
+                lambda: judge_alone(alone, self.closer, self.copies, stop), consumer, stop
+            )
+        due = self._patiently(lambda: self.items.write(group.jobs), consumer, stop)
+        if not due:
+            return True
+        return self._patiently(lambda: self.copies.copy(group.jobs, due, stop), consumer, stop)
 
     def _patiently(self, write: Callable[[], T], consumer: LogConsumer, stop: threading.Event) -> T:
         """Try again while Postgres is away, staying a member of the group meanwhile.

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 import sqlalchemy as sa
 
@@ -52,6 +53,7 @@ class Written:
     duplicate_count: int
     retry_count: int = 0  # failures that wait for another attempt
     dead_count: int = 0  # items of batches that failed for good
+    deduplicating: frozenset[UUID] = frozenset()  # jobs whose copies may take something over now
 
 
 class ItemWriter:
@@ -74,27 +76,28 @@ class ItemWriter:
         self._failures = FailureJudge(retries, fraction)
         self._expects_duplicates = True  # what a predecessor wrote uncommitted comes again
 
-    def write(self, jobs: JobItems) -> None:
+    def write(self, jobs: JobItems) -> frozenset[UUID]:
         """Make the outcomes durable, in one transaction unless Postgres refuses one of them.
 
-        Calling it again with any of them changes nothing. Raises one of DATABASE_AWAY.
+        Calling it again with any of them changes nothing. Returns those of the jobs that
+        deduplicate: what is a copy of these items is due. Raises one of DATABASE_AWAY.
         """
         if not jobs:
-            return
+            return frozenset()
         try:
-            self._write_once(jobs)
+            return self._write_once(jobs)
         except _REFUSED as refusal:
-            self._write_in_parts(jobs, refusal)
+            return self._write_in_parts(jobs, refusal)
 
-    def _write_once(self, jobs: JobItems) -> None:
+    def _write_once(self, jobs: JobItems) -> frozenset[UUID]:
         if not self._expects_duplicates:
             try:
-                self._transaction(jobs)
-                return
+                return self._transaction(jobs).deduplicating
             except ROW_EXISTS:
                 self._expects_duplicates = True
         written = self._transaction(jobs)
         self._expects_duplicates = written.duplicate_count > 0
+        return written.deduplicating
 
     def _transaction(self, jobs: JobItems) -> Written:
         started = time.perf_counter()
@@ -119,24 +122,26 @@ class ItemWriter:
             count_and_settle(connection, sums)
             stop_over_budget(connection, sums, locked)
         duplicate_count = _count(admitted.jobs) - _count(new) - retry_count
-        written = Written(sums, _count(new), duplicate_count, retry_count, dead_count)
+        deduplicating = frozenset(j for j in admitted.jobs if locked[j].deduplicates)
+        written = Written(
+            sums, _count(new), duplicate_count, retry_count, dead_count, deduplicating
+        )
         _measure(written, admitted, time.perf_counter() - started)
         return written
 
-    def _write_in_parts(self, jobs: JobItems, refusal: Exception) -> None:
+    def _write_in_parts(self, jobs: JobItems, refusal: Exception) -> frozenset[UUID]:
         """Halve until the refused outcome is alone; its item then fails without a body."""
         if _count(jobs) > 1:
-            for half in _halves(jobs):
-                self.write(half)
-            return
+            return frozenset().union(*[self.write(half) for half in _halves(jobs)])
         ((job_id, [item]),) = jobs.items()
         substitute = _unstorable(item)
         if item == substitute:
             raise refusal  # the outcome was not to blame
         code = getattr(refusal, "sqlstate", None) or type(refusal).__name__
         LOG.error("result refused", extra={"job": job_id, "index": item.index, "code": code})
-        self._write_once({job_id: [substitute]})
+        deduplicating = self._write_once({job_id: [substitute]})
         metrics.UNSTORABLE.inc()
+        return deduplicating
 
 
 def _unstorable(item: ItemOutcome) -> ItemOutcome:

@@ -68,6 +68,13 @@ usage_ledger: Final = Table(
     Column[int]("output_tokens", BigInteger, nullable=False),
     Column[int]("cached_tokens", BigInteger, nullable=False),
     Column[int]("reasoning_tokens", BigInteger, nullable=False),
+    Column[int](
+        "copied_count",
+        BigInteger,
+        nullable=False,
+        server_default="0",
+        comment="items that took over the result of another one; they cost nothing",
+    ),
     Column[datetime](
         "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
     ),

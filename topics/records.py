@@ -116,6 +116,17 @@ class Close(Record, frozen=True):
     reason: CloseReason
 
 
+class CopiesDue(Record, frozen=True):
+    """Copies in this span take over the result of their original where it is there already.
+
+    On `results`, by job. Those whose original ends later take it over then, and need no record.
+    """
+
+    job_id: UUID
+    first_index: int
+    end_index: int  # the first one behind the span
+
+
 class ReplyEnd(Record, frozen=True):
     """How an execution of an online request ended; nothing follows it."""
 
@@ -273,6 +284,7 @@ KINDS: Final[dict[type[Record], str]] = {
     Batch: "batch",
     Outcomes: "outcomes",
     Close: "close",
+    CopiesDue: "copies_due",
     Replies: "replies",
     CallerNews: "caller_news",
     JobControl: "control",

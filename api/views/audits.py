@@ -30,6 +30,7 @@ from topics.settings import KafkaSettings
 
 router = APIRouter()
 
+_USAGE: Final = (*TOKENS, "copied")
 _HASH_ITEMS: Final = 5000  # rows of one statement when each one is looked at
 
 
@@ -64,9 +65,9 @@ async def show(
             "open": after.total_count - rows.ended,
         },
         "usage": {
-            "rows": {**_pick(rows, TOKENS), "items": rows.billed},
-            "counters": _pick(after.counters, TOKENS),
-            "ledger": {**_pick(after.ledger, TOKENS), "items": after.ledger.billed},
+            "rows": {**_pick(rows, _USAGE), "items": rows.billed},
+            "counters": _pick(after.counters, _USAGE),
+            "ledger": {**_pick(after.ledger, _USAGE), "items": after.ledger.billed},
         },
         "log": None if from_log is None else from_log.shown(source),
         "differences": [_difference(difference) for difference in differences],
@@ -107,7 +108,7 @@ class _FromLog:
             "closed_reason": read.judge.closed_reason,
             "read": asdict(read.judge.counts),
             "results": {**_pick(tally, OUTCOMES), "ended": tally.ended},
-            "usage": {**_pick(tally, TOKENS), "items": tally.billed},
+            "usage": {**_pick(tally, _USAGE), "items": tally.billed},
             "not_written_yet": items.not_written_yet,
             "differences": named,
         }

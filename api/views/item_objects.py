@@ -42,6 +42,9 @@ def item_object(source: ResultSource, item: ItemView) -> dict[str, Any]:
         "error": _error(item) if has_ended else None,
         "usage": _usage(row) if has_ended else None,
         "finished_at": seconds(row.finished_at),
+        "copied_from": (
+            None if row.copied_from is None else item_id(source.job_id, row.copied_from)
+        ),
         "failures": [_failure(failure) for failure in item.failures],
     }
 

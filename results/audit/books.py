@@ -34,6 +34,7 @@ class Tally(NamedTuple):
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     billed: int = 0  # items on the bill
+    copied: int = 0  # items that took over the result of another: on the bill by number alone
 
     @property
     def ended(self) -> int:
@@ -63,6 +64,7 @@ SELECT j.state, coalesce(j.total_count, 0), j.settled_at IS NOT NULL, c.closed_r
     c.succeeded, c.failed, c.cancelled, c.expired,
     c.input_tokens, c.output_tokens, c.cached_tokens, c.reasoning_tokens,
     l.input_tokens, l.output_tokens, l.cached_tokens, l.reasoning_tokens, l.item_count,
+    c.copied, l.copied_count,
     CASE j.kind WHEN 'batch' THEN (
         SELECT coalesce(sum(cardinality(item_indexes)), 0) FROM job_slices WHERE job_id = j.id
     ) END
@@ -72,7 +74,8 @@ CROSS JOIN LATERAL (
         coalesce(sum(output_tokens), 0) AS output_tokens,
         coalesce(sum(cached_tokens), 0) AS cached_tokens,
         coalesce(sum(reasoning_tokens), 0) AS reasoning_tokens,
-        coalesce(sum(item_count), 0) AS item_count
+        coalesce(sum(item_count), 0) AS item_count,
+        coalesce(sum(copied_count), 0) AS copied_count
     FROM usage_ledger WHERE job_id = j.id
 ) AS l
 WHERE j.id = :job
@@ -88,9 +91,10 @@ def read_books(connection: sa.Connection, job_id: UUID) -> Books:
         total_count=row[1],
         is_settled=row[2],
         closed_reason=row[3],
-        counters=Tally(*numbers[:8]),  # type: ignore[arg-type]  # only the last one may be None
-        ledger=Tally(0, 0, 0, 0, *numbers[8:13]),  # type: ignore[arg-type]
-        sequenced=numbers[13],
+        # Only the last one may be None.
+        counters=Tally(*numbers[:8])._replace(copied=numbers[13]),  # type: ignore[arg-type]
+        ledger=Tally(0, 0, 0, 0, *numbers[8:13])._replace(copied=numbers[14]),  # type: ignore[arg-type]
+        sequenced=numbers[15],
     )
 
 
@@ -105,7 +109,8 @@ def tally_query(job: tuple[UUID, int], first: int) -> sa.Select[Any]:
     counts = [sa.func.count().filter(items.c.outcome == outcome.value) for outcome in Outcome]
     sums = [sa.func.coalesce(sa.func.sum(items.c[name]).filter(IS_BILLED), 0) for name in TOKENS]
     billed = sa.func.count().filter(IS_BILLED)
-    columns: list[sa.ColumnElement[Any]] = [*counts, *sums, billed]
+    copied = sa.func.count().filter(items.c.copied_from.is_not(None))
+    columns: list[sa.ColumnElement[Any]] = [*counts, *sums, billed, copied]
     return sa.select(*columns).where(
         items.c.job_day == day,
         items.c.job_id == job_id,

@@ -16,10 +16,16 @@ _FAILED: Final = Outcome.FAILED.value
 
 _READ: Final = """
 SELECT item_index, outcome, status_code, attempt, input_tokens, output_tokens, cached_tokens,
-    reasoning_tokens, error_code, coalesce(octet_length(body), 0), body_key
+    reasoning_tokens, error_code, coalesce(octet_length(body), 0), body_key, copied_from
 FROM items
 WHERE job_day = %b::int AND job_id = %b::uuid
     AND item_index >= %b::int AND item_index < %b::int
+"""
+
+
+_READ_COPIES: Final = """
+SELECT item_index, original_index FROM item_copies
+WHERE job_id = %b::uuid AND item_index >= %b::int AND item_index < %b::int
 """
 
 
@@ -47,6 +53,8 @@ class RowFacts(Facts):
         """Of items that failed, the number of the execution that was their last; else 0."""
         self.unstorable: set[int] = set()
         """Items whose result Postgres refused: the log has what no row can hold."""
+        self.originals = array("i")
+        """The original of each item that is a copy, else -1; empty when there are no copies."""
 
     def read(self, connection: sa.Connection, job: tuple[UUID, int], span: range) -> None:
         """Take in the rows of a span of indexes; `job` is its id and day."""
@@ -61,6 +69,12 @@ class RowFacts(Facts):
                 self.failed_attempts[index] = said[2]
                 if said[7] == UNSTORABLE_CODE:
                     self.unstorable.add(index)
+        cursor.execute(_READ_COPIES, [job_id, span.start, span.stop], prepare=False)
+        for index, original in cursor:
+            if not self.originals:
+                self.originals = array("i", [-1]) * len(self.known)
+            if index < len(self.known):
+                self.originals[index] = original
 
 
 def said_by(item: ItemOutcome) -> tuple[object, ...]:
@@ -76,12 +90,19 @@ def said_by(item: ItemOutcome) -> tuple[object, ...]:
         item.error_code,
         len(item.body),
         item.body_key,
+        None,
     )
+
+
+def said_by_copy(item: ItemOutcome) -> tuple[object, ...]:
+    """Return what the row of a copy says that took over this outcome."""
+    outcome, status_code, _, _, _, _, _, *rest, _ = said_by(item)
+    return (outcome, status_code, 0, 0, 0, 0, 0, *rest, item.index)
 
 
 def said_by_close(outcome: Outcome, code: str) -> tuple[object, ...]:
     """Return what a row says that a close made."""
-    return (outcome.value, 0, 0, 0, 0, 0, 0, code, 0, None)
+    return (outcome.value, 0, 0, 0, 0, 0, 0, code, 0, None, None)
 
 
 def differing(one: Facts, other: Facts) -> Iterable[int]:

@@ -1,8 +1,8 @@
 """The writer's rules on the log of one job, without writing: what its rows ought to say.
 
-The first result of an item wins; behind a close nothing counts, and items without a result get
-the outcome of the close. A failure that may pass is final only where the writer's own limit made
-it so, which the rows tell: that limit is a setting and may have changed since.
+The first result of an item wins, and its copies take it over; behind a close nothing counts, and
+items without a result get the outcome of the close. A failure that may pass is final only where the
+writer's own limit made it so, which the rows tell: that limit is a setting and may have changed.
 """
 
 from dataclasses import dataclass, field
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from core.outcomes import Outcome
 from core.states import CloseReason
 from results.audit.books import Tally
-from results.audit.facts import Facts, RowFacts, said_by, said_by_close
+from results.audit.facts import Facts, RowFacts, said_by, said_by_close, said_by_copy
 from results.closing import CLOSE_OUTCOMES
 from results.sums import JobSum, sum_items
-from topics.records import Close, ItemOutcome, Outcomes
+from topics.records import Close, CopiesDue, ItemOutcome, Outcomes
 
 
 @dataclass(slots=True)
@@ -24,6 +24,7 @@ class LogCounts:
     outcomes: int = 0
     repeats: int = 0  # outcomes of items that had theirs already
     retries: int = 0  # failures that led to another attempt
+    copies: int = 0  # items that took over the result of another
     after_close: int = 0
     unknown: int = 0  # of no item of the job
     unreadable: int = 0
@@ -40,10 +41,14 @@ class LogJudge:
     counts: LogCounts = field(default_factory=LogCounts)
     tally: Tally = field(default_factory=Tally)
     closed_reason: CloseReason | None = None
+    _given: dict[int, tuple[Outcome, int]] = field(default_factory=dict)
+    """Of originals with a result: how they ended, and the fingerprint of their copies' rows."""
 
-    def take(self, record: Outcomes | Close, *, is_late: bool) -> None:
-        """Judge the next record."""
+    def take(self, record: Outcomes | Close | CopiesDue, *, is_late: bool) -> None:
+        """Judge the next record; call `finish` behind the last one."""
         self.counts.records += 1
+        if isinstance(record, CopiesDue):
+            return  # in the end copies have what their originals have
         if isinstance(record, Close):
             self._close(record, is_late)
             return
@@ -53,6 +58,25 @@ class LogJudge:
             return
         new = [item for item in record.items if self._decides(item, is_late)]
         self.tally = self.tally.plus(_tally(sum_items(record.job.job_id, new)))
+
+    def finish(self) -> None:
+        """Give copies what their originals have; a close does so, too, before it fills the rest."""
+        if self.closed_reason is None:
+            self._copy()
+
+    def _copy(self) -> None:
+        for index, original in enumerate(self.rows.originals):
+            if original not in self._given or self.facts.known[index]:
+                continue
+            outcome, fingerprint = self._given[original]
+            if index in self.rows.unstorable:
+                fingerprint = self.rows.prints[index]
+            self.facts.known[index] = 1
+            self.facts.prints[index] = fingerprint
+            self.counts.copies += 1
+            self.tally = self.tally.plus(_of_outcome(outcome, 1)._replace(copied=1))
+            if original in self.late:
+                self.late.add(index)
 
     def _decides(self, item: ItemOutcome, is_late: bool) -> bool:
         index = item.index
@@ -70,8 +94,12 @@ class LogJudge:
             self.facts.known[index] = 1
             self.facts.prints[index] = self.rows.prints[index]
             self.tally = self.tally._replace(failed=self.tally.failed + 1)
+            if self.rows.originals:
+                self._given[index] = (Outcome.FAILED, 0)
             return False
         self.facts.note(index, said_by(item))
+        if self.rows.originals:
+            self._given[index] = (item.outcome, hash(said_by_copy(item)))
         if is_late:
             self.late.add(index)
         return True
@@ -81,6 +109,7 @@ class LogJudge:
         if self.closed_reason is not None:
             self.counts.after_close += 1
             return
+        self._copy()
         self.closed_reason = close.reason
         outcome, code = CLOSE_OUTCOMES[close.reason]
         said = said_by_close(outcome, code)

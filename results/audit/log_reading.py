@@ -74,6 +74,7 @@ def judge_log(
             for record in records:
                 if record.key == job_id.bytes:
                     _take(judge, record, is_late=record.offset >= written_to)
+        judge.finish()
         was_in_time = reader.is_through([stretch])
     finally:
         reader.close()

@@ -48,7 +48,7 @@ def compare_books(before: Books, rows: Tally, after: Books) -> list[Difference]:
     Rows were read between `before` and `after`, so of a job that runs they may lie between.
     """
     found = [d for books in (before, after) for d in _within(books)]
-    for name in (*OUTCOMES, *TOKENS):
+    for name in (*OUTCOMES, *TOKENS, "copied"):
         low, high = getattr(before.counters, name), getattr(after.counters, name)
         count = getattr(rows, name)
         if not low <= count <= high:
@@ -63,7 +63,7 @@ def compare_books(before: Books, rows: Tally, after: Books) -> list[Difference]:
 
 def _within(books: Books) -> Iterator[Difference]:
     """Compare what one transaction writes, so it agrees at every moment."""
-    for name in TOKENS:
+    for name in (*TOKENS, "copied"):
         counted, billed = getattr(books.counters, name), getattr(books.ledger, name)
         if counted != billed:
             yield Difference(f"usage.{name}", ("counters", counted), ("ledger", billed))

@@ -24,6 +24,7 @@ COLUMNS: Final = (
     "error_message",
     "body",
     "body_key",
+    "copied_from",
 )
 """Of an item's row, all that the log says; when it was written is not among them."""
 
@@ -36,6 +37,7 @@ COUNTERS: Final = (
     "output_tokens",
     "cached_tokens",
     "reasoning_tokens",
+    "copied",
 )
 USAGE: Final = (
     "item_count",
@@ -43,6 +45,7 @@ USAGE: Final = (
     "output_tokens",
     "cached_tokens",
     "reasoning_tokens",
+    "copied_count",
 )
 
 

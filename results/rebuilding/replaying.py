@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from core.errors import MillraceError, RecordUnreadableError
 from jobs.retries import RetryRules
 from results.closing import JobCloser
+from results.deduplicating import CopyWriter, judge_alone
 from results.groups import Entry, grouped
 from results.partitions import DayPartitions
 from results.reading import read_record
@@ -84,15 +85,17 @@ class LogReplay:
         rules = RetryRules(attempts_max=settings.attempts_max)
         items = ItemWriter(shadow, tables, retries=rules)
         closer = JobCloser(shadow, tables, slice_items=settings.close_slice_items)
+        copies, never = CopyWriter(shadow), threading.Event()
         count = 0
         for entries in self._entries(log, {job_id.bytes for job_id in job_ids}):
             count += len(entries)
             for group in grouped(
                 entries, items_max=settings.group_items_max, bytes_max=settings.group_bytes_max
             ):
-                if group.close is not None:
-                    closer.close(group.close, threading.Event())
-                items.write(group.jobs)
+                if group.alone is not None:
+                    judge_alone(group.alone, closer, copies, never)
+                if due := items.write(group.jobs):
+                    copies.copy(group.jobs, due, never)
         return count
 
     def _entries(self, log: PartitionLog, keys: Collection[bytes]) -> Iterator[list[Entry]]:

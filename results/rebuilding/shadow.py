@@ -80,6 +80,14 @@ def begin_jobs(live: sa.Engine, job_ids: Sequence[UUID]) -> None:
             ),
             ids,
         )
+        connection.execute(
+            # What is a copy follows from the input files, not from the log.
+            _with_ids(
+                f"INSERT INTO {SCHEMA}.item_copies "  # noqa: S608
+                "SELECT * FROM item_copies WHERE job_id = ANY(:ids)"
+            ),
+            ids,
+        )
 
 
 def _with_ids(statement: str) -> sa.TextClause:

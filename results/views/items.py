@@ -5,7 +5,8 @@
                   └─ retrying ◄─┘
 
 Pending: not emitted yet. Queued: on the log. Dispatched: in a batch of a replica that has not
-ended. Retrying: an execution failed, the next one waits for its time.
+ended. Retrying: an execution failed, the next one waits for its time. A copy is pending or queued
+until its original has ended.
 """
 
 from collections.abc import Mapping, Sequence
@@ -86,7 +87,7 @@ class ItemQuery:
 
 _SHOWN: Final = """
     outcome, status_code, attempt, custom_id, error_code, error_message, input_tokens,
-    output_tokens, cached_tokens, reasoning_tokens, finished_at
+    output_tokens, cached_tokens, reasoning_tokens, finished_at, copied_from
 """
 
 _READ: Final = f"""

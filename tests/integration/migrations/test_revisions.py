@@ -8,7 +8,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from jobs import inputs_tables, retries_tables
+from jobs import copies_tables, inputs_tables, retries_tables
 from jobs import tables as jobs_tables
 from migrations.runner import alembic_config
 from registry import tables as registry_tables
@@ -21,6 +21,7 @@ from tenancy import tables as tenancy_tables
 
 assert all(
     (
+        copies_tables,
         inputs_tables,
         deletions,
         jobs_tables,

@@ -13,6 +13,7 @@ from core.clock import SystemClock
 from core.errors import MillraceError, SchemaTooNewError
 from core.states import CloseReason
 from results.closing import JobCloser
+from results.deduplicating import CopyWriter
 from results.metrics import DATABASE_RETRIES
 from results.partitions import DayPartitions
 from results.settings import WriterSettings
@@ -34,7 +35,7 @@ from topics.codec import decode, encode, kind_headers
 from topics.consumer import LogConsumer
 from topics.partitioner import job_partition
 from topics.producer import LogProducer
-from topics.records import Close, DeadLetter, Outcomes
+from topics.records import Close, CopiesDue, DeadLetter, Outcomes
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail
 
@@ -64,6 +65,7 @@ class Running:
         self.writer = ResultsWriter(
             items=ItemWriter(engine, partitions),
             closer=JobCloser(engine, partitions, slice_items=10),
+            copies=CopyWriter(engine, slice_items=7),
             producer=self.producer,
             settings=WriterSettings.model_validate(settings),
             commit_interval_s=0.05,
@@ -110,7 +112,7 @@ def until(is_so: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def send(producer: LogProducer, job_id: UUID, record: Outcomes | Close) -> None:
+def send(producer: LogProducer, job_id: UUID, record: Outcomes | Close | CopiesDue) -> None:
     producer.send(
         RESULTS.name,
         encode(record),

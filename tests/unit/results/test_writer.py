@@ -7,6 +7,7 @@ from typing import Any, cast
 from core.clock import SystemClock
 from core.ids import new_uuid
 from results.closing import JobCloser
+from results.deduplicating import CopyWriter
 from results.settings import WriterSettings
 from results.writer import ResultsWriter
 from results.writing import ItemWriter
@@ -59,6 +60,7 @@ def test_a_commit_that_the_broker_did_not_take_is_repeated() -> None:
     writer = ResultsWriter(
         items=cast(ItemWriter, Done()),
         closer=cast(JobCloser, Done()),
+        copies=cast(CopyWriter, Done()),
         producer=cast(LogProducer, Done()),
         settings=WriterSettings(group_wait_s=0),
         commit_interval_s=0,

@@ -1,5 +1,6 @@
 """Goal: the log is judged by the writer's rules, and what differs from the rows is named."""
 
+from array import array
 from typing import Any
 from uuid import UUID
 
@@ -8,12 +9,12 @@ import pytest
 from core.outcomes import Outcome
 from core.states import CloseReason
 from results.audit.books import Books, Tally
-from results.audit.facts import Facts, RowFacts, said_by
+from results.audit.facts import Facts, RowFacts, said_by, said_by_close, said_by_copy
 from results.audit.log_judge import LogJudge
 from results.audit.report import ITEMS_NAMED_MAX, compare_books, compare_items, compare_log
 from results.writing import UNSTORABLE_CODE
 from tests.integration.results.outcomes import failed, job_ref, outcome
-from topics.records import Close, ItemOutcome, Outcomes
+from topics.records import Close, CopiesDue, ItemOutcome, Outcomes
 
 JOB = UUID(int=1)
 CLOSE = Close(JOB, 0, CloseReason.CANCELLED)
@@ -28,14 +29,17 @@ def rows_of(total: int, *items: ItemOutcome, close: dict[int, Outcome] | None = 
         if item.error_code == UNSTORABLE_CODE:
             rows.unstorable.add(item.index)
     for index, end in (close or {}).items():
-        rows.note(index, (end.value, 0, 0, 0, 0, 0, 0, f"batch_{end.label}", 0, None))
+        rows.note(index, said_by_close(end, f"batch_{end.label}"))
     return rows
 
 
-def judged(rows: RowFacts, *records: Outcomes | Close, late_from: int = 10**9) -> LogJudge:
+def judged(
+    rows: RowFacts, *records: Outcomes | Close | CopiesDue, late_from: int = 10**9
+) -> LogJudge:
     judge = LogJudge(rows, Facts(len(rows.known)))
     for number, record in enumerate(records):
         judge.take(record, is_late=number >= late_from)
+    judge.finish()
     return judge
 
 
@@ -59,6 +63,41 @@ def test_the_first_result_wins_and_a_close_ends_the_rest() -> None:
     counts = judge.counts
     assert (counts.repeats, counts.unknown, counts.after_close) == (2, 1, 2)
     assert judge.closed_reason is CloseReason.CANCELLED
+
+
+def with_copies(rows: RowFacts, copies: dict[int, ItemOutcome]) -> RowFacts:
+    """Let rows be copies of these outcomes."""
+    rows.originals = array("i", [-1]) * len(rows.known)
+    for index, original in copies.items():
+        rows.originals[index] = original.index
+        rows.note(index, said_by_copy(original))
+    return rows
+
+
+def test_copies_take_over_what_ended_before_the_close() -> None:
+    rows = rows_of(7, outcome(0), failed(1), close={2: Outcome.CANCELLED, 6: Outcome.CANCELLED})
+    rows = with_copies(rows, {3: outcome(0), 4: outcome(0), 5: failed(1)})
+    rows.originals[6] = 2
+    judge = judged(rows, said(outcome(0)), CopiesDue(JOB, 0, 7), said(failed(1)), CLOSE)
+
+    assert not compare_items(rows, judge).is_any
+    assert judge.tally == Tally(3, 2, 2, 0, 3, 5, 0, 0, 2, 3)
+    assert judge.counts.copies == 3
+
+
+def test_a_copy_that_says_something_else_is_named() -> None:
+    rows = with_copies(rows_of(3, outcome(0)), {1: outcome(0), 2: outcome(0, body=b"other")})
+    judge = judged(rows, said(outcome(0)))
+
+    assert compare_items(rows, judge).row_differs == [2]
+
+
+def test_copies_of_what_the_writer_has_not_read_are_no_difference() -> None:
+    rows = RowFacts(2)
+    rows.originals = array("i", [-1, 0])
+    judge = judged(rows, said(outcome(0)), late_from=0)
+
+    assert compare_items(rows, judge).not_written_yet == 2
 
 
 def test_a_failure_that_may_pass_is_final_where_the_row_says_so() -> None:

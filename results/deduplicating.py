@@ -1,0 +1,212 @@
+"""Copies take over the result of the item that they are identical to, in slices.
+
+The writer comes here behind each transaction of a job that deduplicates, before the offsets of its
+records are committed: after a crash between, the records come again and so do we. Both rows are
+looked for in Postgres, so it is the same whether a copy was known before its original ended.
+"""
+
+import threading
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.outcomes import Outcome
+from results import metrics
+from results.closing import JobCloser
+from results.failures import bury
+from results.groups import JobItems
+from results.locking import LockedJob, lock_jobs
+from results.settling import count_and_settle
+from results.statements import (
+    COPIES_FROM,
+    COPIES_OF,
+    COUNT_COPIES,
+    FIND_COPIES_DUE,
+    INSERT_COPIES,
+)
+from results.stopping import stop_over_budget
+from results.sums import JobSum
+from storage.postgres import Cursor, raw_cursor
+from topics.records import Close, CopiesDue, ItemOutcome
+
+SLICE_ITEMS: Final = 5000
+SLICE_BYTES: Final = 8 * 1024 * 1024
+"""Rows of one transaction, and the bodies in them: one item can have a million copies."""
+
+_NOTHING: Final = -1  # below every index
+
+Span = tuple[int, int]
+
+
+class Due(NamedTuple):
+    """An original that has its row, and its copies that have none."""
+
+    original_index: int
+    copy_count: int
+    size_bytes: int  # of the body
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Originals whose copies fit into one transaction, or one whose copies need several."""
+
+    originals: tuple[int, ...]
+    count_max: int
+    is_whole: bool
+
+
+def slices(due: Sequence[Due], *, items_max: int, bytes_max: int) -> Iterator[Slice]:
+    """Cut what is due into transactions; one row fits always. Pure."""
+    light: list[int] = []
+    count = size = 0
+    for one in due:
+        its_size = one.copy_count * one.size_bytes
+        if one.copy_count > items_max or its_size > bytes_max:
+            fits = min(items_max, bytes_max // max(1, one.size_bytes))
+            yield Slice((one.original_index,), max(1, fits), is_whole=False)
+            continue
+        if light and (count + one.copy_count > items_max or size + its_size > bytes_max):
+            yield Slice(tuple(light), count, is_whole=True)
+            light, count, size = [], 0, 0
+        light.append(one.original_index)
+        count += one.copy_count
+        size += its_size
+    if light:
+        yield Slice(tuple(light), count, is_whole=True)
+
+
+class CopyWriter:
+    """Writes the rows of copies; one thread uses it."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        *,
+        slice_items: int = SLICE_ITEMS,
+        slice_bytes: int = SLICE_BYTES,
+    ) -> None:
+        """One transaction writes `slice_items` rows and `slice_bytes` of bodies, about."""
+        self._engine = engine
+        self._slice_items, self._slice_bytes = slice_items, slice_bytes
+
+    def copy(self, jobs: JobItems, job_ids: Collection[UUID], stop: threading.Event) -> bool:
+        """Give the copies of these items their rows; False when `stop` cut it short.
+
+        Items without a row have nothing to give yet. Calling it again goes on, or changes nothing.
+        Raises one of DATABASE_AWAY.
+        """
+        for job_id in job_ids:
+            indexes = sorted({item.index for item in jobs[job_id]})
+            if not self._copy(job_id, COPIES_OF, indexes, None, stop):
+                return False
+        return True
+
+    def copy_due(self, due: CopiesDue, stop: threading.Event) -> bool:
+        """Give copies among these items their rows, as far as their originals have them."""
+        return self._copy(due.job_id, COPIES_FROM, due.first_index, due.end_index, stop)
+
+    def _copy(
+        self,
+        job_id: UUID,
+        condition: str,
+        of_these: list[int] | int,
+        end_index: int | None,
+        stop: threading.Event,
+    ) -> bool:
+        with self._engine.begin() as connection:
+            cursor = raw_cursor(connection)
+            job = lock_jobs(cursor, [job_id]).get(job_id)
+            if job is None or job.closed_reason is not None:
+                return True
+            end = job.total_count if end_index is None else min(end_index, job.total_count)
+            parameters = [job.day, job_id, job.day, job_id, job_id, of_these, end]
+            statement = FIND_COPIES_DUE.format(of_these=condition)
+            cursor.execute(statement, parameters, prepare=False)
+            due = [Due._make(row) for row in cursor]
+        cut = slices(due, items_max=self._slice_items, bytes_max=self._slice_bytes)
+        return all(self._copy_slice(job_id, part, stop) for part in cut)
+
+    def _copy_slice(self, job_id: UUID, part: Slice, stop: threading.Event) -> bool:
+        """Write one slice, or all of an original that needs several."""
+        last: int | None = _NOTHING
+        while last is not None:
+            if stop.is_set():
+                return False
+            last = self._transaction(job_id, part, last)
+            if part.is_whole:
+                return True
+        return True
+
+    def _transaction(self, job_id: UUID, part: Slice, after: int) -> int | None:
+        """Return the last index that got its row; None when none was left."""
+        started = time.perf_counter()
+        with self._engine.begin() as connection:
+            cursor = raw_cursor(connection)
+            locked = lock_jobs(cursor, [job_id])
+            job = locked.get(job_id)
+            if job is None or job.closed_reason is not None:
+                return None  # what is left has its row by the close
+            rows = _inserted(cursor, job, part, after)
+            if not rows:
+                return None
+            added = _sum(job_id, rows)
+            if failed := [row for row in rows if row.outcome is Outcome.FAILED]:
+                metrics.DEAD_ITEMS.inc(bury(connection, {job_id: failed}, locked))
+            cursor.execute(COUNT_COPIES, [len(rows), job_id, len(rows), job_id], prepare=False)
+            count_and_settle(connection, [added])
+            stop_over_budget(connection, [added], locked)
+        for outcome in Outcome:
+            if count := getattr(added, outcome.label):
+                metrics.ITEMS_COMPLETED.labels(outcome.label).inc(count)
+        metrics.ITEMS_COPIED.inc(len(rows))
+        metrics.ROWS_PER_TRANSACTION.observe(len(rows))
+        metrics.TRANSACTION_SECONDS.observe(time.perf_counter() - started)
+        return rows[-1].index
+
+
+def judge_alone(
+    record: Close | CopiesDue, closer: JobCloser, copies: CopyWriter, stop: threading.Event
+) -> bool:
+    """Judge a record that is no outcome; False when `stop` cut it short."""
+    if isinstance(record, Close):
+        return closer.close(record, stop)
+    return copies.copy_due(record, stop)
+
+
+def _inserted(cursor: Cursor, job: LockedJob, part: Slice, after: int) -> list[ItemOutcome]:
+    """Insert a slice; return what was, in the order of the items, with the beginning of bodies."""
+    place: list[Any] = [job.day, job.job_id]
+    span = [job.job_id, list(part.originals), after + 1, job.total_count, part.count_max]
+    cursor.execute(INSERT_COPIES, [*place, *span, *place], prepare=False)
+    return sorted(
+        (
+            ItemOutcome(
+                index=index,
+                custom_id=custom_id,
+                outcome=Outcome(outcome),
+                status_code=status_code,
+                body=body or b"",
+                error_code=error_code,
+                attempt=0,  # none of it was executed
+            )
+            for index, outcome, status_code, custom_id, error_code, body in cursor
+        ),
+        key=lambda item: item.index,
+    )
+
+
+def _sum(job_id: UUID, rows: Sequence[ItemOutcome]) -> JobSum:
+    """Add up copies: they count as items and cost nothing."""
+    outcomes = [row.outcome for row in rows]
+    return JobSum(
+        job_id,
+        succeeded=outcomes.count(Outcome.SUCCEEDED),
+        failed=outcomes.count(Outcome.FAILED),
+        cancelled=outcomes.count(Outcome.CANCELLED),
+        expired=outcomes.count(Outcome.EXPIRED),
+        item_indexes=f"{{{','.join(str(row.index) for row in rows)}}}",
+    )

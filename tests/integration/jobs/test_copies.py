@@ -1,0 +1,222 @@
+"""Goal: of identical items the first one alone reaches the log, through crashes and appends."""
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from core.clock import SystemClock
+from core.errors import LeaseLostError
+from jobs import leases
+from jobs.copies import keep_copies
+from jobs.copies_tables import item_copies
+from jobs.copy_sweep import CopySweep
+from jobs.emitting_again import EmittingAgain
+from jobs.expander import Expander
+from jobs.held_leases import HeldLeases
+from jobs.input_files import InputFile
+from jobs.input_lines import Line, input_lines
+from jobs.leases import Lease
+from jobs.progress import OPEN, job_loads
+from jobs.tables import job_counters, job_cursors, jobs, outbox
+from results.partitions import DayPartitions
+from results.writing import ItemWriter
+from storage.local_objects import LocalObjects
+from tests.integration.jobs.log_reader import indexes
+from tests.integration.jobs.rows import add_job, add_tenant
+from tests.integration.jobs.test_appending import Site
+from tests.integration.results.outcomes import outcome
+from topics.catalogue import RESULTS
+from topics.codec import decode
+from topics.producer import LogProducer
+from topics.records import CopiesDue
+from topics.settings import KafkaSettings
+
+
+def line(number: int, text: object) -> bytes:
+    request = {
+        "custom_id": f"id-{number}",
+        "method": "POST",
+        "url": "/v1/embeddings",
+        "body": {"model": "small", "input": text},
+    }
+    return json.dumps(request).encode()
+
+
+class Intake:
+    """A job whose items are texts, and a process of intake."""
+
+    def __init__(self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> None:
+        self.engine, self.objects, self.producer = engine, objects, producer
+        self.leases = HeldLeases(engine, role="intake", holder="a", ttl_s=60)
+        self.expander = Expander(engine, objects, producer, self.leases, SystemClock())
+
+    def job(self, texts: list[Any], **columns: Any) -> UUID:
+        with self.objects.begin("in") as upload:
+            for number, text in enumerate(texts):
+                upload.write(line(number, text) + b"\n")
+            upload.complete()
+        given = {
+            "input_key": "in",
+            "state": "in_progress",
+            "model": "small",
+            "model_version": "1",
+            "pool": "pool-small",
+            "total_count": len(texts),
+            "deduplicate": True,
+        }
+        with self.engine.begin() as connection:
+            return add_job(connection, add_tenant(connection), **(given | columns))
+
+    def lines(self, key: str) -> Iterator[Line]:
+        with self.objects.read(key) as blocks:
+            yield from input_lines(blocks, line_bytes_max=10**6)
+
+    def lease(self, job_id: UUID) -> Lease:
+        with self.engine.begin() as connection:
+            (lease,) = leases.claim(
+                connection, role="intake", holder="v", ttl_s=60, limit=1, where=jobs.c.id == job_id
+            )
+        return lease
+
+    def keep(self, job_id: UUID) -> int:
+        lease = self.lease(job_id)
+        count = keep_copies(self.engine, lease, [InputFile("in", 0)], self.lines)
+        with self.engine.begin() as connection:
+            leases.release(connection, lease)
+        return count
+
+    def emit(self, *, at_once: int) -> None:
+        """Do rounds until nothing remains, each as if intake had died after the one before."""
+        while True:
+            with self.engine.begin() as connection:
+                loads = job_loads(connection)
+            left = {load.job_id: min(at_once, load.remaining) for load in loads if load.remaining}
+            if not left:
+                return
+            self.expander.close()
+            self.expander.hold(list(left), 10)
+            self.expander.round(left)
+
+
+@pytest.fixture
+def intake(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> Iterator[Intake]:
+    intake = Intake(engine, objects, producer)
+    yield intake
+    intake.expander.close()
+
+
+def copies(engine: sa.Engine) -> dict[int, int]:
+    with engine.connect() as connection:
+        rows = connection.execute(sa.select(item_copies).order_by(item_copies.c.item_index)).all()
+    return {row.item_index: row.original_index for row in rows}
+
+
+def test_only_originals_are_emitted_and_copies_are_not_outstanding(
+    intake: Intake, kafka: KafkaSettings
+) -> None:
+    texts = ["a", "b", "a", "a", "c", "b", "d", "d", "d", "a"]
+    job_id = intake.job(texts)
+    assert intake.keep(job_id) == 6
+    assert copies(intake.engine) == {2: 0, 3: 0, 5: 1, 7: 6, 8: 6, 9: 0}
+    intake.emit(at_once=3)
+
+    assert indexes(kafka) == [0, 1, 4, 6]
+    with intake.engine.begin() as connection:
+        (load,) = job_loads(connection)
+        cursor = connection.execute(sa.select(job_cursors)).one()
+    assert (load.outstanding, load.remaining) == (4, 0)
+    assert (cursor.item_index, cursor.copy_count) == (10, 6)
+
+
+def test_results_of_copies_free_no_window(intake: Intake) -> None:
+    job_id = intake.job(["a", "b", "c", "a", "a", "a"])
+    intake.keep(job_id)
+    with intake.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE job_cursors SET item_index = 3"))
+        connection.execute(sa.text("UPDATE job_counters SET succeeded = 4, copied = 3"))
+        (load,) = job_loads(connection)
+    assert load.outstanding == 2
+
+
+def test_a_lost_original_comes_again_and_a_copy_never(intake: Intake, kafka: KafkaSettings) -> None:
+    job_id = intake.job(["a", "b", "a", "b", "c"])
+    intake.keep(job_id)
+    with intake.engine.begin() as connection:
+        connection.execute(sa.update(job_cursors).values(item_index=5, copy_count=2))
+    ItemWriter(intake.engine, DayPartitions(intake.engine)).write({job_id: [outcome(0)]})
+    again = EmittingAgain(intake.engine, intake.objects, intake.producer, intake.leases)
+
+    assert again.emit(job_id, sa.and_(OPEN, jobs.c.id == job_id)) == 2
+    assert indexes(kafka) == [1, 4]
+
+
+def test_a_second_reading_finds_the_same_and_a_late_one_writes_nothing(intake: Intake) -> None:
+    job_id = intake.job([n % 7 for n in range(12_000)])
+    late = intake.lease(job_id)
+    assert keep_copies(intake.engine, late, [InputFile("in", 0)], intake.lines) == 11_993
+    with intake.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE job_leases SET expires_at = now()"))
+    assert intake.keep(job_id) == 11_993
+    with pytest.raises(LeaseLostError):
+        keep_copies(intake.engine, late, [InputFile("in", 0)], intake.lines)
+
+    found = copies(intake.engine)
+    assert found == {n: n % 7 for n in range(7, 12_000)}
+    assert all(one < other for one, other in pairwise(found))
+
+
+def test_appended_items_are_copies_of_earlier_ones(
+    engine: sa.Engine, objects: LocalObjects
+) -> None:
+    site = Site(engine, objects)
+    with engine.begin() as connection:
+        connection.execute(sa.update(jobs).values(deduplicate=True))
+    site.append(*[line(n, f"a-{n % 4}") for n in range(4)], b"{}")
+    site.append(*[line(n, f"a-{n % 4}") for n in range(6)])
+    site.append(line(7, "a-9"), line(8, "a-9"), line(9, "a-0"))
+    site.validator.step()
+
+    assert site.states() == ["refused", "accepted", "accepted"]
+    assert copies(engine) == {5: 0, 6: 1, 7: 2, 8: 3, 9: 0, 10: 1, 12: 11, 13: 0}
+    with engine.begin() as connection:
+        rows = connection.execute(
+            sa.select(outbox).where(outbox.c.topic == RESULTS.name).order_by(outbox.c.id)
+        ).all()
+    assert [said(row) for row in rows] == [
+        CopiesDue(site.job_id, 5, 11),
+        CopiesDue(site.job_id, 11, 14),
+    ]
+
+
+def test_copies_that_nobody_gave_a_result_are_found_again(intake: Intake) -> None:
+    job_id = intake.job(["a", "b", "a", "b"])
+    intake.keep(job_id)
+    sweep = CopySweep(intake.engine, stall_limit_s=60)
+
+    def due_after(seconds: int, **counters: int) -> list[CopiesDue]:
+        with intake.engine.begin() as connection:
+            connection.execute(sa.delete(outbox))
+            moment = sa.text(f"now() - interval '{seconds} s'")
+            connection.execute(sa.update(job_counters).values(updated_at=moment, **counters))
+            connection.execute(sa.update(jobs).values(created_at=moment))
+        sweep.step()
+        with intake.engine.begin() as connection:
+            rows = connection.execute(sa.select(outbox)).all()
+        return [said(row) for row in rows]
+
+    with intake.engine.begin() as connection:
+        connection.execute(sa.update(job_cursors).values(item_index=4, copy_count=2))
+    assert due_after(90, succeeded=1) == []  # an original is on its way
+    assert due_after(90, succeeded=2, copied=1) == []
+    assert due_after(30, succeeded=3, copied=1) == []
+    assert due_after(90, succeeded=3, copied=1) == [CopiesDue(job_id, 0, 4)]
+    assert due_after(90, succeeded=3, copied=1) == []  # said a moment ago
+
+
+def said(row: sa.Row[Any]) -> CopiesDue:
+    return decode(CopiesDue, row.value, [(name, text.encode()) for name, text in row.headers])

@@ -1,0 +1,119 @@
+"""Goal: what a real writer did with copies, the log tells again, in audits and in rebuilds."""
+
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+from pydantic import SecretStr
+
+from core.outcomes import Outcome
+from core.states import CloseReason
+from jobs.tables import jobs
+from results.audit.report import compare_items
+from results.rebuilding.rebuild import Verdict
+from results.tables import items
+from storage.settings import DatabaseSettings
+from tests.integration.results.outcomes import (
+    assert_books_balance,
+    counters,
+    failed,
+    item_table,
+    job,
+    outcome,
+)
+from tests.integration.results.test_audit_and_rebuild import TOTAL, judged, rebuilt, said, state_of
+from tests.integration.results.test_deduplicating import add_copies, assert_whole, deduplicating
+from tests.integration.results.test_writer import lag, running, send, until
+from topics.admin import LogAdmin
+from topics.catalogue import DEAD_LETTERS, RESULTS
+from topics.producer import LogProducer
+from topics.records import Close, CopiesDue, ItemOutcome
+from topics.settings import KafkaSettings
+
+ORIGINALS = 12
+COPIES = {n: n % ORIGINALS for n in range(ORIGINALS, 40)}
+APPENDED = {n: n % ORIGINALS for n in range(40, TOTAL)}
+AGAIN = {"retryable": True, "status_code": 500}
+
+
+@pytest.fixture
+def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
+    settings = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+    LogAdmin(settings).create([RESULTS, DEAD_LETTERS])
+    return settings
+
+
+@pytest.fixture
+def producer(kafka: KafkaSettings) -> Iterator[LogProducer]:
+    producer = LogProducer(kafka, client_id="test", linger_ms=1)
+    yield producer
+    producer.close()
+
+
+@pytest.fixture
+def database(database_url: str) -> DatabaseSettings:
+    return DatabaseSettings(url=SecretStr(database_url), pool_size=4)
+
+
+def whole_life(engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer) -> UUID:
+    """Two files, repeats, a retry, failures and a cancel; the writer leaves and comes back."""
+    job_id = deduplicating(engine, 40, COPIES, sealed=False, total_final=False)
+
+    def say(*outcomes: ItemOutcome) -> None:
+        send(producer, job_id, said(job_id, *outcomes))
+
+    say(outcome(0), outcome(1), failed(2), failed(3, **AGAIN), outcome(0))
+    say(outcome(1, body=b"other"), outcome(4, custom_id="a\0b"), outcome(5, body_key="k", body=b""))
+    producer.flush(10)
+    with running(engine, kafka):
+        until(lambda: lag(kafka) == 0)
+    with engine.begin() as connection:  # as the verdict on an appended file does
+        connection.execute(sa.update(jobs).values(total_count=TOTAL, total_final=True, sealed=True))
+    add_copies(engine, job_id, APPENDED)
+    say(outcome(6))
+    send(producer, job_id, CopiesDue(job_id, 40, TOTAL))
+    say(outcome(3, attempt=2), outcome(2))
+    send(producer, job_id, Close(job_id, 0, CloseReason.CANCELLED))
+    say(outcome(7))
+    producer.flush(10)
+    with running(engine, kafka):
+        until(lambda: lag(kafka) == 0)
+    assert job(engine, job_id)["settled_at"] is not None
+    return job_id
+
+
+def test_audit_and_rebuild_tell_what_the_writer_did(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
+) -> None:
+    job_id = whole_life(engine, kafka, producer)
+    ended = {n for n in range(TOTAL) if n % ORIGINALS <= 6}
+    rows = item_table(engine, job_id)
+    kinds = {row.item_index for row in rows if row.outcome is not Outcome.CANCELLED.value}
+    assert kinds == ended
+    assert_whole(engine, job_id, copied=len(ended) - 7)
+
+    facts, read = judged(engine, kafka, job_id)
+    assert read.is_whole
+    assert not compare_items(facts, read.judge).is_any
+    assert read.judge.tally.copied == counters(engine, job_id)["copied"]
+    assert read.judge.tally.input_tokens == counters(engine, job_id)["input_tokens"]
+
+    before = state_of(engine, job_id)
+    (same,) = rebuilt(engine, kafka, database, [job_id], apply=True)
+    assert same.verdict is Verdict.SAME
+    assert state_of(engine, job_id) == before
+
+    mine = items.c.job_id == job_id
+    with engine.begin() as connection:
+        forged = sa.update(items).where(mine, items.c.item_index == 13)
+        connection.execute(forged.values(copied_from=None, input_tokens=3, body=b'"forged"'))
+        connection.execute(sa.delete(items).where(mine, items.c.item_index == 24))
+    facts, read = judged(engine, kafka, job_id)
+    found = compare_items(facts, read.judge)
+    assert (found.row_differs, found.row_missing) == ([13], [24])
+    (swapped,) = rebuilt(engine, kafka, database, [job_id], apply=True)
+    assert swapped.verdict is Verdict.SWAPPED
+    assert_books_balance(engine, job_id)
+    (again,) = rebuilt(engine, kafka, database, [job_id])
+    assert again.verdict is Verdict.SAME

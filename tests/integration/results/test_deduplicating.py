@@ -1,0 +1,231 @@
+"""Goal: a copy has what its original has, whichever was known first, once, and it costs nothing."""
+
+import threading
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from core.outcomes import Outcome
+from core.states import CloseReason
+from jobs.copies_tables import item_copies
+from jobs.retries_tables import dead_items
+from jobs.tables import job_counters, jobs
+from results.closing import JobCloser
+from results.deduplicating import CopyWriter
+from results.partitions import DayPartitions
+from results.writing import UNSTORABLE_CODE, ItemWriter
+from tenancy.tables import usage_ledger
+from tests.integration.results.outcomes import (
+    add_running_job,
+    assert_books_balance,
+    counters,
+    failed,
+    item_table,
+    job,
+    ledger,
+    outcome,
+)
+from topics.records import Close, CopiesDue, ItemOutcome
+
+NEVER = threading.Event()
+
+
+class Writer:
+    """What the role does with groups, on copies in slices of three."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        partitions = DayPartitions(engine)
+        self.items = ItemWriter(engine, partitions)
+        self.copies = CopyWriter(engine, slice_items=3)
+        self.closer = JobCloser(engine, partitions, slice_items=10)
+
+    def write(self, job_id: UUID, *outcomes: ItemOutcome) -> None:
+        group = {job_id: list(outcomes)}
+        assert self.copies.copy(group, self.items.write(group), NEVER)
+
+
+@pytest.fixture
+def writer(engine: sa.Engine) -> Writer:
+    return Writer(engine)
+
+
+def add_copies(engine: sa.Engine, job_id: UUID, copies: dict[int, int]) -> None:
+    rows = [
+        {"job_id": job_id, "item_index": i, "original_index": o, "custom_id": f"request-{i}"}
+        for i, o in copies.items()
+    ]
+    with engine.begin() as connection:
+        connection.execute(item_copies.insert(), rows)
+
+
+def deduplicating(engine: sa.Engine, total: int, copies: dict[int, int], **columns: Any) -> UUID:
+    job_id = add_running_job(engine, total, deduplicate=True, **columns)
+    add_copies(engine, job_id, copies)
+    return job_id
+
+
+def copied_on_the_bill(engine: sa.Engine, job_id: UUID) -> int:
+    query = sa.select(sa.func.sum(usage_ledger.c.copied_count))
+    with engine.connect() as connection:
+        return int(connection.scalar(query.where(usage_ledger.c.job_id == job_id)) or 0)
+
+
+def assert_whole(engine: sa.Engine, job_id: UUID, copied: int) -> None:
+    assert_books_balance(engine, job_id)
+    assert counters(engine, job_id)["copied"] == copied
+    assert copied_on_the_bill(engine, job_id) == copied
+    assert sum(row.copied_from is not None for row in item_table(engine, job_id)) == copied
+
+
+def test_copies_take_over_result_and_body_and_cost_nothing(
+    engine: sa.Engine, writer: Writer
+) -> None:
+    copies = {n: n % 2 for n in range(2, 20)}
+    job_id = deduplicating(engine, 20, copies)
+
+    writer.write(job_id, outcome(0, body_key="answers/0", body=b""), outcome(1))
+
+    rows = item_table(engine, job_id)
+    assert [row.custom_id for row in rows] == [f"request-{n}" for n in range(20)]
+    assert [row.copied_from for row in rows] == [None, None, *copies.values()]
+    assert {row.body for row in rows[3::2]} == {rows[1].body}
+    assert {row.body_key for row in rows[2::2]} == {"answers/0"}
+    assert {(row.attempt, row.input_tokens, row.output_tokens) for row in rows[2:]} == {(0, 0, 0)}
+    assert ledger(engine, job_id)["item_count"] == 2
+    assert ledger(engine, job_id)["input_tokens"] == 2 * rows[0].input_tokens
+    assert job(engine, job_id)["state"] == "finalizing"
+    assert_whole(engine, job_id, copied=18)
+
+
+def test_a_result_that_comes_again_changes_nothing(engine: sa.Engine, writer: Writer) -> None:
+    job_id = deduplicating(engine, 6, {3: 0, 4: 0})
+    writer.write(job_id, outcome(0), outcome(1))
+    writer.write(job_id, outcome(0, body=b'"late"'), outcome(1), outcome(0))
+    Writer(engine).write(job_id, outcome(0))
+
+    assert len(item_table(engine, job_id)) == 4
+    assert_whole(engine, job_id, copied=2)
+
+
+def test_what_a_crash_left_out_follows_when_the_record_comes_again(
+    engine: sa.Engine, writer: Writer
+) -> None:
+    job_id = deduplicating(engine, 9, dict.fromkeys(range(1, 9), 0))
+    writer.items.write({job_id: [outcome(0)]})  # killed before the first copy
+    assert len(item_table(engine, job_id)) == 1
+
+    stop = threading.Event()
+    stop.set()
+    assert not writer.copies.copy({job_id: [outcome(0)]}, [job_id], stop)  # told to stop
+    assert job(engine, job_id)["settled_at"] is None
+    Writer(engine).write(job_id, outcome(0))
+
+    assert job(engine, job_id)["settled_at"] is not None
+    assert_whole(engine, job_id, copied=8)
+
+
+def test_a_copy_that_is_known_after_its_original_ended(engine: sa.Engine, writer: Writer) -> None:
+    job_id = deduplicating(engine, 4, {1: 0}, sealed=False, total_final=False)
+    writer.write(job_id, outcome(0))
+    add_copies(engine, job_id, {4: 0, 5: 0, 6: 2})
+    writer.write(job_id, outcome(0))
+    assert [row.item_index for row in item_table(engine, job_id)] == [0, 1]  # not accepted yet
+    with engine.begin() as connection:
+        connection.execute(sa.update(jobs).values(total_count=7))
+
+    assert writer.copies.copy_due(CopiesDue(job_id, 4, 7), NEVER)
+    assert writer.copies.copy_due(CopiesDue(job_id, 4, 7), NEVER)
+    assert [row.item_index for row in item_table(engine, job_id)] == [0, 1, 4, 5]
+    writer.write(job_id, outcome(2))
+
+    assert [row.item_index for row in item_table(engine, job_id)] == [0, 1, 2, 4, 5, 6]
+    assert_whole(engine, job_id, copied=4)
+
+
+def test_a_failure_is_taken_over_with_its_code_and_a_letter_each(
+    engine: sa.Engine, writer: Writer
+) -> None:
+    job_id = deduplicating(engine, 6, {3: 0, 4: 0, 5: 1})
+    writer.write(job_id, failed(0), outcome(1, custom_id="a\0b"), outcome(2))
+
+    rows = item_table(engine, job_id)
+    assert [Outcome(row.outcome).label for row in rows] == [
+        "failed", "failed", "succeeded", "failed", "failed", "failed",
+    ]  # fmt: skip
+    assert rows[3].status_code == rows[0].status_code
+    assert rows[3].body == rows[0].body
+    assert (rows[5].error_code, rows[5].custom_id) == (UNSTORABLE_CODE, "request-5")
+    with engine.connect() as connection:
+        letters = connection.scalars(sa.select(dead_items.c.item_index)).all()
+    assert sorted(letters) == [0, 1, 3, 4, 5]
+    assert ledger(engine, job_id)["item_count"] == 2  # the failure was answered
+    assert_whole(engine, job_id, copied=3)
+
+
+def test_copies_wait_while_their_original_is_tried_again(engine: sa.Engine, writer: Writer) -> None:
+    job_id = deduplicating(engine, 3, {1: 0, 2: 0})
+    writer.write(job_id, failed(0, retryable=True, status_code=500))
+    assert item_table(engine, job_id) == []
+    writer.write(job_id, outcome(0, attempt=2))
+
+    assert job(engine, job_id)["state"] == "finalizing"
+    assert_whole(engine, job_id, copied=2)
+
+
+def test_a_close_ends_copies_whose_original_has_not_ended(
+    engine: sa.Engine, writer: Writer
+) -> None:
+    job_id = deduplicating(engine, 8, {3: 0, 4: 0, 5: 1, 6: 1})
+    writer.write(job_id, outcome(0))
+    assert writer.closer.close(Close(job_id, 0, CloseReason.EXPIRED), NEVER)
+    writer.write(job_id, outcome(1))
+    assert writer.copies.copy_due(CopiesDue(job_id, 0, 8), NEVER)
+
+    outcomes = [Outcome(row.outcome) for row in item_table(engine, job_id)]
+    assert [n for n, kind in enumerate(outcomes) if kind is Outcome.SUCCEEDED] == [0, 3, 4]
+    assert outcomes.count(Outcome.EXPIRED) == 5
+    assert_whole(engine, job_id, copied=2)
+
+
+def test_failed_copies_count_against_the_budget_and_tokens_count_once(
+    engine: sa.Engine, writer: Writer
+) -> None:
+    failing = deduplicating(engine, 9, {3: 0, 4: 0, 5: 0}, max_failed_items=3)
+    writer.write(failing, failed(0))
+    assert job(engine, failing)["close_reason"] == "failure_budget"
+
+    cheap = deduplicating(engine, 9, dict.fromkeys(range(1, 8), 0), max_total_tokens=17)
+    writer.write(cheap, outcome(0, input_tokens=8, output_tokens=8))
+    assert job(engine, cheap)["close_reason"] is None
+    writer.write(cheap, outcome(8, input_tokens=1, output_tokens=0))
+    assert counters(engine, cheap)["succeeded"] == 9
+    assert_whole(engine, cheap, copied=7)
+
+
+def test_a_copy_that_was_executed_after_all_keeps_its_own_result(
+    engine: sa.Engine, writer: Writer
+) -> None:
+    job_id = deduplicating(engine, 3, {1: 0, 2: 0})
+    writer.write(job_id, outcome(1))
+    writer.write(job_id, outcome(0))
+
+    assert [row.copied_from for row in item_table(engine, job_id)] == [None, None, 0]
+    assert ledger(engine, job_id)["item_count"] == 2
+    assert_whole(engine, job_id, copied=1)
+
+
+def test_bodies_bound_a_transaction(engine: sa.Engine) -> None:
+    job_id = deduplicating(engine, 12, dict.fromkeys(range(1, 12), 0))
+    writer = Writer(engine)
+    writer.copies = CopyWriter(engine, slice_bytes=1000)
+    writer.write(job_id, outcome(0, body=b'"' + b"x" * 400 + b'"'))
+
+    with engine.connect() as connection:
+        parts = connection.scalars(
+            sa.select(usage_ledger.c.copied_count).where(usage_ledger.c.copied_count > 0)
+        ).all()
+        row = connection.execute(sa.select(job_counters)).one()
+    assert (max(parts), sum(parts)) == (2, 11)
+    assert (row.succeeded, row.copied) == (12, 11)
