@@ -47,14 +47,15 @@ class ClientConnection:
             on_lost()
 
     def cut(self, last: bytes) -> None:
-        """End a chunked answer with `last` behind all that waits to be read, and close.
+        """End an answer of unknown length with `last` behind all that waits to be read, and close.
 
         A client that does not take it in time is dropped with all that waits for it.
         """
         protocol = self._protocol
         protocol.cycle.disconnected = True  # nothing is written after it
         transport = protocol.transport
-        transport.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(last), last))
+        is_old = protocol.cycle.scope["http_version"] == "1.0"  # which knows no chunks
+        transport.write(last if is_old else b"%x\r\n%s\r\n0\r\n\r\n" % (len(last), last))
         transport.close()
         protocol.loop.call_later(CUT_S, transport.abort)
 

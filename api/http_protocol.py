@@ -5,6 +5,7 @@ trailers are counted here, and trailers are thrown away.
 """
 
 import asyncio
+import socket
 from typing import Final
 
 import httptools
@@ -12,10 +13,19 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from api.answers import ApiError, error_body
 from api.client_connection import EXTENSION, ClientConnection
+from api.old_http import end_by_closing
 from core.ids import REQUEST, new_uuid, public_id
 
 PIPELINE_MAX: Final = 16
 """Requests that a client may send ahead of their answers; hardly any sends one."""
+
+_KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+"""A client that answers no probe for a minute is gone; its call is then aborted as any other's."""
 
 _LINE_BYTES: Final = 4  # what a header line is longer than its name and value
 
@@ -43,6 +53,7 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client that says nothing is not kept."""
         super().connection_made(transport)
+        _notice_silence(transport)
         self._client_connection = ClientConnection(self)
         self._bound_the_head()
 
@@ -91,6 +102,8 @@ class HttpProtocol(HttpToolsProtocol):
             return  # see `_feed`
         self.scope["extensions"] = {EXTENSION: self._client_connection}  # type: ignore[dict-item]
         super().on_headers_complete()
+        if self.parser.get_http_version() == "1.0":
+            end_by_closing(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         """See `HttpToolsProtocol`."""
@@ -163,6 +176,14 @@ class HttpProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+
+def _notice_silence(transport: asyncio.Transport) -> None:
+    """Let the kernel find out that a client has vanished, which no read or write would tell."""
+    connection = transport.get_extra_info("socket")
+    if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
+        for level, option, value in _KEEPALIVE:
+            connection.setsockopt(level, option, value)
 
 
 def _refusal(message: str) -> bytes:

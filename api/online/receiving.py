@@ -52,6 +52,8 @@ def _require_plain_json(headers: dict[bytes, bytes]) -> None:
             code="unsupported_content_encoding",
             headers={"accept-encoding": "identity"},
         )
+    if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
+        raise ApiError(415, "Send the body in plain chunks.", code="unsupported_content_encoding")
     kind = headers.get(b"content-type", b"application/json")
     if kind != b"application/json" and (
         kind.partition(b";")[0].strip().lower() != b"application/json"

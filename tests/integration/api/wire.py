@@ -41,7 +41,7 @@ def head(site: Site, path: str = "/v1/files", method: str = "POST", **headers: s
         f"Authorization: Bearer {site.key.secret}",
         *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items()),
     ]
-    return "\r\n".join([*lines, "", ""]).encode()
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
 def form_head(site: Site, **headers: str) -> bytes:

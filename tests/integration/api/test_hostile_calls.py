@@ -1,0 +1,120 @@
+"""Goal: however a call is put on the wire, its answer is right or a refusal in the envelope."""
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.api.conftest import Site
+from tests.integration.api.online_site import ASK, ENDPOINT, Online, online_site
+from tests.integration.api.pool import say_nothing
+from tests.integration.api.wire import chunk, closes, connect, head, read_answer
+from topics.settings import KafkaSettings
+
+BODY = json.dumps(ASK).encode()
+STREAM = json.dumps({**ASK, "stream": True}).encode()
+EVENTS = b'data: {"n":0}\n\ndata: {"n":1}\n\ndata: {"n":2}\n\ndata: [DONE]\n\n'
+
+
+@pytest.fixture
+def online(
+    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
+) -> Iterator[Online]:
+    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+    with online_site(kafka, database_url, tmp_path) as opened:
+        yield opened
+
+
+def call(site: Site, body: bytes = BODY, **headers: str) -> bytes:
+    """Return a call with its length, unless `headers` say how long it is."""
+    framed = {"Content_Length", "Transfer_Encoding"} & headers.keys()
+    length = {} if framed else {"Content_Length": str(len(body))}
+    return head(site, ENDPOINT, Content_Type="application/json", **length, **headers) + body
+
+
+def until_closed(connection: socket.socket) -> tuple[bytes, bytes]:
+    """Return head and body of an answer that ends with its connection."""
+    received = b""
+    while data := connection.recv(65536):
+        received += data
+    top, _, body = received.partition(b"\r\n\r\n")
+    return top.lower(), body
+
+
+@pytest.mark.timeout(60)
+def test_ways_to_write_a_good_call(online: Online) -> None:
+    site = online.site
+    chunked = {"Transfer_Encoding": "chunked"}
+    in_chunks = call(site, b"", **chunked) + chunk(BODY[:7]) + chunk(BODY[7:]) + b"0\r\n\r\n"
+    names = call(site).replace(b"Content-", b"cONTENT-").replace(b"Authorization", b"AUTHORIZATION")
+    odd = {"X_Name": "caf\xe9", "traceparent": "\xe9", "Prefer": "wait=\xb2"}
+    ways = [in_chunks, names, call(site, BODY, **odd), call(site, b"\r\n" + BODY)]
+    with connect(site) as connection:
+        for way in ways:
+            connection.sendall(way)
+            assert json.loads(read_answer(connection).body) == {"asked": ASK}
+        connection.sendall(call(site) * 3)
+        received = b""
+        while received.count(b'{"asked"') < 3:
+            received += connection.recv(65536)
+    with connect(site) as connection:
+        connection.sendall(call(site, b"", Content_Length=str(len(BODY)), Expect="100-continue"))
+        assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(BODY)
+        assert read_answer(connection).status == 200
+    assert len(online.pool.chunks) == len(ways) + 4
+
+
+@pytest.mark.timeout(60)
+def test_clients_that_know_no_chunks(online: Online) -> None:
+    site = online.site
+    for body, answer in ((BODY, b'{"asked":' + BODY + b"}"), (STREAM, EVENTS)):
+        with connect(site) as connection:
+            connection.sendall(call(site, body).replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+            top, received = until_closed(connection)
+        assert received == answer
+        assert top.startswith(b"http/1.1 200")
+        assert b"transfer-encoding" not in top
+        assert b"connection: close" in top
+
+
+@pytest.mark.timeout(60)
+def test_bodies_that_are_not_what_their_head_says(online: Online) -> None:
+    site = online.site
+    gzipped = call(site, b"", Transfer_Encoding="gzip, chunked") + chunk(BODY) + b"0\r\n\r\n"
+    refusals = [
+        (gzipped, 415, "unsupported_content_encoding"),
+        (call(site, b"", Content_Length="5000000"), 413, "body_too_large"),
+        (call(site, BODY + BODY), 400, "invalid_json"),
+        (call(site, BODY + b"\0"), 400, "invalid_json"),
+        (call(site, b"\xef\xbb\xbf" + BODY), 400, "invalid_json"),
+        (call(site, b"", Content_Length="-5"), 400, "invalid_http"),
+        (call(site, b"", Content_Length="9" * 30), 400, "invalid_http"),
+        (call(site, b"", Transfer_Encoding="chunked") + b"zz\r\n", 400, "invalid_http"),
+        (call(site, BODY, X_Request_Timeout_Ms="\xb2\xb3"), 400, "invalid_value"),
+    ]
+    for sent, status, code in refusals:
+        with connect(site) as connection:
+            connection.sendall(sent)
+            answer = read_answer(connection)
+        assert (answer.status, answer.error()["code"]) == (status, code), sent[-80:]
+    with connect(site) as connection:  # a body that stops half way, and its client with it
+        connection.sendall(call(site, BODY, Content_Length="500"))
+        connection.shutdown(socket.SHUT_WR)
+        assert closes(connection)
+    assert online.pool.chunks == []
+
+
+@pytest.mark.timeout(60)
+def test_a_client_of_http_1_0_that_leaves_aborts_its_stream(online: Online) -> None:
+    online.pool.script = lambda pool, chunk: pool.reply(chunk, pieces=[b"{}"])
+    site = online.site
+    with connect(site) as connection:
+        connection.sendall(call(site, STREAM).replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+        received = b""
+        while not received.endswith(b"data: {}\n\n"):
+            received += connection.recv(65536)
+    online.pool.script = say_nothing
+    online.pool.wait_for(lambda: online.pool.aborted(online.pool.only_chunk().job.job_id))
