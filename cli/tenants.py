@@ -9,13 +9,14 @@ from cli.exits import CommandGroup
 from cli.services import DataOption, transaction
 from cli.tables import Form, FormOption, write_json, write_table
 from core.ids import TENANT, public_id
+from tenancy.cached_answers import TTL_S_MAX, set_response_cache
 from tenancy.tables import tenants
-from tenancy.tenants import create_tenant
+from tenancy.tenants import create_tenant, find_tenant
 
 app = typer.Typer(
     cls=CommandGroup,
     no_args_is_help=True,
-    help="Create and list tenants. For operators: talks to Postgres itself.",
+    help="Create, list and set up tenants. For operators: talks to Postgres itself.",
 )
 
 
@@ -33,10 +34,34 @@ def create(
     typer.echo(public_id(TENANT, tenant_id))
 
 
+@app.command()
+def cache(
+    name: Annotated[str, typer.Argument(help="The tenant's name.")],
+    seconds: Annotated[
+        str, typer.Argument(help="How long its answers may be given again, 1 to 86400, or `off`.")
+    ],
+    data: DataOption = None,
+) -> None:
+    """Let answers of a tenant be given again to the same question, or turn that off.
+
+    API processes follow within seconds.
+    """
+    ttl_s = _ttl_s(seconds)
+    with transaction(data) as connection:
+        set_response_cache(connection, find_tenant(connection, name), ttl_s)
+    typer.echo(f"{name} {'off' if ttl_s is None else f'{ttl_s} s'}")
+
+
 @app.command("list")
 def list_tenants(data: DataOption = None, form: FormOption = Form.TABLE) -> None:
     """List all tenants by name."""
-    columns = (tenants.c.id, tenants.c.name, tenants.c.stored_bytes_max, tenants.c.created_at)
+    columns = (
+        tenants.c.id,
+        tenants.c.name,
+        tenants.c.stored_bytes_max,
+        tenants.c.response_cache_ttl_s,
+        tenants.c.created_at,
+    )
     with transaction(data) as connection:
         found = connection.execute(sa.select(*columns).order_by(tenants.c.name)).all()
     if form is Form.JSON:
@@ -46,6 +71,7 @@ def list_tenants(data: DataOption = None, form: FormOption = Form.TABLE) -> None
                     "id": public_id(TENANT, row.id),
                     "name": row.name,
                     "stored_bytes_max": row.stored_bytes_max,
+                    "response_cache_ttl_s": row.response_cache_ttl_s,
                     "created_at": int(row.created_at.timestamp()),
                 }
                 for row in found
@@ -53,14 +79,23 @@ def list_tenants(data: DataOption = None, form: FormOption = Form.TABLE) -> None
         )
         return
     write_table(
-        ("name", "id", "bytes at most", "created"),
+        ("name", "id", "bytes at most", "cache", "created"),
         [
             (
                 row.name,
                 public_id(TENANT, row.id),
                 "default" if row.stored_bytes_max is None else f"{row.stored_bytes_max:,}",
+                "off" if row.response_cache_ttl_s is None else f"{row.response_cache_ttl_s} s",
                 row.created_at.isoformat(timespec="seconds"),
             )
             for row in found
         ],
     )
+
+
+def _ttl_s(text: str) -> int | None:
+    if text == "off":
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 5 or not 1 <= int(text) <= TTL_S_MAX:
+        raise typer.BadParameter(f"give 1 to {TTL_S_MAX} seconds, or `off`")
+    return int(text)

@@ -13,6 +13,10 @@ NO_JOB: Final = UUID(int=0)
 """The job of a ledger row that no job stands behind."""
 
 
+TTL_S_MAX: Final = 86_400
+"""Longest time that an answer may live: a day."""
+
+
 @dataclass(frozen=True, slots=True)
 class CacheHits:
     """Whose question was answered again, and by which version's answer."""

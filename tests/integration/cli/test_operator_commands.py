@@ -58,6 +58,22 @@ def test_a_tenant_is_listed_and_has_a_name_of_its_own() -> None:
     assert "acme" in millrace("tenants", "list").stdout
 
 
+def test_a_tenant_turns_its_response_cache_on_and_off() -> None:
+    def listed() -> object:
+        (tenant,) = json.loads(millrace("tenants", "list", "-o", "json").stdout)
+        return tenant["response_cache_ttl_s"]
+
+    millrace("tenants", "create", "acme")
+    assert listed() is None
+    assert millrace("tenants", "cache", "acme", "60").stdout == "acme 60 s\n"
+    assert listed() == 60
+    assert millrace("tenants", "cache", "acme", "off").stdout == "acme off\n"
+    assert listed() is None
+    for wrong in ("0", "-1", "86401", "1e3", "soon", ""):
+        assert millrace("tenants", "cache", "acme", wrong).exit_code == ExitCode.USAGE
+    assert millrace("tenants", "cache", "nobody", "60").exit_code == ExitCode.NOT_FOUND
+
+
 def test_a_key_needs_a_tenant() -> None:
     failed = millrace("keys", "create", "--tenant", "nobody")
 
