@@ -10,7 +10,7 @@ from tests.sdk.sites import EMBEDDING_MODEL, OTHER_MODEL, add_idle_model
 from tests.stacks import Stack, running_stack
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A running stack of two simulated models, and a third that no replica serves."""
     data = tmp_path_factory.mktemp("stack")
@@ -23,7 +23,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def vllm_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A running stack of two real models: one writes noise, one reads meaning."""
     data = tmp_path_factory.mktemp("vllm")

@@ -31,7 +31,7 @@ EXAMPLE_S_MAX = 40.0
 pytestmark = pytest.mark.timeout(300)  # the first tests wait for the stack and for packages
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def variables(stack: Stack) -> Mapping[str, str]:
     """The variables that examples/README.md asks for."""
     return {

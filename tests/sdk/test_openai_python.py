@@ -28,7 +28,7 @@ Reports = Callable[[str], dict[str, str | None]]
 pytestmark = pytest.mark.timeout(400)  # the first test waits for environment, stack and all checks
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def simulated_reports(request: pytest.FixtureRequest, stack: Stack) -> Reports:
     """Run, once a release, the checks that this session wants of it."""
     wanted = wanted_checks(request, "test_on_the_simulated_engine")
@@ -48,7 +48,7 @@ def test_on_the_simulated_engine(version: str, check: str, simulated_reports: Re
         pytest.fail(failure, pytrace=False)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def vllm_reports(request: pytest.FixtureRequest, vllm_stack: Stack) -> Reports:
     """The same against real models."""
     wanted = wanted_checks(request, "test_on_vllm")
