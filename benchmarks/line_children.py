@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -37,6 +38,7 @@ class LineChild:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                process_group=0,
             )
         self._said: queue.Queue[str | None] = queue.Queue()
         assert self._popen.stdout is not None
@@ -70,7 +72,7 @@ class LineChild:
         self._popen.stdin.flush()
 
     def stop(self) -> None:
-        """End the child, politely at first."""
+        """End the child, politely at first, and whatever it has started."""
         assert self._popen.stdin is not None
         self._popen.stdin.close()
         try:
@@ -82,6 +84,8 @@ class LineChild:
             except subprocess.TimeoutExpired:
                 self._popen.kill()
                 self._popen.wait()
+        with suppress(ProcessLookupError):  # an engine that its server has left behind
+            os.killpg(self._popen.pid, signal.SIGKILL)
 
     def _listen(self, stdout: IO[str]) -> None:
         for line in stdout:
