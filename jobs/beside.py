@@ -53,8 +53,13 @@ def start_beside(threads: Background, means: Means, producers: list[LogProducer]
     for_repairs, for_retries, for_resumes = producers
     watch = StallWatch(settings.stall_limit_s)
     repairs = Repairs(engine, means.objects, for_repairs, means.leases, watch)
-    look_s = settings.stall_limit_s / _REPAIR_LOOKS
-    threads.every(look_s, "repairs", partial(repairs.step, means.capacities, clock))
+    copies = CopySweep(engine, stall_limit_s=settings.stall_limit_s)
+
+    def repair() -> None:
+        repairs.step(means.capacities, clock)
+        copies.step()
+
+    threads.every(settings.stall_limit_s / _REPAIR_LOOKS, "repairs", repair)
     rules = BudgetRules(share=settings.retry_share, items_per_s_min=settings.retry_items_per_s_min)
     retrying = Retrying(engine, means.objects, for_retries, rules, clock)
     threads.every(settings.retry_interval_s, "retries", partial(retrying.step, means.capacities))
@@ -63,8 +68,6 @@ def start_beside(threads: Background, means: Means, producers: list[LogProducer]
     threads.every(_RESUME_LOOK_S, "resumes", resuming.step)
     expiry = ExpirySweep(engine, stall_limit_s=settings.stall_limit_s)
     threads.every(settings.expiry_interval_s, "expiry", expiry.step)
-    copies = CopySweep(engine, stall_limit_s=settings.stall_limit_s)
-    threads.every(look_s, "copies", copies.step)
     leases = held_leases(engine, ROLE, means.holder, settings)
     appends = AppendValidator(engine, means.objects, leases, settings, clock, means.stop)
     threads.every(leases.heartbeat_s, "append-heartbeat", leases.extend_all)
