@@ -3,7 +3,7 @@
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,13 +39,15 @@ class RunningStack:
 
 
 @contextmanager
-def running_stack(data: Path, *options: str) -> Iterator[RunningStack]:
+def running_stack(
+    data: Path, *options: str, env: Mapping[str, str] | None = None
+) -> Iterator[RunningStack]:
     """Start a stack on `data` with options of `millrace up`, and stop it afterwards.
 
-    Raises VoidRunError when it does not get ready.
+    `env` is added to its environment. Raises VoidRunError when it does not get ready.
     """
     command = (sys.executable, "-m", "cli.main", "up", "--data", str(data), "--port", "0")
-    child = Child(name="up", argv=(*command, *options), dies_by=signal.SIGTERM)
+    child = Child(name="up", argv=(*command, *options), env=env or {}, dies_by=signal.SIGTERM)
     log = data / "benchmark" / "up.log"
     log.unlink(missing_ok=True)  # of an earlier run on the same data, with another port
     process = spawn(child, log.parent)
