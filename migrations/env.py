@@ -5,6 +5,7 @@ from alembic import context
 from jobs import copies_tables, inputs_tables, retries_tables
 from jobs import tables as jobs_tables
 from registry import tables as registry_tables
+from results import call_tables
 from results import tables as results_tables
 from results.retention import tables as retention_tables
 from results.webhooks import tables as webhooks_tables
@@ -14,6 +15,7 @@ from tenancy import tables as tenancy_tables
 
 assert all(  # registered by import
     (
+        call_tables,
         copies_tables,
         inputs_tables,
         deletions,

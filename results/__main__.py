@@ -19,6 +19,7 @@ from core.shutdown import stop_on_signals
 from jobs.background import Background
 from jobs.held_leases import HeldLeases
 from jobs.retries import RetryRules
+from results.call_bills import write_bills
 from results.closing import JobCloser
 from results.deduplicating import CopyWriter
 from results.finaliser import CHANNEL, ROLE, Finaliser
@@ -82,6 +83,7 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
         items=ItemWriter(engine, partitions, retries=retry_rules(settings)),
         closer=JobCloser(engine, partitions, slice_items=settings.close_slice_items),
         copies=CopyWriter(engine),
+        bill=partial(write_bills, engine),
         producer=producer,
         settings=settings,
         commit_interval_s=kafka.commit_interval_s,

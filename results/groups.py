@@ -6,7 +6,7 @@ from typing import Final
 from uuid import UUID
 
 from topics.offsets import Partition
-from topics.records import Close, CopiesDue, ItemOutcome, Outcomes
+from topics.records import Close, CopiesDue, ItemOutcome, JobRef, Outcomes
 
 JobItems = dict[UUID, list[ItemOutcome]]
 """Outcomes by job, each list in the order of the log."""
@@ -29,6 +29,7 @@ class Group:
     """Outcomes for one transaction, or what stands alone, with the offsets that are done then."""
 
     jobs: JobItems = field(default_factory=dict)
+    calls: list[Outcomes] = field(default_factory=list)  # of no job: only the ledger hears of them
     alone: Close | CopiesDue | None = None
     item_count: int = 0
     size_bytes: int = 0
@@ -38,11 +39,19 @@ class Group:
         """Take an entry over; entries of a partition come in its order."""
         self.next_offsets[entry.partition] = entry.next_offset
         self.size_bytes += entry.size_bytes
-        if isinstance(entry.record, Outcomes):
+        if isinstance(entry.record, Outcomes) and is_bill(entry.record.job):
+            self.calls.append(entry.record)
+            self.item_count += len(entry.record.items)
+        elif isinstance(entry.record, Outcomes):
             self.jobs.setdefault(entry.record.job.job_id, []).extend(entry.record.items)
             self.item_count += len(entry.record.items)
         elif entry.record is not None:
             self.alone = entry.record
+
+
+def is_bill(job: JobRef) -> bool:
+    """Whether outcomes of `job` only say what a connection-bound call has cost."""
+    return job.call is not None and not job.call.durable
 
 
 def grouped(entries: Iterable[Entry], *, items_max: int, bytes_max: int) -> Iterator[Group]:

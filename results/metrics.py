@@ -8,6 +8,9 @@ ITEMS_COMPLETED: Final = Counter("millrace_items_completed_total", "Item rows wr
 ITEMS_COPIED: Final = Counter(
     "millrace_items_copied_total", "Item rows that took over the result of an identical item"
 )
+CALLS_BILLED: Final = Counter(
+    "millrace_calls_billed_total", "Connection-bound calls that were put on the usage ledger"
+)
 DUPLICATES: Final = Counter(
     "millrace_results_duplicates_total", "Outcomes of items that had their row already"
 )

@@ -6,11 +6,12 @@ written stays right, and what was not is delivered to its new owner.
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from core.clock import Clock
+from results.call_bills import CallBill, bills_of
 from results.closing import JobCloser
 from results.deduplicating import CopyWriter, judge_alone
 from results.groups import Group, grouped
@@ -41,6 +42,7 @@ class ResultsWriter:
     items: ItemWriter
     closer: JobCloser
     copies: CopyWriter
+    bill: Callable[[Sequence[CallBill]], None]
     producer: LogProducer
     settings: WriterSettings
     commit_interval_s: float
@@ -104,6 +106,9 @@ class ResultsWriter:
             return self._patiently(
                 lambda: judge_alone(alone, self.closer, self.copies, stop), consumer, stop
             )
+        calls = [bill for record in group.calls for bill in bills_of(record)]
+        if calls:
+            self._patiently(lambda: self.bill(calls), consumer, stop)
         due = self._patiently(lambda: self.items.write(group.jobs), consumer, stop)
         if not due:
             return True

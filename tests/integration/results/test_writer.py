@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 from core.clock import SystemClock
 from core.errors import MillraceError, SchemaTooNewError
 from core.states import CloseReason
+from results.call_bills import write_bills
 from results.closing import JobCloser
 from results.deduplicating import CopyWriter
 from results.metrics import DATABASE_RETRIES
@@ -66,6 +68,7 @@ class Running:
             items=ItemWriter(engine, partitions),
             closer=JobCloser(engine, partitions, slice_items=10),
             copies=CopyWriter(engine, slice_items=7),
+            bill=partial(write_bills, engine),
             producer=self.producer,
             settings=WriterSettings.model_validate(settings),
             commit_interval_s=0.05,

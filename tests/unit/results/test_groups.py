@@ -2,11 +2,13 @@
 
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from core.ids import new_uuid
 from core.outcomes import Outcome
 from core.states import CloseReason
 from results.groups import Entry, Group, grouped
-from topics.records import Close, ItemOutcome, JobRef, Outcomes
+from topics.records import CallRef, Close, ItemOutcome, JobRef, Outcomes
 
 JOB = new_uuid()
 
@@ -28,6 +30,18 @@ def groups(entries: list[Entry], *, items_max: int = 10, bytes_max: int = 1000) 
 
 def test_nothing_makes_no_group() -> None:
     assert groups([]) == []
+
+
+def test_reports_of_calls_are_no_outcomes_of_jobs() -> None:
+    ref = JobRef(new_uuid(), 0, JOB, "m", "1", "p", "/v1/x", "k", 0.0, call=CallRef("c", 0))
+    item = ItemOutcome(0, None, Outcome.SUCCEEDED, 200, b"")
+    durable = replace(ref, call=CallRef("c", 0, durable=True))
+
+    (group,) = groups([entry(0, Outcomes(ref, [item])), entry(1, Outcomes(durable, [item]))])
+
+    assert group.calls == [Outcomes(ref, [item])]
+    assert group.jobs == {durable.job_id: [item]}
+    assert (group.item_count, group.next_offsets) == (2, {("results", 0): 2})
 
 
 def test_records_of_one_job_become_one_list_in_order() -> None:

@@ -61,6 +61,7 @@ def test_a_commit_that_the_broker_did_not_take_is_repeated() -> None:
         items=cast(ItemWriter, Done()),
         closer=cast(JobCloser, Done()),
         copies=cast(CopyWriter, Done()),
+        bill=lambda _: None,
         producer=cast(LogProducer, Done()),
         settings=WriterSettings(group_wait_s=0),
         commit_interval_s=0,
