@@ -1,0 +1,113 @@
+"""Goal: identical items run once, each has its line, and the bill counts what ran."""
+
+import json
+import random
+from typing import Any
+
+import httpx
+import pytest
+from openai.types import Batch
+
+from tests.job_checks import ENDPOINT, ended, lines_of, numbers, outcomes_of, watch
+from tests.kills import published_outcomes
+from tests.stacks import Stack
+
+
+def shuffled(count: int, distinct: int) -> list[int]:
+    """Return which prompt each item has; every prompt is there."""
+    prompts = [n % distinct for n in range(count)]
+    random.Random(7).shuffle(prompts)
+    return prompts
+
+
+def submit(stack: Stack, prompts: list[int]) -> Batch:
+    lines = []
+    for number, prompt in enumerate(prompts):
+        fields = [
+            ("model", stack.model),
+            ("messages", [{"role": "user", "content": f"é {prompt}"}]),
+            ("max_tokens", 2 + prompt % 7),
+        ]
+        body = dict(reversed(fields) if number % 2 else fields)
+        line = {"custom_id": f"item-{number}", "method": "POST", "url": ENDPOINT, "body": body}
+        lines.append(json.dumps(line, ensure_ascii=number % 3 == 0).encode() + b"\n")
+    client = stack.client
+    file = client.files.create(file=("input.jsonl", b"".join(lines)), purpose="batch")
+    return client.batches.create(
+        input_file_id=file.id,
+        endpoint=ENDPOINT,
+        completion_window="24h",
+        extra_body={"deduplicate": True},
+    )
+
+
+def copied(job: Batch) -> int:
+    count: int = (job.model_extra or {})["millrace"]["deduplicated_items"]
+    return count
+
+
+def bodies(lines: list[dict[str, Any]]) -> dict[int, Any]:
+    return {n: line["response"]["body"] for n, line in zip(numbers(lines), lines, strict=True)}
+
+
+def assert_shared(stack: Stack, job: Batch, prompts: list[int]) -> None:
+    """Who has a prompt first is answered and billed; all others have that answer, in order."""
+    client = stack.client
+    output, errors = lines_of(client, job.output_file_id), lines_of(client, job.error_file_id)
+    assert list(numbers(output)) == sorted(numbers(output))
+    assert sorted(numbers(output + errors)) == list(range(len(prompts)))
+    assert len({line["id"] for line in output + errors}) == len(prompts)
+    answers = bodies(output)
+    originals = {prompt: prompts.index(prompt) for prompt in set(prompts)}
+    for number, prompt in enumerate(prompts):
+        assert answers.get(number) == answers.get(originals[prompt])
+    billed = [answers[n]["usage"] for n in originals.values() if n in answers]
+    assert job.usage is not None
+    assert job.usage.input_tokens == sum(usage["prompt_tokens"] for usage in billed)
+    assert job.usage.output_tokens == sum(usage["completion_tokens"] for usage in billed)
+    assert copied(job) == len(answers) - len(billed)
+    assert sum(outcomes_of(job).values()) == len(prompts)
+    audit = httpx.get(
+        f"{stack.url}/v1/batches/{job.id}/audit?log=true",
+        headers={"Authorization": f"Bearer {stack.key}"},
+        timeout=60,
+    ).json()
+    assert audit["ok"], audit
+    assert audit["log"]["is_whole"]
+    assert audit["usage"]["ledger"]["items"] == len(billed)
+    assert audit["usage"]["ledger"]["copied"] == copied(job)
+
+
+def test_of_a_thousand_items_three_hundred_run(stack: Stack) -> None:
+    prompts = shuffled(1000, 300)
+    job = watch(stack.client, submit(stack, prompts).id, ended)
+    assert job.status == "completed"
+    assert published_outcomes(stack, job.id) == 300
+    assert copied(job) == 700
+    assert_shared(stack, job, prompts)
+
+
+@pytest.mark.timeout(180)
+def test_intake_and_writer_may_die_in_the_middle(stack: Stack) -> None:
+    prompts = shuffled(6000, 4000)
+    client = stack.client
+    job = submit(stack, prompts)
+    watch(client, job.id, lambda now: sum(outcomes_of(now).values()) >= 500)
+    stack.kill("intake")
+    stack.kill("results-writer")
+    done = watch(client, job.id, ended)
+    assert done.status == "completed"
+    assert published_outcomes(stack, job.id) <= 4000 + 3000  # chunks behind the cursor come again
+    assert_shared(stack, done, prompts)
+
+
+def test_a_cancel_in_the_middle_leaves_copies_with_their_originals(stack: Stack) -> None:
+    prompts = shuffled(15_000, 9000)
+    client = stack.client
+    job = submit(stack, prompts)
+    watch(client, job.id, lambda now: sum(outcomes_of(now).values()) >= 500)
+    client.batches.cancel(job.id)
+    done = watch(client, job.id, ended)
+    assert done.status == "cancelled"
+    assert outcomes_of(done)["cancelled"] > 0
+    assert_shared(stack, done, prompts)
