@@ -14,6 +14,7 @@ from cli.jobs import app as jobs
 from cli.keys import app as keys
 from cli.models import app as models
 from cli.rebuild import rebuild_jobs
+from cli.recover import recover_jobs
 from cli.roles import run
 from cli.tenants import app as tenants
 from cli.topics import app as topics
@@ -31,6 +32,7 @@ app.command("up")(up)
 app.command("run")(run)
 app.command("demo")(demo)
 app.command("rebuild", epilog=EXIT_CODES_HELP)(rebuild_jobs)
+app.command("recover", epilog=EXIT_CODES_HELP)(recover_jobs)
 app.command("chat", epilog=EXIT_CODES_HELP)(chat)
 app.command("bench-online", epilog=EXIT_CODES_HELP)(bench_online)
 batch.command("items")(items)

@@ -38,9 +38,14 @@ def lock_open(
     return row
 
 
-def change(connection: sa.Connection, row: sa.Row[Any], values: dict[str, Any]) -> None:
-    """Set columns of a locked job under the next version, and tell batchers and consumers."""
-    version = next_version(row)
+def change(
+    connection: sa.Connection, row: sa.Row[Any], values: dict[str, Any], *, jump: int = 1
+) -> None:
+    """Set columns of a locked job under the next version, and tell batchers and consumers.
+
+    `jump` is how much newer it is; more than 1 where the log may know versions that we do not.
+    """
+    version = next_version(row) + jump - 1
     changed = connection.execute(
         sa.update(jobs)
         .where(jobs.c.id == row.id)

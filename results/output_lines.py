@@ -13,7 +13,11 @@ import msgspec
 from core.ids import JOB, REQUEST
 from core.outcomes import Outcome
 
+ANSWER_GONE: Final = "answer_gone"
+"""Code of a large answer whose object is not stored any more."""
+
 ERROR_MESSAGES: Final[Mapping[str, str]] = {
+    ANSWER_GONE: "This answer is not stored any more.",
     "batch_cancelled": "This request was cancelled before it was executed.",
     "batch_expired": ("This request could not be executed before the completion window expired."),
     "failure_budget_exceeded": "More requests of this batch failed than it may have.",

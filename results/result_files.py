@@ -8,7 +8,15 @@ from uuid import UUID
 
 from core.object_names import RESULTS
 from results.custom_ids import CustomIds
-from results.output_lines import CLOSING, ItemRow, LineTemplate, belongs_to_output, one_line
+from results.output_lines import (
+    ANSWER_GONE,
+    CLOSING,
+    ItemRow,
+    LineTemplate,
+    belongs_to_output,
+    one_line,
+)
+from storage.errors import ObjectMissingError
 from storage.objects import ObjectStore, StoredObject, Upload
 
 _BUFFER_BYTES: Final = 512 * 1024
@@ -55,11 +63,7 @@ def write_result_files(
             if row.body_key is None or not row.status_code:
                 file.write(template.line(row, custom_id))
             else:
-                file.write((template.opening(row, custom_id),))
-                with store.read(row.body_key) as blocks:
-                    for block in blocks:
-                        file.write((one_line(block),))
-                file.write((CLOSING,))
+                _write_stored(file, template, row, custom_id, store)
         stored = output.complete()
         try:
             return ResultFiles(stored, error.complete())
@@ -67,6 +71,27 @@ def write_result_files(
             if stored is not None:
                 store.delete(stored.key)
             raise
+
+
+def _write_stored(
+    file: "_Buffered", template: LineTemplate, row: ItemRow, custom_id: str, store: ObjectStore
+) -> None:
+    """Write the line of an answer that is an object of its own.
+
+    One that is gone, which a restored database may name, is an error of its line, not of its job.
+    """
+    assert row.body_key is not None
+    try:
+        blocks = store.read(row.body_key)
+    except ObjectMissingError:
+        gone = row._replace(status_code=0, error_code=ANSWER_GONE, error_message=None)
+        file.write(template.line(gone, custom_id))
+        return
+    file.write((template.opening(row, custom_id),))
+    with blocks:
+        for block in blocks:
+            file.write((one_line(block),))
+    file.write((CLOSING,))
 
 
 class _Buffered:

@@ -12,13 +12,12 @@ import sqlalchemy as sa
 
 from jobs.days import job_day
 from jobs.tables import jobs
-from results.partitions import partition_name
 
 DAYS_KEPT_MIN: Final = 2
 """Younger partitions stay: jobs are still created into them, or were at midnight."""
 
 _EPOCH: Final = date(1970, 1, 1)
-_NAME: Final = re.compile(r"items_(\d{4})(\d{2})(\d{2})")
+_NAME: Final = re.compile(r"items_\d{8}")
 _TABLES: Final = sa.text("""
 SELECT c.relname, i.inhrelid IS NOT NULL AS is_attached,
     coalesce(i.inhdetachpending, false) AS is_pending
@@ -53,11 +52,13 @@ def drop_unneeded_days(engine: sa.Engine) -> int:
 
 def day_of(name: str) -> int | None:
     """Return the day whose items a table holds; None for other tables."""
-    found = _NAME.fullmatch(name)
-    if found is None:
+    if not _NAME.fullmatch(name):
         return None
-    day = (date(*map(int, found.groups())) - _EPOCH).days
-    return day if partition_name(day) == name else None
+    try:
+        found = datetime.strptime(name, "items_%Y%m%d").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return job_day(found)
 
 
 def needed_query(day: int) -> sa.Select[Any]:

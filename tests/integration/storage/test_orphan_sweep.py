@@ -1,6 +1,6 @@
 """Goal: what crashes left in either store goes once it is old; what anybody needs never does."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -12,6 +12,8 @@ from core.clock import SystemClock
 from core.ids import new_uuid
 from core.object_names import answer_prefix
 from jobs.files import NewFile, delete_file, insert_file
+from jobs.idempotency import Answer, Claim, Scope, save
+from jobs.tables import files, jobs
 from results.orphan_sweep import OrphanSweep
 from storage.errors import ObjectStoreAwayError
 from storage.objects import ObjectStore
@@ -94,6 +96,68 @@ def test_an_object_without_its_row_goes_when_it_is_old(
     assert keys(store) == kept
     sweep(engine, store)
     assert keys(store) == kept
+
+
+def new_row(kind: str, tenant_id: UUID) -> tuple[str, Callable[[sa.Connection], None]]:
+    """The key of an object of a kind, and what writes the row that needs it."""
+    job_id = new_uuid()
+
+    def write(connection: sa.Connection) -> None:
+        if kind in {"files", "results"}:
+            connection.execute(
+                files.insert().values(
+                    id=job_id,
+                    tenant_id=tenant_id,
+                    purpose="batch",
+                    filename="in.jsonl",
+                    object_key=f"{kind}/{job_id.hex}",
+                    size_bytes=2,
+                    sha256="",
+                )
+            )
+        elif kind == "idempotency":
+            claim = Claim(
+                tenant_id=tenant_id,
+                scope=Scope.CLIENT,
+                key=job_id.hex,
+                route="POST /v1/chat/completions",
+                body_sha256=b"",
+                keep_s=7 * DAY_S,
+            )
+            save(connection, claim, Answer(200, b"", body_key=f"{kind}/{job_id.hex}"))
+        else:
+            connection.execute(
+                jobs.insert().values(
+                    id=job_id,
+                    tenant_id=tenant_id,
+                    kind="request",
+                    state="in_progress",
+                    endpoint="/v1/embeddings",
+                    input_key="",
+                    input_bytes=0,
+                    completion_window="60s",
+                    expires_at=sa.func.now(),
+                )
+            )
+
+    key = {"answers": f"{answer_prefix(job_id)}0", "requests": f"requests/{job_id.hex}.jsonl"}
+    return key.get(kind, f"{kind}/{job_id.hex}"), write
+
+
+@pytest.mark.parametrize("kind", ["files", "results", "answers", "requests", "idempotency"])
+def test_an_object_whose_row_is_being_written_stays(
+    engine: sa.Engine, tenant_id: UUID, store: ObjectStore, kind: str
+) -> None:
+    key, write = new_row(kind, tenant_id)
+    lost, _ = new_row(kind, tenant_id)
+    put(store, key)
+    put(store, lost)
+    with engine.begin() as connection:
+        write(connection)
+        sweep(engine, store, days_later=0)  # sees the object and no row
+        assert keys(store) == {key, lost}
+    sweep(engine, store)
+    assert keys(store) == {key}
 
 
 def test_a_deleted_file_that_a_job_reads_is_not_touched(

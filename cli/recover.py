@@ -1,0 +1,26 @@
+"""`millrace recover`: after Postgres was restored to an earlier moment, before the roles start."""
+
+import typer
+
+from cli.exits import exit_codes
+from cli.services import DataOption, database_settings, kafka_settings
+from results.recovery import recover
+from storage.postgres import create_engine
+
+
+def recover_jobs(data: DataOption = None) -> None:
+    """Prepare the start of the roles after Postgres was restored to an earlier moment.
+
+    For operators: talks to Postgres and Kafka itself, and refuses while a results writer runs.
+    Unfinished jobs become newer than what the log holds of them, and the results writer's group
+    goes back to before the first of them began. Repeating it does no harm.
+    """
+    with exit_codes():
+        engine = create_engine(database_settings(data), application_name="millrace-recover")
+        try:
+            done = recover(engine, kafka_settings(data))
+        finally:
+            engine.dispose()
+        typer.echo(f"jobs {done.job_count} records {done.record_count}")
+        if not done.first_is_held:
+            typer.echo("the log begins later than the first job: repair does the rest", err=True)

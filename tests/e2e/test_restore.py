@@ -1,0 +1,124 @@
+"""Goal: Postgres restored to an earlier moment, `millrace recover`, and every job ends whole."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from openai.types import Batch
+from typer.testing import CliRunner
+
+from cli.main import app
+from cli.stack.postgres import binaries
+from core.ids import JOB, parse_public_id
+from jobs.tables import jobs
+from tenancy.tables import usage_ledger
+from tests.conftest import execute, with_database
+from tests.job_checks import assert_conserved, ended, lines_of, outcomes_of, submit, watch
+from tests.stacks import Stack, running_stack
+
+pytestmark = pytest.mark.timeout(240)
+
+OPTIONS = ("--simulated-latency-ms", "20", "--simulated-concurrency", "24")
+COUNT, SMALL = 3000, 300
+
+
+def dump(url: str, to: Path) -> None:
+    """Take a backup as an operator does, while everything runs."""
+    command = [f"{binaries()}/pg_dump", "--format=custom", f"--file={to}", libpq(url)]
+    subprocess.run(command, check=True, timeout=60)
+
+
+def restore(url: str, backup: Path) -> None:
+    """Put the database back to the moment of `backup`."""
+    name = sa.make_url(url).database
+    server = with_database(url, "postgres")
+    execute(server, f"DROP DATABASE {name} WITH (FORCE)")
+    execute(server, f"CREATE DATABASE {name}")
+    command = [f"{binaries()}/pg_restore", f"--dbname={libpq(url)}", str(backup)]
+    subprocess.run(command, check=True, timeout=60)
+
+
+def libpq(url: str) -> str:
+    return sa.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def done(job: Batch) -> int:
+    return job.request_counts.completed if job.request_counts else 0
+
+
+def state_of(engine: sa.Engine, job: Batch) -> str:
+    with engine.connect() as connection:
+        query = sa.select(jobs.c.state).where(jobs.c.id == parse_public_id(JOB, job.id))
+        return str(connection.execute(query).scalar_one())
+
+
+def billed(engine: sa.Engine, job: Batch) -> tuple[int, int, int]:
+    """The ledger of a job: items, input tokens, output tokens."""
+    names = ("item_count", "input_tokens", "output_tokens")
+    sums = [sa.func.coalesce(sa.func.sum(usage_ledger.c[name]), 0) for name in names]
+    with engine.connect() as connection:
+        query = sa.select(*sums).where(usage_ledger.c.job_id == parse_public_id(JOB, job.id))
+        items, given, made = connection.execute(query).one()
+    return int(items), int(given), int(made)
+
+
+def audited(stack: Stack, job: Batch) -> Any:
+    headers = {"authorization": f"Bearer {stack.key}"}
+    url = f"{stack.url}/v1/batches/{job.id}/audit?log=true"
+    return httpx.get(url, headers=headers, timeout=60).json()
+
+
+def test_a_restored_database_and_its_log_become_whole(
+    tmp_path: Path,
+    kafka_bootstrap: str,
+    database_url: str,
+    topic_prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MILLRACE_KAFKA_BOOTSTRAP_SERVERS", kafka_bootstrap)
+    monkeypatch.setenv("MILLRACE_KAFKA_TOPIC_PREFIX", topic_prefix)
+    monkeypatch.setenv("MILLRACE_DATABASE_URL", database_url)
+    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
+    backup = tmp_path / "backup"
+    with running_stack(tmp_path / "data", *OPTIONS) as stack:
+        client = stack.client
+        large = submit(client, stack.model, COUNT)
+        watch(client, large.id, lambda job: done(job) > COUNT // 10)
+        small = submit(client, stack.model, SMALL)
+        stopped = submit(client, stack.model, COUNT)
+        watch(client, stopped.id, lambda job: job.status == "in_progress")
+        dump(database_url, backup)
+        at_backup = done(client.batches.retrieve(large.id))
+        client.batches.cancel(stopped.id)
+        small = watch(client, small.id, ended)
+        before = lines_of(client, small.output_file_id)
+        watch(client, large.id, lambda job: done(job) > at_backup + COUNT // 10)
+        watch(client, stopped.id, ended)
+
+    restore(database_url, backup)
+    assert {state_of(engine, job) for job in (large, small, stopped)} == {"in_progress"}
+    recovered = CliRunner().invoke(app, ["recover"])
+    assert recovered.exit_code == 0, recovered.output
+    assert recovered.stdout.startswith("jobs 3 records ")
+
+    with running_stack(tmp_path / "data", *OPTIONS) as stack:
+        client = stack.client
+        for job, count in ((large, COUNT), (small, SMALL), (stopped, COUNT)):
+            whole = watch(client, job.id, ended, 120)
+            assert_conserved(client, whole, count)
+            assert whole.usage is not None
+            outcomes = outcomes_of(whole)
+            used = (whole.usage.input_tokens, whole.usage.output_tokens)
+            assert billed(engine, whole) == (outcomes["succeeded"], *used)
+            books = audited(stack, whole)
+            assert books["ok"], books["differences"]
+            if job is stopped:
+                assert outcomes["cancelled"] > 0
+            else:
+                assert outcomes["succeeded"] == count
+        shown = client.batches.retrieve(small.id)
+        assert lines_of(client, shown.output_file_id) == before
+    engine.dispose()

@@ -1,0 +1,256 @@
+"""Goal: what is old goes, what is young or runs stays, and nobody waits for it."""
+
+from collections.abc import Callable
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from core.clock import SystemClock
+from core.ids import new_uuid
+from core.object_names import answer_prefix
+from jobs.days import job_day
+from jobs.file_removal import mark_removed
+from jobs.tables import files, jobs
+from results.partitions import DayPartitions, partition_name
+from results.retention import days
+from results.retention.ages import old_batches_query
+from results.retention.days import day_of, drop_unneeded_days
+from results.retention.deletion import delete_batch
+from results.retention.lease import take
+from results.retention.settings import RetentionSettings
+from results.retention.sweep import RetentionSweep
+from results.tables import items
+from results.writing import ItemWriter
+from storage.local_objects import LocalObjects
+from storage.postgres import DATABASE_AWAY
+from tenancy.deletions import deletions
+from tests.integration.results.outcomes import add_running_job, job, ledger, outcome
+from tests.integration.results.test_deletion import add_file, put, stored
+
+Sweep = Callable[..., None]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalObjects:
+    return LocalObjects(tmp_path / "objects", clock=SystemClock())
+
+
+@pytest.fixture
+def sweep(engine: sa.Engine, store: LocalObjects) -> Sweep:
+    """One turn of a finaliser of its own."""
+
+    def turn(**settings: Any) -> None:
+        settings = {"batch_days": 10, "request_days": 10, "tombstone_days": 10} | settings
+        RetentionSweep(engine, store, RetentionSettings(**settings), "me").step()
+
+    return turn
+
+
+def long_ago(number: float) -> sa.TextClause:
+    return sa.text(f"now() - interval '{number} days'")
+
+
+def ended_job(engine: sa.Engine, *, days_ago: float, created: float | None = None) -> UUID:
+    """A batch of one item that ended so many days ago, and was created then or before."""
+    job_id = add_running_job(engine, 1, created_at=long_ago(created or days_ago))
+    ItemWriter(engine, DayPartitions(engine)).write({job_id: [outcome(0)]})
+    end(engine, job_id, days_ago)
+    return job_id
+
+
+def end(engine: sa.Engine, job_id: UUID, days_ago: float) -> None:
+    with engine.begin() as connection:
+        connection.execute(
+            sa.update(jobs)
+            .where(jobs.c.id == job_id)
+            .values(state="completed", completed_at=long_ago(days_ago))
+        )
+
+
+def request(engine: sa.Engine, store: LocalObjects, *, days_ago: float) -> tuple[UUID, str]:
+    """A single request that has ended, with an answer too large for its row."""
+    job_id = add_running_job(
+        engine, 1, created_at=long_ago(days_ago), kind="request", input_file_id=None
+    )
+    key = put(store, f"{answer_prefix(job_id)}0")
+    stored_apart = outcome(0, body=b"", body_key=key)
+    ItemWriter(engine, DayPartitions(engine)).write({job_id: [stored_apart]})
+    end(engine, job_id, days_ago)
+    return job_id, key
+
+
+def exists(engine: sa.Engine, table: sa.Table, row_id: UUID) -> bool:
+    with engine.connect() as connection:
+        return connection.scalar(sa.select(sa.exists().where(table.c.id == row_id))) or False
+
+
+def rows_of(engine: sa.Engine, job_id: UUID) -> int:
+    with engine.connect() as connection:
+        query = sa.select(sa.func.count()).select_from(items).where(items.c.job_id == job_id)
+        return connection.scalar(query) or 0
+
+
+def test_batches_go_by_their_end_and_leave_their_bill(engine: sa.Engine, sweep: Sweep) -> None:
+    old = ended_job(engine, days_ago=11)
+    bill = ledger(engine, old)
+    young = ended_job(engine, days_ago=1, created=15)
+    running = add_running_job(engine, 1, created_at=long_ago(20))
+
+    sweep()
+
+    assert job(engine, old)["deleted_at"] is not None
+    assert job(engine, old)["removal_due_at"] is None
+    assert (rows_of(engine, old), rows_of(engine, young)) == (0, 1)
+    assert job(engine, young)["deleted_at"] is None
+    assert job(engine, running)["deleted_at"] is None
+    assert ledger(engine, old) == bill
+    with engine.connect() as connection:
+        told = connection.execute(sa.select(deletions.c.what, deletions.c.key_id)).all()
+    assert [tuple(row) for row in told] == [("batch", None), ("batch_bodies", None)]
+
+
+def test_requests_go_with_all_they_have(
+    engine: sa.Engine, store: LocalObjects, sweep: Sweep
+) -> None:
+    old, _ = request(engine, store, days_ago=11)
+    young, kept = request(engine, store, days_ago=9)
+    bill = ledger(engine, old)
+    running = add_running_job(
+        engine, 1, created_at=long_ago(20), kind="request", input_file_id=None
+    )
+
+    sweep()
+
+    assert [exists(engine, jobs, one) for one in (old, young, running)] == [False, True, True]
+    assert (rows_of(engine, old), rows_of(engine, young)) == (0, 1)
+    assert stored(store) == {kept}
+    assert ledger(engine, old) == bill
+
+
+def test_files_without_an_end_get_one(engine: sa.Engine, sweep: Sweep) -> None:
+    with engine.begin() as connection:
+        job_id = add_running_job(engine, 1)
+        tenant_id = connection.scalar(sa.select(jobs.c.tenant_id).where(jobs.c.id == job_id))
+    assert tenant_id is not None
+    old, young = (add_file(engine, tenant_id, name) for name in ("files/a", "files/b"))
+    with engine.begin() as connection:
+        connection.execute(sa.update(files).values(expires_at=None))
+        connection.execute(
+            sa.update(files).where(files.c.id == old).values(created_at=long_ago(11))
+        )
+    sweep()
+    sweep(file_days=10)
+    with engine.connect() as connection:
+        ends = {row.id: row.deleted_at for row in connection.execute(sa.select(files))}
+    assert ends[old] is not None
+    assert ends[young] is None
+
+
+def test_tombstones_go_and_the_rows_of_their_files(engine: sa.Engine, sweep: Sweep) -> None:
+    old, young = ended_job(engine, days_ago=5), ended_job(engine, days_ago=5)
+    for job_id in (old, young):
+        row = job(engine, job_id)
+        with engine.begin() as connection:
+            delete_batch(connection, row["tenant_id"], job_id, key_id=new_uuid())
+            mark_removed(connection, [row["input_file_id"]])
+    sweep()
+    file_id, kept = (job(engine, one)["input_file_id"] for one in (old, young))
+    with engine.begin() as connection:
+        connection.execute(sa.update(jobs).where(jobs.c.id == old).values(deleted_at=long_ago(11)))
+        connection.execute(
+            sa.update(files).where(files.c.id.in_([file_id, kept])).values(removed_at=long_ago(11))
+        )
+    sweep()
+    assert [exists(engine, jobs, one) for one in (old, young)] == [False, True]
+    assert [exists(engine, files, one) for one in (file_id, kept)] == [False, True]
+
+
+def partitions(engine: sa.Engine) -> set[str]:
+    with engine.connect() as connection:
+        names = connection.scalars(
+            sa.text("SELECT relname FROM pg_class WHERE relname ~ '^items_[0-9]{8}$'")
+        )
+        return set(names)
+
+
+def today(engine: sa.Engine) -> int:
+    with engine.connect() as connection:
+        return job_day(connection.execute(sa.select(sa.func.now())).scalar_one())
+
+
+def test_a_day_that_nobody_needs_is_dropped_whole(
+    engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, needed = ended_job(engine, days_ago=11), ended_job(engine, days_ago=12)
+    bill = ledger(engine, gone)
+    DayPartitions(engine).ensure([today(engine)])
+    with engine.begin() as connection:
+        tenant_id = job(engine, gone)["tenant_id"]
+        delete_batch(connection, tenant_id, gone, key_id=new_uuid())
+
+    # A transaction that has used `items` and rests, as a writer does while it waits for others.
+    with engine.begin() as writer:
+        writer.execute(sa.select(items.c.item_index).limit(1))
+        monkeypatch.setattr(days, "_TIMEOUTS", "SET statement_timeout = '300ms'")
+        with pytest.raises(DATABASE_AWAY):
+            drop_unneeded_days(engine)
+        monkeypatch.undo()
+        # It waits, and neither writes nor reads wait behind it.
+        writer.execute(sa.text("SET LOCAL lock_timeout = '5s'"))
+        writer.execute(sa.select(items.c.item_index).limit(1))
+        with engine.begin() as another:
+            another.execute(sa.text("SET LOCAL lock_timeout = '5s'"))
+            another.execute(sa.select(items.c.item_index).limit(1))
+    assert drop_unneeded_days(engine) == 1
+    assert drop_unneeded_days(engine) == 0
+
+    now = today(engine)
+    assert partitions(engine) == {partition_name(now - 12), partition_name(now)}
+    assert rows_of(engine, needed) == 1
+    assert ledger(engine, gone) == bill
+
+
+def test_names_of_partitions_are_read_back() -> None:
+    for day in (0, 20_000, 30_000):
+        assert day_of(partition_name(day)) == day
+    assert day_of("items_20263001") is None
+    assert day_of("items_2026") is None
+    assert date(1970, 1, 1) + timedelta(days=20_000) == date(2024, 10, 4)
+
+
+def test_one_process_has_the_lease(engine: sa.Engine) -> None:
+    with engine.begin() as connection:
+        assert take(connection, "sweep", "one", ttl_s=60)
+        assert take(connection, "sweep", "one", ttl_s=0)
+        assert take(connection, "sweep", "two", ttl_s=60)
+        assert not take(connection, "sweep", "one", ttl_s=60)
+        assert take(connection, "other", "one", ttl_s=60)
+
+
+def test_old_batches_are_found_by_their_index(engine: sa.Engine) -> None:
+    job_id = ended_job(engine, days_ago=11)
+    fill = sa.text("""
+        INSERT INTO jobs (id, tenant_id, kind, state, endpoint, input_file_id, input_key,
+            input_bytes, completion_window, created_at, completed_at, expires_at, deleted_at)
+        SELECT md5('j' || n)::uuid, j.tenant_id,
+            CASE WHEN n % 3 = 0 THEN 'request' ELSE 'batch' END, 'completed', '/v1/embeddings',
+            CASE WHEN n % 3 <> 0 THEN j.input_file_id END, '', 0, '24h',
+            now() - n * interval '1 s', now(), now(),
+            CASE WHEN n % 2 = 0 THEN now() END
+        FROM generate_series(1, 20000) n, jobs j WHERE j.id = :job
+    """).bindparams(sa.bindparam("job", type_=sa.Uuid))
+    with engine.begin() as connection:
+        connection.execute(fill, {"job": job_id})
+        connection.execute(sa.text("ANALYZE jobs"))
+        text = str(
+            old_batches_query(10, 200).compile(connection, compile_kwargs={"literal_binds": True})
+        )
+        found = connection.exec_driver_sql(
+            f"EXPLAIN (ANALYZE, FORMAT JSON) {text}".replace("%", "%%")
+        ).scalar_one()
+    assert "ix_jobs_kept" in str(found)
+    assert found[0]["Plan"]["Actual Rows"] == 1

@@ -1,0 +1,47 @@
+"""Offsets of a consumer group as an operator sees them: who is in it, and where it goes on."""
+
+from collections.abc import Mapping
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from topics.catalogue import Topic
+from topics.errors import LogUnavailableError
+from topics.settings import CLIENT_LOG, KafkaSettings
+
+_REQUEST_TIMEOUT_S = 15.0
+
+
+class GroupOffsets:
+    """One group; every method raises LogUnavailableError when the broker does not answer."""
+
+    def __init__(self, settings: KafkaSettings, group: str) -> None:
+        """Connect to nothing yet. `group` holds no prefix."""
+        self._prefix = settings.topic_prefix
+        self._group = self._prefix + group
+        self._client = AdminClient(settings.client_options(), logger=CLIENT_LOG)
+
+    def member_count(self) -> int:
+        """Return how many processes are in the group, or were until their session ends."""
+        try:
+            found = self._client.describe_consumer_groups(
+                [self._group], request_timeout=_REQUEST_TIMEOUT_S
+            )
+            return len(found[self._group].result(_REQUEST_TIMEOUT_S).members)
+        except KafkaException as error:
+            raise LogUnavailableError(error.args[0].str()) from None
+
+    def move(self, topic: Topic, offsets: Mapping[int, int]) -> None:
+        """Let the group go on at these offsets, by partition. It must have no member."""
+        name = self._prefix + topic.name
+        places = [TopicPartition(name, number, offset) for number, offset in offsets.items()]
+        request = ConsumerGroupTopicPartitions(self._group, places)
+        try:
+            (answer,) = self._client.alter_consumer_group_offsets(
+                [request], request_timeout=_REQUEST_TIMEOUT_S
+            ).values()
+            for place in answer.result(_REQUEST_TIMEOUT_S).topic_partitions:
+                if place.error is not None:
+                    raise LogUnavailableError(place.error.str(), topic=name)
+        except KafkaException as error:
+            raise LogUnavailableError(error.args[0].str(), topic=name) from None
