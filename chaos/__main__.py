@@ -21,7 +21,6 @@ from chaos.failures import DrillError
 from chaos.histories import Recorder
 from chaos.installation import Installation, installed
 from chaos.measures import Measure
-from chaos.nemeses import clocks
 from chaos.reporting import table, write_json
 from chaos.scenes import SCENES, Part, Scene
 from chaos.upstream import RecordingUpstream, recording_upstream
@@ -41,9 +40,6 @@ def main(arguments: Sequence[str]) -> int:
     note = notes(time.monotonic())
     note(f"seed {asked.seed}: repeat the plans with --seed {asked.seed}")
     facts = describe() | {"seed": asked.seed, "command": " ".join(["python -m chaos", *arguments])}
-    facts["clock_skew_s"] = clocks.SKEW_S if clocks.library() else None
-    if facts["clock_skew_s"] is None:
-        note("libfaketime is not installed: all clocks are right")
     began_s = time.monotonic()
     run = Run(asked, note)
     for scene in SCENES:

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from chaos.failures import DrillError
+from chaos.nemeses.clocks import FOLDER
 from cli.stack.child import Child, ChildProcess, spawn
 from cli.stack.role_children import MODULES
 
@@ -87,7 +88,9 @@ def start_host(
         (data / "objects").symlink_to(beside.data / "objects")
         shutil.copy(beside.data / "webhook-key", data / "webhook-key")
     command = (sys.executable, "-m", "cli.main", "up", "--data", str(data), "--port", "0")
-    own = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    own = {
+        "PYTHONPATH": os.pathsep.join([str(FOLDER), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    }
     child = Child(name="up", argv=(*command, *options), env={**own, **env}, dies_by=signal.SIGTERM)
     return Host(name, data, spawn(child, data / "logs"))
 

@@ -48,9 +48,12 @@ class Scene:
 
 def _pair(data: Path, _url: str) -> Shape:
     """Two hosts on one broker, with a simulated engine; the clock of the second is wrong."""
-    faketime = clocks.library()
-    env_of = {"b": clocks.skewed(faketime)} if faketime else {}
-    return Shape(data=data, options=_SIMULATED, host_names=("a", "b"), env_of=env_of)
+    return Shape(
+        data=data,
+        options=_SIMULATED,
+        host_names=("a", "b"),
+        env_of={"b": clocks.skewed(clocks.SKEW_S)},
+    )
 
 
 def _poisoned(data: Path, _url: str) -> Shape:

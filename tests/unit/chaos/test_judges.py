@@ -31,6 +31,15 @@ def test_what_was_acknowledged_must_end() -> None:
     assert broken == {"batch_3": "in_progress", "batch_4": "missing"}
 
 
+def test_what_probes_created_is_known() -> None:
+    history = [
+        step("probe", "create", "ok", id="batch_1"),
+        step("probe", "create", "fail", id=None),
+        step("probe", "look", "ok"),
+    ]
+    assert acceptance.probed_ids(history) == {"batch_1"}
+
+
 def test_one_key_has_one_id() -> None:
     history = [step("create", "k", "ok", id="1"), step("create", "k", "ok", id="1")]
     assert acceptance.answers_that_disagree(history) == {}

@@ -53,6 +53,7 @@ def test_the_only_proper_refusal_is_503_with_retry_after() -> None:
     assert outages.improper(proper) == []
     wrong = [probe(2, 500), probe(3, 0), probe(4, 503, retry_after=False)]
     assert outages.improper([*proper, *wrong]) == wrong
+    assert outages.improper([probe(5, 507)], proper=(503, 507)) == []
 
 
 def test_the_longest_and_the_first_are_found() -> None:

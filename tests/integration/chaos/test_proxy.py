@@ -1,0 +1,132 @@
+"""Goal: each mode of the proxy does to a connection what its name says, and no more."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from chaos import proxy as proxies
+from chaos.proxy import Proxy
+from cli.stack.ports import HOST
+
+WAIT_S = 10.0
+SHORT_S = 0.3
+
+
+@pytest.fixture
+def echo() -> Iterator[int]:
+    """The port of a server that sends back what it is sent."""
+    server = socket.create_server((HOST, 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+    def answer(connection: socket.socket) -> None:
+        with connection:
+            try:
+                while piece := connection.recv(65536):
+                    connection.sendall(piece)
+            except OSError:
+                return
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield server.getsockname()[1]
+    server.shutdown(socket.SHUT_RDWR)
+    server.close()
+    thread.join(WAIT_S)
+
+
+@pytest.fixture
+def proxied(echo: int) -> Iterator[tuple[Proxy, int]]:
+    with socket.create_server((HOST, 0)) as probe:
+        port = probe.getsockname()[1]
+    proxy = Proxy()
+    proxy.add("echo", port, echo)
+    yield proxy, port
+    proxy.close()
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection((HOST, port), WAIT_S)
+
+
+def exchange(connection: socket.socket, text: bytes = b"hello") -> bytes:
+    connection.sendall(text)
+    return connection.recv(65536)
+
+
+def test_nothing_is_changed_by_default(proxied: tuple[Proxy, int]) -> None:
+    _, port = proxied
+    with connect(port) as connection:
+        assert exchange(connection) == b"hello"
+
+
+def test_latency_delays_each_piece(proxied: tuple[Proxy, int]) -> None:
+    proxy, port = proxied
+    proxy.set_mode("echo", "latency")
+    with connect(port) as connection:
+        began_s = time.monotonic()
+        assert exchange(connection) == b"hello"
+        assert time.monotonic() - began_s >= 2 * proxies.LATENCY_S  # both ways
+
+
+def test_throttling_bounds_the_rate(proxied: tuple[Proxy, int]) -> None:
+    proxy, port = proxied
+    proxy.set_mode("echo", "throttle")
+    with connect(port) as connection:
+        began_s = time.monotonic()
+        size = proxies.BYTES_PER_S // 8
+        connection.sendall(b"x" * size)
+        received = 0
+        while received < size:
+            received += len(connection.recv(65536))
+        assert time.monotonic() - began_s >= size / proxies.BYTES_PER_S
+
+
+def test_a_black_hole_keeps_what_it_is_given_until_it_is_healed(
+    proxied: tuple[Proxy, int],
+) -> None:
+    proxy, port = proxied
+    with connect(port) as connection:
+        assert exchange(connection) == b"hello"
+        proxy.set_mode("echo", "blackhole")
+        connection.sendall(b"lost?")
+        connection.settimeout(SHORT_S)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        connection.settimeout(WAIT_S)
+        proxy.set_mode("echo", "pass")
+        assert connection.recv(65536) == b"lost?"
+
+
+def test_a_reset_cuts_once(proxied: tuple[Proxy, int]) -> None:
+    proxy, port = proxied
+    with connect(port) as connection:
+        assert exchange(connection) == b"hello"
+        proxy.reset("echo")
+        with pytest.raises(ConnectionResetError):
+            connection.recv(1)
+    with connect(port) as connection:
+        assert exchange(connection) == b"hello"
+
+
+def test_refusal_lets_nobody_in(proxied: tuple[Proxy, int]) -> None:
+    proxy, port = proxied
+    with connect(port) as before:
+        assert exchange(before) == b"hello"
+        proxy.set_mode("echo", "refuse")
+        with pytest.raises(ConnectionResetError):
+            before.recv(1)
+    with connect(port) as during, pytest.raises(ConnectionError):
+        exchange(during)
+    proxy.set_mode("echo", "pass")
+    with connect(port) as after:
+        assert exchange(after) == b"hello"
