@@ -40,6 +40,8 @@ def test_a_batch_says_what_its_owner_controls(site: Site) -> None:
         "expired": 0,
         "pending": 0,
         "error_count": 0,
+        "deduplicate": False,
+        "deduplicated_items": 0,
         "priority": 5,
         "paused_at": None,
         "close_reason": None,
@@ -53,6 +55,7 @@ def test_a_batch_says_what_its_owner_controls(site: Site) -> None:
     given = {
         "priority": 9,
         "sealed": False,
+        "deduplicate": True,
         "max_failed_items": 0,
         "max_failed_ratio": 0.5,
         "failed_ratio_sample": 10,

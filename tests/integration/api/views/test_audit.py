@@ -53,6 +53,7 @@ def test_the_four_outcomes_and_the_bill_are_recomputed(site: Site) -> None:
         "open": 0,
     }
     usage = {"input_tokens": 64, "output_tokens": 100, "cached_tokens": 20, "reasoning_tokens": 0}
+    usage["copied"] = 0
     assert found["usage"] == {
         "rows": usage | {"items": 21},
         "counters": usage,
@@ -79,6 +80,7 @@ CHANGES = {
     "INSERT INTO usage_ledger (tenant_id, job_id, model, model_version, item_count, input_tokens,"
     " output_tokens, cached_tokens, reasoning_tokens)"
     " SELECT id, :job, '', '', 1, 0, 0, 0, 0 FROM tenants LIMIT 1": {"usage.items"},
+    "UPDATE job_counters SET copied = 1 WHERE job_id = :job": {"usage.copied"},
     "DELETE FROM job_slices WHERE job_id = :job AND first_sequence = 0": {"items.ended"},
 }
 

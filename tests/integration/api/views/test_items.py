@@ -1,5 +1,7 @@
 """Goal: every item shows where it is, by any way of asking, and none that is not its owner's."""
 
+import json
+import threading
 from typing import Any
 
 import httpx
@@ -8,15 +10,18 @@ import sqlalchemy as sa
 
 from core.ids import new_uuid
 from jobs.retries_tables import item_attempts, item_retries
+from jobs.tables import jobs
+from results.deduplicating import CopyWriter
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.conftest import Site
 from tests.integration.api.views.batches import RunningBatch, add_batch
 from tests.integration.results.outcomes import failed, outcome
+from tests.integration.results.test_deduplicating import add_copies
 
 KEYS = {
     "id", "object", "batch_id", "index", "custom_id", "status", "status_is_derived", "attempts",
     "retry_at", "worker", "model_version", "status_code", "error", "usage", "finished_at",
-    "failures",
+    "failures", "copied_from",
 }  # fmt: skip
 
 
@@ -239,3 +244,26 @@ def test_a_single_request_is_no_batch(site: Site) -> None:
     with site.client() as client:
         for path in PATHS:
             refused(client.get(f"{batch.path}/{path}"), 404)
+
+
+def test_a_copy_names_its_original(site: Site) -> None:
+    batch = add_batch(site, 3)
+    batch.emit(3)
+    with site.engine.begin() as connection:
+        connection.execute(sa.update(jobs).values(deduplicate=True))
+    add_copies(site.engine, batch.job_id, {1: 0})
+    with site.client() as client:
+        assert ok(client.get(f"{batch.path}/items/{batch.item_id(1)}"))["status"] == "queued"
+    batch.write(outcome(0))
+    CopyWriter(site.engine).copy({batch.job_id: [outcome(0)]}, [batch.job_id], threading.Event())
+
+    with site.client() as client:
+        found = ok(client.get(f"{batch.path}/items"))["data"]
+        line = client.get(f"{batch.path}/results").text.splitlines()[1]
+        shown = ok(client.get(batch.path))
+    assert [item["copied_from"] for item in found] == [None, batch.item_id(0), None]
+    assert (found[1]["custom_id"], found[1]["attempts"]) == ("request-1", 0)
+    assert found[1]["usage"]["total_tokens"] == 0
+    assert json.loads(line)["custom_id"] == "request-1"
+    assert shown["millrace"]["deduplicated_items"] == 1
+    assert shown["usage"] == found[0]["usage"]
