@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Literal, cast
 from uuid import UUID, uuid4
 
+from msgspec.structs import replace
+
 from core.clock import Clock, SystemClock
 from core.errors import EngineDeadError, PoolUnavailableError
 from gpu_consumers.assembly import build
-from gpu_consumers.engines.engine import Answer, Emit, Engine, Finished
+from gpu_consumers.engines.engine import Answer, Emit, Engine, Finished, Meter
 from gpu_consumers.engines.slots import SlotCounts
 from gpu_consumers.settings import ReplicaSettings
 from storage.errors import ObjectStoreAwayError
@@ -23,7 +25,7 @@ from topics.catalogue import CAPACITY, JOB_CLASSES, RESULTS, Topic, batches_topi
 from topics.codec import decode, encode, kind_headers
 from topics.errors import LogUnavailableError
 from topics.producer import LogProducer
-from topics.records import Batch, Capacity, Chunk, Item, ItemOutcome, JobRef
+from topics.records import Batch, Capacity, Chunk, Item, ItemOutcome, JobRef, Outcomes
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail
 
@@ -69,7 +71,9 @@ class ScriptedEngine:
             finished(index, Answer(status, self.answer, input_tokens=3, output_tokens=2))
             finished(index, Answer(status, b"again"))  # a repeat changes nothing
 
-    async def serve(self, endpoint: str, body: bytes, emit: Emit | None) -> Answer:
+    async def serve(
+        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
+    ) -> Answer:
         """Stream five pieces, the last four once `hold` is open; or answer whole."""
         self.asked.set()
         if self.away:
@@ -78,6 +82,8 @@ class ScriptedEngine:
         try:
             if emit is not None:
                 emit(b'{"n":0}')
+                assert meter is not None
+                meter.counted = lambda answer: replace(answer, input_tokens=3, output_tokens=1)
             await self.hold.wait()
             if self.dead:
                 raise EngineDeadError
@@ -205,9 +211,12 @@ class Bench:
         tail.close()
         return found
 
-    def outcomes(self, count: int) -> list[ItemOutcome]:
+    def outcomes(self, count: int, *, bills: bool = False) -> list[ItemOutcome]:
+        """Return outcomes of jobs, or else the `bills` of connection-bound calls."""
+
         def items(found: list[object]) -> list[ItemOutcome]:
-            return [i for record in found for i in record.items]  # type: ignore[attr-defined]
+            records = [cast(Outcomes, record) for record in found]
+            return [i for record in records if _is_bill(record) == bills for i in record.items]
 
         return items(self.read(RESULTS, lambda found: len(items(found)) >= count))
 
@@ -224,6 +233,10 @@ class Bench:
         deadline = time.monotonic() + 15
         while not self.has_lag(wanted, job_class):
             assert time.monotonic() < deadline, self.lag(job_class)
+
+
+def _is_bill(record: Outcomes) -> bool:
+    return record.job.call is not None and not record.job.call.durable
 
 
 def job(number: int = 1, input_key: str = "files/in") -> JobRef:

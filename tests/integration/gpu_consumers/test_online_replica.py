@@ -7,13 +7,15 @@ from uuid import UUID
 
 from core.outcomes import Outcome
 from gpu_consumers.bodies import ANSWER_BYTES_MAX
+from gpu_consumers.fingerprints import stamp_of
 from tests.integration.gpu_consumers.bench import Bench, batch, items, job
 from tests.integration.gpu_consumers.caller import Caller, call_of
 from topics.catalogue import CAPACITY, REQUESTS_INTERACTIVE
 from topics.records import Batch, Capacity, Chunk
 from topics.settings import KafkaSettings
 
-PIECES = [b'{"n":%d}' % number for number in range(5)]
+STAMP = stamp_of("/v1/chat/completions", "m", "1")
+PIECES = [STAMP(b'{"n":%d}' % number) for number in range(5)]
 
 
 def start(bench: Bench) -> None:
@@ -52,8 +54,12 @@ def test_a_stream_and_a_whole_answer_reach_their_caller(online: Bench, caller: C
     assert streamed is not None
     assert whole is not None
     assert (streamed.status_code, streamed.body, streamed.output_tokens) == (200, b"", 5)
-    assert (whole.status_code, whole.body) == (200, b'{"a":1}')
+    assert (whole.status_code, whole.body) == (200, STAMP(b'{"a":1}'))
     assert caller.questions() == []
+    bills = online.outcomes(2, bills=True)
+    assert [(bill.outcome, bill.input_tokens, bill.output_tokens, bill.body) for bill in bills] == [
+        (Outcome.SUCCEEDED, 3, 5, b"")
+    ] * 2
     online.await_lag(0, "interactive")
 
 
@@ -78,6 +84,8 @@ def test_an_aborted_call_frees_its_place_in_milliseconds(online: Bench, caller: 
     await_running(online, 1, 10)
     caller.say(aborted=[UUID(int=1)])
     assert await_running(online, 0, 5) < 0.25
+    (bill,) = online.outcomes(1, bills=True)
+    assert (bill.outcome, bill.input_tokens, bill.output_tokens) == (Outcome.CANCELLED, 3, 1)
     online.await_lag(0, "interactive")
 
 
