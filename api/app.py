@@ -10,7 +10,16 @@ import sqlalchemy as sa
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from api import batches, dead_letters, files, health, jobs, models, webhook_endpoints
+from api import (
+    audit_log,
+    batches,
+    dead_letters,
+    files,
+    health,
+    jobs,
+    models,
+    webhook_endpoints,
+)
 from api.auth import KeyCache
 from api.database import Database
 from api.errors import install_error_answers
@@ -69,7 +78,7 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
     app.state.views = open_views(services, None if setup is None else setup.kafka)
     install_error_answers(app)
     rooms = (files, batches, dead_letters, jobs, models, webhook_endpoints, health)
-    for room in (*rooms, audits, items, results):
+    for room in (*rooms, audit_log, audits, items, results):
         app.include_router(room.router)
     describe(app, online=online is not None)
     routed: ASGIApp = app if online is None else OnlineApp(online, app)

@@ -4,6 +4,7 @@ All of it is ours; nothing here changes what OpenAI's clients see of a batch tha
 """
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 from uuid import UUID
 
@@ -11,16 +12,18 @@ import msgspec
 import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
+from api.acts import record
 from api.bodies import NO_BODY_SHA256, body_sha256, json_body
 from api.objects import batch_object
 from api.online.idempotency import answer_once, repeats_of_request, response_of
 from api.principals import PrincipalOf, ServicesOf
 from api.services import Services
-from core.ids import FILE, JOB, parse_public_id
+from core.ids import FILE, JOB, parse_public_id, public_id
 from jobs.appending import append_file, seal_job
 from jobs.controls import JobChange, change_job, pause_job, resume_job
 from jobs.idempotency import Answer
 from tenancy.api_keys import Principal
+from tenancy.audit_log import Action
 
 router = APIRouter()
 
@@ -53,7 +56,10 @@ async def change(
     job_id = parse_public_id(JOB, batch_id)
 
     def work(connection: sa.Connection) -> Answer:
-        return shown(change_job(connection, principal.tenant_id, job_id, wanted))
+        row = change_job(connection, principal.tenant_id, job_id, wanted)
+        given = {name: value for name, value in asdict(wanted).items() if value is not None}
+        record(connection, principal, Action.JOB_UPDATED, public_id(JOB, row.id), given)
+        return shown(row)
 
     repeats = repeats_of_request(request, principal, services)
     answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
@@ -69,7 +75,10 @@ async def append(
     job_id, file_id = parse_public_id(JOB, batch_id), parse_public_id(FILE, body.input_file_id)
 
     def work(connection: sa.Connection) -> Answer:
-        return shown(append_file(connection, principal.tenant_id, job_id, file_id))
+        row = append_file(connection, principal.tenant_id, job_id, file_id)
+        told = {"input_file": body.input_file_id}
+        record(connection, principal, Action.JOB_APPENDED, public_id(JOB, row.id), told)
+        return shown(row)
 
     repeats = repeats_of_request(request, principal, services)
     answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
@@ -81,7 +90,8 @@ async def pause(
     request: Request, batch_id: str, principal: PrincipalOf, services: ServicesOf
 ) -> Response:
     """Pause a job; any body is ignored."""
-    return await _controlled(pause_job, request, batch_id, principal, services)
+    action = Action.JOB_PAUSED
+    return await _controlled((pause_job, action), request, batch_id, principal, services)
 
 
 @router.post("/v1/batches/{batch_id}/resume")
@@ -89,7 +99,8 @@ async def resume(
     request: Request, batch_id: str, principal: PrincipalOf, services: ServicesOf
 ) -> Response:
     """Let a paused job go on; any body is ignored."""
-    return await _controlled(resume_job, request, batch_id, principal, services)
+    action = Action.JOB_RESUMED
+    return await _controlled((resume_job, action), request, batch_id, principal, services)
 
 
 @router.post("/v1/batches/{batch_id}/seal")
@@ -97,7 +108,8 @@ async def seal(
     request: Request, batch_id: str, principal: PrincipalOf, services: ServicesOf
 ) -> Response:
     """Take no more files for a job; any body is ignored."""
-    return await _controlled(seal_job, request, batch_id, principal, services)
+    action = Action.JOB_SEALED
+    return await _controlled((seal_job, action), request, batch_id, principal, services)
 
 
 def shown(row: sa.Row[Any]) -> Answer:
@@ -106,7 +118,7 @@ def shown(row: sa.Row[Any]) -> Answer:
 
 
 async def _controlled(
-    control: Callable[[sa.Connection, UUID, UUID | None], sa.Row[Any]],
+    control: tuple[Callable[[sa.Connection, UUID, UUID | None], sa.Row[Any]], Action],
     request: Request,
     batch_id: str,
     principal: Principal,
@@ -114,9 +126,12 @@ async def _controlled(
 ) -> Response:
     job_id = parse_public_id(JOB, batch_id)
     repeats = repeats_of_request(request, principal, services)
+    operation, action = control
 
     def work(connection: sa.Connection) -> Answer:
-        return shown(control(connection, principal.tenant_id, job_id))
+        row = operation(connection, principal.tenant_id, job_id)
+        record(connection, principal, action, public_id(JOB, row.id))
+        return shown(row)
 
     answer, is_old = await answer_once(repeats, services, NO_BODY_SHA256, work)
     return response_of(answer, is_old=is_old)

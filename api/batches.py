@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Query, Request, Response
 
 from api import batch_controls, metrics
+from api.acts import record
 from api.answers import json_answer
 from api.batch_controls import shown
 from api.bodies import NO_BODY_SHA256, body_sha256, json_body
@@ -27,6 +28,7 @@ from jobs.pages import Cursor
 from jobs.refusals import JobMissingError
 from results.retention.deletion import delete_batch
 from results.webhooks.callbacks import add_callback
+from tenancy.audit_log import Action
 
 router = APIRouter()
 router.include_router(batch_controls.router)
@@ -86,6 +88,8 @@ async def create(
         row = create_job(connection, principal.tenant_id, new)
         if callback is not None:
             add_callback(connection, principal.tenant_id, row.id, callback, webhooks.sealer)
+        told = {"input_file": body.input_file_id, "endpoint": body.endpoint}
+        record(connection, principal, Action.JOB_CREATED, public_id(JOB, row.id), told)
         return shown(row)
 
     answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
@@ -124,7 +128,9 @@ async def cancel(
     repeats = repeats_of_request(request, principal, services)
 
     def work(connection: sa.Connection) -> Answer:
-        return shown(cancel_job(connection, principal.tenant_id, wanted))
+        row = cancel_job(connection, principal.tenant_id, wanted)
+        record(connection, principal, Action.JOB_CANCELLED, public_id(JOB, row.id))
+        return shown(row)
 
     answer, is_old = await answer_once(repeats, services, NO_BODY_SHA256, work)
     return response_of(answer, is_old=is_old)

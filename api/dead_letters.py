@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Query, Request, Response
 
 from api import metrics
+from api.acts import record
 from api.answers import json_answer
 from api.bodies import body_sha256, json_body
 from api.objects import batch_object, page_object
@@ -40,6 +41,7 @@ from jobs.refusals import (
 )
 from results.dead_items import DeadLetterView, Place, code_of_row, find_dead, list_dead
 from storage.objects import ObjectStore, StoredObject
+from tenancy.audit_log import Action, Details
 
 router = APIRouter()
 
@@ -116,6 +118,8 @@ async def redrive(request: Request, principal: PrincipalOf, services: ServicesOf
         add_upload(connection, file, stored_bytes_default=services.settings.stored_bytes_max)
         row = create_job(connection, principal.tenant_id, new)
         mark_redriven(connection, chosen, row.id)
+        told: Details = {"batch": public_id(JOB, chosen.job.id), "is_edited": bool(body.edits)}
+        record(connection, principal, Action.ITEMS_REDRIVEN, public_id(JOB, row.id), told)
         return Answer(200, msgspec.json.encode(batch_object(row)))
 
     try:

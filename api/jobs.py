@@ -7,6 +7,7 @@ import msgspec
 import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
+from api.acts import record
 from api.answers import ApiError, json_answer
 from api.objects import seconds, usage_object
 from api.online.durable import read_object
@@ -18,6 +19,7 @@ from core.outcomes import Outcome
 from core.states import JobState
 from jobs.requests import cancel_request, find_request
 from storage.errors import ObjectMissingError
+from tenancy.audit_log import Action
 
 router = APIRouter()
 
@@ -43,7 +45,13 @@ async def cancel(
 ) -> Response:
     """Cancel a job; what it has generated so far is lost."""
     wanted = parse_public_id(SINGLE, job_id)
-    row = await services.database.run(cancel_request, principal.tenant_id, wanted)
+
+    def work(connection: sa.Connection) -> sa.Row[Any]:
+        row = cancel_request(connection, principal.tenant_id, wanted)
+        record(connection, principal, Action.REQUEST_CANCELLED, public_id(SINGLE, row.id))
+        return row
+
+    row = await services.database.run(work)
     online: Online | None = request.app.state.online
     if online is not None and row.state == JobState.CANCELLING:
         _tell(online, row)

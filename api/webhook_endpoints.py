@@ -1,14 +1,16 @@
 """Routes of webhooks: endpoints as OpenAI's clients call them, and their history and replay."""
 
 import asyncio
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 import msgspec
 import sqlalchemy as sa
 from fastapi import APIRouter, Query, Request, Response
 
+from api.acts import record
 from api.answers import ApiError, json_answer
 from api.bodies import json_body
 from api.objects import page_object
@@ -36,6 +38,7 @@ from results.webhooks.endpoints import (
 from results.webhooks.events import EVENT_TYPES
 from results.webhooks.history import Replay, begin_test, find_attempt, list_deliveries, replay
 from results.webhooks.signatures import secret_hint, secret_text
+from tenancy.audit_log import Action
 
 router = APIRouter()
 
@@ -100,13 +103,16 @@ async def create(
     body = await json_body(request, NewEndpointBody, services.settings)
     new = EndpointChange(body.name, body.url, body.event_types)
     await webhooks.checked_url(body.url, param="url")
-    row, secret = await services.database.run(
-        create_endpoint,
-        principal.tenant_id,
-        new,
-        sealer,
-        endpoints_max=webhooks.settings.endpoints_max,
-    )
+    most = webhooks.settings.endpoints_max
+
+    def work(connection: sa.Connection) -> tuple[sa.Row[Any], bytes]:
+        row, secret = create_endpoint(
+            connection, principal.tenant_id, new, sealer, endpoints_max=most
+        )
+        record(connection, principal, Action.ENDPOINT_CREATED, public_id(ENDPOINT, row.id))
+        return row, secret
+
+    row, secret = await services.database.run(work)
     return json_answer(endpoint_object(row, secret))
 
 
@@ -153,15 +159,26 @@ async def change(
     changed = EndpointChange(body.name, body.url, body.event_types, body.enabled)
     if body.url is not None:
         await webhooks.checked_url(body.url, param="url")
-    row = await services.database.run(change_endpoint, principal.tenant_id, wanted, changed)
-    return json_answer(endpoint_object(row))
+    told = {"fields": [name for name, value in asdict(changed).items() if value is not None]}
+
+    def work(connection: sa.Connection) -> sa.Row[Any]:
+        row = change_endpoint(connection, principal.tenant_id, wanted, changed)
+        record(connection, principal, Action.ENDPOINT_CHANGED, public_id(ENDPOINT, row.id), told)
+        return row
+
+    return json_answer(endpoint_object(await services.database.run(work)))
 
 
 @router.delete("/v1/webhook_endpoints/{endpoint_id}")
 async def delete(endpoint_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
     """Remove an endpoint with its history."""
     wanted = parse_public_id(ENDPOINT, endpoint_id)
-    await services.database.run(delete_endpoint, principal.tenant_id, wanted)
+
+    def work(connection: sa.Connection) -> None:
+        delete_endpoint(connection, principal.tenant_id, wanted)
+        record(connection, principal, Action.ENDPOINT_DELETED, endpoint_id)
+
+    await services.database.run(work)
     deleted = {"id": endpoint_id, "object": "webhook_endpoint.deleted", "deleted": True}
     return json_answer(deleted)
 
@@ -177,13 +194,15 @@ async def rotate(
     """Give an endpoint a new secret; it is shown here and never again."""
     sealer = webhooks.sealer
     body = await json_body(request, RotateBody, services.settings)
-    row, secret = await services.database.run(
-        rotate_secret,
-        principal.tenant_id,
-        parse_public_id(ENDPOINT, endpoint_id),
-        sealer,
-        keep_old=body.keep_old_secret_active_for_24_hours,
-    )
+    keep_old = body.keep_old_secret_active_for_24_hours
+    wanted = parse_public_id(ENDPOINT, endpoint_id)
+
+    def work(connection: sa.Connection) -> tuple[sa.Row[Any], bytes]:
+        found = rotate_secret(connection, principal.tenant_id, wanted, sealer, keep_old=keep_old)
+        record(connection, principal, Action.SECRET_ROTATED, endpoint_id, {"keep_old": keep_old})
+        return found
+
+    row, secret = await services.database.run(work)
     return json_answer(endpoint_object(row, secret))
 
 
@@ -194,12 +213,15 @@ async def rotate_for_callbacks(
     """Give the callbacks of all jobs of this tenant a new secret; it is shown here alone."""
     sealer = webhooks.sealer
     body = await json_body(request, RotateBody, services.settings)
-    secret = await services.database.run(
-        rotate_callback_secret,
-        principal.tenant_id,
-        sealer,
-        keep_old=body.keep_old_secret_active_for_24_hours,
-    )
+    keep_old = body.keep_old_secret_active_for_24_hours
+
+    def work(connection: sa.Connection) -> bytes:
+        secret = rotate_callback_secret(connection, principal.tenant_id, sealer, keep_old=keep_old)
+        told = {"keep_old": keep_old}
+        record(connection, principal, Action.SECRET_ROTATED, "callbacks", told)
+        return secret
+
+    secret = await services.database.run(work)
     return json_answer(
         {
             "object": "webhook_callback_secret",

@@ -2,6 +2,7 @@
 
 import typer
 
+from cli.audit_log import app as audit_log
 from cli.batch import app as batch
 from cli.batch_controls import append, pause, resume, seal, update
 from cli.batch_views import audit, items, stream
@@ -44,6 +45,7 @@ app.add_typer(batch, name="batch")
 app.add_typer(jobs, name="jobs")
 app.add_typer(dlq, name="dlq")
 app.add_typer(webhooks, name="webhooks")
+app.add_typer(audit_log, name="audit")
 app.add_typer(keys, name="keys")
 app.add_typer(tenants, name="tenants")
 app.add_typer(models, name="models")

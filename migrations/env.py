@@ -10,12 +10,13 @@ from results import tables as results_tables
 from results.retention import tables as retention_tables
 from results.webhooks import tables as webhooks_tables
 from storage.metadata import metadata
-from tenancy import deletions
+from tenancy import audit_tables, deletions
 from tenancy import tables as tenancy_tables
 
 assert all(  # registered by import
     (
         call_tables,
+        audit_tables,
         copies_tables,
         inputs_tables,
         deletions,

@@ -15,7 +15,8 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from core.ids import new_uuid
+from core.ids import KEY, new_uuid, public_id
+from tenancy.audit_log import CLI, Act, Action, record_act
 from tenancy.tables import api_keys
 
 PREFIX: Final = "sk-"
@@ -54,17 +55,21 @@ def create_key(connection: sa.Connection, tenant_id: UUID, name: str) -> NewKey:
             hint=key.hint,
         )
     )
+    _record(connection, tenant_id, Action.KEY_CREATED, key.key_id)
     return key
 
 
 def revoke_key(connection: sa.Connection, key_id: UUID) -> bool:
     """Revoke a key for ever; return False when there is none that works."""
-    revoked = connection.execute(
+    tenant_id: UUID | None = connection.scalar(
         sa.update(api_keys)
         .where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
         .values(revoked_at=sa.func.now())
+        .returning(api_keys.c.tenant_id)
     )
-    return revoked.rowcount > 0
+    if tenant_id is not None:
+        _record(connection, tenant_id, Action.KEY_REVOKED, key_id)
+    return tenant_id is not None
 
 
 def authenticate(connection: sa.Connection, secret: str) -> Principal | None:
@@ -101,6 +106,12 @@ def is_well_formed(secret: str) -> bool:
 def secret_hash(secret: str) -> bytes:
     """Return what is stored. 256 random bits need no slow hash: they cannot be guessed."""
     return hashlib.sha256(secret.encode()).digest()
+
+
+def _record(connection: sa.Connection, tenant_id: UUID, action: Action, key_id: UUID) -> None:
+    subject = public_id(KEY, key_id)
+    act = Act(tenant_id=tenant_id, actor=CLI, action=action, subject=subject)
+    record_act(connection, act)
 
 
 def _secret(random_bytes: bytes) -> str:

@@ -5,7 +5,8 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
-from core.ids import new_uuid
+from core.ids import TENANT, new_uuid, public_id
+from tenancy.audit_log import CLI, Act, Action, record_act
 from tenancy.errors import TenantExistsError, TenantMissingError
 from tenancy.tables import tenants
 
@@ -26,6 +27,9 @@ def create_tenant(
     tenant_id: UUID | None = connection.scalar(statement)
     if tenant_id is None:
         raise TenantExistsError(name=name)
+    subject = public_id(TENANT, tenant_id)
+    act = Act(tenant_id=tenant_id, actor=CLI, action=Action.TENANT_CREATED, subject=subject)
+    record_act(connection, act)
     return tenant_id
 
 

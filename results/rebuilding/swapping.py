@@ -8,9 +8,13 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from core.ids import JOB, SINGLE, public_id
+from core.states import JobKind
+from jobs.tables import jobs
 from results.partitions import DayPartitions
 from results.rebuilding.comparing import COLUMNS, COUNTERS, USAGE, Comparison, same
 from results.rebuilding.shadow import SCHEMA
+from tenancy.audit_log import CLI, Act, Action, record_act
 
 _TIMEOUT: Final = "SET LOCAL statement_timeout = '600s'"
 _LOCK: Final = """
@@ -75,7 +79,21 @@ def swap(live: sa.Engine, job: tuple[UUID, int], found: Comparison) -> bool:
         if not found.order_is_whole:
             connection.execute(_statement(_DROP_ORDER), bound)
             connection.execute(_statement(_COPY_ORDER), bound)
+        _record(connection, job_id, found)
     return True
+
+
+def _record(connection: sa.Connection, job_id: UUID, found: Comparison) -> None:
+    row = connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).one()
+    counts = {"missing": found.missing, "extra": found.extra, "different": found.different}
+    act = Act(
+        tenant_id=row.tenant_id,
+        actor=CLI,
+        action=Action.JOB_REBUILT,
+        subject=public_id(JOB if row.kind == JobKind.BATCH else SINGLE, job_id),
+        details=counts,
+    )
+    record_act(connection, act)
 
 
 def _statement(text: str) -> sa.TextClause:

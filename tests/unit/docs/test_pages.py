@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 from fastapi.routing import APIRoute
 
-from api import batches, dead_letters, files, health, jobs, models, webhook_endpoints
+from api import (
+    audit_log,
+    batches,
+    dead_letters,
+    files,
+    health,
+    jobs,
+    models,
+    webhook_endpoints,
+)
 from api.views import audits, items, results
 from cli.exits import ExitCode
 from cli.stack.role_children import MODULES
@@ -67,7 +76,7 @@ def test_the_data_flow_names_modules_that_exist() -> None:
 
 def served() -> Iterator[tuple[str, str]]:
     rooms = (files, batches, dead_letters, jobs, models, webhook_endpoints, health)
-    for room in (*rooms, audits, items, results):
+    for room in (*rooms, audit_log, audits, items, results):
         for route in room.router.routes:
             assert isinstance(route, APIRoute)
             for method in route.methods:

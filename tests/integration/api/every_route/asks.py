@@ -74,6 +74,7 @@ ASKS: dict[tuple[str, str], list[Ask]] = {
         Ask("/v1/dead_letters?after={letter}"),
     ],
     ("GET", "/v1/dead_letters/{letter_id}"): [Ask("/v1/dead_letters/{letter}")],
+    ("GET", "/v1/audit_log"): [Ask("/v1/audit_log?after={entry}")],
     ("GET", "/v1/jobs/{job_id}"): [Ask("/v1/jobs/{job}")],
     ("GET", "/v1/models"): [],
     ("GET", "/v1/models/{name}"): [],  # models belong to nobody

@@ -15,6 +15,7 @@ from results.webhooks.events import job_message
 from results.webhooks.recording import listeners_of, record_messages
 from storage.metadata import metadata
 from tenancy.api_keys import NewKey
+from tenancy.audit_log import ENTRY
 from tenancy.tables import api_keys
 from tests.integration.api.answers import batch_body, file_id, ok
 from tests.integration.api.conftest import Site
@@ -79,6 +80,7 @@ def add_world(site: Site, key: NewKey) -> World:
             "endpoint": endpoint,
             "callback": callback,
             "message": _message(site),
+            "entry": _entry(site),
         },
     )
 
@@ -95,6 +97,7 @@ def never_existed() -> dict[str, str]:
         "endpoint": ENDPOINT,
         "callback": ENDPOINT,
         "message": EVENT,
+        "entry": ENTRY,
     }
     ids = {name: public_id(prefix, new_uuid()) for name, prefix in names.items()}
     return ids | {
@@ -137,6 +140,12 @@ def _single_request(site: Site) -> str:
     with site.engine.begin() as connection:
         create_request(connection, new)
     return public_id(SINGLE, new.job_id)
+
+
+def _entry(site: Site) -> str:
+    """Return a row of the tenant's audit log; making a world has left some."""
+    with site.client() as client:
+        return str(ok(client.get("/v1/audit_log"))["data"][0]["id"])
 
 
 def _message(site: Site) -> str:

@@ -1,0 +1,24 @@
+"""Rows of the audit log for what was asked for with a key, in the transaction that does it."""
+
+import sqlalchemy as sa
+
+from tenancy.api_keys import Principal
+from tenancy.audit_log import Act, Action, Details, key_actor, record_act
+
+
+def record(
+    connection: sa.Connection,
+    principal: Principal,
+    action: Action,
+    subject: str,
+    details: Details | None = None,
+) -> None:
+    """Add the row; nothing may be locked behind it (see `record_act`)."""
+    act = Act(
+        tenant_id=principal.tenant_id,
+        actor=key_actor(principal.key_id),
+        action=action,
+        subject=subject,
+        details=details or {},
+    )
+    record_act(connection, act)

@@ -1,0 +1,52 @@
+"""The route of the audit log: what was done in a tenant's name, and the seals of it."""
+
+from typing import Annotated, Any, Final
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Query, Response
+
+from api.answers import json_answer
+from api.objects import page_object
+from api.paging import parse_after
+from api.principals import PrincipalOf, ServicesOf
+from core.ids import public_id
+from core.limits import LIST_LIMIT_MAX
+from jobs.pages import Page, unknown_cursor
+from tenancy.audit_log import ENTRY
+from tenancy.audit_reading import list_acts
+
+router = APIRouter()
+
+_LIMIT_DEFAULT: Final = 20
+
+
+@router.get("/v1/audit_log")
+async def show_list(
+    principal: PrincipalOf,
+    services: ServicesOf,
+    limit: Annotated[int, Query(ge=1, le=LIST_LIMIT_MAX)] = _LIMIT_DEFAULT,
+    after: str | None = None,
+) -> Response:
+    """List what was done, newest first."""
+    found = await services.database.run(
+        list_acts, principal.tenant_id, after=parse_after(ENTRY, after), limit=limit
+    )
+    if found is None:
+        raise unknown_cursor()
+    return json_answer(page_object(Page(*found), entry_object))
+
+
+def entry_object(row: sa.Row[Any]) -> dict[str, object]:
+    """Return a row as clients see it."""
+    return {
+        "id": public_id(ENTRY, row.id),
+        "object": "audit_log.entry",
+        "sequence": row.sequence,
+        "created_at": int(row.created_at.timestamp()),
+        "actor": row.actor,
+        "action": row.action,
+        "subject": row.subject,
+        "details": row.details,
+        "previous_hash": row.previous_hash.hex(),
+        "hash": row.hash.hex(),
+    }

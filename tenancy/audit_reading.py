@@ -1,0 +1,134 @@
+"""Reading the audit log: pages for its tenant, and the proof that nobody changed it."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from tenancy.audit_log import Sealed, entry_hash, first_hash
+from tenancy.audit_tables import audit_heads, audit_log
+
+_WINDOW_ROWS: Final = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The end of a tenant's chain at some moment; kept elsewhere it is an anchor."""
+
+    tenant_id: UUID
+    sequence: int
+    hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """The first row that does not fit, and why."""
+
+    sequence: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a look at a tenant's whole chain found."""
+
+    head: Head  # where the rows that fit end
+    misfit: Misfit | None = None
+
+
+def list_acts(
+    connection: sa.Connection, tenant_id: UUID, *, after: UUID | None, limit: int
+) -> tuple[list[sa.Row[Any]], bool] | None:
+    """Return a tenant's rows, newest first, and whether more follow; None: `after` is unknown."""
+    query = sa.select(audit_log).where(audit_log.c.tenant_id == tenant_id)
+    if after is not None:
+        place = connection.scalar(
+            sa.select(audit_log.c.sequence).where(
+                audit_log.c.id == after, audit_log.c.tenant_id == tenant_id
+            )
+        )
+        if place is None:
+            return None
+        query = query.where(audit_log.c.sequence < place)
+    query = query.order_by(audit_log.c.sequence.desc()).limit(limit + 1)
+    rows = list(connection.execute(query).all())
+    return rows[:limit], len(rows) > limit
+
+
+def read_heads(connection: sa.Connection, tenant_id: UUID | None = None) -> list[Head]:
+    """Return the heads of all tenants that did anything, or of one."""
+    query = sa.select(audit_heads).order_by(audit_heads.c.tenant_id)
+    if tenant_id is not None:
+        query = query.where(audit_heads.c.tenant_id == tenant_id)
+    return [Head(row.tenant_id, row.sequence, row.hash) for row in connection.execute(query)]
+
+
+def chains(connection: sa.Connection) -> list[UUID]:
+    """Return the tenants that have rows or a head: a chain without its head is one, too."""
+    rows = sa.select(audit_log.c.tenant_id).union(sa.select(audit_heads.c.tenant_id))
+    return sorted(connection.scalars(rows), key=lambda tenant_id: tenant_id.hex)
+
+
+def check_chain(
+    connection: sa.Connection, tenant_id: UUID, anchors: Mapping[int, bytes]
+) -> Checked:
+    """Compute a tenant's chain again; `anchors` are hashes by sequence that were kept elsewhere.
+
+    Run it in a transaction that sees one moment (REPEATABLE READ): others go on adding rows.
+    """
+    heads = read_heads(connection, tenant_id)
+    last = heads[0] if heads else Head(tenant_id, 0, first_hash(tenant_id))
+    return judge(last, _rows(connection, tenant_id), anchors)
+
+
+def judge(last: Head, rows: Iterable[Any], anchors: Mapping[int, bytes]) -> Checked:
+    """Judge rows in the order of their sequence against the head that the database has."""
+    tenant_id = last.tenant_id
+    known = Head(tenant_id, 0, first_hash(tenant_id))
+    for row in rows:
+        wanted = known.sequence + 1
+        if row.sequence != wanted:
+            return Checked(known, Misfit(wanted, "the row is missing"))
+        if row.previous_hash != known.hash:
+            return Checked(known, Misfit(wanted, "it does not follow the row before"))
+        if row.hash != entry_hash(_sealed(row), known.hash):
+            return Checked(known, Misfit(wanted, "its content is not what was sealed"))
+        if anchors.get(wanted, row.hash) != row.hash:
+            return Checked(known, Misfit(wanted, "the anchor says otherwise"))
+        known = Head(tenant_id, wanted, row.hash)
+    beyond = max(anchors, default=0)
+    if max(beyond, last.sequence) > known.sequence:
+        return Checked(known, Misfit(known.sequence + 1, "the row is missing"))
+    if (last.sequence, last.hash) != (known.sequence, known.hash):
+        return Checked(known, Misfit(known.sequence, "the head says otherwise"))
+    return Checked(known)
+
+
+def _rows(connection: sa.Connection, tenant_id: UUID) -> Iterator[sa.Row[Any]]:
+    sequence = 0
+    while True:
+        query = (
+            sa.select(audit_log)
+            .where(audit_log.c.tenant_id == tenant_id, audit_log.c.sequence > sequence)
+            .order_by(audit_log.c.sequence)
+            .limit(_WINDOW_ROWS)
+        )
+        rows = connection.execute(query).all()
+        yield from rows
+        if len(rows) < _WINDOW_ROWS:
+            return
+        sequence = rows[-1].sequence
+
+
+def _sealed(row: Any) -> Sealed:
+    return Sealed(
+        tenant_id=row.tenant_id,
+        sequence=row.sequence,
+        at=row.created_at,
+        actor=row.actor,
+        action=row.action,
+        subject=row.subject,
+        details=row.details,
+    )

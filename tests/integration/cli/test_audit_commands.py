@@ -1,0 +1,77 @@
+"""Goal: an operator proves the audit log whole, or is told which row does not fit."""
+
+import json
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from typer.testing import CliRunner, Result
+
+from cli.exits import ExitCode
+from cli.main import app
+
+
+@pytest.fixture(autouse=True)
+def acts(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+    """Name this test's database as an operator does, and do something."""
+    monkeypatch.setenv("MILLRACE_DATABASE_URL", database_url)
+    for name in ("acme", "other"):
+        assert millrace("tenants", "create", name).exit_code == ExitCode.OK
+        assert millrace("keys", "create", "--tenant", name).exit_code == ExitCode.OK
+
+
+def millrace(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def tamper(database_url: str, *statements: str) -> None:
+    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        for table in ("audit_log", "audit_heads"):
+            connection.execute(sa.text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
+        for statement in statements:
+            connection.execute(sa.text(statement))
+
+
+def test_what_was_done_is_listed_and_whole() -> None:
+    rows = json.loads(millrace("audit", "list", "--tenant", "acme", "-o", "json").stdout)
+    assert [row["action"] for row in rows] == ["key.created", "tenant.created"]
+    assert {row["actor"] for row in rows} == {"cli"}
+    assert "key.created" in millrace("audit", "list", "--tenant", "acme").stdout
+    assert "more" in millrace("audit", "list", "--tenant", "acme", "--limit", "1").stderr
+
+    found = millrace("audit", "verify", "-o", "json")
+    assert found.exit_code == ExitCode.OK
+    assert [one["rows_that_fit"] for one in json.loads(found.stdout)] == [2, 2]
+    assert millrace("audit", "verify", "--tenant", "nobody").exit_code == ExitCode.NOT_FOUND
+
+
+def test_the_first_row_that_does_not_fit_is_named(database_url: str) -> None:
+    tamper(database_url, "UPDATE audit_log SET actor = 'key_0' WHERE sequence = 2")
+
+    found = millrace("audit", "verify", "--tenant", "acme")
+    assert found.exit_code == ExitCode.FAILED
+    assert "row 2: its content is not what was sealed" in found.stdout
+
+
+def test_an_anchor_proves_what_the_database_alone_cannot(database_url: str, tmp_path: Path) -> None:
+    anchor = tmp_path / "heads.json"
+    anchor.write_text(millrace("audit", "head", "-o", "json").stdout)
+    assert len(millrace("audit", "head", "--tenant", "acme").stdout.splitlines()) == 2
+    millrace("keys", "create", "--tenant", "acme")
+    assert millrace("audit", "verify", "--anchor", str(anchor)).exit_code == ExitCode.OK
+
+    tamper(database_url, "DELETE FROM audit_log", "DELETE FROM audit_heads")
+
+    assert millrace("audit", "verify").exit_code == ExitCode.OK
+    found = millrace("audit", "verify", "--anchor", str(anchor))
+    assert found.exit_code == ExitCode.FAILED
+    assert found.stdout.count("row 1: the row is missing") == 2
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '[{"tenant": "x", "sequence": 1, "hash": ""}]'])
+def test_a_file_that_holds_no_anchors_is_refused(tmp_path: Path, text: str) -> None:
+    anchor = tmp_path / "heads.json"
+    anchor.write_text(text)
+    assert millrace("audit", "verify", "--anchor", str(anchor)).exit_code == ExitCode.USAGE
+    assert millrace("audit", "verify", "--anchor", "no-such").exit_code == ExitCode.FAILED

@@ -1,0 +1,170 @@
+"""Goal: acts are chained with what they did, in one order, and nobody changes them unnoticed."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+from pydantic import SecretStr
+
+from core.ids import new_uuid
+from storage.postgres import create_engine
+from storage.settings import DatabaseSettings
+from tenancy.api_keys import create_key, revoke_key
+from tenancy.audit_log import CLI, Act, Action, record_act
+from tenancy.audit_reading import Checked, chains, check_chain, list_acts, read_heads
+from tenancy.audit_tables import audit_heads, audit_log
+from tenancy.tenants import create_tenant
+
+TENANT = UUID(int=5)
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[sa.Engine]:
+    settings = DatabaseSettings(url=SecretStr(database_url), pool_size=8)
+    engine = create_engine(settings, application_name="test")
+    yield engine
+    engine.dispose()
+
+
+def act(number: int = 0, tenant_id: UUID = TENANT) -> Act:
+    return Act(
+        tenant_id=tenant_id,
+        actor=CLI,
+        action=Action.JOB_CREATED,
+        subject=f"batch_{number}",
+        details={"n": number, "is": True, "text": "é\U0001f600", "none": None, "list": ["a"]},
+    )
+
+
+def add(engine: sa.Engine, number: int = 0) -> None:
+    with engine.begin() as connection:
+        record_act(connection, act(number))
+
+
+def check(engine: sa.Engine, anchors: dict[int, bytes] | None = None) -> Checked:
+    with engine.connect() as connection:
+        return check_chain(connection, TENANT, anchors or {})
+
+
+def test_many_at_once_make_one_chain_without_gaps(engine: sa.Engine) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: add(engine, number), range(80)))
+
+    found = check(engine)
+    assert (found.misfit, found.head.sequence) == (None, 80)
+    with engine.connect() as connection:
+        rows, more = list_acts(connection, TENANT, after=None, limit=80) or ([], True)
+    assert not more
+    assert [row.sequence for row in rows] == list(range(80, 0, -1))
+    moments = [row.created_at for row in rows]
+    assert moments == sorted(moments, reverse=True)
+    assert {row.subject for row in rows} == {f"batch_{number}" for number in range(80)}
+
+
+def test_an_act_that_was_rolled_back_leaves_no_gap(engine: sa.Engine) -> None:
+    add(engine)
+    with engine.connect() as connection:
+        record_act(connection, act(1))
+        connection.rollback()
+    add(engine, 2)
+
+    assert check(engine).head.sequence == 2
+
+
+def test_tenants_do_not_wait_for_each_other(engine: sa.Engine) -> None:
+    with engine.begin() as first, engine.begin() as second:
+        record_act(first, act())
+        record_act(second, act(1, tenant_id=UUID(int=6)))
+    with engine.connect() as connection:
+        assert {TENANT, UUID(int=6)} <= set(chains(connection))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE audit_log SET actor = 'x'",
+        "UPDATE audit_log SET actor = actor WHERE false",
+        "DELETE FROM audit_log",
+        "TRUNCATE audit_log",
+        "DELETE FROM audit_heads",
+        "TRUNCATE audit_heads",
+        "UPDATE audit_heads SET sequence = 0",
+        "UPDATE audit_heads SET hash = ''",
+        "UPDATE audit_heads SET sequence = sequence + 2",
+    ],
+)
+def test_postgres_refuses_every_change(engine: sa.Engine, statement: str) -> None:
+    add(engine)
+    with (
+        pytest.raises(sa.exc.IntegrityError, match=r"append-only|moves on by one"),
+        engine.begin() as connection,
+    ):
+        connection.execute(sa.text(statement))
+    assert check(engine).misfit is None
+
+
+TAMPERING = {
+    "UPDATE audit_log SET actor = 'key_x' WHERE sequence = 3": (3, "sealed"),
+    "UPDATE audit_log SET details = '{}' WHERE sequence = 4": (4, "sealed"),
+    "UPDATE audit_log SET created_at = created_at - interval '1 us' WHERE sequence = 1": (
+        1,
+        "sealed",
+    ),
+    "DELETE FROM audit_log WHERE sequence = 2": (2, "missing"),
+    "DELETE FROM audit_log WHERE sequence = 6": (6, "missing"),
+    "DELETE FROM audit_heads": (6, "head"),
+}
+
+
+@pytest.mark.parametrize(("statement", "named"), TAMPERING.items())
+def test_whoever_has_rights_to_switch_triggers_off_is_found_out(
+    engine: sa.Engine, statement: str, named: tuple[int, str]
+) -> None:
+    for number in range(6):
+        add(engine, number)
+    with engine.begin() as connection:
+        for table in ("audit_log", "audit_heads"):
+            connection.execute(sa.text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
+        connection.execute(sa.text(statement))
+
+    misfit = check(engine).misfit
+    assert misfit is not None
+    assert misfit.sequence == named[0]
+    assert named[1] in misfit.reason
+
+
+def test_rows_and_head_cut_off_together_are_found_by_an_anchor_alone(engine: sa.Engine) -> None:
+    for number in range(4):
+        add(engine, number)
+    with engine.begin() as connection:
+        (head,) = read_heads(connection, TENANT)
+        for table in ("audit_log", "audit_heads"):
+            connection.execute(sa.text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
+        connection.execute(sa.delete(audit_log).where(audit_log.c.sequence > 2))
+        kept = connection.scalar(sa.select(audit_log.c.hash).where(audit_log.c.sequence == 2))
+        connection.execute(sa.update(audit_heads).values(sequence=2, hash=kept))
+
+    assert check(engine).misfit is None
+    misfit = check(engine, {head.sequence: head.hash}).misfit
+    assert misfit is not None
+    assert misfit.sequence == 3
+
+
+def test_tenants_and_keys_are_recorded(engine: sa.Engine) -> None:
+    with engine.begin() as connection:
+        tenant_id = create_tenant(connection, "t")
+        key = create_key(connection, tenant_id, "my secret name")
+        assert revoke_key(connection, key.key_id)
+        assert not revoke_key(connection, key.key_id)
+        assert not revoke_key(connection, new_uuid())
+        rows, _ = list_acts(connection, tenant_id, after=None, limit=9) or ([], False)
+
+    assert [(row.action, row.actor, row.subject) for row in rows] == [
+        ("key.revoked", "cli", f"key_{key.key_id.hex}"),
+        ("key.created", "cli", f"key_{key.key_id.hex}"),
+        ("tenant.created", "cli", f"ten_{tenant_id.hex}"),
+    ]
+    assert key.secret not in str(rows)
+    assert "secret name" not in str(rows)

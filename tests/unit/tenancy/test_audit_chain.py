@@ -1,0 +1,129 @@
+"""Goal: whatever is changed in a chain, the first row that does not fit is named."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenancy.audit_log import Details, Sealed, entry_hash, first_hash
+from tenancy.audit_reading import Head, judge
+
+TENANT = UUID(int=7)
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Row:
+    """As Postgres gives it."""
+
+    sequence: int
+    previous_hash: bytes
+    hash: bytes
+    tenant_id: UUID = TENANT
+    created_at: datetime = MOMENT
+    actor: str = "cli"
+    action: str = "job.created"
+    subject: str = "batch_1"
+    details: Details = None  # type: ignore[assignment]
+
+
+def sealed(row: Row) -> Sealed:
+    names = ("tenant_id", "sequence", "actor", "action", "subject", "details")
+    return Sealed(at=row.created_at, **{name: getattr(row, name) for name in names})
+
+
+def chain(length: int, *, actor: str = "cli") -> list[Row]:
+    rows: list[Row] = []
+    before = first_hash(TENANT)
+    for sequence in range(1, length + 1):
+        row = Row(sequence, before, b"", actor=actor, details={"n": sequence})
+        rows.append(replace(row, hash=entry_hash(sealed(row), before)))
+        before = rows[-1].hash
+    return rows
+
+
+def head_of(rows: list[Row]) -> Head:
+    return Head(TENANT, rows[-1].sequence, rows[-1].hash)
+
+
+def test_the_form_of_a_hash_stays_as_it_is_published() -> None:
+    row = Row(1, first_hash(TENANT), b"", details={"b": [1], "a": "é"})  # type: ignore[list-item]
+
+    assert first_hash(TENANT).hex() == (
+        "f74445de7aa51f1c28264f01506f002ac9d5c8a16cffa4419a8a30d321f6697c"
+    )
+    assert entry_hash(sealed(row), first_hash(TENANT)).hex() == (
+        "2bb8f07731e19490e546239ffa33e02f3b433d107608c4296284fefa78d8bc48"
+    )
+
+
+@given(length=st.integers(1, 20))
+def test_an_untouched_chain_is_whole(length: int) -> None:
+    rows = chain(length)
+    found = judge(head_of(rows), rows, {1: rows[0].hash, length: rows[-1].hash})
+    assert (found.misfit, found.head) == (None, head_of(rows))
+
+
+CHANGES: dict[str, Any] = {
+    "created_at": MOMENT + timedelta(microseconds=1),
+    "actor": "key_1",
+    "action": "job.deleted",
+    "subject": "batch_2",
+    "details": {},
+    "hash": b"x" * 32,
+    "tenant_id": UUID(int=8),
+}
+
+
+@given(place=st.integers(0, 9), field=st.sampled_from(sorted(CHANGES)))
+def test_a_changed_row_is_named(place: int, field: str) -> None:
+    rows = chain(10)
+    changed = [*rows]
+    changed[place] = replace(rows[place], **{field: CHANGES[field]})
+    found = judge(head_of(rows), changed, {})
+    assert found.misfit is not None
+    assert found.misfit.sequence == place + 1
+    assert found.head.sequence == place
+
+
+REMOVALS: dict[str, tuple[Callable[[list[Row]], list[Row]], int]] = {
+    "the first": (lambda rows: rows[1:], 1),
+    "one within": (lambda rows: rows[:4] + rows[5:], 5),
+    "the last": (lambda rows: rows[:-1], 10),
+    "all": (lambda rows: [], 1),
+    "one twice": (lambda rows: [*rows[:4], rows[3], *rows[4:]], 5),
+}
+
+
+@pytest.mark.parametrize(("change", "sequence"), REMOVALS.values(), ids=REMOVALS)
+def test_a_missing_row_is_named(change: Callable[[list[Row]], list[Row]], sequence: int) -> None:
+    rows = chain(10)
+    found = judge(head_of(rows), change(rows), {})
+    assert found.misfit is not None
+    assert found.misfit.sequence == sequence
+
+
+def test_a_head_that_was_changed_is_told() -> None:
+    rows = chain(3)
+    found = judge(Head(TENANT, 3, b"x" * 32), rows, {})
+    assert found.misfit is not None
+    assert (found.misfit.sequence, found.misfit.reason) == (3, "the head says otherwise")
+
+
+def test_a_chain_written_anew_as_a_whole_fits_itself_but_no_anchor() -> None:
+    honest, forged = chain(10), chain(10, actor="key_other")
+    anchor = {6: honest[5].hash}
+
+    assert judge(head_of(forged), forged, {}).misfit is None
+    found = judge(head_of(forged), forged, anchor).misfit
+    assert found is not None
+    assert (found.sequence, found.reason) == (6, "the anchor says otherwise")
+    cut = honest[:4]
+    found = judge(head_of(cut), cut, anchor).misfit
+    assert found is not None
+    assert (found.sequence, found.reason) == (5, "the row is missing")
