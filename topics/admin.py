@@ -11,6 +11,7 @@ from topics.errors import LogUnavailableError
 from topics.settings import CLIENT_LOG, KafkaSettings
 
 REQUEST_TIMEOUT_S = 15.0
+_ASK_AGAIN_S = 0.05
 
 
 class LogAdmin:
@@ -118,17 +119,36 @@ class LogAdmin:
     def _configuration_drift(self, found: dict[str, Topic]) -> list[str]:
         if not found:
             return []
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
         differences = []
-        for resource, future in self._client.describe_configs(resources).items():
-            entries = future.result(REQUEST_TIMEOUT_S)
-            for option, wanted in self._configuration(found[resource.name]).items():
-                actual = entries[option].value
+        for name, actual_options in self._described(found).items():
+            for option, wanted in self._configuration(found[name]).items():
+                actual = actual_options[option]
                 if _normal(actual) != _normal(wanted):
-                    differences.append(
-                        f"{resource.name}: {option} is {actual}, the catalogue says {wanted}"
-                    )
+                    differences.append(f"{name}: {option} is {actual}, the catalogue says {wanted}")
         return differences
+
+    def _described(self, names: Iterable[str]) -> dict[str, dict[str, str | None]]:
+        """Return the options of topics that exist. Raises LogUnavailableError.
+
+        Another broker than the one that listed a new topic may learn of it a moment later.
+        """
+        deadline = time.monotonic() + REQUEST_TIMEOUT_S
+        waiting, described = set(names), {}
+        while waiting:
+            resources = [ConfigResource(ResourceType.TOPIC, name) for name in waiting]
+            for resource, future in self._client.describe_configs(resources).items():
+                try:
+                    entries = future.result(REQUEST_TIMEOUT_S)
+                except KafkaException as error:
+                    missing = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+                    if not missing or time.monotonic() > deadline:
+                        raise LogUnavailableError(error.args[0].str()) from None
+                    continue
+                described[resource.name] = {name: entry.value for name, entry in entries.items()}
+                waiting.discard(resource.name)
+            if waiting:
+                time.sleep(_ASK_AGAIN_S)
+        return described
 
     def _await_leaders(self, names: set[str]) -> None:
         """A topic is usable only when its partitions have leaders, a moment after its creation."""
