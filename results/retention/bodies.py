@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from core.errors import MillraceError
 from core.object_names import answer_prefix
+from jobs.copies_tables import item_copies
 from jobs.days import job_day
 from jobs.file_removal import mark_removed, removable
 from jobs.inputs_tables import job_inputs
@@ -36,6 +37,7 @@ _LISTED_AT_ONCE: Final = 500
 _KINDS: Final = {
     items: "item",
     job_slices: "slice",
+    item_copies: "copy",
     item_attempts: "attempt",
     item_retries: "retry",
     dead_items: "dead_item",

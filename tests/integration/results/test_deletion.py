@@ -11,6 +11,7 @@ from core.clock import SystemClock
 from core.ids import new_uuid
 from core.object_names import answer_prefix
 from jobs.batches import cancel_job, find_job, list_jobs
+from jobs.copies_tables import item_copies
 from jobs.files import NewFile, insert_file
 from jobs.inputs_tables import job_inputs
 from jobs.leases import claim
@@ -34,8 +35,8 @@ from tests.integration.results.outcomes import add_running_job, failed, ledger, 
 from topics.records import ItemOutcome
 
 OF_A_JOB = (
-    items, job_slices, item_attempts, item_retries, dead_items, job_counters, job_cursors,
-    job_leases, job_inputs,
+    items, job_slices, item_copies, item_attempts, item_retries, dead_items, job_counters,
+    job_cursors, job_leases, job_inputs,
 )  # fmt: skip
 ROWS_MAX = 100_000
 
@@ -92,6 +93,12 @@ def ended(engine: sa.Engine, store: LocalObjects, **columns: Any) -> tuple[UUID,
         (lease,) = claim(connection, role="finaliser", holder="one", ttl_s=60, limit=1, where=READY)
     finalise(engine, store, lease, check=lambda: None)
     put(store, f"{answer_prefix(job_id)}late")
+    with engine.begin() as connection:
+        connection.execute(
+            item_copies.insert().values(
+                job_id=job_id, item_index=3, original_index=0, custom_id="mine"
+            )
+        )
     with engine.begin() as connection:
         appended = add_file(engine, tenant_id, put(store, f"files/more-{job_id.hex}"))
         connection.execute(
