@@ -144,7 +144,8 @@ def _listeners(connection: sa.Connection, events: Sequence[JobEvent]) -> list[Li
 def _kinds(connection: sa.Connection, job_ids: set[UUID]) -> dict[UUID, JobKind]:
     if not job_ids:
         return {}
-    query = sa.select(jobs.c.id, jobs.c.kind).where(jobs.c.id.in_(job_ids))
+    shown = (jobs.c.id.in_(job_ids), jobs.c.deleted_at.is_(None))
+    query = sa.select(jobs.c.id, jobs.c.kind).where(*shown)
     return {job_id: JobKind(kind) for job_id, kind in connection.execute(query)}
 
 

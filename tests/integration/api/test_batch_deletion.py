@@ -1,9 +1,5 @@
 """Goal: a batch that has ended is deleted by its owner alone, once, and for good."""
 
-import os
-import subprocess
-import sys
-
 import sqlalchemy as sa
 
 from core.ids import FILE, JOB, parse_public_id
@@ -69,16 +65,3 @@ def test_a_deleted_file_is_told_and_its_bytes_are_gone(site: Site) -> None:
     with site.engine.connect() as connection:
         gone = sa.select(files.c.removed_at).where(files.c.id == file)
         assert connection.execute(gone).scalar_one() is not None
-
-
-def test_the_command_deletes(site: Site) -> None:
-    with site.client() as client:
-        batch = batch_id(client)
-        ended(site, batch)
-        named = {"MILLRACE_URL": site.url, "MILLRACE_KEY": site.key.secret}
-        command = [sys.executable, "-m", "cli.main", "batch", "delete", batch]
-        ran = subprocess.run(
-            command, env={**os.environ, **named}, capture_output=True, timeout=60, check=True
-        )
-        assert ran.stdout == b"deleted\n"
-        refused(client.get(f"/v1/batches/{batch}"), 404)
