@@ -1,6 +1,8 @@
 """Routes of batches: jobs, as OpenAI's clients call them."""
 
+import asyncio
 import re
+from contextlib import suppress
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -17,12 +19,14 @@ from api.online.idempotency import answer_once, repeats_of_request, response_of
 from api.paging import parse_after
 from api.principals import PrincipalOf, ServicesOf
 from api.webhook_services import WebhooksOf
+from core.errors import MillraceError
 from core.ids import FILE, JOB, parse_public_id, public_id
 from core.limits import LIST_LIMIT_MAX
 from core.urgency import PRIORITY_DEFAULT
 from jobs.batches import NewJob, cancel_job, create_job, find_job, list_jobs
 from jobs.budgets import Budget
 from jobs.idempotency import Answer
+from jobs.job_keys import destroy_key
 from jobs.job_options import JobOptions
 from jobs.pages import Cursor
 from jobs.refusals import JobMissingError
@@ -142,8 +146,14 @@ async def delete(batch_id: str, principal: PrincipalOf, services: ServicesOf) ->
     wanted = parse_public_id(JOB, batch_id)
     if wanted is None:
         raise JobMissingError
-    await services.database.run(delete_batch, principal.tenant_id, wanted, key_id=principal.key_id)
-    return json_answer({"id": public_id(JOB, wanted), "object": "batch", "deleted": True})
+    shown_id = public_id(JOB, wanted)
+
+    def work(connection: sa.Connection) -> None:
+        counts = delete_batch(connection, principal.tenant_id, wanted, key_id=principal.key_id)
+        record(connection, principal, Action.JOB_DELETED, shown_id, counts)
+
+    await services.database.run(work)
+    return json_answer({"id": shown_id, "object": "batch", "deleted": True})
 
 
 def _options(body: BatchBody) -> JobOptions:

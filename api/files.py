@@ -10,6 +10,7 @@ import msgspec
 import sqlalchemy as sa
 from fastapi import APIRouter, Query, Request, Response
 
+from api.acts import record
 from api.answers import json_answer
 from api.database import DatabaseAwayError
 from api.downloads import file_content
@@ -31,6 +32,7 @@ from jobs.idempotency import Answer
 from jobs.pages import Cursor
 from jobs.refusals import FileMissingError, RequestRefusedError
 from storage.errors import ObjectStoreAwayError
+from tenancy.audit_log import Action
 
 router = APIRouter()
 
@@ -99,9 +101,15 @@ async def delete(file_id: str, principal: PrincipalOf, services: ServicesOf) -> 
     wanted = parse_public_id(FILE, file_id)
     if wanted is None:
         raise FileMissingError
-    await services.database.run(delete_file, principal.tenant_id, wanted, key_id=principal.key_id)
+    shown_id = public_id(FILE, wanted)
+
+    def work(connection: sa.Connection) -> None:
+        delete_file(connection, principal.tenant_id, wanted, key_id=principal.key_id)
+        record(connection, principal, Action.FILE_DELETED, shown_id, {"files": 1})
+
+    await services.database.run(work)
     await _remove_object(wanted, services)
-    return json_answer({"id": public_id(FILE, wanted), "object": "file", "deleted": True})
+    return json_answer({"id": shown_id, "object": "file", "deleted": True})
 
 
 def _sha256(file: NewFile) -> bytes:

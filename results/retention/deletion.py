@@ -15,7 +15,6 @@ import sqlalchemy as sa
 
 from core.states import TERMINAL_STATES, JobKind
 from jobs.inputs_tables import job_inputs
-from jobs.job_keys import destroy_keys
 from jobs.refusals import JobMissingError, JobRunningError
 from jobs.tables import files, job_counters, jobs
 from results.webhooks.events import ITEM_FAILED
@@ -30,10 +29,11 @@ _OUTCOMES: Final = ("succeeded", "failed", "cancelled", "expired")
 
 def delete_batch(
     connection: sa.Connection, tenant_id: UUID, job_id: UUID | None, *, key_id: UUID
-) -> None:
+) -> dict[str, int]:
     """Delete a batch that has ended, as its owner asks with the API key `key_id`.
 
-    Raises JobMissingError, also for foreign and deleted ones, and JobRunningError.
+    Returns the counts of what it had. Raises JobMissingError, also for foreign and deleted ones,
+    and JobRunningError.
     """
     row = connection.execute(
         sa.select(jobs)
@@ -49,11 +49,16 @@ def delete_batch(
         raise JobMissingError
     if row.state not in TERMINAL_STATES:
         raise JobRunningError(f"Cannot delete a batch with status '{row.state}': cancel it first.")
-    bury_batch(connection, row, key_id=key_id)
+    return bury_batch(connection, row, key_id=key_id)
 
 
-def bury_batch(connection: sa.Connection, row: sa.Row[Any], *, key_id: UUID | None) -> None:
-    """Make a tombstone of a terminal batch; `row` is of `jobs`, locked. No key: its age did it."""
+def bury_batch(
+    connection: sa.Connection, row: sa.Row[Any], *, key_id: UUID | None
+) -> dict[str, int]:
+    """Make a tombstone of a terminal batch; `row` is of `jobs`, locked. No key: its age did it.
+
+    Returns the counts of what it had.
+    """
     job_id: UUID = row.id
     connection.execute(
         sa.update(jobs)
@@ -67,7 +72,6 @@ def bury_batch(connection: sa.Connection, row: sa.Row[Any], *, key_id: UUID | No
         )
     )
     file_count = _end_files(connection, row)
-    destroy_keys(connection, [job_id])
     outcomes = connection.execute(
         sa.delete(job_counters)
         .where(job_counters.c.job_id == job_id)
@@ -83,6 +87,7 @@ def bury_batch(connection: sa.Connection, row: sa.Row[Any], *, key_id: UUID | No
         counts=counts,
     )
     record_deletion(connection, deletion)
+    return counts
 
 
 def files_of(connection: sa.Connection, row: sa.Row[Any]) -> list[UUID]:

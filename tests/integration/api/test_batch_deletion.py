@@ -37,6 +37,9 @@ def test_an_ended_batch_is_deleted_once_and_shows_nowhere(site: Site) -> None:
             assert refused(answer, 404)["code"] == "batch_not_found"
         assert refused(client.delete(path), 404)["code"] == "batch_not_found"
         assert refused(client.get(f"/v1/files/{source}"), 404)["code"] == "file_not_found"
+        newest = ok(client.get("/v1/audit_log"))["data"][0]
+    assert (newest["action"], newest["subject"]) == ("job.deleted", batch)
+    assert newest["details"] == {"items": 0, "files": 1}
     assert told(site) == [("batch", parse_public_id(JOB, batch), site.key.key_id)]
 
 
@@ -59,6 +62,8 @@ def test_a_deleted_file_is_told_and_its_bytes_are_gone(site: Site) -> None:
     with site.client() as client:
         source = file_id(client)
         ok(client.delete(f"/v1/files/{source}"))
+        newest = ok(client.get("/v1/audit_log"))["data"][0]
+    assert (newest["action"], newest["subject"]) == ("file.deleted", source)
     assert site.stored() == []
     file = parse_public_id(FILE, source)
     assert told(site) == [("file", file, site.key.key_id)]
