@@ -131,7 +131,7 @@ def run_trial(
 def trials_of(part: Part, asked: argparse.Namespace) -> int:
     """Return how many trials of a part were asked for."""
     trials: int = asked.trials or (part.trials_long if asked.long else part.trials)
-    return trials
+    return max(trials, 1) if asked.promise or asked.part else trials
 
 
 def wanted(part: Part, asked: argparse.Namespace) -> bool:

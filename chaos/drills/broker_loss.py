@@ -18,7 +18,7 @@ from chaos.measures import Measure
 from chaos.nemeses import services
 from chaos.probing import Prober
 
-ITEMS: Final = 60_000
+ITEMS: Final = 40_000
 SHARE: Final = 0.9
 OVER_S: Final = 2.0
 ONE_S_MAX: Final = 30.0

@@ -16,7 +16,7 @@ ANSWER_S_MAX: Final = 10.0
 RETURN_S_MAX: Final = 5.0
 FLIP_S_MAX: Final = 5.0
 BEFORE_S: Final = 2.0
-AFTER_S: Final = 8.0
+AFTER_S: Final = 6.0
 READY: Final = "/readyz"
 ALIVE: Final = "/healthz"
 LIST: Final = "list batches"
@@ -39,7 +39,7 @@ ASKS: Final[Mapping[str, Mapping[str, Any]]] = {
 def run(setting: Setting) -> list[Measure]:
     """Take Postgres away in each way, and probe meanwhile."""
     running = setting.running
-    away_s = setting.size(30, 12)
+    away_s = setting.size(30, 11)
     ways: dict[str, tuple[Callable[[], Cure], float]] = {
         "immediate restart": (lambda: services.restart_at_once(running, "postgres"), 0.0),
         "stopped": (lambda: services.pause(running, "postgres"), away_s),

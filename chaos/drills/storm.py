@@ -27,7 +27,7 @@ CANCELLED_SHARE: Final = 0.15
 
 def run(setting: Setting) -> list[Measure]:
     """Run one storm."""
-    duration_s = setting.size(120, 75)
+    duration_s = setting.size(120, 60)
     running = setting.running
     faults = plan(
         setting.seed,
@@ -94,7 +94,7 @@ class Jobs:
         client = setting.client(f"client-{number}")
         began_s = time.monotonic()
         until_s = began_s + self._duration_s + HEALED_S_MAX
-        for turn in range(setting.size(60, 25)):
+        for turn in range(setting.size(60, 20)):
             wait_s = chance.uniform(0.5, 4.0)
             size = chance.choice((1, 20, 100, 300, 800))
             if time.monotonic() + wait_s > began_s + self._duration_s:
