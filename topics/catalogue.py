@@ -11,6 +11,7 @@ from topics.records import (
     Capacity,
     Chunk,
     Close,
+    CopiesDue,
     DeadItems,
     DeadLetter,
     Demand,
@@ -83,7 +84,7 @@ REQUESTS_INTERACTIVE = _requests("interactive", "api")
 
 RESULTS = Topic(
     name="results",
-    records=(Outcomes, Close),
+    records=(Outcomes, Close, CopiesDue),
     key="job",
     partition_count=8,
     ordering="all outcomes of a job and its close are judged in one order",
