@@ -102,6 +102,11 @@ class DemandPublisher:
             headers=kind_headers(Demand),
         )
 
+    @property
+    def says_that_items_wait(self) -> bool:
+        """Whether replicas were told last that something waits for some pool."""
+        return bool(self._waiting_pools)
+
     def is_news(self, pool: str) -> bool:
         """Whether replicas were told last that nothing waits for `pool`."""
         return pool not in self._waiting_pools

@@ -21,10 +21,11 @@ from topics.errors import LogUnavailableError
 from topics.metrics import LAG
 
 TICK_S = 0.2
-"""How often demand is published, as often as replicas publish capacity."""
+"""How often demand is published while items wait."""
 
 SWEEP_EVERY = 5
-"""Ticks between looks for closed jobs and for records that are held too long."""
+"""Ticks between looks for closed jobs and for records that are held too long, and between two
+publications of a demand for nothing."""
 
 LOOK_S = 5.0
 """Between looks of the watchdog, each a request to the broker."""
@@ -57,7 +58,9 @@ class Clockwork:
         count = 0
         while True:
             count += 1
-            self.publish_demand()
+            is_wanted = self.demand.says_that_items_wait or any(self.queues.waiting().values())
+            if is_wanted or count % SWEEP_EVERY == 0:
+                self.publish_demand()
             if count % SWEEP_EVERY == 0:
                 self.sweeper.drop_over()
                 self.queues.rank_again()

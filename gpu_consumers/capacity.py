@@ -23,6 +23,9 @@ _LOG = logging.getLogger(__name__)
 REPEAT_S = 0.2
 """The state is absolute and repeated, so a lost record idles a GPU for no longer."""
 
+IDLE_REPEAT_S = 1.0
+"""The same while nothing runs; batchers take a replica for silent after three times as long."""
+
 _TAIL_POLL_S = 0.5
 
 
@@ -37,7 +40,7 @@ class ReplicaIdentity:
 
 
 class CapacityPublisher:
-    """Counts items in and out and publishes grants when they move and every 200 ms.
+    """Counts items in and out and publishes grants when they move, and again and again.
 
     All methods run on the event loop. `concurrency` is asked each time: an engine may adapt it.
     """
@@ -60,6 +63,7 @@ class CapacityPublisher:
         self._in_flight = 0
         self._ended = 0
         self._ended_before = 0  # when the window began in which the rate is measured
+        self._busy_since_s = 0.0  # since when something runs, if something does
         self._unpublished = 0
         self._news_items = 1  # ended items that are worth telling before the next repetition
         self._rate = 0.0
@@ -90,6 +94,8 @@ class CapacityPublisher:
 
     def arrived(self, batch: Batch, count: int) -> None:
         """A batch of `count` items was taken over."""
+        if not self._in_flight:
+            self._busy_since_s = self._clock.monotonic_s()
         self._in_flight += count
         if not self._is_ours(batch):
             self._grants.foreign_in_flight += count
@@ -136,13 +142,14 @@ class CapacityPublisher:
         while True:
             self._wake.clear()
             try:
-                async with asyncio.timeout(REPEAT_S):
+                async with asyncio.timeout(REPEAT_S if self._in_flight else IDLE_REPEAT_S):
                     await self._wake.wait()
             except TimeoutError:
                 pass
             now_s = self._clock.monotonic_s()
             if now_s - window_began_s >= REPEAT_S:
-                self._measure(now_s - window_began_s)
+                busy_s = now_s - max(window_began_s, self._busy_since_s)
+                self._measure(max(busy_s, REPEAT_S))
                 window_began_s = now_s
             self._publish(now_s)
 

@@ -67,7 +67,7 @@ class LogConsumer:
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "max.poll.interval.ms": _POLL_INTERVAL_MS_MAX,
-                "fetch.wait.max.ms": 100,
+                "fetch.wait.max.ms": 250,  # new partitions wait behind a fetch that waits
                 "queued.max.messages.kbytes": 32 * 1024,
             },
             logger=CLIENT_LOG,

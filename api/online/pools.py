@@ -12,7 +12,7 @@ from topics.records import Capacity
 _LOG = logging.getLogger(__name__)
 
 SILENCE_S_MAX: Final = 3.0
-"""A replica repeats itself every 0.2 s; one that is silent for this long is away."""
+"""A replica repeats itself at least every second; one that is silent for this long is away."""
 
 _JOB_CLASS: Final = "interactive"
 _NEWEST_SHARE: Final = 0.1  # of the newest call in the smoothed time
