@@ -1,0 +1,71 @@
+"""Goal: every promise of the harness is tried by some drill, on an installation of its shape."""
+
+from pathlib import Path
+
+from chaos.__main__ import parse, trials_of, wanted
+from chaos.brokers import Broker, properties
+from chaos.scenes import SCENES
+
+PARTS = [part for scene in SCENES for part in scene.parts]
+PROMISES = {f"P{number}" for number in range(1, 14)} | {"A12"}
+
+
+def test_every_promise_is_tried() -> None:
+    assert set().union(*(part.promises for part in PARTS)) == PROMISES
+    assert all(part.trials_long for part in PARTS)
+
+
+def test_drills_have_names_of_their_own() -> None:
+    assert len({part.name for part in PARTS}) == len(PARTS)
+
+
+def test_what_is_named_is_tried_at_least_once() -> None:
+    (brokers,) = (part for part in PARTS if part.name == "brokers")
+    assert not wanted(brokers, parse([]))
+    named = parse(["--promise", "P10"])
+    assert wanted(brokers, named)
+    assert trials_of(brokers, named) == 1
+    assert trials_of(brokers, parse(["--promise", "P10", "--trials", "7"])) == 7
+
+
+def test_only_what_was_named_is_tried() -> None:
+    asked = parse(["--promise", "P13"])
+    assert [part.name for part in PARTS if wanted(part, asked)] == ["poison"]
+    asked = parse(["--part", "storm"])
+    assert [part.name for part in PARTS if wanted(part, asked)] == ["storm"]
+
+
+def test_shapes_are_those_of_their_scenes(tmp_path: Path) -> None:
+    shapes = {scene.name: scene.shape(tmp_path, "http://127.0.0.1:1/v1") for scene in SCENES}
+    assert shapes["pair"].host_names == ("a", "b")
+    assert shapes["cluster"].broker_count == 3
+    assert "http://127.0.0.1:1/v1" in shapes["recorded"].options
+    assert len(shapes["disks"].mounts) == 3
+
+
+def broker(node: int) -> Broker:
+    return Broker(
+        node=node,
+        direct=node * 10,
+        inner=node * 10 + 1,
+        controller=node * 10 + 2,
+        proxied={"a": (node * 10 + 3, node * 10 + 4)},
+    )
+
+
+def test_a_cluster_keeps_three_copies_and_advertises_its_proxies() -> None:
+    nodes = [broker(node) for node in (1, 2, 3)]
+    text = properties(nodes[1], nodes, Path("log"), session_s=2.0)
+    found = dict(line.split("=", 1) for line in text.splitlines())
+    assert found["node.id"] == "2"
+    assert found["default.replication.factor"] == "3"
+    assert found["min.insync.replicas"] == "2"
+    assert found["controller.quorum.voters"].count("@") == 3
+    assert "A://127.0.0.1:23" in found["listeners"]
+    assert "A://127.0.0.1:24" in found["advertised.listeners"]
+
+
+def test_one_broker_keeps_one_copy() -> None:
+    text = properties(broker(1), [broker(1)], Path("log"), session_s=2.0)
+    assert "offsets.topic.replication.factor=1\n" in text
+    assert "min.insync.replicas=1\n" in text
