@@ -10,9 +10,7 @@ from uuid import UUID
 from sqlalchemy import BigInteger, Column, Connection, DateTime, Identity, Table, Text, Uuid, func
 from sqlalchemy.dialects.postgresql import JSONB
 
-from core.ids import FILE, JOB, public_id
 from storage.metadata import metadata
-from tenancy.audit_log import Act, Action, key_actor, record_act
 
 deletions: Final = Table(
     "deletions",
@@ -39,12 +37,6 @@ class What(StrEnum):
     REQUESTS = "requests"  # single requests are gone with all they had
 
 
-_ACTS: Final = {
-    What.FILE: (Action.FILE_DELETED, FILE),
-    What.BATCH: (Action.JOB_DELETED, JOB),
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletion:
     """One thing that was deleted."""
@@ -57,10 +49,7 @@ class Deletion:
 
 
 def record_deletion(connection: Connection, deletion: Deletion) -> None:
-    """Add the row, in the transaction of what it tells; for a key's deletion in the audit log, too.
-
-    Then it comes last in its transaction: see `record_act`.
-    """
+    """Add the row, in the transaction of what it tells."""
     connection.execute(
         deletions.insert().values(
             tenant_id=deletion.tenant_id,
@@ -70,16 +59,3 @@ def record_deletion(connection: Connection, deletion: Deletion) -> None:
             counts=dict(deletion.counts),
         )
     )
-    act = _ACTS.get(deletion.what)
-    if deletion.key_id is not None and deletion.subject_id is not None and act is not None:
-        action, prefix = act
-        record_act(
-            connection,
-            Act(
-                tenant_id=deletion.tenant_id,
-                actor=key_actor(deletion.key_id),
-                action=action,
-                subject=public_id(prefix, deletion.subject_id),
-                details=dict(deletion.counts),
-            ),
-        )

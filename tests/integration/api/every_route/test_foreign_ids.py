@@ -21,6 +21,8 @@ from tests.integration.api.every_route.asks import ASKS, OPEN, PLAIN, Ask
 from tests.integration.api.every_route.routes import served
 from tests.integration.api.every_route.worlds import Two, everything, never_existed
 
+pytestmark = pytest.mark.timeout(180)  # the first test starts the whole API
+
 ROOT = Path(__file__).parents[4]
 FILE = {"file": ("in.jsonl", b"{}")}
 DIFFERS = {"date", "x-request-id"}

@@ -62,7 +62,7 @@ ROUTES = sorted(served().keys() - OPEN, key=lambda route: (route[0] == "DELETE",
 
 @pytest.mark.parametrize("mode", list(GenerationMode))
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-@pytest.mark.timeout(60 + 2 * EXAMPLES)
+@pytest.mark.timeout(180 + 2 * EXAMPLES)
 def test_no_request_is_answered_otherwise_than_described(
     two: Two, described: Any, method: str, path: str, mode: GenerationMode
 ) -> None:

@@ -15,6 +15,8 @@ from tests.integration.api.every_route.asks import CALL, NEW_ENDPOINT, OPEN, new
 from tests.integration.api.every_route.routes import served
 from tests.integration.api.every_route.worlds import Two
 
+pytestmark = pytest.mark.timeout(180)  # the first test starts the whole API
+
 VALUES = {
     "null": b"null",
     "true": b"true",

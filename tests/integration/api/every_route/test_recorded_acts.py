@@ -20,6 +20,8 @@ from tests.integration.api.every_route.asks import ASKS, NEW_ENDPOINT, Ask
 from tests.integration.api.every_route.routes import served
 from tests.integration.api.every_route.worlds import Two, World, add_world
 
+pytestmark = pytest.mark.timeout(180)  # the first test starts the whole API
+
 CALLBACKS = "/v1/webhook_callback_secret/rotate"
 ACTIONS = {
     ("POST", "/v1/batches"): "job.created",
