@@ -1,15 +1,21 @@
 """Goal: a client that goes away frees its place within half a second, and leaves nothing."""
 
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import httpx
 import psutil
 import pytest
+import sqlalchemy as sa
 
+from core.outcomes import Outcome
+from results.call_tables import billed_calls
 from tests.e2e.online_streams import ENDPOINT, replica_metric
 from tests.stacks import Stack, await_true, running_stack
 
@@ -73,23 +79,52 @@ def test_a_client_that_leaves_frees_its_place(stack: Stack, stream: bool) -> Non
     assert sorted(freed_s)[ROUNDS // 2] < FREED_S_MAX, freed_s
 
 
+@pytest.mark.timeout(60)
+def test_a_stream_that_is_left_is_billed_for_what_was_sent(stack: Stack) -> None:
+    connection = call(stack, stream=True)
+    received = b""
+    while received.count(b'"content":') < 4:  # the role's is empty
+        received += connection.recv(65536)
+    connection.close()
+    (name,) = re.findall(rb"x-request-id: req_([0-9a-f]{32})", received)
+    query = sa.select(billed_calls).where(billed_calls.c.request_id == UUID(name.decode()))
+    engine = sa.create_engine(stack.state.database_url)
+
+    def billed() -> sa.Row[Any] | None:
+        with engine.connect() as database:
+            return database.execute(query).one_or_none()
+
+    await_true(lambda: billed() is not None, "its bill")
+    row = billed()
+    engine.dispose()
+    assert row is not None
+    tokens = received.count(b'"content":') - 1
+    assert (row.outcome, row.input_tokens > 0) == (Outcome.CANCELLED.value, True)
+    assert tokens <= row.output_tokens <= tokens + 50  # what was sent while it left
+
+
 @pytest.mark.timeout(180)
 def test_thousands_that_come_and_go_leave_no_memory_behind(stack: Stack) -> None:
+    assert growth_bytes(stack, CHURN) < GROWTH_BYTES_MAX
+
+
+def growth_bytes(stack: Stack, count: int) -> int:
+    """Let `count` clients call and leave at once; return what the API's memory grew by."""
     pid = stack.pid("api")
     assert pid is not None
     api = psutil.Process(pid)
     for number in range(300):
         call(stack, stream=bool(number % 2)).close()
-    before = api.memory_info().rss
-    for number in range(CHURN):
+    before: int = api.memory_info().rss
+    for number in range(count):
         call(stack, stream=bool(number % 2)).close()
     await_true(lambda: open_calls(stack) == 0, "no call left")
-
-    assert api.memory_info().rss - before < GROWTH_BYTES_MAX
     assert len(api.net_connections()) < 100
+    grown: int = api.memory_info().rss - before
+    return grown
 
 
 def open_calls(stack: Stack) -> float:
-    text = httpx.get(f"{stack.url}/metrics").text
+    text = httpx.get(f"{stack.url}/metrics", timeout=30).text
     (line,) = [line for line in text.splitlines() if line.startswith("millrace_online_calls_open ")]
     return float(line.split()[1])
