@@ -39,7 +39,14 @@ from jobs.refusals import (
     JobMissingError,
     RequestRefusedError,
 )
-from results.dead_items import DeadLetterView, Place, code_of_row, find_dead, list_dead
+from results.dead_items import (
+    DeadLetterView,
+    Place,
+    code_of_row,
+    find_dead,
+    list_dead,
+    readable_body,
+)
 from storage.objects import ObjectStore, StoredObject
 from tenancy.audit_log import Action, Details
 
@@ -87,7 +94,10 @@ async def show(letter_id: str, principal: PrincipalOf, services: ServicesOf) -> 
     """Show one with all its attempts and its last answer."""
     place = parse_dead_id(letter_id)
     view = await services.database.run(find_dead, principal.tenant_id, place)
-    return json_answer(_whole_object(view))
+    body = view.row.body
+    if view.row.zero_retention:
+        body = await asyncio.to_thread(readable_body, services.objects, view.row)
+    return json_answer(_whole_object(view, body))
 
 
 @router.post("/v1/dead_letters/redrive")
@@ -159,7 +169,7 @@ def parse_dead_id(text: str) -> Place | None:
     return None if found is None else Place(UUID(hex=found[1]), int(found[2]))
 
 
-def _whole_object(view: DeadLetterView) -> dict[str, object]:
+def _whole_object(view: DeadLetterView, body: bytes | None) -> dict[str, object]:
     row = view.row
     return {
         **dead_letter_object(row),
@@ -173,7 +183,7 @@ def _whole_object(view: DeadLetterView) -> dict[str, object]:
             }
             for t in view.tries
         ],
-        "response": None if row.body is None else _json_or_text(row.body),
+        "response": None if body is None else _json_or_text(body),
     }
 
 

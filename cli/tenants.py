@@ -11,7 +11,7 @@ from cli.tables import Form, FormOption, write_json, write_table
 from core.ids import TENANT, public_id
 from tenancy.cached_answers import TTL_S_MAX, set_response_cache
 from tenancy.tables import tenants
-from tenancy.tenants import create_tenant, find_tenant
+from tenancy.tenants import create_tenant, find_tenant, set_zero_retention
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -26,12 +26,35 @@ def create(
     stored_bytes_max: Annotated[
         int | None, typer.Option(min=0, help="Bytes of files it may keep; else the default.")
     ] = None,
+    zero_retention: Annotated[
+        bool, typer.Option("--zero-retention", help="It keeps nothing but the ledger.")
+    ] = False,
     data: DataOption = None,
 ) -> None:
     """Create a tenant and print its id. `millrace keys create --tenant NAME` comes next."""
     with transaction(data) as connection:
-        tenant_id = create_tenant(connection, name, stored_bytes_max=stored_bytes_max)
+        tenant_id = create_tenant(
+            connection, name, stored_bytes_max=stored_bytes_max, zero_retention=zero_retention
+        )
     typer.echo(public_id(TENANT, tenant_id))
+
+
+@app.command()
+def update(
+    name: Annotated[str, typer.Argument(help="The tenant's name.")],
+    zero_retention: Annotated[
+        bool,
+        typer.Option(
+            "--zero-retention/--no-zero-retention",
+            help="Whether it keeps nothing but the ledger, of what is created from now on.",
+        ),
+    ],
+    data: DataOption = None,
+) -> None:
+    """Change a tenant. API processes follow within seconds."""
+    with transaction(data) as connection:
+        set_zero_retention(connection, find_tenant(connection, name), on=zero_retention)
+    typer.echo(f"{name} zero retention {'on' if zero_retention else 'off'}")
 
 
 @app.command()
@@ -60,6 +83,7 @@ def list_tenants(data: DataOption = None, form: FormOption = Form.TABLE) -> None
         tenants.c.name,
         tenants.c.stored_bytes_max,
         tenants.c.response_cache_ttl_s,
+        tenants.c.zero_retention,
         tenants.c.created_at,
     )
     with transaction(data) as connection:
@@ -72,6 +96,7 @@ def list_tenants(data: DataOption = None, form: FormOption = Form.TABLE) -> None
                     "name": row.name,
                     "stored_bytes_max": row.stored_bytes_max,
                     "response_cache_ttl_s": row.response_cache_ttl_s,
+                    "zero_retention": row.zero_retention,
                     "created_at": int(row.created_at.timestamp()),
                 }
                 for row in found
@@ -79,13 +104,14 @@ def list_tenants(data: DataOption = None, form: FormOption = Form.TABLE) -> None
         )
         return
     write_table(
-        ("name", "id", "bytes at most", "cache", "created"),
+        ("name", "id", "bytes at most", "cache", "zero retention", "created"),
         [
             (
                 row.name,
                 public_id(TENANT, row.id),
                 "default" if row.stored_bytes_max is None else f"{row.stored_bytes_max:,}",
                 "off" if row.response_cache_ttl_s is None else f"{row.response_cache_ttl_s} s",
+                "yes" if row.zero_retention else "no",
                 row.created_at.isoformat(timespec="seconds"),
             )
             for row in found

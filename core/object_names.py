@@ -19,6 +19,15 @@ KEYED_ANSWERS: Final = "idempotency/"
 """Long streams that are given again to whoever repeats their key."""
 
 
+KEYS: Final = "keys/"
+"""Data keys of jobs whose bodies are encrypted; deleting one destroys what it encrypted."""
+
+
+def job_key_name(job_id: UUID) -> str:
+    """Return the name of a job's data key."""
+    return f"{KEYS}{job_id.hex}"
+
+
 def answer_prefix(job_id: UUID) -> str:
     """Return what the keys of a job's oversized answers start with; its files copy them."""
     return f"{ANSWERS}{job_id.hex}/"

@@ -23,9 +23,10 @@ from core.errors import (
 from gpu_consumers import metrics
 from gpu_consumers.acknowledgements import Acknowledgements
 from gpu_consumers.batch_run import BatchRun, Cut, Ending
-from gpu_consumers.bodies import ANSWER_BYTES_MAX, load_body, store_body
+from gpu_consumers.bodies import ANSWER_BYTES_MAX, store_body
 from gpu_consumers.capacity import CapacityPublisher
 from gpu_consumers.consumer import Delivery
+from gpu_consumers.encrypted_bodies import BODY_UNREADABLE, EncryptedBodies
 from gpu_consumers.engines.engine import Answer, Engine
 from gpu_consumers.outcomes import (
     ANSWER_MISSING,
@@ -65,6 +66,7 @@ class BatchExecution:
         self._engine, self._producer, self._objects = parts.engine, parts.producer, parts.objects
         self._wanted, self._capacity = parts.wanted, parts.capacity
         self._job_class, self._clock = parts.job_class, parts.clock
+        self._encrypted = EncryptedBodies(parts.objects, parts.clock)
         self._turns = turns
         self._handing_back = False
         self.runs: set[BatchRun] = set()
@@ -172,6 +174,8 @@ class BatchExecution:
         acknowledged = Acknowledgements(asyncio.get_running_loop())
         for job, its in by_part(run.items, positions):
             done = [outcome_of(run.items[p][1], run.answers[p]) for p in its if p in run.answers]
+            if job.key_name and done:
+                done = await self._hidden(run, job, done)
             if any(len(outcome.body) > ANSWER_BYTES_MAX for outcome in done):
                 done = await self._without_large_bodies(run, job, done)
             if done:
@@ -231,16 +235,29 @@ class BatchExecution:
         bodies: dict[int, bytes] = {}
         for position in positions:
             job, item = run.items[position]
-            if not item.length:
+            if not (item.length or job.key_name):
                 bodies[position] = item.body
             elif not run.store_away:
                 try:
-                    body = await asyncio.to_thread(load_body, self._objects, job, item)
-                    bodies[position] = body
+                    bodies[position] = await self._encrypted.load(job, item)
                 except MillraceError as failure:
                     if _is_refusal(failure, run):
-                        self.answer(run, position, INPUT_MISSING)
+                        missing = INPUT_MISSING if item.length else BODY_UNREADABLE
+                        self.answer(run, position, missing)
         return bodies
+
+    async def _hidden(
+        self, run: BatchRun, job: JobRef, outcomes: list[ItemOutcome]
+    ) -> list[ItemOutcome]:
+        """Encrypt; none where the store does not give the key, so that they are executed again."""
+        if run.store_away and not self._encrypted.knows(job):
+            return []
+        try:
+            return await self._encrypted.hidden(job, outcomes)
+        except MillraceError as failure:
+            if _is_refusal(failure, run):
+                raise
+            return []
 
     async def _without_large_bodies(
         self, run: BatchRun, job: JobRef, outcomes: list[ItemOutcome]

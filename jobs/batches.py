@@ -23,6 +23,7 @@ from jobs.pages import Cursor, Page, read_page, unknown_cursor
 from jobs.refusals import FieldRefusedError, JobEndedError, JobMissingError
 from jobs.tables import job_counters, job_cursors, jobs
 from registry.models import ENDPOINTS
+from tenancy.tenants import keeps_nothing
 
 _COUNTERS: Final = [
     column for column in job_counters.c if column.name not in {"job_id", "updated_at"}
@@ -67,6 +68,7 @@ def create_job(connection: sa.Connection, tenant_id: UUID, new: NewJob) -> sa.Ro
             metadata=sa.null() if new.metadata is None else new.metadata,
             output_expires_after_s=new.output_expires_after_s,
             traceparent=new.traceparent,
+            zero_retention=keeps_nothing(tenant_id),
             expires_at=sa.func.now() + sa.func.make_interval(0, 0, 0, 0, 0, 0, window_s),
             **options,
         )

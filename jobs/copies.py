@@ -29,9 +29,12 @@ _ROWS_MAX: Final = 5000  # of one transaction
 _INSERT: Final = sa.text(
     """
     INSERT INTO item_copies (job_id, item_index, original_index, custom_id)
-    SELECT :job_id, found.* FROM unnest(
+    SELECT jobs.id, found.item_index, found.original_index,
+        CASE WHEN jobs.zero_retention THEN '' ELSE found.custom_id END
+    FROM jobs, unnest(
         CAST(:indexes AS int[]), CAST(:originals AS int[]), CAST(:custom_ids AS text[])
-    ) AS found
+    ) AS found (item_index, original_index, custom_id)
+    WHERE jobs.id = :job_id
     """
 ).bindparams(sa.bindparam("job_id", type_=sa.Uuid))
 

@@ -20,6 +20,7 @@ from jobs.leases import Lease
 from jobs.progress import EXPANSION_DUE, OpenJob, open_jobs
 from jobs.tables import jobs
 from jobs.windows import JobLoad
+from storage.data_keys import DataKeys
 from storage.objects import ObjectStore
 from topics.producer import LogProducer
 from topics.records import Item
@@ -68,6 +69,7 @@ class Expander:
         self._producer = producer
         self._leases = leases
         self._clock = clock
+        self._keys = DataKeys(objects, clock)
         self._held: dict[UUID, _Held] = {}
         self._last: UUID | None = None
 
@@ -201,7 +203,7 @@ class Expander:
                 raise InputChangedError(item_index=index)
             after = held.reader.cursor
             emitted = self._without_copies(job, items) if job.deduplicates else items
-            send_items(self._producer, ref, emitted)
+            send_items(self._producer, ref, emitted, self._keys)
         except MillraceError as failure:
             held.close_reader()
             if failure.disposition is Disposition.CRASH:

@@ -16,6 +16,8 @@ from jobs.cursors import Cursor
 from jobs.input_lines import Line, input_lines
 from jobs.settings import LINE_BYTES_CEILING
 from jobs.token_counts import token_count
+from storage.body_ciphers import BodyCipher, Place, Way
+from storage.data_keys import DataKeys
 from storage.objects import Blocks, ObjectStore
 from topics.chunks import chunks_of, send_chunk
 from topics.producer import Sender
@@ -95,10 +97,27 @@ def item_of(index: int, offset: int, line: bytes | None, endpoint: str) -> Item:
     return Item(index, request.custom_id, b"", tokens, 1, offset, len(line or b""))
 
 
-def send_items(sender: Sender, job: JobRef, items: Iterable[Item]) -> int:
-    """Send items as chunk records; return how many items. Flush before relying on them."""
+def send_items(
+    sender: Sender, job: JobRef, items: Iterable[Item], keys: DataKeys | None = None
+) -> int:
+    """Send items as chunk records; return how many items. Flush before relying on them.
+
+    `keys` are needed for a job that names one: its bodies go out encrypted, and without the ids
+    that its owner gave them. Raises what a store raises then.
+    """
     count = 0
+    if job.key_name:
+        assert keys is not None  # or bodies would be on the log in clear
+        items = encrypted(job, items, keys.ensure(job.key_name))
     for chunk in chunks_of(items):
         send_chunk(sender, Chunk(job, chunk), JOB_CLASS)
         count += len(chunk)
     return count
+
+
+def encrypted(job: JobRef, items: Iterable[Item], cipher: BodyCipher) -> Iterator[Item]:
+    """Yield items that say nothing to whoever lacks the key. One by reference has no body here."""
+    for item in items:
+        place = Place(job.job_id, Way.IN, item.index)
+        body = item.body if item.length else cipher.encrypt(item.body, place)
+        yield msgspec.structs.replace(item, body=body, custom_id="")

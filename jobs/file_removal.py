@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from jobs.files import pinned
 from jobs.tables import files
+from tenancy.tenants import keeps_nothing
 
 _MARGIN_S: Final = 600
 """Time past a file's life before it counts: a job created just before may not be committed yet."""
@@ -38,12 +39,16 @@ def files_to_remove(connection: sa.Connection, *, limit: int) -> list[Removal]:
 def mark_removed(connection: sa.Connection, file_ids: Sequence[UUID]) -> int:
     """Remember that the objects are gone; the rows stay, since jobs name them.
 
-    Returns how many of them nobody had marked before.
+    Their names go at once where the tenant retains nothing. Returns how many of them nobody had
+    marked before.
     """
     marked = connection.execute(
         sa.update(files)
         .where(files.c.id.in_(file_ids), files.c.removed_at.is_(None))
-        .values(removed_at=sa.func.now())
+        .values(
+            removed_at=sa.func.now(),
+            filename=sa.case((keeps_nothing(files.c.tenant_id), ""), else_=files.c.filename),
+        )
     )
     return marked.rowcount
 

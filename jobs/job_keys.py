@@ -1,16 +1,15 @@
-"""What destroys the key under which a job's bodies are encrypted on the log.
+"""The key under which a job's bodies are encrypted, and its end."""
 
-Deletion calls it, in its transaction, for every job. Bodies are not encrypted so far: of what is
-on the log, retention of the topics bounds the life (docs/retention.md).
-"""
-
-from collections.abc import Collection
 from uuid import UUID
 
-import sqlalchemy as sa
+from core.object_names import job_key_name
+from storage.objects import ObjectStore
 
 
-def destroy_keys(connection: sa.Connection, job_ids: Collection[UUID]) -> int:
-    """Make what the jobs have on the log unreadable for good; return how many keys are gone."""
-    del connection, job_ids
-    return 0
+def destroy_key(store: ObjectStore, job_id: UUID) -> None:
+    """Make what the job has on the log and in rows unreadable for good; harmless when repeated.
+
+    Call it once the job is a tombstone. A process that has the key in memory forgets it within
+    `REMEMBERED_S_MAX`. Raises what a store raises.
+    """
+    store.delete(job_key_name(job_id))

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from core.object_names import ANSWERS, REQUESTS
+from core.object_names import ANSWERS, KEYS, REQUESTS
 from core.states import TERMINAL_STATES, JobKind
 from jobs.tables import files, idempotency_keys, jobs
 
@@ -46,6 +46,14 @@ def of_no_open_request(connection: sa.Connection, keys: Collection[str]) -> set[
     is_open = jobs.c.state.not_in(TERMINAL_STATES)
     found = connection.scalars(sa.select(jobs.c.id).where(jobs.c.id.in_(by_job), is_open))
     return {key for job_id in by_job.keys() - set(found) for key in by_job[job_id]}
+
+
+def of_no_kept_job(connection: sa.Connection, keys: Collection[str]) -> set[str]:
+    """Return the data keys of jobs that were deleted: made by who did not know of it."""
+    by_job = keys_by_job(keys, KEYS)
+    kept = sa.select(jobs.c.id).where(jobs.c.id.in_(by_job), jobs.c.deleted_at.is_(None))
+    found = set(connection.scalars(kept))
+    return {key for job_id in by_job.keys() - found for key in by_job[job_id]}
 
 
 def without_key(connection: sa.Connection, keys: Collection[str]) -> set[str]:

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 import sqlalchemy as sa
 
+from core.object_names import job_key_name
 from core.states import JobKind, JobState
 from jobs.cursors import Cursor
 from jobs.days import job_day
@@ -132,6 +133,7 @@ def _open_job(row: sa.Row[Any], appended: Sequence[InputFile]) -> OpenJob:
         traceparent=row.traceparent,
         version=row.control_version,
         priority=row.priority,
+        key_name=job_key_name(row.id) if row.zero_retention else "",
     )
     cursor = Cursor(row.byte_offset, row.line_number, row.item_index, row.copy_count)
     files = InputFiles(row.input_key, appended)

@@ -7,6 +7,7 @@ from uuid import UUID
 import msgspec
 import sqlalchemy as sa
 
+from core.clock import SystemClock
 from jobs import leases
 from jobs.expansion import item_of, send_items
 from jobs.input_files import InputFile
@@ -15,6 +16,7 @@ from jobs.leases import Lease
 from jobs.progress import OPEN, OpenJob
 from jobs.settings import LINE_BYTES_CEILING
 from jobs.tables import job_counters, job_cursors, jobs
+from storage.data_keys import DataKeys
 from storage.objects import ObjectStore
 from topics.producer import Sender
 from topics.records import Item
@@ -79,7 +81,7 @@ def emit_again(
     An item of `failed` goes on behind that attempt, or its next failure would count as a repeat.
     Returns their number. Flush before relying on them. Raises InputChangedError.
     """
-    count = 0
+    count, keys = 0, DataKeys(objects, SystemClock())
     for file, its_indexes in job.files.by_file(indexes, lambda index: index):
         items = items_at(objects, file, its_indexes, job.ref.endpoint)
         again = (
@@ -88,7 +90,7 @@ def emit_again(
             else item
             for item in items
         )
-        count += send_items(sender, job.ref_at(its_indexes[0]), again)
+        count += send_items(sender, job.ref_at(its_indexes[0]), again, keys)
     return count
 
 

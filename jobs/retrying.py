@@ -34,6 +34,7 @@ from jobs.retry_queue import (
     open_budgets,
     spend,
 )
+from storage.data_keys import DataKeys
 from storage.objects import ObjectStore
 from topics.producer import LogProducer
 from topics.records import Item
@@ -71,6 +72,7 @@ class Retrying:
         self._producer = producer
         self._rules = rules
         self._clock = clock
+        self._keys = DataKeys(objects, clock)
         self._aside_until_s: dict[UUID, float] = {}
         self._sweep_at_s = 0.0
 
@@ -131,7 +133,7 @@ class Retrying:
                 for first in range(0, len(its), _READ_MAX):
                     part = its[first : first + _READ_MAX]
                     items = retried_items(self._objects, file, part, ref.endpoint)
-                    send_items(self._producer, ref, items)
+                    send_items(self._producer, ref, items, self._keys)
                     sent += part
         except MillraceError as failure:
             if failure.disposition is Disposition.CRASH:

@@ -124,6 +124,13 @@ jobs: Final = Table(
         server_default="false",
         comment="identical items are computed once",
     ),
+    Column[bool](
+        "zero_retention",
+        Boolean,
+        nullable=False,
+        server_default="false",
+        comment="as its tenant was: bodies in rows and records are encrypted under its own key",
+    ),
     # Set once by intake, in the transaction that ends validation.
     Column[str]("model", Text),
     Column[str]("model_version", Text),
@@ -172,6 +179,11 @@ jobs: Final = Table(
         "ix_jobs_tombstones",
         "deleted_at",
         postgresql_where=text("deleted_at IS NOT NULL AND removal_due_at IS NULL"),
+    ),
+    Index(
+        "ix_jobs_zero_retention",
+        "created_at",
+        postgresql_where=text("zero_retention AND deleted_at IS NULL"),
     ),
     Index(
         "ix_jobs_input_file_id",

@@ -10,13 +10,17 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from core.outcomes import Outcome
 from jobs.batches import find_job
 from jobs.pages import Page, unknown_cursor
 from jobs.refusals import DeadLetterMissingError
 from jobs.retries_tables import dead_items, item_attempts
 from jobs.tables import jobs
+from results.encrypted_rows import RowOpener
 from results.failures import stable_code
+from results.output_lines import ItemRow
 from results.tables import items
+from storage.objects import ObjectStore
 
 _BODY_BYTES: Final = 4096
 """Of an answer, in a list: enough for the code in an error envelope of usual length."""
@@ -96,8 +100,8 @@ def find_dead(connection: sa.Connection, tenant_id: UUID, place: Place | None) -
     if place is None:
         raise DeadLetterMissingError
     query = (
-        sa.select(dead_items, *_SHOWN, items.c.body, items.c.body_key)
-        .add_columns(jobs.c.input_key, jobs.c.endpoint)
+        sa.select(dead_items, *_SHOWN, items.c.body, items.c.body_key, items.c.copied_from)
+        .add_columns(jobs.c.input_key, jobs.c.endpoint, jobs.c.zero_retention)
         .select_from(dead_items.outerjoin(items, _ITS_ROW))
         .join(jobs, jobs.c.id == dead_items.c.job_id)
         .where(dead_items.c.tenant_id == tenant_id, *_is(place), jobs.c.deleted_at.is_(None))
@@ -131,6 +135,28 @@ def dead_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
         return query.order_by(dead_items.c.item_index)
     newest_first = (dead_items.c.failed_at, dead_items.c.job_id, dead_items.c.item_index)
     return query.order_by(*(column.desc() for column in newest_first))
+
+
+def readable_body(store: ObjectStore, row: sa.Row[Any]) -> bytes | None:
+    """Return the answer of a row of `find_dead`; None without one, or when its key is gone.
+
+    Raises what a store raises. Reads it only for jobs whose answers are encrypted.
+    """
+    body: bytes | None = row.body
+    if not row.zero_retention or body is None:
+        return body
+    answer = ItemRow(
+        row.item_index,
+        Outcome.FAILED.value,
+        row.status_code,
+        row.custom_id,
+        row.error_code,
+        row.error_message,
+        body,
+        None,
+        row.copied_from,
+    )
+    return RowOpener(store, row.job_id).opened(answer).body
 
 
 def code_of_row(row: sa.Row[Any]) -> str:

@@ -6,7 +6,7 @@ A finaliser that lost its lease deletes what it wrote; one that died leaves obje
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -25,7 +25,9 @@ from jobs.leases import Lease, require
 from jobs.outbox_rows import NOTIFY_OUTBOX, event_insert
 from jobs.tables import jobs
 from results.custom_ids import CustomIds
+from results.encrypted_rows import RowOpener
 from results.item_rows import item_rows
+from results.output_lines import ItemRow
 from results.result_files import ResultFiles, result_prefix, write_result_files
 from storage.objects import ObjectStore, StoredObject
 
@@ -60,13 +62,15 @@ def finalise(
     with engine.connect() as connection:
         job = connection.execute(sa.select(jobs).where(jobs.c.id == lease.job_id)).one()
         appended = appended_files(connection, [lease.job_id])
-    rows = item_rows(
+    rows: Iterator[ItemRow] = item_rows(
         engine,
         lease.job_id,
         day=job_day(job.created_at),
         total_count=job.total_count,
         check=check,
     )
+    if job.zero_retention:
+        rows = map(RowOpener(store, job.id).opened, rows)
     keys = [job.input_key, *(file.key for file in appended.get(job.id, ()))]
     sizes = [job.input_bytes, *(file.size_bytes for file in appended.get(job.id, ()))]
     custom_ids = CustomIds([partial(store.read, key) for key in keys], input_bytes=max(sizes))

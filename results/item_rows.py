@@ -20,7 +20,8 @@ PAGE_OPTIONS: Final = "SET LOCAL statement_timeout = '600s'; SET LOCAL enable_so
 the order already, which the planner does not always believe."""
 
 READ_ITEMS: Final = """
-SELECT item_index, outcome, status_code, custom_id, error_code, error_message, body, body_key
+SELECT item_index, outcome, status_code, custom_id, error_code, error_message, body, body_key,
+    copied_from
 FROM items
 WHERE job_day = %b::int AND job_id = %b::uuid
     AND item_index >= %b::int AND item_index < %b::int

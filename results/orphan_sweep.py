@@ -10,11 +10,12 @@ import sqlalchemy as sa
 
 from core.clock import Clock
 from core.errors import MillraceError
-from core.object_names import ANSWERS, FILES, KEYED_ANSWERS, REQUESTS, RESULTS
+from core.object_names import ANSWERS, FILES, KEYED_ANSWERS, KEYS, REQUESTS, RESULTS
 from jobs.orphans import (
     FindOrphans,
     of_ended_batches,
     of_no_job,
+    of_no_kept_job,
     of_no_open_request,
     without_file,
     without_key,
@@ -33,6 +34,7 @@ _RULES: Final[tuple[tuple[str, FindOrphans], ...]] = (
     (ANSWERS, spare_answers),
     (REQUESTS, of_no_open_request),
     (KEYED_ANSWERS, without_key),
+    (KEYS, of_no_kept_job),
 )
 _LOOKED_UP_AT_ONCE: Final = 500
 

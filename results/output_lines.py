@@ -18,10 +18,12 @@ ANSWER_GONE: Final = "answer_gone"
 
 ERROR_MESSAGES: Final[Mapping[str, str]] = {
     ANSWER_GONE: "This answer is not stored any more.",
+    "answer_unreadable": "This answer cannot be decrypted.",
     "batch_cancelled": "This request was cancelled before it was executed.",
     "batch_expired": ("This request could not be executed before the completion window expired."),
     "failure_budget_exceeded": "More requests of this batch failed than it may have.",
     "spend_cap_reached": "This batch has used the tokens that it may use.",
+    "key_gone": "The key that this answer is encrypted under is gone.",
     "record_unreadable": "This request could not be read back from the log.",
     "result_unstorable": "The result of this request could not be stored.",
 }
@@ -47,6 +49,7 @@ class ItemRow(NamedTuple):
     error_message: str | None
     body: bytes | None
     body_key: str | None
+    copied_from: int | None = None
 
 
 class LineTemplate:
@@ -68,7 +71,7 @@ class LineTemplate:
 
     def line(self, row: ItemRow, custom_id: str | None) -> tuple[bytes, ...]:
         """Return the parts of the line of an item whose body, if any, is in its row."""
-        index, _, status_code, _, _, _, body, _ = row
+        index, _, status_code, _, _, _, body, _, _ = row
         if status_code == 0:
             return (self._unanswered % (index, _encode(custom_id), error_object(row)),)
         opening = self._opening % (index, _encode(custom_id), status_code, index)

@@ -74,7 +74,7 @@ INSERT INTO items (job_id, job_day, item_index, outcome, status_code, attempt, i
     output_tokens, cached_tokens, reasoning_tokens, custom_id, error_code, error_message, body,
     body_key, copied_from)
 SELECT done.job_id, done.job_day, due.item_index, done.outcome, done.status_code, 0, 0, 0, 0, 0,
-    due.custom_id, done.error_code, done.error_message, done.body, done.body_key,
+    nullif(due.custom_id, ''), done.error_code, done.error_message, done.body, done.body_key,
     due.original_index
 FROM due
 CROSS JOIN LATERAL (

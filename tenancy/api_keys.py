@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from core.ids import KEY, new_uuid, public_id
 from tenancy.audit_log import CLI, Act, Action, record_act
-from tenancy.tables import api_keys
+from tenancy.tables import api_keys, tenants
 
 PREFIX: Final = "sk-"
 _RANDOM_BYTES: Final = 32
@@ -31,6 +31,7 @@ class Principal:
 
     tenant_id: UUID
     key_id: UUID
+    zero_retention: bool = False  # the tenant keeps nothing but the ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +80,22 @@ def authenticate(connection: sa.Connection, secret: str) -> Principal | None:
     """
     if not is_well_formed(secret):
         return None
-    row = connection.execute(
-        sa.select(api_keys.c.tenant_id, api_keys.c.id).where(
-            api_keys.c.secret_sha256 == secret_hash(secret), api_keys.c.revoked_at.is_(None)
-        )
-    ).one_or_none()
-    return None if row is None else Principal(row.tenant_id, row.id)
+    return working_keys(connection, [secret_hash(secret)]).get(secret_hash(secret))
 
 
 def working_keys(connection: sa.Connection, hashes: Collection[bytes]) -> dict[bytes, Principal]:
     """Return whose keys these are, by `secret_hash`; without those that do not work any more."""
     rows = connection.execute(
-        sa.select(api_keys.c.secret_sha256, api_keys.c.tenant_id, api_keys.c.id).where(
-            api_keys.c.secret_sha256.in_(hashes), api_keys.c.revoked_at.is_(None)
+        sa.select(
+            api_keys.c.secret_sha256,
+            api_keys.c.tenant_id,
+            api_keys.c.id,
+            tenants.c.zero_retention,
         )
+        .join(tenants, tenants.c.id == api_keys.c.tenant_id)
+        .where(api_keys.c.secret_sha256.in_(hashes), api_keys.c.revoked_at.is_(None))
     )
-    return {row.secret_sha256: Principal(row.tenant_id, row.id) for row in rows}
+    return {row.secret_sha256: Principal(row.tenant_id, row.id, row.zero_retention) for row in rows}
 
 
 def is_well_formed(secret: str) -> bool:

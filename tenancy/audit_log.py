@@ -36,6 +36,7 @@ class Action(StrEnum):
     """What was done."""
 
     TENANT_CREATED = "tenant.created"
+    TENANT_UPDATED = "tenant.updated"
     KEY_CREATED = "key.created"
     KEY_REVOKED = "key.revoked"
     JOB_CREATED = "job.created"

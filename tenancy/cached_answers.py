@@ -29,7 +29,7 @@ class CacheHits:
 def response_cache_ttls(connection: sa.Connection) -> dict[UUID, int]:
     """Return the tenants that want it, with the seconds that an answer may live."""
     query = sa.select(tenants.c.id, tenants.c.response_cache_ttl_s).where(
-        tenants.c.response_cache_ttl_s.is_not(None)
+        tenants.c.response_cache_ttl_s.is_not(None), tenants.c.zero_retention.is_(False)
     )
     return {row.id: row.response_cache_ttl_s for row in connection.execute(query)}
 

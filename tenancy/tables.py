@@ -5,6 +5,7 @@ from typing import Final
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     DateTime,
     ForeignKey,
@@ -29,6 +30,13 @@ tenants: Final = Table(
         "response_cache_ttl_s",
         Integer,
         comment="how long an answer may be given again; NULL: never",
+    ),
+    Column[bool](
+        "zero_retention",
+        Boolean,
+        nullable=False,
+        server_default="false",
+        comment="keeps nothing but the ledger: bodies are encrypted, and go soon after the end",
     ),
     Column[datetime](
         "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()

@@ -1,5 +1,6 @@
 """Tenants: who owns files, jobs and keys. Identity comes from a key alone, never from a request."""
 
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -12,15 +13,24 @@ from tenancy.tables import tenants
 
 
 def create_tenant(
-    connection: sa.Connection, name: str, *, stored_bytes_max: int | None = None
+    connection: sa.Connection,
+    name: str,
+    *,
+    stored_bytes_max: int | None = None,
+    zero_retention: bool = False,
 ) -> UUID:
     """Add a tenant; without `stored_bytes_max` the installation's default holds.
 
-    Raises TenantExistsError.
+    With `zero_retention` it keeps nothing but the ledger. Raises TenantExistsError.
     """
     statement = (
         insert(tenants)
-        .values(id=new_uuid(), name=name, stored_bytes_max=stored_bytes_max)
+        .values(
+            id=new_uuid(),
+            name=name,
+            stored_bytes_max=stored_bytes_max,
+            zero_retention=zero_retention,
+        )
         .on_conflict_do_nothing(index_elements=[tenants.c.name])
         .returning(tenants.c.id)
     )
@@ -41,6 +51,31 @@ def find_tenant(connection: sa.Connection, name: str) -> UUID:
     if tenant_id is None:
         raise TenantMissingError(name=name)
     return tenant_id
+
+
+def set_zero_retention(connection: sa.Connection, tenant_id: UUID, *, on: bool) -> None:
+    """Let a tenant keep nothing but the ledger, or end that; for jobs created from then on.
+
+    Answers that may be given again are kept answers: turning it on turns them off.
+    """
+    values: dict[str, object] = {"zero_retention": on}
+    if on:
+        values["response_cache_ttl_s"] = None
+    connection.execute(sa.update(tenants).where(tenants.c.id == tenant_id).values(**values))
+    act = Act(
+        tenant_id=tenant_id,
+        actor=CLI,
+        action=Action.TENANT_UPDATED,
+        subject=public_id(TENANT, tenant_id),
+        details={"zero_retention": on},
+    )
+    record_act(connection, act)
+
+
+def keeps_nothing(tenant_id: UUID | sa.ColumnElement[Any]) -> sa.ScalarSelect[bool]:
+    """Return the expression whether a tenant keeps nothing but the ledger; a column names many."""
+    query = sa.select(tenants.c.zero_retention).where(tenants.c.id == tenant_id)
+    return query.scalar_subquery()
 
 
 def stored_bytes_max(

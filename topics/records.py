@@ -48,6 +48,7 @@ class JobRef(Record, frozen=True):
     call: CallRef | None = None  # of an online request; `deadline_s` is then by its caller's clock
     version: int = 0  # of the job's control state that the record was emitted under
     priority: int = PRIORITY_DEFAULT  # as of then, among the jobs of its tenant; the highest first
+    key_name: str = ""  # object of the data key that bodies are encrypted under; empty: in clear
 
 
 class Item(Record, frozen=True):

@@ -14,7 +14,7 @@ from api.online.online import Online
 from api.online.open_calls import OpenCall
 from api.online.parsing import parse_call
 from api.online.planning import plan_call
-from api.online.preferences import has_key
+from api.online.preferences import check_retention, has_key
 from api.online.receiving import read_body
 from api.online.response_cache import MISS
 from api.online.running import RunningCall
@@ -56,6 +56,7 @@ class CallPipeline:
             exchange.endpoint,
             await read_body(exchange, online.settings),
         )
+        check_retention(parsed, exchange.headers, zero_retention=principal.zero_retention)
         self._admit_rate(principal, parsed, headers)
         planned = await plan_call(online, exchange, principal, parsed)
         headers += _identity(planned)

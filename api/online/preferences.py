@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from api.answers import ApiError
 from api.online.calls import ParsedCall
 
 _WAIT: Final = re.compile(rb"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,6})\"?(?=$|[,;\s])")
@@ -25,6 +26,19 @@ def may_be_accepted(parsed: ParsedCall, headers: Mapping[bytes, bytes]) -> bool:
 def has_key(headers: Mapping[bytes, bytes]) -> bool:
     """Whether a call shall have its effect once."""
     return b"idempotency-key" in headers
+
+
+def check_retention(
+    parsed: ParsedCall, headers: Mapping[bytes, bytes], *, zero_retention: bool
+) -> None:
+    """Refuse, of a tenant that retains nothing, a call whose answer would be. Raises ApiError."""
+    if zero_retention:
+        raise ApiError(
+            403,
+            "This tenant retains nothing: calls in the background, with 'Prefer: wait' or with an "
+            "Idempotency-Key keep their answers.",
+            code="zero_retention",
+        )
 
 
 def preferred_wait_s(headers: Mapping[bytes, bytes]) -> float | None:

@@ -16,6 +16,7 @@ LASTING_STATUSES: Final = frozenset({501, 505})
 LASTING_CODES: Final = frozenset(
     {
         "answer_too_large",
+        "body_unreadable",
         "input_missing",
         "item_crashes_engine",
         "item_out_of_memory",
@@ -47,10 +48,11 @@ def may_pass(answer: Answer) -> bool:
         return True
     if status < HTTPStatus.INTERNAL_SERVER_ERROR or status in LASTING_STATUSES:
         return False
-    return _code_of(answer.body) not in LASTING_CODES
+    return answer_code(answer.body) not in LASTING_CODES
 
 
-def _code_of(body: bytes) -> str | None:
+def answer_code(body: bytes) -> str | None:
+    """Return the code in an error envelope; None where there is none."""
     try:
         return _ENVELOPE.decode(body).error.code
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -13,7 +13,6 @@ import sqlalchemy as sa
 
 from core.states import TERMINAL_STATES
 from jobs.inputs_tables import job_inputs
-from jobs.job_keys import destroy_keys
 from jobs.requests import JOB_DAY
 from jobs.retries_tables import item_attempts, item_retries
 from jobs.tables import files, job_counters, job_cursors, job_leases, jobs
@@ -93,7 +92,6 @@ def remove_requests(connection: sa.Connection, old: Sequence[OldRequest]) -> int
     going = set(connection.scalars(locked))
     if not going:
         return 0
-    destroy_keys(connection, going)
     for table in (job_counters, job_cursors, job_leases, item_attempts, item_retries):
         connection.execute(sa.delete(table).where(table.c.job_id.in_(going)))
     for day in {one.day for one in old}:

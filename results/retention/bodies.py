@@ -17,7 +17,7 @@ from jobs.copies_tables import item_copies
 from jobs.days import job_day
 from jobs.file_removal import mark_removed, removable
 from jobs.inputs_tables import job_inputs
-from jobs.job_keys import destroy_keys
+from jobs.job_keys import destroy_key
 from jobs.retries_tables import dead_items, item_attempts, item_retries
 from jobs.tables import job_cursors, job_leases, jobs
 from results.result_files import result_prefix
@@ -63,11 +63,13 @@ class BodyRemoval:
                 row = connection.execute(due_query(1)).one_or_none()
             if row is None:
                 break
-            count, is_whole = self._rows_of(row, rows_max - removed)
-            removed += count
-            if not is_whole:
-                break
             try:
+                if row.zero_retention:
+                    destroy_key(self.store, row.id)  # what is left after it says nothing
+                count, is_whole = self._rows_of(row, rows_max - removed)
+                removed += count
+                if not is_whole:
+                    break
                 self._finish(row)
             except MillraceError as failure:
                 LOG.warning("objects stay", extra={"job": row.id.hex, "code": failure.code})
@@ -105,7 +107,6 @@ class BodyRemoval:
                 mark_removed(connection, [removal.file_id for removal in found])
             for table in (job_cursors, job_leases, job_inputs):
                 connection.execute(sa.delete(table).where(table.c.job_id == row.id))
-            destroy_keys(connection, [row.id])
             gone = connection.execute(
                 sa.update(jobs)
                 .where(jobs.c.id == row.id, jobs.c.removal_due_at.is_not(None))

@@ -27,6 +27,10 @@ class RetentionSettings(Settings):
     """From the creation of a file whose owner named no end to its deletion; without it, such a
     file lives until its owner or its last batch goes."""
 
+    zero_retention_hours: float = Field(default=24, gt=0, le=8760)
+    """From the end of a batch of a tenant that retains nothing to its deletion, so long may its
+    owner fetch the results; and from the upload of a file that no batch names. Default 24 h."""
+
     tombstone_days: float = Field(default=400, gt=0, le=36_500)
     """How long the row of a deleted batch and of a removed file stays, without any content."""
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
-from results.retention import ages
+from results.retention import ages, zero_retention
 from results.retention.ages import FilePlace
 from results.retention.bodies import BodyRemoval, waiting_query
 from results.retention.days import drop_unneeded_days
@@ -52,6 +52,9 @@ class RetentionSweep:
         if not self._has_lease():
             return
         self._slices("tombstone_made", ages.bury_old_batches, days=days.batch_days)
+        hours = days.zero_retention_hours
+        self._slices("tombstone_made", zero_retention.bury_ended, hours=hours)
+        self._slices("file_ended", zero_retention.end_unused_files, hours=hours)
         if days.file_days is not None:
             self._slices("file_ended", ages.end_old_files, days=days.file_days)
         if self._turn % _IDLE_TURNS == 0:

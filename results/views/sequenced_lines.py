@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Final, TypeAlias
 
+from results.encrypted_rows import RowOpener
 from results.output_lines import ItemRow, LineTemplate, belongs_to_output, one_line
 from results.views.names import ItemNames
 from results.views.result_file_lines import ResultFileLines
@@ -45,6 +46,8 @@ class SequencedLines:
         self._store, self._source, self._frame = store, source, frame
         self._template = LineTemplate(source.job_id)
         self._names = ItemNames(store, source)
+        is_encrypted = source.job.zero_retention
+        self._opener = RowOpener(store, source.job_id) if is_encrypted else None
         self.after = 0
         """The sequence of the last line that was given out whole."""
 
@@ -56,16 +59,17 @@ class SequencedLines:
         """
         held: list[bytes] = []
         size = 0
-        for sequence, row in rows:
+        for sequence, found in rows:
+            if held and found.body_key is not None:  # looking for it may fail: give these out first
+                yield b"".join(held)
+                held, size = [], 0
+            row = found if self._opener is None else self._opened(found)
             before, behind = self._frame(sequence)
             custom_id = row.custom_id
             if custom_id is None:
                 custom_id = self._names.at(row.item_index)
             tail = b',"sequence":%d}' % sequence + behind
             if row.body_key is not None and row.status_code:
-                if held:
-                    yield b"".join(held)
-                held, size = [], 0
                 yield from self._large(row, custom_id, before, tail)
             else:
                 *parts, last = self._template.line(row, custom_id)
@@ -81,6 +85,14 @@ class SequencedLines:
     def close(self) -> None:
         """Give the files back."""
         self._names.close()
+
+    def _opened(self, row: ItemRow) -> ItemRow:
+        """Return the row in clear. A large answer is so in its file, once the job has ended."""
+        assert self._opener is not None
+        opened = self._opener.opened(row, with_objects=not self._source.is_terminal)
+        if opened.body_key is not None and not self._source.is_terminal:
+            raise ObjectMissingError  # it has moved meanwhile
+        return opened
 
     def _large(
         self, row: ItemRow, custom_id: str | None, before: bytes, tail: bytes

@@ -31,13 +31,13 @@ WITH wanted AS MATERIALIZED (
         ), 0) AS bytes_before
     FROM wanted CROSS JOIN LATERAL (
         SELECT items.item_index, outcome, status_code, custom_id, error_code, error_message, body,
-            body_key
+            body_key, copied_from
         FROM items WHERE job_day = %b::int AND job_id = %b::uuid
             AND items.item_index = wanted.item_index LIMIT 1
     ) AS ended
 )
 SELECT sequence, item_index, outcome, status_code, custom_id, error_code, error_message, body,
-    body_key
+    body_key, copied_from
 FROM sized WHERE bytes_before < %b::int ORDER BY sequence
 """
 """LATERAL with LIMIT holds the planner to one index probe an item. Sizes cost no body."""

@@ -123,7 +123,13 @@ class Finishes:
 class Life:
     """A replica from its start to its end; log and attempts go over to the next."""
 
-    def __init__(self, log: Log, attempts: Attempts, engine: TouchyEngine) -> None:
+    def __init__(
+        self,
+        log: Log,
+        attempts: Attempts,
+        engine: TouchyEngine,
+        objects: ObjectStore | None = None,
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.log, self.attempts, self.engine = log, attempts, engine
         self.closed, self.consumer = Open(), Finishes()
@@ -137,7 +143,7 @@ class Life:
             ExecutionParts(
                 engine=cast(Engine, engine),
                 producer=producer,
-                objects=cast(ObjectStore, None),
+                objects=cast(ObjectStore, objects),
                 wanted=Wanted(cast(JobControls, self.closed), self.time, SystemClock()),
                 capacity=self.capacity,
                 job_class="bulk",

@@ -1,0 +1,107 @@
+"""Data keys as objects: readable by every role that has the store, and gone when one is deleted.
+
+The log only grows and Postgres has backups; an object can be destroyed. So the store must keep no
+old versions below `keys/` (docs/zero_retention.md).
+"""
+
+import secrets
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+from core.clock import Clock
+from core.errors import Disposition, MillraceError
+from storage.body_ciphers import KEY_BYTES, BodyCipher
+from storage.errors import ObjectExistsError, ObjectMissingError
+from storage.objects import ObjectStore
+
+REMEMBERED_MAX: Final = 256
+"""Keys in memory: more jobs of such tenants at once cost a read of the store each."""
+
+REMEMBERED_S_MAX: Final = 300.0
+"""How long a process can go on with a key that was destroyed."""
+
+
+class KeyGoneError(MillraceError):
+    """The data key of these bodies was destroyed."""
+
+    code = "key_gone"
+    disposition = Disposition.REJECT
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    cipher: BodyCipher
+    until_s: float  # by the monotonic clock
+
+
+class DataKeys:
+    """Ciphers by the names of their keys; the latest are remembered. Safe for threads."""
+
+    def __init__(
+        self, objects: ObjectStore, clock: Clock, *, remembered_max: int = REMEMBERED_MAX
+    ) -> None:
+        """Remember nothing yet."""
+        self._objects, self._clock = objects, clock
+        self._remembered_max = remembered_max
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def known(self, name: str) -> BodyCipher | None:
+        """Return the cipher of a key that is in memory; never waits."""
+        with self._lock:
+            known = self._known.get(name)
+            if known is None:
+                return None
+            if known.until_s <= self._clock.monotonic_s():
+                del self._known[name]
+                return None
+            self._known.move_to_end(name)
+            return known.cipher
+
+    def load(self, name: str) -> BodyCipher:
+        """Return the cipher of a key. Raises KeyGoneError, and what a store raises."""
+        return self.known(name) or self._loaded(name)
+
+    def ensure(self, name: str) -> BodyCipher:
+        """Return the cipher of a key, which is made if there is none.
+
+        Of any number of rivals one makes it. Raises what a store raises.
+        """
+        known = self.known(name)
+        if known is not None:
+            return known
+        secret = secrets.token_bytes(KEY_BYTES)
+        try:
+            with self._objects.begin(name) as upload:
+                upload.write(secret)
+                upload.complete(if_absent=True)
+        except ObjectExistsError:
+            return self._loaded(name)
+        return self._remembered(name, secret)
+
+    def forget(self, name: str) -> None:
+        """Let go of a key in memory."""
+        with self._lock:
+            self._known.pop(name, None)
+
+    def _loaded(self, name: str) -> BodyCipher:
+        try:
+            with self._objects.read(name) as blocks:
+                secret = b"".join(blocks)
+        except ObjectMissingError:
+            raise KeyGoneError from None
+        if len(secret) != KEY_BYTES:
+            raise KeyGoneError
+        return self._remembered(name, secret)
+
+    def _remembered(self, name: str, secret: bytes) -> BodyCipher:
+        cipher = BodyCipher(secret)
+        until_s = self._clock.monotonic_s() + REMEMBERED_S_MAX
+        with self._lock:
+            self._known[name] = _Known(cipher, until_s)
+            self._known.move_to_end(name)
+            while len(self._known) > self._remembered_max:
+                self._known.popitem(last=False)
+        return cipher

@@ -1,0 +1,77 @@
+"""An object store in memory that can be away."""
+
+from collections.abc import Iterator
+from typing import Self
+
+from storage.errors import ObjectExistsError, ObjectMissingError, ObjectStoreAwayError
+from storage.objects import Blocks, ObjectInfo, StoredObject
+
+
+class MemoryUpload:
+    """An object being written."""
+
+    def __init__(self, store: "MemoryStore", key: str) -> None:
+        self._store, self._key, self._data = store, key, b""
+
+    def write(self, data: bytes) -> None:
+        self._data += data
+
+    def complete(self, *, if_absent: bool = False) -> StoredObject:
+        if if_absent and self._key in self._store.objects:
+            raise ObjectExistsError(key=self._key)
+        self._store.objects[self._key] = self._data
+        return StoredObject(self._key, len(self._data), "")
+
+    def abort(self) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class MemoryStore:
+    """Objects by key."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.is_away = False
+        self.read_count = 0
+
+    def begin(self, key: str) -> MemoryUpload:
+        self._ask()
+        return MemoryUpload(self, key)
+
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+        self._ask()
+        self.read_count += 1
+        if key not in self.objects:
+            raise ObjectMissingError(key=key)
+        data = [self.objects[key][offset:]]
+        return Blocks(lambda n: _cut(data, n), lambda: None, length)
+
+    def size(self, key: str) -> int:
+        return len(self.objects[key])
+
+    def delete(self, key: str) -> None:
+        self._ask()
+        self.objects.pop(key, None)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        self._ask()
+        found = [key for key in self.objects if key.startswith(prefix)]
+        yield from (ObjectInfo(key, len(self.objects[key]), 0.0) for key in found)
+
+    def sweep_temporary(self, older_than_s: float) -> int:
+        return 0
+
+    def _ask(self) -> None:
+        if self.is_away:
+            raise ObjectStoreAwayError
+
+
+def _cut(data: list[bytes], count: int) -> bytes:
+    block, data[0] = data[0][:count], data[0][count:]
+    return block

@@ -1,0 +1,59 @@
+"""Goal: a body can be read with its key at its place, and in no other way."""
+
+import os
+from uuid import UUID
+
+import pytest
+
+from storage.body_ciphers import KEY_BYTES, BodyCipher, BodyUnreadableError, Place, Way
+
+HERE = Place(UUID(int=1), Way.IN, 12)
+BODY = b'{"prompt":"secret"}'
+
+
+@pytest.fixture
+def cipher() -> BodyCipher:
+    return BodyCipher(os.urandom(KEY_BYTES))
+
+
+@pytest.mark.parametrize("body", [b"", b"x", BODY, BODY * 50_000])
+def test_a_body_comes_back(cipher: BodyCipher, body: bytes) -> None:
+    encrypted = cipher.encrypt(body, HERE)
+    assert b"secret" not in encrypted
+    assert cipher.decrypt(encrypted, HERE) == body
+
+
+def test_equal_bodies_look_different(cipher: BodyCipher) -> None:
+    assert cipher.encrypt(BODY, HERE) != cipher.encrypt(BODY, HERE)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        HERE._replace(job_id=UUID(int=2)),
+        HERE._replace(way=Way.OUT),
+        HERE._replace(item_index=1),
+        HERE._replace(item_index=120),
+    ],
+)
+def test_another_place_is_refused(cipher: BodyCipher, place: Place) -> None:
+    with pytest.raises(BodyUnreadableError):
+        cipher.decrypt(cipher.encrypt(BODY, HERE), place)
+
+
+def test_another_key_is_refused(cipher: BodyCipher) -> None:
+    with pytest.raises(BodyUnreadableError):
+        BodyCipher(os.urandom(KEY_BYTES)).decrypt(cipher.encrypt(BODY, HERE), HERE)
+
+
+def test_what_was_cut_changed_or_never_encrypted_is_refused(cipher: BodyCipher) -> None:
+    encrypted = cipher.encrypt(BODY, HERE)
+    flipped = [
+        encrypted[:at] + bytes([encrypted[at] ^ 1]) + encrypted[at + 1 :]
+        for at in range(len(encrypted))
+    ]
+    cuts = [encrypted[:length] for length in range(len(encrypted))]
+    for broken in [*flipped, *cuts, encrypted + b"x", BODY]:
+        with pytest.raises(BodyUnreadableError) as refusal:
+            cipher.decrypt(broken, HERE)
+        assert "secret" not in f"{refusal.value} {refusal.value.facts}"

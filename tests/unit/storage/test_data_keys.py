@@ -1,0 +1,65 @@
+"""Goal: one key for all who ask, in memory for a while, and gone when its object is."""
+
+from uuid import UUID
+
+import pytest
+
+from storage.body_ciphers import Place, Way
+from storage.data_keys import REMEMBERED_S_MAX, DataKeys, KeyGoneError
+from storage.errors import ObjectStoreAwayError
+from tests.objects_in_memory import MemoryStore
+
+HERE = Place(UUID(int=1), Way.IN, 0)
+
+
+class Watch:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_s(self) -> float:
+        return self.now_s
+
+
+def test_who_comes_second_gets_the_key_of_the_first() -> None:
+    store = MemoryStore()
+    first, second = DataKeys(store, Watch()), DataKeys(store, Watch())
+    encrypted = first.ensure("keys/a").encrypt(b"x", HERE)
+    assert second.ensure("keys/a").decrypt(encrypted, HERE) == b"x"
+    assert DataKeys(store, Watch()).load("keys/a").decrypt(encrypted, HERE) == b"x"
+    assert len(store.objects["keys/a"]) == 32
+
+
+def test_a_key_in_memory_asks_nobody_until_its_time_is_up() -> None:
+    store, watch = MemoryStore(), Watch()
+    keys = DataKeys(store, watch)
+    keys.ensure("keys/a")
+    store.is_away = True
+    keys.load("keys/a")
+    keys.ensure("keys/a")
+    watch.now_s = REMEMBERED_S_MAX
+    assert keys.known("keys/a") is None
+    with pytest.raises(ObjectStoreAwayError):
+        keys.load("keys/a")
+
+
+def test_a_destroyed_key_is_gone_and_never_made_by_a_reader() -> None:
+    store = MemoryStore()
+    keys = DataKeys(store, Watch())
+    for broken in (None, b"", b"too short"):
+        if broken is not None:
+            store.objects["keys/a"] = broken
+        with pytest.raises(KeyGoneError):
+            keys.load("keys/a")
+    assert keys.known("keys/a") is None
+
+
+def test_memory_is_bounded_and_keeps_what_is_used() -> None:
+    keys = DataKeys(MemoryStore(), Watch(), remembered_max=2)
+    for name in ("keys/a", "keys/b", "keys/a", "keys/c"):
+        keys.ensure(name)
+    assert [keys.known(f"keys/{n}") is not None for n in "abc"] == [True, False, True]
