@@ -122,6 +122,19 @@ def test_both_files_hold_their_items_in_order(engine: sa.Engine, store: LocalObj
     assert rows[ended["error_file_id"]].filename == f"batch_{job_id.hex}_error.jsonl"
 
 
+def test_a_large_answer_that_is_gone_fails_its_line_alone(
+    engine: sa.Engine, store: LocalObjects
+) -> None:
+    job_id = settle(engine, [outcome(0, body=b"", body_key="answers/gone/0"), outcome(1)])
+
+    finalise(engine, store, take(engine), check=always)
+
+    gone, kept = lines(engine, store, job(engine, job_id)["output_file_id"])
+    assert (gone["response"], gone["error"]["code"]) == (None, "answer_gone")
+    assert gone["custom_id"] == "request-0"
+    assert kept["response"]["body"] == {"answer": 1}
+
+
 @pytest.mark.parametrize(
     ("made", "filled", "empty"),
     [
