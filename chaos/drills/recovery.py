@@ -19,7 +19,7 @@ from chaos.settings_of_drills import SESSION_S
 
 SHARE: Final = 0.9
 OVER_S: Final = 1.0
-WATCHED_S: Final = 25.0
+WATCHED_S: Final = 40.0
 LEAD_S: Final = 4.0
 SETTLED_S: Final = 5.0
 """How long it goes on being watched when the rate is back, since the dip comes late."""

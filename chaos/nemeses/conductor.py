@@ -27,8 +27,10 @@ FAULTS: Final[Mapping[str, Apply]] = {
     "broker-kill": services.kill,
     "publish-again": redelivery.publish_again,
     "rewind": redelivery.rewind,
+    "lose-records": redelivery.lose,
 }
 
+_TOPICS: Final = ("requests", "batches", "results")
 _FATAL_ROLES: Final = (
     "api",
     "intake",
@@ -57,8 +59,9 @@ def kinds(hosts: Sequence[str], lease_s: float) -> list[Kind]:
         Kind(name="postgres-restart", targets=("postgres",), weight=1, times_max=3),
         Kind(name="postgres-pause", targets=("postgres",), lasts_s=(1, 5), weight=0.7, times_max=2),
         Kind(name="broker-kill", targets=("kafka-1",), lasts_s=(0.1, 5), weight=1, times_max=2),
-        Kind(name="publish-again", targets=("requests", "batches", "results"), weight=1),
-        Kind(name="rewind", targets=("requests", "batches", "results"), weight=0.7, times_max=1),
+        Kind(name="publish-again", targets=_TOPICS, weight=1),
+        Kind(name="rewind", targets=_TOPICS, weight=0.7, times_max=1),
+        Kind(name="lose-records", targets=_TOPICS, weight=0.7, times_max=1),
     ]
 
 
@@ -68,7 +71,6 @@ class Conductor:
     def __init__(self, running: Installation, faults: Sequence[Fault], recorder: Recorder) -> None:
         """Nothing happens yet."""
         self._running, self._faults, self._recorder = running, faults, recorder
-        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nemesis", daemon=True)
         self.failures: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Work that comes again: records published twice, and group offsets taken back to the beginning."""
+"""Work that comes again, or not at all: records twice, offsets taken back, records deleted."""
 
 import random
 import signal
@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from chaos.installation import Installation
 from chaos.nemeses.cure import Cure, nothing
@@ -72,6 +73,18 @@ def rewind(running: Installation, target: str, pool: str = POOL) -> Cure:
     finally:
         for pid in members:
             send(pid, signal.SIGCONT)
+    return nothing
+
+
+def lose(running: Installation, target: str, pool: str = POOL) -> Cure:
+    """Delete every record of a topic that is there now, read or not: repair has to find them."""
+    topic, _, _ = topics_of(pool)[target]
+    admin = AdminClient(running.kafka.client_options(), logger=CLIENT_LOG)
+    ends = [
+        TopicPartition(topic.name, number, OFFSET_END) for number in range(topic.partition_count)
+    ]
+    for future in admin.delete_records(ends).values():
+        future.result(_READ_S_MAX)
     return nothing
 
 
