@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     sys.stdout.write(table(run.measures) + "\n")
     for reason in run.untried:
         sys.stdout.write(f"\nnot tried: {reason}\n")
-    broken = [measure for measure in run.measures if not measure.passed]
+    broken = [measure for measure in run.measures if measure.breaks_a_promise]
     for measure in broken:
         note(f"BROKEN {measure.promise} {measure.what}: {measure.value:g} {measure.evidence}")
     note(f"all numbers are in {asked.json}")
@@ -144,7 +144,7 @@ def wanted(part: Part, asked: argparse.Namespace) -> bool:
 def show(measures: Sequence[Measure], note: Callable[[str], None]) -> None:
     """Tell the numbers of one trial."""
     for measure in measures:
-        mark = "ok    " if measure.passed else "BROKEN"
+        mark = "BROKEN" if measure.breaks_a_promise else "ok    " if measure.passed else "missed"
         note(f"  {mark} {measure.promise} {measure.what}: {measure.value:g} of {measure.size}")
 
 

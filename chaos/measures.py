@@ -7,7 +7,8 @@ import msgspec
 
 from chaos.bounds import failure_rate_bound
 
-Relation = Literal["<=", ">=", "report"]
+Relation = Literal["<=", ">=", "goal", "report"]
+"""`goal` is an upper bound that we aim at and do not promise; `report` has none."""
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +28,12 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the number keeps the promise; a number that is only reported always does."""
         if self.relation == "report":
             return True
-        return self.value <= self.limit if self.relation == "<=" else self.value >= self.limit
+        return self.value >= self.limit if self.relation == ">=" else self.value <= self.limit
+
+    @property
+    def breaks_a_promise(self) -> bool:
+        """Whether a number misses what is promised, not just aimed at."""
+        return not self.passed and self.relation != "goal"
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,9 @@ import msgspec
 
 from chaos.measures import Measure, Summary, summarise
 
+WANTED = {"P1": 20, "P2": 20, "P3": 100, "P4": 20, "P7": 200, "P8": 100, "P9": 500}
+"""Trials that a promise asks for in all, where it asks for a number; a run may have fewer."""
+
 _HEAD = ("promise", "measured", "worst", "pass", "trials", "failed", "95 % bound", "looked at")
 
 
@@ -33,7 +36,7 @@ def number(value: float) -> str:
 
 def _cells(summary: Summary) -> list[str]:
     unit = f" {summary.unit}" if summary.unit else ""
-    relation = {"<=": "≤", ">=": "≥", "report": ""}[summary.relation]
+    relation = {"<=": "≤", ">=": "≥", "goal": "goal ≤", "report": ""}[summary.relation]
     goal = "reported" if summary.relation == "report" else f"{relation} {number(summary.limit)}"
     bound = "" if summary.relation == "report" else f"{100 * summary.bound:.1f} %"
     return [
@@ -41,11 +44,16 @@ def _cells(summary: Summary) -> list[str]:
         summary.what,
         number(summary.worst) + unit,
         goal,
-        str(summary.trials),
+        _trials(summary),
         str(summary.failures),
         bound,
         f"{summary.size:,}",
     ]
+
+
+def _trials(summary: Summary) -> str:
+    wanted = WANTED.get(summary.promise)
+    return f"{summary.trials} of {wanted}" if wanted else str(summary.trials)
 
 
 def _line(cells: Sequence[str]) -> str:

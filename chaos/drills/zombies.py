@@ -15,6 +15,7 @@ from chaos.drills.lives import judge_lives
 from chaos.drills.setting import MODEL, Setting
 from chaos.failures import DrillError
 from chaos.hosts import wait_until
+from chaos.judges.fencing import zombie_writes
 from chaos.measures import Measure
 from chaos.nemeses.processes import pause
 from chaos.settings_of_drills import SESSION_S
@@ -61,13 +62,14 @@ def run(setting: Setting) -> list[Measure]:
     ended = client.await_ends(sizes, until_s)
     if len(ended) < len(sizes):
         raise DrillError(f"not terminal after zombies: {evidence.stuck(running.engine)}")
+    accepted = zombie_writes(evidence.lease_steps(running.engine))
     trials = [
         Measure(
             promise="P9",
-            what=f"stopped for 3 leases and let go on: {role}",
-            value=1,
-            relation="report",
+            what="writes accepted of a process stopped for 3 leases",
+            value=len(accepted),
             size=sum(sizes.values()),
+            evidence=f"stopped: {role} of {host}" if accepted else "",
         )
         for role in roles
     ]

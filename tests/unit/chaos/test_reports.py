@@ -29,6 +29,16 @@ def test_a_reported_number_never_fails() -> None:
     assert found.failures == 0
 
 
+def test_a_missed_goal_counts_and_breaks_no_promise() -> None:
+    missed = measure("A12", 9, 2, "goal")
+    assert not missed.passed
+    assert not missed.breaks_a_promise
+    assert measure("P1", 9, 2).breaks_a_promise
+    (found,) = summarise([missed])
+    assert found.failures == 1
+    assert "goal ≤ 2" in table([missed])
+
+
 def test_promises_come_in_their_order() -> None:
     names = ["A12", "P10", "P2", "P1"]
     assert [found.promise for found in summarise([measure(n, 0) for n in names])] == [
@@ -42,7 +52,7 @@ def test_promises_come_in_their_order() -> None:
 def test_a_table_has_a_line_for_each_measure() -> None:
     lines = table([measure("P1", 0), measure("P2", 2)]).splitlines()
     assert len(lines) == 4
-    assert lines[3].startswith("| P2 | w | 2 | ≤ 0 | 1 | 1 | 100.0 % |")
+    assert lines[3].startswith("| P2 | w | 2 | ≤ 0 | 1 of 20 | 1 | 100.0 % |")
 
 
 def test_the_json_holds_every_number(tmp_path: Path) -> None:
