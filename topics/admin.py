@@ -12,6 +12,13 @@ from topics.settings import CLIENT_LOG, KafkaSettings
 
 REQUEST_TIMEOUT_S = 15.0
 _ASK_AGAIN_S = 0.05
+_PASSING = frozenset(
+    {
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+    }
+)
 
 
 class LogAdmin:
@@ -83,7 +90,7 @@ class LogAdmin:
         places = [TopicPartition(name, number) for number in range(topic.partition_count)]
         reader = self._reader(self._settings.topic_prefix + group)
         try:
-            committed = reader.committed(places, timeout=REQUEST_TIMEOUT_S)
+            committed = _committed(reader, places)
             bounds = {
                 place.partition: reader.get_watermark_offsets(place, timeout=REQUEST_TIMEOUT_S)
                 for place in places
@@ -168,3 +175,15 @@ class LogAdmin:
 def _normal(value: str | None) -> list[str]:
     """Lists in a configuration have no order."""
     return sorted((value or "").split(","))
+
+
+def _committed(reader: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
+    """Ask until the group has a coordinator that knows it: one that has just moved does not yet."""
+    deadline_s = time.monotonic() + REQUEST_TIMEOUT_S
+    while True:
+        try:
+            return reader.committed(places, timeout=REQUEST_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() not in _PASSING or time.monotonic() > deadline_s:
+                raise
+            time.sleep(_ASK_AGAIN_S)
