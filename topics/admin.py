@@ -182,7 +182,8 @@ def _committed(reader: Consumer, places: list[TopicPartition]) -> list[TopicPart
     deadline_s = time.monotonic() + REQUEST_TIMEOUT_S
     while True:
         try:
-            return reader.committed(places, timeout=REQUEST_TIMEOUT_S)
+            found: list[TopicPartition] = reader.committed(places, timeout=REQUEST_TIMEOUT_S)
+            return found
         except KafkaException as error:
             if error.args[0].code() not in _PASSING or time.monotonic() > deadline_s:
                 raise
