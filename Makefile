@@ -72,7 +72,7 @@ drill: jars ## Kill every role in the middle of a job, many times; let receivers
 	$(PYTEST) -q tests/drill
 
 life-cycle: setup ## Hold 2,000 lives of a job against the published states, on a real Postgres
-	LIFE_CYCLE_EXAMPLES=2000 LIFE_CYCLE_SHARDS=20 \
+	LIFE_CYCLE_EXAMPLES=2000 LIFE_CYCLE_SHARDS=40 \
 	  $(PYTEST) -q -n $(WORKERS) --durations=1 tests/integration/life_cycle
 
 chaos: jars ## Break a running installation on purpose and judge what it promised (ARGS="--seed 7")

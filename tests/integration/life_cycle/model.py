@@ -93,9 +93,11 @@ class JobModel:
         if self.closed or not self.total:
             return
         new = {index for index in indexes if index < self.total} - self.rows.keys()
+        if not new:
+            return  # a job that a close made whole waits for the judge to read that close
         self.rows |= dict.fromkeys(new, outcome)
         self._settle()
-        if new and self.state is JobState.IN_PROGRESS and self.reason is None:
+        if self.state is JobState.IN_PROGRESS and self.reason is None:
             self._stop_over_budget()
 
     def judge_close(self) -> None:
