@@ -16,7 +16,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
 
     promise: str  # as PROMISES numbers them: P1, or A12 for recovery
     what: str
-    value: float
+    value: float  # infinite, null in JSON: it never happened
     limit: float = 0.0
     relation: Relation = "<="
     unit: str = ""

@@ -7,7 +7,7 @@ from typing import Any, Final
 from chaos import evidence
 from chaos.clients import ENDPOINT, TERMINAL, Client, input_lines
 from chaos.drills.books import Ended, judge_books
-from chaos.drills.recovery import Sampler
+from chaos.drills.recovery import Sampler, note_samples
 from chaos.drills.setting import MODEL, Setting
 from chaos.failures import DrillError
 from chaos.hosts import wait_until
@@ -76,7 +76,7 @@ def _lose(
     took_s = _back(sampler, since_s, goal, limit_s)
     for cure in cures:
         cure()
-    sampler.stop()
+    note_samples(setting, " ".join(names), sampler.stop(), lost_s)
     client.cancel(job["id"], time.monotonic() + 60)
     ended = client.await_ends([job["id"]], time.monotonic() + 120)
     if not ended:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from chaos import evidence
@@ -76,6 +76,7 @@ def _one(setting: Setting, name: str, kill: Callable[[], object]) -> Measure:
         if took_s is not None and seen[-1].at_s > killed_s + took_s + SETTLED_S:
             break
     samples = sampler.stop()
+    note_samples(setting, name, samples, killed_s)
     took_s = seconds_to_recover(samples, killed_s, share=SHARE, over_s=OVER_S)
     relation: Relation = "goal" if name in JUDGED else "report"
     setting.note(f"{name} at {rate:.0f} items/s: {took_s} s")
@@ -89,6 +90,12 @@ def _one(setting: Setting, name: str, kill: Callable[[], object]) -> Measure:
         size=round(rate),
         evidence=f"{rate:.0f} items/s before",
     )
+
+
+def note_samples(setting: Setting, name: str, samples: Sequence[Sample], killed_s: float) -> None:
+    """Write the curve of one kill into the history, for whoever wants to draw it."""
+    curve = [(round(sample.at_s - killed_s, 2), sample.total) for sample in samples]
+    setting.recorder.note("sampler", "samples", name, "ok", seconds_and_items=curve)
 
 
 class Sampler:

@@ -18,6 +18,7 @@ from chaos.hosts import wait_until
 from chaos.judges.fencing import zombie_writes
 from chaos.measures import Measure
 from chaos.nemeses.processes import pause
+from chaos.reporting import STOPPED
 from chaos.settings_of_drills import SESSION_S
 
 ROLES: Final = ("intake", "batcher", "gpu-consumer", "results-writer", "finaliser")
@@ -66,7 +67,7 @@ def run(setting: Setting) -> list[Measure]:
     trials = [
         Measure(
             promise="P9",
-            what="writes accepted of a process stopped for 3 leases",
+            what=STOPPED,
             value=len(accepted),
             size=sum(sizes.values()),
             evidence=f"stopped: {role} of {host}" if accepted else "",
