@@ -62,6 +62,11 @@ def streamed(site: Site) -> None:
     reasons = [chunk.choices[0].finish_reason for chunk in chunks]
     equal((set(reasons[:-1]), reasons[-1]), ({None}, "length"))
     equal(bool(_text_of(chunks)), True)
+    answer = site.client.chat.completions.create(
+        model=site.chat_model, messages=ASKED, max_tokens=1
+    )
+    equal({chunk.system_fingerprint for chunk in chunks}, {answer.system_fingerprint})
+    equal((answer.system_fingerprint or "").rpartition("@")[0], site.chat_model)
 
 
 def streamed_with_usage(site: Site) -> None:
