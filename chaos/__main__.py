@@ -27,6 +27,8 @@ from chaos.upstream import RecordingUpstream, recording_upstream
 from topics.settings import CLIENT_LOG
 
 SEEDS = 2**31
+FURTHER_TRIALS_S = 40 * 60.0
+"""What is left of an hour then is enough for the first trials of all that has not been tried."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -40,13 +42,12 @@ def main(arguments: Sequence[str]) -> int:
     note = notes(time.monotonic())
     note(f"seed {asked.seed}: repeat the plans with --seed {asked.seed}")
     facts = describe() | {"seed": asked.seed, "command": " ".join(["python -m chaos", *arguments])}
-    began_s = time.monotonic()
     run = Run(asked, note)
     for scene in SCENES:
         parts = [part for part in scene.parts if wanted(part, asked)]
         if parts:
             run_scene(run, scene, parts)
-            facts |= {"seconds": round(time.monotonic() - began_s), "untried": run.untried}
+            facts |= {"seconds": round(time.monotonic() - run.began_s), "untried": run.untried}
             write_json(asked.json, facts, run.measures)
     sys.stdout.write(table(run.measures) + "\n")
     for reason in run.untried:
@@ -66,10 +67,15 @@ class Run:
     note: Callable[[str], None]
     measures: list[Measure] = field(default_factory=list)
     untried: list[str] = field(default_factory=list)
+    began_s: float = field(default_factory=time.monotonic)
 
     def trials(self, part: Part) -> int:
         """Return how often a part runs."""
         return trials_of(part, self.asked)
+
+    def is_late(self) -> bool:
+        """Whether no part may begin a second trial any more; each has its first in any case."""
+        return time.monotonic() - self.began_s > FURTHER_TRIALS_S
 
     def give_up(self, what: str, failure: DrillError) -> None:
         """Remember what could not be tried."""
@@ -90,6 +96,9 @@ def run_scene(run: Run, scene: Scene, parts: Sequence[Part]) -> None:
             install_triggers(running.engine)
             for part in parts:
                 for trial in range(run.trials(part)):
+                    if trial and run.is_late():
+                        run.note(f"{part.name}: no further trial, the time is up")
+                        break
                     run.note(f"{scene.name} {part.name} {trial + 1} of {run.trials(part)}")
                     run_trial(run, running, upstream, part, trial)
     except DrillError as failure:
