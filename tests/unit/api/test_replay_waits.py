@@ -1,0 +1,98 @@
+"""Goal: a repeat waits for its row and not longer, and only so many wait."""
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from api.database import Database
+from api.online import replay_waits
+from api.online.durable_transactions import CallInFlightError
+from api.online.replay_waits import ReplayWaits
+from api.views.following import JobNews
+from core.clock import SystemClock
+from core.ids import new_uuid
+from jobs.refusals import KeyInFlightError, KeyReusedError
+
+JOB = new_uuid()
+
+
+class Rows:
+    """A database in which a job ends when a test says so."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.looks = 0
+        self.looked_twice = asyncio.Event()
+
+    async def run(self, _work: object, job_ids: list[object]) -> dict[object, JobNews]:
+        self.looks += 1
+        if self.looks >= 2:
+            self.looked_twice.set()
+        return dict.fromkeys(job_ids, JobNews(int(self.ended), self.ended))
+
+
+class Look:
+    """Finds the key in use `times` times, then free."""
+
+    def __init__(self, rows: Rows, failure: KeyInFlightError, times: int) -> None:
+        self.rows, self.failure, self.left = rows, failure, times
+
+    async def __call__(self) -> str:
+        if self.left:
+            self.left -= 1
+            raise self.failure
+        return "free"
+
+
+def waits(rows: Rows, wait_s_max: float = 30.0) -> ReplayWaits:
+    return ReplayWaits(cast(Database, rows), SystemClock(), wait_s_max=wait_s_max)
+
+
+async def test_what_is_free_is_not_waited_for() -> None:
+    rows = Rows()
+    assert await waits(rows).until_free(Look(rows, KeyInFlightError(), 0)) == "free"
+    assert rows.looks == 0
+
+
+async def test_a_repeat_goes_on_when_its_row_is_there() -> None:
+    rows = Rows()
+    look = Look(rows, CallInFlightError(JOB), 1)
+    repeat = asyncio.create_task(waits(rows).until_free(look))
+    await asyncio.wait_for(rows.looked_twice.wait(), 20)
+    assert not repeat.done()
+    rows.ended = True
+    assert await asyncio.wait_for(repeat, 20) == "free"
+
+
+async def test_a_key_that_is_locked_is_tried_again() -> None:
+    rows = Rows()
+    assert await waits(rows).until_free(Look(rows, KeyInFlightError(), 2)) == "free"
+
+
+async def test_a_call_that_runs_on_is_in_flight() -> None:
+    rows = Rows()
+    with pytest.raises(CallInFlightError):
+        await waits(rows, 0.1).until_free(Look(rows, CallInFlightError(JOB), 1000))
+    with pytest.raises(CallInFlightError):
+        await waits(rows, 0).until_free(Look(rows, CallInFlightError(JOB), 1))
+
+
+async def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_waits, "WAITING_MAX", 1)
+    rows = Rows()
+    all_of_them = waits(rows)
+    first = asyncio.create_task(all_of_them.until_free(Look(rows, CallInFlightError(JOB), 1)))
+    await asyncio.wait_for(rows.looked_twice.wait(), 20)
+    with pytest.raises(CallInFlightError):
+        await all_of_them.until_free(Look(rows, CallInFlightError(JOB), 1))
+    rows.ended = True
+    assert await asyncio.wait_for(first, 20) == "free"
+
+
+async def test_another_refusal_is_told_at_once() -> None:
+    async def look() -> str:
+        raise KeyReusedError
+
+    with pytest.raises(KeyReusedError):
+        await waits(Rows()).until_free(look)
