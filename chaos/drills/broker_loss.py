@@ -23,6 +23,7 @@ SHARE: Final = 0.9
 OVER_S: Final = 2.0
 ONE_S_MAX: Final = 30.0
 ALL_S_MAX: Final = 60.0
+PROGRESS_S_MAX: Final = 180.0
 LEAD_S: Final = 5.0
 END_S_MAX: Final = 300.0
 CREATE: Final = "create batch"
@@ -60,7 +61,7 @@ def _lose(
 ) -> list[Measure]:
     engine = setting.running.engine
     began = evidence.settled(engine)
-    wait_until(lambda: evidence.settled(engine) > began + 500, 60, "progress")
+    wait_until(lambda: evidence.settled(engine) > began + 500, PROGRESS_S_MAX, "progress")
     sampler = Sampler(setting.running)
     time.sleep(LEAD_S)
     lost_s = time.monotonic()

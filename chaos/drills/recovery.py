@@ -20,6 +20,7 @@ from chaos.settings_of_drills import SESSION_S
 SHARE: Final = 0.9
 OVER_S: Final = 1.0
 WATCHED_S: Final = 40.0
+PROGRESS_S_MAX: Final = 180.0
 LEAD_S: Final = 4.0
 SETTLED_S: Final = 5.0
 """How long it goes on being watched when the rate is back, since the dip comes late."""
@@ -63,7 +64,7 @@ def _kill_broker(running: Installation) -> None:
 def _one(setting: Setting, name: str, kill: Callable[[], object]) -> Measure:
     running = setting.running
     began = evidence.settled(running.engine)
-    wait_until(lambda: evidence.settled(running.engine) > began + 200, 60, "progress")
+    wait_until(lambda: evidence.settled(running.engine) > began + 200, PROGRESS_S_MAX, "progress")
     sampler = Sampler(running)
     time.sleep(LEAD_S)
     killed_s = time.monotonic()

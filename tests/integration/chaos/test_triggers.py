@@ -1,0 +1,117 @@
+"""Goal: the triggers show a judge every violation that is planted in a real database."""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from chaos import evidence
+from chaos.drills.lives import GRAPH
+from chaos.judges.fencing import cursors_that_went_back, zombie_writes
+from chaos.judges.states import illegal
+from tests.integration.jobs.rows import add_job, add_tenant
+
+HOSTS = [f"host_{uuid.uuid4().hex[:8]}" for _ in range(2)]
+
+
+@dataclass
+class World:
+    """A database with one job, and a user for each of two hosts."""
+
+    engine: sa.Engine
+    job: UUID
+
+    def act(self, host: str, *statements: str) -> None:
+        """Run statements as the processes of a host do."""
+        with self.engine.begin() as connection:
+            connection.exec_driver_sql(f"SET SESSION AUTHORIZATION {host}")
+            for statement in statements:
+                connection.execute(sa.text(statement), {"job": self.job})
+            connection.exec_driver_sql("RESET SESSION AUTHORIZATION")
+
+
+@pytest.fixture
+def world(database_url: str) -> Iterator[World]:
+    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        for host in HOSTS:
+            connection.exec_driver_sql(f"CREATE ROLE {host} SUPERUSER")
+        job = add_job(connection, add_tenant(connection))
+    evidence.install_triggers(engine)
+    yield World(engine, job)
+    with engine.begin() as connection:
+        for host in HOSTS:
+            connection.exec_driver_sql(f"DROP ROLE {host}")
+    engine.dispose()
+
+
+def claim(epoch: int) -> str:
+    return (
+        "INSERT INTO job_leases (job_id, role, holder, epoch, expires_at) "
+        f"VALUES (:job, 'intake', 'h', {epoch}, now()) "
+        "ON CONFLICT (job_id, role) DO UPDATE SET epoch = excluded.epoch"
+    )
+
+
+def move(index: int) -> str:
+    return f"UPDATE job_cursors SET item_index = {index} WHERE job_id = :job"
+
+
+def test_a_write_from_an_old_epoch_is_seen(world: World) -> None:
+    first, second = HOSTS
+    world.act(first, claim(1), move(100))
+    world.act(second, claim(2), move(200))
+    assert zombie_writes(evidence.lease_steps(world.engine)) == []
+
+    world.act(first, move(300))
+
+    (late,) = zombie_writes(evidence.lease_steps(world.engine))
+    assert (late.user, late.role, late.epoch) == (first, "intake", 2)
+
+
+def test_a_verdict_from_an_old_epoch_is_seen(world: World) -> None:
+    first, second = HOSTS
+    world.act(first, claim(1))
+    world.act(second, claim(2))
+    begin = "UPDATE jobs SET state = 'in_progress', in_progress_at = now() WHERE id = :job"
+    world.act(first, begin)
+
+    (late,) = zombie_writes(evidence.lease_steps(world.engine))
+    assert late.user == first
+
+
+def test_a_cursor_that_goes_back_is_seen(world: World) -> None:
+    world.act(HOSTS[0], claim(1), move(100), move(50))
+
+    (back,) = cursors_that_went_back(evidence.cursor_steps(world.engine))
+    assert (back.old, back.new) == (100, 50)
+
+
+def test_what_the_database_lets_pass_is_judged(world: World) -> None:
+    """The database refuses an illegal move itself: here its own guard is switched off."""
+    begin = "UPDATE jobs SET state = 'in_progress', in_progress_at = now() WHERE id = :job"
+    world.act(HOSTS[0], begin)
+    assert illegal(evidence.transitions(world.engine), GRAPH) == []
+    skip = "UPDATE jobs SET state = 'completed' WHERE id = :job"
+    restamp = "UPDATE jobs SET in_progress_at = now() + interval '1 s' WHERE id = :job"
+    with pytest.raises(DBAPIError):
+        world.act(HOSTS[0], skip)
+    with world.engine.begin() as connection:
+        guards = connection.execute(
+            sa.text(
+                "SELECT tgname FROM pg_trigger WHERE tgrelid = 'jobs'::regclass "
+                "AND NOT tgisinternal AND tgname <> 'chaos_note'"
+            )
+        ).scalars()
+        for guard in guards.all():
+            connection.exec_driver_sql(f"ALTER TABLE jobs DISABLE TRIGGER {guard}")
+    world.act(HOSTS[0], restamp)
+    world.act(HOSTS[0], skip)
+
+    (stamped, skipped) = illegal(evidence.transitions(world.engine), GRAPH)
+    assert stamped.changed_stamps == ["in_progress_at"]
+    assert (skipped.old, skipped.new) == ("in_progress", "completed")
