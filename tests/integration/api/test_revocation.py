@@ -10,6 +10,8 @@ from tenancy.api_keys import NewKey, revoke_key
 from tests.integration.api.conftest import OpenSite, Site
 from tests.integration.api.pipe import Pipe, open_pipe
 
+pytestmark = pytest.mark.timeout(120)
+
 STOPS_S_MAX = 5.0
 PAUSE_S = 0.02
 PATH = "/v1/webhook_event_types"  # asks Postgres for nothing but the key

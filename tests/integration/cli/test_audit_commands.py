@@ -10,6 +10,8 @@ from typer.testing import CliRunner, Result
 from cli.exits import ExitCode
 from cli.main import app
 
+pytestmark = pytest.mark.timeout(120)
+
 
 @pytest.fixture(autouse=True)
 def acts(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:

@@ -17,6 +17,8 @@ from tenancy.audit_reading import Checked, chains, check_chain, list_acts, read_
 from tenancy.audit_tables import audit_heads, audit_log
 from tenancy.tenants import create_tenant
 
+pytestmark = pytest.mark.timeout(120)
+
 TENANT = UUID(int=5)
 
 
