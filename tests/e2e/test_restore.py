@@ -105,7 +105,7 @@ def test_a_restored_database_and_its_log_become_whole(
         control(stack, small, "resume")
         for action in ("pause", "resume"):
             control(stack, large, action)
-        small = watch(client, small.id, ended)
+        small = watch(client, small.id, ended, 180)
         before = lines_of(client, small.output_file_id)
         watch(client, large.id, lambda job: done(job) > COUNT // 3)
         watch(client, stopped.id, ended)
@@ -123,7 +123,7 @@ def test_a_restored_database_and_its_log_become_whole(
     with running_stack(tmp_path / "data", *OPTIONS) as stack:
         client = stack.client
         for job, count in ((large, COUNT), (small, SMALL), (stopped, COUNT)):
-            whole = watch(client, job.id, ended, 120)
+            whole = watch(client, job.id, ended, 180)
             assert_conserved(client, whole, count)
             assert whole.usage is not None
             outcomes = outcomes_of(whole)
