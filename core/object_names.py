@@ -22,6 +22,9 @@ KEYED_ANSWERS: Final = "idempotency/"
 KEYS: Final = "keys/"
 """Data keys of jobs whose bodies are encrypted; deleting one destroys what it encrypted."""
 
+CALL_KEYS: Final = f"{KEYS}calls/"
+"""Data keys of calls: one for each API process and hour."""
+
 
 def job_key_name(job_id: UUID) -> str:
     """Return the name of a job's data key."""

@@ -21,6 +21,7 @@ from gpu_consumers.online_call import HANDED_BACK, Cut, OnlineCall
 from gpu_consumers.outcomes import count_outcomes
 from gpu_consumers.pool_health import PoolHealth
 from gpu_consumers.publishing import send_outcomes
+from storage.body_ciphers import END, Place, Way
 from storage.objects import ObjectStore
 from topics.chunks import send_chunk
 from topics.producer import LogProducer
@@ -59,6 +60,10 @@ class CallEnds:
 
     async def _say(self, call: OnlineCall, answer: Answer) -> bool:
         """Send reply and outcome and wait; False when a large body found no store."""
+        if call.cipher is not None and answer.body:
+            place = Place(call.request_id, Way.OUT, END)
+            hidden = call.cipher.encrypt(answer.body, place)
+            answer = msgspec.structs.replace(answer, body=hidden)
         outcome = durable_outcome(call, answer) if call.is_durable else None
         try:
             # Objects of their own: the caller removes its body when it has read it.

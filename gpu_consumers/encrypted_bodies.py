@@ -13,6 +13,7 @@ from core.clock import Clock
 from core.outcomes import Outcome
 from gpu_consumers.bodies import load_body
 from gpu_consumers.engines.error_answers import LASTING_CODES, answer_code, error_answer
+from gpu_consumers.online_call import OnlineCall
 from storage.body_ciphers import BodyCipher, Place, Way
 from storage.data_keys import DataKeys, KeyGoneError
 from storage.objects import ObjectStore
@@ -27,7 +28,11 @@ BODY_UNREADABLE: Final = error_answer(
 
 _OUR_CODES: Final = LASTING_CODES | {
     "answer_missing",
+    "answer_not_http",
+    "answer_not_json",
     "item_timeout",
+    "simulated_fault",
+    "stream_unsupported",
     "unknown_endpoint",
     "upstream_disconnected",
 }
@@ -50,6 +55,22 @@ class EncryptedBodies:
             return await asyncio.to_thread(load_body, self._objects, job, item)
         cipher = await self._cipher(job)
         return cipher.decrypt(item.body, Place(job.job_id, Way.IN, item.index))
+
+    async def open_call(self, call: OnlineCall) -> bytes:
+        """Return what to ask for a call that names a key, and leave its cipher with it.
+
+        Raises KeyGoneError, BodyUnreadableError, and what a store raises.
+        """
+        job, item = call.job, call.item
+        call.cipher = await self._cipher(job)
+        body = item.body
+        if item.length:
+            body = await asyncio.to_thread(self._object, job.input_key, item.length)
+        return call.cipher.decrypt(body, Place(job.job_id, Way.IN, item.index))
+
+    def _object(self, key: str, length: int) -> bytes:
+        with self._objects.read(key, length=length) as blocks:
+            return b"".join(blocks)
 
     def knows(self, job: JobRef) -> bool:
         """Whether the key of a job is in memory, so that no store is needed."""

@@ -8,6 +8,7 @@ from uuid import UUID
 from gpu_consumers.engines.engine import Answer, Meter
 from gpu_consumers.fingerprints import Stamp, stamp_of
 from gpu_consumers.replies import ReplyStream
+from storage.body_ciphers import BodyCipher
 from topics.records import Batch, Item, JobRef
 
 
@@ -50,6 +51,7 @@ class OnlineCall:
     meter: Meter = field(default_factory=Meter)
     spent: Answer | None = None  # counts of what was delivered when it was cut; else nothing was
     execution_s: float = 0.0
+    cipher: BodyCipher | None = None  # of a tenant that retains nothing, once its key is at hand
     kept: list[bytes] = field(default_factory=list)  # pieces of a durable stream, for its outcome
 
     @property

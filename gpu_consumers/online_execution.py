@@ -19,6 +19,7 @@ from gpu_consumers.bodies import load_body
 from gpu_consumers.call_ends import CallEnds
 from gpu_consumers.capacity import CapacityPublisher
 from gpu_consumers.consumer import Delivery
+from gpu_consumers.encrypted_bodies import BODY_UNREADABLE, EncryptedBodies
 from gpu_consumers.ended_calls import EndedCalls
 from gpu_consumers.engines.engine import Answer, Emit, Engine
 from gpu_consumers.online_answers import FIRST_ERROR_STATUS
@@ -29,6 +30,7 @@ from gpu_consumers.questions import Questions
 from gpu_consumers.replies import PIECE_BYTES_MAX, ReplyPublisher
 from gpu_consumers.running_tasks import RunningTasks
 from gpu_consumers.suspect_calls import SuspectCalls
+from storage.body_ciphers import Place, Way
 from storage.objects import ObjectStore
 from topics.callers import Callers
 from topics.control import JobControls
@@ -73,6 +75,7 @@ class OnlineExecution:
         self._ends = CallEnds(parts.producer, parts.objects, parts.pool)
         self._running: dict[UUID, OnlineCall] = {}
         self._ended = EndedCalls()
+        self._encrypted = EncryptedBodies(parts.objects, parts.clock)
         self._is_draining = False
 
     def begin(self, delivery: Delivery, finished: Callable[[], None]) -> None:
@@ -227,6 +230,9 @@ class OnlineExecution:
             if call.cut is not None:
                 return
             piece = stamp(said)
+            if call.cipher is not None:
+                place = Place(call.request_id, Way.OUT, call.piece_count)
+                piece = call.cipher.encrypt(piece, place)
             if len(piece) > PIECE_BYTES_MAX:
                 call.stop(Cut.PIECE_TOO_LARGE)
                 return
@@ -241,13 +247,15 @@ class OnlineExecution:
 
     async def _body(self, call: OnlineCall) -> bytes | Answer:
         """Return what to ask, or the answer of a request whose object is not what was stored."""
-        if not call.item.length:
+        if not (call.item.length or call.job.key_name):
             return call.item.body
         try:
+            if call.job.key_name:
+                return await self._encrypted.open_call(call)
             return await asyncio.to_thread(load_body, self._parts.objects, call.job, call.item)
         except MillraceError as failure:
             if failure.disposition is Disposition.REJECT:
-                return INPUT_MISSING
+                return BODY_UNREADABLE if call.job.key_name else INPUT_MISSING
             if failure.disposition is Disposition.CRASH:
                 raise
             raise PoolUnavailableError(failure.code) from None  # the store is part of the pool

@@ -10,9 +10,10 @@ import sqlalchemy as sa
 
 from core.clock import Clock
 from core.errors import MillraceError
-from core.object_names import ANSWERS, FILES, KEYED_ANSWERS, KEYS, REQUESTS, RESULTS
+from core.object_names import ANSWERS, CALL_KEYS, FILES, KEYED_ANSWERS, KEYS, REQUESTS, RESULTS
 from jobs.orphans import (
     FindOrphans,
+    of_calls,
     of_ended_batches,
     of_no_job,
     of_no_kept_job,
@@ -35,6 +36,7 @@ _RULES: Final[tuple[tuple[str, FindOrphans], ...]] = (
     (REQUESTS, of_no_open_request),
     (KEYED_ANSWERS, without_key),
     (KEYS, of_no_kept_job),
+    (CALL_KEYS, of_calls),
 )
 _LOOKED_UP_AT_ONCE: Final = 500
 

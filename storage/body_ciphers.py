@@ -16,6 +16,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from core.errors import Disposition, MillraceError
 
 KEY_BYTES: Final = 32
+END: Final = 2**31 - 1
+"""In place of an item's index: the end of a call's answer; its pieces count from 0."""
+
 _FORMAT: Final = b"\x01"  # begins no JSON text
 _NONCE_BYTES: Final = 12
 _HEAD_BYTES: Final = len(_FORMAT) + _NONCE_BYTES
@@ -40,7 +43,7 @@ class Place(NamedTuple):
 
     job_id: UUID
     way: Way
-    item_index: int
+    item_index: int  # of a call's answer: the number of the piece
 
 
 class BodyCipher:

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import Final
 
 from api.online import metrics
+from api.online.call_keys import CallKeys
 from api.online.calls import DurableCalls
 from api.online.durable import DurableRequests
 from api.online.large_bodies import LargeBodies
@@ -57,6 +58,7 @@ class Online:
         self.durable: DurableCalls = setup.durable or DurableRequests(services, clock)
         self.cache = ResponseCache(clock, bytes_max=settings.cache_bytes_max)
         self.caller_id = f"api-{new_uuid().hex}"
+        self.call_keys = CallKeys(services.objects, clock, self.caller_id)
         self.reply_partition = _partition_of(self.caller_id)
         self.routes = Routes(services.database, clock)
         self.calls = OpenCalls(buffer_bytes_max=settings.stream_buffer_bytes)
@@ -112,6 +114,7 @@ class Online:
                 self.cache.keep_fresh(self.services.database, self.settings.routes_refresh_s)
             ),
             loop.create_task(self._sweep()),
+            loop.create_task(self.call_keys.run()),
         ]
 
     async def stop(self) -> None:
@@ -120,6 +123,7 @@ class Online:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.news.say(leaving=True)
+        await self.call_keys.stop()
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:

@@ -7,9 +7,13 @@ from contextlib import contextmanager
 from typing import Final
 from uuid import UUID
 
+import msgspec
+
 from api.answers import ApiError, unavailable
 from api.online import metrics
 from api.online.admission import log_unavailable
+from api.online.call_keys import opened_end, opened_pieces
+from storage.body_ciphers import BodyCipher, BodyUnreadableError
 from topics.records import JobRef, Reply, ReplyEnd
 
 SLOW_READER: Final = "slow_reader"
@@ -24,6 +28,7 @@ class OpenCall:
     __slots__ = (
         "_waiter",
         "buffered_bytes",
+        "cipher",
         "doubted_s",
         "end",
         "execution_id",
@@ -33,15 +38,17 @@ class OpenCall:
         "keep_alive_due",
         "left",
         "opened_s",
+        "piece_count",
         "pieces",
         "quiet_since_s",
         "sending_since_s",
         "writer",
     )
 
-    def __init__(self, job: JobRef, *, now_s: float) -> None:
-        """Nothing is heard yet."""
-        self.job = job
+    def __init__(self, job: JobRef, *, now_s: float, cipher: BodyCipher | None = None) -> None:
+        """Nothing is heard yet. `cipher` opens what will be."""
+        self.job, self.cipher = job, cipher
+        self.piece_count = 0  # heard; counted where they are encrypted
         self.opened_s = self.quiet_since_s = now_s
         self.execution_id: UUID | None = None  # the first that was heard of
         self.pieces: list[bytes] = []  # not written yet
@@ -81,6 +88,12 @@ class OpenCall:
         if self.is_over:
             return
         self.doubted_s = None
+        if self.cipher is not None:
+            try:
+                reply = self._opened(reply, self.cipher)
+            except BodyUnreadableError:
+                self.fail(stream_interrupted())
+                return
         if reply.pieces:
             self.pieces += reply.pieces
             self.buffered_bytes += sum(map(len, reply.pieces))
@@ -89,6 +102,12 @@ class OpenCall:
             if not self.is_stream:
                 self.heard_s = now_s
         self.wake()
+
+    def _opened(self, reply: Reply, cipher: BodyCipher) -> Reply:
+        pieces = opened_pieces(self.job, reply.pieces, self.piece_count, cipher)
+        self.piece_count += len(pieces)
+        end = None if reply.end is None else opened_end(self.job, reply.end, cipher)
+        return msgspec.structs.replace(reply, pieces=pieces, end=end)
 
     def fail(self, failure: ApiError) -> None:
         """End it with an error of ours, unless it ended already."""

@@ -60,7 +60,7 @@ class CallPipeline:
         self._admit_rate(principal, parsed, headers)
         planned = await plan_call(online, exchange, principal, parsed)
         headers += _identity(planned)
-        cache_key = online.cache.key_of(planned)
+        cache_key = None if planned.job.key_name else online.cache.key_of(planned)
         if cache_key is not None:
             found = online.cache.find(cache_key)
             if found is not None:

@@ -3,6 +3,8 @@
 import re
 from typing import Final
 
+import msgspec
+
 from api.online.calls import ParsedCall, PlannedCall
 from api.online.exchange import Exchange
 from api.online.online import Online
@@ -20,15 +22,20 @@ _TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 async def plan_call(
     online: Online, exchange: Exchange, principal: Principal, parsed: ParsedCall
 ) -> PlannedCall:
-    """Return a call that may be sent. Raises ApiError: 400, 404; DatabaseAwayError."""
+    """Return a call that may be sent. Raises ApiError: 400, 404; DatabaseAwayError; for a
+    tenant that retains nothing also what a store raises.
+    """
     route = await online.routes.find(parsed.model, parsed.endpoint)
     timeout_s = _timeout_s(exchange, parsed, online.settings)
+    job = _job(online, exchange, principal, parsed, route, timeout_s)
+    if principal.zero_retention:
+        job = msgspec.structs.replace(job, key_name=await online.call_keys.name())
     return PlannedCall(
         request_id=exchange.request_id,
         principal=principal,
         parsed=parsed,
         route=route,
-        job=_job(online, exchange, principal, parsed, route, timeout_s),
+        job=job,
         timeout_s=timeout_s,
     )
 

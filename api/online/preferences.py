@@ -32,7 +32,8 @@ def check_retention(
     parsed: ParsedCall, headers: Mapping[bytes, bytes], *, zero_retention: bool
 ) -> None:
     """Refuse, of a tenant that retains nothing, a call whose answer would be. Raises ApiError."""
-    if zero_retention:
+    is_kept = parsed.background or has_key(headers) or preferred_wait_s(headers) is not None
+    if zero_retention and is_kept:
         raise ApiError(
             403,
             "This tenant retains nothing: calls in the background, with 'Prefer: wait' or with an "

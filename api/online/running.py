@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from api.online import metrics
 from api.online.answering import finished_error, send_finished
+from api.online.call_keys import hidden_item, opened_body
 from api.online.calls import Begun, Finished, PlannedCall, RawHeaders
 from api.online.exchange import Exchange
 from api.online.large_bodies import BODY_BYTES_MAX, request_line
@@ -13,6 +14,7 @@ from api.online.open_calls import OpenCall, deadline_exceeded, shutting_down
 from api.online.sending import call_item
 from api.online.streams import StreamAnswer
 from api.online.timings import Timings
+from storage.body_ciphers import Place, Way
 from topics.records import JobRef
 
 
@@ -49,14 +51,19 @@ class RunningCall:
 
     async def _store(self) -> tuple[str, int]:
         """Store a body that fits no record; return its key and the length of its line."""
-        planned = self._planned
-        line = request_line(planned.request_id, planned.parsed.endpoint, planned.parsed.body)
+        planned, cipher = self._planned, self._online.call_keys.cipher(self._planned.job)
+        if cipher is None:
+            line = request_line(planned.request_id, planned.parsed.endpoint, planned.parsed.body)
+        else:
+            place = Place(planned.request_id, Way.IN, 0)
+            line = cipher.encrypt(planned.parsed.body, place)
         return await self._online.bodies.store(planned.request_id, line), len(line)
 
     async def _open(self, job: JobRef, wait_s: float | None, line_bytes: int) -> None:
         online = self._online
         loop = asyncio.get_running_loop()
-        call = OpenCall(job, now_s=online.clock.monotonic_s())
+        cipher = online.call_keys.cipher(job)
+        call = OpenCall(job, now_s=online.clock.monotonic_s(), cipher=cipher)
         online.calls.add(call)
         self._exchange.connection.watch(call.leave)
         timer = loop.call_later(self._planned.timeout_s, lambda: call.fail(deadline_exceeded()))
@@ -72,7 +79,7 @@ class RunningCall:
         """Send its record, and hold its body no longer: thousands of calls may wait."""
         parsed = self._planned.parsed
         item = call_item(call.job, parsed.body, parsed.token_count, line_bytes)
-        self._online.sender.send(call, item)
+        self._online.sender.send(call, hidden_item(call.job, item, call.cipher))
         parsed.body = b""
         self._exchange.body_hold.release()
         self._timings.sent_s = self._online.clock.monotonic_s()
@@ -108,6 +115,8 @@ class RunningCall:
         if call.end.body_key is not None:
             body = await online.bodies.fetch(call.end.body_key)
             await online.bodies.drop(call.end.body_key)  # the row of a durable call has its own
+            if call.cipher is not None:
+                body = opened_body(call.job, body, call.cipher)
         self._timings.heard_s = call.heard_s
         timing = self._timings.at_end(call.end, now_s=online.clock.monotonic_s())
         headers = [*self._headers, (b"server-timing", timing)]

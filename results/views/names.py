@@ -1,9 +1,10 @@
 """Which `custom_id` an item has, and which item a `custom_id` names, from the files of its job.
 
 Rows hold the id of every item that a consumer read. Of the others, the error file tells once the
-job has ended, and its input until then.
+job has ended, and its input until then. Rows of a job that retains nothing hold none.
 """
 
+from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
@@ -34,6 +35,7 @@ class ItemNames:
         """Open nothing yet."""
         self._store, self._source = store, source
         self._error = ResultFileLines(store, source.error, source.job_id) if source.error else None
+        self._output: ResultFileLines | None = None
         self._input: CustomIds | None = None
         self._part = source.inputs[0]
         self._last = -1
@@ -43,19 +45,34 @@ class ItemNames:
 
         Raises ObjectStoreAwayError.
         """
+        is_in_no_row = self._source.job.zero_retention
         try:
-            if self._error is not None:
+            if self._error is not None and not is_in_no_row:
                 return self._error.custom_id(index)
             return self._from_input(index)
         except (ObjectMissingError, InputShorterError):
-            return None
+            return self._from_results(index) if is_in_no_row else None
 
     def close(self) -> None:
         """Give the files back."""
-        if self._error is not None:
-            self._error.close()
+        for lines in (self._error, self._output):
+            if lines is not None:
+                lines.close()
         if self._input is not None:
             self._input.close()
+
+    def _from_results(self, index: int) -> str | None:
+        """Look in both files: the input may be deleted once the job has ended."""
+        source = self._source
+        if self._output is None and source.output is not None:
+            self._output = ResultFileLines(self._store, source.output, source.job_id)
+        for lines in (self._output, self._error):
+            if lines is not None:
+                with suppress(ObjectMissingError):
+                    name = lines.custom_id(index)
+                    if name is not None:
+                        return name
+        return None
 
     def _from_input(self, index: int) -> str:
         part = part_of(self._source, index)

@@ -1,0 +1,180 @@
+"""Goal: of a tenant that retains nothing, bodies are in its files alone, and then nowhere."""
+
+import json
+import secrets
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from openai import BadRequestError
+from openai.types import Batch
+from typer.testing import CliRunner
+
+from cli.main import app
+from core.clock import SystemClock
+from core.ids import FILE, JOB, parse_public_id
+from core.limits import CHUNK_BYTES_MAX
+from core.object_names import job_key_name
+from results.retention.bodies import BodyRemoval
+from storage.local_objects import LocalObjects
+from tests.everything_stored import objects_with, stored_objects, tables_with, topics_with
+from tests.job_checks import ENDPOINT, ended, lines_of, watch
+from tests.stacks import Stack
+
+pytestmark = pytest.mark.timeout(300)
+
+SALT = secrets.token_hex(4)
+PROMPT, NAME, FILENAME, PLAIN = (
+    f"{SALT}-{where}".encode() for where in ("in-a-prompt", "as-an-id", "on-a-file", "plain")
+)
+
+
+def millrace(*arguments: str) -> str:
+    done = CliRunner().invoke(app, list(arguments))
+    assert done.exit_code == 0, done.output
+    return done.stdout.strip()
+
+
+def secretive(stack: Stack, name: str) -> Stack:
+    """The same stack as a tenant meets it that retains nothing."""
+    data = ("--data", str(stack.data))
+    millrace("tenants", "create", name, "--zero-retention", *data)
+    key = millrace("keys", "create", "--tenant", name, *data).split()[-1]
+    return replace(stack, key=key)
+
+
+def submit(stack: Stack, texts: list[str], name: str, **fields: Any) -> Batch:
+    lines = []
+    for number, text in enumerate(texts):
+        body = {
+            "model": stack.model,
+            "messages": [{"role": "user", "content": text}],
+            "max_tokens": 20,
+            **({"stream": True} if text.endswith("streams") else {}),
+        }
+        line = {"custom_id": f"{name}-{number}", "method": "POST", "url": ENDPOINT, "body": body}
+        lines.append(json.dumps(line).encode() + b"\n")
+    client = stack.client
+    file = client.files.create(
+        file=(f"{FILENAME.decode()}.jsonl", b"".join(lines)), purpose="batch"
+    )
+    return client.batches.create(
+        input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h", extra_body=fields
+    )
+
+
+def get(stack: Stack, path: str) -> httpx.Response:
+    headers = {"authorization": f"Bearer {stack.key}"}
+    return httpx.get(f"{stack.url}{path}", headers=headers, timeout=60)
+
+
+def folders(keys: set[str]) -> set[str]:
+    return {key.partition("/")[0] for key in keys}
+
+
+def assert_readable(stack: Stack, job: Batch, texts: list[str]) -> list[bytes]:
+    """Its owner reads all of it on every route; returns what only the answers hold."""
+    output = lines_of(stack.client, job.output_file_id)
+    errors = lines_of(stack.client, job.error_file_id)
+    names = {f"{NAME.decode()}-{number}" for number in range(len(texts))}
+    assert {line["custom_id"] for line in output + errors} == names
+    said = {line["response"]["body"]["choices"][0]["message"]["content"] for line in output}
+    assert all(text.startswith("Simulated ") for text in said)
+    assert len(said) == len({text for text in texts if not text.endswith("streams")})
+    lines = get(stack, f"/v1/batches/{job.id}/results").text.splitlines()
+    by_name = {line["custom_id"]: line["response"] for line in map(json.loads, lines)}
+    assert by_name == {line["custom_id"]: line["response"] for line in output + errors}
+    (letter,) = get(stack, f"/v1/dead_letters?batch={job.id}").json()["data"]
+    assert (letter["code"], letter["custom_id"]) == ("stream_unsupported", None)
+    shown = get(stack, f"/v1/dead_letters/{letter['id']}").json()
+    assert shown["response"] == errors[0]["response"]["body"]
+    audit = get(stack, f"/v1/batches/{job.id}/audit?log=true").json()
+    assert audit["ok"], audit
+    return [text[: len("Simulated 00000000.")].encode() for text in said]
+
+
+def test_what_is_deleted_is_nowhere(stack: Stack) -> None:
+    ours = secretive(stack, "retains-nothing")
+    texts = [f"{PROMPT.decode()} {n % 150}" for n in range(250)]
+    texts += [f"{PROMPT.decode()} {'long ' * (CHUNK_BYTES_MAX // 4)}"]
+    texts += [f"{PROMPT.decode()} streams"]
+    open_job = submit(stack, [PLAIN.decode()], PLAIN.decode())
+    job = submit(ours, texts, NAME.decode(), deduplicate=True)
+    job = watch(ours.client, job.id, ended)
+    watch(stack.client, open_job.id, ended)
+    assert job.status == "completed"
+    answers = assert_readable(ours, job, texts)
+
+    assert topics_with(stack, PLAIN) >= {"requests.bulk"}  # the search finds what is there
+    assert any(table.startswith("items") for table in tables_with(stack, PLAIN))
+    for text in (PROMPT, NAME, *answers[:2]):
+        assert topics_with(stack, text) == set()
+        assert tables_with(stack, text) == set()
+        assert folders(objects_with(stack, text)) <= {"files", "results"}
+    assert objects_with(stack, PROMPT)
+    assert tables_with(stack, FILENAME) <= {"files", "idempotency_keys"}  # of the upload's answer
+
+    job_id = parse_public_id(JOB, job.id)
+    assert job_id is not None
+    assert job_key_name(job_id) in dict(stored_objects(stack))
+    assert httpx.delete(
+        f"{ours.url}/v1/batches/{job.id}", headers={"authorization": f"Bearer {ours.key}"}
+    ).json()["deleted"]
+    assert job_key_name(job_id) not in dict(stored_objects(stack))  # at once
+    engine = sa.create_engine(stack.state.database_url, poolclass=sa.NullPool)
+    store = LocalObjects(stack.data / "objects", clock=SystemClock())
+    BodyRemoval(engine, store).step(100_000)  # as a finaliser does within a minute
+
+    for text in (PROMPT, NAME, *answers[:2]):
+        assert topics_with(stack, text) == set()
+        assert tables_with(stack, text) == set()
+        assert objects_with(stack, text) == set()
+    with engine.connect() as connection:
+        query = "SELECT sum(item_count), sum(output_tokens) FROM usage_ledger WHERE job_id = :job"
+        items, tokens = connection.execute(sa.text(query), {"job": job_id}).one()
+        query = "SELECT count(*) FROM files WHERE id = :file AND filename <> ''"
+        file_id = parse_public_id(FILE, job.input_file_id)
+        assert connection.execute(sa.text(query), {"file": file_id}).scalar_one() == 0
+    engine.dispose()
+    assert items == len(set(texts))
+    assert tokens > 0
+    assert get(ours, f"/v1/batches/{job.id}").status_code == 404
+
+
+def test_calls_leave_nothing_readable_and_none_is_kept(stack: Stack) -> None:
+    ours = secretive(stack, "calls-nothing")
+    client, word = ours.client, f"{SALT}-in-a-call".encode()
+    asked: Any = {
+        "model": stack.model,
+        "messages": [{"role": "user", "content": word.decode()}],
+        "max_tokens": 20,
+    }
+    whole = client.chat.completions.create(**asked).choices[0].message.content
+    assert whole is not None
+    assert whole.startswith("Simulated ")
+    pieces = client.chat.completions.create(**asked, stream=True)
+    streamed = "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices)
+    assert streamed.startswith("Simulated ")
+    long = asked | {"messages": [{"role": "user", "content": word.decode() * 60_000}]}
+    assert client.chat.completions.create(**long).choices[0].message.content
+    with pytest.raises(BadRequestError):
+        client.chat.completions.create(**asked | {"n": 100_000})
+    for text in (word, whole[:19].encode(), streamed[:19].encode()):
+        assert topics_with(stack, text) == set()
+        assert tables_with(stack, text) == set()
+        assert objects_with(stack, text) == set()
+
+    for fields, more in (
+        ({}, {"prefer": "wait=5"}),
+        ({}, {"idempotency-key": "k"}),
+        ({"stream": True}, {"idempotency-key": "k"}),
+        ({"background": True}, {}),
+    ):
+        answer = httpx.post(
+            f"{ours.url}/v1/chat/completions",
+            headers={"authorization": f"Bearer {ours.key}", **more},
+            json=asked | fields,
+        )
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "zero_retention")
