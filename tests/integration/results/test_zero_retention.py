@@ -1,0 +1,205 @@
+"""Goal: encrypted rows become files that can be read; what is past its time goes with its key."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from core.clock import SystemClock
+from core.ids import new_uuid
+from core.object_names import answer_prefix, job_key_name
+from jobs.file_removal import mark_removed
+from jobs.tables import files, jobs
+from results.finalising import finalise
+from results.orphan_sweep import OrphanSweep
+from results.retention.settings import RetentionSettings
+from results.retention.sweep import RetentionSweep
+from results.tables import items
+from storage.body_ciphers import Place, Way
+from storage.data_keys import DataKeys
+from storage.local_objects import LocalObjects
+from tenancy.tables import tenants
+from tests.integration.results.outcomes import add_running_job, failed, job, ledger, outcome
+from tests.integration.results.test_finalising import always, lines, put, settle, take
+from tests.integration.results.test_retention import ended_job, long_ago
+from topics.records import ItemOutcome
+
+HOURS = 2.0
+NAMES = ("a", "b", "c", "d")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalObjects:
+    return LocalObjects(tmp_path / "objects", clock=SystemClock())
+
+
+@pytest.fixture
+def input_key(store: LocalObjects) -> str:
+    key = f"files/{new_uuid().hex}"
+    put(store, key, b"".join(b'{"custom_id":"%b"}\n' % name.encode() for name in NAMES))
+    return key
+
+
+def hidden(store: LocalObjects, job_id: UUID, given: ItemOutcome, **fields: Any) -> dict[str, Any]:
+    """What a replica would have left in the row of an item."""
+    cipher = DataKeys(store, SystemClock()).ensure(job_key_name(job_id))
+    body = cipher.encrypt(given.body, Place(job_id, Way.OUT, given.index))
+    return {"body": body, "custom_id": None} | fields
+
+
+def settled(engine: sa.Engine, store: LocalObjects, input_key: str) -> UUID:
+    """Two answers of which one is an object, a copy of the first, and an error; all encrypted."""
+    given = [outcome(0), outcome(1), outcome(2, body=b'{"answer":0}'), failed(3)]
+    job_id = settle(engine, given, zero_retention=True, input_key=input_key, input_bytes=1000)
+    large = f"{answer_prefix(job_id)}1"
+    put(store, large, hidden(store, job_id, given[1])["body"])
+    values = {
+        0: hidden(store, job_id, given[0]),
+        1: {"body": None, "body_key": large, "custom_id": None},
+        2: hidden(store, job_id, given[0], copied_from=0),
+        3: hidden(store, job_id, given[3]),
+    }
+    for index, fields in values.items():
+        change(engine, job_id, index, **fields)
+    return job_id
+
+
+def change(engine: sa.Engine, job_id: UUID, index: int, **fields: Any) -> None:
+    with engine.begin() as connection:
+        where = (items.c.job_id == job_id, items.c.item_index == index)
+        connection.execute(sa.update(items).where(*where).values(**fields))
+
+
+def said(engine: sa.Engine, store: LocalObjects, job_id: UUID) -> dict[str, Any]:
+    """What the files of a job say, by the ids of its items."""
+    row = job(engine, job_id)
+    found = [
+        line
+        for name in ("output_file_id", "error_file_id")
+        if row[name] is not None
+        for line in lines(engine, store, row[name])
+    ]
+    return {
+        line["custom_id"]: line["error"]["code"] if line["error"] else line["response"]["body"]
+        for line in found
+    }
+
+
+def test_files_hold_what_the_rows_hide(
+    engine: sa.Engine, store: LocalObjects, input_key: str
+) -> None:
+    job_id = settled(engine, store, input_key)
+    finalise(engine, store, take(engine), check=always)
+    first = {"answer": 0}
+    error = {"error": {"message": "no"}}
+    assert said(engine, store, job_id) == {"a": first, "b": {"answer": 1}, "c": first, "d": error}
+    assert list(store.list("answers/")) == []
+
+
+def test_what_cannot_be_read_is_an_error_of_its_line(
+    engine: sa.Engine, store: LocalObjects, input_key: str
+) -> None:
+    job_id = settled(engine, store, input_key)
+    change(engine, job_id, 0, body=b'{"answer":"in clear"}')
+    change(engine, job_id, 2, copied_from=None)  # an answer in the place of another
+    finalise(engine, store, take(engine), check=always)
+    unreadable = "answer_unreadable"
+    found = said(engine, store, job_id)
+    assert (found["a"], found["b"], found["c"]) == (unreadable, {"answer": 1}, unreadable)
+
+
+def test_a_lost_key_ends_the_job_and_no_process(
+    engine: sa.Engine, store: LocalObjects, input_key: str
+) -> None:
+    job_id = settled(engine, store, input_key)
+    store.delete(job_key_name(job_id))
+    finalise(engine, store, take(engine), check=always)
+    assert job(engine, job_id)["state"] == "completed"
+    assert said(engine, store, job_id) == dict.fromkeys(NAMES, "key_gone")
+
+
+def sweep(engine: sa.Engine, store: LocalObjects) -> None:
+    settings = RetentionSettings(zero_retention_hours=HOURS)
+    RetentionSweep(engine, store, settings, "me").step()
+
+
+def retain_nothing(engine: sa.Engine, store: LocalObjects, job_id: UUID) -> UUID:
+    """Make the tenant of a job one that retains nothing, and the job one of its own."""
+    DataKeys(store, SystemClock()).ensure(job_key_name(job_id))
+    with engine.begin() as connection:
+        its = sa.update(jobs).where(jobs.c.id == job_id).values(zero_retention=True)
+        tenant_id: UUID = connection.scalar(its.returning(jobs.c.tenant_id))
+        tenant = sa.update(tenants).where(tenants.c.id == tenant_id)
+        connection.execute(tenant.values(zero_retention=True))
+    return tenant_id
+
+
+def test_batches_go_soon_with_their_keys_and_leave_their_bill(
+    engine: sa.Engine, store: LocalObjects
+) -> None:
+    past, recent, others = (ended_job(engine, days_ago=d) for d in (0.2, 0.05, 0.2))
+    for job_id in (past, recent):
+        retain_nothing(engine, store, job_id)
+    bill = ledger(engine, past)
+
+    sweep(engine, store)
+
+    assert job(engine, past)["deleted_at"] is not None
+    assert {found.key for found in store.list("keys/")} == {job_key_name(recent)}
+    assert [job(engine, one)["deleted_at"] for one in (recent, others)] == [None, None]
+    assert ledger(engine, past) == bill
+
+
+def test_files_that_no_batch_names_go_as_soon(engine: sa.Engine, store: LocalObjects) -> None:
+    job_id = add_running_job(engine, 1, created_at=long_ago(1))
+    tenant_id = retain_nothing(engine, store, job_id)
+    with engine.begin() as connection:
+        connection.execute(sa.update(files).values(created_at=long_ago(1)))
+        named = connection.scalar(sa.select(jobs.c.input_file_id).where(jobs.c.id == job_id))
+        unused = new_uuid()
+        connection.execute(
+            files.insert().values(
+                id=unused,
+                tenant_id=tenant_id,
+                purpose="batch",
+                filename="telling",
+                object_key=f"files/{unused.hex}",
+                size_bytes=1,
+                sha256="",
+                created_at=long_ago(1),
+            )
+        )
+
+    sweep(engine, store)
+
+    with engine.begin() as connection:
+        mark_removed(connection, [unused])
+        query = sa.select(files.c.id, files.c.deleted_at.is_(None), files.c.filename)
+        rows = {row[0]: (row[1], row[2]) for row in connection.execute(query)}
+    assert rows == {named: (True, "in.jsonl"), unused: (False, "")}
+
+
+def test_keys_of_nobody_are_left_overs(
+    engine: sa.Engine, store: LocalObjects, tmp_path: Path
+) -> None:
+    kept = ended_job(engine, days_ago=0)
+    retain_nothing(engine, store, kept)
+    late = ended_job(engine, days_ago=0)
+    retain_nothing(engine, store, late)
+    with engine.begin() as connection:
+        gone = {"deleted_at": sa.func.now()}
+        connection.execute(sa.update(jobs).where(jobs.c.id == late).values(**gone))
+    put(store, "keys/calls/api-1-7", bytes(32))
+    old_s = time.time() - 7200
+    for path in (tmp_path / "objects/keys").rglob("*"):
+        os.utime(path, (old_s, old_s))
+    put(store, "keys/calls/api-1-8", bytes(32))
+
+    OrphanSweep(engine, store, SystemClock(), 3600).step()
+
+    left = {found.key for found in store.list("keys/")}
+    assert left == {job_key_name(kept), "keys/calls/api-1-8"}
