@@ -17,7 +17,7 @@ from jobs.input_lines import Line, input_lines
 from jobs.settings import LINE_BYTES_CEILING
 from jobs.token_counts import token_count
 from storage.body_ciphers import BodyCipher, Place, Way
-from storage.data_keys import DataKeys
+from storage.data_keys import DataKeys, KeyGoneError
 from storage.objects import Blocks, ObjectStore
 from topics.chunks import chunks_of, send_chunk
 from topics.producer import Sender
@@ -103,11 +103,12 @@ def send_items(
     """Send items as chunk records; return how many items. Flush before relying on them.
 
     `keys` are needed for a job that names one: its bodies go out encrypted, and without the ids
-    that its owner gave them. Raises what a store raises then.
+    that its owner gave them. Raises KeyGoneError, and what a store raises then.
     """
     count = 0
     if job.key_name:
-        assert keys is not None  # or bodies would be on the log in clear
+        if keys is None:  # or bodies would be on the log in clear
+            raise KeyGoneError(job=job.job_id)
         items = encrypted(job, items, keys.ensure(job.key_name))
     for chunk in chunks_of(items):
         send_chunk(sender, Chunk(job, chunk), JOB_CLASS)

@@ -1,0 +1,65 @@
+"""Goal: what intake sends of a job that retains nothing says nothing without its key."""
+
+from uuid import UUID
+
+import pytest
+
+from core.clock import SystemClock
+from core.object_names import job_key_name
+from jobs.expansion import send_items
+from storage.body_ciphers import Place, Way
+from storage.data_keys import DataKeys, KeyGoneError
+from storage.errors import ObjectStoreAwayError
+from tests.objects_in_memory import MemoryStore
+from tests.sent_records import SentRecords
+from topics.codec import decode
+from topics.records import Chunk, Item, JobRef
+
+JOB_ID = UUID(int=3)
+JOB = JobRef(
+    job_id=JOB_ID,
+    day=1,
+    tenant_id=UUID(int=1),
+    model="m",
+    model_version="1",
+    pool="p",
+    endpoint="/v1/embeddings",
+    input_key="files/in",
+    deadline_s=0,
+    key_name=job_key_name(JOB_ID),
+)
+ITEMS = [
+    Item(0, "secret-id", b'{"input":"secret"}', 1),
+    Item(1, "secret-id", b"", 1, offset=5, length=300_000),  # travels by reference
+    Item(2, "secret-id", b'{"input":"secret"}', 1, attempt=2),  # a retry
+]
+
+
+def test_bodies_are_encrypted_and_ids_are_left_out() -> None:
+    store, sent = MemoryStore(), SentRecords()
+    assert send_items(sent, JOB, ITEMS, DataKeys(store, SystemClock())) == 3
+    assert [*store.objects] == [JOB.key_name]  # there before anything is on the log
+    assert not any(b"secret" in record.value for record in sent.records)
+    chunks = [decode(Chunk, record.value, record.headers) for record in sent.records]
+    items = [item for chunk in chunks for item in chunk.items]
+    assert {chunk.job for chunk in chunks} == {JOB}
+    assert [(i.custom_id, i.attempt, i.length) for i in items] == [
+        ("", 1, 0),
+        ("", 1, 300_000),
+        ("", 2, 0),
+    ]
+    cipher = DataKeys(store, SystemClock()).load(JOB.key_name)
+    for index in (0, 2):
+        place = Place(JOB_ID, Way.IN, index)
+        assert cipher.decrypt(items[index].body, place) == ITEMS[index].body
+    assert items[1].body == b""
+
+
+def test_without_keys_or_their_store_nothing_is_sent() -> None:
+    store, sent = MemoryStore(), SentRecords()
+    with pytest.raises(KeyGoneError):
+        send_items(sent, JOB, ITEMS)
+    store.is_away = True
+    with pytest.raises(ObjectStoreAwayError):
+        send_items(sent, JOB, ITEMS, DataKeys(store, SystemClock()))
+    assert sent.records == []
