@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -13,38 +14,55 @@ from topics.settings import KafkaSettings
 from topics.tail import TopicTail
 
 
-def topics_with(stack: Stack, text: bytes) -> set[str]:
-    """Return the topics with a record that holds a text in value, key or headers."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where one text was found."""
+
+    topics: set[str] = field(default_factory=set)
+    tables: set[str] = field(default_factory=set)
+    objects: set[str] = field(default_factory=set)  # keys
+
+
+def search(stack: Stack, *texts: bytes) -> list[Found]:
+    """Look everywhere once; return what was found of each text."""
+    found = [Found() for _ in texts]
+    pairs = list(zip(texts, found, strict=True))
+    _search_topics(stack, pairs)
+    _search_tables(stack, pairs)
+    for key, path in stored_objects(stack):
+        content = path.read_bytes()
+        for text, its in pairs:
+            if text in content:
+                its.objects.add(key)
+    return found
+
+
+def _search_topics(stack: Stack, pairs: list[tuple[bytes, Found]]) -> None:
+    """In value, key and headers of every record."""
     kafka = KafkaSettings(bootstrap_servers=stack.state.kafka_bootstrap_servers)
     of_pools = [topic for pool in stack.state.pools for topic in pool_topics(pool)]
-    found = set()
     for topic in (*SHARED_TOPICS, *of_pools):
         tail = TopicTail(kafka, topic, client_id="test-search")
         for record in tail.read_to_end(30):
             said = (record.value or b"", record.key or b"", *(v for _, v in record.headers))
-            if any(text in part for part in said):
-                found.add(topic.name)
+            for text, its in pairs:
+                if any(text in part for part in said):
+                    its.topics.add(topic.name)
         tail.close()
-    return found
 
 
-def tables_with(stack: Stack, text: bytes) -> set[str]:
-    """Return the tables with a row that holds a text, also as bytes or in JSON."""
+def _search_tables(stack: Stack, pairs: list[tuple[bytes, Found]]) -> None:
+    """In every row, also in bytes, which a dump shows as hexadecimal digits."""
     url = sa.make_url(stack.state.database_url).set(drivername="postgresql")
     command = [f"{binaries()}/pg_dump", "--data-only", url.render_as_string(hide_password=False)]
     dump = subprocess.run(command, check=True, timeout=60, capture_output=True).stdout
-    found, table = set(), ""
+    table = ""
     for line in dump.splitlines():
         if line.startswith(b"COPY "):
             table = line.split()[1].decode().removeprefix("public.")
-        elif text in line or text.hex().encode() in line:
-            found.add(table)
-    return found
-
-
-def objects_with(stack: Stack, text: bytes) -> set[str]:
-    """Return the keys of the objects that hold a text."""
-    return {key for key, path in stored_objects(stack) if text in path.read_bytes()}
+        for text, its in pairs:
+            if text in line or text.hex().encode() in line:
+                its.tables.add(table)
 
 
 def stored_objects(stack: Stack) -> Iterator[tuple[str, Path]]:

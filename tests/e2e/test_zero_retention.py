@@ -19,7 +19,7 @@ from core.limits import CHUNK_BYTES_MAX
 from core.object_names import job_key_name
 from results.retention.bodies import BodyRemoval
 from storage.local_objects import LocalObjects
-from tests.everything_stored import objects_with, stored_objects, tables_with, topics_with
+from tests.everything_stored import Found, search, stored_objects
 from tests.job_checks import ENDPOINT, ended, lines_of, watch
 from tests.stacks import Stack
 
@@ -107,14 +107,14 @@ def test_what_is_deleted_is_nowhere(stack: Stack) -> None:
     assert job.status == "completed"
     answers = assert_readable(ours, job, texts)
 
-    assert topics_with(stack, PLAIN) >= {"requests.bulk"}  # the search finds what is there
-    assert any(table.startswith("items") for table in tables_with(stack, PLAIN))
-    for text in (PROMPT, NAME, *answers[:2]):
-        assert topics_with(stack, text) == set()
-        assert tables_with(stack, text) == set()
-        assert folders(objects_with(stack, text)) <= {"files", "results"}
-    assert objects_with(stack, PROMPT)
-    assert tables_with(stack, FILENAME) <= {"files", "idempotency_keys"}  # of the upload's answer
+    plain, named, *hidden = search(stack, PLAIN, FILENAME, PROMPT, NAME, *answers[:2])
+    assert plain.topics >= {"requests.bulk"}  # the search finds what is there
+    assert any(table.startswith("items") for table in plain.tables)
+    assert named.tables <= {"files", "idempotency_keys"}  # of the upload's answer
+    for found in hidden:
+        assert (found.topics, found.tables) == (set(), set())
+        assert folders(found.objects) <= {"files", "results"}
+    assert all(found.objects for found in hidden)
 
     job_id = parse_public_id(JOB, job.id)
     assert job_id is not None
@@ -127,10 +127,7 @@ def test_what_is_deleted_is_nowhere(stack: Stack) -> None:
     store = LocalObjects(stack.data / "objects", clock=SystemClock())
     BodyRemoval(engine, store).step(100_000)  # as a finaliser does within a minute
 
-    for text in (PROMPT, NAME, *answers[:2]):
-        assert topics_with(stack, text) == set()
-        assert tables_with(stack, text) == set()
-        assert objects_with(stack, text) == set()
+    assert search(stack, PROMPT, NAME, *answers[:2]) == [Found()] * 4
     with engine.connect() as connection:
         query = "SELECT sum(item_count), sum(output_tokens) FROM usage_ledger WHERE job_id = :job"
         items, tokens = connection.execute(sa.text(query), {"job": job_id}).one()
@@ -161,10 +158,8 @@ def test_calls_leave_nothing_readable_and_none_is_kept(stack: Stack) -> None:
     assert client.chat.completions.create(**long).choices[0].message.content
     with pytest.raises(BadRequestError):
         client.chat.completions.create(**asked | {"n": 100_000})
-    for text in (word, whole[:19].encode(), streamed[:19].encode()):
-        assert topics_with(stack, text) == set()
-        assert tables_with(stack, text) == set()
-        assert objects_with(stack, text) == set()
+    texts = (word, whole[:19].encode(), streamed[:19].encode())
+    assert search(stack, *texts) == [Found()] * 3
 
     for fields, more in (
         ({}, {"prefer": "wait=5"}),
