@@ -54,6 +54,7 @@ _WRITE: Final = _READ | {
 }
 _CALL: Final = _WRITE | {
     402: "The engine asks for payment.",
+    403: "The answer would be kept, and the tenant retains nothing.",
     502: "The engine gave no answer.",
     504: "The deadline is over.",
 }

@@ -41,6 +41,8 @@ def secretive(stack: Stack, name: str) -> Stack:
     """The same stack as a tenant meets it that retains nothing."""
     data = ("--data", str(stack.data))
     millrace("tenants", "create", name, "--zero-retention", *data)
+    for change in ("--no-zero-retention", "--zero-retention"):
+        millrace("tenants", "update", name, change, *data)
     key = millrace("keys", "create", "--tenant", name, *data).split()[-1]
     return replace(stack, key=key)
 
