@@ -28,6 +28,10 @@ _ESCAPES: Final = (b"\\u", b"\\/")
 """How else than we do may others write a character."""
 
 
+_PASSED_MAX: Final = 20_000
+"""Names in memory of a job whose rows have none: results come in order but for so many."""
+
+
 class ItemNames:
     """Tells the `custom_id` of items; quick when indexes grow. One thread uses it. Close it."""
 
@@ -39,6 +43,8 @@ class ItemNames:
         self._input: CustomIds | None = None
         self._part = source.inputs[0]
         self._last = -1
+        self._passed: dict[int, str] = {}  # the oldest first
+        self._next = 0
 
     def at(self, index: int) -> str | None:
         """Return the id of an item without one in its row; None when no file tells any more.
@@ -49,7 +55,7 @@ class ItemNames:
         try:
             if self._error is not None and not is_in_no_row:
                 return self._error.custom_id(index)
-            return self._from_input(index)
+            return self._passing(index) if is_in_no_row else self._from_input(index)
         except (ObjectMissingError, InputShorterError):
             return self._from_results(index) if is_in_no_row else None
 
@@ -60,6 +66,22 @@ class ItemNames:
                 lines.close()
         if self._input is not None:
             self._input.close()
+
+    def _passing(self, index: int) -> str:
+        """Read on to an item, and remember those that were passed: they are asked for soon."""
+        known = self._passed.get(index)
+        if known is not None:
+            return known
+        first = part_of(self._source, index).first_index
+        if self._next > index or first - self._next > _PASSED_MAX:
+            self._next = first
+        while True:
+            name = self._passed[self._next] = self._from_input(self._next)
+            if len(self._passed) > _PASSED_MAX:
+                del self._passed[next(iter(self._passed))]
+            self._next += 1
+            if self._next > index:
+                return name
 
     def _from_results(self, index: int) -> str | None:
         """Look in both files: the input may be deleted once the job has ended."""
