@@ -38,7 +38,7 @@ class BatcherSettings(Settings):
     """Time to a deadline below which its batch does not wait."""
 
     silence_s_max: float = Field(default=3.0, gt=0, le=60)
-    """Silence of a replica that voids its grants; it repeats them every 0.2 s, every second while idle."""
+    """Silence of a replica that voids its grants; it repeats them every 0.2 s, 1 s if idle."""
 
     hold_limit_s: float = Field(default=30.0, gt=0, le=3600)
     """Age at which a record that pins finished ones is handed back to the tail of its topic."""

@@ -101,7 +101,7 @@ def test_a_revoked_key_stops(open_site: OpenSite) -> None:
         ("GET", "/openapi.json", 404),
         ("PUT", "/v1/files", 405),
         ("PATCH", "/v1/batches", 405),
-        ("DELETE", f"/v1/batches/{NO_BATCH}", 405),
+        ("PUT", f"/v1/batches/{NO_BATCH}", 405),
         ("OPTIONS", "/v1/files", 405),
         ("GET", f"/v1/batches/{NO_BATCH}/cancel", 405),
         ("GET", "/v1/files/%00", 404),
