@@ -6,6 +6,7 @@ import json
 import random
 import socket
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 
 HOST = "127.0.0.1"
@@ -13,16 +14,19 @@ LOWEST, HIGHEST = 20_000, 32_000
 """Below the ports that the kernel hands out by itself, so no outgoing connection takes ours."""
 
 TRIES_MAX = 200
+_claims: dict[int, socket.socket] = {}
+"""The ports of this process, each with what keeps other stacks away until the process ends."""
 _ANSWER_S_MAX = 2.0
 
 
 def kept_ports(path: Path, names: tuple[str, ...], rng: random.Random) -> Mapping[str, int]:
     """Return one free port a name: those in `path` while all are still free, else new ones.
 
-    The choice is written to `path`. Raises OSError when no port is free.
+    The choice is written to `path`, and no other stack of the machine chooses these ports while
+    this process lives: its servers may listen long after. Raises OSError when no port is free.
     """
     kept: dict[str, int] = json.loads(path.read_text()) if path.exists() else {}
-    if set(kept) == set(names) and all(is_free(port) for port in kept.values()):
+    if set(kept) == set(names) and all(is_free(port) and _claim(port) for port in kept.values()):
         return kept
     ports = dict(zip(names, _free_ports(len(names), rng), strict=True))
     partial = path.with_suffix(".partial")
@@ -61,9 +65,28 @@ def is_ready(port: int) -> bool:
         connection.close()
 
 
+def _claim(port: int) -> bool:
+    """Keep other stacks from choosing `port`; False when one of them has it.
+
+    By a socket of that name outside the file system (unix(7), abstract): it lies in the same
+    network as the port, and the kernel drops it with the process, however that ends.
+    """
+    if port in _claims:
+        return True
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0millrace-port-{port}")
+    except OSError:
+        claim.close()
+        return False
+    _claims[port] = claim
+    return True
+
+
 def _free_ports(count: int, rng: random.Random) -> list[int]:
-    free = filter(is_free, rng.sample(range(LOWEST, HIGHEST), TRIES_MAX))
-    ports = [port for port, _ in zip(free, range(count), strict=False)]
+    tried = rng.sample(range(LOWEST, HIGHEST), TRIES_MAX)
+    free = (p for p in tried if p not in _claims and is_free(p) and _claim(p))
+    ports = list(islice(free, count))
     if len(ports) < count:
         raise OSError("no free port on the loopback address")
     return ports

@@ -3,6 +3,8 @@
 import json
 import random
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,18 @@ def test_ports_change_when_one_is_taken(tmp_path: Path) -> None:
 
     assert second["broker"] != first["broker"]
     assert json.loads(path.read_text()) == second
+
+
+def test_two_stacks_never_choose_one_port(tmp_path: Path) -> None:
+    ours = kept_ports(tmp_path / "ours.json", NAMES, random.Random(5))
+    chooses = (
+        "import random, sys; from pathlib import Path; from cli.stack.ports import kept_ports; "
+        "kept_ports(Path(sys.argv[1]), ('broker', 'controller'), random.Random(5))"
+    )
+    path = tmp_path / "theirs.json"
+    subprocess.run([sys.executable, "-c", chooses, str(path)], check=True, timeout=30)
+
+    assert not {*ours.values()} & {*json.loads(path.read_text()).values()}  # nobody listens yet
 
 
 def test_the_socket_lies_in_the_data_folder_when_its_path_is_short() -> None:
