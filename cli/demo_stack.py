@@ -20,6 +20,7 @@ READY_S_MAX = 330.0
 STOP_S_MAX = 20.0
 _POLL_S = 0.1
 _NAME = "up"
+_SAYS = "millrace up:"
 _READY = re.compile(rb"^ready (http://\S+) key (\S+)$", re.MULTILINE)
 
 
@@ -66,9 +67,14 @@ class StartingStack:
             if ready := _READY.search(self._log.read_bytes()):
                 return Endpoint(ready[1].decode(), ready[2].decode())
             if self._process.has_ended():
-                raise StackError("The stack did not start.")
+                raise StackError(f"The stack did not start. {self._last_words()}".rstrip())
             time.sleep(_POLL_S)
         raise StackTimeoutError(f"The stack was not ready within {READY_S_MAX:.0f} s.")
+
+    def _last_words(self) -> str:
+        """Return why `millrace up` says that it ended, if it does."""
+        said = [line for line in self._log.read_text().splitlines() if line.startswith(_SAYS)]
+        return said[-1].removeprefix(_SAYS).strip() if said else ""
 
 
 def _up(models: Mapping[str, Path], data: Path) -> Child:

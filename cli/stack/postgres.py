@@ -162,8 +162,11 @@ def socket_dir(home: Path) -> Path:
     near = home / "socket"
     if len(os.fsencode(near / _SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX:
         return near
-    name = hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"millrace-{os.geteuid()}-{name}"
+    name = f"millrace-{os.geteuid()}-{hashlib.sha256(os.fsencode(home)).hexdigest()[:16]}"
+    short = Path(tempfile.gettempdir()) / name
+    if len(os.fsencode(short / _SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX:
+        return short
+    return Path("/tmp") / name  # noqa: S108 (private, and named after `home`)
 
 
 def _make_private(folder: Path) -> None:

@@ -146,9 +146,11 @@ def running(
     """Run an API; it reaches the database by `api_url` when tests do not."""
     engine = sa.create_engine(database_url)
     objects = LocalObjects(root, clock=SystemClock())
-    with serve(settings, api_url or database_url, objects, setup, webhooks) as address:
-        yield Running(address, engine, objects, root)
-    engine.dispose()
+    try:
+        with serve(settings, api_url or database_url, objects, setup, webhooks) as address:
+            yield Running(address, engine, objects, root)
+    finally:
+        engine.dispose()
 
 
 @contextmanager

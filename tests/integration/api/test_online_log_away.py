@@ -14,7 +14,8 @@ from tests.integration.api.online_site import ASK, ENDPOINT, online_site
 from tests.integration.api.pool import answer_at_once, say_nothing
 from topics.settings import KafkaSettings
 
-RECOVERY_S_MAX = 5.0
+RECOVERY_S_MAX = 30.0
+"""It takes 1 to 2 s, and several times that when other tests fill the machine."""
 
 
 @pytest.mark.timeout(180)

@@ -71,6 +71,14 @@ def test_the_socket_of_a_deep_data_folder_fits_and_is_its_own() -> None:
     assert socket_dir(deep) != socket_dir(other)
 
 
+def test_the_socket_fits_though_the_folder_for_temporary_files_is_deep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/" + "t" * 100)
+
+    assert len(str(socket_dir(Path("/" + "d" * 120)) / _SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX
+
+
 def test_offsets_outlive_the_longest_window_and_a_week() -> None:
     lines = server_properties(Path("/log"), 1, 2, session_ms=6000).splitlines()
     properties = dict(line.split("=", 1) for line in lines)
