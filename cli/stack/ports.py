@@ -14,8 +14,8 @@ LOWEST, HIGHEST = 20_000, 32_000
 """Below the ports that the kernel hands out by itself, so no outgoing connection takes ours."""
 
 TRIES_MAX = 200
-_claims: dict[int, socket.socket] = {}
-"""The ports of this process, each with what keeps other stacks away until the process ends."""
+_claimed: set[int] = set()
+"""The ports that this process keeps other stacks away from until it ends."""
 _ANSWER_S_MAX = 2.0
 
 
@@ -71,7 +71,7 @@ def _claim(port: int) -> bool:
     By a socket of that name outside the file system (unix(7), abstract): it lies in the same
     network as the port, and the kernel drops it with the process, however that ends.
     """
-    if port in _claims:
+    if port in _claimed:
         return True
     claim = socket.socket(socket.AF_UNIX)
     try:
@@ -79,13 +79,14 @@ def _claim(port: int) -> bool:
     except OSError:
         claim.close()
         return False
-    _claims[port] = claim
+    claim.detach()  # open for as long as we live
+    _claimed.add(port)
     return True
 
 
 def _free_ports(count: int, rng: random.Random) -> list[int]:
     tried = rng.sample(range(LOWEST, HIGHEST), TRIES_MAX)
-    free = (p for p in tried if p not in _claims and is_free(p) and _claim(p))
+    free = (p for p in tried if p not in _claimed and is_free(p) and _claim(p))
     ports = list(islice(free, count))
     if len(ports) < count:
         raise OSError("no free port on the loopback address")
