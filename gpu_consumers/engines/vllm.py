@@ -4,6 +4,7 @@ vLLM is imported by `start`, after the variables that it reads while being impor
 """
 
 import os
+import tempfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,9 @@ from gpu_consumers.engines.slots import SlotCounts, Slots
 
 if TYPE_CHECKING:
     from gpu_consumers.engines.vllm_serving import VllmServing
+
+_SOCKET_PATH_BYTES_MAX = 107
+_SOCKET_NAME_BYTES = 37
 
 
 class VllmEngine:
@@ -93,7 +97,14 @@ def vllm_environment(settings: EngineSettings) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+        "VLLM_RPC_BASE_PATH": _socket_folder(tempfile.gettempdir()),
     }
+
+
+def _socket_folder(temporary: str) -> str:
+    """Return where vLLM's processes meet: the path of a socket must be short."""
+    fits = len(os.fsencode(temporary)) + _SOCKET_NAME_BYTES <= _SOCKET_PATH_BYTES_MAX
+    return temporary if fits else "/tmp"  # noqa: S108 (the names are random)
 
 
 def vllm_arguments(settings: EngineSettings) -> list[str]:

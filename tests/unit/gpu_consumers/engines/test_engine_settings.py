@@ -78,6 +78,15 @@ def test_vllm_gets_the_runner_of_the_model(tmp_path: Path) -> None:
     assert vllm_environment(settings(**env, VLLM_KV_CACHE_GIB="4"))["VLLM_CPU_KVCACHE_SPACE"] == "4"
 
 
+@pytest.mark.parametrize(("temporary", "folder"), [("/t" * 35, "/t" * 35), ("/t" * 36, "/tmp")])
+def test_the_sockets_of_vllm_fit_into_their_paths(
+    temporary: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", temporary)
+    env = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(model_folder(tmp_path))}
+    assert vllm_environment(settings(**env))["VLLM_RPC_BASE_PATH"] == folder
+
+
 @pytest.mark.parametrize("content", [None, "", "[]"])
 def test_a_folder_without_a_model_is_a_mistake(tmp_path: Path, content: str | None) -> None:
     if content is not None:
