@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -65,18 +65,29 @@ class RecordingUpstream:
 def recording_upstream() -> Iterator[RecordingUpstream]:
     """Serve in a thread for a block."""
     upstream = RecordingUpstream()
+    with served(upstream.handle) as upstream.url:
+        yield upstream
+
+
+@contextmanager
+def served(handle: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Iterator[str]:
+    """Answer every call by `handle`, on an event loop of its own; yield the base URL.
+
+    A caller that leaves cancels its call. Raises TimeoutError.
+    """
     loop = asyncio.new_event_loop()
     ready, stop = threading.Event(), asyncio.Event()
+    urls: list[str] = []
 
     async def serve() -> None:
         application = web.Application()
-        application.router.add_route("*", "/{path:.*}", upstream.handle)
+        application.router.add_route("*", "/{path:.*}", handle)
         runner = web.AppRunner(
             application, handler_cancellation=True, access_log=None, shutdown_timeout=0.1
         )
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        upstream.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        urls.append(f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
         ready.set()
         await stop.wait()
         await runner.cleanup()
@@ -86,7 +97,7 @@ def recording_upstream() -> Iterator[RecordingUpstream]:
     if not ready.wait(_START_S_MAX):
         raise TimeoutError("the upstream does not listen")
     try:
-        yield upstream
+        yield urls[0]
     finally:
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(stop.set)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from jobs.cursors import mark_repaired
 from jobs.outbox_rows import NOTIFY_OUTBOX, copies_insert
 from jobs.progress import OPEN
 from jobs.tables import job_counters, job_cursors, jobs
@@ -56,9 +57,5 @@ class CopySweep:
             for job in found:
                 connection.execute(copies_insert(job.id, 0, job.total_count))
             if found:
-                connection.execute(
-                    sa.update(job_cursors)
-                    .where(job_cursors.c.job_id.in_([job.id for job in found]))
-                    .values(repaired_at=sa.func.now())
-                )
+                mark_repaired(connection, [job.id for job in found])
                 connection.execute(NOTIFY_OUTBOX)

@@ -1,6 +1,8 @@
 """How far a job's files were expanded, and the fenced move of it."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from uuid import UUID
 
 import sqlalchemy as sa
 
@@ -33,6 +35,15 @@ def fence(connection: sa.Connection, lease: Lease, version: int) -> None:
         sa.update(job_cursors)
         .where(job_cursors.c.job_id == lease.job_id, job_cursors.c.fence < version)
         .values(fence=version)
+    )
+
+
+def mark_repaired(connection: sa.Connection, job_ids: Collection[UUID]) -> None:
+    """Begin anew the wait after which jobs count as standing still; their cursors are locked."""
+    connection.execute(
+        sa.update(job_cursors)
+        .where(job_cursors.c.job_id.in_(job_ids))
+        .values(repaired_at=sa.func.now())
     )
 
 

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from core.states import CloseReason, JobState
 from jobs import metrics
 from jobs.closes import close_values, drop_files
+from jobs.cursors import mark_repaired
 from jobs.days import job_day
 from jobs.outbox_rows import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts
 from jobs.tables import job_counters, job_cursors, jobs
@@ -108,10 +109,6 @@ def close_again(connection: sa.Connection, stall_limit_s: float) -> int:
         for statement in close_inserts(job.id, job_day(job.created_at), reason):
             connection.execute(statement)
     if found:
-        connection.execute(
-            sa.update(job_cursors)
-            .where(job_cursors.c.job_id.in_([job.id for job in found]))
-            .values(repaired_at=sa.func.now())
-        )
+        mark_repaired(connection, [job.id for job in found])
         connection.execute(NOTIFY_OUTBOX)
     return len(found)

@@ -29,7 +29,7 @@ from results.statements import (
     INSERT_COPIES,
 )
 from results.stopping import stop_over_budget
-from results.sums import JobSum
+from results.sums import sum_items
 from storage.postgres import Cursor, raw_cursor
 from topics.records import Close, CopiesDue, ItemOutcome
 
@@ -153,7 +153,7 @@ class CopyWriter:
             rows = _inserted(cursor, job, part, after)
             if not rows:
                 return None
-            added = _sum(job_id, rows)
+            added = sum_items(job_id, rows)._replace(executed=0)  # copies cost nothing
             if failed := [row for row in rows if row.outcome is Outcome.FAILED]:
                 metrics.DEAD_ITEMS.inc(bury(connection, {job_id: failed}, locked))
             cursor.execute(COUNT_COPIES, [len(rows), job_id, len(rows), job_id], prepare=False)
@@ -196,17 +196,4 @@ def _inserted(cursor: Cursor, job: LockedJob, part: Slice, after: int) -> list[I
             for index, outcome, status_code, custom_id, error_code, body in cursor
         ),
         key=lambda item: item.index,
-    )
-
-
-def _sum(job_id: UUID, rows: Sequence[ItemOutcome]) -> JobSum:
-    """Add up copies: they count as items and cost nothing."""
-    outcomes = [row.outcome for row in rows]
-    return JobSum(
-        job_id,
-        succeeded=outcomes.count(Outcome.SUCCEEDED),
-        failed=outcomes.count(Outcome.FAILED),
-        cancelled=outcomes.count(Outcome.CANCELLED),
-        expired=outcomes.count(Outcome.EXPIRED),
-        item_indexes=f"{{{','.join(str(row.index) for row in rows)}}}",
     )

@@ -2,12 +2,13 @@
 
 import asyncio
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
+
+from chaos.upstream import served
 
 TOKENS = {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}
 
@@ -51,29 +52,5 @@ class RecordingUpstream:
 def recording_upstream(latency_s: float) -> Iterator[RecordingUpstream]:
     """Serve in a thread for a block."""
     upstream = RecordingUpstream(latency_s)
-    loop = asyncio.new_event_loop()
-    ready = threading.Event()
-    stop = asyncio.Event()
-
-    async def serve() -> None:
-        application = web.Application()
-        application.router.add_route("*", "/{path:.*}", upstream.handle)
-        runner = web.AppRunner(
-            application, handler_cancellation=True, access_log=None, shutdown_timeout=0.1
-        )
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        upstream.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-        ready.set()
-        await stop.wait()
-        await runner.cleanup()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
-    thread.start()
-    assert ready.wait(10)
-    try:
+    with served(upstream.handle) as upstream.url:
         yield upstream
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
-        loop.close()

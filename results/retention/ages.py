@@ -56,7 +56,7 @@ def bury_old_batches(connection: sa.Connection, *, days: float) -> int:
 
 def old_batches_query(days: float, limit: int) -> sa.Select[Any]:
     """Return the query of batches that ended more than `days` ago, the first created first."""
-    cut = _before(days)
+    cut = before(days)
     return (
         sa.select(jobs)
         .where(_BATCH, _KEPT, jobs.c.created_at < cut, _ENDED, cut > _ENDED_AT)
@@ -69,7 +69,7 @@ def old_requests(connection: sa.Connection, *, days: float) -> list[OldRequest]:
     """Return a slice of single requests that came more than `days` ago and have ended."""
     old = (
         sa.select(jobs.c.id, jobs.c.tenant_id, JOB_DAY.label("day"))
-        .where(_REQUEST, _KEPT, jobs.c.created_at < _before(days), _ENDED)
+        .where(_REQUEST, _KEPT, jobs.c.created_at < before(days), _ENDED)
         .order_by(jobs.c.created_at)
         .limit(REQUESTS_SLICE)
         .subquery()
@@ -108,20 +108,28 @@ def remove_requests(connection: sa.Connection, old: Sequence[OldRequest]) -> int
 
 def end_old_files(connection: sa.Connection, *, days: float) -> int:
     """Delete files without an end that were created more than `days` ago; return how many."""
-    old = (
-        sa.select(files.c.id)
-        .where(
+    return end_files(
+        connection,
+        sa.and_(
             files.c.expires_at.is_(None),
             files.c.deleted_at.is_(None),
-            files.c.created_at < _before(days),
-        )
+            files.c.created_at < before(days),
+        ),
+    )
+
+
+def end_files(connection: sa.Connection, is_due: sa.ColumnElement[bool]) -> int:
+    """Delete a slice of the files that are due, the oldest first; return how many."""
+    due = (
+        sa.select(files.c.id)
+        .where(is_due)
         .order_by(files.c.created_at)
         .limit(FILES_SLICE)
         .with_for_update(skip_locked=True)
     )
     ended = connection.execute(
         sa.update(files)
-        .where(files.c.id.in_(old))
+        .where(files.c.id.in_(due))
         .values(deleted_at=sa.func.now(), expires_at=sa.func.now())
         .returning(files.c.tenant_id)
     )
@@ -137,7 +145,7 @@ def purge_tombstones(connection: sa.Connection, *, days: float) -> int:
     """Remove the last row of batches that were deleted more than `days` ago; return how many."""
     old = connection.scalars(
         sa.select(jobs.c.id)
-        .where(jobs.c.deleted_at < _before(days), jobs.c.removal_due_at.is_(None))
+        .where(jobs.c.deleted_at < before(days), jobs.c.removal_due_at.is_(None))
         .order_by(jobs.c.deleted_at)
         .limit(SLICE)
         .with_for_update(skip_locked=True)
@@ -184,7 +192,7 @@ def purge_files(
 
 def removed_files_query(days: float, after: FilePlace | None) -> sa.Select[Any]:
     """Return the query of a slice of removed files, the first removed first."""
-    query = sa.select(files.c.removed_at, files.c.id).where(files.c.removed_at < _before(days))
+    query = sa.select(files.c.removed_at, files.c.id).where(files.c.removed_at < before(days))
     if after is not None:
         place = sa.tuple_(
             sa.literal(after.removed_at, files.c.removed_at.type),
@@ -194,6 +202,7 @@ def removed_files_query(days: float, after: FilePlace | None) -> sa.Select[Any]:
     return query.order_by(files.c.removed_at, files.c.id).limit(FILES_SLICE)
 
 
-def _before(days: float) -> sa.ColumnElement[Any]:
+def before(days: float) -> sa.ColumnElement[Any]:
+    """Return the moment `days` ago by the database's time."""
     seconds = sa.cast(days * 86_400, sa.Double)
     return sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)

@@ -3,21 +3,22 @@
 Each function does one slice in the caller's transaction; locked rows are left to the next turn.
 """
 
+from typing import Final
+
 import sqlalchemy as sa
 
 from jobs.inputs_tables import job_inputs
 from jobs.tables import files, jobs
-from results.retention.ages import FILES_SLICE, SLICE, old_batches_query
+from results.retention.ages import SLICE, before, end_files, old_batches_query
 from results.retention.deletion import NAMED_FILES, bury_batch
-from tenancy.deletions import Deletion, What, record_deletion
 from tenancy.tables import tenants
 
-_HOURS: float = 24
+_DAY_HOURS: Final = 24
 
 
 def bury_ended(connection: sa.Connection, *, hours: float) -> int:
     """Make tombstones of their batches that ended more than `hours` ago; return how many."""
-    query = old_batches_query(hours / _HOURS, SLICE).where(jobs.c.zero_retention)
+    query = old_batches_query(hours / _DAY_HOURS, SLICE).where(jobs.c.zero_retention)
     old = connection.execute(query.with_for_update(skip_locked=True)).all()
     for row in old:
         bury_batch(connection, row, key_id=None)
@@ -26,7 +27,6 @@ def bury_ended(connection: sa.Connection, *, hours: float) -> int:
 
 def end_unused_files(connection: sa.Connection, *, hours: float) -> int:
     """End their files of more than `hours` ago that no batch names; return how many."""
-    age = sa.func.make_interval(0, 0, 0, 0, 0, 0, sa.cast(hours * 3600, sa.Double))
     named = [
         sa.exists(sa.select(1).where(jobs.c[column] == files.c.id, jobs.c.deleted_at.is_(None)))
         for column in NAMED_FILES
@@ -36,25 +36,12 @@ def end_unused_files(connection: sa.Connection, *, hours: float) -> int:
         .join(jobs, jobs.c.id == job_inputs.c.job_id)
         .where(job_inputs.c.file_id == files.c.id, jobs.c.deleted_at.is_(None))
     )
-    unused = (
-        sa.select(files.c.id)
-        .where(
+    return end_files(
+        connection,
+        sa.and_(
             files.c.tenant_id.in_(sa.select(tenants.c.id).where(tenants.c.zero_retention)),
             files.c.deleted_at.is_(None),
-            files.c.created_at < sa.func.now() - age,
+            files.c.created_at < before(hours / _DAY_HOURS),
             sa.not_(sa.or_(*named, sa.exists(appended))),
-        )
-        .order_by(files.c.created_at)
-        .limit(FILES_SLICE)
-        .with_for_update(skip_locked=True)
+        ),
     )
-    ended = connection.scalars(
-        sa.update(files)
-        .where(files.c.id.in_(unused))
-        .values(deleted_at=sa.func.now(), expires_at=sa.func.now())
-        .returning(files.c.tenant_id)
-    ).all()
-    for tenant_id in sorted(set(ended)):
-        counts = {"files": ended.count(tenant_id)}
-        record_deletion(connection, Deletion(tenant_id=tenant_id, what=What.FILE, counts=counts))
-    return len(ended)

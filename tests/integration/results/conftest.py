@@ -1,11 +1,17 @@
-"""What every test of this room needs: an engine on a database of its own."""
+"""What tests of this room need: a database of their own, topics of their own on a real log."""
 
 from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
+from pydantic import SecretStr
 
+from storage.settings import DatabaseSettings
 from tests.integration.results.outcomes import engine_of
+from topics.admin import LogAdmin
+from topics.catalogue import DEAD_LETTERS, RESULTS
+from topics.producer import LogProducer
+from topics.settings import KafkaSettings
 
 
 @pytest.fixture
@@ -13,3 +19,22 @@ def engine(database_url: str) -> Iterator[sa.Engine]:
     engine = engine_of(database_url)
     yield engine
     engine.dispose()
+
+
+@pytest.fixture
+def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
+    settings = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+    LogAdmin(settings).create([RESULTS, DEAD_LETTERS])
+    return settings
+
+
+@pytest.fixture
+def producer(kafka: KafkaSettings) -> Iterator[LogProducer]:
+    producer = LogProducer(kafka, client_id="test", linger_ms=1)
+    yield producer
+    producer.close()
+
+
+@pytest.fixture
+def database(database_url: str) -> DatabaseSettings:
+    return DatabaseSettings(url=SecretStr(database_url), pool_size=4)

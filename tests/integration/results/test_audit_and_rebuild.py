@@ -1,14 +1,12 @@
 """Goal: the log tells again what the rows say, names what differs, and puts it right when asked."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
-from pydantic import SecretStr
 
 from core.outcomes import Outcome
 from core.states import CloseReason
@@ -34,33 +32,12 @@ from tests.integration.results.outcomes import (
     outcome,
 )
 from tests.integration.results.test_writer import lag, running, send, until
-from topics.admin import LogAdmin
-from topics.catalogue import DEAD_LETTERS, RESULTS
 from topics.producer import LogProducer
 from topics.records import Close, ItemOutcome, Outcomes
 from topics.settings import KafkaSettings
 
 TOTAL = 60
 AGAIN = {"retryable": True, "status_code": 500, "input_tokens": 2}
-
-
-@pytest.fixture
-def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
-    settings = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-    LogAdmin(settings).create([RESULTS, DEAD_LETTERS])
-    return settings
-
-
-@pytest.fixture
-def producer(kafka: KafkaSettings) -> Iterator[LogProducer]:
-    producer = LogProducer(kafka, client_id="test", linger_ms=1)
-    yield producer
-    producer.close()
-
-
-@pytest.fixture
-def database(database_url: str) -> DatabaseSettings:
-    return DatabaseSettings(url=SecretStr(database_url), pool_size=4)
 
 
 def said(job_id: UUID, *outcomes: ItemOutcome) -> Outcomes:

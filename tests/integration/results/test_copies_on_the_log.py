@@ -1,11 +1,8 @@
 """Goal: what a real writer did with copies, the log tells again, in audits and in rebuilds."""
 
-from collections.abc import Iterator
 from uuid import UUID
 
-import pytest
 import sqlalchemy as sa
-from pydantic import SecretStr
 
 from core.outcomes import Outcome
 from core.states import CloseReason
@@ -25,8 +22,6 @@ from tests.integration.results.outcomes import (
 from tests.integration.results.test_audit_and_rebuild import TOTAL, judged, rebuilt, said, state_of
 from tests.integration.results.test_deduplicating import add_copies, assert_whole, deduplicating
 from tests.integration.results.test_writer import lag, running, send, until
-from topics.admin import LogAdmin
-from topics.catalogue import DEAD_LETTERS, RESULTS
 from topics.producer import LogProducer
 from topics.records import Close, CopiesDue, ItemOutcome
 from topics.settings import KafkaSettings
@@ -35,25 +30,6 @@ ORIGINALS = 12
 COPIES = {n: n % ORIGINALS for n in range(ORIGINALS, 40)}
 APPENDED = {n: n % ORIGINALS for n in range(40, TOTAL)}
 AGAIN = {"retryable": True, "status_code": 500}
-
-
-@pytest.fixture
-def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
-    settings = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-    LogAdmin(settings).create([RESULTS, DEAD_LETTERS])
-    return settings
-
-
-@pytest.fixture
-def producer(kafka: KafkaSettings) -> Iterator[LogProducer]:
-    producer = LogProducer(kafka, client_id="test", linger_ms=1)
-    yield producer
-    producer.close()
-
-
-@pytest.fixture
-def database(database_url: str) -> DatabaseSettings:
-    return DatabaseSettings(url=SecretStr(database_url), pool_size=4)
 
 
 def whole_life(engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer) -> UUID:

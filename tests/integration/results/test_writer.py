@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from functools import partial
 from uuid import UUID
 
-import pytest
 import sqlalchemy as sa
 
 from core.clock import SystemClock
@@ -42,20 +41,6 @@ from topics.settings import KafkaSettings
 from topics.tail import TopicTail
 
 DEADLINE_S = 30
-
-
-@pytest.fixture
-def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
-    settings = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-    LogAdmin(settings).create([RESULTS, DEAD_LETTERS])
-    return settings
-
-
-@pytest.fixture
-def producer(kafka: KafkaSettings) -> Iterator[LogProducer]:
-    producer = LogProducer(kafka, client_id="test", linger_ms=1)
-    yield producer
-    producer.close()
 
 
 class Running:
