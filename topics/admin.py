@@ -1,7 +1,9 @@
 """Create and check topics against the catalogue; measure lag."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
@@ -10,6 +12,8 @@ from topics.catalogue import Topic
 from topics.errors import LogUnavailableError
 from topics.settings import CLIENT_LOG, KafkaSettings
 
+_Answer = TypeVar("_Answer")
+
 REQUEST_TIMEOUT_S = 15.0
 _ASK_AGAIN_S = 0.05
 _PASSING = frozenset(
@@ -17,6 +21,8 @@ _PASSING = frozenset(
         KafkaError.NOT_COORDINATOR,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
     }
 )
 
@@ -90,9 +96,11 @@ class LogAdmin:
         places = [TopicPartition(name, number) for number in range(topic.partition_count)]
         reader = self._reader(self._settings.topic_prefix + group)
         try:
-            committed = _committed(reader, places)
+            committed = _patiently(lambda: reader.committed(places, timeout=REQUEST_TIMEOUT_S))
             bounds = {
-                place.partition: reader.get_watermark_offsets(place, timeout=REQUEST_TIMEOUT_S)
+                place.partition: _patiently(
+                    partial(reader.get_watermark_offsets, place, timeout=REQUEST_TIMEOUT_S)
+                )
                 for place in places
             }
         except KafkaException as error:
@@ -177,13 +185,15 @@ def _normal(value: str | None) -> list[str]:
     return sorted((value or "").split(","))
 
 
-def _committed(reader: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
-    """Ask until the group has a coordinator that knows it: one that has just moved does not yet."""
+def _patiently(ask: Callable[[], _Answer]) -> _Answer:
+    """Ask until the broker that is asked knows what it leads: one that has just begun to does not.
+
+    Raises KafkaException.
+    """
     deadline_s = time.monotonic() + REQUEST_TIMEOUT_S
     while True:
         try:
-            found: list[TopicPartition] = reader.committed(places, timeout=REQUEST_TIMEOUT_S)
-            return found
+            return ask()
         except KafkaException as error:
             if error.args[0].code() not in _PASSING or time.monotonic() > deadline_s:
                 raise
