@@ -122,7 +122,7 @@ def _judge_acceptance(setting: Setting) -> list[Measure]:
             what="creations that were refused or not answered",
             value=len(refused),
             size=len(seen),
-            evidence="; ".join(f"{p.status} after {p.took_s:.1f} s" for p in refused[:5]),
+            evidence=outages.told(refused),
         ),
         Measure(
             promise="P10",

@@ -90,14 +90,13 @@ def _fill(
     improper = outages.improper(seen, proper=(503, 507))
     refused = sum(not 200 <= probe.status < 300 for probe in seen)
     setting.note(f"{name}: {refused} of {len(seen)} refused, healthy after {took_s:.1f} s")
-    told = "; ".join(f"{p.status} after {p.took_s:.1f} s" for p in improper[:5])
     return [
         Measure(
             promise="P12",
             what=f"{name} full: answers that are neither good nor 503 or 507",
             value=len(improper),
             size=len(seen),
-            evidence=told,
+            evidence=outages.told(improper),
         ),
         Measure(
             promise="P12",

@@ -76,14 +76,13 @@ def _judge(
     calls = [probe for path in CALLS for probe in seen[path]]
     improper = outages.improper(calls)
     back_s = max(_never(outages.seconds_until(seen[path], healed_s, good=True)) for path in CALLS)
-    told = "; ".join(f"{p.status} after {p.took_s:.1f} s" for p in improper[:5])
     measures = [
         Measure(
             promise="P11",
             what=f"{name}: answers that are neither good nor a proper 503",
             value=len(improper),
             size=len(calls),
-            evidence=told,
+            evidence=outages.told(improper),
         ),
         Measure(
             promise="P11",

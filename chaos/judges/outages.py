@@ -60,3 +60,8 @@ def seconds_until(seen: Sequence[Probe], since_s: float, *, good: bool) -> float
         if probe.asked_s >= since_s and (200 <= probe.status < 300) == good
     ]
     return min(times, default=None)
+
+
+def told(seen: Sequence[Probe]) -> str:
+    """Return the first few for a reader who looks into a failure."""
+    return "; ".join(f"{probe.status} after {probe.took_s:.1f} s" for probe in seen[:5])
