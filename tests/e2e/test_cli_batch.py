@@ -106,6 +106,19 @@ def test_json_is_the_batch_object(stack: Stack, env: dict[str, str]) -> None:
     assert job in millrace(env, "status", job).stdout
 
 
+def test_identical_lines_are_computed_once_where_asked_for(
+    stack: Stack, env: dict[str, str]
+) -> None:
+    job = submitted(env, lines(stack.model, 40), "--deduplicate")
+    millrace(env, "watch", job, "--quiet")
+
+    results = millrace(env, "results", job).stdout_bytes
+    status = json.loads(millrace(env, "status", job, "-o", "json").stdout)
+
+    assert custom_ids(results) == [f"item-{n}" for n in range(40)]
+    assert status["millrace"]["deduplicated_items"] == 39
+
+
 def test_a_bad_file_is_a_failed_job_whose_lines_are_told(env: dict[str, str]) -> None:
     failed = millrace(
         env, "submit", "-", "--endpoint", CHAT, "--wait", stdin=b'{"custom_id":\n' * 9

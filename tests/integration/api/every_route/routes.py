@@ -2,6 +2,7 @@
 
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,13 +18,14 @@ from storage.local_objects import LocalObjects
 
 def application() -> FastAPI:
     """The application as it is composed; it is never started."""
-    app: Any = create_app(
-        ApiSettings(),
-        sa.create_engine("postgresql+psycopg://nowhere"),
-        LocalObjects(Path("nowhere"), clock=SystemClock()),
-        database_threads=1,
-        clock=SystemClock(),
-    )
+    with TemporaryDirectory() as nowhere:
+        app: Any = create_app(
+            ApiSettings(),
+            sa.create_engine("postgresql+psycopg://nowhere"),
+            LocalObjects(Path(nowhere), clock=SystemClock()),
+            database_threads=1,
+            clock=SystemClock(),
+        )
     assert isinstance(app._app, FastAPI)
     return app._app
 
