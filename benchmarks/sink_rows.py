@@ -7,7 +7,9 @@ import sqlalchemy as sa
 from benchmarks.inputs import CHAT
 from benchmarks.runs import VoidRunError
 from core.ids import new_uuid
-from jobs.tables import files, job_counters, job_cursors, jobs
+from jobs.files_tables import files
+from jobs.progress_tables import job_counters, job_cursors
+from jobs.tables import jobs
 from results.tables import items
 from tenancy.tables import tenants
 

@@ -20,8 +20,9 @@ from jobs.inputs_tables import job_inputs
 from jobs.job_options import JobOptions
 from jobs.outbox_rows import NOTIFY_JOBS, NOTIFY_OUTBOX, event_insert
 from jobs.pages import Cursor, Page, read_page, unknown_cursor
+from jobs.progress_tables import job_counters, job_cursors
 from jobs.refusals import FieldRefusedError, JobEndedError, JobMissingError
-from jobs.tables import job_counters, job_cursors, jobs
+from jobs.tables import jobs
 from registry.models import ENDPOINTS
 from tenancy.tenants import keeps_nothing
 

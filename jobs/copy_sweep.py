@@ -11,7 +11,8 @@ import sqlalchemy as sa
 from jobs.cursors import mark_repaired
 from jobs.outbox_rows import NOTIFY_OUTBOX, copies_insert
 from jobs.progress import OPEN
-from jobs.tables import job_counters, job_cursors, jobs
+from jobs.progress_tables import job_counters, job_cursors
+from jobs.tables import jobs
 
 _SWEEP_MAX: Final = 100
 

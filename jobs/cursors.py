@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from core.errors import LeaseLostError
 from jobs import leases
 from jobs.leases import Lease
-from jobs.tables import job_cursors
+from jobs.progress_tables import job_cursors
 
 
 @dataclass(frozen=True, slots=True)

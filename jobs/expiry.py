@@ -14,7 +14,8 @@ from jobs.closes import close_values, drop_files
 from jobs.cursors import mark_repaired
 from jobs.days import job_day
 from jobs.outbox_rows import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts
-from jobs.tables import job_counters, job_cursors, jobs
+from jobs.progress_tables import job_counters, job_cursors
+from jobs.tables import jobs
 
 _SWEEP_MAX: Final = 100
 

@@ -13,7 +13,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from jobs.files import pinned
-from jobs.tables import files
+from jobs.files_tables import files
 from tenancy.tenants import keeps_nothing
 
 _MARGIN_S: Final = 600

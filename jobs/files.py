@@ -10,10 +10,11 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import TERMINAL_STATES, JobState
+from jobs.files_tables import files
 from jobs.inputs_tables import job_inputs
 from jobs.pages import Cursor, Page, read_page
 from jobs.refusals import FileMissingError, StorageQuotaError
-from jobs.tables import files, jobs
+from jobs.tables import jobs
 from tenancy.deletions import Deletion, What, record_deletion
 from tenancy.tenants import stored_bytes_max
 

@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from core.ids import new_uuid
+from jobs.idempotency_tables import idempotency_keys
 from jobs.refusals import KeyInFlightError, KeyReusedError
-from jobs.tables import idempotency_keys
 
 KEY_CHARS_MAX: Final = 255
 

@@ -15,7 +15,8 @@ import sqlalchemy as sa
 from core.clock import Clock
 from jobs.held_leases import HeldLeases
 from jobs.leases import Lease, unheld
-from jobs.tables import job_leases, jobs
+from jobs.progress_tables import job_leases
+from jobs.tables import jobs
 
 PLAN_JOBS_MAX: Final = 64
 PLAN_AGE_S_MAX: Final = 1.0

@@ -13,7 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from core.errors import LeaseLostError
-from jobs.tables import job_leases, jobs
+from jobs.progress_tables import job_leases
+from jobs.tables import jobs
 
 _NOW = sa.func.clock_timestamp()  # not now(): a transaction may have waited for its locks
 

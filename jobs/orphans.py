@@ -9,7 +9,9 @@ import sqlalchemy as sa
 
 from core.object_names import ANSWERS, KEYS, REQUESTS
 from core.states import TERMINAL_STATES, JobKind
-from jobs.tables import files, idempotency_keys, jobs
+from jobs.files_tables import files
+from jobs.idempotency_tables import idempotency_keys
+from jobs.tables import jobs
 
 FindOrphans: TypeAlias = Callable[[sa.Connection, Collection[str]], set[str]]
 """From the keys of objects to those that nobody needs and, being old, nobody ever will."""

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from core.clock import Clock
 from jobs import metrics
-from jobs.tables import outbox
+from jobs.outbox_tables import outbox
 from topics.producer import LogProducer
 
 CLAIM_MAX: Final = 500

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from core.ids import new_uuid
 from core.states import CloseReason, JobState
-from jobs.tables import outbox
+from jobs.outbox_tables import outbox
 from topics.catalogue import CONTROL, EVENTS, RESULTS, Topic
 from topics.codec import encode, kind_headers
 from topics.partitioner import job_partition

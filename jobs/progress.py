@@ -14,7 +14,8 @@ from core.states import JobKind, JobState
 from jobs.cursors import Cursor
 from jobs.days import job_day
 from jobs.input_files import InputFile, InputFiles, appended_files
-from jobs.tables import job_counters, job_cursors, job_leases, jobs
+from jobs.progress_tables import job_counters, job_cursors, job_leases
+from jobs.tables import jobs
 from jobs.windows import JobLoad
 from topics.records import JobRef
 

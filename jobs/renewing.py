@@ -15,7 +15,9 @@ from sqlalchemy.dialects.postgresql import insert
 from core.states import TERMINAL_STATES, CloseReason, JobKind
 from jobs.control_rows import change
 from jobs.outbox_rows import CONTROL_CLOSED_VERSION, NOTIFY_OUTBOX, outbox_insert
-from jobs.tables import job_leases, jobs, outbox
+from jobs.outbox_tables import outbox
+from jobs.progress_tables import job_leases
+from jobs.tables import jobs
 from topics.catalogue import CONTROL
 from topics.partitioner import job_partition
 from topics.records import JobControl

@@ -14,8 +14,9 @@ from jobs.input_files import InputFile
 from jobs.input_lines import input_lines
 from jobs.leases import Lease
 from jobs.progress import OPEN, OpenJob
+from jobs.progress_tables import job_counters, job_cursors
 from jobs.settings import LINE_BYTES_CEILING
-from jobs.tables import job_counters, job_cursors, jobs
+from jobs.tables import jobs
 from storage.data_keys import DataKeys
 from storage.objects import ObjectStore
 from topics.producer import Sender

@@ -15,7 +15,8 @@ import sqlalchemy as sa
 from jobs import metrics
 from jobs.emitting_again import EmittingAgain
 from jobs.progress import OPEN, job_loads
-from jobs.tables import job_cursors, jobs
+from jobs.progress_tables import job_cursors
+from jobs.tables import jobs
 from jobs.windows import JobLoad, Pair
 
 _LOG = logging.getLogger(__name__)

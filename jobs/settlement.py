@@ -10,7 +10,8 @@ import sqlalchemy as sa
 
 from core.states import JobState
 from jobs.outbox_rows import event_insert
-from jobs.tables import job_counters, jobs
+from jobs.progress_tables import job_counters
+from jobs.tables import jobs
 
 
 def lock_counters(connection: sa.Connection, job_id: UUID | None) -> None:

@@ -1,4 +1,4 @@
-"""Tables of files and jobs. Lease, cursor and counters are rows of their own, one writer each."""
+"""The table of jobs: what a job is, what its owner controls, and where it is in its life."""
 
 from datetime import datetime
 from typing import Final
@@ -10,10 +10,8 @@ from sqlalchemy import (
     DateTime,
     Double,
     ForeignKey,
-    Identity,
     Index,
     Integer,
-    LargeBinary,
     SmallInteger,
     Table,
     Text,
@@ -24,32 +22,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from storage.metadata import metadata
-
-files: Final = Table(
-    "files",
-    metadata,
-    Column[object]("id", Uuid, primary_key=True),
-    Column[object]("tenant_id", ForeignKey("tenants.id"), nullable=False),
-    Column[str]("purpose", Text, nullable=False),
-    Column[str]("filename", Text, nullable=False),
-    Column[str]("object_key", Text, nullable=False, unique=True),
-    Column[int]("size_bytes", BigInteger, nullable=False),
-    Column[str]("sha256", Text, nullable=False),
-    Column[datetime](
-        "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
-    ),
-    Column[datetime]("expires_at", DateTime(timezone=True)),
-    Column[datetime]("deleted_at", DateTime(timezone=True)),
-    Column[datetime]("removed_at", DateTime(timezone=True), comment="when its object was removed"),
-    Index("ix_files_tenant_id_created_at", "tenant_id", "created_at", "id"),
-    Index("ix_files_unremoved", "expires_at", postgresql_where=text("removed_at IS NULL")),
-    Index("ix_files_removed", "removed_at", "id", postgresql_where=text("removed_at IS NOT NULL")),
-    Index(
-        "ix_files_unbounded",
-        "created_at",
-        postgresql_where=text("expires_at IS NULL AND deleted_at IS NULL"),
-    ),
-)
 
 jobs: Final = Table(
     "jobs",
@@ -222,124 +194,4 @@ jobs: Final = Table(
         "input_file_id",
         postgresql_where=text("state IN ('validating', 'in_progress', 'finalizing', 'cancelling')"),
     ),
-)
-
-job_leases: Final = Table(
-    "job_leases",
-    metadata,
-    Column[object]("job_id", ForeignKey("jobs.id"), primary_key=True),
-    Column[str]("role", Text, primary_key=True, comment="intake or finaliser"),
-    Column[str]("holder", Text, nullable=False),
-    Column[int]("epoch", BigInteger, nullable=False, comment="grows with each new holder"),
-    Column[datetime]("expires_at", DateTime(timezone=True), nullable=False),
-)
-
-job_cursors: Final = Table(
-    "job_cursors",
-    metadata,
-    Column[object]("job_id", ForeignKey("jobs.id"), primary_key=True),
-    Column[int]("byte_offset", BigInteger, nullable=False, server_default="0"),
-    Column[int]("line_number", Integer, nullable=False, server_default="0"),
-    Column[int]("item_index", Integer, nullable=False, server_default="0"),
-    Column[datetime](
-        "repaired_at", DateTime(timezone=True), comment="last emission of lost items again"
-    ),
-    Column[int](
-        "void_below",
-        Integer,
-        nullable=False,
-        server_default="0",
-        comment="what jobs.void_below made void up to here is on the log again",
-    ),
-    Column[int](
-        "fence",
-        Integer,
-        nullable=False,
-        server_default="0",
-        comment="records of a lower control version do not move it",
-    ),
-    Column[int](
-        "copy_count",
-        Integer,
-        nullable=False,
-        server_default="0",
-        comment="items before that are copies: they were never emitted",
-    ),
-    comment="How far intake has expanded the input file; everything before was acknowledged",
-)
-
-job_counters: Final = Table(
-    "job_counters",
-    metadata,
-    Column[object]("job_id", ForeignKey("jobs.id"), primary_key=True),
-    Column[int]("succeeded", Integer, nullable=False, server_default="0"),
-    Column[int]("failed", Integer, nullable=False, server_default="0"),
-    Column[int]("cancelled", Integer, nullable=False, server_default="0"),
-    Column[int]("expired", Integer, nullable=False, server_default="0"),
-    Column[int]("input_tokens", BigInteger, nullable=False, server_default="0"),
-    Column[int]("output_tokens", BigInteger, nullable=False, server_default="0"),
-    Column[int]("cached_tokens", BigInteger, nullable=False, server_default="0"),
-    Column[int]("reasoning_tokens", BigInteger, nullable=False, server_default="0"),
-    Column[int](
-        "copied",
-        Integer,
-        nullable=False,
-        server_default="0",
-        comment="of those that ended, copies of another item",
-    ),
-    Column[str]("closed_reason", Text, comment="set when the close record was read from the log"),
-    Column[datetime](
-        "updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()
-    ),
-    comment="Written by the results writer alone, in the transaction that inserts the item rows",
-)
-
-outbox: Final = Table(
-    "outbox",
-    metadata,
-    Column[int]("id", BigInteger, Identity(), primary_key=True),
-    Column[str]("topic", Text, nullable=False, comment="without the installation's prefix"),
-    Column[int]("partition", Integer, nullable=False),
-    Column[bytes]("key", LargeBinary),
-    Column[object]("headers", JSONB, nullable=False),
-    Column[bytes]("value", LargeBinary),
-    Column[datetime](
-        "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
-    ),
-    comment="Records committed with their cause; the relay deletes a row once it is on the log",
-)
-
-idempotency_keys: Final = Table(
-    "idempotency_keys",
-    metadata,
-    Column[object]("tenant_id", ForeignKey("tenants.id"), primary_key=True),
-    Column[str]("scope", Text, primary_key=True, comment="client, or retry: derived by us"),
-    Column[str]("key", Text, primary_key=True),
-    Column[str]("route", Text, nullable=False, comment="method and path"),
-    Column[bytes]("body_sha256", LargeBinary, comment="NULL: still being read"),
-    Column[str]("state", Text, nullable=False, comment="in_flight or saved"),
-    Column[object]("holder", Uuid, nullable=False, comment="the call that may save it"),
-    Column[int](
-        "attempt",
-        SmallInteger,
-        nullable=False,
-        server_default="0",
-        comment="tries that its client had made before",
-    ),
-    Column[datetime](
-        "in_flight_until",
-        DateTime(timezone=True),
-        nullable=False,
-        comment="then an unsaved key is free again",
-    ),
-    Column[object]("job_id", Uuid, comment="whose answer this is, if not saved"),
-    Column[int]("status_code", SmallInteger),
-    Column[object]("headers", JSONB),
-    Column[bytes]("body", LargeBinary),
-    Column[str]("body_key", Text, comment="object of a large body"),
-    Column[datetime](
-        "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
-    ),
-    Column[datetime]("expires_at", DateTime(timezone=True), nullable=False, index=True),
-    comment="What was answered to a POST with this key; replayed until it expires",
 )

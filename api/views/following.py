@@ -16,7 +16,8 @@ import sqlalchemy as sa
 from api import metrics
 from api.database import Database, DatabaseAwayError
 from core.states import TERMINAL_STATES, JobState
-from jobs.tables import job_counters, jobs
+from jobs.progress_tables import job_counters
+from jobs.tables import jobs
 
 _AWAY_FACTOR: Final = 4  # looks are so much rarer while Postgres is away
 _COUNTED: Final = job_counters.c

@@ -12,10 +12,12 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import TERMINAL_STATES
+from jobs.files_tables import files
 from jobs.inputs_tables import job_inputs
+from jobs.progress_tables import job_counters, job_cursors, job_leases
 from jobs.requests import JOB_DAY
 from jobs.retries_tables import item_attempts, item_retries
-from jobs.tables import files, job_counters, job_cursors, job_leases, jobs
+from jobs.tables import jobs
 from results.retention.deletion import bury_batch
 from results.tables import items
 from tenancy.deletions import Deletion, What, record_deletion

@@ -18,8 +18,9 @@ from jobs.days import job_day
 from jobs.file_removal import mark_removed, removable
 from jobs.inputs_tables import job_inputs
 from jobs.job_keys import destroy_key
+from jobs.progress_tables import job_cursors, job_leases
 from jobs.retries_tables import dead_items, item_attempts, item_retries
-from jobs.tables import job_cursors, job_leases, jobs
+from jobs.tables import jobs
 from results.result_files import result_prefix
 from results.retention.deletion import files_of
 from results.retention.metrics import REMOVED

@@ -14,9 +14,11 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import TERMINAL_STATES, JobKind
+from jobs.files_tables import files
 from jobs.inputs_tables import job_inputs
+from jobs.progress_tables import job_counters
 from jobs.refusals import JobMissingError, JobRunningError
-from jobs.tables import files, job_counters, jobs
+from jobs.tables import jobs
 from results.webhooks.events import ITEM_FAILED
 from results.webhooks.tables import webhook_messages, webhook_watches
 from tenancy.deletions import Deletion, What, record_deletion

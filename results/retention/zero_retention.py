@@ -7,8 +7,9 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from jobs.files_tables import files
 from jobs.inputs_tables import job_inputs
-from jobs.tables import files, jobs
+from jobs.tables import jobs
 from results.retention.ages import SLICE, before, end_files, old_batches_query
 from results.retention.deletion import NAMED_FILES, bury_batch
 from tenancy.tables import tenants

@@ -10,8 +10,8 @@ from core.states import TERMINAL_STATES, JobState
 from jobs.batches import find_job
 from jobs.days import job_day
 from jobs.files import visible
+from jobs.files_tables import files
 from jobs.inputs_tables import job_inputs
-from jobs.tables import files
 
 _ACCEPTED: Final = "accepted"
 

@@ -9,7 +9,9 @@ import sqlalchemy as sa
 
 from core.ids import JOB, parse_public_id
 from core.states import CloseReason
-from jobs.tables import job_counters, job_cursors, jobs, outbox
+from jobs.outbox_tables import outbox
+from jobs.progress_tables import job_counters, job_cursors
+from jobs.tables import jobs
 from tests.integration.api.answers import batch_body, batch_id, file_id, ok, refused, upload
 from tests.integration.api.conftest import Site
 from topics.codec import decode

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from core.ids import FILE, JOB, parse_public_id
 from core.outcomes import Outcome
 from jobs import redriving
+from jobs.files_tables import files
 from jobs.inputs_tables import job_inputs
 from jobs.retries import RetryRules
-from jobs.tables import files, jobs
+from jobs.tables import jobs
 from results.partitions import DayPartitions
 from results.writing import ItemWriter
 from tests.integration.api.answers import batch_body, file_id, ok, refused

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from api.online.settings import OnlineSettings
 from core.ids import SINGLE, parse_public_id
 from core.outcomes import Outcome
-from jobs.tables import idempotency_keys
+from jobs.idempotency_tables import idempotency_keys
 from storage.objects import ObjectStore
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened, until

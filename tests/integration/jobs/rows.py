@@ -7,7 +7,9 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.ids import new_uuid
-from jobs.tables import files, job_counters, job_cursors, jobs
+from jobs.files_tables import files
+from jobs.progress_tables import job_counters, job_cursors
+from jobs.tables import jobs
 from tenancy.tables import tenants
 
 

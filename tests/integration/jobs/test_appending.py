@@ -21,9 +21,10 @@ from jobs.held_leases import HeldLeases
 from jobs.input_files import appended_files
 from jobs.inputs_tables import job_inputs
 from jobs.progress import OPEN, job_loads
+from jobs.progress_tables import job_cursors
 from jobs.refusals import FieldRefusedError, FileMissingError, JobSealedError
 from jobs.settings import IntakeSettings
-from jobs.tables import job_cursors, jobs
+from jobs.tables import jobs
 from results.partitions import DayPartitions
 from results.writing import ItemWriter
 from storage.local_objects import LocalObjects

@@ -21,8 +21,10 @@ from jobs.held_leases import HeldLeases
 from jobs.input_files import InputFile
 from jobs.input_lines import Line, input_lines
 from jobs.leases import Lease
+from jobs.outbox_tables import outbox
 from jobs.progress import OPEN, job_loads
-from jobs.tables import job_counters, job_cursors, jobs, outbox
+from jobs.progress_tables import job_counters, job_cursors
+from jobs.tables import jobs
 from results.partitions import DayPartitions
 from results.writing import ItemWriter
 from storage.local_objects import LocalObjects

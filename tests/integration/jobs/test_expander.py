@@ -15,7 +15,8 @@ from jobs.expander import Expander
 from jobs.held_leases import HeldLeases
 from jobs.leases import Lease
 from jobs.progress import EXPANSION_DUE, job_loads, loads_query
-from jobs.tables import job_cursors, jobs
+from jobs.progress_tables import job_cursors
+from jobs.tables import jobs
 from storage.local_objects import LocalObjects
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_job, add_tenant, job_row

@@ -7,7 +7,8 @@ import sqlalchemy as sa
 from core.states import CloseReason
 from jobs.days import job_day
 from jobs.expiry import ExpirySweep, close_again, close_expired, expiry_due
-from jobs.tables import job_counters, outbox
+from jobs.outbox_tables import outbox
+from jobs.progress_tables import job_counters
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
 from topics.codec import decode
 from topics.records import Close, JobControl

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from core.ids import new_uuid
 from jobs import idempotency
 from jobs.idempotency import Answer, Claim, Found, Scope
+from jobs.idempotency_tables import idempotency_keys
 from jobs.refusals import KeyInFlightError, KeyReusedError
-from jobs.tables import idempotency_keys
 from tenancy.tenants import create_tenant
 
 CREATED = Answer(200, b'{"id":"batch_1"}', (("content-type", "application/json"),))

@@ -14,7 +14,9 @@ import pytest
 import sqlalchemy as sa
 
 from jobs.__main__ import run
-from jobs.tables import job_cursors, jobs, outbox
+from jobs.outbox_tables import outbox
+from jobs.progress_tables import job_cursors
+from jobs.tables import jobs
 from registry.models import add_model
 from storage.local_objects import LocalObjects
 from tests.integration.jobs.conftest import input_line

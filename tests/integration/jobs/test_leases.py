@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from core.errors import LeaseLostError
 from jobs import leases
 from jobs.leases import Lease
-from jobs.tables import job_leases, jobs
+from jobs.progress_tables import job_leases
+from jobs.tables import jobs
 from tests.integration.jobs.rows import add_job, add_tenant
 
 EVERY = jobs.c.state == "validating"

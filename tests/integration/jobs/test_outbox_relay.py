@@ -8,7 +8,7 @@ from core.ids import new_uuid
 from core.states import JobState
 from jobs.outbox_relay import CLAIM_MAX, OutboxRelay, backlog, claimed, relay
 from jobs.outbox_rows import event_insert
-from jobs.tables import outbox
+from jobs.outbox_tables import outbox
 from tests.integration.jobs.log_reader import records_of
 from topics.catalogue import EVENTS
 from topics.codec import decode

@@ -13,10 +13,12 @@ from jobs.cursors import Cursor, advance, fence
 from jobs.emitting_again import EmittingAgain
 from jobs.expander import Expander
 from jobs.held_leases import HeldLeases
+from jobs.outbox_tables import outbox
 from jobs.progress import job_loads
+from jobs.progress_tables import job_cursors
 from jobs.refusals import FieldRefusedError, JobMissingError, JobNotOpenError
 from jobs.resuming import Resuming, resume_query
-from jobs.tables import job_cursors, jobs, outbox
+from jobs.tables import jobs
 from results.partitions import DayPartitions
 from results.writing import ItemWriter
 from storage.local_objects import LocalObjects

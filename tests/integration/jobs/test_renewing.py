@@ -6,8 +6,10 @@ import sqlalchemy as sa
 
 from core.states import CloseReason
 from jobs.leases import claim
+from jobs.outbox_tables import outbox
+from jobs.progress_tables import job_leases
 from jobs.renewing import JUMP, renew
-from jobs.tables import job_leases, jobs, outbox
+from jobs.tables import jobs
 from tests.integration.jobs.rows import add_job, add_tenant
 from topics.catalogue import CONTROL
 from topics.codec import decode

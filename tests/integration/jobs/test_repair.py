@@ -10,11 +10,11 @@ from sqlalchemy.exc import OperationalError
 from jobs.capacity import PoolCapacities
 from jobs.days import job_day
 from jobs.held_leases import HeldLeases
+from jobs.progress_tables import job_cursors
 from jobs.repair import MISSING
 from jobs.repairs import Repairs
 from jobs.retries_tables import item_attempts, item_retries
 from jobs.stalls import StallWatch
-from jobs.tables import job_cursors
 from storage.local_objects import LocalObjects
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_job, add_tenant, job_row

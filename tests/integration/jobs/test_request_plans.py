@@ -12,8 +12,9 @@ from core.ids import new_uuid
 from jobs.batches import IS_BATCH, job_query, with_counters
 from jobs.file_removal import removal_query
 from jobs.files import stored_bytes_query
+from jobs.files_tables import files
 from jobs.pages import Cursor, page_query
-from jobs.tables import files, jobs
+from jobs.tables import jobs
 
 FILL = """
 INSERT INTO tenants (id, name) SELECT md5('t' || n)::uuid, 't' || n FROM generate_series(1, 20) n;

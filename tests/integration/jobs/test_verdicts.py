@@ -13,7 +13,9 @@ from core.states import JobState
 from jobs import leases
 from jobs.leases import Lease
 from jobs.line_checks import ErrorCode, LineError
-from jobs.tables import job_leases, jobs, outbox
+from jobs.outbox_tables import outbox
+from jobs.progress_tables import job_leases
+from jobs.tables import jobs
 from jobs.validation import Verdict
 from jobs.verdicts import VALIDATION_DUE, record_verdict
 from registry.models import ModelVersion

@@ -24,7 +24,9 @@ from jobs.inputs_tables import job_inputs
 from jobs.job_options import JobOptions
 from jobs.leases import Lease
 from jobs.line_checks import ErrorCode, LineError
-from jobs.tables import job_counters, jobs, outbox
+from jobs.outbox_tables import outbox
+from jobs.progress_tables import job_counters
+from jobs.tables import jobs
 from jobs.validation import Verdict
 from jobs.verdicts import VALIDATION_DUE, record_verdict
 from registry.models import ModelVersion

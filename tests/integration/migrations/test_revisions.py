@@ -8,32 +8,8 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from jobs import copies_tables, inputs_tables, retries_tables
-from jobs import tables as jobs_tables
 from migrations.runner import alembic_config
-from registry import tables as registry_tables
-from results import tables as results_tables
-from results.retention import tables as retention_tables
-from results.webhooks import tables as webhooks_tables
-from storage.metadata import metadata
-from tenancy import audit_tables, deletions
-from tenancy import tables as tenancy_tables
-
-assert all(
-    (
-        audit_tables,
-        copies_tables,
-        inputs_tables,
-        deletions,
-        jobs_tables,
-        registry_tables,
-        results_tables,
-        retention_tables,
-        retries_tables,
-        tenancy_tables,
-        webhooks_tables,
-    )
-)
+from migrations.schema import SCHEMA
 
 
 def differences(connection: sa.Connection) -> list[object]:
@@ -41,7 +17,7 @@ def differences(connection: sa.Connection) -> list[object]:
     context = MigrationContext.configure(connection, opts={"compare_type": True})
     return [
         change
-        for change in compare_metadata(context, metadata)
+        for change in compare_metadata(context, SCHEMA)
         if not (isinstance(change, tuple) and change[0] == "remove_table")  # days of `items`
     ]
 

@@ -6,7 +6,9 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
-from jobs.tables import job_counters, jobs, outbox
+from jobs.outbox_tables import outbox
+from jobs.progress_tables import job_counters
+from jobs.tables import jobs
 from results.sums import IS_BILLED
 from results.tables import items, job_slices
 from storage.postgres import create_engine

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from core.outcomes import Outcome
 from core.states import CloseReason
 from jobs.copies_tables import item_copies
+from jobs.progress_tables import job_counters
 from jobs.retries_tables import dead_items
-from jobs.tables import job_counters, jobs
+from jobs.tables import jobs
 from results.closing import JobCloser
 from results.deduplicating import CopyWriter
 from results.partitions import DayPartitions

@@ -13,12 +13,14 @@ from core.object_names import answer_prefix
 from jobs.batches import cancel_job, find_job, list_jobs
 from jobs.copies_tables import item_copies
 from jobs.files import NewFile, insert_file
+from jobs.files_tables import files
 from jobs.inputs_tables import job_inputs
 from jobs.leases import claim
 from jobs.pages import Cursor
+from jobs.progress_tables import job_counters, job_cursors, job_leases
 from jobs.refusals import JobMissingError, JobRunningError
 from jobs.retries_tables import dead_items, item_attempts, item_retries
-from jobs.tables import files, job_counters, job_cursors, job_leases, jobs
+from jobs.tables import jobs
 from results.dead_items import Place, find_dead, list_dead
 from results.finalising import READY, finalise
 from results.partitions import DayPartitions

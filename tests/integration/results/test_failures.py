@@ -9,9 +9,9 @@ import sqlalchemy as sa
 
 from core.outcomes import Outcome
 from core.states import CloseReason
+from jobs.outbox_tables import outbox
 from jobs.retries import RetryRules
 from jobs.retries_tables import dead_items, item_attempts, item_retries
-from jobs.tables import outbox
 from results.closing import JobCloser
 from results.failures import FailureJudge
 from results.partitions import DayPartitions

@@ -17,8 +17,10 @@ from core.ids import new_uuid
 from core.object_names import answer_prefix
 from jobs.background import Background
 from jobs.files import NewFile, delete_file, insert_file
+from jobs.files_tables import files
 from jobs.held_leases import HeldLeases
-from jobs.tables import files, job_leases, jobs
+from jobs.progress_tables import job_leases
+from jobs.tables import jobs
 from results import metrics
 from results.finaliser import CHANNEL, ROLE, Finaliser
 from results.finalising import READY

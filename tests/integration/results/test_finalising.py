@@ -18,8 +18,10 @@ from core.clock import SystemClock
 from core.errors import LeaseLostError
 from core.states import CloseReason, JobState
 from jobs.days import job_day
+from jobs.files_tables import files
 from jobs.leases import Lease, claim
-from jobs.tables import files, job_leases, jobs
+from jobs.progress_tables import job_leases
+from jobs.tables import jobs
 from results import finalising
 from results.closing import JobCloser
 from results.finalising import READY, finalise

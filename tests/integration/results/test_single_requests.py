@@ -17,6 +17,7 @@ from jobs.batches import find_job, list_jobs
 from jobs.expansion import item_of
 from jobs.expiry import close_expired
 from jobs.idempotency import Answer, Claim, Scope, save
+from jobs.idempotency_tables import idempotency_keys
 from jobs.input_lines import input_lines
 from jobs.pages import Cursor
 from jobs.progress import open_jobs
@@ -36,7 +37,6 @@ from jobs.requests import (
     is_answered_well,
     request_input_key,
 )
-from jobs.tables import idempotency_keys
 from results.closing import JobCloser
 from results.finalising import READY
 from results.key_removal import KeyRemoval

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from core.outcomes import Outcome
 from core.states import CloseReason
-from jobs.tables import outbox
+from jobs.outbox_tables import outbox
 from results.closing import JobCloser
 from results.partitions import DayPartitions
 from results.writing import ItemWriter

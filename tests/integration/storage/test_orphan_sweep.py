@@ -12,8 +12,9 @@ from core.clock import SystemClock
 from core.ids import new_uuid
 from core.object_names import answer_prefix
 from jobs.files import NewFile, delete_file, insert_file
+from jobs.files_tables import files
 from jobs.idempotency import Answer, Claim, Scope, save
-from jobs.tables import files, jobs
+from jobs.tables import jobs
 from results.orphan_sweep import OrphanSweep
 from storage.errors import ObjectStoreAwayError
 from storage.objects import ObjectStore

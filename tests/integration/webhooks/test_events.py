@@ -16,8 +16,9 @@ from core.states import JobState
 from jobs.days import job_day
 from jobs.outbox_relay import OutboxRelay
 from jobs.outbox_rows import event_insert
+from jobs.progress_tables import job_counters
 from jobs.requests import NewRequest, create_request
-from jobs.tables import job_counters, jobs
+from jobs.tables import jobs
 from results.partitions import DayPartitions
 from results.tables import items
 from results.webhooks.callbacks import Callback, add_callback

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 from core.ids import EVENT, FILE, JOB, SINGLE, new_uuid, parse_public_id, public_id
 from jobs.requests import NewRequest, create_request
 from jobs.tables import jobs
+from migrations.schema import SCHEMA
 from results.webhooks.endpoints import ENDPOINT
 from results.webhooks.events import job_message
 from results.webhooks.recording import listeners_of, record_messages
-from storage.metadata import metadata
 from tenancy.api_keys import NewKey
 from tenancy.audit_log import ENTRY
 from tenancy.tables import api_keys
@@ -108,7 +108,7 @@ def never_existed() -> dict[str, str]:
 
 def everything(engine: sa.Engine) -> list[tuple[str, str]]:
     """Return all rows of all tables as text."""
-    rows = [f"SELECT '{t.name}', t::text FROM {t.name} t" for t in metadata.sorted_tables]
+    rows = [f"SELECT '{t.name}', t::text FROM {t.name} t" for t in SCHEMA.sorted_tables]
     with engine.connect() as connection:
         found = connection.execute(sa.text(" UNION ALL ".join(rows)))
         return sorted((name, text) for name, text in found)

@@ -15,7 +15,8 @@ from core.ids import JOB, new_uuid, public_id
 from core.states import CloseReason, JobState
 from jobs.days import job_day
 from jobs.files import RESULT_PURPOSE, NewFile, insert_file
-from jobs.tables import job_cursors, jobs
+from jobs.progress_tables import job_cursors
+from jobs.tables import jobs
 from results.closing import JobCloser
 from results.custom_ids import CustomIds
 from results.item_rows import item_rows
