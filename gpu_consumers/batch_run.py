@@ -1,9 +1,12 @@
 """One batch in execution: what was asked, what has been answered, and why it was cut short."""
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
+from core.errors import EngineOutOfMemoryError, PoolUnavailableError
 from gpu_consumers.consumer import Delivery
 from gpu_consumers.engines.engine import Answer
 from topics.offsets import Partition
@@ -50,3 +53,28 @@ class BatchRun:
             self.cut = cut
             if self.executing is not None:
                 self.executing.cancel()
+
+    async def until_cut(self, work: Coroutine[Any, Any, None]) -> Ending:
+        """Do what a cut may end; raises what it raises, unless that is an ending."""
+        if self.cut is not None:
+            work.close()
+            return Ending.CUT
+        # A task of its own: a cut ends the execution alone, never the publishing after it.
+        executing = self.executing = asyncio.create_task(work)
+        try:
+            await asyncio.wait([executing])
+        except asyncio.CancelledError:
+            executing.cancel()
+            raise
+        finally:
+            self.executing = None
+        if executing.cancelled():
+            return Ending.CUT
+        failure = executing.exception()
+        if failure is None:
+            return Ending.ANSWERED
+        if isinstance(failure, PoolUnavailableError):
+            return Ending.AWAY
+        if isinstance(failure, EngineOutOfMemoryError | MemoryError):
+            return Ending.OUT_OF_MEMORY
+        raise failure

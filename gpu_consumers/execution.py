@@ -7,40 +7,30 @@ when every record is acknowledged. The order is the guarantee (DESIGN, rule 1 of
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import msgspec
+from functools import partial
 
 from core.clock import Clock
-from core.errors import (
-    Disposition,
-    EngineOutOfMemoryError,
-    MillraceError,
-    PoolUnavailableError,
-)
 from gpu_consumers import metrics
 from gpu_consumers.acknowledgements import Acknowledgements
 from gpu_consumers.batch_run import BatchRun, Cut, Ending
-from gpu_consumers.bodies import ANSWER_BYTES_MAX, store_body
 from gpu_consumers.capacity import CapacityPublisher
 from gpu_consumers.consumer import Delivery
-from gpu_consumers.encrypted_bodies import BODY_UNREADABLE, EncryptedBodies
 from gpu_consumers.engines.engine import Answer, Engine
 from gpu_consumers.outcomes import (
     ANSWER_MISSING,
-    INPUT_MISSING,
     by_part,
     count_outcomes,
     outcome_of,
 )
 from gpu_consumers.publishing import send_back, send_outcomes
+from gpu_consumers.stored_bodies import StoredBodies
 from gpu_consumers.turns import Turns
 from gpu_consumers.wanted import Wanted
 from storage.objects import ObjectStore
 from topics.producer import LogProducer
-from topics.records import ItemOutcome, JobRef, Unit
+from topics.records import JobRef, Unit
 
 _LOG = logging.getLogger(__name__)
 
@@ -63,10 +53,10 @@ class BatchExecution:
 
     def __init__(self, parts: ExecutionParts, turns: Turns) -> None:
         """Nothing runs yet."""
-        self._engine, self._producer, self._objects = parts.engine, parts.producer, parts.objects
+        self._engine, self._producer = parts.engine, parts.producer
         self._wanted, self._capacity = parts.wanted, parts.capacity
         self._job_class, self._clock = parts.job_class, parts.clock
-        self._encrypted = EncryptedBodies(parts.objects, parts.clock)
+        self._bodies = StoredBodies(parts.objects, parts.clock)
         self._turns = turns
         self._handing_back = False
         self.runs: set[BatchRun] = set()
@@ -132,32 +122,7 @@ class BatchExecution:
         self, run: BatchRun, positions: Sequence[int], *, is_alone: bool = False
     ) -> Ending:
         """Execute these items, with other batches unless the caller keeps them away."""
-        return await self.until_cut(run, self._ask(run, positions, is_alone=is_alone))
-
-    async def until_cut(self, run: BatchRun, work: Coroutine[Any, Any, None]) -> Ending:
-        """Do what a cut may end; raises what it raises, unless that is an ending."""
-        if run.cut is not None:
-            work.close()
-            return Ending.CUT
-        # A task of its own: a cut ends the execution alone, never the publishing after it.
-        executing = run.executing = asyncio.create_task(work)
-        try:
-            await asyncio.wait([executing])
-        except asyncio.CancelledError:
-            executing.cancel()
-            raise
-        finally:
-            run.executing = None
-        if executing.cancelled():
-            return Ending.CUT
-        failure = executing.exception()
-        if failure is None:
-            return Ending.ANSWERED
-        if isinstance(failure, PoolUnavailableError):
-            return Ending.AWAY
-        if isinstance(failure, EngineOutOfMemoryError | MemoryError):
-            return Ending.OUT_OF_MEMORY
-        raise failure
+        return await run.until_cut(self._ask(run, positions, is_alone=is_alone))
 
     def answer(self, run: BatchRun, position: int, answer: Answer) -> None:
         """Give an item an answer that is ours and not the engine's."""
@@ -174,10 +139,7 @@ class BatchExecution:
         acknowledged = Acknowledgements(asyncio.get_running_loop())
         for job, its in by_part(run.items, positions):
             done = [outcome_of(run.items[p][1], run.answers[p]) for p in its if p in run.answers]
-            if job.key_name and done:
-                done = await self._hidden(run, job, done)
-            if any(len(outcome.body) > ANSWER_BYTES_MAX for outcome in done):
-                done = await self._without_large_bodies(run, job, done)
+            done = await self._bodies.fit_for_log(run, job, done)
             if done:
                 count_outcomes(done)
                 acknowledged.expect(send_outcomes(self._producer, job, done, acknowledged.report))
@@ -207,7 +169,7 @@ class BatchExecution:
         is_over = False
         answers, batch, ended = run.answers, run.delivery.batch, self._capacity.ended
         try:
-            bodies = await self._bodies(run, positions)
+            bodies = await self._bodies.load(run, positions, partial(self.answer, run))
             asked = list(bodies)
 
             def finished(index: int, answer: Answer) -> None:
@@ -229,67 +191,3 @@ class BatchExecution:
             is_over = True
             if not is_alone:
                 self._turns.leave()
-
-    async def _bodies(self, run: BatchRun, positions: Sequence[int]) -> dict[int, bytes]:
-        """Return what to ask, by position; without the items that the store does not give."""
-        bodies: dict[int, bytes] = {}
-        for position in positions:
-            job, item = run.items[position]
-            if not (item.length or job.key_name):
-                bodies[position] = item.body
-            elif not run.store_away:
-                try:
-                    bodies[position] = await self._encrypted.load(job, item)
-                except MillraceError as failure:
-                    if _is_refusal(failure, run):
-                        missing = INPUT_MISSING if item.length else BODY_UNREADABLE
-                        self.answer(run, position, missing)
-        return bodies
-
-    async def _hidden(
-        self, run: BatchRun, job: JobRef, outcomes: list[ItemOutcome]
-    ) -> list[ItemOutcome]:
-        """Encrypt; none where the store does not give the key, so that they are executed again."""
-        if run.store_away and not self._encrypted.knows(job):
-            return []
-        try:
-            return await self._encrypted.hidden(job, outcomes)
-        except MillraceError as failure:
-            if _is_refusal(failure, run):
-                raise
-            return []
-
-    async def _without_large_bodies(
-        self, run: BatchRun, job: JobRef, outcomes: list[ItemOutcome]
-    ) -> list[ItemOutcome]:
-        """Put bodies that fit no record into the object store, under a name of this execution.
-
-        An outcome whose body it does not take is left out: its item is executed again.
-        """
-        kept = []
-        for outcome in outcomes:
-            if len(outcome.body) <= ANSWER_BYTES_MAX:
-                kept.append(outcome)
-            elif not run.store_away:
-                try:
-                    key = await asyncio.to_thread(
-                        store_body, self._objects, job.job_id, outcome.body
-                    )
-                    kept.append(msgspec.structs.replace(outcome, body=b"", body_key=key))
-                except MillraceError as failure:
-                    if _is_refusal(failure, run):
-                        raise
-        return kept
-
-
-def _is_refusal(failure: MillraceError, run: BatchRun) -> bool:
-    """Whether the item is at fault, not the store, which is then noted to be away.
-
-    Raises what the process cannot go on with, a store that refuses our key for example.
-    """
-    if failure.disposition is Disposition.CRASH:
-        raise failure
-    run.store_away = failure.disposition is Disposition.RETRY
-    if run.store_away:
-        _LOG.warning("the object store is away", extra={"code": failure.code})
-    return not run.store_away

@@ -73,7 +73,7 @@ class Isolation:
 
     async def _alone(self, apart: _Apart) -> Ending | None:
         run = apart.run
-        ending: Ending | None = await self._execution.until_cut(run, self._turns.enter_alone())
+        ending: Ending | None = await run.until_cut(self._turns.enter_alone())
         if ending is Ending.ANSWERED:  # it has the engine for itself
             try:
                 ending = await self._units(apart)
@@ -88,7 +88,7 @@ class Isolation:
         """Run units until none is left, or the pool or a cut ends it; return how the last ended."""
         run = apart.run
         if apart.life:
-            ending = await self._execution.until_cut(run, self._learn(apart))
+            ending = await run.until_cut(self._learn(apart))
             if ending is not Ending.ANSWERED:
                 return ending
             await self._execution.publish(run, [*run.answers], puts_back=False)  # who is charged
@@ -116,7 +116,7 @@ class Isolation:
     async def _unit(self, apart: _Apart, positions: list[int]) -> Ending:
         """Ask for the first unit, which the log tells of before."""
         run = apart.run
-        ending = await self._execution.until_cut(run, self._take_turn())
+        ending = await run.until_cut(self._take_turn())
         if ending is not Ending.ANSWERED:
             return ending
         try:
