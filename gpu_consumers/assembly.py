@@ -241,7 +241,7 @@ def _online_lane(
             replies=replies,
             objects=common.objects,
             callers=callers,
-            closed=common.controls,
+            controls=common.controls,
             capacity=capacity,
             pool=common.pool,
             tasks=common.tasks,

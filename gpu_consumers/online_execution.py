@@ -8,43 +8,36 @@ call back where its pool failed it. 5. Report the batch finished when all of it 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
-import msgspec
-
 from core.clock import Clock
-from core.errors import Disposition, MillraceError, PoolUnavailableError
+from core.errors import PoolUnavailableError
 from gpu_consumers import metrics
-from gpu_consumers.bodies import load_body
 from gpu_consumers.call_ends import CallEnds
+from gpu_consumers.call_serving import CallServing
 from gpu_consumers.capacity import CapacityPublisher
 from gpu_consumers.consumer import Delivery
-from gpu_consumers.encrypted_bodies import BODY_UNREADABLE, EncryptedBodies
 from gpu_consumers.ended_calls import EndedCalls
-from gpu_consumers.engines.engine import Answer, Emit, Engine
-from gpu_consumers.online_answers import FIRST_ERROR_STATUS
+from gpu_consumers.engines.engine import Answer, Engine
 from gpu_consumers.online_call import Cut, OnlineCall
-from gpu_consumers.outcomes import CRASHES_ENGINE, INPUT_MISSING
+from gpu_consumers.outcomes import CRASHES_ENGINE
 from gpu_consumers.pool_health import PoolHealth
 from gpu_consumers.questions import Questions
-from gpu_consumers.replies import PIECE_BYTES_MAX, ReplyPublisher
+from gpu_consumers.replies import ReplyPublisher
 from gpu_consumers.running_tasks import RunningTasks
 from gpu_consumers.suspect_calls import SuspectCalls
-from storage.body_ciphers import Place, Way
+from gpu_consumers.wanted_calls import WantedCalls
 from storage.objects import ObjectStore
 from topics.callers import Callers
 from topics.control import JobControls
 from topics.producer import LogProducer
 from topics.records import CallerNews, Chunk, Item
 
-LOOK_S = 0.5
+LOOK_S: Final = 0.5
 """How often running calls are looked at for silent callers and deadlines."""
 
-NEWS_WAIT_S = 1.5
-"""How long a call waits, without a place in the engine, for a sign of its silent caller."""
-
-_NEWS_LOOK_S = 0.05
-_LOOK_COUNT = 500  # calls looked at in one turn of the loop
+_LOOK_COUNT: Final = 500  # calls looked at in one turn of the loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +49,7 @@ class OnlineParts:
     replies: ReplyPublisher
     objects: ObjectStore
     callers: Callers
-    closed: JobControls
+    controls: JobControls
     capacity: CapacityPublisher
     pool: PoolHealth
     tasks: RunningTasks
@@ -71,11 +64,12 @@ class OnlineExecution:
         """Nothing runs yet."""
         self._parts = parts
         self._clock, self._capacity = parts.clock, parts.capacity
+        self._wanted = WantedCalls(parts.callers, parts.controls, parts.clock)
+        self._serving = CallServing(parts.engine, parts.objects, parts.pool, parts.clock)
         self._questions = Questions(parts.replies.ask)
         self._ends = CallEnds(parts.producer, parts.objects, parts.pool)
         self._running: dict[UUID, OnlineCall] = {}
         self._ended = EndedCalls()
-        self._encrypted = EncryptedBodies(parts.objects, parts.clock)
         self._is_draining = False
 
     def begin(self, delivery: Delivery, finished: Callable[[], None]) -> None:
@@ -115,7 +109,7 @@ class OnlineExecution:
         if news.leaving:
             for call in self._running.values():
                 if call.job.call is not None and call.job.call.caller_id == news.caller_id:
-                    self._stop_if_over(call)
+                    self._wanted.stop_if_over(call)
 
     async def watch(self) -> None:
         """Stop calls whose caller fell silent or whose deadline passed, until cancelled.
@@ -126,7 +120,7 @@ class OnlineExecution:
             await asyncio.sleep(LOOK_S)
             metrics.CALLS_RUNNING.set(len(self._running))
             for number, call in enumerate([*self._running.values()], 1):
-                self._stop_if_over(call)
+                self._wanted.stop_if_over(call)
                 if number % _LOOK_COUNT == 0:
                     await asyncio.sleep(0)
 
@@ -186,14 +180,16 @@ class OnlineExecution:
             return None
         except PoolUnavailableError:
             self._parts.pool.away()
-            call.cut = self._why_over(call) or Cut.POOL
+            call.cut = self._wanted.why_over(call) or Cut.POOL
             return None
         finally:
             call.is_cuttable = False
             self._capacity.ended(call.batch, 1)
 
     async def _answer(self, call: OnlineCall) -> Answer | None:
-        call.cut = await self._why_not_begun(call) or (Cut.DRAIN if self._is_draining else None)
+        call.cut = await self._wanted.why_not_begun(call)
+        if call.cut is None and self._is_draining:
+            call.cut = Cut.DRAIN
         if call.cut is not None:
             return None
         caller, is_suspect = call.job.call, call.may_have_run
@@ -202,85 +198,10 @@ class OnlineExecution:
                 call.cut = Cut.UNPERMITTED
                 return None
             call.may_have_run = False
-        body = await self._body(call)
+        body = await self._serving.body(call)
         if isinstance(body, Answer):
             return body
         if not is_suspect:
-            return await self._serve(call, body)
+            return await self._serving.serve(call, body)
         async with self._parts.suspects.entered(call) as may_run:
-            return await self._serve(call, body) if may_run else CRASHES_ENGINE
-
-    async def _serve(self, call: OnlineCall, body: bytes) -> Answer:
-        began_s = self._clock.monotonic_s()
-        call.has_begun = True
-        try:
-            emit = self._emit(call) if call.is_stream else None
-            answer = await self._parts.engine.serve(call.job.endpoint, body, emit, call.meter)
-        finally:
-            call.execution_s = self._clock.monotonic_s() - began_s
-        self._parts.pool.answered()
-        if answer.body and answer.status_code < FIRST_ERROR_STATUS:
-            return msgspec.structs.replace(answer, body=call.stamp(answer.body))
-        return answer
-
-    def _emit(self, call: OnlineCall) -> Emit:
-        stamp = call.stamp
-
-        def emit(said: bytes) -> None:
-            if call.cut is not None:
-                return
-            piece = stamp(said)
-            if call.cipher is not None:
-                place = Place(call.request_id, Way.OUT, call.piece_count)
-                piece = call.cipher.encrypt(piece, place)
-            if len(piece) > PIECE_BYTES_MAX:
-                call.stop(Cut.PIECE_TOO_LARGE)
-                return
-            if not call.piece_count:
-                metrics.FIRST_PIECE_SECONDS.observe(self._clock.monotonic_s() - call.arrived_s)
-            call.piece_count += 1
-            call.replies.piece(piece)
-            if call.is_durable:
-                call.kept.append(piece)
-
-        return emit
-
-    async def _body(self, call: OnlineCall) -> bytes | Answer:
-        """Return what to ask, or the answer of a request whose object is not what was stored."""
-        if not (call.item.length or call.job.key_name):
-            return call.item.body
-        try:
-            if call.job.key_name:
-                return await self._encrypted.open_call(call)
-            return await asyncio.to_thread(load_body, self._parts.objects, call.job, call.item)
-        except MillraceError as failure:
-            if failure.disposition is Disposition.REJECT:
-                return BODY_UNREADABLE if call.job.key_name else INPUT_MISSING
-            if failure.disposition is Disposition.CRASH:
-                raise
-            raise PoolUnavailableError(failure.code) from None  # the store is part of the pool
-
-    async def _why_not_begun(self, call: OnlineCall) -> Cut | None:
-        """As `_why_over`, but a silent caller may be heard late: after a broker's restart, say."""
-        cut = self._why_over(call)
-        until_s = call.arrived_s + NEWS_WAIT_S
-        while cut is Cut.SILENT and self._clock.monotonic_s() < until_s:
-            await asyncio.sleep(_NEWS_LOOK_S)
-            cut = self._why_over(call)
-        return cut
-
-    def _stop_if_over(self, call: OnlineCall) -> None:
-        cut = self._why_over(call)
-        if cut is not None:
-            call.stop(cut)
-
-    def _why_over(self, call: OnlineCall) -> Cut | None:
-        """Return why nobody needs the call any more; None while somebody does."""
-        if self._parts.closed.is_closed(call.request_id):
-            return Cut.CLOSED
-        caller = call.job.call
-        if caller is None or not self._parts.callers.is_gone(call.job):
-            return None
-        if self._parts.callers.is_expired(call.job):
-            return Cut.DEADLINE
-        return Cut.CALLER if self._parts.callers.is_alive(caller.caller_id) else Cut.SILENT
+            return await self._serving.serve(call, body) if may_run else CRASHES_ENGINE

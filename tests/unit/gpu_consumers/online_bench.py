@@ -137,7 +137,9 @@ class KnownToTest:
 class OnlineBench:
     """The execution and everything around it."""
 
-    def __init__(self, attempts: Attempts | None = None) -> None:
+    def __init__(
+        self, attempts: Attempts | None = None, objects: ObjectStore | None = None
+    ) -> None:
         """`attempts` outlive a replica, as their topic does."""
         loop = asyncio.get_running_loop()
         clock = SystemClock()
@@ -154,9 +156,9 @@ class OnlineBench:
                 engine=cast(Engine, self.engine),
                 producer=producer,
                 replies=ReplyPublisher(self.log, "r1", loop),
-                objects=cast(ObjectStore, None),
+                objects=cast(ObjectStore, objects),
                 callers=cast(Callers, self.known),
-                closed=cast(JobControls, self.known),
+                controls=cast(JobControls, self.known),
                 capacity=self.capacity,
                 pool=PoolHealth([self.capacity], backoff_s_max=1),
                 tasks=self.tasks,

@@ -5,7 +5,6 @@ from uuid import UUID
 import msgspec
 
 from core.clock import SystemClock
-from gpu_consumers.encrypted_bodies import EncryptedBodies
 from gpu_consumers.engines.engine import Answer
 from storage.body_ciphers import END, BodyCipher, Place, Way
 from storage.data_keys import DataKeys
@@ -28,12 +27,6 @@ def hidden(store: MemoryStore, body: bytes = BODY) -> tuple[Chunk, BodyCipher]:
     return Chunk(job, [msgspec.structs.replace(item, body=encrypted)]), cipher
 
 
-def bench_with(store: MemoryStore) -> OnlineBench:
-    bench = OnlineBench()
-    bench.execution._encrypted = EncryptedBodies(store, SystemClock())
-    return bench
-
-
 async def begun(bench: OnlineBench, chunk: Chunk) -> None:
     """Let it reach the engine, by way of the thread that loads its key."""
     bench.begin(chunk)
@@ -42,7 +35,7 @@ async def begun(bench: OnlineBench, chunk: Chunk) -> None:
 
 async def test_pieces_and_ends_are_encrypted_each_for_its_place() -> None:
     store = MemoryStore()
-    bench, (chunk, cipher) = bench_with(store), hidden(store)
+    bench, (chunk, cipher) = OnlineBench(objects=store), hidden(store)
     bench.engine.go.set()
     bench.engine.answer = Answer(400, b'{"error":"secret"}', 3, 2)
     await begun(bench, chunk)
@@ -59,7 +52,7 @@ async def test_pieces_and_ends_are_encrypted_each_for_its_place() -> None:
 
 async def test_a_call_without_its_key_is_over_and_never_reaches_the_engine() -> None:
     store = MemoryStore()
-    bench, (chunk, _) = bench_with(store), hidden(store)
+    bench, (chunk, _) = OnlineBench(objects=store), hidden(store)
     store.objects.clear()
     await begun(bench, chunk)
     (end,) = [r.end for r in bench.log.replies if r.end is not None]
@@ -70,7 +63,7 @@ async def test_a_call_without_its_key_is_over_and_never_reaches_the_engine() -> 
 
 async def test_a_store_that_is_away_puts_it_back_as_it_came() -> None:
     store = MemoryStore()
-    bench, (chunk, _) = bench_with(store), hidden(store)
+    bench, (chunk, _) = OnlineBench(objects=store), hidden(store)
     store.is_away = True
     await begun(bench, chunk)
     (back,) = bench.log.put_back

@@ -1,0 +1,51 @@
+"""Whether somebody still waits for an online call: what `wanted` is to batches."""
+
+import asyncio
+from typing import Final
+
+from core.clock import Clock
+from gpu_consumers.online_call import Cut, OnlineCall
+from topics.callers import Callers
+from topics.control import JobControls
+
+NEWS_WAIT_S: Final = 1.5
+"""How long a call waits, without a place in the engine, for a sign of its silent caller."""
+
+_NEWS_LOOK_S: Final = 0.05
+
+
+class WantedCalls:
+    """Judges online calls; used on the event loop."""
+
+    def __init__(self, callers: Callers, controls: JobControls, clock: Clock) -> None:
+        """Both are followed by others."""
+        self._callers, self._controls, self._clock = callers, controls, clock
+
+    def why_over(self, call: OnlineCall) -> Cut | None:
+        """Return why nobody needs the call any more; None while somebody does.
+
+        Raises what ended the following of callers.
+        """
+        if self._controls.is_closed(call.request_id):
+            return Cut.CLOSED
+        caller = call.job.call
+        if caller is None or not self._callers.is_gone(call.job):
+            return None
+        if self._callers.is_expired(call.job):
+            return Cut.DEADLINE
+        return Cut.CALLER if self._callers.is_alive(caller.caller_id) else Cut.SILENT
+
+    async def why_not_begun(self, call: OnlineCall) -> Cut | None:
+        """As `why_over`, but a silent caller may be heard late: after a broker's restart, say."""
+        cut = self.why_over(call)
+        until_s = call.arrived_s + NEWS_WAIT_S
+        while cut is Cut.SILENT and self._clock.monotonic_s() < until_s:
+            await asyncio.sleep(_NEWS_LOOK_S)
+            cut = self.why_over(call)
+        return cut
+
+    def stop_if_over(self, call: OnlineCall) -> None:
+        """Cut a call short that runs for nobody."""
+        cut = self.why_over(call)
+        if cut is not None:
+            call.stop(cut)
