@@ -24,7 +24,10 @@ DELAYS_S: Final = (
     20 * _HOUR_S,
     24 * _HOUR_S,
 )
-"""Wait before each try; the first one comes at once."""
+"""Least wait before each try; the first one comes at once."""
+
+TRIED_FOR_S: Final = sum(DELAYS_S)
+"""From the first try to the last at least: more than the 72 hours that are promised."""
 
 RETRY_AFTER_S_MAX: Final = DAY_S
 _JITTER: Final = 0.1
@@ -75,8 +78,11 @@ def lane_block_s(
 
 
 def jittered(delay_s: float, fraction: float) -> float:
-    """Return `delay_s` moved by a tenth of it at most, so that failures do not return together."""
-    return delay_s * (1 + _JITTER * (2 * fraction - 1))
+    """Return `delay_s` and a tenth of it at most, so that failures do not return together.
+
+    Never less: a schedule that could shrink would keep no promise of how long it goes on.
+    """
+    return delay_s * (1 + _JITTER * fraction)
 
 
 def retry_after_s(text: str | None, now_s: float) -> float | None:
