@@ -6,7 +6,6 @@ from core.clock import Clock, SystemClock
 from core.errors import SettingsError
 from storage.local_objects import LocalObjects
 from storage.objects import ObjectStore
-from storage.s3_objects import S3Objects
 from storage.settings import ObjectStoreSettings, S3Settings
 
 
@@ -27,6 +26,9 @@ def open_object_store(
     if objects.kind == "s3":
         if s3 is None:
             raise SettingsError("kind s3 needs the S3 settings")
+        # Its client is a fifth of what a role loads at its start, and most stores are local.
+        from storage.s3_objects import S3Objects
+
         return S3Objects(s3, clock=clock)
     if objects.root is None:
         raise SettingsError("kind local needs root")

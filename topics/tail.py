@@ -93,12 +93,14 @@ class TopicTail:
         self._is_reading = True
 
     def _note_ends(self, messages: list[Message]) -> None:
+        """The client tells of an end only after another long poll; the last record tells it too."""
         for message in messages:
             error, offset, number = message.error(), message.offset(), message.partition()
-            if error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            is_end = error is not None and error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001
+            if error is None or is_end:
                 assert offset is not None
                 assert number is not None
-                self._reached[number] = offset
+                self._reached[number] = offset if is_end else offset + 1
 
     def _ends(self, timeout_s: float) -> dict[int, int]:
         """Ask until the leaders answer: for a moment after a topic's creation they refuse."""

@@ -1,4 +1,4 @@
-"""Goal: the two repairs of Faust do what they say, and the app is set up as measured."""
+"""Goal: the three repairs of Faust do what they say, and the app is set up as measured."""
 
 import asyncio
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 
 import faust
 import pytest
+from faust.tables.manager import TableManager
 from faust.transport.consumer import Consumer
 from mode.utils.queues import FlowControlEvent, FlowControlQueue
 from pydantic import SecretStr
@@ -111,11 +112,28 @@ async def test_the_consumer_gets_a_copy_of_the_active_partitions() -> None:
     assert fetcher.asked == [{"p"}]
 
 
+async def test_tables_that_do_not_exist_are_not_waited_for() -> None:
+    done: list[str] = []
+
+    async def update_channels() -> None:
+        done.append("channels")
+
+    async def start() -> None:
+        done.append("recovery")
+
+    tables = SimpleNamespace(
+        data={}, _update_channels=update_channels, recovery=SimpleNamespace(start=start)
+    )
+    await faust_patches.start_tables(tables)  # would sleep, and has nothing to sleep with
+    assert done == ["channels", "recovery"]
+
+
 def test_the_repairs_are_for_the_release_that_is_installed() -> None:
     assert faust.__version__ == faust_patches.VERSION
     faust_patches.install()
     assert Consumer.wait_first is faust_patches.wait_first
     assert Consumer._wait_next_records is faust_patches.wait_next_records
+    assert TableManager.on_start is faust_patches.start_tables
 
 
 async def test_the_app_is_set_up_as_measured(tmp_path: Path) -> None:
