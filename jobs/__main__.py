@@ -22,6 +22,7 @@ from jobs.background import Background
 from jobs.beside import PRODUCERS, Means, held_leases, start_beside
 from jobs.capacity import PoolCapacities, follow
 from jobs.expander import Expander
+from jobs.held_jobs import HeldJobs
 from jobs.intake import Intake, IntakeParts
 from jobs.outbox_relay import OutboxRelay
 from jobs.progress import ROLE
@@ -85,11 +86,12 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         capacities = PoolCapacities(clock)
         leases = held_leases(engine, ROLE, holder, settings)
         metrics.JOBS_HELD.set_function(lambda: leases.count)
-        expander = Expander(engine, objects, producers[0], leases, clock)
+        held = HeldJobs(engine, leases, clock)
         validator = Validator(engine, objects, leases, settings, clock, stop)
         parts = IntakeParts(
             engine=engine,
-            expander=expander,
+            held=held,
+            expander=Expander(engine, objects, producers[0], held, clock),
             validator=validator,
             capacities=capacities,
             notifications=woken_for_jobs,
@@ -119,7 +121,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             threads.join(_STOP_S_MAX)
         finally:
             validator.close()
-            expander.close()
+            held.close()
             with contextlib.suppress(*DATABASE_AWAY):
                 leases.release_all()
                 other_leases.release_all()

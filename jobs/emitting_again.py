@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from core.errors import Disposition, LeaseLostError, MillraceError
 from jobs import metrics
 from jobs.cursors import fence
-from jobs.expander import FLUSH_TIMEOUT_S
+from jobs.expansion import FLUSH_TIMEOUT_S
 from jobs.held_leases import HeldLeases
 from jobs.leases import Lease
 from jobs.progress import open_jobs

@@ -11,6 +11,7 @@ from core.clock import Clock
 from jobs import metrics
 from jobs.capacity import PoolCapacities
 from jobs.expander import ROUND_ITEMS_MAX, Expander
+from jobs.held_jobs import HeldJobs
 from jobs.progress import job_loads
 from jobs.settings import IntakeSettings
 from jobs.slots import wanted_jobs
@@ -28,6 +29,7 @@ class IntakeParts:
     """What the loop works with."""
 
     engine: sa.Engine
+    held: HeldJobs
     expander: Expander
     validator: Validator
     capacities: PoolCapacities
@@ -64,8 +66,8 @@ class Intake:
             parts.validator.claim()
             loads = self._hold(loads, windows)
         metrics.OUTSTANDING_ITEMS.set(sum(load.outstanding for load in loads))
-        parts.expander.refresh(loads)
-        parts.expander.tidy({load.job_id for load in loads})
+        parts.held.refresh(loads)
+        parts.held.tidy({load.job_id for load in loads})
         allowed = allowances(loads, windows)
         emitted = parts.expander.round(allowed)
         self._has_more = emitted >= ROUND_ITEMS_MAX
@@ -74,10 +76,10 @@ class Intake:
 
     def _hold(self, loads: list[JobLoad], windows: Mapping[Pair, int]) -> list[JobLoad]:
         """Choose what to expand; return `loads` with what was claimed."""
-        expander, count_max = self._parts.expander, self._settings.jobs_held_max
-        mine = expander.held
-        expander.hold(wanted_jobs(loads, windows, mine=mine, count_max=count_max), count_max)
-        claimed = expander.held - mine
+        held, count_max = self._parts.held, self._settings.jobs_held_max
+        mine = held.ids
+        held.hold(wanted_jobs(loads, windows, mine=mine, count_max=count_max), count_max)
+        claimed = held.ids - mine
         if not claimed:
             return loads
         return [load._replace(is_held=load.is_held or load.job_id in claimed) for load in loads]
@@ -89,7 +91,7 @@ class Intake:
             return
         parts.stop.wait(_ROUND_PAUSE_S)
         idle_s = self._settings.poll_idle_s
-        if parts.expander.held:
+        if parts.held.ids:
             idle_s = max(self._settings.poll_busy_s, self._look_s / _LOOK_SHARE_MAX)
         if parts.notifications.wait(idle_s):
             self._claim_at_s = 0.0

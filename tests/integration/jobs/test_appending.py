@@ -17,6 +17,7 @@ from jobs.batches import cancel_job, find_job
 from jobs.emitting_again import EmittingAgain
 from jobs.expander import Expander
 from jobs.files import NewFile, insert_file
+from jobs.held_jobs import HeldJobs
 from jobs.held_leases import HeldLeases
 from jobs.input_files import appended_files
 from jobs.inputs_tables import job_inputs
@@ -123,37 +124,46 @@ def site(engine: sa.Engine, objects: LocalObjects) -> Site:
     return Site(engine, objects)
 
 
+class Intake:
+    """One intake process, as far as expansion goes."""
+
+    def __init__(self, site: Site, producer: LogProducer) -> None:
+        clock = SystemClock()
+        leases = HeldLeases(site.engine, role="intake", holder="a", ttl_s=60)
+        self.engine = site.engine
+        self.held = HeldJobs(site.engine, leases, clock)
+        self.expander = Expander(site.engine, site.objects, producer, self.held, clock)
+
+    def emit_all(self, *, at_once: int = 100) -> None:
+        """Do rounds until nothing remains."""
+        while True:
+            with self.engine.begin() as connection:
+                loads = job_loads(connection)
+            self.held.hold([load.job_id for load in loads if load.remaining], 10)
+            self.held.refresh(loads)
+            left = {load.job_id: min(at_once, load.remaining) for load in loads if load.remaining}
+            if not left:
+                return
+            self.expander.round(left)
+
+
 @pytest.fixture
-def expander(site: Site, producer: LogProducer) -> Iterator[Expander]:
-    leases = HeldLeases(site.engine, role="intake", holder="a", ttl_s=60)
-    expander = Expander(site.engine, site.objects, producer, leases, SystemClock())
-    yield expander
-    expander.close()
-
-
-def emit_all(site: Site, expander: Expander, *, at_once: int = 100) -> None:
-    """Do rounds until nothing remains."""
-    while True:
-        with site.engine.begin() as connection:
-            loads = job_loads(connection)
-        expander.hold([load.job_id for load in loads if load.remaining], 10)
-        expander.refresh(loads)
-        left = {load.job_id: min(at_once, load.remaining) for load in loads if load.remaining}
-        if not left:
-            return
-        expander.round(left)
+def intake(site: Site, producer: LogProducer) -> Iterator[Intake]:
+    intake = Intake(site, producer)
+    yield intake
+    intake.held.close()
 
 
 def test_items_of_appended_files_follow_in_order(
-    site: Site, kafka: KafkaSettings, expander: Expander
+    site: Site, kafka: KafkaSettings, intake: Intake
 ) -> None:
-    emit_all(site, expander)
+    intake.emit_all()
     site.append(*(line(f"b-{n}") for n in range(7)))
     site.append(line("c-0"))
     site.validator.step()
     assert site.states() == ["accepted", "accepted"]
     assert site.shown().total_count == 13
-    emit_all(site, expander, at_once=3)
+    intake.emit_all(at_once=3)
     found = sorted(
         (item.index, item.custom_id, chunk.job.input_key == "a", item.offset)
         for chunks in chunks_by_partition(kafka).values()

@@ -17,6 +17,7 @@ from jobs.copies_tables import item_copies
 from jobs.copy_sweep import CopySweep
 from jobs.emitting_again import EmittingAgain
 from jobs.expander import Expander
+from jobs.held_jobs import HeldJobs
 from jobs.held_leases import HeldLeases
 from jobs.input_files import InputFile
 from jobs.input_lines import Line, input_lines
@@ -55,7 +56,9 @@ class Intake:
     def __init__(self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> None:
         self.engine, self.objects, self.producer = engine, objects, producer
         self.leases = HeldLeases(engine, role="intake", holder="a", ttl_s=60)
-        self.expander = Expander(engine, objects, producer, self.leases, SystemClock())
+        clock = SystemClock()
+        self.held = HeldJobs(engine, self.leases, clock)
+        self.expander = Expander(engine, objects, producer, self.held, clock)
 
     def job(self, texts: list[Any], **columns: Any) -> UUID:
         with self.objects.begin("in") as upload:
@@ -100,8 +103,8 @@ class Intake:
             left = {load.job_id: min(at_once, load.remaining) for load in loads if load.remaining}
             if not left:
                 return
-            self.expander.close()
-            self.expander.hold(list(left), 10)
+            self.held.close()
+            self.held.hold(list(left), 10)
             self.expander.round(left)
 
 
@@ -109,7 +112,7 @@ class Intake:
 def intake(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> Iterator[Intake]:
     intake = Intake(engine, objects, producer)
     yield intake
-    intake.expander.close()
+    intake.held.close()
 
 
 def copies(engine: sa.Engine) -> dict[int, int]:

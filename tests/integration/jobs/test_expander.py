@@ -12,6 +12,7 @@ from core.errors import LeaseLostError
 from jobs import leases
 from jobs.cursors import Cursor, advance
 from jobs.expander import Expander
+from jobs.held_jobs import HeldJobs
 from jobs.held_leases import HeldLeases
 from jobs.leases import Lease
 from jobs.progress import EXPANSION_DUE, job_loads, loads_query
@@ -54,7 +55,9 @@ class Process:
         self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer, holder: str = "a"
     ) -> None:
         self.leases = HeldLeases(engine, role="intake", holder=holder, ttl_s=60)
-        self.expander = Expander(engine, objects, producer, self.leases, SystemClock())
+        clock = SystemClock()
+        self.held = HeldJobs(engine, self.leases, clock)
+        self.expander = Expander(engine, objects, producer, self.held, clock)
         self.engine = engine
 
     def claim(self) -> None:
@@ -62,11 +65,11 @@ class Process:
         with self.engine.begin() as connection:
             loads = job_loads(connection)
         free = [load.job_id for load in loads if not load.is_held]
-        self.expander.hold([*self.expander.held, *free], 10)
+        self.held.hold([*self.held.ids, *free], 10)
 
     def die(self) -> None:
         """Its leases run out; nothing is given back."""
-        self.expander.close()
+        self.held.close()
         with self.engine.begin() as connection:
             connection.execute(sa.text("UPDATE job_leases SET expires_at = now()"))
 
@@ -83,7 +86,7 @@ def start(
 
     yield start_one
     for process in started:
-        process.expander.close()
+        process.held.close()
 
 
 def test_a_thousand_items_are_on_the_log_in_order_of_index(
@@ -111,8 +114,8 @@ def test_a_thousand_items_are_on_the_log_in_order_of_index(
             assert chunk.job.deadline_s == job.expires_at.timestamp()
             assert all(item.custom_id == f"id-{item.index}" for item in chunk.items)
     assert indexes(kafka) == list(range(1000))
-    process.expander.tidy({job_id})
-    assert len(process.expander.held) == 0
+    process.held.tidy({job_id})
+    assert len(process.held.ids) == 0
     assert process.leases.lease_of(job_id) is None
 
 
@@ -128,7 +131,7 @@ def test_the_next_holder_goes_on_at_the_cursor(
     first.claim()
     first.expander.round({job_id: 200})
     second.claim()
-    assert len(second.expander.held) == 0
+    assert len(second.held.ids) == 0
     first.die()
     second.claim()
     second.expander.round({job_id: 300})
@@ -174,7 +177,7 @@ def test_a_zombie_moves_no_cursor(
     heir.expander.round({job_id: 40})
     zombie.expander.round({job_id: 100})
     assert cursor_of(engine, job_id) == 40
-    assert len(zombie.expander.held) == 0
+    assert len(zombie.held.ids) == 0
     with engine.begin() as connection, pytest.raises(LeaseLostError):
         advance(connection, Lease(job_id, "intake", "a", 1), Cursor(0, 0, 40), Cursor(9, 9, 90))
     heir.expander.round({job_id: 60})
@@ -192,8 +195,8 @@ def test_a_heartbeat_tells_a_lost_lease(
     process.die()
     process.leases.extend_all()
     assert process.leases.lease_of(job_id) is None
-    process.expander.tidy({job_id})
-    assert len(process.expander.held) == 0
+    process.held.tidy({job_id})
+    assert len(process.held.ids) == 0
 
 
 def test_a_job_that_cannot_be_read_is_put_aside_alone(
@@ -224,8 +227,8 @@ def test_a_closed_job_is_let_go(
         connection.execute(sa.text("UPDATE jobs SET close_reason = 'expired'"))
     with engine.begin() as connection:
         assert job_loads(connection) == []
-    process.expander.tidy(set())
-    assert len(process.expander.held) == 0
+    process.held.tidy(set())
+    assert len(process.held.ids) == 0
     process.claim()
     assert process.leases.lease_of(job_id) is None
 
@@ -254,14 +257,14 @@ def test_a_job_whose_rows_could_not_be_read_is_left_to_others(
     running_job(engine, 10)
     process = start("a")
     with monkeypatch.context() as broken:
-        broken.setattr("jobs.expander.open_jobs", away)
+        broken.setattr("jobs.held_jobs.open_jobs", away)
         with pytest.raises(OperationalError):
             process.claim()
     assert process.leases.count == 0
     with engine.begin() as connection:
         connection.execute(sa.text("UPDATE job_leases SET expires_at = now()"))
     process.claim()
-    assert len(process.expander.held) == 1
+    assert len(process.held.ids) == 1
 
 
 def test_a_slot_goes_to_whoever_is_wanted_more(
@@ -273,16 +276,16 @@ def test_a_slot_goes_to_whoever_is_wanted_more(
     store_lines("in", 100)
     first, second, third = (running_job(engine, 100) for _ in range(3))
     process, rival = start("a"), start("b")
-    process.expander.hold([first, second], 2)
+    process.held.hold([first, second], 2)
     process.expander.round({first: 50})
-    rival.expander.hold([third], 2)
-    process.expander.hold([third, first, second], 2)
-    assert process.expander.held == {first, second}  # the other process was faster: none leaves
-    rival.expander.tidy(())
-    process.expander.hold([third, second], 2)
-    assert process.expander.held == {second, third}
+    rival.held.hold([third], 2)
+    process.held.hold([third, first, second], 2)
+    assert process.held.ids == {first, second}  # the other process was faster: none leaves
+    rival.held.tidy(())
+    process.held.hold([third, second], 2)
+    assert process.held.ids == {second, third}
     rival.claim()
-    assert rival.expander.held == {first}
+    assert rival.held.ids == {first}
     rival.expander.round({first: 100})
     process.expander.round({second: 100, third: 100})
     assert indexes(kafka) == sorted([*range(100)] * 3)

@@ -12,6 +12,7 @@ from jobs.controls import JobChange, change_job, pause_job, resume_job
 from jobs.cursors import Cursor, advance, fence
 from jobs.emitting_again import EmittingAgain
 from jobs.expander import Expander
+from jobs.held_jobs import HeldJobs
 from jobs.held_leases import HeldLeases
 from jobs.outbox_tables import outbox
 from jobs.progress import job_loads
@@ -39,7 +40,9 @@ class Intake:
     def __init__(self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> None:
         self.engine = engine
         self.leases = HeldLeases(engine, role="intake", holder="a", ttl_s=60)
-        self.expander = Expander(engine, objects, producer, self.leases, SystemClock())
+        clock = SystemClock()
+        self.held = HeldJobs(engine, self.leases, clock)
+        self.expander = Expander(engine, objects, producer, self.held, clock)
         again = EmittingAgain(engine, objects, producer, self.leases)
         self.resuming = Resuming(engine, again, window_items_max=20_000)
 
@@ -47,16 +50,16 @@ class Intake:
         """Claim and let go of jobs, as a round does before it emits."""
         with self.engine.begin() as connection:
             loads = job_loads(connection)
-        self.expander.hold([load.job_id for load in loads if load.remaining], 10)
-        self.expander.refresh(loads)
-        self.expander.tidy({load.job_id for load in loads})
+        self.held.hold([load.job_id for load in loads if load.remaining], 10)
+        self.held.refresh(loads)
+        self.held.tidy({load.job_id for load in loads})
 
 
 @pytest.fixture
 def intake(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> Iterator[Intake]:
     intake = Intake(engine, objects, producer)
     yield intake
-    intake.expander.close()
+    intake.held.close()
 
 
 @pytest.fixture
@@ -113,7 +116,7 @@ def test_a_pause_stops_expansion_and_a_resume_emits_what_did_not_run(
     intake.expander.round({job_id: 200})
     control(engine, pause_job, *owned)
     intake.look()
-    assert intake.expander.held == frozenset()
+    assert intake.held.ids == frozenset()
     with engine.begin() as connection:
         assert job_loads(connection) == []
     ran = [*range(10), 150]
