@@ -1,0 +1,142 @@
+"""Wires one lane of a replica, for the class that it serves, around what the lanes share."""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import Final
+
+from core.clock import Clock
+from gpu_consumers.attempt_log import AttemptLog
+from gpu_consumers.capacity import CapacityPublisher
+from gpu_consumers.consumer import Assigned, BatchConsumer
+from gpu_consumers.cutting import Cutting
+from gpu_consumers.engines.engine import Engine
+from gpu_consumers.execution import BatchExecution, ExecutionParts
+from gpu_consumers.isolation import Isolation
+from gpu_consumers.lanes import BulkLane, Lane, OnlineLane
+from gpu_consumers.online_execution import OnlineExecution, OnlineParts
+from gpu_consumers.pool_health import PoolHealth
+from gpu_consumers.replies import ReplyPublisher
+from gpu_consumers.running_tasks import RunningTasks
+from gpu_consumers.settings import ReplicaSettings
+from gpu_consumers.suspect_calls import SuspectCalls
+from gpu_consumers.turns import Turns
+from gpu_consumers.wanted import Wanted
+from storage.objects import ObjectStore
+from topics.callers import Callers
+from topics.catalogue import batches_topic
+from topics.consumer import LogConsumer
+from topics.control import JobControls
+from topics.producer import LogProducer
+from topics.records import CallerNews
+from topics.settings import KafkaSettings
+
+START_S_MAX: Final = 60.0
+"""How long each follower of a topic may take to reach its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedParts:
+    """What the lanes of a replica share."""
+
+    settings: ReplicaSettings
+    kafka: KafkaSettings
+    engine: Engine
+    replica_id: str
+    producer: LogProducer
+    objects: ObjectStore
+    controls: JobControls
+    wanted: Wanted
+    pool: PoolHealth
+    tasks: RunningTasks
+    one_at_a_time: asyncio.Lock  # held by whoever alone may end the process
+    clock: Clock
+    closing: contextlib.ExitStack
+
+
+def wire_bulk_lane(shared: SharedParts, capacity: CapacityPublisher) -> tuple[Lane, Cutting]:
+    """Return the lane, and what is to watch its runs."""
+    turns = Turns()
+    execution = BatchExecution(
+        ExecutionParts(
+            engine=shared.engine,
+            producer=shared.producer,
+            objects=shared.objects,
+            wanted=shared.wanted,
+            capacity=capacity,
+            job_class="bulk",
+            clock=shared.clock,
+        ),
+        turns,
+    )
+    log = AttemptLog(shared.kafka, shared.producer, client_id=shared.replica_id)
+    isolation = Isolation(
+        execution, log, turns, shared.one_at_a_time, crashes_max=shared.settings.crashes_max
+    )
+    consumer = _consumer(shared, "bulk")
+    lane = BulkLane(consumer, capacity, execution, isolation, (shared.pool, shared.tasks))
+    return lane, Cutting(lambda: execution.runs, shared.wanted)
+
+
+def wire_online_lane(
+    shared: SharedParts, capacity: CapacityPublisher
+) -> tuple[Lane, OnlineExecution, ReplyPublisher]:
+    """Return the lane, what is to watch its calls, and what fails when a reply is not taken."""
+    loop = asyncio.get_running_loop()
+    # A producer of its own: a token waits for no bulk outcome, and for no linger.
+    speaking = LogProducer(shared.kafka, client_id=f"{shared.replica_id}-replies", linger_ms=0)
+    shared.closing.callback(speaking.close)
+    replies = ReplyPublisher(speaking, shared.replica_id, loop)
+
+    def on_news(news: CallerNews) -> None:
+        if news.aborted or news.permitted or news.leaving:
+            loop.call_soon_threadsafe(execution.heard, news)
+
+    callers = Callers(
+        shared.kafka, client_id=shared.replica_id, clock=shared.clock, on_news=on_news
+    )
+    execution = OnlineExecution(
+        OnlineParts(
+            engine=shared.engine,
+            producer=shared.producer,
+            replies=replies,
+            objects=shared.objects,
+            callers=callers,
+            controls=shared.controls,
+            capacity=capacity,
+            pool=shared.pool,
+            tasks=shared.tasks,
+            suspects=SuspectCalls(
+                AttemptLog(shared.kafka, shared.producer, client_id=f"{shared.replica_id}-calls"),
+                shared.one_at_a_time,
+                crashes_max=shared.settings.crashes_max,
+            ),
+            clock=shared.clock,
+        )
+    )
+    callers.start(START_S_MAX)
+    shared.closing.callback(callers.stop)
+    return OnlineLane(_consumer(shared, "interactive"), capacity, execution), execution, replies
+
+
+def _consumer(shared: SharedParts, job_class: str) -> BatchConsumer:
+    settings, is_online = shared.settings, job_class == "interactive"
+
+    def connect(on_assign: Assigned, on_revoke: Assigned) -> LogConsumer:
+        return LogConsumer(
+            shared.kafka,
+            group=f"gpu-{settings.pool}-{job_class}",
+            topics=[batches_topic(settings.pool, job_class).name],
+            client_id=f"{shared.replica_id}-{job_class}",
+            on_assign=on_assign,
+            on_revoke=on_revoke,
+        )
+
+    return BatchConsumer(
+        connect,
+        shared.producer,
+        in_flight_max=settings.in_flight_calls_max if is_online else settings.in_flight_batches_max,
+        commit_interval_s=shared.kafka.commit_interval_s,
+        clock=shared.clock,
+        keeps_calls=is_online,
+    )
