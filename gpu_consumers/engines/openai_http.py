@@ -32,11 +32,8 @@ from gpu_consumers.engines.http_origin import Origin
 from gpu_consumers.engines.item_pool import ItemPool
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.slots import SlotCounts, Slots
-from gpu_consumers.engines.stream_events import (
-    StreamEvents,
-    asking_for_usage,
-    wanted_options,
-)
+from gpu_consumers.engines.stream_events import StreamEvents
+from gpu_consumers.engines.stream_options import asking_for_usage, wanted_options
 from gpu_consumers.engines.usage import answer_with_usage, is_json_object
 
 POOL_FAILURES = frozenset({401, 429, 502, 503, 504, 529})

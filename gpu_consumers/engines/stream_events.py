@@ -9,6 +9,7 @@ import msgspec
 
 from gpu_consumers.engines.engine import Answer, Emit, Meter
 from gpu_consumers.engines.error_answers import error_answer
+from gpu_consumers.engines.stream_options import StreamOptions
 from gpu_consumers.engines.usage import Usage, check_text, is_json_object, with_counts
 
 DONE = b"[DONE]"
@@ -20,21 +21,7 @@ _SERVER_ERROR_MIN = 500
 _USAGE_BEGINS = b',"usage":{'
 _USAGE_NULL = b',"usage":null'
 _USAGE_FIELD = re.compile(rb',"usage":\{(?:[^{}]|\{[^{}]*\})*\}')  # numbers, two levels deep
-
-
 _ABSENT = msgspec.Raw(b"null")
-
-
-class StreamOptions(msgspec.Struct, frozen=True):
-    """The field `stream_options`: which counts the client wants to see."""
-
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None  # vLLM's own
-
-
-class _Asks(msgspec.Struct):
-    stream: bool | None = None
-    stream_options: msgspec.Raw = _ABSENT
 
 
 class _Choice(msgspec.Struct):
@@ -65,10 +52,6 @@ _chunk = msgspec.json.Decoder(_Chunk)
 _token_ids = msgspec.json.Decoder(list[int] | None)
 _logprobs = msgspec.json.Decoder(_Logprobs | None)
 _error = msgspec.json.Decoder(_Error)
-_asks = msgspec.json.Decoder(_Asks)
-_options = msgspec.json.Decoder(StreamOptions | None)
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_optional_fields = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
 
 
 class StreamEvents:
@@ -142,6 +125,14 @@ class StreamEvents:
         message = "The stream broke off."
         return self.counted(self._failure or cause or _fault("stream_interrupted", message))
 
+    def counted(self, answer: Answer) -> Answer:
+        """Return the answer with the counts of the whole stream, or of what was emitted of it."""
+        if self._total is not None:
+            return with_counts(answer, self._total)
+        counted = with_counts(answer, self._running)
+        output_tokens = sum(self._output_tokens.values())
+        return msgspec.structs.replace(counted, output_tokens=output_tokens)
+
     def _pass_on(self, payload: bytes) -> None:
         self.has_emitted = True
         self._emit(payload)
@@ -162,14 +153,6 @@ class StreamEvents:
                 counted += _tokens_named(choice, opens_role=b'"role":' in payload)
             self._output_tokens[choice.index] = counted
 
-    def counted(self, answer: Answer) -> Answer:
-        """Return the answer with the counts of the whole stream, or of what was emitted of it."""
-        if self._total is not None:
-            return with_counts(answer, self._total)
-        counted = with_counts(answer, self._running)
-        output_tokens = sum(self._output_tokens.values())
-        return msgspec.structs.replace(counted, output_tokens=output_tokens)
-
 
 def _tokens_named(choice: _Choice, *, opens_role: bool) -> int:
     """Count token ids or log probabilities; without either, a chunk that opens no role is one."""
@@ -182,39 +165,6 @@ def _tokens_named(choice: _Choice, *, opens_role: bool) -> int:
     except msgspec.ValidationError:
         named = None
     return len(named) if named else int(not opens_role)
-
-
-def wanted_options(body: bytes) -> StreamOptions | None:
-    """Return the client's `stream_options` if the body asks to stream; None if it does not.
-
-    Options that cannot be read count as none: whoever runs the body refuses them.
-    """
-    if b'"stream"' not in body:
-        return None
-    try:
-        asks = _asks.decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    if asks.stream is not True:
-        return None
-    try:
-        return _options.decode(asks.stream_options) or StreamOptions()
-    except msgspec.ValidationError:
-        return StreamOptions()
-
-
-def asking_for_usage(body: bytes) -> bytes:
-    """Return a body that streams with `include_usage` set, every other field as it was.
-
-    Unchanged where the options are no object: whoever runs the body refuses them.
-    """
-    fields = _fields.decode(body)
-    try:
-        options = _optional_fields.decode(fields.get("stream_options", _ABSENT))
-    except msgspec.ValidationError:
-        return body
-    with_usage = (options or {}) | {"include_usage": msgspec.Raw(b"true")}
-    return msgspec.json.encode(fields | {"stream_options": with_usage})
 
 
 def without_usage(payload: bytes, instead: bytes = b"") -> bytes:

@@ -37,7 +37,8 @@ from gpu_consumers.engines.error_answers import (
 )
 from gpu_consumers.engines.out_of_memory import is_out_of_memory
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.stream_events import StreamEvents, StreamOptions
+from gpu_consumers.engines.stream_events import StreamEvents
+from gpu_consumers.engines.stream_options import StreamOptions
 from gpu_consumers.engines.usage import answer_with_usage
 
 _ERROR_TYPES = {404: "not_found_error", 500: "server_error", 501: "server_error"}

@@ -4,14 +4,8 @@ import msgspec
 import pytest
 
 from gpu_consumers.engines.engine import Answer, Meter
-from gpu_consumers.engines.stream_events import (
-    DONE,
-    StreamEvents,
-    StreamOptions,
-    asking_for_usage,
-    wanted_options,
-    without_usage,
-)
+from gpu_consumers.engines.stream_events import DONE, StreamEvents, without_usage
+from gpu_consumers.engines.stream_options import StreamOptions
 
 NOTHING = Answer(0, b"")
 ROLE = b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}'
@@ -137,37 +131,6 @@ def test_what_is_no_object_never_reaches_the_client(payload: bytes) -> None:
 def test_an_object_of_another_shape_passes() -> None:
     odd = b'{"choices":7}'
     assert told(odd)[1] == [odd]
-
-
-@pytest.mark.parametrize(
-    ("body", "options"),
-    [
-        (b'{"stream":true}', StreamOptions()),
-        (b'{"stream": true, "stream_options": null}', StreamOptions()),
-        (b'{"stream":true,"stream_options":7}', StreamOptions()),
-        (
-            b'{"stream":true,"stream_options":{"include_usage":true}}',
-            StreamOptions(include_usage=True),
-        ),
-        (b'{"stream":false}', None),
-        (b'{"stream":"true"}', None),
-        (b'{"messages":[{"content":"\\"stream\\": true"}]}', None),
-        (b'{"stream":true', None),
-        (b'{"stream":' + b"[" * 100_000, None),
-        (b"{}", None),
-    ],
-)
-def test_who_asks_to_stream(body: bytes, options: StreamOptions | None) -> None:
-    assert wanted_options(body) == options
-
-
-def test_asking_for_usage_changes_nothing_else() -> None:
-    body = b'{"a": 1e2, "stream":true,"stream_options":{"x":[ 1],"include_usage":false}}'
-    asked = asking_for_usage(body)
-    assert b"1e2" in asked
-    assert b'{"x":[ 1],"include_usage":true}' in asked
-    refused = b'{"stream":true,"stream_options":7}'
-    assert asking_for_usage(refused) == refused
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,36 @@
+"""Goal: who asks to stream is known, and is asked for counts without a change to anything else."""
+
+import pytest
+
+from gpu_consumers.engines.stream_options import StreamOptions, asking_for_usage, wanted_options
+
+
+@pytest.mark.parametrize(
+    ("body", "options"),
+    [
+        (b'{"stream":true}', StreamOptions()),
+        (b'{"stream": true, "stream_options": null}', StreamOptions()),
+        (b'{"stream":true,"stream_options":7}', StreamOptions()),
+        (
+            b'{"stream":true,"stream_options":{"include_usage":true}}',
+            StreamOptions(include_usage=True),
+        ),
+        (b'{"stream":false}', None),
+        (b'{"stream":"true"}', None),
+        (b'{"messages":[{"content":"\\"stream\\": true"}]}', None),
+        (b'{"stream":true', None),
+        (b'{"stream":' + b"[" * 100_000, None),
+        (b"{}", None),
+    ],
+)
+def test_who_asks_to_stream(body: bytes, options: StreamOptions | None) -> None:
+    assert wanted_options(body) == options
+
+
+def test_asking_for_usage_changes_nothing_else() -> None:
+    body = b'{"a": 1e2, "stream":true,"stream_options":{"x":[ 1],"include_usage":false}}'
+    asked = asking_for_usage(body)
+    assert b"1e2" in asked
+    assert b'{"x":[ 1],"include_usage":true}' in asked
+    refused = b'{"stream":true,"stream_options":7}'
+    assert asking_for_usage(refused) == refused
