@@ -4,11 +4,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from chaos.drills.setting import Setting
+from chaos.clients import input_lines
+from chaos.drills.setting import MODEL, Setting
+from chaos.installation import Installation
 from chaos.judges import outages
 from chaos.judges.outages import Probe
 from chaos.measures import Measure
-from chaos.nemeses import network, services
+from chaos.nemeses import connections, network, services
 from chaos.nemeses.cure import Cure
 from chaos.probing import Prober
 
@@ -17,6 +19,10 @@ RETURN_S_MAX: Final = 5.0
 FLIP_S_MAX: Final = 5.0
 BEFORE_S: Final = 2.0
 AFTER_S: Final = 6.0
+JOB_ITEMS: Final = 100
+JOB_S_MAX: Final = 60.0
+"""For a small job after each loss: every role has to be back for it to end."""
+
 READY: Final = "/readyz"
 ALIVE: Final = "/healthz"
 LIST: Final = "list batches"
@@ -38,36 +44,88 @@ ASKS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 def run(setting: Setting) -> list[Measure]:
     """Take Postgres away in each way, and probe meanwhile."""
-    running = setting.running
     away_s = setting.size(30, 11)
-    ways: dict[str, tuple[Callable[[], Cure], float]] = {
+    measures = []
+    for name, (take_away, lasts_s) in _ways(setting.running, away_s).items():
+        measures += _lose(setting, name, take_away, lasts_s)
+    return measures
+
+
+def _ways(running: Installation, away_s: float) -> dict[str, tuple[Callable[[], Cure], float]]:
+    return {
         "immediate restart": (lambda: services.restart_at_once(running, "postgres"), 0.0),
         "stopped": (lambda: services.pause(running, "postgres"), away_s),
         "black hole": (lambda: network.misbehave(running, "postgres-a:blackhole"), away_s),
         "refused": (lambda: network.misbehave(running, "postgres-a:refuse"), away_s / 2),
+        "connections taken": (
+            lambda: connections.take_all(running.addresses.database_url),
+            away_s,
+        ),
     }
-    measures = []
-    host = running.hosts["a"]
-    for name, (take_away, lasts_s) in ways.items():
-        prober = Prober(setting.recorder, host.url, host.key, ASKS)
-        time.sleep(BEFORE_S)
-        lost_s = time.time()
-        give_back = take_away()
-        time.sleep(lasts_s)
-        give_back()
-        healed_s = time.time()
-        time.sleep(AFTER_S)
-        prober.stop()
-        seen = {
-            path: [
-                p
-                for p in outages.probes(setting.recorder.so_far(), path)
-                if p.asked_s > lost_s - BEFORE_S
-            ]
-            for path in ASKS
-        }
-        measures += _judge(name, seen, lost_s if lasts_s else None, healed_s)
-    return measures
+
+
+def _lose(
+    setting: Setting, name: str, take_away: Callable[[], Cure], lasts_s: float
+) -> list[Measure]:
+    host = setting.running.hosts["a"]
+    lives = _lives(setting.running)
+    prober = Prober(setting.recorder, host.url, host.key, ASKS)
+    time.sleep(BEFORE_S)
+    lost_s = time.time()
+    give_back = take_away()
+    time.sleep(lasts_s)
+    give_back()
+    healed_s = time.time()
+    time.sleep(AFTER_S)
+    prober.stop()
+    ended = sorted(lives - _lives(setting.running))
+    seen = {
+        path: [
+            p
+            for p in outages.probes(setting.recorder.so_far(), path)
+            if p.asked_s > lost_s - BEFORE_S
+        ]
+        for path in ASKS
+    }
+    return [
+        *_judge(name, seen, lost_s if lasts_s else None, healed_s),
+        Measure(
+            promise="P11",
+            what=f"{name}: roles that ended",
+            value=len(ended),
+            relation="report",
+            size=len(lives),
+            evidence=", ".join(role for role, _ in ended),
+        ),
+        _small_job(setting, name),
+    ]
+
+
+def _lives(running: Installation) -> set[tuple[str, int]]:
+    """Return every role of every host with its process."""
+    return {
+        (f"{host.name}/{role}", pid)
+        for host in running.hosts.values()
+        for role, pid in host.roles().items()
+    }
+
+
+def _small_job(setting: Setting, name: str) -> Measure:
+    client = setting.client(f"after {name}")
+    key = f"{name.replace(' ', '-')}-{setting.seed}"
+    began_s = time.monotonic()
+    until_s = began_s + JOB_S_MAX
+    file_id = client.upload(f"file-{key}", input_lines(JOB_ITEMS, MODEL), until_s)
+    job = client.create(key, file_id, until_s)
+    ended = client.await_ends([job["id"]], until_s)
+    return Measure(
+        promise="P11",
+        what=f"{name}: a job that began after it took",
+        unit="s",
+        value=round(time.monotonic() - began_s, 2) if ended else float("inf"),
+        limit=JOB_S_MAX,
+        size=JOB_ITEMS,
+    )
 
 
 def _judge(

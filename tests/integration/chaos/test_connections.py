@@ -1,0 +1,45 @@
+"""Goal: with every connection taken Postgres counts as away; given back, it works again."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from chaos.nemeses.connections import take_all
+from cli.stack import postgres
+from storage.postgres import DATABASE_AWAY, create_engine, is_connection_lost
+from storage.settings import DatabaseSettings
+from tests.conftest import running
+
+
+@pytest.fixture
+def own_postgres(tmp_path: Path) -> Iterator[str]:
+    """The URL of a cluster that nobody shares: the test leaves nothing of it to others."""
+    server = postgres.EmbeddedPostgres(tmp_path)
+    server.prepare()
+    with running(server.child(), tmp_path / "logs") as supervisor:
+        supervisor.wait_until(server.is_ready, timeout_s=postgres.READY_S_MAX, what="Postgres")
+        yield server.url
+
+
+def test_all_are_taken_and_given_back(own_postgres: str) -> None:
+    settings = DatabaseSettings.model_validate({"url": own_postgres, "pool_size": 4})
+    engine = create_engine(settings, application_name="test")
+    asks = sa.text("SELECT 1")
+    with engine.connect() as used, engine.connect():
+        used.execute(asks)
+        give_back = take_all(own_postgres)
+        with pytest.raises(DATABASE_AWAY) as ended:
+            used.execute(asks)
+        assert is_connection_lost(ended.value)
+    for _ in range(8):  # also what lay idle in the pool
+        with pytest.raises(DATABASE_AWAY, match="too many clients") as refused:
+            engine.connect()
+        assert is_connection_lost(refused.value)
+
+    give_back()
+
+    with engine.connect() as connection:
+        assert connection.execute(asks).scalar_one() == 1
+    engine.dispose()
