@@ -8,7 +8,6 @@ twin runs beside another. What a transaction saves is committed with its effect.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
@@ -148,33 +147,6 @@ def save_held(connection: sa.Connection, claim: Claim, answer: Answer) -> bool:
 def let_go(connection: sa.Connection, claim: Claim) -> None:
     """Free the key of a claim that is held and was not answered well."""
     connection.execute(sa.delete(idempotency_keys).where(*_held_by(claim)))
-
-
-@dataclass(frozen=True, slots=True)
-class ExpiredKey:
-    """A key that is past its time, and the object of its answer."""
-
-    tenant_id: UUID
-    scope: str
-    key: str
-    expires_at: datetime
-    body_key: str | None
-
-
-def expired_keys(connection: sa.Connection, limit: int) -> list[ExpiredKey]:
-    """Return keys past their time, oldest first; delete their objects, then forget them."""
-    columns = [*_PRIMARY, _keys.expires_at, _keys.body_key]
-    query = sa.select(*columns).where(_keys.expires_at <= sa.func.now())
-    rows = connection.execute(query.order_by(_keys.expires_at).limit(limit))
-    return [ExpiredKey(*row) for row in rows]
-
-
-def forget(connection: sa.Connection, expired: list[ExpiredKey]) -> int:
-    """Delete expired keys, but none that was taken again meanwhile; return how many."""
-    same = sa.tuple_(*_PRIMARY, _keys.expires_at).in_(
-        [(key.tenant_id, key.scope, key.key, key.expires_at) for key in expired]
-    )
-    return connection.execute(sa.delete(idempotency_keys).where(same)).rowcount
 
 
 def _lock(connection: sa.Connection, claim: Claim) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from core.errors import MillraceError
-from jobs.idempotency import expired_keys, forget
+from jobs.expired_keys import expired_keys, forget
 from results.retention.metrics import REMOVED
 from storage.objects import ObjectStore
 

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from core.ids import new_uuid
 from jobs import idempotency
+from jobs.expired_keys import expired_keys, forget
 from jobs.idempotency import Answer, Claim, Found, Scope
 from jobs.idempotency_tables import idempotency_keys
 from jobs.refusals import KeyInFlightError, KeyReusedError
@@ -150,10 +151,10 @@ def test_expired_keys_are_forgotten_but_not_those_taken_again(
     once(engine, claim(tenant, key="b", keep_s=-1.0))
     once(engine, claim(tenant, key="c"))
     with engine.begin() as connection:
-        found = idempotency.expired_keys(connection, 10)
+        found = expired_keys(connection, 10)
     assert [key.key for key in found] == ["a", "b"]
     once(engine, claim(tenant, key="b"))
     with engine.begin() as connection:
-        assert idempotency.forget(connection, found) == 1
+        assert forget(connection, found) == 1
         left = connection.scalars(sa.select(idempotency_keys.c.key)).all()
     assert sorted(left) == ["b", "c"]
