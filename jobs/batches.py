@@ -24,6 +24,7 @@ from jobs.progress_tables import job_counters, job_cursors
 from jobs.refusals import FieldRefusedError, JobEndedError, JobMissingError
 from jobs.tables import jobs
 from registry.models import ENDPOINTS
+from storage.intervals import seconds
 from tenancy.tenants import keeps_nothing
 
 _COUNTERS: Final = [
@@ -70,7 +71,7 @@ def create_job(connection: sa.Connection, tenant_id: UUID, new: NewJob) -> sa.Ro
             output_expires_after_s=new.output_expires_after_s,
             traceparent=new.traceparent,
             zero_retention=keeps_nothing(tenant_id),
-            expires_at=sa.func.now() + sa.func.make_interval(0, 0, 0, 0, 0, 0, window_s),
+            expires_at=sa.func.now() + seconds(window_s),
             **options,
         )
         .returning(jobs.c.created_at)

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from jobs.files import pinned
 from jobs.files_tables import files
+from storage.intervals import seconds
 from tenancy.tenants import keeps_nothing
 
 _MARGIN_S: Final = 600
@@ -66,12 +67,11 @@ def removable(connection: sa.Connection, file_id: UUID) -> list[Removal]:
 
 def removal_query(limit: int) -> sa.Select[Any]:
     """Return the query of removable files, longest due first."""
-    margin = sa.func.make_interval(0, 0, 0, 0, 0, 0, _MARGIN_S)
     return (
         sa.select(files.c.id, files.c.object_key)
         .where(
             files.c.removed_at.is_(None),
-            files.c.expires_at <= sa.func.now() - margin,
+            files.c.expires_at <= sa.func.now() - seconds(_MARGIN_S),
             sa.not_(pinned()),
         )
         .order_by(files.c.expires_at)

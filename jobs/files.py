@@ -15,6 +15,7 @@ from jobs.inputs_tables import job_inputs
 from jobs.pages import Cursor, Page, read_page
 from jobs.refusals import FileMissingError, StorageQuotaError
 from jobs.tables import jobs
+from storage.intervals import seconds
 from tenancy.deletions import Deletion, What, record_deletion
 from tenancy.tenants import stored_bytes_max
 
@@ -49,11 +50,7 @@ class NewFile:
 
 def insert_file(connection: sa.Connection, file: NewFile) -> sa.Row[Any]:
     """Add the row and return it, regardless of quota: what we wrote ourselves is never refused."""
-    lives = (
-        None
-        if file.expires_after_s is None
-        else sa.func.now() + sa.func.make_interval(0, 0, 0, 0, 0, 0, file.expires_after_s)
-    )
+    lives = None if file.expires_after_s is None else sa.func.now() + seconds(file.expires_after_s)
     statement = files.insert().values(
         id=file.file_id,
         tenant_id=file.tenant_id,

@@ -18,6 +18,7 @@ from sqlalchemy.dialects.postgresql import insert
 from core.ids import new_uuid
 from jobs.idempotency_tables import idempotency_keys
 from jobs.refusals import KeyInFlightError, KeyReusedError
+from storage.intervals import seconds
 
 KEY_CHARS_MAX: Final = 255
 
@@ -132,7 +133,7 @@ def hold(
 
     With a job, its answer is the job's.
     """
-    until = _NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, until_s)
+    until = _NOW + seconds(until_s)
     _put(connection, claim, {"state": "in_flight", "job_id": job_id, "in_flight_until": until})
 
 
@@ -161,7 +162,7 @@ def _lock(connection: sa.Connection, claim: Claim) -> None:
 
 
 def _row_query(claim: Claim) -> sa.Select[Any]:
-    arrived = _NOW - sa.func.make_interval(0, 0, 0, 0, 0, 0, claim.age_s)
+    arrived = _NOW - seconds(claim.age_s)
     return sa.select(
         idempotency_keys,
         (_keys.expires_at <= _NOW).label("is_over"),
@@ -192,7 +193,7 @@ def _put(connection: sa.Connection, claim: Claim, values: dict[str, object]) -> 
         "body": None,
         "body_key": None,
         "created_at": _NOW,
-        "expires_at": _NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, claim.keep_s),
+        "expires_at": _NOW + seconds(claim.keep_s),
         **values,
     }
     statement = insert(idempotency_keys).values(

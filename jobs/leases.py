@@ -15,6 +15,7 @@ from sqlalchemy.dialects.postgresql import insert
 from core.errors import LeaseLostError
 from jobs.progress_tables import job_leases
 from jobs.tables import jobs
+from storage.intervals import seconds
 
 _NOW = sa.func.clock_timestamp()  # not now(): a transaction may have waited for its locks
 
@@ -127,4 +128,4 @@ def _is(lease: Lease) -> sa.ColumnElement[bool]:
 
 
 def _until(ttl_s: float) -> sa.ColumnElement[object]:
-    return _NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, ttl_s)
+    return _NOW + seconds(ttl_s)

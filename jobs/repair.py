@@ -18,6 +18,7 @@ from jobs.progress_tables import job_counters, job_cursors
 from jobs.settings import LINE_BYTES_CEILING
 from jobs.tables import jobs
 from storage.data_keys import DataKeys
+from storage.intervals import seconds
 from storage.objects import ObjectStore
 from topics.producer import Sender
 from topics.records import Item
@@ -49,8 +50,7 @@ MISSING: Final = sa.text(
 
 def repair_due(job_ids: Sequence[UUID], stall_limit_s: float) -> sa.ColumnElement[bool]:
     """Return the condition on those of `job_ids` to repair, so that replicas take turns."""
-    stall = sa.func.make_interval(0, 0, 0, 0, 0, 0, stall_limit_s)
-    long_ago = sa.func.now() - stall
+    long_ago = sa.func.now() - seconds(stall_limit_s)
     return sa.and_(
         OPEN,
         jobs.c.id.in_(job_ids),

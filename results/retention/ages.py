@@ -206,5 +206,4 @@ def removed_files_query(days: float, after: FilePlace | None) -> sa.Select[Any]:
 
 def before(days: float) -> sa.ColumnElement[Any]:
     """Return the moment `days` ago by the database's time."""
-    seconds = sa.cast(days * 86_400, sa.Double)
-    return sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+    return sa.func.now() - seconds(sa.cast(days * 86_400, sa.Double))

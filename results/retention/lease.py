@@ -7,13 +7,14 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from results.retention.tables import sweep_leases
+from storage.intervals import seconds
 
 _NOW = sa.func.clock_timestamp()
 
 
 def take(connection: sa.Connection, name: str, holder: str, *, ttl_s: float) -> bool:
     """Take or extend the lease for `ttl_s` seconds; False while another process has it."""
-    until = _NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, ttl_s)
+    until = _NOW + seconds(ttl_s)
     taken = insert(sweep_leases).values(name=name, holder=holder, expires_at=until)
     statement = taken.on_conflict_do_update(
         index_elements=[sweep_leases.c.name],

@@ -19,6 +19,7 @@ from results.webhooks.tables import (
     webhook_endpoints,
     webhook_lanes,
 )
+from storage.intervals import seconds
 
 LOG = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ class Settler:
                 state=state,
                 claimed_by=None,
                 failure_count=delivery.failure_count + (state != DELIVERED),
-                next_try_at=sa.func.now() + sa.func.make_interval(0, 0, 0, 0, 0, 0, wait_s),
+                next_try_at=sa.func.now() + seconds(wait_s),
                 ended_at=None if state == PENDING else sa.func.now(),
             )
         )
@@ -118,7 +119,7 @@ class Settler:
             lane.failure_count, self.settings.breaker_failures, failure, self.fraction()
         )
         if block_s:
-            until = sa.func.now() + sa.func.make_interval(0, 0, 0, 0, 0, 0, block_s)
+            until = sa.func.now() + seconds(block_s)
             connection.execute(
                 sa.update(webhook_lanes)
                 .where(webhook_lanes.c.lane == delivery.lane)
