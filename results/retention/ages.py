@@ -20,6 +20,7 @@ from jobs.retries_tables import item_attempts, item_retries
 from jobs.tables import jobs
 from results.retention.deletion import bury_batch
 from results.tables import items
+from storage.intervals import seconds
 from tenancy.deletions import Deletion, What, record_deletion
 
 SLICE: Final = 200
