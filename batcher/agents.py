@@ -21,8 +21,8 @@ from faust.types.auth import SASLMechanism
 from batcher import faust_loop, faust_patches, metrics
 from batcher.settings import BatcherSettings
 from topics.catalogue import REQUESTS
-from topics.consumer import Received
 from topics.offsets import Partition
+from topics.received import Received
 from topics.settings import KafkaSettings
 
 _LOG = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ from batcher.redeliveries import CHUNKS_MAX, FinishedIndexes
 from core.clock import Clock
 from core.errors import RecordUnreadableError
 from topics.codec import decode
-from topics.consumer import Received
 from topics.offsets import Partition
 from topics.producer import OnDelivery
+from topics.received import Received
 from topics.records import Chunk
 
 _LOG = logging.getLogger(__name__)

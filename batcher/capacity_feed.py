@@ -8,8 +8,8 @@ from batcher.sending import Identity
 from core.errors import MillraceError, RecordUnreadableError
 from topics.catalogue import CAPACITY, DEMAND
 from topics.codec import decode, encode, kind_headers
-from topics.consumer import Received
 from topics.producer import LogProducer
+from topics.received import Received
 from topics.records import Capacity, Demand
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail

@@ -13,10 +13,10 @@ from batcher.unreadable import send_unreadable
 from batcher.watchdog import Watchdog
 from core.errors import MillraceError
 from topics.admin import LogAdmin
-from topics.consumer import Received
 from topics.errors import LogUnavailableError
 from topics.offsets import Partition
 from topics.producer import OnDelivery
+from topics.received import Received
 from topics.records import Capacity
 
 _LOG = logging.getLogger(__name__)

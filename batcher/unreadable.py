@@ -7,11 +7,11 @@ from core.limits import CHUNK_ITEMS_MAX
 from core.outcomes import Outcome
 from topics.catalogue import RESULTS
 from topics.codec import encode, kind_headers
-from topics.consumer import Received
 from topics.dead_letters import send_dead_letter
 from topics.headers import ItemRange, item_range, job_headers
 from topics.partitioner import job_partition
 from topics.producer import LogProducer, OnDelivery
+from topics.received import Received
 from topics.records import ItemOutcome, JobRef, Outcomes
 
 _LOG = logging.getLogger(__name__)

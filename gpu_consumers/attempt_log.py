@@ -12,10 +12,10 @@ from uuid import UUID
 
 from topics.catalogue import ATTEMPTS
 from topics.codec import encode, kind_headers
-from topics.consumer import Received
 from topics.errors import LogUnavailableError
 from topics.following import readable
 from topics.producer import LogProducer
+from topics.received import Received
 from topics.records import Attempt
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail

@@ -12,9 +12,9 @@ from core.errors import RecordUnreadableError
 from gpu_consumers.grants import Grants, news_items, online_limit, open_limit, smoothed_rate
 from topics.catalogue import CAPACITY
 from topics.codec import decode, encode, kind_headers
-from topics.consumer import Received
 from topics.offsets import Partition
 from topics.producer import LogProducer
+from topics.received import Received
 from topics.records import Batch, Capacity, Demand
 from topics.tail import TopicTail
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from core.clock import Clock
 from core.errors import RecordUnreadableError
 from topics.codec import decode
-from topics.consumer import LogConsumer, Received
+from topics.consumer import LogConsumer
 from topics.dead_letters import send_dead_letter
 from topics.errors import LogUnavailableError, StaleMemberError
 from topics.offsets import OffsetTracker, Partition
 from topics.producer import Sender
+from topics.received import Received
 from topics.records import Batch
 
 _LOG = logging.getLogger(__name__)

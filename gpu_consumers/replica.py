@@ -16,8 +16,8 @@ from gpu_consumers.consumer import Delivery
 from gpu_consumers.lanes import LET_GO_S, Lane
 from gpu_consumers.pool_health import PoolHealth
 from gpu_consumers.running_tasks import RunningTasks
-from topics.consumer import Received
 from topics.offsets import Partition
+from topics.received import Received
 from topics.tail import TopicTail
 
 _LOG = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from typing import Final
 
 from core.clock import Clock
 from jobs.windows import PoolCapacity
-from topics.consumer import Received
 from topics.following import readable
+from topics.received import Received
 from topics.records import Capacity
 from topics.tail import TopicTail
 

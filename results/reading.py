@@ -6,9 +6,9 @@ from core.errors import RecordUnreadableError
 from results.groups import Entry
 from results.metrics import DEAD_LETTERS
 from topics.codec import decode_value, kind_of
-from topics.consumer import Received
 from topics.dead_letters import send_dead_letter
 from topics.producer import Sender
+from topics.received import Received
 from topics.records import KINDS, Close, CopiesDue, Outcomes
 
 LOG = logging.getLogger(__name__)

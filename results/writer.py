@@ -20,10 +20,11 @@ from results.reading import read_entry
 from results.settings import WriterSettings
 from results.writing import ItemWriter
 from storage.postgres import DATABASE_AWAY
-from topics.consumer import LogConsumer, Received
+from topics.consumer import LogConsumer
 from topics.errors import StaleMemberError
 from topics.offsets import Partition
 from topics.producer import LogProducer
+from topics.received import Received
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from core.clock import Clock
 from topics.catalogue import CALLERS
-from topics.consumer import Received
 from topics.following import Following, readable
+from topics.received import Received
 from topics.records import CallerNews, JobRef
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail

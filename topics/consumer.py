@@ -1,14 +1,14 @@
 """A member of a consumer group: explicit commits, cooperative rebalancing, safe pauses."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from topics.errors import LogUnavailableError, StaleMemberError
 from topics.metrics import LAG
 from topics.missing_topics import METADATA_TIMEOUT_S, MissingTopics
 from topics.offsets import Partition
+from topics.received import Received, received
 from topics.settings import CLIENT_LOG, KafkaSettings
 
 _STALE_CODES = frozenset(
@@ -24,19 +24,6 @@ _STALE_CODES = frozenset(
     }
 )
 _POLL_INTERVAL_MS_MAX = 300_000
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """A record as it was read; `appended_ms` is the broker's time of appending it."""
-
-    topic: str
-    partition: int
-    offset: int
-    key: bytes | None
-    headers: list[tuple[str, bytes]]
-    value: bytes | None
-    appended_ms: int
 
 
 class LogConsumer:
@@ -194,37 +181,6 @@ class LogConsumer:
 
     def _named(self, places: list[TopicPartition]) -> list[Partition]:
         return [(place.topic.removeprefix(self._prefix), place.partition) for place in places]
-
-
-def received(messages: list[Message], prefix: str) -> list[Received]:
-    """Return what a client consumed; temporary errors are left to the client's own retries.
-
-    Raises LogUnavailableError for errors that only a new client could mend.
-    """
-    records = []
-    for message in messages:
-        error = message.error()
-        if error is not None:
-            if error.fatal():
-                raise LogUnavailableError(error.str())
-            continue
-        records.append(
-            Received(
-                topic=(message.topic() or "").removeprefix(prefix),
-                partition=_number(message.partition()),
-                offset=_number(message.offset()),
-                key=message.key(),
-                headers=message.headers() or [],
-                value=message.value(),
-                appended_ms=message.timestamp()[1],
-            )
-        )
-    return records
-
-
-def _number(value: int | None) -> int:
-    assert value is not None  # only error events lack a place
-    return value
 
 
 def _membership(settings: KafkaSettings) -> dict[str, str | int | float | bool]:

@@ -11,8 +11,8 @@ from uuid import UUID
 from core.clock import Clock, SystemClock
 from core.states import CloseReason
 from topics.catalogue import CONTROL, DAY_MS
-from topics.consumer import Received
 from topics.following import Following, readable
+from topics.received import Received
 from topics.records import JobControl, JobRef
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail

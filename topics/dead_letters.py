@@ -5,8 +5,8 @@ from typing import Final
 from core.limits import RECORD_BYTES_MAX
 from topics.catalogue import DEAD_LETTERS
 from topics.codec import encode, kind_headers
-from topics.consumer import Received
 from topics.producer import OnDelivery, Sender
+from topics.received import Received
 from topics.records import DeadLetter
 
 _VALUE_BYTES_MAX: Final = RECORD_BYTES_MAX - 64 * 1024

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from core.errors import RecordUnreadableError
 from topics.codec import decode
-from topics.consumer import Received
+from topics.received import Received
 from topics.records import Record
 from topics.tail import TopicTail
 

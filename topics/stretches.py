@@ -8,9 +8,9 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from topics.catalogue import Topic
-from topics.consumer import Received, received
 from topics.errors import LogUnavailableError
 from topics.missing_topics import tells_of_missing_topic
+from topics.received import Received, received
 from topics.settings import CLIENT_LOG, KafkaSettings
 
 _COUNT_MAX: Final = 500

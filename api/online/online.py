@@ -27,8 +27,8 @@ from core.clock import Clock
 from core.errors import MillraceError
 from core.ids import new_uuid
 from topics.catalogue import CAPACITY, REPLIES
-from topics.consumer import Received
 from topics.producer import LogProducer
+from topics.received import Received
 from topics.records import Replies
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail

@@ -6,7 +6,7 @@ from typing import Final
 
 from core.errors import RecordUnreadableError
 from topics.codec import decode
-from topics.consumer import Received
+from topics.received import Received
 from topics.records import Capacity
 
 _LOG = logging.getLogger(__name__)

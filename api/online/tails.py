@@ -9,9 +9,9 @@ from typing import Final
 
 from core.errors import MillraceError, RecordUnreadableError
 from topics.codec import decode
-from topics.consumer import Received
 from topics.errors import LogUnavailableError
 from topics.missing_topics import MISSING_S_MAX
+from topics.received import Received
 from topics.records import Replies
 from topics.tail import TopicTail
 

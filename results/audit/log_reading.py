@@ -12,8 +12,8 @@ from results.audit.log_judge import LogJudge
 from results.reading import read_record
 from results.writer import GROUP
 from topics.catalogue import RESULTS
-from topics.consumer import Received
 from topics.partitioner import job_partition
+from topics.received import Received
 from topics.settings import KafkaSettings
 from topics.stretches import Stretch, StretchReader
 

@@ -25,7 +25,7 @@ from results.reading import read_record
 from results.settings import WriterSettings
 from results.writing import ItemWriter
 from topics.catalogue import RESULTS
-from topics.consumer import Received
+from topics.received import Received
 from topics.settings import KafkaSettings
 from topics.stretches import Stretch, StretchReader
 

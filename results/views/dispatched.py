@@ -8,7 +8,7 @@ from uuid import UUID
 from core.errors import RecordUnreadableError
 from topics.catalogue import batches_topic
 from topics.codec import decode
-from topics.consumer import Received
+from topics.received import Received
 from topics.records import Batch
 from topics.settings import KafkaSettings
 from topics.stretches import Stretch, StretchReader

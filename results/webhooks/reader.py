@@ -10,11 +10,12 @@ import sqlalchemy as sa
 from core.errors import RecordUnreadableError
 from results.webhooks.recording import record_events
 from topics.codec import decode
-from topics.consumer import LogConsumer, Received
+from topics.consumer import LogConsumer
 from topics.dead_letters import send_dead_letter
 from topics.errors import StaleMemberError
 from topics.offsets import Partition
 from topics.producer import LogProducer
+from topics.received import Received
 from topics.records import JobEvent
 
 LOG = logging.getLogger(__name__)

@@ -25,8 +25,8 @@ from tests.integration.batcher.surroundings import (
 from topics.admin import LogAdmin
 from topics.catalogue import CONTROL, DEAD_LETTERS, REQUESTS_BULK, RESULTS, Topic
 from topics.codec import decode, encode, kind_headers
-from topics.consumer import Received
 from topics.headers import chunk_headers
+from topics.received import Received
 from topics.records import Chunk, DeadLetter, Item, JobControl, Outcomes
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from topics.catalogue import REQUESTS_BULK, Topic
 from topics.codec import decode
-from topics.consumer import Received
 from topics.producer import LogProducer
+from topics.received import Received
 from topics.records import Chunk
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail

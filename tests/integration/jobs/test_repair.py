@@ -19,8 +19,8 @@ from storage.local_objects import LocalObjects
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
 from topics.codec import encode, kind_headers
-from topics.consumer import Received
 from topics.producer import LogProducer
+from topics.received import Received
 from topics.records import Capacity
 from topics.settings import KafkaSettings
 

@@ -11,11 +11,12 @@ from core.states import CloseReason
 from topics.admin import LogAdmin
 from topics.catalogue import CONTROL, RESULTS, Topic
 from topics.codec import encode, kind_headers
-from topics.consumer import LogConsumer, Received
+from topics.consumer import LogConsumer
 from topics.control import JobControls
 from topics.errors import LogUnavailableError, StaleMemberError
 from topics.offsets import Partition
 from topics.producer import LogProducer
+from topics.received import Received
 from topics.records import JobControl
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail

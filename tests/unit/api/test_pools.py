@@ -2,7 +2,7 @@
 
 from api.online.pools import SILENCE_S_MAX, ExecutionTimes, PoolsHeard, PoolState
 from topics.codec import encode, kind_headers
-from topics.consumer import Received
+from topics.received import Received
 from topics.records import Capacity
 
 

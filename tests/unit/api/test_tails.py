@@ -5,7 +5,7 @@ import asyncio
 from api.online.tails import ReplyReader
 from core.ids import new_uuid
 from topics.codec import encode, kind_headers
-from topics.consumer import Received
+from topics.received import Received
 from topics.records import Replies, Reply
 
 

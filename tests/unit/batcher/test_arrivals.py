@@ -15,9 +15,9 @@ from batcher.queues import Queues
 from core.clock import SystemClock
 from core.errors import SchemaTooNewError
 from topics.codec import encode, kind_headers
-from topics.consumer import Received
 from topics.headers import chunk_headers
 from topics.producer import OnDelivery
+from topics.received import Received
 from topics.records import CallRef, Chunk, Item, JobRef
 
 PARTITION = ("requests.bulk", 3)

@@ -15,8 +15,8 @@ from core.errors import SchemaTooNewError
 from core.outcomes import Outcome
 from topics.chunks import send_chunk
 from topics.codec import decode, encode, kind_headers
-from topics.consumer import Received
 from topics.headers import ItemRange, chunk_headers
+from topics.received import Received
 from topics.records import Capacity, Chunk, DeadLetter, Item, JobRef
 
 

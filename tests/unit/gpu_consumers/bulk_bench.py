@@ -23,9 +23,9 @@ from gpu_consumers.wanted import Wanted
 from storage.objects import ObjectStore
 from tests.unit.gpu_consumers.attempts import Attempts
 from topics.codec import Headers, decode, kind_of
-from topics.consumer import Received
 from topics.control import JobControls
 from topics.producer import LogProducer, OnDelivery
+from topics.received import Received
 from topics.records import Batch, Chunk, Item, ItemOutcome, JobControl, JobRef, Outcomes, Unit
 
 CRASHES_MAX = 3

@@ -22,9 +22,9 @@ from storage.objects import ObjectStore
 from tests.unit.gpu_consumers.attempts import Attempts
 from topics.callers import Callers
 from topics.codec import Headers, decode, kind_of
-from topics.consumer import Received
 from topics.control import JobControls
 from topics.producer import LogProducer, OnDelivery
+from topics.received import Received
 from topics.records import (
     Batch,
     CallerNews,

@@ -11,10 +11,11 @@ from core.clock import SystemClock
 from gpu_consumers.consumer import Assigned, BatchConsumer, Delivery
 from tests.unit.gpu_consumers.online_bench import call as online_call
 from topics.codec import Headers, encode, kind_headers
-from topics.consumer import LogConsumer, Received
+from topics.consumer import LogConsumer
 from topics.errors import DeliveryError, LogUnavailableError
 from topics.offsets import Partition
 from topics.producer import OnDelivery
+from topics.received import Received
 from topics.records import Batch
 
 TOPIC = "batches.p.bulk"

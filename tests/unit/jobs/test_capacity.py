@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from jobs.capacity import PoolCapacities
 from jobs.windows import PoolCapacity
 from topics.codec import encode, kind_headers
-from topics.consumer import Received
+from topics.received import Received
 from topics.records import Capacity
 
 

@@ -11,7 +11,7 @@ from core.states import CloseReason
 from results.reading import read_entry
 from tests.sent_records import SentRecords
 from topics.codec import Headers, decode, encode, kind_headers
-from topics.consumer import Received
+from topics.received import Received
 from topics.records import Chunk, Close, DeadLetter, JobRef, Outcomes
 
 

@@ -13,9 +13,10 @@ from results.writer import ResultsWriter
 from results.writing import ItemWriter
 from tests.unit.results.test_reading import job_ref
 from topics.codec import encode, kind_headers
-from topics.consumer import LogConsumer, Received
+from topics.consumer import LogConsumer
 from topics.offsets import Partition
 from topics.producer import LogProducer
+from topics.received import Received
 from topics.records import ItemOutcome, Outcomes
 
 

@@ -3,8 +3,8 @@
 from core.limits import RECORD_BYTES_MAX
 from tests.sent_records import SentRecords
 from topics.codec import Headers, decode
-from topics.consumer import Received
 from topics.dead_letters import send_dead_letter
+from topics.received import Received
 from topics.records import DeadLetter
 
 

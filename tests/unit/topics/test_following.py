@@ -10,9 +10,9 @@ import pytest
 from core.errors import SchemaTooNewError
 from core.states import CloseReason
 from topics.codec import Headers, encode, kind_headers
-from topics.consumer import Received
 from topics.errors import LogUnavailableError
 from topics.following import Following, readable
+from topics.received import Received
 from topics.records import JobControl
 from topics.tail import TopicTail
 

@@ -1,0 +1,51 @@
+"""A record as it was read, whoever reads it: a member of a group, or one that follows alone."""
+
+from dataclasses import dataclass
+
+from confluent_kafka import Message
+
+from topics.errors import LogUnavailableError
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A record as it was read; `appended_ms` is the broker's time of appending it."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    headers: list[tuple[str, bytes]]
+    value: bytes | None
+    appended_ms: int
+
+
+def received(messages: list[Message], prefix: str) -> list[Received]:
+    """Return what a client consumed; temporary errors are left to the client's own retries.
+
+    Raises LogUnavailableError for errors that only a new client could mend.
+    """
+    records = []
+    for message in messages:
+        error = message.error()
+        if error is not None:
+            if error.fatal():
+                raise LogUnavailableError(error.str())
+            continue
+        records.append(
+            Received(
+                topic=(message.topic() or "").removeprefix(prefix),
+                partition=_number(message.partition()),
+                offset=_number(message.offset()),
+                key=message.key(),
+                headers=message.headers() or [],
+                value=message.value(),
+                appended_ms=message.timestamp()[1],
+            )
+        )
+    return records
+
+
+def _number(value: int | None) -> int:
+    assert value is not None  # only error events lack a place
+    return value
