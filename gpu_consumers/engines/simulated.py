@@ -1,14 +1,12 @@
 """An engine without a model: it answers at once or after a set latency, and says so."""
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from core.clock import Clock
-from core.errors import MillraceError
 from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
 from gpu_consumers.engines.error_answers import unknown_endpoint
 from gpu_consumers.engines.simulated_answers import (
@@ -18,6 +16,7 @@ from gpu_consumers.engines.simulated_answers import (
 )
 from gpu_consumers.engines.simulated_requests import Writing, chat_writing, completion_writing
 from gpu_consumers.engines.simulated_scores import classify_answer, rerank_answer, score_answer
+from gpu_consumers.engines.simulated_slices import TimedSlices
 from gpu_consumers.engines.simulated_streams import (
     Step,
     Steps,
@@ -61,18 +60,6 @@ Fault = Callable[[bytes], Answer | Break | None]
 None."""
 
 
-@dataclass(slots=True, eq=False)
-class _Call:
-    """One `execute` that waits for its items."""
-
-    endpoint: str
-    bodies: Sequence[bytes]
-    finished: Finished
-    done: asyncio.Future[None]
-    started: int = 0  # items before this index have been given a slot
-    ended: int = 0
-
-
 class SimulatedEngine:
     """Deterministic answers; `model` of each is `simulated/<model>`."""
 
@@ -92,9 +79,8 @@ class SimulatedEngine:
         self._clock = clock
         self._fault = fault
         self._slots = slots
-        slots.on_bulk_room = self._fill_slots
+        self._slices = TimedSlices(self._report, slots, self._latency_s)
         self._steps = Steps(token_ms / 1000)
-        self._waiting: deque[_Call] = deque()  # calls with items that have no slot yet
 
     @property
     def concurrency(self) -> int:
@@ -148,19 +134,10 @@ class SimulatedEngine:
 
     async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
         """See `Engine`."""
-        if not self._latency_s:
+        if self._latency_s:
+            await self._slices.execute(endpoint, bodies, finished)
+        else:
             await self._answer_now(endpoint, bodies, finished)
-            return
-        if not bodies:
-            return
-        done = asyncio.get_running_loop().create_future()
-        call = _Call(endpoint, bodies, finished, done)
-        self._waiting.append(call)
-        self._fill_slots()
-        try:
-            await done
-        finally:
-            self._leave(call)
 
     async def _stream(self, writing: Writing, stream: Stream, cut: Break | None) -> Answer:
         self._steps.start(stream)
@@ -196,42 +173,6 @@ class SimulatedEngine:
                     unknown_endpoint(endpoint) if answer is None else answer(body, model, created_s)
                 )
             finished(index, given)
-
-    def _fill_slots(self) -> None:
-        """Give free slots to waiting calls, oldest first; one timer serves a whole slice."""
-        while self._waiting:
-            call = self._waiting[0]
-            start = call.started
-            taken = self._slots.take_bulk(len(call.bodies) - start)
-            if not taken:
-                return
-            call.started += taken
-            if call.started == len(call.bodies):
-                self._waiting.popleft()
-            loop = asyncio.get_running_loop()
-            loop.call_later(self._latency_s, self._end_slice, call, range(start, call.started))
-
-    def _end_slice(self, call: _Call, items: range) -> None:
-        if call.done.done():  # cancelled or failed: its slots are free already
-            return
-        self._slots.give_bulk(len(items))
-        call.ended += len(items)
-        try:
-            self._report(call.endpoint, call.bodies, call.finished, items)
-        except MillraceError as failure:  # a drill's; it belongs to the call, not to the timer
-            call.done.set_exception(failure)
-        else:
-            if call.ended == len(call.bodies):
-                call.done.set_result(None)
-        self._fill_slots()
-
-    def _leave(self, call: _Call) -> None:
-        """Free what a cancelled or failed call still holds."""
-        self._slots.give_bulk(call.started - call.ended)
-        call.ended = call.started
-        if call in self._waiting:
-            self._waiting.remove(call)
-        self._fill_slots()
 
 
 def _counted(answer: Answer, writing: Writing, stream: Stream) -> Answer:
