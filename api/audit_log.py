@@ -28,8 +28,12 @@ async def show_list(
     after: str | None = None,
 ) -> Response:
     """List what was done, newest first."""
-    found = await services.database.run(
-        list_acts, principal.tenant_id, after=parse_after(ENTRY, after), limit=limit
+    found = await services.database.run_for(
+        principal.tenant_id,
+        list_acts,
+        principal.tenant_id,
+        after=parse_after(ENTRY, after),
+        limit=limit,
     )
     if found is None:
         raise unknown_cursor()

@@ -111,7 +111,9 @@ async def show_list(
 ) -> Response:
     """List jobs, newest first."""
     cursor = Cursor(limit=limit, after=parse_after(JOB, after))
-    page = await services.database.run(list_jobs, principal.tenant_id, cursor)
+    page = await services.database.run_for(
+        principal.tenant_id, list_jobs, principal.tenant_id, cursor
+    )
     return json_answer(page_object(page, batch_object))
 
 
@@ -119,7 +121,9 @@ async def show_list(
 async def show(batch_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
     """Show one job."""
     wanted = parse_public_id(JOB, batch_id)
-    row = await services.database.run(find_job, principal.tenant_id, wanted)
+    row = await services.database.run_for(
+        principal.tenant_id, find_job, principal.tenant_id, wanted
+    )
     return json_answer(batch_object(row))
 
 
@@ -152,7 +156,7 @@ async def delete(batch_id: str, principal: PrincipalOf, services: ServicesOf) ->
         counts = delete_batch(connection, principal.tenant_id, wanted, key_id=principal.key_id)
         record(connection, principal, Action.JOB_DELETED, shown_id, counts)
 
-    await services.database.run(work)
+    await services.database.run_for(principal.tenant_id, work)
     if principal.zero_retention:
         with suppress(MillraceError):  # a finaliser does it again
             await asyncio.to_thread(destroy_key, services.objects, wanted)

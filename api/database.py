@@ -1,14 +1,20 @@
-"""Transactions from the event loop: each runs in a thread, and none is waited for too long."""
+"""Transactions from the event loop: each runs in a thread, and none is waited for too long.
+
+What is done for a tenant runs behind the wall of `storage.tenant_wall`: a statement that forgets
+its tenant finds nothing of others. What is done for nobody, or for many at once, says so.
+"""
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Concatenate, Final, ParamSpec, TypeVar
+from uuid import UUID
 
 import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
 from storage.postgres import DATABASE_AWAY
+from storage.tenant_wall import wall_off
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,13 +38,29 @@ class Database:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="postgres")
         self._timeout_s = timeout_s
 
-    async def run(
-        self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    async def run_for(
+        self,
+        tenant_id: UUID,
+        work: Callable[Concatenate[sa.Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> T:
-        """Return what `work` returns in a transaction of its own. Raises DatabaseAwayError.
+        """Return what `work` returns in a transaction of its own, which sees this tenant's rows.
 
         Work that has not begun when time is up never does; Postgres' own limits end what has.
+        Raises DatabaseAwayError.
         """
+
+        def walled_off(connection: sa.Connection) -> T:
+            wall_off(connection, tenant_id)
+            return work(connection, *args, **kwargs)
+
+        return await self._bounded(walled_off, self._timeout_s)
+
+    async def run_across_tenants(
+        self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Return the same of a transaction that sees every row: for what acts for no tenant."""
         return await self._bounded(lambda c: work(c, *args, **kwargs), self._timeout_s)
 
     async def answers_within(self, timeout_s: float) -> bool:

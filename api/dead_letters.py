@@ -79,7 +79,8 @@ async def show_list(
     place = None if after is None else parse_dead_id(after)
     if after is not None and place is None:
         raise unknown_cursor()
-    page = await services.database.run(
+    page = await services.database.run_for(
+        principal.tenant_id,
         list_dead,
         principal.tenant_id,
         job_id=None if batch is None else _job_id(batch),
@@ -93,7 +94,9 @@ async def show_list(
 async def show(letter_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
     """Show one with all its attempts and its last answer."""
     place = parse_dead_id(letter_id)
-    view = await services.database.run(find_dead, principal.tenant_id, place)
+    view = await services.database.run_for(
+        principal.tenant_id, find_dead, principal.tenant_id, place
+    )
     body = view.row.body
     if view.row.zero_retention:
         body = await asyncio.to_thread(readable_body, services.objects, view.row)
@@ -107,7 +110,9 @@ async def redrive(request: Request, principal: PrincipalOf, services: ServicesOf
     body = await json_body(request, RedriveBody, services.settings)
     check_edits(body.edits)
     job_id, indexes = _chosen(body)
-    chosen = await services.database.run(choose, principal.tenant_id, job_id, indexes)
+    chosen = await services.database.run_for(
+        principal.tenant_id, choose, principal.tenant_id, job_id, indexes
+    )
     file_id = new_uuid()
     stored = await asyncio.to_thread(_store, services.objects, file_id, chosen, body.edits)
     file = NewFile(

@@ -73,7 +73,9 @@ async def show_list(
 ) -> Response:
     """List files, newest first unless asked otherwise."""
     cursor = Cursor(limit=limit, after=parse_after(FILE, after), ascending=order == "asc")
-    page = await services.database.run(list_files, principal.tenant_id, cursor, purpose=purpose)
+    page = await services.database.run_for(
+        principal.tenant_id, list_files, principal.tenant_id, cursor, purpose=purpose
+    )
     return json_answer(page_object(page, file_object))
 
 
@@ -81,7 +83,9 @@ async def show_list(
 async def show(file_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
     """Show one file."""
     wanted = parse_public_id(FILE, file_id)
-    row = await services.database.run(find_file, principal.tenant_id, wanted)
+    row = await services.database.run_for(
+        principal.tenant_id, find_file, principal.tenant_id, wanted
+    )
     return json_answer(file_object(row))
 
 
@@ -91,7 +95,9 @@ async def content(
 ) -> Response:
     """Hand a file out."""
     wanted = parse_public_id(FILE, file_id)
-    row = await services.database.run(find_file, principal.tenant_id, wanted)
+    row = await services.database.run_for(
+        principal.tenant_id, find_file, principal.tenant_id, wanted
+    )
     return await file_content(request, row, services)
 
 
@@ -107,8 +113,8 @@ async def delete(file_id: str, principal: PrincipalOf, services: ServicesOf) -> 
         delete_file(connection, principal.tenant_id, wanted, key_id=principal.key_id)
         record(connection, principal, Action.FILE_DELETED, shown_id, {"files": 1})
 
-    await services.database.run(work)
-    await _remove_object(wanted, services)
+    await services.database.run_for(principal.tenant_id, work)
+    await _remove_object(principal.tenant_id, wanted, services)
     return json_answer({"id": shown_id, "object": "file", "deleted": True})
 
 
@@ -118,12 +124,12 @@ def _sha256(file: NewFile) -> bytes:
     return hashlib.sha256(msgspec.json.encode(parts)).digest()
 
 
-async def _remove_object(file_id: UUID, services: Services) -> None:
+async def _remove_object(tenant_id: UUID, file_id: UUID, services: Services) -> None:
     """Free the room at once when no job reads the file; else whoever collects garbage will.
 
     The file is gone for its owner already, so a failure here is no failure of the request.
     """
     with suppress(DatabaseAwayError, ObjectStoreAwayError):
-        for removal in await services.database.run(removable, file_id):
+        for removal in await services.database.run_for(tenant_id, removable, file_id):
             await asyncio.to_thread(services.objects.delete, removal.object_key)
-            await services.database.run(mark_removed, [removal.file_id])
+            await services.database.run_for(tenant_id, mark_removed, [removal.file_id])

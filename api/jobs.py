@@ -35,7 +35,9 @@ _ERRORS: Final = {
 async def show(job_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
     """Show a job and, once there is one, its answer."""
     wanted = parse_public_id(SINGLE, job_id)
-    row = await services.database.run(find_request, principal.tenant_id, wanted)
+    row = await services.database.run_for(
+        principal.tenant_id, find_request, principal.tenant_id, wanted
+    )
     return json_answer(await _job_object(row, services))
 
 
@@ -51,7 +53,7 @@ async def cancel(
         record(connection, principal, Action.REQUEST_CANCELLED, public_id(SINGLE, row.id))
         return row
 
-    row = await services.database.run(work)
+    row = await services.database.run_for(principal.tenant_id, work)
     online: Online | None = request.app.state.online
     if online is not None and row.state == JobState.CANCELLING:
         _tell(online, row)

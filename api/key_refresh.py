@@ -22,7 +22,7 @@ async def keep_keys_fresh(keys: KeyCache, database: Database, every_s: float) ->
         if not asked:
             continue
         try:
-            working = await database.run(working_keys, asked)
+            working = await database.run_across_tenants(working_keys, asked)
         except DatabaseAwayError:
             _LOG.warning("keys were not confirmed")
         else:

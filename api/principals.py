@@ -30,7 +30,7 @@ async def principal_by(
     if principal is not None:
         return principal
     asked_s = services.keys.now_s()  # before the query: a revocation meanwhile must count
-    principal = await services.database.run(authenticate, secret)
+    principal = await services.database.run_across_tenants(authenticate, secret)
     if principal is None:
         raise _refused("Incorrect API key provided.")
     services.keys.remember(secret, principal, asked_s)

@@ -57,8 +57,11 @@ async def receive_upload(
         settings = services.settings
         left = settings.file_bytes_max
         if not has_room:
-            left = await services.database.run(
-                stored_bytes_left, tenant_id, stored_bytes_default=settings.stored_bytes_max
+            left = await services.database.run_for(
+                tenant_id,
+                stored_bytes_left,
+                tenant_id,
+                stored_bytes_default=settings.stored_bytes_max,
             )
         limits = _Limits(settings.file_bytes_max, left)
         limits.check((declared_bytes(request) or 0) - FORM_BYTES_MAX)

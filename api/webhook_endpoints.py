@@ -38,6 +38,7 @@ from results.webhooks.endpoints import (
 from results.webhooks.events import EVENT_TYPES
 from results.webhooks.history import Replay, begin_test, find_attempt, list_deliveries, replay
 from results.webhooks.signatures import secret_hint, secret_text
+from tenancy.api_keys import Principal
 from tenancy.audit_log import Action
 
 router = APIRouter()
@@ -112,7 +113,7 @@ async def create(
         record(connection, principal, Action.ENDPOINT_CREATED, public_id(ENDPOINT, row.id))
         return row, secret
 
-    row, secret = await services.database.run(work)
+    row, secret = await services.database.run_for(principal.tenant_id, work)
     return json_answer(endpoint_object(row, secret))
 
 
@@ -125,7 +126,9 @@ async def show_list(
 ) -> Response:
     """List endpoints, newest first."""
     cursor = Cursor(limit=limit, after=parse_after(ENDPOINT, after))
-    page = await services.database.run(list_endpoints, principal.tenant_id, cursor)
+    page = await services.database.run_for(
+        principal.tenant_id, list_endpoints, principal.tenant_id, cursor
+    )
     return json_answer(page_object(page, endpoint_object))
 
 
@@ -133,7 +136,9 @@ async def show_list(
 async def show(endpoint_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
     """Show one endpoint."""
     wanted = parse_public_id(ENDPOINT, endpoint_id)
-    row = await services.database.run(find_endpoint, principal.tenant_id, wanted)
+    row = await services.database.run_for(
+        principal.tenant_id, find_endpoint, principal.tenant_id, wanted
+    )
     return json_answer(endpoint_object(row))
 
 
@@ -141,7 +146,9 @@ async def show(endpoint_id: str, principal: PrincipalOf, services: ServicesOf) -
 async def show_callback(batch_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
     """Show a job's callback as an endpoint, whose id the other routes take."""
     wanted = parse_public_id(JOB, batch_id)
-    row = await services.database.run(find_callback, principal.tenant_id, wanted)
+    row = await services.database.run_for(
+        principal.tenant_id, find_callback, principal.tenant_id, wanted
+    )
     return json_answer(endpoint_object(row))
 
 
@@ -166,7 +173,7 @@ async def change(
         record(connection, principal, Action.ENDPOINT_CHANGED, public_id(ENDPOINT, row.id), told)
         return row
 
-    return json_answer(endpoint_object(await services.database.run(work)))
+    return json_answer(endpoint_object(await services.database.run_for(principal.tenant_id, work)))
 
 
 @router.delete("/v1/webhook_endpoints/{endpoint_id}")
@@ -178,7 +185,7 @@ async def delete(endpoint_id: str, principal: PrincipalOf, services: ServicesOf)
         delete_endpoint(connection, principal.tenant_id, wanted)
         record(connection, principal, Action.ENDPOINT_DELETED, endpoint_id)
 
-    await services.database.run(work)
+    await services.database.run_for(principal.tenant_id, work)
     deleted = {"id": endpoint_id, "object": "webhook_endpoint.deleted", "deleted": True}
     return json_answer(deleted)
 
@@ -202,7 +209,7 @@ async def rotate(
         record(connection, principal, Action.SECRET_ROTATED, endpoint_id, {"keep_old": keep_old})
         return found
 
-    row, secret = await services.database.run(work)
+    row, secret = await services.database.run_for(principal.tenant_id, work)
     return json_answer(endpoint_object(row, secret))
 
 
@@ -221,7 +228,7 @@ async def rotate_for_callbacks(
         record(connection, principal, Action.SECRET_ROTATED, "callbacks", told)
         return secret
 
-    secret = await services.database.run(work)
+    secret = await services.database.run_for(principal.tenant_id, work)
     return json_answer(
         {
             "object": "webhook_callback_secret",
@@ -239,11 +246,11 @@ async def test(
     body = await json_body(request, TestBody, services.settings)
     check_event_types([body.event_type], param="event_type")
     wanted = parse_public_id(ENDPOINT, endpoint_id)
-    message_id = await services.database.run(
-        begin_test, principal.tenant_id, wanted, body.event_type
+    message_id = await services.database.run_for(
+        principal.tenant_id, begin_test, principal.tenant_id, wanted, body.event_type
     )
     assert wanted is not None
-    attempt = await _first_attempt(services, message_id, wanted)
+    attempt = await _first_attempt(services, principal, message_id, wanted)
     if attempt is None or attempt.status_code is None:
         reason = "no answer in time" if attempt is None else attempt.error_code
         raise ApiError(
@@ -271,8 +278,8 @@ async def show_deliveries(
     """List an endpoint's deliveries with every try, newest first."""
     wanted = parse_public_id(ENDPOINT, endpoint_id)
     cursor = Cursor(limit=limit, after=parse_after(EVENT, after))
-    found, has_more = await services.database.run(
-        list_deliveries, principal.tenant_id, wanted, cursor
+    found, has_more = await services.database.run_for(
+        principal.tenant_id, list_deliveries, principal.tenant_id, wanted, cursor
     )
     ids = [public_id(EVENT, history.delivery.message_id) for history in found]
     return json_answer(
@@ -294,7 +301,8 @@ async def send_again(
     body = await json_body(request, ReplayBody, services.settings)
     if body.message_id is None and body.since is None:
         raise ApiError(400, "Give message_id or since.", code="invalid_value", param="since")
-    count = await services.database.run(
+    count = await services.database.run_for(
+        principal.tenant_id,
         replay,
         principal.tenant_id,
         parse_public_id(ENDPOINT, endpoint_id),
@@ -314,12 +322,14 @@ async def send_again(
 
 
 async def _first_attempt(
-    services: Services, message_id: UUID, endpoint_id: UUID
+    services: Services, principal: Principal, message_id: UUID, endpoint_id: UUID
 ) -> sa.Row[tuple[object, ...]] | None:
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + _TEST_S_MAX
     while loop.time() < deadline_s:
-        attempt = await services.database.run(find_attempt, message_id, endpoint_id)
+        attempt = await services.database.run_for(
+            principal.tenant_id, find_attempt, message_id, endpoint_id
+        )
         if attempt is not None:
             return attempt
         await asyncio.sleep(_TEST_LOOK_S)

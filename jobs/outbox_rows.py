@@ -23,14 +23,18 @@ NOTIFY_JOBS = sa.text("SELECT pg_notify('millrace_jobs', '')")
 
 
 def outbox_insert(topic: Topic, record: Record, *, job_id: UUID) -> sa.Insert:
-    """Return the statement that puts `record`, keyed by its job, into the outbox."""
-    return outbox.insert().values(
+    """Return the statement that puts `record`, keyed by its job, into the outbox.
+
+    It asks for no id back: who may add a row may not read the rows of others.
+    """
+    values = outbox.insert().values(
         topic=topic.name,
         partition=job_partition(job_id, topic.partition_count),
         key=job_id.bytes,
         headers=[[name, value.decode()] for name, value in kind_headers(type(record))],
         value=encode(record),
     )
+    return values.inline()
 
 
 def event_insert(job_id: UUID, tenant_id: UUID, state: JobState, at_s: float) -> sa.Insert:

@@ -107,7 +107,9 @@ class DurableRequests:
         if claim is None:
             raise refused
         database = self._services.database
-        answer = await self._replays.until_free(lambda: database.run(find_answer, claim))
+        answer = await self._replays.until_free(
+            lambda: database.run_for(claim.tenant_id, find_answer, claim)
+        )
         if answer is None:
             raise refused
         return Begun(None, answer=await self._again(answer, claim))
@@ -124,7 +126,7 @@ class DurableRequests:
         accepted = self._accepted(new.job_id) if call.parsed.background else None
         try:
             begun = await self._replays.until_free(
-                lambda: database.run(commit_request, new, claim, accepted)
+                lambda: database.run_for(new.tenant_id, commit_request, new, claim, accepted)
             )
         except (ApiError, MillraceError) as error:
             # Of a commit whose answer was lost, the line may be wanted.
@@ -146,7 +148,9 @@ class DurableRequests:
         self, call: PlannedCall, claim: Claim, refused: ApiError | None
     ) -> Begun:
         services = self._services
-        answer = await services.database.run(hold_stream, claim, call.timeout_s, refused)
+        answer = await services.database.run_for(
+            claim.tenant_id, hold_stream, claim, call.timeout_s, refused
+        )
         if answer is not None:
             return Begun(None, answer=await self._again(answer, claim))
         return Begun(call.job, recording=StreamRecording(services, claim))
@@ -176,7 +180,9 @@ class DurableRequests:
     async def _save(self, claim: Claim, answer: Answer) -> None:
         """A key that is not saved stands for the answer of its job, which is no worse."""
         try:
-            await self._services.database.run(idempotency.save_held, claim, answer)
+            await self._services.database.run_for(
+                claim.tenant_id, idempotency.save_held, claim, answer
+            )
         except DatabaseAwayError:
             _LOG.warning("the answer to a key was not saved")
 

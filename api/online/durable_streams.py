@@ -75,23 +75,24 @@ class StreamRecording:
     async def _save(self) -> None:
         """A record that cannot be saved is none: the client still gets its stream."""
         body = bytes(self._sent)
-        services = self._services
+        services, claim = self._services, self._claim
         try:
             key = None
             if len(body) > _INLINE_BYTES_MAX:
-                key, inline = f"{KEYED_ANSWERS}{self._claim.holder.hex}", b""
+                key, inline = f"{KEYED_ANSWERS}{claim.holder.hex}", b""
                 await asyncio.to_thread(_write, services.objects, key, body)
             else:
                 inline = body
             answer = Answer(200, inline, _HEADERS, key)
-            await services.database.run(idempotency.save_held, self._claim, answer)
+            await services.database.run_for(claim.tenant_id, idempotency.save_held, claim, answer)
             self._is_saved = True
         except MillraceError as failure:
             _LOG.warning("a stream was not recorded", extra={"code": failure.code})
 
     async def _let_go(self) -> None:
+        claim = self._claim
         try:
-            await self._services.database.run(idempotency.let_go, self._claim)
+            await self._services.database.run_for(claim.tenant_id, idempotency.let_go, claim)
         except DatabaseAwayError:
             _LOG.warning("a key stays in flight until its deadline")
 

@@ -120,7 +120,9 @@ async def answer_once(
     KeyReusedError, DatabaseAwayError; then nothing is saved.
     """
     claim = repeats.claim(body_sha256, now_s=services.keys.now_s())
-    answer, is_old = await services.database.run(idempotency.answer_once, claim, work)
+    answer, is_old = await services.database.run_for(
+        repeats.principal.tenant_id, idempotency.answer_once, claim, work
+    )
     if is_old and claim is not None:
         metrics.REPLAYED.labels(claim.scope.value).inc()
     return answer, is_old
@@ -131,7 +133,7 @@ async def may_be_known(repeats: Repeats, services: Services) -> bool:
     claim = repeats.claim(b"", now_s=services.keys.now_s())
     if claim is None or (claim.scope is Scope.RETRY and not claim.attempt):
         return False
-    return await services.database.run(idempotency.may_be_known, claim)
+    return await services.database.run_for(claim.tenant_id, idempotency.may_be_known, claim)
 
 
 def response_of(answer: Answer, *, is_old: bool) -> Response:

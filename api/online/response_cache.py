@@ -109,9 +109,9 @@ class ResponseCache:
         while True:
             hits, self._hits = self._hits, Counter()
             try:
-                self.allow(await database.run(response_cache_ttls))
+                self.allow(await database.run_across_tenants(response_cache_ttls))
                 if hits:
-                    await database.run(add_cache_hits, hits)
+                    await database.run_across_tenants(add_cache_hits, hits)
             except DatabaseAwayError:
                 self._hits += hits
                 _LOG.warning("the tenants that cache were not refreshed")

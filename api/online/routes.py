@@ -47,7 +47,7 @@ class Routes:
         """Refresh until cancelled; an outage of Postgres leaves what is known."""
         while True:
             try:
-                models = await self._database.run(list_models)
+                models = await self._database.run_across_tenants(list_models)
                 self._known = {model.name: model for model in models}
             except DatabaseAwayError:
                 _LOG.warning("models were not refreshed")
@@ -60,7 +60,7 @@ class Routes:
             return None
         lookup = self._lookups.get(name)
         if lookup is None:
-            lookup = asyncio.ensure_future(self._database.run(find_model, name))
+            lookup = asyncio.ensure_future(self._database.run_across_tenants(find_model, name))
             self._lookups[name] = lookup
             lookup.add_done_callback(lambda _: self._lookups.pop(name, None))
         model = await asyncio.shield(lookup)

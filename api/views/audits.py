@@ -41,11 +41,13 @@ async def show(
     """Recompute the books of a batch from its rows and the ledger; with `log`, from the log too."""
     wanted = parse_public_id(JOB, batch_id)
     services = views.services
-    source = await services.database.run(result_source, principal.tenant_id, wanted)
+    source = await services.database.run_for(
+        principal.tenant_id, result_source, principal.tenant_id, wanted
+    )
     async with views.audits.one():
-        before = await services.database.run(read_books, source.job_id)
+        before = await services.database.run_for(principal.tenant_id, read_books, source.job_id)
         rows = await _tally(services, source)
-        after = await services.database.run(read_books, source.job_id)
+        after = await services.database.run_for(principal.tenant_id, read_books, source.job_id)
         differences = compare_books(before, rows, after)
         from_log = await _from_log(views, source, rows) if log else None
     if from_log is not None:
@@ -118,7 +120,9 @@ async def _tally(services: Services, source: ResultSource) -> Tally:
     total = Tally()
     for first in range(0, source.total_count, WINDOW_ITEMS):
         job = (source.job_id, source.day)
-        total = total.plus(await services.database.run(tally_rows, job, first))
+        total = total.plus(
+            await services.database.run_for(source.tenant_id, tally_rows, job, first)
+        )
     return total
 
 
@@ -160,7 +164,9 @@ async def _row_facts(services: Services, source: ResultSource) -> RowFacts:
     facts = RowFacts(source.total_count)
     for first in range(0, source.total_count, _HASH_ITEMS):
         span = range(first, min(first + _HASH_ITEMS, source.total_count))
-        await services.database.run(facts.read, (source.job_id, source.day), span)
+        await services.database.run_for(
+            source.tenant_id, facts.read, (source.job_id, source.day), span
+        )
     return facts
 
 

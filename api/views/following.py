@@ -114,7 +114,7 @@ class Followers:
         while self._following:
             await asyncio.sleep(self._interval_s)
             try:
-                found = await self._database.run(read_news, list(self._following))
+                found = await self._database.run_across_tenants(read_news, list(self._following))
             except DatabaseAwayError:
                 await asyncio.sleep(_AWAY_FACTOR * self._interval_s)
                 continue

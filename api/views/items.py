@@ -39,7 +39,9 @@ async def show_list(
 ) -> Response:
     """List items in the order of the input, or those of one status."""
     wanted = parse_public_id(JOB, batch_id)
-    source = await views.services.database.run(result_source, principal.tenant_id, wanted)
+    source = await views.services.database.run_for(
+        principal.tenant_id, result_source, principal.tenant_id, wanted
+    )
     first = 0
     if after is not None:
         index = _index(source, after)
@@ -64,7 +66,7 @@ async def show(batch_id: str, custom_id: str, principal: PrincipalOf, views: Vie
     """Show one item by its `custom_id`, or by its id."""
     wanted = parse_public_id(JOB, batch_id)
     database = views.services.database
-    source = await database.run(result_source, principal.tenant_id, wanted)
+    source = await database.run_for(principal.tenant_id, result_source, principal.tenant_id, wanted)
     index = _index(source, custom_id)
     if index is None:
         index = await _search(views, source, custom_id)
@@ -72,7 +74,9 @@ async def show(batch_id: str, custom_id: str, principal: PrincipalOf, views: Vie
     (item,) = items
     shown = item_object(source, item)
     shown["custom_id"] = shown["custom_id"] or await _name(views, source, index)
-    shown["sequence"] = await database.run(sequence_of, source.job_id, index)
+    shown["sequence"] = await database.run_for(
+        principal.tenant_id, sequence_of, source.job_id, index
+    )
     return json_answer(shown)
 
 
@@ -87,7 +91,7 @@ async def _page(
     items: list[ItemView] = []
     for _ in range(_WINDOWS_MAX):
         query = ItemQuery(source.job_id, source.day, total, first, limit - len(items), status)
-        page = await views.services.database.run(read_items, query, held)
+        page = await views.services.database.run_for(source.tenant_id, read_items, query, held)
         items += page.items
         first = page.next_index
         if len(items) == limit or not page.has_more:

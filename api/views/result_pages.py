@@ -40,7 +40,8 @@ class ResultPages:
 
         None are there when nothing has come yet.
         """
-        return await self._database.run(
+        return await self._database.run_for(
+            source.tenant_id,
             read_sequence,
             (source.job_id, source.day),
             after=after,

@@ -47,7 +47,7 @@ async def show(
     """Give the results behind `after` in the order in which they came."""
     wanted = parse_public_id(JOB, batch_id)
     database = views.services.database
-    source = await database.run(result_source, principal.tenant_id, wanted)
+    source = await database.run_for(principal.tenant_id, result_source, principal.tenant_id, wanted)
     if "text/event-stream" not in request.headers.get("accept", ""):
         stream = _ResultStream(views, principal, source, jsonl)
         return _answer(stream.present(after, limit), views, "application/x-ndjson")
@@ -204,8 +204,8 @@ class _ResultStream:
         for _ in range(_AWAY_TRIES_MAX):
             with suppress(DatabaseAwayError):
                 database = self._views.services.database
-                self._source = await database.run(
-                    result_source, self._tenant_id, self._source.job_id
+                self._source = await database.run_for(
+                    self._tenant_id, result_source, self._tenant_id, self._source.job_id
                 )
                 self._rendered.close()
                 objects = self._views.services.objects

@@ -48,6 +48,12 @@ class ResultSource:
         return job_id
 
     @property
+    def tenant_id(self) -> UUID:
+        """Whose it is."""
+        tenant_id: UUID = self.job.tenant_id
+        return tenant_id
+
+    @property
     def day(self) -> int:
         """Names the partition of its rows."""
         return job_day(self.job.created_at)

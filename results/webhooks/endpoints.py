@@ -161,9 +161,10 @@ def change_endpoint(
 
 def delete_endpoint(connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None) -> None:
     """Remove an endpoint with its history. Raises EndpointMissingError."""
-    row = _locked(connection, tenant_id, endpoint_id)
-    connection.execute(sa.delete(webhook_endpoints).where(webhook_endpoints.c.id == row.id))
+    row = _locked(connection, tenant_id, endpoint_id, key_share=False)
+    # Before the endpoint, without which nobody may touch its lane.
     connection.execute(sa.delete(webhook_lanes).where(webhook_lanes.c.lane == row.lane))
+    connection.execute(sa.delete(webhook_endpoints).where(webhook_endpoints.c.id == row.id))
 
 
 def rotate_secret(
@@ -204,11 +205,18 @@ def _update(connection: sa.Connection, endpoint_id: UUID, values: dict[str, obje
     ).one()
 
 
-def _locked(connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None) -> sa.Row[Any]:
+def _locked(
+    connection: sa.Connection,
+    tenant_id: UUID,
+    endpoint_id: UUID | None,
+    *,
+    key_share: bool = True,
+) -> sa.Row[Any]:
+    """Lock an endpoint; with `key_share` others may go on to add rows that name it."""
     row = connection.execute(
         sa.select(webhook_endpoints)
         .where(_owned(tenant_id), _is(endpoint_id))
-        .with_for_update(key_share=True)
+        .with_for_update(key_share=key_share)
     ).one_or_none()
     if row is None:
         raise EndpointMissingError

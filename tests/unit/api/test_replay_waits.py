@@ -25,7 +25,9 @@ class Rows:
         self.looks = 0
         self.looked_twice = asyncio.Event()
 
-    async def run(self, _work: object, job_ids: list[object]) -> dict[object, JobNews]:
+    async def run_across_tenants(
+        self, _work: object, job_ids: list[object]
+    ) -> dict[object, JobNews]:
         self.looks += 1
         if self.looks >= 2:
             self.looked_twice.set()

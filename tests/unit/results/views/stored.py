@@ -26,6 +26,7 @@ class JobRow:
     cancelled: int = 0
     expired: int = 0
     id: UUID = JOB_ID
+    tenant_id: UUID = UUID(int=7)
     zero_retention: bool = False
     created_at: datetime = datetime(2026, 11, 21, tzinfo=UTC)
 
