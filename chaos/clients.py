@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import httpx
+import msgspec
 
 from chaos.failures import DrillError
 from chaos.histories import Recorder
@@ -17,11 +18,17 @@ from chaos.judges.states import TIMESTAMPS
 ENDPOINT: Final = "/v1/chat/completions"
 CALL_S_MAX: Final = 15.0
 PAUSE_S: Final = 0.2
+_LINE: Final = msgspec.json.Decoder(dict[str, Any])
 TERMINAL: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
-def input_lines(count: int, model: str, texts: Mapping[int, str] | None = None) -> bytes:
-    """Return an input file of `count` items; `texts` are those of single ones."""
+def input_lines(
+    count: int,
+    model: str,
+    texts: Mapping[int, str] | None = None,
+    fields: Mapping[int, Mapping[str, object]] | None = None,
+) -> bytes:
+    """Return an input file of `count` items; single ones have their own text or further fields."""
     lines = []
     for number in range(count):
         text = (texts or {}).get(number, f"hello {number}")
@@ -29,6 +36,7 @@ def input_lines(count: int, model: str, texts: Mapping[int, str] | None = None) 
             "model": model,
             "messages": [{"role": "user", "content": text}],
             "max_tokens": 1 + number % 8,  # so that a bill that mixes items up shows
+            **(fields or {}).get(number, {}),
         }
         line = {"custom_id": f"item-{number}", "method": "POST", "url": ENDPOINT, "body": body}
         lines.append(json.dumps(line))
@@ -165,12 +173,19 @@ class Client:
         """Return the lines of an output or error file. Raises DrillError."""
         if file_id is None:
             return []
+        return self.json_lines(f"/v1/files/{file_id}/content")
+
+    def json_lines(self, path: str) -> list[dict[str, Any]]:
+        """Return lines of JSON, strictly read: NaN is none. Raises DrillError."""
         for _ in range(20):
-            answer = self.call("GET", f"/v1/files/{file_id}/content")
+            answer = self.call("GET", path)
             if answer is not None and answer.is_success:
-                return [json.loads(line) for line in answer.content.splitlines()]
+                try:
+                    return [_LINE.decode(line) for line in answer.content.split(b"\n") if line]
+                except msgspec.DecodeError as mistake:
+                    raise DrillError(f"{path} is not JSON: {mistake}") from None
             time.sleep(PAUSE_S)
-        raise DrillError(f"file {file_id} cannot be read")
+        raise DrillError(f"{path} cannot be read")
 
 
 _PASSING: Final = frozenset({409, 429, 500, 502, 503, 504, 507})

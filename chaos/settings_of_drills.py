@@ -32,8 +32,14 @@ POISON: Final[Mapping[str, str]] = {
     "freeze": "item_crashes_engine",
     "oom": "item_out_of_memory",
     "hang": "item_timeout",
+    "overflow": "context_length_exceeded",
 }
 """Fault of the simulated engine to the code that its item must end with."""
+
+ENDS_ITS_PROCESS: Final = frozenset({"crash", "freeze"})
+
+NAN: Final = "nan"
+"""A fault whose item must succeed: its answer is valid JSON, with null for what is no number."""
 
 POISONED_ROLES: Final[Mapping[str, str]] = {
     **ROLES,
@@ -41,7 +47,7 @@ POISONED_ROLES: Final[Mapping[str, str]] = {
     "MILLRACE_GPU_ENGINE_REACTION_S": "2",
     "MILLRACE_ENGINE_ITEM_TIMEOUT_S": "3",
     "MILLRACE_ENGINE_SIMULATED_FAULTS": json.dumps(
-        [{"contains": f"POISON-{fault}", "fault": fault} for fault in POISON]
+        [{"contains": f"POISON-{fault}", "fault": fault} for fault in (*POISON, NAN)]
     ),
 }
 

@@ -30,6 +30,7 @@ CODES = {
     "oom": "item_out_of_memory",
     "hang": "item_timeout",
     "error500": "simulated_fault",
+    "overflow": "context_length_exceeded",
 }
 """Each fault of the simulated engine, and the code that its item must end with."""
 

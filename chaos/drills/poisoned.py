@@ -1,17 +1,24 @@
-"""P13: items that crash, freeze, hang or exhaust their replica fail alone."""
+"""P13: items that crash, freeze, hang or exhaust their replica fail alone, and odd ones succeed.
+
+What no line may hold is refused with its whole file, before any of it runs.
+"""
 
 import random
 import time
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from chaos import evidence
-from chaos.clients import input_lines
+from chaos.clients import Client, input_lines
 from chaos.drills.books import Ended, judge_books
+from chaos.drills.oddities import BAD_LINES, ODDITIES, bad_file
 from chaos.drills.setting import MODEL, Setting
 from chaos.failures import DrillError
 from chaos.judges.poison import wrongly_failed
+from chaos.judges.refused_lines import wrongly_told
+from chaos.judges.results import compare_ids
 from chaos.measures import Measure
-from chaos.settings_of_drills import POISON
+from chaos.settings_of_drills import ENDS_ITS_PROCESS
 
 ITEMS: Final = 5000
 TRIES_MAX: Final = 3
@@ -19,26 +26,44 @@ JOB_S_MAX: Final = 480.0
 
 
 def run(setting: Setting) -> list[Measure]:
-    """Run a job with poison at seeded places."""
-    count = setting.size(20, 6)
-    chance = random.Random(setting.seed)
-    places = chance.sample(range(ITEMS), count)
-    faults = {place: list(POISON)[number % len(POISON)] for number, place in enumerate(places)}
-    texts = {place: f"POISON-{fault}" for place, fault in faults.items()}
+    """Run a job with poison at seeded places, and beside it one whose file is refused."""
+    kinds = _kinds(setting)
     client = setting.client("poison")
     (host,) = setting.running.hosts.values()
     deaths = host.deaths()
     until_s = time.monotonic() + JOB_S_MAX
     key = f"poison-{setting.seed}"
-    file_id = client.upload(f"file-{key}", input_lines(ITEMS, MODEL, texts), until_s)
-    job = client.create(key, file_id, until_s)
-    ended = client.await_ends([job["id"]], until_s)
-    if not ended:
+    texts = {place: ODDITIES[kind].text for place, kind in kinds.items()}
+    fields = {place: ODDITIES[kind].fields for place, kind in kinds.items()}
+    file_id = client.upload(f"file-{key}", input_lines(ITEMS, MODEL, texts, fields), until_s)
+    job_id = client.create(key, file_id, until_s)["id"]
+    bad_id = client.create(
+        f"bad-{key}", client.upload(f"bad-file-{key}", bad_file(MODEL), until_s), until_s
+    )["id"]
+    ended = client.await_ends([job_id, bad_id], until_s)
+    if len(ended) < 2:
         raise DrillError(f"not terminal with poison: {evidence.stuck(setting.running.engine)}")
-    (job,) = ended.values()
-    failed = evidence.Files(client, job).error_codes()
-    wanted = {f"item-{place}": POISON[fault] for place, fault in faults.items()}
-    wrong = wrongly_failed(wanted, failed)
+    return [
+        *_judge_items(client, ended[job_id], kinds),
+        _judge_starts(host.deaths() - deaths, kinds),
+        _judge_bad_file(ended[bad_id]),
+        *judge_books(setting.running.engine, client, [Ended(ended[job_id], ITEMS)]),
+    ]
+
+
+def _kinds(setting: Setting) -> dict[int, str]:
+    """Return places of the file to what lies there: each kind in turn."""
+    count = setting.size(20, len(ODDITIES))
+    places = random.Random(setting.seed).sample(range(ITEMS), count)
+    names = list(ODDITIES)
+    return {place: names[number % len(names)] for number, place in enumerate(places)}
+
+
+def _judge_items(client: Client, job: Mapping[str, Any], kinds: Mapping[int, str]) -> list[Measure]:
+    codes = {place: ODDITIES[kind].code for place, kind in kinds.items()}
+    wanted = {f"item-{place}": code for place, code in codes.items() if code is not None}
+    wrong = wrongly_failed(wanted, evidence.Files(client, job).error_codes())
+    shown = client.json_lines(f"/v1/batches/{job['id']}/results")
     return [
         Measure(
             promise="P13",
@@ -49,10 +74,32 @@ def run(setting: Setting) -> list[Measure]:
         ),
         Measure(
             promise="P13",
-            what="starts of the replica for each item of poison",
-            value=(host.deaths() - deaths) / count,
-            limit=TRIES_MAX,
-            size=count,
+            what="items missing or doubled on the page of results",
+            value=compare_ids(
+                (f"item-{n}" for n in range(ITEMS)), [line["custom_id"] for line in shown]
+            ).total,
+            size=len(shown),
         ),
-        *judge_books(setting.running.engine, client, [Ended(job, ITEMS)]),
     ]
+
+
+def _judge_starts(starts: int, kinds: Mapping[int, str]) -> Measure:
+    ending = sum(kind in ENDS_ITS_PROCESS for kind in kinds.values())
+    return Measure(
+        promise="P13",
+        what="starts of the replica for each item that ends it",
+        value=starts / ending,
+        limit=TRIES_MAX,
+        size=ending,
+    )
+
+
+def _judge_bad_file(job: Mapping[str, Any]) -> Measure:
+    wrong = wrongly_told(BAD_LINES, job)
+    return Measure(
+        promise="P13",
+        what="lines of a refused file that were not told by number and code",
+        value=len(wrong),
+        size=len(BAD_LINES),
+        evidence="; ".join(wrong),
+    )

@@ -177,7 +177,7 @@ class OpenAIHttpEngine:
             raise PoolUnavailableError(upstream=self._base, status_code=status)
         if events is not None and events.began:
             return events.end()
-        return _judged(status, content)
+        return judged(status, content)
 
     async def _post(self, endpoint: str, body: bytes, events: StreamEvents | None) -> HttpAnswer:
         call = self._calls.get(endpoint)
@@ -212,7 +212,7 @@ def _bearer(key: str) -> str:
     return f"Bearer {key}"
 
 
-def _judged(status_code: int, content: bytes) -> Answer:
+def judged(status_code: int, content: bytes) -> Answer:
     """Make the answer of one line of JSON; anything else becomes an error envelope."""
     if b"\n" in content or b"\r" in content:  # in JSON these can only be white space
         content = content.replace(b"\n", b" ").replace(b"\r", b" ")

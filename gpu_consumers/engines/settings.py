@@ -65,8 +65,8 @@ class EngineSettings(Settings):
 
     simulated_faults: Json[tuple[SimulatedFault, ...]] | None = None
     """simulated: what goes wrong, for drills alone: a JSON list of `{"contains": TEXT, "fault":
-    KIND}`, KIND one of crash, hang, freeze, oom, error500 and slow (with `slow_s`). Default:
-    nothing."""
+    KIND}`, KIND one of crash, hang, freeze, oom, error500, overflow, nan and slow (with `slow_s`).
+    Default: nothing."""
 
     model_path: Path | None = None
     """vllm: folder with weights, configuration and tokenizer. Nothing is downloaded."""

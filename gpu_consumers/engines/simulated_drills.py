@@ -15,6 +15,7 @@ from core.errors import EngineOutOfMemoryError
 from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
 from gpu_consumers.engines.error_answers import error_answer, item_timed_out
 from gpu_consumers.engines.item_pool import ItemPool
+from gpu_consumers.engines.refusals import refusal_answer
 from gpu_consumers.engines.simulated import SimulatedEngine
 from gpu_consumers.engines.simulated_faults import SimulatedFault, fault_of
 from gpu_consumers.engines.slots import SlotCounts, Slots
@@ -30,6 +31,25 @@ _ERROR = error_answer(
     type_="server_error",
     code="simulated_fault",
 )
+
+_OVERFLOW = refusal_answer(
+    HTTPStatus.BAD_REQUEST, "A simulated prompt above the context.", "input_tokens"
+)
+
+_NOT_A_NUMBER = Answer(
+    HTTPStatus.OK,
+    b'{"id":"chatcmpl-nan","object":"chat.completion","created":0,"model":"simulated/nan",'
+    b'"choices":[{"index":0,"message":{"role":"assistant","content":"!","refusal":null},'
+    b'"logprobs":{"content":[{"token":"!","logprob":null,"bytes":[33],"top_logprobs":'
+    b'[{"token":"!","logprob":null,"bytes":[33]},{"token":"?","logprob":-9999.0,"bytes":[63]}]}]},'
+    b'"finish_reason":"length"}],'
+    b'"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}',
+    input_tokens=1,
+    output_tokens=1,
+)
+"""What vLLM's own rendering makes of a chat whose logits are NaN, or minus infinity."""
+
+_FIRST_ERROR: Final = 400
 
 
 class DrillEngine:
@@ -79,11 +99,13 @@ class DrillEngine:
     async def serve(
         self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
     ) -> Answer:
-        """See `Engine`; a call that fits no memory fails by itself."""
+        """See `Engine`; a call that fits no memory fails by itself. No stream is answered whole."""
         await self._slots.enter()
         try:
             fault = await self._meet(body)
-            return fault or await self._inner.serve(endpoint, body, emit, meter)
+            if fault is not None and (emit is None or fault.status_code >= _FIRST_ERROR):
+                return fault
+            return await self._inner.serve(endpoint, body, emit, meter)
         except EngineOutOfMemoryError:
             return _ERROR
         finally:
@@ -122,6 +144,10 @@ async def _commit(fault: SimulatedFault) -> Answer | None:
             await asyncio.sleep(fault.slow_s)
         case "error500":
             return _ERROR
+        case "overflow":
+            return _OVERFLOW
+        case "nan":
+            return _NOT_A_NUMBER
     return None
 
 

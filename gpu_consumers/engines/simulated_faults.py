@@ -14,10 +14,11 @@ class SimulatedFault(BaseModel):
     contains: str = Field(min_length=1)
     """What the JSON of a body must contain."""
 
-    fault: Literal["crash", "hang", "freeze", "oom", "error500", "slow"]
+    fault: Literal["crash", "hang", "freeze", "oom", "error500", "overflow", "nan", "slow"]
     """`crash` ends the process at once. `hang` never answers and can be cancelled. `freeze` stops
-    the whole process. `oom` is too much for the memory. `error500` is an answer. `slow` answers
-    `slow_s` later."""
+    the whole process. `oom` is too much for the memory. `error500` is an answer. `overflow` is
+    longer than the context. `nan` is answered whole with log probabilities that JSON cannot say.
+    `slow` answers `slow_s` later."""
 
     slow_s: float = Field(default=0, ge=0)
     """`slow` alone: seconds on top of the latency."""

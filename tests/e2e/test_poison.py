@@ -6,7 +6,7 @@ import pytest
 
 from tests.poison import POISON_COUNT, TRIES_MAX, poisoned_stack, run_poison
 
-FAULTS = ["crash"] * 3 + ["freeze"] + ["oom"] * 5 + ["hang"] * 5 + ["error500"] * 6
+FAULTS = ["crash"] * 3 + ["freeze"] + ["oom"] * 5 + ["hang"] * 5 + ["error500"] * 5 + ["overflow"]
 
 
 @pytest.mark.timeout(600)

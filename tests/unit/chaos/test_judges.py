@@ -2,7 +2,7 @@
 
 from chaos.drills.lives import GRAPH
 from chaos.histories import Operation, Phase
-from chaos.judges import acceptance, executions, fencing, poison, results, states
+from chaos.judges import acceptance, executions, fencing, poison, refused_lines, results, states
 from chaos.judges.executions import Start
 from chaos.judges.fencing import CursorStep, LeaseStep
 from chaos.judges.results import Usage
@@ -142,3 +142,19 @@ def test_poison_fails_alone() -> None:
     assert poison.wrongly_failed(wanted, dict(wanted)) == {}
     found = {"item-1": "batch_expired", "item-3": "item_timeout"}
     assert set(poison.wrongly_failed(wanted, found)) == {"item-1", "item-2", "item-3"}
+
+
+def test_a_refused_file_names_each_bad_line() -> None:
+    def job(status: str, told: dict[int, str]) -> dict[str, object]:
+        data = [{"line": line, "code": code} for line, code in told.items()]
+        return {"status": status, "errors": {"object": "list", "data": data}}
+
+    wanted = {2: "a", 4: "b"}
+    assert refused_lines.wrongly_told(wanted, job("failed", wanted)) == []
+    wrong = refused_lines.wrongly_told(wanted, job("failed", {2: "b", 3: "a"}))
+    assert wrong == [
+        "line 2: b instead of a",
+        "line 3: a instead of None",
+        "line 4: None instead of b",
+    ]
+    assert len(refused_lines.wrongly_told(wanted, {"status": "completed", "errors": None})) == 3

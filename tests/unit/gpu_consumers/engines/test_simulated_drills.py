@@ -8,6 +8,7 @@ import pytest
 from core.clock import SystemClock
 from core.errors import EngineOutOfMemoryError, SettingsError
 from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.error_answers import answer_code, may_pass
 from gpu_consumers.engines.open_engine import open_engine
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.simulated import SimulatedEngine
@@ -72,6 +73,31 @@ async def test_too_much_for_the_memory_fails_the_batch_and_a_call_by_itself() ->
     assert (await engine.serve(CHAT, body("oom"), None)).status_code == 500
     assert await run(engine, GOOD) == [200]
     assert engine.slots == SlotCounts(0, 0, 0)
+
+
+async def test_numbers_that_json_cannot_say_are_null_in_an_answer_that_is_whole() -> None:
+    engine = drill(told("nan"))
+    answers: dict[int, Answer] = {}
+    await engine.execute(CHAT, [body("nan"), GOOD], answers.__setitem__)
+    said = msgspec.json.decode(answers[0].body)
+    assert answers[0].status_code == 200
+    assert said["choices"][0]["logprobs"]["content"][0]["logprob"] is None
+    counts = (answers[0].input_tokens, answers[0].output_tokens)
+    assert counts == (said["usage"]["prompt_tokens"], said["usage"]["completion_tokens"])
+    events: list[bytes] = []
+    streamed = body("nan").replace(b"{", b'{"stream":true,', 1)
+    assert (await engine.serve(CHAT, streamed, events.append)).body == b""
+    assert events
+
+
+async def test_a_prompt_above_the_context_is_refused_as_vllm_refuses_it() -> None:
+    engine = drill(told("overflow"))
+    answers: dict[int, Answer] = {}
+    await engine.execute(CHAT, [GOOD, body("overflow")], answers.__setitem__)
+    assert answers[0].status_code == 200
+    assert answers[1].status_code == 400
+    assert not may_pass(answers[1])
+    assert answer_code(answers[1].body) == "context_length_exceeded"
 
 
 async def test_a_slow_item_is_answered_later() -> None:

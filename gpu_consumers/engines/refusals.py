@@ -1,0 +1,38 @@
+"""What an engine in this process refuses, in the words of the OpenAI API."""
+
+from http import HTTPStatus
+from typing import Final
+
+from pydantic import ValidationError
+
+from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.error_answers import error_answer
+
+CONTEXT_EXCEEDED: Final = "context_length_exceeded"
+"""OpenAI's own code of a prompt that is longer than the model's context."""
+
+_PROMPT_LENGTHS: Final = frozenset({"input_tokens", "input_text"})
+"""Parameters that vLLM names when a prompt is too long; no body has them."""
+
+_ERROR_TYPES: Final = {404: "not_found_error", 500: "server_error", 501: "server_error"}
+
+
+def bad_body(mistakes: ValidationError) -> Answer:
+    """Name the first mistake and its place."""
+    mistake = mistakes.errors(include_input=False, include_url=False, include_context=False)[0]
+    # Between the names of fields stand those of vLLM's classes, where a body may be one of several.
+    parts = [part for part in map(str, mistake["loc"]) if not part[:1].isupper()]
+    place = ".".join(parts)
+    param = parts[0] if parts else None
+    return error_answer(400, f"{place}: {mistake['msg']}" if place else mistake["msg"], param=param)
+
+
+def refusal_answer(status_code: int, message: str, param: str | None) -> Answer:
+    """Keep vLLM's status, message and parameter; give them the types and codes of OpenAI."""
+    code = None
+    if status_code == HTTPStatus.NOT_FOUND:
+        code = "model_not_found"
+    elif status_code == HTTPStatus.BAD_REQUEST and param in _PROMPT_LENGTHS:
+        code = CONTEXT_EXCEEDED
+    type_ = _ERROR_TYPES.get(status_code, "invalid_request_error")
+    return error_answer(status_code, message, type_=type_, param=param, code=code)

@@ -1,0 +1,57 @@
+"""Goal: what the drill of P13 says of its items is what validation and engine make of them."""
+
+import json
+from datetime import UTC, datetime
+
+from pydantic import TypeAdapter
+
+from chaos.clients import ENDPOINT, input_lines
+from chaos.drills.oddities import BAD_LINES, ODDITIES, bad_file
+from chaos.drills.setting import MODEL
+from chaos.settings_of_drills import ENDS_ITS_PROCESS, POISON, POISONED_ROLES
+from gpu_consumers.engines.simulated_faults import SimulatedFault, fault_of
+from jobs.input_lines import input_lines as lines_of
+from jobs.settings import IntakeSettings
+from jobs.validation import Verdict, validate
+from registry.models import ModelVersion
+
+LINE_BYTES_MAX: int = IntakeSettings.model_fields["line_bytes_max"].default
+VERSION = ModelVersion(
+    name=MODEL,
+    version="1",
+    pool="p",
+    engine="simulated",
+    endpoints=(ENDPOINT,),
+    created_at=datetime(2026, 1, 1, tzinfo=UTC),
+)
+
+
+def verdict(content: bytes) -> Verdict:
+    return validate(
+        lambda: lines_of([content], line_bytes_max=LINE_BYTES_MAX),
+        endpoint=ENDPOINT,
+        items_max=100,
+        find_model=lambda _: VERSION,
+    )
+
+
+def test_odd_items_are_let_in_and_meet_their_fault() -> None:
+    told = TypeAdapter(list[SimulatedFault]).validate_python(
+        json.loads(POISONED_ROLES["MILLRACE_ENGINE_SIMULATED_FAULTS"])
+    )
+    faults = [(fault.contains.encode(), fault) for fault in told]
+    for kind, oddity in ODDITIES.items():
+        content = input_lines(1, MODEL, {0: oddity.text}, {0: oddity.fields})
+        assert verdict(content).error_count == 0, kind
+        met = fault_of(content, faults)
+        assert (met.fault if met else None) == (kind if kind in {*POISON, "nan"} else None)
+
+
+def test_some_end_their_process_and_some_succeed() -> None:
+    assert POISON.keys() >= ENDS_ITS_PROCESS
+    assert sum(oddity.code is None for oddity in ODDITIES.values()) == 3
+
+
+def test_bad_lines_are_named_by_validation() -> None:
+    found = {error.line: error.code.value for error in verdict(bad_file(MODEL)).errors}
+    assert found == BAD_LINES

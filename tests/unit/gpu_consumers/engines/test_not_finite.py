@@ -1,0 +1,72 @@
+"""Goal: NaN and infinity end as valid JSON or as a failure with its code, never in between."""
+
+import json
+import math
+
+import msgspec
+import pytest
+from pydantic import BaseModel
+
+from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.error_answers import answer_code, may_pass
+from gpu_consumers.engines.not_finite import (
+    NOT_FINITE,
+    NotFiniteError,
+    check_vectors,
+    is_not_finite,
+)
+from gpu_consumers.engines.openai_http import judged
+from gpu_consumers.engines.usage import answer_with_usage
+
+NAN, INFINITY = math.nan, math.inf
+
+
+@pytest.mark.parametrize("wrong", [NAN, INFINITY, -INFINITY])
+def test_a_vector_with_one_such_number_is_found(wrong: float) -> None:
+    good = {"embedding": [1e38] * 4096}
+    check_vectors([good, {"embedding": "AACAfw=="}, {"embedding": []}])
+    with pytest.raises(NotFiniteError):
+        check_vectors([good, {"embedding": [0.5, wrong, -0.5]}])
+
+
+def test_both_infinities_do_not_cancel_out() -> None:
+    with pytest.raises(NotFiniteError):
+        check_vectors([{"embedding": [INFINITY, -INFINITY]}])
+
+
+def test_the_refusal_of_the_standard_library_is_known() -> None:
+    with pytest.raises(ValueError, match="not JSON") as refused:
+        json.dumps({"score": NAN}, allow_nan=False)  # as vLLM's own responses are rendered
+    assert is_not_finite(refused.value)
+    assert is_not_finite(NotFiniteError())
+    assert not is_not_finite(ValueError("a wrong parameter"))
+    assert not is_not_finite(RuntimeError("not JSON compliant"))
+
+
+def test_the_failure_has_a_code_and_may_pass() -> None:
+    assert answer_code(NOT_FINITE.body) == "answer_not_finite"
+    assert may_pass(NOT_FINITE)
+
+
+def test_log_probabilities_become_null() -> None:
+    """As vLLM's answers are rendered: what is below all others is clamped, NaN is not."""
+
+    class Logprob(BaseModel):
+        logprob: float
+        top: dict[str, float]
+
+    clamped = [max(value, -9999.0) for value in (NAN, -INFINITY)]
+    text = Logprob(logprob=clamped[0], top={"a": clamped[1], "b": NAN}).model_dump_json()
+    assert msgspec.json.decode(text) == {"logprob": None, "top": {"a": -9999.0, "b": None}}
+    assert answer_with_usage(200, text.encode()) == Answer(200, text.encode())
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"nan", b"-inf"])
+@pytest.mark.parametrize("status", [200, 400, 500])
+def test_such_a_number_in_an_upstreams_answer_is_no_json(number: bytes, status: int) -> None:
+    content = b'{"choices":[{"logprobs":{"content":[{"logprob":%b}]}}]}' % number
+    answer = judged(status, content)
+    assert number not in answer.body
+    assert msgspec.json.decode(answer.body)["error"]
+    if status == 200:
+        assert answer_code(answer.body) == "answer_not_json"
