@@ -1,33 +1,19 @@
-"""`millrace batch`: submit a bulk job, watch it, fetch its results, cancel it, delete it."""
+"""`millrace batch`: bulk jobs from the shell; here those verbs that are one question each."""
 
 import sys
-import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import typer
 
+from cli.batch_options import ErrorsOption, IdArgument, OutputOption
 from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect
 from cli.exits import EXIT_CODES_HELP, CommandGroup, ExitCode, JobNotEndedError
-from cli.job_display import JobDisplay
-from cli.job_progress import exit_code_of, progress_of, wait_for_end
+from cli.job_progress import exit_code_of, progress_of
 from cli.job_views import LIST_HEADERS, list_row, say_where, status_rows
-from cli.result_files import copy_file, input_to_upload, save_file
-from cli.submit_options import (
-    DeduplicateOption,
-    MaxFailedItemsOption,
-    MaxFailedRatioOption,
-    MaxTotalTokensOption,
-    PriorityOption,
-    SealOption,
-    given,
-)
+from cli.result_files import copy_file, save_files
+from cli.submit import submit
 from cli.tables import Form, FormOption, write_json, write_table
-from core.clock import SystemClock
-
-if TYPE_CHECKING:
-    import openai
-    from openai.types import Batch
+from cli.watch import watch
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -35,82 +21,8 @@ app = typer.Typer(
     help="Submit bulk jobs, watch them, fetch their results, cancel and delete them.",
     epilog=EXIT_CODES_HELP,
 )
-
-IdArgument: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The job, `batch_…`.")]
-TimeoutOption: TypeAlias = Annotated[
-    float | None,
-    typer.Option(min=0, help="Seconds to wait at most; then exit 124. The job goes on."),
-]
-OutputOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="Write the output file here, whole or not at all."),
-]
-ErrorsOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--errors", help="Write the error file here: items that did not succeed."),
-]
-
-
-@app.command()
-def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
-    file: Annotated[str, typer.Argument(help="JSONL, one request a line; - reads stdin.")],
-    endpoint: Annotated[
-        str, typer.Option(help="The url of every line, like /v1/chat/completions.")
-    ],
-    completion_window: Annotated[
-        str, typer.Option(help="Time for all of it; what is left then expires.")
-    ] = "24h",
-    metadata: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE kept with the job; may be repeated.")
-    ] = None,
-    priority: PriorityOption = None,
-    seal: SealOption = True,
-    deduplicate: DeduplicateOption = False,
-    max_failed_items: MaxFailedItemsOption = None,
-    max_failed_ratio: MaxFailedRatioOption = None,
-    max_total_tokens: MaxTotalTokensOption = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Stay until the job has ended.")] = False,
-    timeout: TimeoutOption = None,
-    output: OutputOption = None,
-    errors: ErrorsOption = None,
-    quiet: QuietOption = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
-) -> None:
-    """Upload FILE, create a job over it and print the job's id on stdout.
-
-    With --wait, show progress on stderr until the job has ended, and say where its results are.
-    --output and --errors wait as well and write the two files.
-    """
-    pairs = metadata_pairs(metadata or [])
-    client = connect(url, key)
-    with input_to_upload(file) as content:
-        name = "stdin.jsonl" if file == "-" else Path(file).name
-        uploaded = client.files.create(file=(name, content), purpose="batch")
-    # The server knows what it serves; the types of the client lag behind.
-    asked: dict[str, Any] = {"endpoint": endpoint, "completion_window": completion_window}
-    if pairs:
-        asked["metadata"] = pairs
-    asked["extra_body"] = given(
-        priority=priority,
-        sealed=None if seal else False,
-        deduplicate=deduplicate or None,
-        max_failed_items=max_failed_items,
-        max_failed_ratio=max_failed_ratio,
-        max_total_tokens=max_total_tokens,
-    )
-    batch = client.batches.create(
-        input_file_id=uploaded.id,
-        **asked,
-    )
-    typer.echo(batch.id)
-    if not (wait or output or errors):
-        return
-    ended = _wait(client, batch.id, timeout, quiet)
-    _save(client, ended, output, errors)
-    if not quiet:
-        say_where(ended, output, errors)
-    raise typer.Exit(exit_code_of(progress_of(ended)))
+app.command()(submit)
+app.command()(watch)
 
 
 @app.command()
@@ -126,23 +38,6 @@ def status(
         write_json(batch.to_dict(mode="json"))
         return
     write_table(("field", "value"), status_rows(batch))
-
-
-@app.command()
-def watch(
-    job: IdArgument,
-    timeout: TimeoutOption = None,
-    quiet: QuietOption = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = "",
-) -> None:
-    """Show a job's progress on stderr until it has ended; print its last state on stdout."""
-    client = connect(url, key)
-    ended = _wait(client, job, timeout, quiet)
-    typer.echo(ended.status)
-    if not quiet:
-        say_where(ended, None, None)
-    raise typer.Exit(exit_code_of(progress_of(ended)))
 
 
 @app.command()
@@ -167,7 +62,7 @@ def results(
     if output is None:
         copy_file(client, batch.output_file_id, sys.stdout.buffer)
         sys.stdout.buffer.flush()
-    _save(client, batch, output, errors)
+    save_files(client, batch, output, errors)
     code = exit_code_of(progress)
     if not quiet and code is not ExitCode.OK:
         say_where(batch, output, errors)
@@ -211,34 +106,3 @@ def list_jobs(
         write_table(LIST_HEADERS, [list_row(batch) for batch in page.data])
     if page.has_more and page.data:
         typer.echo(f"more: --after {page.data[-1].id}", err=True)
-
-
-def metadata_pairs(texts: list[str]) -> dict[str, str]:
-    """Return what `--metadata KEY=VALUE` said; a later one wins. Raises typer.BadParameter."""
-    pairs = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator or not name:
-            raise typer.BadParameter("must be KEY=VALUE", param_hint="--metadata")
-        pairs[name] = value
-    return pairs
-
-
-def _wait(client: "openai.OpenAI", job: str, timeout_s: float | None, quiet: bool) -> "Batch":
-    with JobDisplay(job, quiet=quiet) as display:
-        return wait_for_end(
-            lambda: client.batches.retrieve(job),
-            display.show,
-            timeout_s=timeout_s,
-            clock=SystemClock(),
-            sleep=time.sleep,
-        )
-
-
-def _save(
-    client: "openai.OpenAI", batch: "Batch", output: Path | None, errors: Path | None
-) -> None:
-    if output is not None:
-        save_file(client, batch.output_file_id, output)
-    if errors is not None:
-        save_file(client, batch.error_file_id, errors)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.batch import IdArgument
+from cli.batch_options import IdArgument
 from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
 from cli.result_files import input_to_upload
 from core.urgency import PRIORITY_MAX, PRIORITY_MIN

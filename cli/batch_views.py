@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import typer
 
-from cli.batch import IdArgument
+from cli.batch_options import IdArgument
 from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
 from cli.exits import ExitCode
 from cli.job_progress import exit_code_of, progress_of

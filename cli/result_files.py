@@ -13,6 +13,7 @@ from cli.exits import CommandError
 
 if TYPE_CHECKING:
     import openai
+    from openai.types import Batch
 
 _CHUNK_BYTES = 256 * 1024
 
@@ -32,6 +33,16 @@ def input_to_upload(path: str) -> Iterator[IO[bytes]]:
         shutil.copyfileobj(sys.stdin.buffer, kept, _CHUNK_BYTES)
         kept.seek(0)
         yield kept
+
+
+def save_files(
+    client: "openai.OpenAI", batch: "Batch", output: Path | None, errors: Path | None
+) -> None:
+    """Write the files of a job that has ended where they are wanted; see `save_file`."""
+    if output is not None:
+        save_file(client, batch.output_file_id, output)
+    if errors is not None:
+        save_file(client, batch.error_file_id, errors)
 
 
 def save_file(client: "openai.OpenAI", file_id: str | None, target: Path) -> None:

@@ -1,0 +1,20 @@
+"""Arguments and options that several verbs of `millrace batch` take."""
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+IdArgument: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The job, `batch_…`.")]
+TimeoutOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(min=0, help="Seconds to wait at most; then exit 124. The job goes on."),
+]
+OutputOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Write the output file here, whole or not at all."),
+]
+ErrorsOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--errors", help="Write the error file here: items that did not succeed."),
+]

@@ -1,0 +1,91 @@
+"""`millrace batch submit`: upload a file, create a job over it, and stay if asked to."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.batch_options import ErrorsOption, OutputOption, TimeoutOption
+from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect
+from cli.job_progress import exit_code_of, progress_of
+from cli.job_views import say_where
+from cli.result_files import input_to_upload, save_files
+from cli.submit_options import (
+    DeduplicateOption,
+    MaxFailedItemsOption,
+    MaxFailedRatioOption,
+    MaxTotalTokensOption,
+    PriorityOption,
+    SealOption,
+    given,
+)
+from cli.watch import watch_to_end
+
+
+def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
+    file: Annotated[str, typer.Argument(help="JSONL, one request a line; - reads stdin.")],
+    endpoint: Annotated[
+        str, typer.Option(help="The url of every line, like /v1/chat/completions.")
+    ],
+    completion_window: Annotated[
+        str, typer.Option(help="Time for all of it; what is left then expires.")
+    ] = "24h",
+    metadata: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE kept with the job; may be repeated.")
+    ] = None,
+    priority: PriorityOption = None,
+    seal: SealOption = True,
+    deduplicate: DeduplicateOption = False,
+    max_failed_items: MaxFailedItemsOption = None,
+    max_failed_ratio: MaxFailedRatioOption = None,
+    max_total_tokens: MaxTotalTokensOption = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Stay until the job has ended.")] = False,
+    timeout: TimeoutOption = None,
+    output: OutputOption = None,
+    errors: ErrorsOption = None,
+    quiet: QuietOption = False,
+    url: UrlOption = DEFAULT_URL,
+    key: KeyOption = "",
+) -> None:
+    """Upload FILE, create a job over it and print the job's id on stdout.
+
+    With --wait, show progress on stderr until the job has ended, and say where its results are.
+    --output and --errors wait as well and write the two files.
+    """
+    pairs = metadata_pairs(metadata or [])
+    client = connect(url, key)
+    with input_to_upload(file) as content:
+        name = "stdin.jsonl" if file == "-" else Path(file).name
+        uploaded = client.files.create(file=(name, content), purpose="batch")
+    # The server knows what it serves; the types of the client lag behind.
+    asked: dict[str, Any] = {"endpoint": endpoint, "completion_window": completion_window}
+    if pairs:
+        asked["metadata"] = pairs
+    asked["extra_body"] = given(
+        priority=priority,
+        sealed=None if seal else False,
+        deduplicate=deduplicate or None,
+        max_failed_items=max_failed_items,
+        max_failed_ratio=max_failed_ratio,
+        max_total_tokens=max_total_tokens,
+    )
+    batch = client.batches.create(input_file_id=uploaded.id, **asked)
+    typer.echo(batch.id)
+    if not (wait or output or errors):
+        return
+    ended = watch_to_end(client, batch.id, timeout_s=timeout, quiet=quiet)
+    save_files(client, ended, output, errors)
+    if not quiet:
+        say_where(ended, output, errors)
+    raise typer.Exit(exit_code_of(progress_of(ended)))
+
+
+def metadata_pairs(texts: list[str]) -> dict[str, str]:
+    """Return what `--metadata KEY=VALUE` said; a later one wins. Raises typer.BadParameter."""
+    pairs = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name:
+            raise typer.BadParameter("must be KEY=VALUE", param_hint="--metadata")
+        pairs[name] = value
+    return pairs
