@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from core.errors import EngineOutOfMemoryError, PoolUnavailableError
-from gpu_consumers.consumer import Delivery
+from gpu_consumers.delivery import Delivery
 from gpu_consumers.engines.engine import Answer
 from topics.offsets import Partition
 from topics.records import Item, JobRef

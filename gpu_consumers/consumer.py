@@ -8,10 +8,10 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from core.clock import Clock
 from core.errors import RecordUnreadableError
+from gpu_consumers.delivery import Delivery
 from topics.codec import decode
 from topics.consumer import LogConsumer
 from topics.dead_letters import send_dead_letter
@@ -25,16 +25,6 @@ _LOG = logging.getLogger(__name__)
 _POLL_S = 0.05
 _COUNT_MAX = 50
 _FAR = sys.maxsize
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """A batch, and what to hand back to `finished`."""
-
-    record: Received
-    batch: Batch
-    generation: int  # of the assignment that brought it
-    may_have_run: bool = False  # it was on its partition before this member owned that
 
 
 Deliver = Callable[[Delivery], None]

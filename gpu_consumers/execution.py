@@ -16,7 +16,7 @@ from gpu_consumers import metrics
 from gpu_consumers.acknowledgements import Acknowledgements
 from gpu_consumers.batch_run import BatchRun, Cut, Ending
 from gpu_consumers.capacity import CapacityPublisher
-from gpu_consumers.consumer import Delivery
+from gpu_consumers.delivery import Delivery
 from gpu_consumers.engines.engine import Answer, Engine
 from gpu_consumers.outcomes import (
     ANSWER_MISSING,

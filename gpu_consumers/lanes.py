@@ -6,7 +6,8 @@ from typing import Protocol
 
 from gpu_consumers.batch_run import BatchRun, Cut, Ending
 from gpu_consumers.capacity import CapacityPublisher
-from gpu_consumers.consumer import BatchConsumer, Delivery
+from gpu_consumers.consumer import BatchConsumer
+from gpu_consumers.delivery import Delivery
 from gpu_consumers.execution import BatchExecution
 from gpu_consumers.isolation import Isolation
 from gpu_consumers.online_execution import OnlineExecution

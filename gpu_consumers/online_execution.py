@@ -17,7 +17,7 @@ from gpu_consumers import metrics
 from gpu_consumers.call_ends import CallEnds
 from gpu_consumers.call_serving import CallServing
 from gpu_consumers.capacity import CapacityPublisher
-from gpu_consumers.consumer import Delivery
+from gpu_consumers.delivery import Delivery
 from gpu_consumers.ended_calls import EndedCalls
 from gpu_consumers.engines.engine import Answer, Engine
 from gpu_consumers.online_call import Cut, OnlineCall

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpu_consumers import metrics
 from gpu_consumers.capacity import REPEAT_S, follow_demand
-from gpu_consumers.consumer import Delivery
+from gpu_consumers.delivery import Delivery
 from gpu_consumers.lanes import LET_GO_S, Lane
 from gpu_consumers.pool_health import PoolHealth
 from gpu_consumers.running_tasks import RunningTasks

@@ -11,7 +11,8 @@ from core.errors import EngineDeadError, EngineOutOfMemoryError, PoolUnavailable
 from core.states import CloseReason
 from gpu_consumers.attempt_log import AttemptLog
 from gpu_consumers.capacity import CapacityPublisher, ReplicaIdentity
-from gpu_consumers.consumer import BatchConsumer, Delivery
+from gpu_consumers.consumer import BatchConsumer
+from gpu_consumers.delivery import Delivery
 from gpu_consumers.engines.engine import Answer, Engine, Finished
 from gpu_consumers.execution import BatchExecution, ExecutionParts
 from gpu_consumers.isolation import Isolation

@@ -11,7 +11,7 @@ from core.clock import SystemClock
 from core.errors import EngineDeadError, PoolUnavailableError
 from gpu_consumers.attempt_log import AttemptLog
 from gpu_consumers.capacity import CapacityPublisher, ReplicaIdentity
-from gpu_consumers.consumer import Delivery
+from gpu_consumers.delivery import Delivery
 from gpu_consumers.engines.engine import Answer, Emit, Engine, Meter
 from gpu_consumers.online_execution import OnlineExecution, OnlineParts
 from gpu_consumers.pool_health import PoolHealth

@@ -8,7 +8,8 @@ from uuid import uuid4
 import pytest
 
 from core.clock import SystemClock
-from gpu_consumers.consumer import Assigned, BatchConsumer, Delivery
+from gpu_consumers.consumer import Assigned, BatchConsumer
+from gpu_consumers.delivery import Delivery
 from tests.unit.gpu_consumers.online_bench import call as online_call
 from topics.codec import Headers, encode, kind_headers
 from topics.consumer import LogConsumer

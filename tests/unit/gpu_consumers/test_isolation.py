@@ -7,7 +7,7 @@ import pytest
 
 from core.errors import EngineDeadError
 from core.outcomes import Outcome
-from gpu_consumers.consumer import Delivery
+from gpu_consumers.delivery import Delivery
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.bulk_bench import (
     Life,

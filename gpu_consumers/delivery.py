@@ -1,0 +1,16 @@
+"""A batch as it was delivered to this replica."""
+
+from dataclasses import dataclass
+
+from topics.received import Received
+from topics.records import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A batch, and what to hand back to `finished`."""
+
+    record: Received
+    batch: Batch
+    generation: int  # of the assignment that brought it
+    may_have_run: bool = False  # it was on its partition before this member owned that
