@@ -90,7 +90,7 @@ def run_scene(run: Run, scene: Scene, parts: Sequence[Part]) -> None:
     try:
         with contextlib.ExitStack() as stack:
             upstream = stack.enter_context(recording_upstream()) if scene.records else None
-            shape = scene.shape(work, upstream.url if upstream else "")
+            shape = scene.shape(work, upstream.url if upstream else "", run.asked.seed)
             running = stack.enter_context(installed(shape))
             run.note(f"{scene.name}: ready")
             install_triggers(running.engine)

@@ -41,39 +41,43 @@ class Scene:
     """An installation and the drills that run on it, in their order."""
 
     name: str
-    shape: Callable[[Path, str], Shape]  # of its data folder and the upstream's URL
+    shape: Callable[[Path, str, int], Shape]  # of its data folder, the upstream's URL and the seed
     parts: tuple[Part, ...]
     records: bool = False  # items run on an upstream that notes executions
 
 
-def _pair(data: Path, _url: str) -> Shape:
-    """Two hosts on one broker, with a simulated engine; the clock of the second is wrong."""
+def _pair(data: Path, _url: str, seed: int) -> Shape:
+    """Two hosts on one broker, with a simulated engine; the clock of the second is wrong.
+
+    It is ahead under odd seeds, behind under even ones.
+    """
+    skew_s = clocks.SKEW_S if seed % 2 else -clocks.SKEW_S
     return Shape(
         data=data,
         options=_SIMULATED,
         host_names=("a", "b"),
-        env_of={"b": clocks.skewed(clocks.SKEW_S)},
+        env_of={"b": clocks.skewed(skew_s)},
     )
 
 
-def _poisoned(data: Path, _url: str) -> Shape:
+def _poisoned(data: Path, _url: str, _seed: int) -> Shape:
     """One host whose engine meets faults, with the usual bound on executions."""
     options = ("--simulated-latency-ms", "20", "--simulated-concurrency", "64")
     return Shape(data=data, options=options, env=POISONED_ROLES)
 
 
-def _recorded(data: Path, url: str) -> Shape:
+def _recorded(data: Path, url: str, _seed: int) -> Shape:
     """One host before an upstream that notes executions."""
     engine = ("--engine", "openai_http", "--upstream", url, "--model", early_ends.MODEL)
     return Shape(data=data, options=(*engine, "--concurrency", "16"))
 
 
-def _cluster(data: Path, _url: str) -> Shape:
+def _cluster(data: Path, _url: str, _seed: int) -> Shape:
     """One host on three brokers."""
     return Shape(data=data, options=_SIMULATED, env=CLUSTER_ROLES, broker_count=3)
 
 
-def _small_disks(data: Path, _url: str) -> Shape:
+def _small_disks(data: Path, _url: str, _seed: int) -> Shape:
     """One host; database, log and object store each on a small disk of its own."""
     mounts = dict.fromkeys(disk_full.FOLDERS.values(), disk_full.SIZE_MB)
     return Shape(data=data, options=_SIMULATED, mounts=mounts)

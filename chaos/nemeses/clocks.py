@@ -14,5 +14,5 @@ FOLDER: Final = Path(__file__).parents[1] / "skewed"
 
 
 def skewed(seconds: float) -> Mapping[str, str]:
-    """Return the variables of a host whose clock is `seconds` ahead."""
+    """Return the variables of a host whose clock is `seconds` ahead; behind when negative."""
     return {"CHAOS_CLOCK_OFFSET_S": str(seconds)}

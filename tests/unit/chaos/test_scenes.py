@@ -36,11 +36,18 @@ def test_only_what_was_named_is_tried() -> None:
 
 
 def test_shapes_are_those_of_their_scenes(tmp_path: Path) -> None:
-    shapes = {scene.name: scene.shape(tmp_path, "http://127.0.0.1:1/v1") for scene in SCENES}
+    url = "http://127.0.0.1:1/v1"
+    shapes = {scene.name: scene.shape(tmp_path, url, 7) for scene in SCENES}
     assert shapes["pair"].host_names == ("a", "b")
     assert shapes["cluster"].broker_count == 3
     assert "http://127.0.0.1:1/v1" in shapes["recorded"].options
     assert len(shapes["disks"].mounts) == 3
+
+
+def test_the_clock_of_the_second_host_is_ahead_or_behind(tmp_path: Path) -> None:
+    (pair,) = (scene for scene in SCENES if scene.name == "pair")
+    offsets = [pair.shape(tmp_path, "", seed).env_of["b"] for seed in (7, 8)]
+    assert [offset["CHAOS_CLOCK_OFFSET_S"] for offset in offsets] == ["400", "-400"]
 
 
 def broker(node: int) -> Broker:
