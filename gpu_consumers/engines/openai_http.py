@@ -13,12 +13,7 @@ from core.clock import Clock, SystemClock
 from core.errors import PoolUnavailableError, SettingsError
 from gpu_consumers.engines.breaker import Breaker
 from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
-from gpu_consumers.engines.error_answers import (
-    error_answer,
-    item_timed_out,
-    may_pass,
-    stream_refused,
-)
+from gpu_consumers.engines.error_answers import item_timed_out, may_pass, stream_refused
 from gpu_consumers.engines.http_answer import (
     AnswerTooLargeError,
     DisconnectedError,
@@ -34,19 +29,11 @@ from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.slots import SlotCounts, Slots
 from gpu_consumers.engines.stream_events import StreamEvents
 from gpu_consumers.engines.stream_options import asking_for_usage, wanted_options
-from gpu_consumers.engines.usage import answer_with_usage, is_json_object
+from gpu_consumers.engines.upstream_answers import fault_answer, judged
 
 POOL_FAILURES = frozenset({401, 429, 502, 503, 504, 529})
 """Statuses about the upstream or our key to it. 529 is what some hosts say when overloaded."""
 
-_FAULTS: dict[type[Exception], tuple[str, str]] = {
-    DisconnectedError: (
-        "upstream_disconnected",
-        "The upstream closed the connection before it had answered.",
-    ),
-    NotHttpError: ("answer_not_http", "The upstream's answer is not HTTP."),
-    AnswerTooLargeError: ("answer_too_large", "The upstream's answer is too large."),
-}
 _STATES_USAGE = frozenset({"/v1/chat/completions", "/v1/completions"})
 """Endpoints whose streams state their usage when asked to."""
 
@@ -172,7 +159,7 @@ class OpenAIHttpEngine:
         except (DisconnectedError, NotHttpError, AnswerTooLargeError) as fault:
             if events is not None and events.began:
                 return events.interrupted()
-            return _upstream_fault(*_FAULTS[type(fault)])
+            return fault_answer(fault)
         if status in POOL_FAILURES:
             raise PoolUnavailableError(upstream=self._base, status_code=status)
         if events is not None and events.began:
@@ -210,24 +197,3 @@ def _bearer(key: str) -> str:
     if not (key.isascii() and key.isprintable()):
         raise SettingsError("The upstream's API key may hold printable ASCII only.")
     return f"Bearer {key}"
-
-
-def judged(status_code: int, content: bytes) -> Answer:
-    """Make the answer of one line of JSON; anything else becomes an error envelope."""
-    if b"\n" in content or b"\r" in content:  # in JSON these can only be white space
-        content = content.replace(b"\n", b" ").replace(b"\r", b" ")
-    if HTTPStatus.OK <= status_code < HTTPStatus.MULTIPLE_CHOICES:
-        answer = answer_with_usage(HTTPStatus.OK, content)
-        return answer or _upstream_fault("answer_not_json", "The upstream's answer is not JSON.")
-    if status_code < HTTPStatus.BAD_REQUEST:
-        return _upstream_fault("upstream_redirect", "The upstream answered with a redirect.")
-    if is_json_object(content):
-        return Answer(status_code, content)
-    kind = "server_error" if status_code >= HTTPStatus.INTERNAL_SERVER_ERROR else None
-    message = f"The upstream answered {status_code} without a JSON body."
-    return error_answer(status_code, message, type_=kind or "invalid_request_error")
-
-
-def _upstream_fault(code: str, message: str) -> Answer:
-    """Say that the upstream got the item and gave nothing usable for it."""
-    return error_answer(HTTPStatus.BAD_GATEWAY, message, type_="server_error", code=code)

@@ -15,7 +15,7 @@ from gpu_consumers.engines.not_finite import (
     check_vectors,
     is_not_finite,
 )
-from gpu_consumers.engines.openai_http import judged
+from gpu_consumers.engines.upstream_answers import judged
 from gpu_consumers.engines.usage import answer_with_usage
 
 NAN, INFINITY = math.nan, math.inf
