@@ -24,9 +24,7 @@ class CallRef(Record, frozen=True):
     caller_id: str  # the API replica that asked; new at each start
     reply_partition: int  # of `replies`, the one that this replica reads
     stream: bool = False  # pieces are wanted as they come
-    durable: bool = (
-        False  # its outcome goes to `results` too, and its caller's silence ends nothing
-    )
+    durable: bool = False  # its outcome goes to `results` too; its caller's silence ends nothing
 
 
 class JobRef(Record, frozen=True):
