@@ -1,20 +1,19 @@
 """Capacity in and demand out, beside Faust, so that an agent that holds back delays neither."""
 
-import logging
 import threading
 from collections.abc import Callable
 
 from batcher.sending import Identity
-from core.errors import MillraceError, RecordUnreadableError
+from core.errors import MillraceError
 from topics.catalogue import CAPACITY, DEMAND
-from topics.codec import decode, encode, kind_headers
+from topics.codec import encode, kind_headers
+from topics.following import readable
 from topics.producer import LogProducer
 from topics.received import Received
 from topics.records import Capacity, Demand
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail
 
-_LOG = logging.getLogger(__name__)
 _POLL_S = 0.5
 
 
@@ -53,25 +52,20 @@ class CapacityFeed:
     def _follow(self) -> None:
         try:
             while not self._stopping.is_set():
-                if capacities := readable(self._tail.poll(_POLL_S)):
+                if capacities := newest(self._tail.poll(_POLL_S)):
                     self._deliver(capacities)
         except MillraceError as failure:
             self._on_failure(failure)
 
 
-def readable(records: list[Received]) -> list[Capacity]:
+def newest(records: list[Received]) -> list[Capacity]:
     """Return the newest capacity of each replica and class. Raises SchemaTooNewError."""
-    newest: dict[tuple[str, str], Capacity] = {}
-    for record in records:
-        if record.value is None:
-            continue
-        try:
-            capacity = decode(Capacity, record.value, record.headers)
-        except RecordUnreadableError:
-            _LOG.warning("unreadable capacity record", extra={"offset": record.offset})
-            continue
-        newest[capacity.replica_id, capacity.job_class] = capacity
-    return list(newest.values())
+    found = {
+        (capacity.replica_id, capacity.job_class): capacity
+        for _, capacity in readable(Capacity, records)
+        if capacity is not None
+    }
+    return list(found.values())
 
 
 class DemandPublisher:

@@ -1,24 +1,21 @@
 """Publishes what this replica can take, and listens to what batchers hold for its pool."""
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from core.clock import Clock
 from core.database_time import DatabaseTime
-from core.errors import RecordUnreadableError
 from gpu_consumers.grants import Grants, news_items, online_limit, open_limit, smoothed_rate
 from topics.catalogue import CAPACITY
-from topics.codec import decode, encode, kind_headers
+from topics.codec import encode, kind_headers
+from topics.following import readable
 from topics.offsets import Partition
 from topics.producer import LogProducer
 from topics.received import Received
 from topics.records import Batch, Capacity, Demand
 from topics.tail import TopicTail
-
-_LOG = logging.getLogger(__name__)
 
 REPEAT_S = 0.2
 """The state is absolute and repeated, so a lost record idles a GPU for no longer."""
@@ -120,11 +117,8 @@ class CapacityPublisher:
 
     def demand(self, records: list[Received]) -> None:
         """Take in what batchers hold."""
-        for record in records:
-            try:
-                demand = decode(Demand, record.value, record.headers)
-            except RecordUnreadableError:
-                _LOG.warning("unreadable demand record", extra={"offset": record.offset})
+        for _, demand in readable(Demand, records):
+            if demand is None:
                 continue
             now_s = self._clock.monotonic_s()
             if demand.now_s and self._database_time is not None:

@@ -5,7 +5,7 @@ from math import ceil
 from typing import Final
 
 from api.answers import ApiError, unavailable
-from api.online.pools import PoolState
+from jobs.windows import PoolCapacity
 
 RETRY_AFTER_S_MAX: Final = 60
 """Clients ignore or mistreat longer ones."""
@@ -29,7 +29,7 @@ class Bounds:
 
 
 def refusal(
-    load: Load, bounds: Bounds, pool: PoolState | None, *, execution_s: float, time_left_s: float
+    load: Load, bounds: Bounds, pool: PoolCapacity | None, *, execution_s: float, time_left_s: float
 ) -> ApiError | None:
     """Return why a call is not taken, or None.
 
@@ -45,7 +45,7 @@ def refusal(
     return None
 
 
-def predicted_wait_s(open_calls: int, pool: PoolState | None, execution_s: float) -> float:
+def predicted_wait_s(open_calls: int, pool: PoolCapacity | None, execution_s: float) -> float:
     """Return how long one more call would wait to run; 0 while that cannot be told.
 
     Calls beyond the pool's concurrency wait, at the better of two rates: the measured one, which

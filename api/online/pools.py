@@ -1,29 +1,18 @@
 """What the replicas of each pool say they can take, as far as online calls go."""
 
-import logging
-from dataclasses import dataclass
 from typing import Final
 
-from core.errors import RecordUnreadableError
-from topics.codec import decode
+from jobs.capacity import by_pool
+from jobs.windows import PoolCapacity
+from topics.following import readable
 from topics.received import Received
 from topics.records import Capacity
-
-_LOG = logging.getLogger(__name__)
 
 SILENCE_S_MAX: Final = 3.0
 """A replica repeats itself at least every second; one that is silent for this long is away."""
 
 _JOB_CLASS: Final = "interactive"
 _NEWEST_SHARE: Final = 0.1  # of the newest call in the smoothed time
-
-
-@dataclass(frozen=True, slots=True)
-class PoolState:
-    """The replicas of a pool together."""
-
-    items_per_s: float  # 0 while unknown
-    concurrency: int
 
 
 class PoolsHeard:
@@ -33,28 +22,21 @@ class PoolsHeard:
         """Nothing was heard; the topic is followed from monotonic time `since_s` on."""
         self._since_s = since_s
         self._heard: dict[str, tuple[Capacity, float]] = {}
-        self._pools: dict[str, PoolState] = {}  # replaced whole, so readers need no lock
+        self._pools: dict[str, PoolCapacity] = {}  # replaced whole, so readers need no lock
 
     def hear(self, records: list[Received], *, now_s: float) -> None:
         """Take in records that arrived now, and forget who is silent. Raises SchemaTooNewError."""
-        for record in records:
-            if record.value is None:
-                continue
-            try:
-                capacity = decode(Capacity, record.value, record.headers)
-            except RecordUnreadableError:
-                _LOG.warning("a capacity record is unreadable", extra={"offset": record.offset})
-                continue
-            if capacity.job_class == _JOB_CLASS:
+        for _, capacity in readable(Capacity, records):
+            if capacity and capacity.job_class == _JOB_CLASS:
                 self._heard[capacity.replica_id] = (capacity, now_s)
         self._heard = {
             replica: (capacity, heard_s)
             for replica, (capacity, heard_s) in self._heard.items()
             if now_s - heard_s <= SILENCE_S_MAX
         }
-        self._pools = _sums([capacity for capacity, _ in self._heard.values()])
+        self._pools = by_pool(capacity for capacity, _ in self._heard.values())
 
-    def find(self, pool: str) -> PoolState | None:
+    def find(self, pool: str) -> PoolCapacity | None:
         """Return what a pool can do, or None when no replica of it takes calls."""
         return self._pools.get(pool)
 
@@ -78,15 +60,3 @@ class ExecutionTimes:
         """Take in one call that ended well."""
         known_s = self._seconds.get(pool, execution_s)
         self._seconds[pool] = known_s + (execution_s - known_s) * _NEWEST_SHARE
-
-
-def _sums(capacities: list[Capacity]) -> dict[str, PoolState]:
-    pools: dict[str, PoolState] = {}
-    for capacity in capacities:
-        if capacity.available:
-            known = pools.get(capacity.pool, PoolState(0.0, 0))
-            pools[capacity.pool] = PoolState(
-                known.items_per_s + max(0.0, capacity.items_per_s),
-                known.concurrency + max(0, capacity.concurrency),
-            )
-    return pools

@@ -3,10 +3,10 @@
 import pytest
 
 from api.online.admission import Bounds, Load, predicted_wait_s, refusal, retry_after
-from api.online.pools import PoolState
+from jobs.windows import PoolCapacity
 
 BOUNDS = Bounds(calls_max=10, of_tenant_max=5)
-POOL = PoolState(items_per_s=2.0, concurrency=4)
+POOL = PoolCapacity(items_per_s=2.0, concurrency=4)
 
 
 @pytest.mark.parametrize(
@@ -32,11 +32,11 @@ def test_the_bounds(load: Load, status: int | None, code: str | None) -> None:
         (6, POOL, 1.0, 0.5),  # the measured rate is that of little work
         (1000, None, 1.0, 0.0),  # nothing is known
         (1000, POOL, 0.0, 0.0),
-        (1000, PoolState(0.0, 0), 1.0, 0.0),
+        (1000, PoolCapacity(0.0, 0), 1.0, 0.0),
     ],
 )
 def test_the_predicted_wait(
-    open_calls: int, pool: PoolState | None, execution_s: float, wait_s: float
+    open_calls: int, pool: PoolCapacity | None, execution_s: float, wait_s: float
 ) -> None:
     assert predicted_wait_s(open_calls, pool, execution_s) == wait_s
 

@@ -1,6 +1,7 @@
 """Goal: a pool is what its replicas said lately, for online calls."""
 
-from api.online.pools import SILENCE_S_MAX, ExecutionTimes, PoolsHeard, PoolState
+from api.online.pools import SILENCE_S_MAX, ExecutionTimes, PoolsHeard
+from jobs.windows import PoolCapacity
 from topics.codec import encode, kind_headers
 from topics.received import Received
 from topics.records import Capacity
@@ -25,10 +26,10 @@ def record(replica: str, *, job_class: str = "interactive", available: bool = Tr
 def test_replicas_add_up_and_the_newest_word_of_each_counts() -> None:
     pools = PoolsHeard(since_s=0.0)
     pools.hear([record("a"), record("b"), record("a")], now_s=1.0)
-    assert pools.find("p") == PoolState(20.0, 8)
+    assert pools.find("p") == PoolCapacity(20.0, 8)
 
     pools.hear([record("b", available=False)], now_s=1.5)
-    assert pools.find("p") == PoolState(10.0, 4)
+    assert pools.find("p") == PoolCapacity(10.0, 4)
 
 
 def test_the_bulk_half_of_a_replica_is_not_ours() -> None:

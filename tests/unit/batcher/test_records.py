@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from batcher.acks import OrderedAcks, Ticket
-from batcher.capacity_feed import readable
+from batcher.capacity_feed import newest
 from batcher.held import Held, lane_of
 from batcher.sending import Identity, Sender, batch_headers, parts_of
 from batcher.unreadable import failed_outcomes, send_unreadable
@@ -133,19 +133,19 @@ def capacity(replica: str, granted: int, job_class: str = "bulk") -> Received:
 def test_of_each_replica_only_the_newest_capacity_counts() -> None:
     torn = Received("capacity", 0, 0, None, kind_headers(Capacity), b"torn", 0)
     gone = Received("capacity", 0, 0, None, [], None, 0)
-    news = readable([capacity("a", 1), capacity("b", 2), torn, gone, capacity("a", 3)])
+    news = newest([capacity("a", 1), capacity("b", 2), torn, gone, capacity("a", 3)])
     assert {c.replica_id: c.granted["b"] for c in news} == {"a": 3, "b": 2}
 
 
 def test_a_replica_of_two_classes_has_a_capacity_of_each() -> None:
-    news = readable([capacity("a", 1), capacity("a", 2, "interactive"), capacity("a", 3)])
+    news = newest([capacity("a", 1), capacity("a", 2, "interactive"), capacity("a", 3)])
     assert {c.job_class: c.granted["b"] for c in news} == {"bulk": 3, "interactive": 2}
 
 
 def test_a_newer_capacity_schema_stops_the_role() -> None:
     newer = Received("capacity", 0, 0, None, [("kind", b"capacity"), ("schema", b"9")], b"", 0)
     with pytest.raises(SchemaTooNewError):
-        readable([newer])
+        newest([newer])
 
 
 async def test_what_is_handed_back_goes_where_its_first_emission_went() -> None:
