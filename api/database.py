@@ -19,7 +19,7 @@ from storage.tenant_wall import wall_off
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PROBE: Final = sa.text("SELECT 1")
+_NOBODY: Final = UUID(int=0)
 
 
 class DatabaseAwayError(MillraceError):
@@ -64,9 +64,12 @@ class Database:
         return await self._bounded(lambda c: work(c, *args, **kwargs), self._timeout_s)
 
     async def answers_within(self, timeout_s: float) -> bool:
-        """Whether Postgres does."""
+        """Whether Postgres does, and lets this process begin what is done for a tenant.
+
+        Raises what Postgres raises when it does not: the role is missing, or not ours to take.
+        """
         try:
-            await self._bounded(lambda connection: connection.scalar(PROBE), timeout_s)
+            await self._bounded(lambda connection: wall_off(connection, _NOBODY), timeout_s)
         except DatabaseAwayError:
             return False
         return True

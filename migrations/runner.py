@@ -6,6 +6,8 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 
+from core.errors import MillraceError
+from storage.refusals import lacking_right
 from storage.settings import DatabaseSettings
 
 LOCK_TIMEOUT_S = 10
@@ -14,8 +16,17 @@ LOCK_TIMEOUT_S = 10
 _ADVISORY_LOCK = 0x6D696C6C  # one upgrade at a time in one database
 
 
+class RightMissingError(MillraceError):
+    """The user of the database lacks a right that a revision needs."""
+
+    code = "right_missing"
+
+
 def upgrade(url: str) -> None:
-    """Apply every revision that the database at `url` lacks. Raises ValidationError."""
+    """Apply every revision that the database at `url` lacks.
+
+    Raises ValidationError, RightMissingError; what was applied before a refusal stays.
+    """
     settings = DatabaseSettings.model_validate({"url": url})
     engine = sa.create_engine(settings.sqlalchemy_url(), poolclass=sa.NullPool)
     try:
@@ -27,6 +38,11 @@ def upgrade(url: str) -> None:
             connection.commit()
             command.upgrade(alembic_config(connection), "head")
             connection.commit()
+    except sa.exc.ProgrammingError as error:
+        right = lacking_right(error)
+        if right is None:
+            raise
+        raise RightMissingError(right) from error
     finally:
         engine.dispose()
 

@@ -1,8 +1,9 @@
-"""Rows that Postgres refuses for their own sake: trying them again would be a loop."""
+"""What Postgres refuses for its own sake: trying it again would be a loop."""
 
 from typing import Final
 
 import psycopg
+import sqlalchemy
 
 ROW_EXISTS: Final[tuple[type[Exception], ...]] = (psycopg.errors.UniqueViolation,)
 """For `except`: a row of that key is there already. Also one of `DATA_REFUSED`."""
@@ -12,3 +13,11 @@ DATA_REFUSED: Final[tuple[type[Exception], ...]] = (
     psycopg.IntegrityError,
 )
 """For `except` around a driver's cursor: a value that no column can hold, a broken constraint."""
+
+
+def lacking_right(error: sqlalchemy.exc.DBAPIError) -> str | None:
+    """Return what Postgres says of a right that the user lacks; None for any other error."""
+    cause = error.orig
+    if isinstance(cause, psycopg.errors.InsufficientPrivilege):
+        return cause.diag.message_primary
+    return None

@@ -21,12 +21,17 @@ BEGIN
         END;
     END IF;
     IF NOT pg_has_role('{ROLE}', 'SET') THEN
-        GRANT {ROLE} TO CURRENT_USER WITH INHERIT FALSE, SET TRUE;
+        BEGIN
+            GRANT {ROLE} TO CURRENT_USER WITH INHERIT FALSE, SET TRUE;
+        EXCEPTION WHEN unique_violation THEN
+            NULL;
+        END;
     END IF;
 EXCEPTION WHEN insufficient_privilege THEN
     RAISE insufficient_privilege USING MESSAGE = format(
-        'this user may not make the role {ROLE}; let an administrator run: CREATE ROLE {ROLE} '
-        'NOLOGIN; GRANT {ROLE} TO %I WITH INHERIT FALSE, SET TRUE;', current_user);
+        'the user %I may not make the role {ROLE} or take it; let an administrator run: '
+        'CREATE ROLE {ROLE} NOLOGIN; GRANT {ROLE} TO %I WITH INHERIT FALSE, SET TRUE;',
+        current_user, current_user);
 END $$
 """
 
