@@ -77,13 +77,6 @@ def no_capacity() -> ApiError:
     )
 
 
-def log_unavailable() -> ApiError:
-    """Return the refusal of a call while the log does not answer."""
-    return unavailable(
-        "The service is not available at the moment.", retry_after_s=2, code="log_unavailable"
-    )
-
-
 def retry_after(seconds: float) -> int:
     """Return whole seconds that clients respect."""
     return min(RETRY_AFTER_S_MAX, max(1, ceil(seconds)))

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from api.online.open_calls import stream_interrupted
+from api.online.call_failures import stream_interrupted
 from core.ids import REQUEST, public_id
 from storage.errors import ObjectMissingError, ObjectStoreAwayError
 from storage.objects import ObjectStore

@@ -1,155 +1,18 @@
-"""The calls that clients wait for now, and what was heard of each. All on the event loop."""
+"""The calls that clients wait for now: their places, their silences, their slow readers."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 from uuid import UUID
 
-import msgspec
-
-from api.answers import ApiError, unavailable
 from api.online import metrics
-from api.online.admission import log_unavailable
-from api.online.call_keys import opened_end, opened_pieces
-from storage.body_ciphers import BodyCipher, BodyUnreadableError
-from topics.records import JobRef, Reply, ReplyEnd
-
-SLOW_READER: Final = "slow_reader"
+from api.online.call_failures import log_unavailable, stream_interrupted
+from api.online.open_call import OpenCall
+from topics.records import JobRef, Reply
 
 DOUBT_S_MAX: Final = 2.0
 """Silence of a stream, after a second delivery of its call, that means its execution died."""
-
-
-class OpenCall:
-    """One call. It has at most one end of: `end`, `failure`, `left`."""
-
-    __slots__ = (
-        "_waiter",
-        "buffered_bytes",
-        "cipher",
-        "doubted_s",
-        "end",
-        "execution_id",
-        "failure",
-        "heard_s",
-        "job",
-        "keep_alive_due",
-        "left",
-        "opened_s",
-        "piece_count",
-        "pieces",
-        "quiet_since_s",
-        "sending_since_s",
-        "writer",
-    )
-
-    def __init__(self, job: JobRef, *, now_s: float, cipher: BodyCipher | None = None) -> None:
-        """Nothing is heard yet. `cipher` opens what will be."""
-        self.job, self.cipher = job, cipher
-        self.piece_count = 0  # heard; counted where they are encrypted
-        self.opened_s = self.quiet_since_s = now_s
-        self.execution_id: UUID | None = None  # the first that was heard of
-        self.pieces: list[bytes] = []  # not written yet
-        self.buffered_bytes = 0
-        self.end: ReplyEnd | None = None
-        self.failure: ApiError | None = None
-        self.left = False  # its client went away
-        self.heard_s = 0.0
-        self.keep_alive_due = False
-        self.sending_since_s: float | None = None  # a write waits for the reader
-        self.doubted_s: float | None = None
-        self.writer: asyncio.Task[None] | None = None
-        self._waiter: asyncio.Future[None] | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing that comes can change how it ends."""
-        return self.end is not None or self.failure is not None or self.left
-
-    @property
-    def is_durable(self) -> bool:
-        """Whether it outlives its connection."""
-        return self.job.call is not None and self.job.call.durable
-
-    @property
-    def is_stream(self) -> bool:
-        """Whether its answer comes in pieces."""
-        return self.job.call is not None and self.job.call.stream
-
-    def hear(self, reply: Reply, *, now_s: float) -> None:
-        """Take in a part of the answer; parts of a second execution are dropped."""
-        if self.execution_id is None:
-            self.execution_id, self.heard_s = reply.execution_id, now_s
-        elif self.execution_id != reply.execution_id:
-            metrics.REPLIES_DROPPED.labels("other_execution").inc()
-            return
-        if self.is_over:
-            return
-        self.doubted_s = None
-        if self.cipher is not None:
-            try:
-                reply = self._opened(reply, self.cipher)
-            except BodyUnreadableError:
-                self.fail(stream_interrupted())
-                return
-        if reply.pieces:
-            self.pieces += reply.pieces
-            self.buffered_bytes += sum(map(len, reply.pieces))
-        if reply.end is not None:
-            self.end = reply.end
-            if not self.is_stream:
-                self.heard_s = now_s
-        self.wake()
-
-    def _opened(self, reply: Reply, cipher: BodyCipher) -> Reply:
-        pieces = opened_pieces(self.job, reply.pieces, self.piece_count, cipher)
-        self.piece_count += len(pieces)
-        end = None if reply.end is None else opened_end(self.job, reply.end, cipher)
-        return msgspec.structs.replace(reply, pieces=pieces, end=end)
-
-    def fail(self, failure: ApiError) -> None:
-        """End it with an error of ours, unless it ended already."""
-        if not self.is_over:
-            self.failure = failure
-            self.wake()
-
-    def leave(self) -> None:
-        """Note that its client went away."""
-        if not self.is_over:
-            self.left = True
-            self.wake()
-
-    def cut(self) -> None:
-        """End it because its reader takes too little; a write that waits for it is cancelled."""
-        self.pieces = []
-        self.failure = self.failure or slow_reader()
-        if self.sending_since_s is not None and self.writer is not None:
-            self.writer.cancel()
-        self.wake()
-
-    def take_pieces(self) -> list[bytes]:
-        """Return what is to be written; it counts as buffered until the write returns."""
-        pieces, self.pieces = self.pieces, []
-        return pieces
-
-    def wake(self) -> None:
-        """Let `changed` return."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def changed(self) -> None:
-        """Return when there is something to write or an end."""
-        while not (self.pieces or self.is_over or self.keep_alive_due):
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-
-    async def ended(self) -> None:
-        """Return when it is over."""
-        while not self.is_over:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
 
 
 class OpenCalls:
@@ -260,27 +123,3 @@ class OpenCalls:
         if not self.of_tenant[job.tenant_id]:
             del self.of_tenant[job.tenant_id]
         self.of_pool[job.pool] -= 1
-
-
-def slow_reader() -> ApiError:
-    """Return why a stream is cut whose reader does not keep up."""
-    return ApiError(408, "The stream was read too slowly.", code=SLOW_READER)
-
-
-def stream_interrupted() -> ApiError:
-    """Return why a stream ends whose execution is lost."""
-    return ApiError(
-        502, "The answer was interrupted.", kind="server_error", code="stream_interrupted"
-    )
-
-
-def deadline_exceeded() -> ApiError:
-    """Return why a call ends at its deadline."""
-    return ApiError(
-        504, "The call was not answered in time.", kind="timeout_error", code="deadline_exceeded"
-    )
-
-
-def shutting_down() -> ApiError:
-    """Return why a call ends that outlasts the process that holds it."""
-    return unavailable("The server is restarting.", retry_after_s=1, code="server_restarting")

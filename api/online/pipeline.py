@@ -11,7 +11,7 @@ from api.online.answering import finished_error, send_finished
 from api.online.calls import Begun, Finished, ParsedCall, PlannedCall, RawHeaders
 from api.online.exchange import Exchange
 from api.online.online import Online
-from api.online.open_calls import OpenCall
+from api.online.open_call import OpenCall
 from api.online.parsing import parse_call
 from api.online.planning import plan_call
 from api.online.preferences import check_retention, has_key

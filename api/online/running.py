@@ -5,12 +5,13 @@ from contextlib import suppress
 
 from api.online import metrics
 from api.online.answering import finished_error, send_finished
+from api.online.call_failures import deadline_exceeded, shutting_down
 from api.online.call_keys import hidden_item, opened_body
 from api.online.calls import Begun, Finished, PlannedCall, RawHeaders
 from api.online.exchange import Exchange
 from api.online.large_bodies import BODY_BYTES_MAX, request_line
 from api.online.online import Online
-from api.online.open_calls import OpenCall, deadline_exceeded, shutting_down
+from api.online.open_call import OpenCall
 from api.online.sending import call_item
 from api.online.streams import StreamAnswer
 from api.online.timings import Timings

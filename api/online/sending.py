@@ -2,10 +2,10 @@
 
 import asyncio
 
-from api.online.admission import log_unavailable
+from api.online.call_failures import log_unavailable
 from api.online.large_bodies import BODY_BYTES_MAX
 from api.online.log_health import LogHealth
-from api.online.open_calls import OpenCall
+from api.online.open_call import OpenCall
 from core.ids import REQUEST, public_id
 from topics.chunks import send_chunk
 from topics.errors import DeliveryError

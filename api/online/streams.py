@@ -10,9 +10,10 @@ from typing import Final
 from api.answers import error_body
 from api.online import metrics
 from api.online.answering import finished_error, send_finished
+from api.online.call_failures import SLOW_READER, shutting_down, stream_interrupted
 from api.online.calls import Finished, RawHeaders
 from api.online.exchange import Exchange
-from api.online.open_calls import SLOW_READER, OpenCall, shutting_down, stream_interrupted
+from api.online.open_call import OpenCall
 from api.online.timings import Timings
 from core.clock import Clock
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
+from api.online.call_failures import deadline_exceeded, stream_interrupted
 from api.online.exchange import Exchange
-from api.online.open_calls import OpenCall, deadline_exceeded, stream_interrupted
+from api.online.open_call import OpenCall
 from api.online.streams import DONE, KEEP_ALIVE, StreamAnswer
 from api.online.timings import Timings
 from core.clock import SystemClock

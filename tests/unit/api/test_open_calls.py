@@ -5,13 +5,9 @@ from uuid import UUID
 import pytest
 
 from api.answers import ApiError
-from api.online.open_calls import (
-    DOUBT_S_MAX,
-    OpenCall,
-    OpenCalls,
-    deadline_exceeded,
-    stream_interrupted,
-)
+from api.online.call_failures import deadline_exceeded, stream_interrupted
+from api.online.open_call import OpenCall
+from api.online.open_calls import DOUBT_S_MAX, OpenCalls
 from core.ids import new_uuid
 from topics.records import CallRef, JobRef, Reply, ReplyEnd
 
