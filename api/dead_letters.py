@@ -1,8 +1,6 @@
 """Routes of dead letters: items that failed for good, and the way to run them again."""
 
 import asyncio
-import re
-from datetime import datetime
 from typing import Annotated, Any, Final
 from uuid import UUID
 
@@ -14,6 +12,7 @@ from api import metrics
 from api.acts import record
 from api.answers import json_answer
 from api.bodies import body_sha256, json_body
+from api.dead_letter_objects import dead_letter_object, parse_dead_id, whole_letter_object
 from api.objects import batch_object, page_object
 from api.online.idempotency import answer_once, repeats_of_request, response_of
 from api.principals import PrincipalOf, ServicesOf
@@ -39,21 +38,12 @@ from jobs.refusals import (
     JobMissingError,
     RequestRefusedError,
 )
-from results.dead_items import (
-    DeadLetterView,
-    Place,
-    code_of_row,
-    find_dead,
-    list_dead,
-    readable_body,
-)
+from results.dead_items import find_dead, list_dead, readable_body
 from storage.objects import ObjectStore, StoredObject
 from tenancy.audit_log import Action, Details
 
 router = APIRouter()
 
-_PREFIX: Final = "dead"
-_ID: Final = re.compile(r"dead_([0-9a-f]{32})_(0|[1-9][0-9]{0,8})")
 _LIMIT_DEFAULT: Final = 20
 
 
@@ -100,7 +90,7 @@ async def show(letter_id: str, principal: PrincipalOf, services: ServicesOf) -> 
     body = view.row.body
     if view.row.zero_retention:
         body = await asyncio.to_thread(readable_body, services.objects, view.row)
-    return json_answer(_whole_object(view, body))
+    return json_answer(whole_letter_object(view, body))
 
 
 @router.post("/v1/dead_letters/redrive")
@@ -150,48 +140,6 @@ async def redrive(request: Request, principal: PrincipalOf, services: ServicesOf
     return response_of(answer, is_old=is_old)
 
 
-def dead_letter_object(row: sa.Row[Any]) -> dict[str, object]:
-    """Return a dead letter as lists show it."""
-    redriven_by: UUID | None = row.redriven_job_id
-    return {
-        "id": f"{_PREFIX}_{row.job_id.hex}_{row.item_index}",
-        "object": "dead_letter",
-        "batch_id": public_id(JOB, row.job_id),
-        "index": row.item_index,
-        "custom_id": row.custom_id,
-        "code": code_of_row(row),
-        "message": row.error_message,
-        "status_code": row.status_code or None,
-        "attempts": row.attempt,
-        "failed_at": _seconds(row.failed_at),
-        "redriven_by": None if redriven_by is None else public_id(JOB, redriven_by),
-    }
-
-
-def parse_dead_id(text: str) -> Place | None:
-    """Return the item behind an id, or None when it is no id of a dead letter."""
-    found = _ID.fullmatch(text)
-    return None if found is None else Place(UUID(hex=found[1]), int(found[2]))
-
-
-def _whole_object(view: DeadLetterView, body: bytes | None) -> dict[str, object]:
-    row = view.row
-    return {
-        **dead_letter_object(row),
-        "endpoint": row.endpoint,
-        "history": [
-            {
-                "attempt": t.attempt,
-                "status_code": t.status_code or None,
-                "code": t.code,
-                "failed_at": _seconds(t.failed_at),
-            }
-            for t in view.tries
-        ],
-        "response": None if body is None else _json_or_text(body),
-    }
-
-
 def _chosen(body: RedriveBody) -> tuple[UUID, list[int] | None]:
     """Return the job and its items; None for all. Raises FieldRefusedError, …MissingError."""
     if (body.ids is None) == (body.batch is None):
@@ -217,20 +165,8 @@ def _store(
         return upload.complete(if_absent=True)
 
 
-def _json_or_text(body: bytes) -> object:
-    try:
-        msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return body.decode(errors="replace")
-    return msgspec.Raw(body)
-
-
 def _job_id(text: str) -> UUID:
     job_id = parse_public_id(JOB, text)
     if job_id is None:
         raise JobMissingError
     return job_id
-
-
-def _seconds(moment: datetime) -> int:
-    return int(moment.timestamp())

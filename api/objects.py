@@ -123,7 +123,7 @@ def _errors(row: sa.Row[Any]) -> dict[str, object] | None:
 
 
 def usage_object(row: sa.Row[Any]) -> dict[str, object]:
-    """Return what a job has used so far, by its counters."""
+    """Return what a job has used so far, or an item, by the counters in its row."""
     return {
         "input_tokens": row.input_tokens,
         "input_tokens_details": {"cached_tokens": row.cached_tokens},

@@ -1,10 +1,10 @@
 """Endpoints of webhooks and their deliveries as clients see them."""
 
-from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
+from api.objects import seconds
 from core.ids import EVENT, JOB, public_id
 from results.webhooks.endpoints import ENDPOINT
 from results.webhooks.history import DeliveryHistory
@@ -16,15 +16,15 @@ def endpoint_object(row: sa.Row[Any], secret: bytes | None = None) -> dict[str, 
     shown: dict[str, object] = {
         "id": public_id(ENDPOINT, row.id),
         "object": "webhook_endpoint",
-        "created_at": _seconds(row.created_at),
-        "updated_at": _seconds(row.updated_at),
+        "created_at": seconds(row.created_at),
+        "updated_at": seconds(row.updated_at),
         "name": row.name,
         "url": row.url,
         "event_types": row.event_types,
         "signing_secret_hint": row.secret_hint or None,
         "millrace": {
             "enabled": row.disabled_at is None,
-            "disabled_at": _seconds(row.disabled_at),
+            "disabled_at": seconds(row.disabled_at),
             "disabled_reason": row.disabled_reason,
             "batch_id": None if row.job_id is None else public_id(JOB, row.job_id),
         },
@@ -42,13 +42,13 @@ def delivery_object(history: DeliveryHistory) -> dict[str, object]:
         "batch_id": None if row.job_id is None else public_id(JOB, row.job_id),
         "status": row.state,
         "is_test": row.is_test,
-        "created_at": _seconds(row.created_at),
-        "next_try_at": _seconds(row.next_try_at) if row.state == "pending" else None,
-        "ended_at": _seconds(row.ended_at),
+        "created_at": seconds(row.created_at),
+        "next_try_at": seconds(row.next_try_at) if row.state == "pending" else None,
+        "ended_at": seconds(row.ended_at),
         "attempts": [
             {
                 "number": attempt.number,
-                "started_at": _seconds(attempt.started_at),
+                "started_at": seconds(attempt.started_at),
                 "duration_ms": attempt.duration_ms,
                 "status_code": attempt.status_code,
                 "error_code": attempt.error_code,
@@ -56,7 +56,3 @@ def delivery_object(history: DeliveryHistory) -> dict[str, object]:
             for attempt in history.attempts
         ],
     }
-
-
-def _seconds(moment: datetime | None) -> int | None:
-    return None if moment is None else int(moment.timestamp())

@@ -3,7 +3,7 @@
 from typing import Any, Final
 from uuid import UUID
 
-from api.objects import seconds
+from api.objects import seconds, usage_object
 from core.ids import JOB, public_id
 from results.output_lines import ERROR_MESSAGES
 from results.views.items import Failure, ItemStatus, ItemView
@@ -40,7 +40,7 @@ def item_object(source: ResultSource, item: ItemView) -> dict[str, Any]:
         "model_version": source.job.model_version,
         "status_code": row.status_code or None,
         "error": _error(item) if has_ended else None,
-        "usage": _usage(row) if has_ended else None,
+        "usage": usage_object(row) if has_ended else None,
         "finished_at": seconds(row.finished_at),
         "copied_from": (
             None if row.copied_from is None else item_id(source.job_id, row.copied_from)
@@ -61,16 +61,6 @@ def _error(item: ItemView) -> dict[str, str | None] | None:
         return None
     code = row.error_code or "request_failed"
     return {"code": code, "message": row.error_message or ERROR_MESSAGES.get(code)}
-
-
-def _usage(row: Any) -> dict[str, object]:
-    return {
-        "input_tokens": row.input_tokens,
-        "input_tokens_details": {"cached_tokens": row.cached_tokens},
-        "output_tokens": row.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": row.reasoning_tokens},
-        "total_tokens": row.input_tokens + row.output_tokens,
-    }
 
 
 def _failure(failure: Failure) -> dict[str, object]:
