@@ -27,7 +27,14 @@ READY: Final = "/readyz"
 ALIVE: Final = "/healthz"
 LIST: Final = "list batches"
 CREATE: Final = "upload a file"
-CALLS: Final = (LIST, CREATE)
+CHAT: Final = "complete a chat"
+DURABLE: Final = "complete a chat that outlives its connection"
+CALLS: Final = (LIST, CREATE, CHAT, DURABLE)
+_ONE_CHAT: Final = {
+    "method": "POST",
+    "url": "/v1/chat/completions",
+    "json": {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]},
+}
 
 ASKS: Final[Mapping[str, Mapping[str, Any]]] = {
     READY: {"method": "GET", "url": "/readyz"},
@@ -39,6 +46,8 @@ ASKS: Final[Mapping[str, Mapping[str, Any]]] = {
         "files": {"file": ("in.jsonl", b"{}\n")},
         "data": {"purpose": "batch"},
     },
+    CHAT: _ONE_CHAT,
+    DURABLE: _ONE_CHAT | {"headers": {"prefer": "wait=5"}},
 }
 
 

@@ -35,13 +35,13 @@ from gpu_consumers.engines.error_answers import (
     stream_refused,
     unknown_endpoint,
 )
+from gpu_consumers.engines.not_finite import NOT_FINITE, check_vectors, is_not_finite
 from gpu_consumers.engines.out_of_memory import is_out_of_memory
+from gpu_consumers.engines.refusals import bad_body, refusal_answer
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.stream_events import StreamEvents
 from gpu_consumers.engines.stream_options import StreamOptions
 from gpu_consumers.engines.usage import answer_with_usage
-
-_ERROR_TYPES = {404: "not_found_error", 500: "server_error", 501: "server_error"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ class _Rendered:
     """
 
     def __init__(self, content: dict[str, Any]) -> None:
+        """Raise NotFiniteError for vectors that JSON cannot say."""
+        check_vectors(content["data"])
         self.body = msgspec.json.encode(content)
         self.input_tokens: int = content["usage"]["prompt_tokens"]
 
@@ -129,7 +131,7 @@ class VllmServing:
                 events = _listening(request, emit, meter)
                 return await self._stream(route, request, events)
         except ValidationError as mistakes:
-            return _bad_body(mistakes)
+            return bad_body(mistakes)
         except VllmEngineDeadError as death:
             raise EngineDeadError from death
         except TimeoutError:
@@ -140,6 +142,8 @@ class VllmServing:
                 raise EngineDeadError from refusal
             if is_bulk and is_out_of_memory(refusal):  # its batch is split; a call fails alone
                 raise EngineOutOfMemoryError from refusal
+            if is_not_finite(refusal):
+                return NOT_FINITE
             return _answer(create_error_response(refusal))
 
     async def _stream(self, route: _Route, request: Any, events: StreamEvents) -> Answer:
@@ -202,20 +206,11 @@ def _listening(request: Any, emit: Emit, meter: Meter | None) -> StreamEvents:
     return StreamEvents(emit, wanted, meter, strips_usage=not shows_running)
 
 
-def _bad_body(mistakes: ValidationError) -> Answer:
-    """Name the first mistake and its place."""
-    mistake = mistakes.errors(include_input=False, include_url=False, include_context=False)[0]
-    # Between the names of fields stand those of vLLM's classes, where a body may be one of several.
-    parts = [part for part in map(str, mistake["loc"]) if not part[:1].isupper()]
-    place = ".".join(parts)
-    param = parts[0] if parts else None
-    return error_answer(400, f"{place}: {mistake['msg']}" if place else mistake["msg"], param=param)
-
-
 def _answer(response: Any) -> Answer:
     """Turn what a serving object returns into an answer."""
     if isinstance(response, ErrorResponse):
-        return _refusal(response)
+        error = response.error
+        return refusal_answer(int(error.code), error.message, error.param)
     if isinstance(response, _Rendered):
         return Answer(HTTPStatus.OK, response.body, response.input_tokens)
     if getattr(response, "media_type", None) == "application/json":  # scores and classes
@@ -234,17 +229,4 @@ def _answer(response: Any) -> Answer:
         usage.completion_tokens or 0,
         (input_details.cached_tokens or 0) if input_details else 0,
         (output_details.reasoning_tokens or 0) if output_details else 0,
-    )
-
-
-def _refusal(response: ErrorResponse) -> Answer:
-    """Keep vLLM's status, message and parameter; give them the types and codes of OpenAI."""
-    error = response.error
-    status_code = int(error.code)
-    return error_answer(
-        status_code,
-        error.message,
-        type_=_ERROR_TYPES.get(status_code, "invalid_request_error"),
-        param=error.param,
-        code="model_not_found" if status_code == HTTPStatus.NOT_FOUND else None,
     )

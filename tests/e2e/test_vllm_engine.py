@@ -14,7 +14,7 @@ from cli.demo_models import ensure_tiny_llama, minilm_path
 from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.model_kind import endpoints_of_folder
 from tests.e2e.remote_engine import running_engine
-from tests.e2e.tiny_classifier import write_classifier
+from tests.e2e.tiny_classifier import BROKEN_WORD, write_classifier
 from tests.integration.engines.conformance import (
     CHAT,
     EMBEDDINGS,
@@ -161,8 +161,10 @@ class TestVllmChat(OnlineChatConformance):
         assert content_of(first)["choices"] == content_of(second)["choices"]
 
     async def test_a_prompt_above_the_context_is_refused(self, engine: Engine) -> None:
-        (answer,) = await run(engine, CHAT, [chat_body("word " * 5000)])
-        assert_error_envelope(answer, 400)
+        for words in (5000, 50_000):  # counted in tokens, and refused by its length alone
+            (answer,) = await run(engine, CHAT, [chat_body("word " * words)])
+            assert_error_envelope(answer, 400)
+            assert content_of(answer)["error"]["code"] == "context_length_exceeded"
 
     async def test_another_model_is_not_served(self, engine: Engine) -> None:
         (answer,) = await run(engine, CHAT, [chat_body(model="another")])
@@ -220,6 +222,13 @@ class TestVllmClasses(ClassesConformance):
     async def test_pairs_are_not_scored(self, engine: Engine) -> None:
         answer = await engine.serve("/v1/score", b'{"queries":"a","documents":"b"}', None)
         assert_error_envelope(answer, 404)
+
+    async def test_numbers_that_json_cannot_say_fail_their_item_alone(self, engine: Engine) -> None:
+        texts = ["a quiet hill", f"a quiet {BROKEN_WORD}", "a quiet lake"]
+        bodies = [msgspec.json.encode({"model": MODEL, "input": text}) for text in texts]
+        answers = await run(engine, "/v1/classify", bodies)
+        assert [answer.status_code for answer in answers] == [200, 500, 200]
+        assert content_of(answers[1])["error"]["code"] == "answer_not_finite"
 
 
 class TestVllmJudge(ScoresConformance):

@@ -9,7 +9,11 @@ from safetensors.numpy import load_file, save_file
 
 from cli.demo_models import minilm_path
 
+BROKEN_WORD = "volcano"
+"""The weights of this word are no numbers, as overflow or a damaged file would leave them."""
+
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
+_WORDS = "bert.embeddings.word_embeddings.weight"
 
 
 def write_classifier(folder: Path, *, classes: int) -> Path:
@@ -38,5 +42,8 @@ def write_classifier(folder: Path, *, classes: int) -> Path:
         "classifier.weight": noise(classes, hidden),
         "classifier.bias": noise(classes),
     }
+    words = (source / "vocab.txt").read_text().splitlines()
+    weights[_WORDS] = weights[_WORDS].copy()
+    weights[_WORDS][words.index(BROKEN_WORD)] = np.nan
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
