@@ -1,5 +1,7 @@
 """Goal: reading a place of a large job touches few rows, whatever the planner believes."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +14,7 @@ from results.views.items import ItemQuery, ItemStatus, read_items
 from results.views.sequences import READ_SEQUENCE, read_sequence, sequence_of
 from results.writing import ItemWriter
 from storage.postgres import raw_cursor
+from storage.tenant_wall import wall_off
 from tests.integration.results.outcomes import add_running_job, failed, job, outcome
 
 TOTAL, SLICE = 20_000, 2000
@@ -39,11 +42,20 @@ def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
     return [plan, *(node for below in plan.get("Plans", ()) for node in nodes(below))]
 
 
+@contextmanager
+def as_the_api(engine: sa.Engine, job_id: UUID) -> Iterator[sa.Connection]:
+    """A transaction for the owner of a job."""
+    tenant_id: UUID = job(engine, job_id)["tenant_id"]
+    with engine.connect() as connection:
+        wall_off(connection, tenant_id)
+        yield connection
+
+
 def test_a_page_of_the_order_reads_its_rows(engine: sa.Engine, large: tuple[UUID, int]) -> None:
     job_id, day = large
     after = 13_000
     parameters = [after, after, job_id, job_id, after, 200, day, job_id, 256 * 1024]
-    with engine.connect() as connection:
+    with as_the_api(engine, job_id) as connection:
         cursor = raw_cursor(connection)
         explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {READ_SEQUENCE}"
         cursor.execute(explain.encode(), parameters, prepare=False)
@@ -84,7 +96,7 @@ def test_a_window_of_items_is_bounded(
     engine: sa.Engine, large: tuple[UUID, int], status: ItemStatus | None
 ) -> None:
     query = ItemQuery(*large, TOTAL, first=4000, limit=3, status=status)
-    with engine.connect() as connection:
+    with as_the_api(engine, large[0]) as connection:
         connection.execute(sa.text("SET LOCAL statement_timeout = '5s'"))
         page = read_items(connection, query, {})
         assert sequence_of(connection, large[0], 0) == TOTAL - SLICE + 1

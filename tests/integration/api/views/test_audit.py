@@ -79,7 +79,7 @@ CHANGES = {
     "UPDATE job_counters SET expired = 17 WHERE job_id = :job": {"items.expired", "items.ended"},
     "INSERT INTO usage_ledger (tenant_id, job_id, model, model_version, item_count, input_tokens,"
     " output_tokens, cached_tokens, reasoning_tokens)"
-    " SELECT id, :job, '', '', 1, 0, 0, 0, 0 FROM tenants LIMIT 1": {"usage.items"},
+    " SELECT tenant_id, id, '', '', 1, 0, 0, 0, 0 FROM jobs WHERE id = :job": {"usage.items"},
     "UPDATE job_counters SET copied = 1 WHERE job_id = :job": {"usage.copied"},
     "DELETE FROM job_slices WHERE job_id = :job AND first_sequence = 0": {"items.ended"},
 }
