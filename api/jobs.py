@@ -10,7 +10,6 @@ from fastapi import APIRouter, Request, Response
 from api.acts import record
 from api.answers import ApiError, json_answer
 from api.objects import seconds, usage_object
-from api.online.durable import read_object
 from api.online.online import Online
 from api.principals import PrincipalOf, ServicesOf
 from api.services import Services
@@ -19,6 +18,7 @@ from core.outcomes import Outcome
 from core.states import JobState
 from jobs.requests import cancel_request, find_request
 from storage.errors import ObjectMissingError
+from storage.whole_objects import read_object
 from tenancy.audit_log import Action
 
 router = APIRouter()

@@ -8,6 +8,7 @@ from core.errors import Disposition, MillraceError
 from core.ids import new_uuid
 from core.object_names import answer_prefix
 from storage.objects import ObjectStore
+from storage.whole_objects import read_object, write_object
 from topics.records import Item, JobRef
 
 ANSWER_BYTES_MAX = 512 * 1024
@@ -33,8 +34,7 @@ def load_body(objects: ObjectStore, job: JobRef, item: Item) -> bytes:
 
     The line was validated by intake. Raises InputUnreadableError and what a store raises.
     """
-    blocks = objects.read(job.input_key, offset=item.offset, length=item.length)
-    line = b"".join(blocks)
+    line = read_object(objects, job.input_key, offset=item.offset, length=item.length)
     try:
         return bytes(_LINE.decode(line).body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -47,7 +47,5 @@ def store_body(objects: ObjectStore, job_id: UUID, body: bytes) -> str:
     Raises what a store raises.
     """
     key = answer_prefix(job_id) + new_uuid().hex
-    with objects.begin(key) as upload:
-        upload.write(body)
-        upload.complete()
+    write_object(objects, key, body)
     return key

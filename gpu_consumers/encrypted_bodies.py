@@ -17,6 +17,7 @@ from gpu_consumers.online_call import OnlineCall
 from storage.body_ciphers import BodyCipher, Place, Way
 from storage.data_keys import DataKeys, KeyGoneError
 from storage.objects import ObjectStore
+from storage.whole_objects import read_object
 from topics.records import Item, ItemOutcome, JobRef
 
 BODY_UNREADABLE: Final = error_answer(
@@ -65,12 +66,10 @@ class EncryptedBodies:
         call.cipher = await self._cipher(job)
         body = item.body
         if item.length:
-            body = await asyncio.to_thread(self._object, job.input_key, item.length)
+            body = await asyncio.to_thread(
+                read_object, self._objects, job.input_key, length=item.length
+            )
         return call.cipher.decrypt(body, Place(job.job_id, Way.IN, item.index))
-
-    def _object(self, key: str, length: int) -> bytes:
-        with self._objects.read(key, length=length) as blocks:
-            return b"".join(blocks)
 
     def knows(self, job: JobRef) -> bool:
         """Whether the key of a job is in memory, so that no store is needed."""

@@ -6,6 +6,7 @@ from typing import Final
 from jobs.input_lines import input_lines
 from jobs.settings import LINE_BYTES_CEILING
 from storage.objects import ObjectStore
+from storage.whole_objects import read_object
 
 _SPAN_BYTES: Final = 1024 * 1024
 """Lines that begin within so many bytes are read at once: a read costs as much as these bytes."""
@@ -22,8 +23,7 @@ def lines_at(objects: ObjectStore, key: str, offsets: Sequence[int]) -> Iterator
     """
     for near in _neighbours(offsets):
         first, asked = near[0], near[-1] - near[0] + _LINE_BYTES
-        with objects.read(key, offset=first, length=asked) as blocks:
-            data = b"".join(blocks)
+        data = read_object(objects, key, offset=first, length=asked)
         for offset in near:
             end = data.find(b"\n", offset - first)
             if offset and end >= 0:

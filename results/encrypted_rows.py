@@ -14,6 +14,7 @@ from storage.body_ciphers import BodyCipher, BodyUnreadableError, Place, Way
 from storage.data_keys import DataKeys, KeyGoneError
 from storage.errors import ObjectMissingError
 from storage.objects import ObjectStore
+from storage.whole_objects import read_object
 
 ANSWER_UNREADABLE: Final = "answer_unreadable"
 
@@ -35,7 +36,8 @@ class RowOpener:
         encrypted = row.body
         try:
             if row.body_key is not None and with_objects and row.status_code:
-                encrypted = self._object(row.body_key)
+                # Bounded when it was stored, and held one at a time.
+                encrypted = read_object(self.store, row.body_key)
             if not encrypted:
                 return row
             index = row.item_index if row.copied_from is None else row.copied_from
@@ -47,11 +49,6 @@ class RowOpener:
             return _failed(row, ANSWER_UNREADABLE)
         except ObjectMissingError:
             return row
-
-    def _object(self, key: str) -> bytes:
-        """An answer was bounded when it was stored, and is held one at a time."""
-        with self.store.read(key) as blocks:
-            return b"".join(blocks)
 
     def _key(self) -> BodyCipher:
         if self._cipher is None:

@@ -15,6 +15,7 @@ from core.errors import Disposition, MillraceError
 from storage.body_ciphers import KEY_BYTES, BodyCipher
 from storage.errors import ObjectExistsError, ObjectMissingError
 from storage.objects import ObjectStore
+from storage.whole_objects import read_object
 
 REMEMBERED_MAX: Final = 256
 """Keys in memory: more jobs of such tenants at once cost a read of the store each."""
@@ -88,8 +89,7 @@ class DataKeys:
 
     def _loaded(self, name: str) -> BodyCipher:
         try:
-            with self._objects.read(name) as blocks:
-                secret = b"".join(blocks)
+            secret = read_object(self._objects, name)
         except ObjectMissingError:
             raise KeyGoneError from None
         if len(secret) != KEY_BYTES:

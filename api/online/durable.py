@@ -34,7 +34,7 @@ from jobs import idempotency
 from jobs.idempotency import Answer, Claim
 from jobs.requests import NewRequest, input_line, request_input_key
 from storage.errors import ObjectMissingError
-from storage.objects import ObjectStore
+from storage.whole_objects import read_object, write_object
 from tenancy.api_keys import Principal
 from topics.records import JobRef
 
@@ -122,7 +122,7 @@ class DurableRequests:
         )
         new = _new_request(call, len(line))
         objects, database = self._services.objects, self._services.database
-        await asyncio.to_thread(_write, objects, new.input_key, line)
+        await asyncio.to_thread(write_object, objects, new.input_key, line)
         accepted = self._accepted(new.job_id) if call.parsed.background else None
         try:
             begun = await self._replays.until_free(
@@ -187,12 +187,6 @@ class DurableRequests:
             _LOG.warning("the answer to a key was not saved")
 
 
-def read_object(objects: ObjectStore, key: str) -> bytes:
-    """Return a whole object. Raises what a store raises."""
-    with objects.read(key) as blocks:
-        return b"".join(blocks)
-
-
 def _new_request(call: PlannedCall, input_bytes: int) -> NewRequest:
     job: JobRef = call.job
     return NewRequest(
@@ -232,9 +226,3 @@ def _body_sha256(parsed: ParsedCall) -> bytes:
     """Hash a call as its client sent it: the fields that are ours were taken out of its body."""
     ours = msgspec.json.encode((parsed.timeout_s, parsed.background, parsed.stream))
     return hashlib.sha256(ours + b"\0" + parsed.body).digest()
-
-
-def _write(objects: ObjectStore, key: str, line: bytes) -> None:
-    with objects.begin(key) as upload:
-        upload.write(line)
-        upload.complete()

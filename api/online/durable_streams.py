@@ -16,7 +16,7 @@ from core.errors import MillraceError
 from core.object_names import KEYED_ANSWERS
 from jobs import idempotency
 from jobs.idempotency import Answer, Claim
-from storage.objects import ObjectStore
+from storage.whole_objects import write_object
 
 _LOG = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class StreamRecording:
             key = None
             if len(body) > _INLINE_BYTES_MAX:
                 key, inline = f"{KEYED_ANSWERS}{claim.holder.hex}", b""
-                await asyncio.to_thread(_write, services.objects, key, body)
+                await asyncio.to_thread(write_object, services.objects, key, body)
             else:
                 inline = body
             answer = Answer(200, inline, _HEADERS, key)
@@ -95,9 +95,3 @@ class StreamRecording:
             await self._services.database.run_for(claim.tenant_id, idempotency.let_go, claim)
         except DatabaseAwayError:
             _LOG.warning("a key stays in flight until its deadline")
-
-
-def _write(objects: ObjectStore, key: str, body: bytes) -> None:
-    with objects.begin(key) as upload:
-        upload.write(body)
-        upload.complete()

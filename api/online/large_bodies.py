@@ -9,8 +9,10 @@ import msgspec
 
 from api.online.call_failures import stream_interrupted
 from core.ids import REQUEST, public_id
+from core.object_names import REQUESTS
 from storage.errors import ObjectMissingError, ObjectStoreAwayError
 from storage.objects import ObjectStore
+from storage.whole_objects import read_object, write_object
 
 BODY_BYTES_MAX: Final = 512 * 1024
 """A larger body travels by reference."""
@@ -36,14 +38,14 @@ class LargeBodies:
 
     async def store(self, request_id: UUID, line: bytes) -> str:
         """Return the key of a request's line. Raises what a store raises."""
-        key = f"requests/{request_id.hex}"
-        await asyncio.to_thread(self._write, key, line)
+        key = f"{REQUESTS}{request_id.hex}"
+        await asyncio.to_thread(write_object, self._objects, key, line)
         return key
 
     async def fetch(self, key: str) -> bytes:
         """Return an answer. Raises ApiError (502) when it is gone, ObjectStoreAwayError."""
         try:
-            return await asyncio.to_thread(self._read, key)
+            return await asyncio.to_thread(read_object, self._objects, key)
         except ObjectMissingError:
             raise stream_interrupted() from None
 
@@ -51,12 +53,3 @@ class LargeBodies:
         """Remove an object; one that stays because the store is away is swept later."""
         with suppress(ObjectStoreAwayError, ObjectMissingError):
             await asyncio.to_thread(self._objects.delete, key)
-
-    def _write(self, key: str, line: bytes) -> None:
-        with self._objects.begin(key) as upload:
-            upload.write(line)
-            upload.complete()
-
-    def _read(self, key: str) -> bytes:
-        with self._objects.read(key) as blocks:
-            return b"".join(blocks)

@@ -13,6 +13,7 @@ from core.ids import JOB
 from jobs.input_lines import Line, input_lines
 from results.views.sources import StoredFile
 from storage.objects import Blocks, ObjectStore
+from storage.whole_objects import read_object
 
 _NEAR_BYTES: Final = 64 * 1024
 """So close to a line it is quicker to read on than to halve again."""
@@ -110,8 +111,7 @@ class ResultFileLines:
         return None
 
     def _head(self, offset: int) -> bytes:
-        with self._store.read(self._file.key, offset=offset, length=_HEAD_BYTES) as blocks:
-            return b"".join(blocks)
+        return read_object(self._store, self._file.key, offset=offset, length=_HEAD_BYTES)
 
     def _index_of(self, head: bytes) -> int:
         assert head.startswith(self._prefix)  # we wrote the file
