@@ -16,32 +16,29 @@ from uuid import UUID
 
 import msgspec
 
-from api import metrics
 from api.answers import ApiError
 from api.database import DatabaseAwayError
 from api.online.calls import Begun, Finished, ParsedCall, PlannedCall
+from api.online.durable_answers import accepted_answer, finished, given_again
 from api.online.durable_streams import StreamRecording
 from api.online.durable_transactions import commit_request, find_answer, hold_stream
-from api.online.idempotency import REPLAYED, Repeats, repeats_of
+from api.online.idempotency import Repeats, repeats_of
 from api.online.preferences import preferred_wait_s
 from api.online.replay_waits import ReplayWaits
 from api.services import Services
 from core.clock import Clock
 from core.errors import MillraceError
-from core.ids import REQUEST, SINGLE, public_id
-from core.states import JobState
+from core.ids import REQUEST, public_id
 from jobs import idempotency
 from jobs.idempotency import Answer, Claim
 from jobs.requests import NewRequest, input_line, request_input_key
-from storage.errors import ObjectMissingError
-from storage.whole_objects import read_object, write_object
+from storage.whole_objects import write_object
 from tenancy.api_keys import Principal
 from topics.records import JobRef
 
 _LOG = logging.getLogger(__name__)
 
 _WAITING_MAX: Final = 10_000
-_JSON: Final = ("content-type", "application/json")
 
 
 class DurableRequests:
@@ -50,6 +47,7 @@ class DurableRequests:
     def __init__(self, services: Services, clock: Clock) -> None:
         """Hold nothing yet."""
         self._services, self._clock = services, clock
+        self._objects, self._public_url = services.objects, services.settings.public_url
         self._replays = ReplayWaits(
             services.database, clock, wait_s_max=services.settings.replay_wait_s
         )
@@ -79,12 +77,12 @@ class DurableRequests:
 
     def accepted(self, call: PlannedCall) -> Finished:
         """Return the 202 of a committed call; the answer to its key from now on."""
-        answer = self._accepted(call.request_id)
+        answer = accepted_answer(call.request_id, self._public_url)
         if claim := self._waiting.pop(call.request_id, None):
             task = asyncio.ensure_future(self._save(claim, answer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return _finished(answer, is_old=False)
+        return finished(answer, is_old=False)
 
     def _claim(
         self, principal: Principal, parsed: ParsedCall, headers: Mapping[bytes, bytes]
@@ -112,7 +110,7 @@ class DurableRequests:
         )
         if answer is None:
             raise refused
-        return Begun(None, answer=await self._again(answer, claim))
+        return Begun(None, answer=await given_again(answer, claim.scope, self._objects))
 
     async def _begin_request(
         self, call: PlannedCall, claim: Claim | None, wait_s: float | None
@@ -121,9 +119,9 @@ class DurableRequests:
             public_id(REQUEST, call.request_id), call.parsed.endpoint, call.parsed.body
         )
         new = _new_request(call, len(line))
-        objects, database = self._services.objects, self._services.database
+        objects, database = self._objects, self._services.database
         await asyncio.to_thread(write_object, objects, new.input_key, line)
-        accepted = self._accepted(new.job_id) if call.parsed.background else None
+        accepted = accepted_answer(new.job_id, self._public_url) if call.parsed.background else None
         try:
             begun = await self._replays.until_free(
                 lambda: database.run_for(new.tenant_id, commit_request, new, claim, accepted)
@@ -135,10 +133,11 @@ class DurableRequests:
             raise
         if isinstance(begun, Answer):
             await asyncio.to_thread(objects.delete, new.input_key)
-            return Begun(None, answer=await self._again(begun, claim))
+            assert claim is not None  # or nothing was answered before
+            return Begun(None, answer=await given_again(begun, claim.scope, objects))
         job = msgspec.structs.replace(call.job, day=begun, input_key=new.input_key)
         if accepted is not None:
-            return Begun(job, _finished(accepted, is_old=False), line_bytes=len(line))
+            return Begun(job, finished(accepted, is_old=False), line_bytes=len(line))
         if claim is not None and wait_s is not None:
             self._remember(new.job_id, claim)
         applied = () if wait_s is None else ((b"preference-applied", b"wait=%d" % wait_s),)
@@ -152,25 +151,8 @@ class DurableRequests:
             claim.tenant_id, hold_stream, claim, call.timeout_s, refused
         )
         if answer is not None:
-            return Begun(None, answer=await self._again(answer, claim))
+            return Begun(None, answer=await given_again(answer, claim.scope, self._objects))
         return Begun(call.job, recording=StreamRecording(services, claim))
-
-    def _accepted(self, job_id: UUID) -> Answer:
-        return _accepted(job_id, self._services.settings.public_url)
-
-    async def _again(self, answer: Answer, claim: Claim | None) -> Finished:
-        assert claim is not None
-        metrics.REPLAYED.labels(claim.scope.value).inc()
-        if answer.body_key is not None:
-            answer = await self._loaded(answer, answer.body_key)
-        return _finished(answer, is_old=True)
-
-    async def _loaded(self, answer: Answer, key: str) -> Answer:
-        try:
-            body = await asyncio.to_thread(read_object, self._services.objects, key)
-        except ObjectMissingError:
-            raise ApiError(410, "The answer is gone.", code="answer_gone") from None
-        return Answer(answer.status_code, body, answer.headers)
 
     def _remember(self, job_id: UUID, claim: Claim) -> None:
         self._waiting[job_id] = claim
@@ -201,20 +183,6 @@ def _new_request(call: PlannedCall, input_bytes: int) -> NewRequest:
         timeout_s=call.timeout_s,
         traceparent=job.traceparent,
     )
-
-
-def _accepted(job_id: UUID, public_url: str | None) -> Answer:
-    name = public_id(SINGLE, job_id)
-    place = f"{(public_url or '').rstrip('/')}/v1/jobs/{name}"
-    status = JobState.IN_PROGRESS.value
-    body = msgspec.json.encode({"id": name, "object": "job", "status": status})
-    return Answer(202, body, (_JSON, ("location", place)))
-
-
-def _finished(answer: Answer, *, is_old: bool) -> Finished:
-    pairs = [*answer.headers, REPLAYED] if is_old else [*answer.headers]
-    headers = [(name.encode(), value.encode()) for name, value in pairs]
-    return Finished(answer.status_code, answer.body, headers)
 
 
 def _wait_s(headers: Mapping[bytes, bytes], services: Services) -> float | None:
