@@ -18,7 +18,9 @@ from api import (
     health,
     jobs,
     models,
+    webhook_deliveries,
     webhook_endpoints,
+    webhook_secrets,
 )
 from api.auth import KeyCache
 from api.database import Database
@@ -77,8 +79,9 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
     app.state.online = online = None if setup is None else Online(setup, services, clock)
     app.state.views = open_views(services, None if setup is None else setup.kafka)
     install_error_answers(app)
-    rooms = (files, batches, dead_letters, jobs, models, webhook_endpoints, health)
-    for room in (*rooms, audit_log, audits, items, results):
+    rooms = (files, batches, dead_letters, jobs, models, health)
+    webhook_rooms = (webhook_endpoints, webhook_secrets, webhook_deliveries)
+    for room in (*rooms, *webhook_rooms, audit_log, audits, items, results):
         app.include_router(room.router)
     describe(app, online=online is not None)
     routed: ASGIApp = app if online is None else OnlineApp(online, app)

@@ -1,30 +1,27 @@
 """The route of the audit log: what was done in a tenant's name, and the seals of it."""
 
-from typing import Annotated, Any, Final
+from typing import Any
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 
 from api.answers import json_answer
 from api.objects import page_object
-from api.paging import parse_after
+from api.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.principals import PrincipalOf, ServicesOf
 from core.ids import public_id
-from core.limits import LIST_LIMIT_MAX
 from jobs.pages import Page, unknown_cursor
 from tenancy.audit_log import ENTRY
 from tenancy.audit_reading import list_acts
 
 router = APIRouter()
 
-_LIMIT_DEFAULT: Final = 20
-
 
 @router.get("/v1/audit_log")
 async def show_list(
     principal: PrincipalOf,
     services: ServicesOf,
-    limit: Annotated[int, Query(ge=1, le=LIST_LIMIT_MAX)] = _LIMIT_DEFAULT,
+    limit: Limit = LIMIT_DEFAULT,
     after: str | None = None,
 ) -> Response:
     """List what was done, newest first."""

@@ -3,11 +3,11 @@
 import asyncio
 import re
 from contextlib import suppress
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 import sqlalchemy as sa
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from api import batch_controls, metrics
 from api.acts import record
@@ -16,12 +16,11 @@ from api.batch_controls import shown
 from api.bodies import NO_BODY_SHA256, body_sha256, json_body
 from api.objects import batch_object, page_object
 from api.online.idempotency import answer_once, repeats_of_request, response_of
-from api.paging import parse_after
+from api.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.principals import PrincipalOf, ServicesOf
 from api.webhook_services import WebhooksOf
 from core.errors import MillraceError
 from core.ids import FILE, JOB, parse_public_id, public_id
-from core.limits import LIST_LIMIT_MAX
 from core.urgency import PRIORITY_DEFAULT
 from jobs.batches import NewJob, cancel_job, create_job, find_job, list_jobs
 from jobs.budgets import Budget
@@ -37,7 +36,6 @@ from tenancy.audit_log import Action
 router = APIRouter()
 router.include_router(batch_controls.router)
 
-_LIMIT_DEFAULT: Final = 20
 _TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -106,7 +104,7 @@ async def create(
 async def show_list(
     principal: PrincipalOf,
     services: ServicesOf,
-    limit: Annotated[int, Query(ge=1, le=LIST_LIMIT_MAX)] = _LIMIT_DEFAULT,
+    limit: Limit = LIMIT_DEFAULT,
     after: str | None = None,
 ) -> Response:
     """List jobs, newest first."""

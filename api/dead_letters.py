@@ -1,12 +1,12 @@
 """Routes of dead letters: items that failed for good, and the way to run them again."""
 
 import asyncio
-from typing import Annotated, Any, Final
+from typing import Any
 from uuid import UUID
 
 import msgspec
 import sqlalchemy as sa
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from api import metrics
 from api.acts import record
@@ -15,9 +15,9 @@ from api.bodies import body_sha256, json_body
 from api.dead_letter_objects import dead_letter_object, parse_dead_id, whole_letter_object
 from api.objects import batch_object, page_object
 from api.online.idempotency import answer_once, repeats_of_request, response_of
+from api.paging import LIMIT_DEFAULT, Limit
 from api.principals import PrincipalOf, ServicesOf
 from core.ids import JOB, new_uuid, parse_public_id, public_id
-from core.limits import LIST_LIMIT_MAX
 from core.object_names import FILES
 from jobs.batches import create_job
 from jobs.files import INPUT_EXPIRES_AFTER_S, INPUT_PURPOSE, NewFile, add_upload
@@ -44,8 +44,6 @@ from tenancy.audit_log import Action, Details
 
 router = APIRouter()
 
-_LIMIT_DEFAULT: Final = 20
-
 
 class RedriveBody(msgspec.Struct):
     """What to run again: `ids` of one batch, or all of `batch` that nobody has redriven yet."""
@@ -62,7 +60,7 @@ async def show_list(
     principal: PrincipalOf,
     services: ServicesOf,
     batch: str | None = None,
-    limit: Annotated[int, Query(ge=1, le=LIST_LIMIT_MAX)] = _LIMIT_DEFAULT,
+    limit: Limit = LIMIT_DEFAULT,
     after: str | None = None,
 ) -> Response:
     """List dead letters: of a batch in the order of its lines, else the newest first."""

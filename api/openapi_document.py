@@ -12,13 +12,9 @@ from fastapi import FastAPI
 from api.batch_controls import AppendBody, ChangeBody
 from api.batches import BatchBody
 from api.dead_letters import RedriveBody
-from api.webhook_endpoints import (
-    EndpointChangeBody,
-    NewEndpointBody,
-    ReplayBody,
-    RotateBody,
-    TestBody,
-)
+from api.webhook_deliveries import ReplayBody, TestBody
+from api.webhook_endpoints import EndpointChangeBody, NewEndpointBody
+from api.webhook_secrets import RotateBody
 from registry.models import ENDPOINTS
 
 _REF: Final = "#/components/schemas/{name}"

@@ -1,9 +1,17 @@
-"""The cursor of a list, as clients send it."""
+"""The page of a list, as clients ask for it."""
 
+from typing import Annotated, Final, TypeAlias
 from uuid import UUID
 
+from fastapi import Query
+
 from core.ids import parse_public_id
+from core.limits import LIST_LIMIT_MAX
 from jobs.pages import unknown_cursor
+
+LIMIT_DEFAULT: Final = 20
+
+Limit: TypeAlias = Annotated[int, Query(ge=1, le=LIST_LIMIT_MAX)]
 
 
 def parse_after(prefix: str, after: str | None) -> UUID | None:

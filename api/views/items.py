@@ -2,17 +2,18 @@
 
 import asyncio
 import re
-from typing import Annotated, Final
+from typing import Final
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 
 from api.answers import ApiError, json_answer
+from api.paging import LIMIT_DEFAULT, Limit
 from api.principals import PrincipalOf
 from api.views.item_objects import ITEM, item_id, item_object
 from api.views.services import Views, ViewsOf
 from core.ids import JOB, parse_public_id
-from core.limits import CUSTOM_ID_CHARS_MAX, LIST_LIMIT_MAX
+from core.limits import CUSTOM_ID_CHARS_MAX
 from jobs.pages import unknown_cursor
 from results.views.items import ItemQuery, ItemStatus, ItemView, read_items
 from results.views.names import ItemNames, find_index
@@ -21,7 +22,6 @@ from results.views.sources import ResultSource, result_source
 
 router = APIRouter()
 
-_LIMIT_DEFAULT: Final = 20
 _WINDOWS_MAX: Final = 10
 """Statements of one request; then a client goes on behind `last_id`, were the page empty or not."""
 
@@ -34,7 +34,7 @@ async def show_list(
     principal: PrincipalOf,
     views: ViewsOf,
     status: ItemStatus | None = None,
-    limit: Annotated[int, Query(ge=1, le=LIST_LIMIT_MAX)] = _LIMIT_DEFAULT,
+    limit: Limit = LIMIT_DEFAULT,
     after: str | None = None,
 ) -> Response:
     """List items in the order of the input, or those of one status."""

@@ -1,0 +1,158 @@
+"""Routes of what was sent to an endpoint: a trial, the history, and sending again."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Final
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+from fastapi import APIRouter, Request, Response
+
+from api.answers import ApiError, json_answer
+from api.bodies import json_body
+from api.paging import LIMIT_DEFAULT, Limit, parse_after
+from api.principals import PrincipalOf, ServicesOf
+from api.services import Services
+from api.webhook_objects import delivery_object
+from core.ids import EVENT, parse_public_id, public_id
+from jobs.pages import Cursor
+from results.webhooks.endpoints import ENDPOINT, check_event_types
+from results.webhooks.history import Replay, begin_test, find_attempt, list_deliveries, replay
+from tenancy.api_keys import Principal
+
+router = APIRouter()
+
+_TEST_S_MAX: Final = 8.0  # every request of ours ends within 10 s
+_TEST_LOOK_S: Final = 0.1
+_MOMENT_S_MAX: Final = 253_402_300_799  # the year 9999
+
+
+class TestBody(msgspec.Struct):
+    """What is sent as a trial."""
+
+    event_type: str
+
+
+class ReplayBody(msgspec.Struct):
+    """What is sent again: one message, or all of a span in seconds since the epoch."""
+
+    message_id: str | None = None
+    since: int | None = None
+    until: int | None = None
+    failed_only: bool = False
+
+
+@router.get("/v1/webhook_endpoints/{endpoint_id}/deliveries")
+async def show_deliveries(
+    endpoint_id: str,
+    principal: PrincipalOf,
+    services: ServicesOf,
+    limit: Limit = LIMIT_DEFAULT,
+    after: str | None = None,
+) -> Response:
+    """List an endpoint's deliveries with every try, newest first."""
+    wanted = parse_public_id(ENDPOINT, endpoint_id)
+    cursor = Cursor(limit=limit, after=parse_after(EVENT, after))
+    found, has_more = await services.database.run_for(
+        principal.tenant_id, list_deliveries, principal.tenant_id, wanted, cursor
+    )
+    ids = [public_id(EVENT, history.delivery.message_id) for history in found]
+    return json_answer(
+        {
+            "object": "list",
+            "data": [delivery_object(history) for history in found],
+            "first_id": ids[0] if ids else None,
+            "last_id": ids[-1] if ids else None,
+            "has_more": has_more,
+        }
+    )
+
+
+@router.post("/v1/webhook_endpoints/{endpoint_id}/test")
+async def test(
+    endpoint_id: str, request: Request, principal: PrincipalOf, services: ServicesOf
+) -> Response:
+    """Send a sample event once, by the role that sends all others, and tell what came back."""
+    body = await json_body(request, TestBody, services.settings)
+    check_event_types([body.event_type], param="event_type")
+    wanted = parse_public_id(ENDPOINT, endpoint_id)
+    message_id = await services.database.run_for(
+        principal.tenant_id, begin_test, principal.tenant_id, wanted, body.event_type
+    )
+    assert wanted is not None
+    attempt = await _first_attempt(services, principal, message_id, wanted)
+    if attempt is None or attempt.status_code is None:
+        reason = "no answer in time" if attempt is None else attempt.error_code
+        raise ApiError(
+            400, f"The endpoint could not be reached: {reason}.", code="webhook_test_failed"
+        )
+    return json_answer(
+        {
+            "object": "webhook_endpoint.test",
+            "webhook_endpoint_id": endpoint_id,
+            "event_type": body.event_type,
+            "status_code": attempt.status_code,
+            "success": True,
+        }
+    )
+
+
+@router.post("/v1/webhook_endpoints/{endpoint_id}/replay")
+async def send_again(
+    endpoint_id: str, request: Request, principal: PrincipalOf, services: ServicesOf
+) -> Response:
+    """Send one message again, or those of a span, with the same ids."""
+    body = await json_body(request, ReplayBody, services.settings)
+    if body.message_id is None and body.since is None:
+        raise ApiError(400, "Give message_id or since.", code="invalid_value", param="since")
+    count = await services.database.run_for(
+        principal.tenant_id,
+        replay,
+        principal.tenant_id,
+        parse_public_id(ENDPOINT, endpoint_id),
+        Replay(
+            message_id=_message_id(body.message_id),
+            since=_moment(body.since, "since"),
+            until=_moment(body.until, "until"),
+            failed_only=body.failed_only,
+        ),
+    )
+    answer = {
+        "object": "webhook_endpoint.replay",
+        "webhook_endpoint_id": endpoint_id,
+        "replayed": count,
+    }
+    return json_answer(answer)
+
+
+async def _first_attempt(
+    services: Services, principal: Principal, message_id: UUID, endpoint_id: UUID
+) -> sa.Row[tuple[object, ...]] | None:
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + _TEST_S_MAX
+    while loop.time() < deadline_s:
+        attempt = await services.database.run_for(
+            principal.tenant_id, find_attempt, message_id, endpoint_id
+        )
+        if attempt is not None:
+            return attempt
+        await asyncio.sleep(_TEST_LOOK_S)
+    return None
+
+
+def _message_id(text: str | None) -> UUID | None:
+    if text is None:
+        return None
+    message_id = parse_public_id(EVENT, text)
+    if message_id is None:
+        raise ApiError(400, "This is no event's id.", code="invalid_value", param="message_id")
+    return message_id
+
+
+def _moment(seconds: int | None, param: str) -> datetime | None:
+    if seconds is None:
+        return None
+    if not 0 <= seconds <= _MOMENT_S_MAX:
+        raise ApiError(400, "Give seconds since 1970.", code="invalid_value", param=param)
+    return datetime.fromtimestamp(seconds, UTC)
