@@ -39,6 +39,23 @@ from core.clock import Clock
 from results.webhooks.settings import WebhookSettings
 from storage.objects import ObjectStore
 
+ROUTERS: Final = (
+    files.router,
+    batches.router,
+    dead_letters.router,
+    jobs.router,
+    models.router,
+    webhook_endpoints.router,
+    webhook_secrets.router,
+    webhook_deliveries.router,
+    health.router,
+    audit_log.router,
+    audits.router,
+    items.router,
+    results.router,
+)
+"""All that has routes, but for online calls: those are served around the framework."""
+
 _REFRESH_S_MIN: Final = 0.05
 
 _ONLINE_PER_OPEN: Final = 2
@@ -79,10 +96,8 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
     app.state.online = online = None if setup is None else Online(setup, services, clock)
     app.state.views = open_views(services, None if setup is None else setup.kafka)
     install_error_answers(app)
-    rooms = (files, batches, dead_letters, jobs, models, health)
-    webhook_rooms = (webhook_endpoints, webhook_secrets, webhook_deliveries)
-    for room in (*rooms, *webhook_rooms, audit_log, audits, items, results):
-        app.include_router(room.router)
+    for router in ROUTERS:
+        app.include_router(router)
     describe(app, online=online is not None)
     routed: ASGIApp = app if online is None else OnlineApp(online, app)
     open_calls_max = 0 if setup is None else setup.settings.open_calls_max
