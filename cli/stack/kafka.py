@@ -42,6 +42,9 @@ rootLogger.appenderRef.file.ref = file
 SESSION_TIMEOUT_S = 6.0
 """Silence after which a member's partitions go to others: the clients' own default."""
 
+HEARTBEATS_PER_SESSION = 12
+"""A partition that moves waits for up to three of them: who had it, who gets it, and when."""
+
 
 class EmbeddedKafka:
     """One broker on one data folder; the same folder may come back on other ports."""
@@ -142,7 +145,9 @@ def server_properties(
     """Return the broker's configuration.
 
     The short sessions belong together: at the default heartbeat the broker would be fenced again
-    and again. Offsets must outlive every record that a group may still have to read.
+    and again. Offsets must outlive every record that a group may still have to read. Groups are
+    small, so no change of their members waits for others: by default a member that comes within a
+    second of another change, as the replacement of a dead one does, gets its partitions then only.
     """
     broker = f"PLAINTEXT://{HOST}:{broker_port}"
     controller = f"{HOST}:{controller_port}"
@@ -180,6 +185,7 @@ def server_properties(
         "group.consumer.min.session.timeout.ms": 1000,
         "group.consumer.min.heartbeat.interval.ms": 100,
         "group.consumer.session.timeout.ms": max(1000, session_ms),
-        "group.consumer.heartbeat.interval.ms": max(100, session_ms // 6),
+        "group.consumer.heartbeat.interval.ms": max(100, session_ms // HEARTBEATS_PER_SESSION),
+        "group.consumer.assignment.interval.ms": 0,
     }
     return "".join(f"{name}={value}\n" for name, value in settings.items())

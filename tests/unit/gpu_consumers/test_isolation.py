@@ -8,6 +8,7 @@ import pytest
 from core.errors import EngineDeadError
 from core.outcomes import Outcome
 from gpu_consumers.delivery import Delivery
+from gpu_consumers.narrowing import PARTS
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.bulk_bench import (
     Life,
@@ -107,7 +108,7 @@ async def test_an_attempt_is_durable_before_its_unit_begins() -> None:
     await engine.holds.wait()
     said = attempts.known[batch.batch_id]
     assert said.is_running
-    assert (said.units[0].first, said.units[0].count) == (10, 2)
+    assert (said.units[0].first, said.units[0].count) == (10, 10)
     engine.hold.set()
     assert await life.end() is None
 
@@ -140,10 +141,10 @@ async def test_a_batch_that_is_only_too_large_is_split_and_loses_nothing() -> No
 
 
 async def held(*, old: bool) -> tuple[Life, Delivery]:
-    """Return a replica that holds a batch in execution, its first item answered."""
+    """Return a replica that holds a batch in execution; its first item, or unit, is answered."""
     life = Life(Log(), Attempts(), TouchyEngine())
     life.engine.hold.clear()
-    taken = delivery(batch_of(b"{}", *[b"hold"] * 3), old=old)
+    taken = delivery(batch_of(*[b"{}"] * (PARTS if old else 1), *[b"hold"] * 3), old=old)
     life.lane.begin(taken)
     await life.engine.holds.wait()
     return life, taken
@@ -178,12 +179,12 @@ async def test_the_next_owner_of_what_may_have_run_charges_nobody_for_a_move() -
     assert (life.log.put_back, life.consumer.offsets) == ([], [])
     said = life.attempts.known[taken.batch.batch_id]
     assert not said.is_running
-    assert [(unit.first, unit.crashes) for unit in said.units] == [(1, 1), (2, 1), (3, 1)]
+    assert [(unit.first, unit.count, unit.crashes) for unit in said.units] == [(PARTS, 3, 1)]
 
     after = Life(life.log, life.attempts, TouchyEngine())
     after.lane.begin(taken)
     assert await after.end() is None
-    assert sorted(o.index for o in life.log.outcomes) == [0, 1, 2, 3]
+    assert sorted(o.index for o in life.log.outcomes) == [*range(PARTS + 3)]
     assert {attempt.life for attempt in life.attempts.said} == {1, 2}
 
 
@@ -192,7 +193,7 @@ async def test_a_clean_leave_hands_back_and_forgets() -> None:
     life.lane.hand_back()
     assert await life.end() is None
 
-    assert life.log.put_back == [1, 2, 3]
+    assert life.log.put_back == [*range(PARTS, PARTS + 3)]
     assert life.consumer.offsets == [0]
     assert life.attempts.known == {}
 
