@@ -1,14 +1,12 @@
-"""vLLM's serving objects as a table of routes; the only module that imports vllm."""
+"""vLLM's serving objects as a table of routes; with `vllm_answers` all that imports vllm."""
 
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from http import HTTPStatus
 from types import SimpleNamespace
 from typing import Any, Self
 
-import msgspec
 from pydantic import TypeAdapter, ValidationError
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.generate.base.protocol import StreamOptions as VllmStreamOptions
@@ -20,7 +18,6 @@ from vllm.entrypoints.pooling.classify.protocol import ClassificationRequest
 from vllm.entrypoints.pooling.embed.protocol import EmbeddingCompletionRequest
 from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
 from vllm.entrypoints.serve import create_error_response
-from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.platforms import current_platform
 from vllm.tool_parsers import ToolParserManager
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -30,37 +27,23 @@ from vllm.v1.engine.exceptions import EngineDeadError as VllmEngineDeadError
 from core.errors import EngineDeadError, EngineOutOfMemoryError, SettingsError
 from gpu_consumers.engines.engine import Answer, Emit, Meter
 from gpu_consumers.engines.error_answers import (
-    error_answer,
     item_timed_out,
     stream_refused,
     unknown_endpoint,
 )
-from gpu_consumers.engines.not_finite import NOT_FINITE, check_vectors, is_not_finite
+from gpu_consumers.engines.not_finite import NOT_FINITE, is_not_finite
 from gpu_consumers.engines.out_of_memory import is_out_of_memory
-from gpu_consumers.engines.refusals import bad_body, refusal_answer
+from gpu_consumers.engines.refusals import bad_body
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.stream_events import StreamEvents
 from gpu_consumers.engines.stream_options import StreamOptions
-from gpu_consumers.engines.usage import answer_with_usage
+from gpu_consumers.engines.vllm_answers import Rendered, answer_of
 
 
 @dataclass(frozen=True, slots=True)
 class _Route:
     request: TypeAdapter[Any]  # vLLM's own model of the body
     handle: Callable[[Any], Awaitable[Any]]
-
-
-class _Rendered:
-    """What a pooling route returns, in place of a web framework's response.
-
-    Keeps the counts, and renders hundreds of floats faster than the standard library's JSON.
-    """
-
-    def __init__(self, content: dict[str, Any]) -> None:
-        """Raise NotFiniteError for vectors that JSON cannot say."""
-        check_vectors(content["data"])
-        self.body = msgspec.json.encode(content)
-        self.input_tokens: int = content["usage"]["prompt_tokens"]
 
 
 class VllmServing:
@@ -125,7 +108,7 @@ class VllmServing:
                 request.priority = max(request.priority, 0) + 1
             async with asyncio.timeout(self._item_timeout_s):
                 if not getattr(request, "stream", False):
-                    return _answer(await route.handle(request))
+                    return answer_of(await route.handle(request))
                 if emit is None:
                     return stream_refused()
                 events = _listening(request, emit, meter)
@@ -144,13 +127,13 @@ class VllmServing:
                 raise EngineOutOfMemoryError from refusal
             if is_not_finite(refusal):
                 return NOT_FINITE
-            return _answer(create_error_response(refusal))
+            return answer_of(create_error_response(refusal))
 
     async def _stream(self, route: _Route, request: Any, events: StreamEvents) -> Answer:
         """Take what vLLM would send to a client; cancelling aborts the sequence."""
         response = await route.handle(request)
         if not hasattr(response, "__aiter__"):
-            return _answer(response)
+            return answer_of(response)
         goes_on = True
         async for text in response:
             goes_on = goes_on and events.take(text.removeprefix("data: ").rstrip().encode())
@@ -180,7 +163,7 @@ def _routes(state: SimpleNamespace, tasks: tuple[str, ...]) -> dict[str, _Route]
             TypeAdapter(CompletionRequest), completion.create_completion
         )
     if "embed" in tasks:
-        state.serving_embedding.json_response_cls = _Rendered
+        state.serving_embedding.json_response_cls = Rendered
         routes["/v1/embeddings"] = _Route(
             TypeAdapter(EmbeddingCompletionRequest), state.serving_embedding
         )
@@ -204,29 +187,3 @@ def _listening(request: Any, emit: Emit, meter: Meter | None) -> StreamEvents:
     request.stream_options = VllmStreamOptions(include_usage=True, continuous_usage_stats=True)
     shows_running = wanted.include_usage and wanted.continuous_usage_stats
     return StreamEvents(emit, wanted, meter, strips_usage=not shows_running)
-
-
-def _answer(response: Any) -> Answer:
-    """Turn what a serving object returns into an answer."""
-    if isinstance(response, ErrorResponse):
-        error = response.error
-        return refusal_answer(int(error.code), error.message, error.param)
-    if isinstance(response, _Rendered):
-        return Answer(HTTPStatus.OK, response.body, response.input_tokens)
-    if getattr(response, "media_type", None) == "application/json":  # scores and classes
-        answer = answer_with_usage(response.status_code, response.body)
-        assert answer is not None, "vLLM wrote it"
-        return answer
-    if not hasattr(response, "usage"):  # a binary response
-        message = "Only `float` and `base64` embeddings fit an answer."
-        return error_answer(HTTPStatus.BAD_REQUEST, message, param="encoding_format")
-    usage = response.usage
-    input_details, output_details = usage.prompt_tokens_details, usage.completion_tokens_details
-    return Answer(
-        HTTPStatus.OK,
-        response.model_dump_json().encode(),
-        usage.prompt_tokens,
-        usage.completion_tokens or 0,
-        (input_details.cached_tokens or 0) if input_details else 0,
-        (output_details.reasoning_tokens or 0) if output_details else 0,
-    )
