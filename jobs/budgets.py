@@ -18,12 +18,6 @@ class Budget:
     failed_ratio_sample: int | None = None  # None: `RATIO_SAMPLE_DEFAULT`
     max_total_tokens: int | None = None
 
-    @property
-    def is_bounded(self) -> bool:
-        """Whether there is anything to look at."""
-        bounds = (self.max_failed_items, self.max_failed_ratio, self.max_total_tokens)
-        return any(bound is not None for bound in bounds)
-
 
 def close_due(
     budget: Budget, *, succeeded: int, failed: int, total_tokens: int

@@ -39,8 +39,6 @@ SLICE_BYTES: Final = 8 * 1024 * 1024
 
 _NOTHING: Final = -1  # below every index
 
-Span = tuple[int, int]
-
 
 class Due(NamedTuple):
     """An original that has its row, and its copies that have none."""
