@@ -100,7 +100,7 @@ def assemble(
     identity = Identity(f"{group_of(job_class)}-{uuid.uuid4().hex[:12]}", job_class)
     batcher_id = identity.batcher_id
     producer = LogProducer(kafka, client_id=batcher_id, linger_ms=0)
-    controls = JobControls(kafka, client_id=batcher_id)
+    controls = JobControls(kafka, client_id=batcher_id, clock=clock)
     time = DatabaseClock(clock, surroundings.ask_time)
     controlled = Controlled(controls, time)
     callers = None

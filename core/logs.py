@@ -32,10 +32,10 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
-def configure_logs(role: str, level: str = "INFO") -> None:
+def configure_logs(role: str) -> None:
     """Send every logger of this process to stderr as JSON lines."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(role))
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for chatty in ("aiokafka", "faust", "mode", "botocore", "urllib3", "alembic"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -58,7 +58,7 @@ def build(
     closing.callback(producer.close)
     database_time = DatabaseTime(max)
     changed = _Changed(asyncio.get_running_loop())
-    controls = JobControls(kafka, client_id=replica_id, on_change=changed.tell)
+    controls = JobControls(kafka, client_id=replica_id, clock=clock, on_change=changed.tell)
     controls.start(START_S_MAX)
     closing.callback(controls.stop)
     classes = JOB_CLASSES if settings.job_class == "both" else (settings.job_class,)

@@ -23,6 +23,9 @@ BEAT_S = 0.5
 SILENCE_S_MAX = 3.0
 """Silence after which a caller is dead."""
 
+FORGOTTEN_AFTER_S = 3600.0
+"""Silence after which a caller's clock is not kept any more."""
+
 ABORTED_MAX = 100_000
 """Aborted requests that are remembered; the oldest are forgotten first."""
 
@@ -71,10 +74,10 @@ class KnownCallers:
         heard_s, clock_s = self._heard[job.call.caller_id]
         return clock_s + (now_s - heard_s) > job.deadline_s
 
-    def forget_silent(self, *, now_s: float, after_s: float = 3600.0) -> None:
-        """Drop callers that were silent for `after_s`."""
+    def forget_silent(self, *, now_s: float) -> None:
+        """Drop callers that were silent for `FORGOTTEN_AFTER_S`."""
         for caller_id, (heard_s, _) in list(self._heard.items()):
-            if now_s - heard_s > after_s:
+            if now_s - heard_s > FORGOTTEN_AFTER_S:
                 del self._heard[caller_id]
 
 

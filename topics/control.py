@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from core.clock import Clock, SystemClock
+from core.clock import Clock
 from core.states import CloseReason
 from topics.catalogue import CONTROL, DAY_MS
 from topics.following import Following, readable
@@ -85,12 +85,12 @@ class JobControls:
         settings: KafkaSettings,
         *,
         client_id: str,
-        clock: Clock | None = None,
+        clock: Clock,
         on_change: Callable[[JobControl], None] = lambda _: None,
     ) -> None:
         """Read nothing yet. `on_change` is called in the thread, for what comes after `start`."""
         self._tail = TopicTail(settings, CONTROL, client_id=f"{client_id}-control")
-        self._clock, self._on_change = clock or SystemClock(), on_change
+        self._clock, self._on_change = clock, on_change
         self._controls = ControlSet()
         self._following = Following(self._tail, self._follow, name="control-tail")
 

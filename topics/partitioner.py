@@ -1,6 +1,6 @@
 """Where a record goes: shuffle shards for requests, a stable hash for everything else.
 
-A tenant owns `shard_size` of the n partitions of a class, chosen by rendezvous hashing of model
+A tenant owns `SHARD_SIZE` of the n partitions of a class, chosen by rendezvous hashing of model
 and tenant (Thaler and Ravishankar, 1998). So one tenant's flood fills only its own shard, and two
 tenants hardly ever share all of theirs (AWS Builders' Library, "Workload isolation using
 shuffle-sharding").
@@ -15,13 +15,11 @@ SHARD_SIZE = 2
 
 
 @lru_cache(maxsize=4096)
-def shuffle_shard(
-    model: str, tenant_id: UUID, partition_count: int, shard_size: int = SHARD_SIZE
-) -> tuple[int, ...]:
+def shuffle_shard(model: str, tenant_id: UUID, partition_count: int) -> tuple[int, ...]:
     """Return the partitions of (model, tenant), best first; stable while the count is."""
     key = model.encode() + b"\0" + tenant_id.bytes
     ranked = sorted(range(partition_count), key=lambda p: _score(key, p), reverse=True)
-    return tuple(ranked[: min(shard_size, partition_count)])
+    return tuple(ranked[:SHARD_SIZE])
 
 
 def request_partition(model: str, tenant_id: UUID, sequence: int, partition_count: int) -> int:

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from core.clock import SystemClock
 from core.errors import SchemaTooNewError
 from core.states import CloseReason
 from topics.admin import LogAdmin
@@ -171,7 +172,7 @@ def test_whoever_asks_for_closed_jobs_learns_that_news_have_ended(
     settings: KafkaSettings, producer: LogProducer
 ) -> None:
     LogAdmin(settings).create([CONTROL])
-    closed = JobControls(settings, client_id="closed")
+    closed = JobControls(settings, client_id="closed", clock=SystemClock())
     closed.start(10)
     assert not closed.is_closed(UUID(int=1))
     job_id = UUID(int=2)
