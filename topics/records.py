@@ -1,4 +1,4 @@
-"""Record schemas of the log: msgspec structs as MessagePack arrays (ADR 2).
+"""Record schemas of the log, all on one page: msgspec structs as MessagePack arrays (ADR 2).
 
 Bodies are bytes, never parsed between the file and the engine. Fields are only ever appended, with
 a default; a change that an old reader would misread raises the kind's number in `SCHEMA_VERSIONS`.
