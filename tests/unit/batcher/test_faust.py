@@ -1,4 +1,4 @@
-"""Goal: the three repairs of Faust do what they say, and the app is set up as measured."""
+"""Goal: the four repairs of Faust do what they say, and the app is set up as measured."""
 
 import asyncio
 from pathlib import Path
@@ -7,8 +7,10 @@ from typing import Any
 
 import faust
 import pytest
+from aiokafka import AIOKafkaConsumer
 from faust.tables.manager import TableManager
 from faust.transport.consumer import Consumer
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from mode.utils.queues import FlowControlEvent, FlowControlQueue
 from pydantic import SecretStr
 
@@ -128,12 +130,23 @@ async def test_tables_that_do_not_exist_are_not_waited_for() -> None:
     assert done == ["channels", "recovery"]
 
 
+async def test_a_fetch_that_finds_nothing_does_not_hold_up_a_rebalance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = AIOKafkaConsumer(bootstrap_servers="one:9092")
+    monkeypatch.setattr(faust_patches, "_create_client", lambda *_: client)
+    assert faust_patches.create_client(None, None) is client
+    assert client._fetch_max_wait_ms == faust_patches.FETCH_WAIT_MS
+    await client.stop()
+
+
 def test_the_repairs_are_for_the_release_that_is_installed() -> None:
     assert faust.__version__ == faust_patches.VERSION
     faust_patches.install()
     assert Consumer.wait_first is faust_patches.wait_first
     assert Consumer._wait_next_records is faust_patches.wait_next_records
     assert TableManager.on_start is faust_patches.start_tables
+    assert AIOKafkaConsumerThread._create_worker_consumer is faust_patches.create_client
 
 
 async def test_the_app_is_set_up_as_measured(tmp_path: Path) -> None:
