@@ -1,9 +1,14 @@
 """A12: seconds from a kill -9 until the work goes on at 90 % of its rate."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Final
+
+from msgspec.structs import replace
 
 from chaos import evidence
 from chaos.clients import input_lines
@@ -16,6 +21,9 @@ from chaos.judges.recovery import Sample, rate_before, seconds_to_recover
 from chaos.measures import Measure, Relation
 from chaos.nemeses import processes, services
 from chaos.settings_of_drills import SESSION_S
+from topics.admin import LogAdmin
+from topics.catalogue import REQUESTS_BULK
+from topics.errors import LogUnavailableError
 
 SHARE: Final = 0.9
 OVER_S: Final = 1.0
@@ -29,24 +37,23 @@ ITEMS: Final = 60_000
 
 GOAL_S: Final = 1.2 * SESSION_S
 JUDGED: Final = ("intake", "batcher", "gpu-consumer", "results-writer")
+BROKER: Final = "broker"
 
 
 def run(setting: Setting) -> list[Measure]:
-    """Kill each in turn in the middle of one long job, and sample how many items have ended."""
+    """Kill each in turn in the middle of one long job, and sample how many items have ended.
+
+    Whether a role's death is felt depends on what its host owns just then. So each is killed on
+    every host in a long run, and on one that the seed chooses otherwise.
+    """
     running = setting.running
     client = setting.client("recovery")
     until_s = time.monotonic() + 600
     file_id = client.upload(f"file-recovery-{setting.seed}", input_lines(ITEMS, MODEL), until_s)
     measures: list[Measure] = []
-    kills: list[tuple[str, Callable[[], object]]] = [
-        (role, lambda role=role: processes.kill(running, f"a/{role}"))  # type: ignore[misc]
-        for role in (*JUDGED, *(("finaliser", "api") if setting.long else ()))
-    ]
-    kills.append(("postgres", lambda: services.restart_at_once(running, "postgres")))
-    kills.append(("broker", lambda: _kill_broker(running)))
-    for name, kill in kills:
-        job = client.create(f"recovery-{setting.seed}-{name}", file_id, until_s)
-        measures.append(_one(setting, name, kill))
+    for number, (name, kill) in enumerate(_kills(setting)):
+        job = client.create(f"recovery-{setting.seed}-{number}", file_id, until_s)
+        measures += _one(setting, name, kill)
         client.cancel(job["id"], time.monotonic() + 60)
         ended = client.await_ends([job["id"]], time.monotonic() + 180)
         if not ended:
@@ -55,13 +62,45 @@ def run(setting: Setting) -> list[Measure]:
     return measures
 
 
+def _kills(setting: Setting) -> list[tuple[str, Callable[[], object]]]:
+    running = setting.running
+    names = sorted(running.hosts)
+    hosts = names if setting.long else [names[setting.seed % len(names)]]
+    roles = (*JUDGED, *(("finaliser", "api") if setting.long else ()))
+    return [
+        *((role, partial(processes.kill, running, f"{h}/{role}")) for role in roles for h in hosts),
+        ("postgres", lambda: services.restart_at_once(running, "postgres")),
+        (BROKER, lambda: _kill_broker(running)),
+    ]
+
+
 def _kill_broker(running: Installation) -> None:
     """Kill it and let it come back at once."""
     let_up = services.kill(running, "kafka-1")
     let_up()
 
 
-def _one(setting: Setting, name: str, kill: Callable[[], object]) -> Measure:
+def _seconds_to_serve(running: Installation) -> float:
+    """Return seconds until a broker leads partitions and knows offsets of groups; infinite if late.
+
+    What is left of a recovery then is ours.
+    """
+    began_s = time.monotonic()
+    while time.monotonic() < began_s + WATCHED_S:
+        with contextlib.suppress(LogUnavailableError):
+            LogAdmin(running.kafka).lag("batcher-bulk", REQUESTS_BULK)
+            return time.monotonic() - began_s
+    return float("inf")
+
+
+def _in_thread(work: Callable[[], float]) -> Future[float]:
+    pool = ThreadPoolExecutor(1)
+    found = pool.submit(work)
+    pool.shutdown(wait=False)  # the thread ends with its work
+    return found
+
+
+def _one(setting: Setting, name: str, kill: Callable[[], object]) -> list[Measure]:
     running = setting.running
     began = evidence.settled(running.engine)
     wait_until(lambda: evidence.settled(running.engine) > began + 200, PROGRESS_S_MAX, "progress")
@@ -69,6 +108,7 @@ def _one(setting: Setting, name: str, kill: Callable[[], object]) -> Measure:
     time.sleep(LEAD_S)
     killed_s = time.monotonic()
     kill()
+    serving = _in_thread(partial(_seconds_to_serve, running)) if name == BROKER else None
     rate = rate_before(sampler.samples, killed_s, over_s=LEAD_S / 2)
     while time.monotonic() < killed_s + WATCHED_S:
         time.sleep(OVER_S)
@@ -81,7 +121,7 @@ def _one(setting: Setting, name: str, kill: Callable[[], object]) -> Measure:
     took_s = seconds_to_recover(samples, killed_s, share=SHARE, over_s=OVER_S)
     relation: Relation = "goal" if name in JUDGED else "report"
     setting.note(f"{name} at {rate:.0f} items/s: {took_s} s")
-    return Measure(
+    recovered = Measure(
         promise="A12",
         what=f"from kill -9 to 90 % of the rate: {name}",
         unit="s",
@@ -91,6 +131,11 @@ def _one(setting: Setting, name: str, kill: Callable[[], object]) -> Measure:
         size=round(rate),
         evidence=f"{rate:.0f} items/s before",
     )
+    if serving is None:
+        return [recovered]
+    served_s = round(serving.result(), 2)
+    setting.note(f"{name} served after {served_s} s")
+    return [recovered, replace(recovered, what=f"of it until the {name} served", value=served_s)]
 
 
 def note_samples(setting: Setting, name: str, samples: Sequence[Sample], killed_s: float) -> None:
