@@ -1,7 +1,8 @@
 """What the database and the files hold in the end, and triggers that note what happened on the way.
 
 The triggers see every update of a job's row, every claim of a lease and every write that only its
-holder may do, in the transaction that does it: nothing between two looks can be missed.
+holder may do, in the transaction that does it: nothing between two looks can be missed. They
+note as their owner, since the role of a tenant may not; `session_user` is the host all the same.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ CREATE TABLE chaos.leases (sequence bigserial, job_id uuid, role text, host text
     epoch bigint);
 CREATE TABLE chaos.cursors (sequence bigserial, job_id uuid, old int, new int);
 
-CREATE FUNCTION chaos.note_job() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION chaos.note_job() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE acting text;
 BEGIN
     INSERT INTO chaos.transitions (job_id, old, new, changed)
@@ -49,7 +50,7 @@ END $$;
 CREATE TRIGGER chaos_note AFTER UPDATE ON public.jobs
     FOR EACH ROW EXECUTE FUNCTION chaos.note_job();
 
-CREATE FUNCTION chaos.note_lease() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION chaos.note_lease() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     INSERT INTO chaos.leases (job_id, role, host, claims, epoch)
     VALUES (NEW.job_id, NEW.role, session_user, true, NEW.epoch);
@@ -60,7 +61,7 @@ CREATE TRIGGER chaos_note_new AFTER INSERT ON public.job_leases
 CREATE TRIGGER chaos_note_taken AFTER UPDATE ON public.job_leases
     FOR EACH ROW WHEN (NEW.epoch <> OLD.epoch) EXECUTE FUNCTION chaos.note_lease();
 
-CREATE FUNCTION chaos.note_cursor() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION chaos.note_cursor() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     INSERT INTO chaos.cursors (job_id, old, new)
     VALUES (NEW.job_id, OLD.item_index, NEW.item_index);

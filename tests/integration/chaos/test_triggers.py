@@ -13,6 +13,7 @@ from chaos import evidence
 from chaos.drills.lives import GRAPH
 from chaos.judges.fencing import cursors_that_went_back, zombie_writes
 from chaos.judges.states import illegal
+from storage.tenant_wall import wall_off
 from tests.integration.jobs.rows import add_job, add_tenant
 
 HOSTS = [f"host_{uuid.uuid4().hex[:8]}" for _ in range(2)]
@@ -89,6 +90,18 @@ def test_a_cursor_that_goes_back_is_seen(world: World) -> None:
 
     (back,) = cursors_that_went_back(evidence.cursor_steps(world.engine))
     assert (back.old, back.new) == (100, 50)
+
+
+def test_what_is_done_for_a_tenant_is_noted_too(world: World) -> None:
+    with world.engine.begin() as connection:
+        query = sa.text("SELECT tenant_id FROM jobs WHERE id = :job")
+        tenant_id: UUID = connection.execute(query, {"job": world.job}).scalar_one()
+        wall_off(connection, tenant_id)
+        cancel = "UPDATE jobs SET state = 'cancelling', cancelling_at = now() WHERE id = :job"
+        connection.execute(sa.text(cancel), {"job": world.job})
+
+    (step,) = evidence.transitions(world.engine)
+    assert (step.old, step.new) == ("validating", "cancelling")
 
 
 def test_what_the_database_lets_pass_is_judged(world: World) -> None:
