@@ -20,6 +20,9 @@ from cli.stack.data_folder import cache_dir
 from cli.stack.supervisor import Supervisor
 from migrations.runner import upgrade
 
+# The brokers of tests live for seconds: the optimising compiler would cost half of their CPU.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
 
 @contextmanager
 def running(child: Child, log_dir: Path) -> Iterator[Supervisor]:

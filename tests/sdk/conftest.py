@@ -1,12 +1,11 @@
-"""The stacks that the clients of this folder talk to."""
+"""The stack that the clients of this folder talk to."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from cli.demo_models import ensure_tiny_llama, minilm_path
 from tests.sdk.checks.site import RATE_TOKENS
-from tests.sdk.sites import EMBEDDING_MODEL, OTHER_MODEL, add_idle_model
+from tests.sdk.sites import OTHER_MODEL, add_idle_model
 from tests.stacks import Stack, running_stack
 
 
@@ -20,16 +19,4 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         patch.setenv("MILLRACE_ONLINE_TOKENS_PER_MINUTE", str(RATE_TOKENS))
         with running_stack(data, *times, *models, "--allow-private-webhooks") as running:
             add_idle_model(running)
-            yield running
-
-
-@pytest.fixture(scope="module")
-def vllm_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A running stack of two real models: one writes noise, one reads meaning."""
-    data = tmp_path_factory.mktemp("vllm")
-    llama = ensure_tiny_llama(data / "llama")
-    models = ("--model", f"llama={llama}", "--model", f"{EMBEDDING_MODEL}={minilm_path()}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MILLRACE_ENGINE_VLLM_TOOL_CALL_PARSER", "hermes")
-        with running_stack(data / "stack", "--engine", "vllm", *models, model="llama") as running:
             yield running

@@ -1,0 +1,58 @@
+"""Runs of the checks: a release of the client runs its own in one process of its environment."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.sdk.checks.site import Site
+from tests.sdk.environments import openai_python
+
+ROOT = Path(__file__).parents[2]
+VERSIONS = ("1.109.1", "2.54.0", "3.51.0")
+_RUN_S_MAX = 240.0
+
+Reports = Callable[[str], dict[str, str | None]]
+"""Of each check that ran under a release: what went wrong, or None."""
+
+
+def reports_of(request: pytest.FixtureRequest, test: str, site: Site) -> Reports:
+    """Return what runs, once a release, the checks that this session wants of `test`."""
+    wanted = wanted_checks(request, test)
+
+    @cache
+    def reports(version: str) -> dict[str, str | None]:
+        return run_checks(version, wanted[version], site)
+
+    return reports
+
+
+def wanted_checks(request: pytest.FixtureRequest, test: str) -> dict[str, list[str]]:
+    """Return the checks that were selected for each release."""
+    wanted: dict[str, list[str]] = {version: [] for version in VERSIONS}
+    for item in request.session.items:
+        if isinstance(item, pytest.Function) and item.originalname == test:
+            version, check = item.callspec.params["version"], item.callspec.params["check"]
+            wanted[str(version)].append(str(check))
+    return wanted
+
+
+def run_checks(version: str, names: list[str], site: Site) -> dict[str, str | None]:
+    """Run checks under a release of the client; one that never ran says so."""
+    done = subprocess.run(
+        [str(openai_python(version)), "-m", "tests.sdk.checks", *names],
+        input=json.dumps(asdict(site)),
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=_RUN_S_MAX,
+    )
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {report["client"] for report in reports} <= {version}
+    ended_early = f"did not run: the process ended with {done.returncode}\n{done.stderr}"
+    return dict.fromkeys(names, ended_early) | {r["check"]: r["failure"] for r in reports}
