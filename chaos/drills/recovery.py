@@ -20,10 +20,12 @@ from chaos.installation import Installation
 from chaos.judges.recovery import Sample, rate_before, seconds_to_recover
 from chaos.measures import Measure, Relation
 from chaos.nemeses import processes, services
+from chaos.nemeses.redelivery import POOL, topics_of
 from chaos.settings_of_drills import SESSION_S
 from topics.admin import LogAdmin
 from topics.catalogue import REQUESTS_BULK
 from topics.errors import LogUnavailableError
+from topics.groups import GroupOffsets
 
 SHARE: Final = 0.9
 OVER_S: Final = 1.0
@@ -93,6 +95,16 @@ def _seconds_to_serve(running: Installation) -> float:
     return float("inf")
 
 
+def _is_whole(running: Installation) -> bool:
+    """Whether every host has joined every group: who comes later would be taken for recovery."""
+    groups = [group for _, group, _ in topics_of(POOL).values()]
+    try:
+        counts = [GroupOffsets(running.kafka, group).member_count() for group in groups]
+    except LogUnavailableError:
+        return False
+    return min(counts) >= len(running.hosts)
+
+
 def _in_thread(work: Callable[[], float]) -> Future[float]:
     pool = ThreadPoolExecutor(1)
     found = pool.submit(work)
@@ -102,6 +114,7 @@ def _in_thread(work: Callable[[], float]) -> Future[float]:
 
 def _one(setting: Setting, name: str, kill: Callable[[], object]) -> list[Measure]:
     running = setting.running
+    wait_until(lambda: _is_whole(running), PROGRESS_S_MAX, "every member of every group")
     began = evidence.settled(running.engine)
     wait_until(lambda: evidence.settled(running.engine) > began + 200, PROGRESS_S_MAX, "progress")
     sampler = Sampler(running)
