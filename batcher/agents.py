@@ -34,7 +34,6 @@ UNKNOWN_END = sys.maxsize
 """End offset of a partition when the broker does not say: whatever comes may have come before."""
 
 REQUEST_TIMEOUT_S = 40.0
-HEARTBEATS_PER_SESSION = 6
 
 
 def group_of(job_class: str) -> str:
@@ -52,7 +51,7 @@ def build_app(kafka: KafkaSettings, settings: BatcherSettings, datadir: Path) ->
         broker_client_id="millrace-batcher",
         broker_commit_interval=kafka.commit_interval_s,
         broker_session_timeout=kafka.session_timeout_s,
-        broker_heartbeat_interval=max(0.1, kafka.session_timeout_s / HEARTBEATS_PER_SESSION),
+        broker_heartbeat_interval=kafka.heartbeat_s,
         broker_request_timeout=max(REQUEST_TIMEOUT_S, kafka.session_timeout_s),
         broker_max_poll_records=settings.poll_records,
         stream_buffer_maxsize=settings.buffer_records,

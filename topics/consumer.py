@@ -187,11 +187,10 @@ def _membership(settings: KafkaSettings) -> dict[str, str | int | float | bool]:
     """Return how to be a member; under `consumer` the broker decides the rest."""
     if settings.group_protocol == "consumer":
         return {"group.protocol": "consumer"}
-    session_ms = int(settings.session_timeout_s * 1000)
     return {
         "partition.assignment.strategy": "cooperative-sticky",
-        "session.timeout.ms": session_ms,
-        "heartbeat.interval.ms": max(100, session_ms // 6),
+        "session.timeout.ms": int(settings.session_timeout_s * 1000),
+        "heartbeat.interval.ms": int(settings.heartbeat_s * 1000),
     }
 
 

@@ -1,7 +1,7 @@
 """How this process reaches the log."""
 
 import logging
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field, SecretStr
 
@@ -9,6 +9,11 @@ from core.settings import Settings
 
 CLIENT_LOG = logging.getLogger("librdkafka")
 """Where the clients' own threads log, instead of straight to stderr."""
+
+HEARTBEATS_PER_SESSION: Final = 12
+"""A partition that moves waits for up to three of them: who had it, who gets it, and when."""
+
+HEARTBEAT_S_MIN: Final = 0.1
 
 
 class KafkaSettings(Settings):
@@ -52,6 +57,11 @@ class KafkaSettings(Settings):
     sasl_username: str | None = None
     sasl_password: SecretStr | None = None
     ssl_ca_location: str | None = None
+
+    @property
+    def heartbeat_s(self) -> float:
+        """Seconds between two heartbeats of a member, who learns of a rebalance only by one."""
+        return max(HEARTBEAT_S_MIN, self.session_timeout_s / HEARTBEATS_PER_SESSION)
 
     def client_options(self) -> dict[str, str | int | float | bool]:
         """Return the librdkafka options of every client."""

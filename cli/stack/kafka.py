@@ -12,6 +12,7 @@ from cli.stack.errors import StackError
 from cli.stack.jars import cached_jars
 from cli.stack.ports import HOST, accepts, kept_ports
 from topics.catalogue import RETENTION_DAYS
+from topics.settings import HEARTBEATS_PER_SESSION
 
 FORMAT_TIMEOUT_S = 60.0
 READY_S_MAX = 60.0
@@ -41,9 +42,6 @@ rootLogger.appenderRef.file.ref = file
 
 SESSION_TIMEOUT_S = 6.0
 """Silence after which a member's partitions go to others: the clients' own default."""
-
-HEARTBEATS_PER_SESSION = 12
-"""A partition that moves waits for up to three of them: who had it, who gets it, and when."""
 
 
 class EmbeddedKafka:
