@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 DEMAND_VOID_S = 3.0
 """A batcher that was silent for so long gets nothing; its share goes to the others."""
 
+WAITING_VOID_S = 1.0
+"""The same for one that said last that items wait: it would say so again every 0.2 s."""
+
 RATE_WEIGHT = 0.3
 """Weight of the newest window in the measured rate."""
 
@@ -50,7 +53,7 @@ class Grants:
         live = {
             name: account
             for name, account in self.accounts.items()
-            if now_s - account.heard_s <= DEMAND_VOID_S
+            if now_s - account.heard_s <= (WAITING_VOID_S if account.waiting else DEMAND_VOID_S)
         }
         open_items = max(0, limit - self.foreign_in_flight)
         held = sum(account.waiting for account in live.values())

@@ -3,7 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_consumers.grants import DEMAND_VOID_S, Grants, open_limit, smoothed_rate
+from gpu_consumers.grants import (
+    DEMAND_VOID_S,
+    WAITING_VOID_S,
+    Grants,
+    open_limit,
+    smoothed_rate,
+)
 
 
 def test_shares_follow_what_batchers_hold() -> None:
@@ -20,11 +26,21 @@ def test_without_demand_every_batcher_finds_credit() -> None:
     assert grants.granted(10, now_s=0) == {"a": 5, "b": 5}
 
 
-def test_a_silent_batcher_loses_its_share() -> None:
+def test_a_batcher_whose_items_wait_loses_its_share_when_it_misses_some_beats() -> None:
     grants = Grants()
     grants.demand("a", 100, now_s=0)
-    grants.demand("b", 100, now_s=DEMAND_VOID_S + 1)
-    assert grants.granted(10, now_s=DEMAND_VOID_S + 1) == {"b": 10}
+    grants.demand("b", 100, now_s=WAITING_VOID_S + 0.1)
+    assert grants.granted(10, now_s=WAITING_VOID_S) == {"a": 5, "b": 5}
+    assert grants.granted(10, now_s=WAITING_VOID_S + 0.1) == {"b": 10}
+    grants.demand("a", 100, now_s=WAITING_VOID_S + 0.2)
+    assert grants.granted(10, now_s=WAITING_VOID_S + 0.2) == {"a": 5, "b": 5}
+
+
+def test_one_that_has_nothing_speaks_seldom_and_may_be_silent_for_longer() -> None:
+    grants = Grants()
+    grants.demand("a", 0, now_s=0)
+    assert grants.granted(10, now_s=DEMAND_VOID_S) == {"a": 10}
+    assert grants.granted(10, now_s=DEMAND_VOID_S + 0.1) == {}
 
 
 def test_grants_are_cumulative_and_void_with_the_epoch() -> None:
