@@ -89,6 +89,7 @@ def build(
         lanes.append(lane)
         changed.cuttings.append(cutting)
         watches.append(cutting.watch)
+        watches.append(lane.watch)
         watches.append(partial(_watch_bulk, engine, bulk, silence_s_max))
     if online := capacities.get("interactive"):
         online_lane, execution, replies = wire_online_lane(shared, online)

@@ -70,6 +70,7 @@ class BatchConsumer:
         self._generation = 0
         self._generations: dict[Partition, int] = {}
         self._paused: set[Partition] = set()
+        self._committed: dict[Partition, int] = {}  # by this member, the next offset of each
         self._moved = False
         self._unburied: BaseException | None = None
         self._consumer = connect(self._on_assign, self._on_revoke)
@@ -78,6 +79,10 @@ class BatchConsumer:
     def finished(self, record: Received, generation: int) -> None:
         """The effect of `record` is durable; one of an earlier assignment is ignored."""
         self._finished.put(((record.topic, record.partition), record.offset, generation))
+
+    def is_committed(self, record: Received) -> bool:
+        """Whether this member has committed past `record`; from any thread."""
+        return self._committed.get((record.topic, record.partition), 0) > record.offset
 
     def drain(self) -> None:
         """Deliver nothing more; go on committing until stopped."""
@@ -189,6 +194,7 @@ class BatchConsumer:
         try:
             if self._consumer.commit(ready):
                 self._tracker.committed(ready)
+                self._committed |= {p: ready[p] for p in ready.keys() & self._consumer.assigned}
         except StaleMemberError:
             _LOG.warning("the group goes on without this member")
 
@@ -196,6 +202,8 @@ class BatchConsumer:
         self._generation += 1
         self._tracker.drop(partitions)  # they begin anew, where the group has committed
         self._forget_ends(partitions)
+        for partition in partitions:
+            self._committed.pop(partition, None)
         self._generations |= dict.fromkeys(partitions, self._generation)
         self._moved = True
 

@@ -2,26 +2,33 @@
 
 An item that ends its process would end every process that runs it, and its batch with it. So what
 may have run before runs in tenths and nothing beside it, each tenth named on the log before it
-begins: the next owner sees what ran when the process ended, and goes on with tenths of that. An
-engine that runs out of memory lives on, so its batch is split at once and nothing is written.
+begins: the next owner sees what ran when the process ended, and goes on with tenths of that. Of
+what has ended it sees that nothing is left, until the offset is committed. An engine that runs out
+of memory lives on, so its batch is split at once and nothing is written.
 """
 
 import asyncio
 import logging
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
 from gpu_consumers import metrics
 from gpu_consumers.attempt_log import AttemptLog
 from gpu_consumers.batch_run import BatchRun, Cut, Ending
+from gpu_consumers.delivery import Delivery
 from gpu_consumers.execution import BatchExecution
 from gpu_consumers.narrowing import first_units, narrowed, split
 from gpu_consumers.outcomes import CRASHES_ENGINE, OUT_OF_MEMORY
 from gpu_consumers.turns import Turns
+from topics.received import Received
 from topics.records import Attempt, Unit
 
 _LOG = logging.getLogger(__name__)
+_ENDED_MAX: Final = 10_000  # beyond, the log keeps a small record that nobody needs
 
 
 @dataclass(slots=True)
@@ -53,18 +60,30 @@ class Isolation:
         self._execution, self._log, self._turns = execution, log, turns
         self._one_at_a_time = one_at_a_time
         self._crashes_max = crashes_max
+        self._ended: deque[Delivery] = deque(maxlen=_ENDED_MAX)  # what the log still tells of
 
     async def redelivered(self, run: BatchRun) -> Ending | None:
         """Run a batch that may have run before; as `BatchExecution.whole`."""
         metrics.BATCHES_ISOLATED.labels("redelivered").inc()
         apart = _Apart(run, first_units(len(run.items)), life=1)
         ending = await self._alone(apart)
-        if run.cut is Cut.DROP:
-            if apart.is_said:  # the next owner must not take this one's going for a crash
-                await self._say(apart, is_running=False)
-        else:
-            await self._log.forget(run.delivery.batch.batch_id)
+        if run.cut is not Cut.DROP:
+            # Forgotten later: a process that ends before the commit has it read again.
+            apart.units.clear()
+            await self._say(apart, is_running=False)
+            self._ended.append(run.delivery)
+        elif apart.is_said:  # the next owner must not take this one's going for a crash
+            await self._say(apart, is_running=False)
         return ending
+
+    async def forget(self, is_committed: Callable[[Received], bool]) -> None:
+        """Forget batches that have ended and that nobody reads again. Raises DeliveryError."""
+        for _ in range(len(self._ended)):
+            delivery = self._ended.popleft()
+            if is_committed(delivery.record):
+                await self._log.forget(delivery.batch.batch_id)
+            else:
+                self._ended.append(delivery)
 
     async def too_large(self, run: BatchRun) -> Ending | None:
         """Run what is left of a batch that was too much for the memory."""

@@ -54,7 +54,7 @@ class SharedParts:
     closing: contextlib.ExitStack
 
 
-def wire_bulk_lane(shared: SharedParts, capacity: CapacityPublisher) -> tuple[Lane, Cutting]:
+def wire_bulk_lane(shared: SharedParts, capacity: CapacityPublisher) -> tuple[BulkLane, Cutting]:
     """Return the lane, and what is to watch its runs."""
     turns = Turns()
     execution = BatchExecution(

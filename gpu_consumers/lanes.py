@@ -15,6 +15,9 @@ from gpu_consumers.pool_health import PoolHealth
 from gpu_consumers.running_tasks import RunningTasks
 from topics.offsets import Partition
 
+FORGET_S = 1.0
+"""Between two looks at what is committed."""
+
 LET_GO_S = 2.0
 """How long a group waits for this member to put down what another one will own."""
 
@@ -83,6 +86,12 @@ class BulkLane:
     def drain(self) -> None:
         """Leave what comes to the partitions' next owner."""
         self.consumer.drain()
+
+    async def watch(self) -> None:
+        """Forget attempts of batches that nobody reads again, until cancelled."""
+        while True:
+            await asyncio.sleep(FORGET_S)
+            await self._isolation.forget(self.consumer.is_committed)
 
     def hand_back(self) -> None:
         """Publish what is answered and put back the rest."""

@@ -120,6 +120,9 @@ class Finishes:
     def finished(self, record: Received, generation: int) -> None:
         self.offsets.append(record.offset)
 
+    def is_committed(self, record: Received) -> bool:
+        return record.offset in self.offsets
+
 
 class Life:
     """A replica from its start to its end; log and attempts go over to the next."""
@@ -152,7 +155,7 @@ class Life:
             ),
             turns,
         )
-        isolation = Isolation(
+        self.isolation = Isolation(
             self.execution,
             cast(AttemptLog, attempts),
             turns,
@@ -163,7 +166,7 @@ class Life:
             cast(BatchConsumer, self.consumer),
             self.capacity,
             self.execution,
-            isolation,
+            self.isolation,
             (PoolHealth([self.capacity], backoff_s_max=1), self.tasks),
         )
 

@@ -145,6 +145,22 @@ def test_a_record_that_its_own_poll_revoked_pins_nothing_later() -> None:
     assert group.paused == set()
 
 
+def test_a_record_is_committed_when_the_group_has_its_offset_and_not_when_it_comes_anew() -> None:
+    seen: list[list[bool]] = []
+
+    def look(group: Group) -> list[Received]:
+        seen.append([consumer.is_committed(record(offset)) for offset in (3, 4, 5)])
+        return []
+
+    group = Group([assigned(record(4)), look, look, assigned(), look])
+    consumer = BatchConsumer(
+        group.connect, Letters(), in_flight_max=10, commit_interval_s=0, clock=SystemClock()
+    )
+    consumer.run(lambda d: consumer.finished(d.record, d.generation), lambda _: None, group.stop)
+
+    assert seen == [[True, True, False]] * 2 + [[False] * 3]
+
+
 def test_an_unreadable_batch_begins_a_new_epoch_so_that_its_credit_is_not_lost() -> None:
     group, letters = Group([assigned(record(0)), lambda _: [record(1, b"\xc1")]]), Letters()
     delivered, epochs = run(group, letters)

@@ -75,7 +75,7 @@ async def test_poison_fails_alone_after_three_deaths_each() -> None:
     failed = [o for o in log.outcomes if o.outcome is Outcome.FAILED]
     assert {(code_of(o), o.retryable) for o in failed} == {("item_crashes_engine", False)}
     assert {o.attempt for o in failed} == {3}
-    assert attempts.known == {}
+    assert [attempt.units for attempt in attempts.known.values()] == [[]]
     assert len(log.outcomes) == 100  # what ended before a death is not run again
 
 
@@ -94,7 +94,8 @@ async def test_what_may_have_run_runs_in_tenths_and_nothing_beside_it() -> None:
     assert await life.end() is None
     assert life.engine.together_max == 1
     assert [len(run) for run in life.engine.runs] == [10] * 20 + [1]
-    assert [covered(attempt.units) for attempt in life.attempts.said] == [*range(100, 0, -10)] * 2
+    assert [covered(attempt.units) for attempt in life.attempts.said] == [*range(100, -1, -10)] * 2
+    await life.isolation.forget(life.consumer.is_committed)
     assert life.attempts.known == {}
     assert len(life.log.outcomes) == 201
 
@@ -195,6 +196,7 @@ async def test_a_clean_leave_hands_back_and_forgets() -> None:
 
     assert life.log.put_back == [*range(PARTS, PARTS + 3)]
     assert life.consumer.offsets == [0]
+    await life.isolation.forget(life.consumer.is_committed)
     assert life.attempts.known == {}
 
 
@@ -205,6 +207,33 @@ async def test_a_pool_that_goes_away_gets_a_split_batch_back_whole() -> None:
     assert await life.end() is None
 
     assert life.log.put_back == [*range(20)]
+    assert [attempt.units for attempt in life.attempts.known.values()] == [[]]
+
+
+async def test_a_death_before_the_commit_runs_nothing_of_what_has_ended_again() -> None:
+    log, attempts = Log(), Attempts()
+    batch = batch_of(*[b"{}"] * 12, b"crash")
+    deaths = await lives_of(batch, log, attempts)
+    assert deaths == 3
+    ended = [*log.outcomes]
+
+    after = Life(log, attempts, TouchyEngine())  # the offset was not committed: all of it again
+    after.lane.begin(delivery(batch, old=True))
+    assert await after.end() is None
+    assert (after.engine.runs, log.outcomes, log.put_back) == ([], ended, [])
+    assert after.consumer.offsets == [0]
+
+
+async def test_what_is_not_committed_is_not_forgotten() -> None:
+    life = Life(Log(), Attempts(), TouchyEngine())
+    batches = [batch_of(b"{}"), batch_of(b"{}")]
+    for offset, batch in enumerate(batches):
+        life.lane.begin(delivery(batch, old=True, offset=offset))
+    assert await life.end() is None
+
+    await life.isolation.forget(lambda record: record.offset == 0)
+    assert list(life.attempts.known) == [batches[1].batch_id]
+    await life.isolation.forget(lambda record: True)
     assert life.attempts.known == {}
 
 
