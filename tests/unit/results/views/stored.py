@@ -13,6 +13,7 @@ from storage.errors import ObjectMissingError
 from storage.objects import Blocks, ObjectStore
 
 JOB_ID = UUID(int=0xABC)
+TENANT_ID = UUID(int=7)
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class JobRow:
     cancelled: int = 0
     expired: int = 0
     id: UUID = JOB_ID
-    tenant_id: UUID = UUID(int=7)
+    tenant_id: UUID = TENANT_ID
     zero_retention: bool = False
     created_at: datetime = datetime(2026, 11, 21, tzinfo=UTC)
 
