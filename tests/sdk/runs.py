@@ -20,13 +20,16 @@ Reports = Callable[[str], dict[str, str | None]]
 """Of each check that ran under a release: what went wrong, or None."""
 
 
-def reports_of(request: pytest.FixtureRequest, test: str, site: Site) -> Reports:
-    """Return what runs, once a release, the checks that this session wants of `test`."""
+def reports_of(request: pytest.FixtureRequest, test: str, new_site: Callable[[], Site]) -> Reports:
+    """Return what runs, once a release, the checks that this session wants of `test`.
+
+    Each release has a site of its own.
+    """
     wanted = wanted_checks(request, test)
 
     @cache
     def reports(version: str) -> dict[str, str | None]:
-        return run_checks(version, wanted[version], site)
+        return run_checks(version, wanted[version], new_site())
 
     return reports
 

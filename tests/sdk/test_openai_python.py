@@ -3,6 +3,8 @@
 Each check is one test here.
 """
 
+from functools import partial
+
 import pytest
 
 from tests.sdk.checks.catalogue import SIMULATED, checks
@@ -16,7 +18,7 @@ pytestmark = pytest.mark.timeout(400)  # the first test waits for environment, s
 @pytest.fixture(scope="module")
 def reports(request: pytest.FixtureRequest, stack: Stack) -> Reports:
     """The reports of the simulated engine."""
-    return reports_of(request, "test_on_the_simulated_engine", simulated_site(stack))
+    return reports_of(request, "test_on_the_simulated_engine", partial(simulated_site, stack))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -33,7 +34,7 @@ def vllm_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 @pytest.fixture(scope="module")
 def reports(request: pytest.FixtureRequest, vllm_stack: Stack) -> Reports:
     """The reports of the real models."""
-    return reports_of(request, "test_on_vllm", vllm_site(vllm_stack))
+    return reports_of(request, "test_on_vllm", partial(vllm_site, vllm_stack))
 
 
 @pytest.mark.parametrize(
