@@ -1,5 +1,6 @@
 """All of Postgres' connections are taken: whoever needs a new one meets "too many clients"."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Final
@@ -33,24 +34,15 @@ def take_all(database_url: str) -> Cure:
         {"url": database_url, "pool_size": CONNECTIONS_MAX, "connect_timeout_s": 2}
     )
     engine = create_engine(settings, application_name=NAME)
-    held: list[sa.Connection] = []
-
-    def give_back() -> None:
-        for connection in held:
-            connection.close()
-        engine.dispose()
-
-    try:
-        _take_until_alone(engine.connect, held)
-    except BaseException:
-        give_back()
-        raise
-    return give_back
+    with contextlib.ExitStack() as taken:
+        taken.callback(engine.dispose)
+        _take_until_alone(lambda: taken.enter_context(engine.connect()))
+        return taken.pop_all().close
 
 
-def _take_until_alone(connect: Callable[[], sa.Connection], held: list[sa.Connection]) -> None:
+def _take_until_alone(connect: Callable[[], sa.Connection]) -> None:
     asking = connect().execution_options(isolation_level="AUTOCOMMIT")
-    held.append(asking)
+    held = [asking]
     deadline_s = time.monotonic() + TAKE_S_MAX
     rounds_alone = 0
     while rounds_alone < 2:  # the second one takes what was free at the end of the first
