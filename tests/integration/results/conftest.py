@@ -10,7 +10,6 @@ from storage.settings import DatabaseSettings
 from tests.integration.results.outcomes import engine_of
 from topics.admin import LogAdmin
 from topics.catalogue import DEAD_LETTERS, RESULTS
-from topics.producer import LogProducer
 from topics.settings import KafkaSettings
 
 
@@ -26,13 +25,6 @@ def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
     settings = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
     LogAdmin(settings).create([RESULTS, DEAD_LETTERS])
     return settings
-
-
-@pytest.fixture
-def producer(kafka: KafkaSettings) -> Iterator[LogProducer]:
-    producer = LogProducer(kafka, client_id="test", linger_ms=1)
-    yield producer
-    producer.close()
 
 
 @pytest.fixture

@@ -33,7 +33,6 @@ from storage.settings import DatabaseSettings
 from tests.integration.jobs.rows import add_tenant
 from topics.admin import LogAdmin
 from topics.catalogue import SHARED_TOPICS
-from topics.producer import LogProducer
 from topics.settings import KafkaSettings
 
 WAIT_S_MAX = 20.0
@@ -120,13 +119,6 @@ def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
     settings = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
     LogAdmin(settings).create(SHARED_TOPICS)
     return settings
-
-
-@pytest.fixture
-def producer(kafka: KafkaSettings) -> Iterator[LogProducer]:
-    producer = LogProducer(kafka, client_id="test", linger_ms=1)
-    yield producer
-    producer.close()
 
 
 def fast_settings(**given: object) -> WebhookSettings:

@@ -1,0 +1,16 @@
+"""What tests of several rooms ask the log for."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from topics.producer import LogProducer
+from topics.settings import KafkaSettings
+
+
+@pytest.fixture
+def producer(kafka: KafkaSettings) -> Iterator[LogProducer]:
+    """A producer on the log that the room's own `kafka` names."""
+    producer = LogProducer(kafka, client_id="test", linger_ms=1)
+    yield producer
+    producer.close()
