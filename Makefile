@@ -69,7 +69,7 @@ check: setup ## Format, lint, types, import contracts, unit and property tests
 
 test: check jars ## Everything: check, then end to end and integration on real services
 	$(SERVICES) -n 2 tests/sdk tests/e2e
-	$(SERVICES) -n 2 tests/integration
+	$(SERVICES) -n 3 tests/integration
 
 drill: jars ## Kill every role in the middle of a job, many times; let receivers hang
 	$(PYTEST) -q tests/drill

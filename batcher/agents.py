@@ -18,7 +18,7 @@ from aiokafka.errors import KafkaError
 from faust.auth import Credentials, SASLCredentials, SSLCredentials
 from faust.types.auth import SASLMechanism
 
-from batcher import faust_loop, faust_patches, metrics
+from batcher import faust_loop, faust_patches, fetch_codec, metrics
 from batcher.settings import BatcherSettings
 from topics.catalogue import REQUESTS
 from topics.offsets import Partition
@@ -44,6 +44,7 @@ def group_of(job_class: str) -> str:
 def build_app(kafka: KafkaSettings, settings: BatcherSettings, datadir: Path) -> faust.App:
     """Return the app of one class, patched and ready for `RequestStream`."""
     faust_patches.install()
+    fetch_codec.install()
     app = faust.App(
         kafka.topic_prefix + group_of(settings.job_class),
         broker=[f"kafka://{address}" for address in kafka.bootstrap_servers.split(",")],

@@ -3,8 +3,8 @@
 What: latency of unary calls (1 client, simulated engine at 5 ms) while a job runs that uses half
 of the machine's CPU, over the latency of the same calls with nothing else.
 How: the engine's concurrency bounds the job: 90 of its 100 places are the job's, 18,000 items a
-second. Each round asks alone, then beside the job; the first is dropped. CPU is that of every
-process of the stack beside the job, for a call and the items of the job together.
+second. The broker is warm. Each round asks alone, then beside the job; the first is dropped. CPU is
+that of every process of the stack beside the job, for a call and the items of the job together.
 Goal: p50 at most 1.25 × alone.
 """
 
@@ -16,7 +16,7 @@ from openai.types import Batch
 from benchmarks.cpu import cpu_by_role, spent
 from benchmarks.inputs import CHAT, chat_file
 from benchmarks.jobs_client import JobsClient
-from benchmarks.online_calls import chat_body, load, percentile
+from benchmarks.online_calls import chat_body, load, percentile, warm_up
 from benchmarks.online_load import Task
 from benchmarks.pairing import paired_row, run_pairs
 from benchmarks.runs import Report, Run, Setup, VoidRunError
@@ -38,6 +38,7 @@ def measure(setup: Setup) -> Report:
     with running_stack(setup.work / "stack", *options) as stack:
         client = JobsClient(stack.url, stack.key)
         file_id, _ = client.upload(file.path)
+        warm_up(setup, stack.url, stack.key, CHAT, chat_body(MODEL, stream=False))
         pairs, voids = run_pairs(
             lambda: _beside(setup, stack, client, file_id),
             lambda: _alone(setup, stack),

@@ -96,6 +96,8 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
         client_id=name,
         on_assign=lambda _: None,
         on_revoke=writer.revoked,
+        fetch_bytes_min=settings.fetch_bytes_min,
+        fetch_wait_s=settings.fetch_wait_s,
     )
     try:
         writer.run(consumer, stop)

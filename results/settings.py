@@ -23,6 +23,12 @@ class WriterSettings(Settings):
     group_wait_s: float = Field(default=0.05, ge=0, le=5)
     """Longest wait for a transaction to fill. Default 50 ms: little beside any bulk deadline."""
 
+    fetch_bytes_min: int = Field(default=64 * 1024, ge=1, le=8 * MIB)
+    """What a broker gathers before it answers. Calls that trickle in would each cost a fetch."""
+
+    fetch_wait_s: float = Field(default=0.1, ge=0.001, le=5)
+    """Longest wait of a broker for that much. Nobody waits for this role but the end of a job."""
+
     poll_records_max: int = Field(default=256, ge=1, le=10_000)
     """Records held in memory at most, each of up to 1.1 MB."""
 

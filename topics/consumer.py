@@ -24,12 +24,13 @@ _STALE_CODES = frozenset(
     }
 )
 _POLL_INTERVAL_MS_MAX = 300_000
+_FETCH_WAIT_S = 0.25
 
 
 class LogConsumer:
     """Reads topics as a member of a group; the owner decides what is finished and commits it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each one is an option of the client
         self,
         settings: KafkaSettings,
         *,
@@ -38,8 +39,14 @@ class LogConsumer:
         client_id: str,
         on_assign: Callable[[list[Partition]], None],
         on_revoke: Callable[[list[Partition]], None],
+        fetch_bytes_min: int = 1,
+        fetch_wait_s: float = _FETCH_WAIT_S,
     ) -> None:
-        """Join `group`. The callbacks run inside `poll`; revoked partitions must be dropped."""
+        """Join `group`. The callbacks run inside `poll`; revoked partitions must be dropped.
+
+        A broker answers a fetch when it has `fetch_bytes_min`, or after `fetch_wait_s`: new
+        partitions wait behind a fetch that waits.
+        """
         self._prefix, self._group, self._topics = settings.topic_prefix, group, tuple(topics)
         self._assigned: set[Partition] = set()
         self.is_losing = False
@@ -54,7 +61,8 @@ class LogConsumer:
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "max.poll.interval.ms": _POLL_INTERVAL_MS_MAX,
-                "fetch.wait.max.ms": 250,  # new partitions wait behind a fetch that waits
+                "fetch.min.bytes": fetch_bytes_min,
+                "fetch.wait.max.ms": int(fetch_wait_s * 1000),
                 "queued.max.messages.kbytes": 32 * 1024,
             },
             logger=CLIENT_LOG,

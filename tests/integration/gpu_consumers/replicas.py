@@ -28,6 +28,7 @@ class Replica:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         env["MILLRACE_GPU_METRICS_PORT"] = str(self.port)
+        self.name, self._log = name, folder / f"{name}.log"
         self.process = spawn(replica_child(kafka, folder, name, env), folder)
 
     def metrics(self) -> Mapping[str, float]:
@@ -46,6 +47,10 @@ class Replica:
 
     def resume(self) -> None:
         self.process.send(signal.SIGCONT)
+
+    def story(self) -> str:
+        """Return what a reader of a failure needs to know of this replica."""
+        return f"{self.name}: {dict(self.metrics())}\n{self._log.read_text()}"
 
 
 def replica_child(kafka: KafkaSettings, folder: Path, name: str, env: Mapping[str, str]) -> Child:
@@ -81,9 +86,13 @@ def faults(*told: tuple[str, str], slow_s: float = 0) -> str:
 
 @contextmanager
 def running(*replicas: Replica) -> Iterator[None]:
-    """End the replicas after a block, paused or not."""
+    """End the replicas after a block, paused or not; a failure tells what became of them."""
     try:
         yield
+    except AssertionError as failure:
+        for replica in replicas:
+            failure.add_note(replica.story())
+        raise
     finally:
         for replica in replicas:
             replica.resume()
