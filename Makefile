@@ -53,8 +53,9 @@ lock: ## Resolve all dependencies anew, Python's and the broker's, into their lo
 	$(MAKE) setup
 	$(BIN)/python -m cli.stack.jars lock
 
-jars: setup ## Download the broker's jars into the user's cache (there already: at once)
+jars: setup ## Download the broker's jars into the user's cache and rehearse it (done already: at once)
 	$(BIN)/python -m cli.stack.jars fetch
+	$(BIN)/python -m cli.stack.rehearsal
 
 format: setup ## Rewrite the code in the house format
 	$(BIN)/ruff format .

