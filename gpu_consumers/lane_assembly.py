@@ -136,7 +136,7 @@ def _consumer(shared: SharedParts, job_class: str) -> BatchConsumer:
         connect,
         shared.producer,
         in_flight_max=settings.in_flight_calls_max if is_online else settings.in_flight_batches_max,
-        commit_interval_s=shared.kafka.commit_interval_s,
+        commit_interval_s=settings.commit_interval_s,
         clock=shared.clock,
         keeps_calls=is_online,
     )

@@ -27,6 +27,10 @@ class ReplicaSettings(Settings):
     in_flight_calls_max: int = Field(default=10_000, ge=1, le=1_000_000)
     """The same for online calls: one long stream must not halt those behind it."""
 
+    commit_interval_s: float = Field(default=0.05, ge=0.01, le=60)
+    """How often finished offsets are committed. What ended since then runs again after a death, in
+    tens and with nothing beside it; so this is shorter than `MILLRACE_KAFKA_COMMIT_INTERVAL_S`."""
+
     crashes_max: int = Field(default=3, ge=1, le=100)
     """Executions of an item that may end with its process, the last of them alone; then it fails
     with `item_crashes_engine`. Default 3: in its batch, in a tenth of it, alone."""

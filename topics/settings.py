@@ -48,7 +48,8 @@ class KafkaSettings(Settings):
     broker sets the session: `group.consumer.session.timeout.ms`, 45 s unless it is lowered."""
 
     commit_interval_s: float = Field(default=0.2, ge=0.01, le=60)
-    """How often finished offsets are committed: bounds what a crash repeats."""
+    """How often finished offsets are committed: bounds what a crash repeats. Replicas have one of
+    their own."""
 
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """As in Kafka's own `security.protocol`."""
