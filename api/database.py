@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
 from storage.postgres import DATABASE_AWAY
-from storage.tenant_wall import wall_off
+from storage.tenant_wall import TENANT_ROLE, wall_off
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -64,16 +64,15 @@ class Database:
         """Return the same of a transaction that sees every row: for what acts for no tenant."""
         return await self._bounded(lambda c: work(c, *args, **kwargs), self._timeout_s)
 
-    async def answers_within(self, timeout_s: float) -> bool:
-        """Whether Postgres does, and lets this process begin what is done for a tenant.
-
-        Raises what Postgres raises when it does not: the role is missing, or not ours to take.
-        """
+    async def hindrance(self, timeout_s: float) -> str | None:
+        """Return why nothing can be done for a tenant now, for operators; None when it can."""
         try:
             await self._bounded(lambda connection: wall_off(connection, _NOBODY), timeout_s)
         except DatabaseAwayError:
-            return False
-        return True
+            return "database away"
+        except sa.exc.DBAPIError:  # refused (42501), or no such role (22023)
+            return f"role {TENANT_ROLE} is missing, or not ours to take"
+        return None
 
     def close(self) -> None:
         """Give the connections back; do not wait for what hangs."""

@@ -26,9 +26,10 @@ async def ready(request: Request, services: ServicesOf) -> Response:
     online: Online | None = request.app.state.online
     if online is not None and not online.is_ready:
         return json_answer({"status": "log away"}, 503, {"retry-after": "2"})
-    if await services.database.answers_within(_PROBE_S_MAX):
-        return json_answer({"status": "ok"})
-    return json_answer({"status": "database away"}, 503, {"retry-after": "2"})
+    hindrance = await services.database.hindrance(_PROBE_S_MAX)
+    if hindrance is not None:
+        return json_answer({"status": hindrance}, 503, {"retry-after": "2"})
+    return json_answer({"status": "ok"})
 
 
 @router.get("/metrics")

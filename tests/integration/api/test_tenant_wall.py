@@ -290,6 +290,24 @@ async def test_the_role_ends_with_its_transaction(walled: Walled) -> None:
         database.close()
 
 
+@pytest.fixture
+def stranger(walled: Walled) -> Iterator[Database]:
+    """The database as a login sees it that may not take the tenants' role."""
+    name = f"stranger_{uuid.uuid4().hex[:12]}"
+    execute(walled.url, f"CREATE ROLE {name} LOGIN PASSWORD 'x'")
+    url = sa.make_url(walled.url).set(username=name, password="x")
+    settings = DatabaseSettings(url=SecretStr(url.render_as_string(hide_password=False)))
+    engine = create_engine(settings, application_name="test")
+    database = Database(engine, threads=1, timeout_s=5)
+    yield database
+    database.close()
+    execute(walled.url, f"DROP ROLE {name}")
+
+
+async def test_a_login_that_may_not_take_the_role_is_not_ready(stranger: Database) -> None:
+    assert await stranger.hindrance(5) == "role millrace_tenant is missing, or not ours to take"
+
+
 def test_a_page_of_jobs_reads_a_page(database_url: str) -> None:
     """The planner must expect that rows of one's own pass, or it reads and sorts them all."""
     engine = create_engine(DatabaseSettings(url=SecretStr(database_url)), application_name="test")
