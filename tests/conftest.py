@@ -23,8 +23,12 @@ from migrations.runner import upgrade
 # The brokers of tests live for seconds: the optimising compiler would cost half of their CPU.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
-LONGEST = ("test_vllm_engine", "test_poison", "test_bulk_job", "test_demo", "test_vllm")
-"""Files that take minutes, so that no worker begins one when the others have ended."""
+LONGEST = ("test_vllm_engine", "test_poison", "test_demo", "test_vllm", "test_bulk_job")
+"""Files that take minutes, so that no worker begins one when the others have ended.
+
+The last of them is the first to use the session's stack, which takes a quarter of a core from then
+on, used or not.
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
