@@ -54,7 +54,6 @@ lock: ## Resolve all dependencies anew, Python's and the broker's, into their lo
 	$(BIN)/python -m cli.stack.jars lock
 
 jars: setup ## Download the broker's jars into the user's cache and rehearse it (done already: at once)
-	$(BIN)/python -m cli.stack.jars fetch
 	$(BIN)/python -m cli.stack.rehearsal
 
 format: setup ## Rewrite the code in the house format

@@ -1,22 +1,19 @@
 """The broker's jars: downloaded once by `jgo`, checked against `kafka_jars.lock`, kept in a cache.
 
-`python -m cli.stack.jars fetch` fills the cache; `… lock` resolves anew and writes the lock.
+`python -m cli.stack.jars lock` resolves anew and writes the lock.
 """
 
-import fcntl
 import hashlib
-import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.stack.data_folder import cache_dir
+from cli.stack.data_folder import locked
 from cli.stack.errors import JarMismatchError, JarUnavailableError
 
 if TYPE_CHECKING:
@@ -45,7 +42,7 @@ def cached_jars(cache: Path) -> Path:
     if wanted.is_dir():
         return wanted
     cache.mkdir(parents=True, exist_ok=True)
-    with _locked(cache / "kafka-jars.lock"):
+    with locked(cache / "kafka-jars.lock"):
         if not wanted.is_dir():
             _download(read_lock(lock_text), wanted)
     return wanted
@@ -129,19 +126,9 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock, so that two stacks that start at once download one time."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["fetch"]:
-            cached_jars(cache_dir(os.environ))
         case ["lock"]:
             write_lock()
         case _:
-            sys.exit("usage: python -m cli.stack.jars fetch|lock")
+            sys.exit("usage: python -m cli.stack.jars lock")

@@ -3,11 +3,10 @@
 A broker spends most of a start on loading, linking and compiling the same classes every time. Java
 writes what one run has loaded, and how it was used, into a cache for the runs that follow (JEP 483,
 514, 515). It is kept beside the jars; without it, or with one that does not fit, a broker starts as
-ever. `make jars` makes it: a first start of `millrace up` should not wait 20 s to make the next one
-shorter.
+ever. `make jars` fetches and rehearses: a first start of `millrace up` should not wait 20 s to make
+the next one shorter.
 """
 
-import fcntl
 import logging
 import os
 import signal
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from cli.stack.child import spawn
-from cli.stack.data_folder import cache_dir
+from cli.stack.data_folder import cache_dir, locked
 from cli.stack.errors import StackTimeoutError
 from cli.stack.jars import cached_jars
 from cli.stack.java import aot_cache_of
@@ -49,8 +48,7 @@ def ensure_rehearsed(cache: Path) -> None:
     A rehearsal that fails is told and changes nothing. Raises what `cached_jars` raises.
     """
     kept = aot_cache_of(cached_jars(cache))
-    with (cache / "kafka-rehearsal.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(cache / "kafka-rehearsal.lock"):
         if kept.exists():
             return
         with tempfile.TemporaryDirectory(dir=cache, prefix="kafka-rehearsal-") as folder:

@@ -1,17 +1,15 @@
 """Environments of clients that are not ours: made once, verified, kept in the user's cache."""
 
-import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cli.stack.data_folder import cache_dir
+from cli.stack.data_folder import cache_dir, locked
 
 HERE = Path(__file__).parent
 JAVASCRIPT = HERE.parents[1] / "examples" / "javascript"
@@ -81,7 +79,7 @@ def _cached(name: str, lock: bytes, install: Callable[[Path], None]) -> Path:
     if wanted.is_dir():
         return wanted
     cache.mkdir(parents=True, exist_ok=True)
-    with _locked(cache / f"client-{name}.lock"):
+    with locked(cache / f"client-{name}.lock"):
         if not wanted.is_dir():
             prefix = f"client-partial-{name}-"
             for left_over in cache.glob(f"{prefix}*"):  # of an installation that was killed
@@ -92,14 +90,6 @@ def _cached(name: str, lock: bytes, install: Callable[[Path], None]) -> Path:
                 install(folder)
                 folder.rename(wanted)
     return wanted
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock, so that two sessions that start at once install one time."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _run(command: Sequence[str]) -> None:
