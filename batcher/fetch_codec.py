@@ -21,17 +21,13 @@ _RECORDS = Struct(">ii")  # preferred replica, bytes of records (-1: null)
 
 
 def install() -> None:
-    """Let fetches be written and read by these layouts; once or many times."""
-    _replace(FetchRequest_v11, AskedPartitions())
-    _replace(FetchResponse_v11, FetchedPartitions())
+    """Let fetches be written and read by these layouts, not by a schema; once or many times."""
+    _replace(FetchRequest_v11, AskedPartitions(Schema()))
+    _replace(FetchResponse_v11, FetchedPartitions(Schema()))
 
 
 class AskedPartitions(Array):  # type: ignore[misc]  # aiokafka has no types
     """The partitions of one topic in a request."""
-
-    def __init__(self) -> None:
-        """The layout is fixed."""
-        super().__init__(Schema())
 
     def encode(self, items: Sequence[Any] | None) -> bytes:
         """Return what the schema's own walk returns."""
@@ -41,10 +37,6 @@ class AskedPartitions(Array):  # type: ignore[misc]  # aiokafka has no types
 
 class FetchedPartitions(Array):  # type: ignore[misc]  # aiokafka has no types
     """The partitions of one topic in an answer."""
-
-    def __init__(self) -> None:
-        """The layout is fixed."""
-        super().__init__(Schema())
 
     def decode(self, data: BytesIO) -> list[Any]:
         """Return what the schema's own walk returns. Raises ValueError when bytes are missing."""
