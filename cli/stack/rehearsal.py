@@ -1,4 +1,4 @@
-"""One rehearsal of the broker, so that each later start of it costs half as much.
+"""One rehearsal of the broker, so that each later start of it costs at least a third less.
 
 A broker spends most of a start on loading, linking and compiling the same classes every time. Java
 writes what one run has loaded, and how it was used, into a cache for the runs that follow (JEP 483,
