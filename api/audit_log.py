@@ -9,10 +9,9 @@ from api.answers import json_answer
 from api.objects import page_object
 from api.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.principals import PrincipalOf, ServicesOf
-from core.ids import public_id
 from jobs.pages import Page, unknown_cursor
 from tenancy.audit_log import ENTRY
-from tenancy.audit_reading import list_acts
+from tenancy.audit_reading import entry_fields, list_acts
 
 router = APIRouter()
 
@@ -40,14 +39,7 @@ async def show_list(
 def entry_object(row: sa.Row[Any]) -> dict[str, object]:
     """Return a row as clients see it."""
     return {
-        "id": public_id(ENTRY, row.id),
+        **entry_fields(row),
         "object": "audit_log.entry",
-        "sequence": row.sequence,
         "created_at": int(row.created_at.timestamp()),
-        "actor": row.actor,
-        "action": row.action,
-        "subject": row.subject,
-        "details": row.details,
-        "previous_hash": row.previous_hash.hex(),
-        "hash": row.hash.hex(),
     }

@@ -12,8 +12,14 @@ from cli.exits import CommandError, CommandGroup, ExitCode
 from cli.services import DataOption, transaction
 from cli.tables import Form, FormOption, write_json, write_table
 from core.ids import TENANT, parse_public_id, public_id
-from tenancy.audit_log import ENTRY
-from tenancy.audit_reading import Checked, chains, check_chain, list_acts, read_heads
+from tenancy.audit_reading import (
+    Checked,
+    chains,
+    check_chain,
+    entry_fields,
+    list_acts,
+    read_heads,
+)
 from tenancy.tenants import find_tenant
 
 app = typer.Typer(
@@ -125,17 +131,7 @@ def verify(
 
 def as_json(row: Any) -> dict[str, object]:
     """Return a row for programs; with it anybody can compute its hash again."""
-    return {
-        "id": public_id(ENTRY, row.id),
-        "sequence": row.sequence,
-        "created_at": row.created_at.isoformat(timespec="microseconds"),
-        "actor": row.actor,
-        "action": row.action,
-        "subject": row.subject,
-        "details": row.details,
-        "previous_hash": row.previous_hash.hex(),
-        "hash": row.hash.hex(),
-    }
+    return {**entry_fields(row), "created_at": row.created_at.isoformat(timespec="microseconds")}
 
 
 def _verdict(checked: Checked) -> dict[str, object]:

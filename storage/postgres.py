@@ -58,15 +58,6 @@ def raw_cursor(connection: sqlalchemy.Connection) -> Cursor:
     return cursor
 
 
-def is_connection_lost(error: BaseException) -> bool:
-    """Whether a connection failed or was never made, unlike a timeout or a deadlock on it."""
-    cause = error.orig if isinstance(error, sqlalchemy.exc.DBAPIError) else error
-    if not isinstance(cause, psycopg.OperationalError):
-        return False
-    # Without a code the server never answered; 08 is the connection, 57P its shutdown.
-    return cause.sqlstate is None or cause.sqlstate.startswith(("08", "57P"))
-
-
 def connect_options(settings: DatabaseSettings, *, application_name: str) -> dict[str, object]:
     """Return libpq's options: timeouts are set by the connection itself, before any statement."""
     limits = {

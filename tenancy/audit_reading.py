@@ -7,7 +7,8 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from tenancy.audit_log import Sealed, entry_hash, first_hash
+from core.ids import public_id
+from tenancy.audit_log import ENTRY, Sealed, entry_hash, first_hash
 from tenancy.audit_tables import audit_heads, audit_log
 
 _WINDOW_ROWS: Final = 5000
@@ -55,6 +56,20 @@ def list_acts(
     query = query.order_by(audit_log.c.sequence.desc()).limit(limit + 1)
     rows = list(connection.execute(query).all())
     return rows[:limit], len(rows) > limit
+
+
+def entry_fields(row: Any) -> dict[str, object]:
+    """Return a row as programs see it, but for its moment: the API shows whole seconds."""
+    return {
+        "id": public_id(ENTRY, row.id),
+        "sequence": row.sequence,
+        "actor": row.actor,
+        "action": row.action,
+        "subject": row.subject,
+        "details": row.details,
+        "previous_hash": row.previous_hash.hex(),
+        "hash": row.hash.hex(),
+    }
 
 
 def read_heads(connection: sa.Connection, tenant_id: UUID | None = None) -> list[Head]:

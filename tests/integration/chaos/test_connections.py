@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from chaos.nemeses.connections import take_all
 from cli.stack import postgres
-from storage.postgres import DATABASE_AWAY, create_engine, is_connection_lost
+from storage.postgres import DATABASE_AWAY, create_engine
 from storage.settings import DatabaseSettings
 from tests.conftest import running
 
@@ -30,13 +30,11 @@ def test_all_are_taken_and_given_back(own_postgres: str) -> None:
     with engine.connect() as used, engine.connect():
         used.execute(asks)
         give_back = take_all(own_postgres)
-        with pytest.raises(DATABASE_AWAY) as ended:
+        with pytest.raises(DATABASE_AWAY):
             used.execute(asks)
-        assert is_connection_lost(ended.value)
     for _ in range(8):  # also what lay idle in the pool
-        with pytest.raises(DATABASE_AWAY, match="too many clients") as refused:
+        with pytest.raises(DATABASE_AWAY, match="too many clients"):
             engine.connect()
-        assert is_connection_lost(refused.value)
 
     give_back()
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 import sqlalchemy.exc
 
 from storage.notifications import Notifications
-from storage.postgres import DATABASE_AWAY, create_engine, is_connection_lost, raw_cursor
+from storage.postgres import DATABASE_AWAY, create_engine, raw_cursor
 from storage.settings import DatabaseSettings
 
 UNUSED_URL = "postgresql://postgres@127.0.0.1:1/postgres"  # nobody listens on port 1
@@ -82,9 +82,8 @@ def test_a_raw_cursor_shares_the_transaction(engine: sa.Engine, table: str) -> N
 def test_a_long_statement_is_cut(postgres_url: str) -> None:
     settings = settings_for(postgres_url, statement_timeout_s=0.1)
     engine = create_engine(settings, application_name="test")
-    with pytest.raises(DATABASE_AWAY) as cut, engine.begin() as connection:
+    with pytest.raises(DATABASE_AWAY), engine.begin() as connection:
         connection.execute(sa.text("SELECT pg_sleep(30)"))
-    assert not is_connection_lost(cut.value)
     with pytest.raises(DATABASE_AWAY), engine.begin() as connection:
         raw_cursor(connection).execute("SELECT pg_sleep(30)")
     with engine.connect() as connection:
@@ -161,9 +160,8 @@ def test_a_lost_transaction_says_so_and_the_next_works(
             assert terminate(engine, name) == 1
             work(connection)
 
-    with pytest.raises(DATABASE_AWAY) as lost:
+    with pytest.raises(DATABASE_AWAY):
         work_and_lose_the_backend()
-    assert is_connection_lost(lost.value)
     with victim.begin() as connection:
         work(connection)
     victim.dispose()
@@ -171,9 +169,8 @@ def test_a_lost_transaction_says_so_and_the_next_works(
 
 def test_a_database_that_is_not_there_is_away() -> None:
     engine = create_engine(settings_for(UNUSED_URL), application_name="test")
-    with pytest.raises(DATABASE_AWAY) as away:
+    with pytest.raises(DATABASE_AWAY):
         engine.connect()
-    assert is_connection_lost(away.value)
 
 
 @pytest.mark.parametrize("statement", ["SELEC 1", "SELECT 1/0", "SELECT 'x'::int"])
