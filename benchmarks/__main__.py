@@ -2,10 +2,8 @@
 
 import argparse
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -15,6 +13,7 @@ from typing import cast
 from benchmarks.machine import OUTSIDE_SERVICES, describe
 from benchmarks.reporting import table, write_json
 from benchmarks.runs import Benchmark, Report, Setup, VoidRunError
+from benchmarks.work_folders import work_folder
 
 NAMES = (
     "bulk_control_plane",
@@ -45,18 +44,12 @@ def main(arguments: Sequence[str]) -> int:
     reports, failed = [], []
     for name in asked.names or NAMES:
         note = notes(name)
-        work = Path(tempfile.mkdtemp(prefix=f"millrace-{name}-", dir=asked.work))
-        work.chmod(0o755)  # the user that Postgres runs as must pass
         try:
-            reports.append(run(name, asked, work, note))
+            with work_folder(name, parent=asked.work, keep=asked.keep, note=note) as work:
+                reports.append(run(name, asked, work, note))
         except VoidRunError as void:
             failed.append(name)
             note(f"given up: {void}")
-        finally:
-            if asked.keep:
-                note(f"kept {work}")
-            else:
-                shutil.rmtree(work, ignore_errors=True)
         write_json(asked.json, {**machine, "not_measured": failed}, reports)
     sys.stdout.write(table(reports) + "\n")
     sys.stderr.write(f"every sample is in {asked.json}\n")

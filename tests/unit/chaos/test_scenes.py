@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from chaos.__main__ import parse, trials_of, wanted
+from chaos.asking import parse, trials_of, wanted
 from chaos.brokers import Broker, properties
 from chaos.scenes import SCENES
 

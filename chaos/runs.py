@@ -1,0 +1,118 @@
+"""Runs: the trials of every drill that was asked for, each scene on an installation of its own."""
+
+import argparse
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.work_folders import work_folder
+from chaos.asking import SEEDS, trials_of
+from chaos.drills.setting import Setting
+from chaos.evidence import install_triggers
+from chaos.failures import DrillError
+from chaos.histories import Recorder
+from chaos.installation import Installation, installed
+from chaos.measures import Measure
+from chaos.scenes import Part, Scene
+from chaos.upstream import RecordingUpstream, recording_upstream
+
+FURTHER_TRIALS_S = 40 * 60.0
+"""What is left of an hour then is enough for the first trials of all that has not been tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What was asked for, and what was found so far."""
+
+    asked: argparse.Namespace
+    note: Callable[[str], None]
+    measures: list[Measure] = field(default_factory=list)
+    untried: list[str] = field(default_factory=list)
+    began_s: float = field(default_factory=time.monotonic)
+
+    def trials(self, part: Part) -> int:
+        """Return how often a part runs."""
+        return trials_of(part, self.asked)
+
+    def is_late(self) -> bool:
+        """Whether no part may begin a second trial any more; each has its first in any case."""
+        return time.monotonic() - self.began_s > FURTHER_TRIALS_S
+
+    def give_up(self, what: str, failure: DrillError) -> None:
+        """Remember what could not be tried."""
+        self.untried.append(f"{what}: {failure}")
+        self.note(f"NOT TRIED {self.untried[-1]}")
+
+
+def run_scene(run: Run, scene: Scene, parts: Sequence[Part]) -> None:
+    """Run the trials of a scene on one installation; what it finds is added as it is found."""
+    name, asked = f"chaos-{scene.name}", run.asked
+    with work_folder(name, parent=asked.work, keep=asked.keep, note=run.note) as work:
+        try:
+            _run_parts(run, scene, parts, work)
+        except DrillError as failure:
+            run.give_up(scene.name, failure)
+        finally:
+            _keep_histories(work, asked.json.parent / "chaos" / scene.name)
+
+
+def _run_parts(run: Run, scene: Scene, parts: Sequence[Part], work: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        upstream = stack.enter_context(recording_upstream()) if scene.records else None
+        shape = scene.shape(work, upstream.url if upstream else "", run.asked.seed)
+        running = stack.enter_context(installed(shape))
+        run.note(f"{scene.name}: ready")
+        install_triggers(running.engine)
+        for part in parts:
+            for trial in range(run.trials(part)):
+                if trial and run.is_late():
+                    run.note(f"{part.name}: no further trial, the time is up")
+                    break
+                run.note(f"{scene.name} {part.name} {trial + 1} of {run.trials(part)}")
+                _run_trial(run, running, upstream, part, trial)
+
+
+def _run_trial(
+    run: Run,
+    running: Installation,
+    upstream: RecordingUpstream | None,
+    part: Part,
+    trial: int,
+) -> None:
+    """Run one trial, whose seed follows from the run's."""
+    work = running.shape.data
+    recorder = Recorder(work / "histories" / f"{part.name}-{trial}.jsonl")
+    setting = Setting(
+        running=running,
+        recorder=recorder,
+        seed=(run.asked.seed + trial) % SEEDS,
+        long=run.asked.long,
+        work=work,
+        note=run.note,
+        upstream=upstream,
+    )
+    try:
+        found = part.drill(setting)
+    except DrillError as failure:
+        run.give_up(f"{part.name} {trial + 1}, seed {setting.seed}", failure)
+    else:
+        run.measures.extend(found)
+        _show(found, run.note)
+    finally:
+        recorder.close()
+
+
+def _show(measures: Sequence[Measure], note: Callable[[str], None]) -> None:
+    for measure in measures:
+        mark = "BROKEN" if measure.breaks_a_promise else "ok    " if measure.passed else "missed"
+        note(f"  {mark} {measure.promise} {measure.what}: {measure.value:g} of {measure.size}")
+
+
+def _keep_histories(work: Path, kept: Path) -> None:
+    """Lay the histories beside the report."""
+    shutil.rmtree(kept, ignore_errors=True)
+    if (work / "histories").exists():
+        shutil.copytree(work / "histories", kept)
