@@ -20,6 +20,8 @@ CALL_S_MAX: Final = 15.0
 PAUSE_S: Final = 0.2
 _LINE: Final = msgspec.json.Decoder(dict[str, Any])
 TERMINAL: Final = frozenset({"completed", "failed", "expired", "cancelled"})
+PASSING: Final = frozenset({409, 429, 500, 502, 503, 504, 507})
+"""Answers after which the same call may succeed; a 500 among them is counted by the judges."""
 
 
 def input_lines(
@@ -89,7 +91,7 @@ class Client:
                 return answer
             else:
                 self.recorder.note(self.name, op, key, "fail", status=answer.status_code)
-                if answer.status_code not in _PASSING:
+                if answer.status_code not in PASSING:
                     raise DrillError(f"{op}: {answer.status_code} {answer.text[:300]}")
             if time.monotonic() > until_s:
                 raise DrillError(f"{op} {key}: no success in time")
@@ -186,10 +188,6 @@ class Client:
                     raise DrillError(f"{path} is not JSON: {mistake}") from None
             time.sleep(PAUSE_S)
         raise DrillError(f"{path} cannot be read")
-
-
-_PASSING: Final = frozenset({409, 429, 500, 502, 503, 504, 507})
-"""Answers after which the same call may succeed; a 500 among them is counted by the judges."""
 
 
 class Watchers:
