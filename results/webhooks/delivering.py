@@ -144,7 +144,7 @@ class Deliverer:
         if delivery.try_count == 1:
             metrics.FIRST_TRY_AGE.observe(delivery.age_s)
         facts = {
-            "message": public_id(EVENT, delivery.message_id),
+            "webhook": public_id(EVENT, delivery.message_id),
             "endpoint": delivery.endpoint_id,
             "try": delivery.try_count,
         }

@@ -37,7 +37,9 @@ from tests.integration.webhooks.receivers import (
 WEBHOOKS = OpenAI(api_key="none").webhooks
 
 
-async def test_a_message_is_delivered_and_the_official_client_accepts_it(site: Site) -> None:
+async def test_a_message_is_delivered_and_the_official_client_accepts_it(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
     with receiving(ok) as receiver:
         endpoint, secret = site.endpoint(receiver.url)
         (message,) = site.send()
@@ -53,6 +55,9 @@ async def test_a_message_is_delivered_and_the_official_client_accepts_it(site: S
     assert request.headers["content-type"] == "application/json"
     (attempt,) = site.attempts(endpoint)
     assert (attempt.number, attempt.status_code, attempt.error_code) == (1, 200, None)
+    (told,) = (vars(record) for record in caplog.records if record.message == "tried")
+    assert (told["webhook"], told["status"]) == (event.id, 200)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_an_event_type_of_ours_is_unwrapped_too(site: Site) -> None:
