@@ -117,11 +117,12 @@ def shares(jobs: Sequence[JobLoad], window: int) -> dict[UUID, int]:
     """Share what is free of `window` among the held jobs of one tenant and model, oldest first.
 
     The lowest rank has all it can use. Among equals whoever has least outstanding is served next, a
-    chunk at a time, so jobs level out while the whole never exceeds the window. Less than a grain
-    is left for later: tiny chunks cost as much as full ones.
+    chunk at a time, so jobs level out while the whole never exceeds the window, but for one grain:
+    the lowest rank need not wait until the others' items have run. Less than a grain is left for
+    later: tiny chunks cost as much as full ones.
     """
-    budget = window - sum(job.outstanding for job in jobs)
     grain = max(1, min(CHUNK_ITEMS_MAX, window // _GRAINS_PER_WINDOW))
+    budget = max(window - sum(job.outstanding for job in jobs), _first_grain(jobs, grain))
     queue = [
         (job.rank, job.outstanding, place, job.remaining)
         for place, job in enumerate(jobs)
@@ -138,3 +139,15 @@ def shares(jobs: Sequence[JobLoad], window: int) -> dict[UUID, int]:
         budget -= count
         heapq.heappush(queue, (its_rank, outstanding + count, place, remaining - count))
     return dict(given)
+
+
+def _first_grain(jobs: Sequence[JobLoad], grain: int) -> int:
+    """Return what the lowest rank that can emit lacks of a grain on its way.
+
+    Others may fill the window, and more than fill it when the pool became slower meanwhile.
+    """
+    emitting = [job for job in jobs if job.is_held and job.remaining]
+    lowest = min((job.rank for job in emitting), default=0)
+    if sum(job.outstanding for job in jobs if job.rank <= lowest) >= grain:
+        return 0
+    return min(grain, sum(job.remaining for job in emitting if job.rank == lowest))

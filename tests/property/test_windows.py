@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.limits import CHUNK_ITEMS_MAX
+from core.urgency import PRIORITY_DEFAULT
 from jobs.windows import (
     JobLoad,
     PoolCapacity,
@@ -20,7 +21,9 @@ LIMITS = WindowLimits(window_s=10, window_items_max=20_000, read_ahead_items=100
 
 
 @st.composite
-def load(draw: st.DrawFn, tenants: int = 1, models: int = 1, *, held: bool = True) -> JobLoad:
+def load(
+    draw: st.DrawFn, tenants: int = 1, models: int = 1, *, held: bool = True, ranked: bool = False
+) -> JobLoad:
     total = draw(st.integers(1, 50_000))
     emitted = draw(st.integers(0, total))
     model = f"model-{draw(st.integers(1, models))}"
@@ -33,13 +36,14 @@ def load(draw: st.DrawFn, tenants: int = 1, models: int = 1, *, held: bool = Tru
         emitted=emitted,
         terminal=draw(st.integers(0, emitted)),
         is_held=draw(st.just(True) if held else st.booleans()),
+        priority=draw(st.integers(0, 9)) if ranked else PRIORITY_DEFAULT,
     )
 
 
 def loads(
-    tenants: int = 1, models: int = 1, *, held: bool = True
+    tenants: int = 1, models: int = 1, *, held: bool = True, ranked: bool = False
 ) -> st.SearchStrategy[list[JobLoad]]:
-    jobs = load(tenants, models, held=held)
+    jobs = load(tenants, models, held=held, ranked=ranked)
     return st.lists(jobs, max_size=12, unique_by=lambda job: job.job_id)
 
 
@@ -56,6 +60,26 @@ def test_shares_are_positive_and_keep_the_whole_within_the_window(
     assert all(0 < count <= by_id[job_id].remaining for job_id, count in given_out.items())
     outstanding = sum(job.outstanding for job in jobs)
     assert sum(given_out.values()) <= max(0, window - outstanding)
+
+
+@given(jobs=loads(ranked=True, held=False), window=windows)
+def test_the_lowest_rank_has_a_grain_whatever_the_others_have(
+    jobs: list[JobLoad], window: int
+) -> None:
+    given_out = shares(jobs, window)
+    grain = max(1, min(CHUNK_ITEMS_MAX, window // 4))
+    free = max(0, window - sum(job.outstanding for job in jobs))
+    assert sum(given_out.values()) <= max(free, grain)
+    emitting = [job for job in jobs if job.is_held and job.remaining]
+    lowest = [job for job in jobs if emitting and job.rank <= min(one.rank for one in emitting)]
+    after = sum(job.outstanding + given_out.get(job.job_id, 0) for job in lowest)
+    # A tail smaller than a grain may be left for the next look where it is not the whole of it.
+    wanted = sum(job.remaining for job in lowest if job.is_held)
+    if sum(given_out.values()) > free:
+        assert set(given_out) <= {job.job_id for job in lowest}
+    assert after >= min(grain, wanted) or any(
+        given_out.get(job.job_id, 0) == job.remaining for job in lowest if job.is_held
+    )
 
 
 @given(jobs=loads(), window=windows)
