@@ -1,10 +1,15 @@
 """Structured logs: one JSON object a line on stderr. Prompts, outputs and keys never enter one."""
 
 import logging
+import os
 import sys
+import traceback
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import msgspec
+
+from core.errors import MillraceError
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
@@ -18,17 +23,21 @@ class JsonFormatter(logging.Formatter):
         self._role = role
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the JSON line. A traceback keeps its frames and drops the message's arguments."""
-        line: dict[str, object] = {
+        """Return the JSON line; no field of `extra` takes the place of one of ours.
+
+        A traceback has frames and classes: the text of an error that is not ours may quote what
+        clients sent.
+        """
+        line = {k: v for k, v in vars(record).items() if k not in _STANDARD}
+        line |= {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "role": self._role,
             "logger": record.name,
-            "event": record.getMessage(),
+            "event": _event(record),
         }
-        line |= {k: v for k, v in vars(record).items() if k not in _STANDARD}
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+        if record.exc_info and record.exc_info[1] is not None:
+            line["traceback"] = "".join(_told(record.exc_info[1], set()))
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
@@ -39,3 +48,33 @@ def configure_logs(role: str) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for chatty in ("aiokafka", "faust", "mode", "botocore", "urllib3", "alembic"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def _event(record: logging.LogRecord) -> str:
+    message = record.getMessage()
+    if record.name == "asyncio" and record.exc_info:
+        return message.partition("\n")[0]  # the lines below it show the error's text
+    return message
+
+
+def _told(error: BaseException, seen: set[int]) -> Iterator[str]:
+    """Tell an error after what led to it, as Python does, without texts that are not ours."""
+    seen.add(id(error))
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if before is not None and id(before) not in seen:
+        yield from _told(before, seen)
+        yield "then\n"
+    yield from traceback.format_tb(error.__traceback__)
+    yield f"{_name(error)}\n"
+    if isinstance(error, BaseExceptionGroup):
+        for member in error.exceptions:
+            yield from _told(member, seen)
+
+
+def _name(error: BaseException) -> str:
+    name = f"{type(error).__module__}.{type(error).__qualname__}"
+    if isinstance(error, MillraceError):
+        return f"{name}: {error.code}: {error}"
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"{name}: {os.strerror(error.errno)}"  # without the path, which may be a user's
+    return name

@@ -1,0 +1,113 @@
+"""Goal: a line of the log has its five fields and no text of an error that may quote a client."""
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from core.errors import RecordUnreadableError
+from core.logs import JsonFormatter
+
+SECRET = "secret prompt text"
+
+
+def line_of(text: str, /, **given: object) -> dict[str, object]:
+    record = logging.getLogger().makeRecord(
+        "millrace", logging.ERROR, "file.py", 1, text, (), sys.exc_info(), extra=given
+    )
+    line = json.loads(JsonFormatter("intake").format(record))
+    assert isinstance(line, dict)
+    return line
+
+
+def fail() -> None:
+    raise ValueError(SECRET)
+
+
+def fail_with_a_cause() -> None:
+    try:
+        fail()
+    except ValueError as cause:
+        raise KeyError(SECRET) from cause
+
+
+def fail_while_handling() -> None:
+    try:
+        fail()
+    except ValueError:
+        raise KeyError(SECRET)  # noqa: B904  the context is the point
+
+
+def fail_together() -> None:
+    try:
+        fail()
+    except ValueError as member:
+        raise ExceptionGroup(SECRET, [member, KeyError(SECRET)]) from None
+
+
+@pytest.mark.parametrize("act", [fail, fail_with_a_cause, fail_while_handling, fail_together])
+def test_a_traceback_has_frames_and_classes_and_no_text(act: Callable[[], None]) -> None:
+    try:
+        act()
+    except Exception:  # noqa: BLE001  whatever it is
+        line = line_of("failed")
+
+    told = str(line["traceback"])
+    assert SECRET not in told
+    assert "builtins.ValueError\n" in told
+    assert "in fail\n" in told
+    assert ("builtins.KeyError\n" in told) is (act is not fail)
+
+
+def test_our_own_errors_keep_code_and_reason_and_the_systems_their_errno() -> None:
+    try:
+        raise OSError(28, SECRET, SECRET)
+    except OSError as full:
+        try:
+            raise RecordUnreadableError("the chunk is empty") from full
+        except RecordUnreadableError:
+            told = str(line_of("failed")["traceback"])
+
+    assert "core.errors.RecordUnreadableError: record_unreadable: the chunk is empty" in told
+    assert "OSError: No space left on device" in told
+    assert SECRET not in told
+
+
+def test_a_chain_that_bites_its_tail_ends() -> None:
+    one, two = ValueError(SECRET), KeyError(SECRET)
+    one.__context__, two.__context__ = two, one
+    try:
+        raise one
+    except ValueError:
+        assert str(line_of("failed")["traceback"]).count("ValueError") <= 2  # a frame and a name
+
+
+def test_extra_fields_never_replace_ours() -> None:
+    line = line_of("sent", event="batch.completed", time="noon", level=1, role="x", logger="y", n=2)
+
+    assert (line["event"], line["level"], line["role"]) == ("sent", "error", "intake")
+    assert line["logger"] == "millrace"
+    assert str(line["time"]).startswith("20")
+    assert line["n"] == 2
+    assert "traceback" not in line
+
+
+def test_a_task_that_nobody_awaited_shows_no_text(caplog: pytest.LogCaptureFixture) -> None:
+    async def lose_a_task() -> None:
+        async def task() -> None:
+            fail()
+
+        lost = asyncio.create_task(task())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert lost.done()
+
+    asyncio.run(lose_a_task())
+
+    (record,) = (record for record in caplog.records if record.name == "asyncio")
+    text = JsonFormatter("api").format(record)
+    assert "Task exception was never retrieved" in text
+    assert SECRET not in text
