@@ -7,6 +7,7 @@ import msgspec
 
 from api.answers import ApiError
 from api.online.calls import ParsedCall
+from core.streaming import STREAMED_ENDPOINTS
 from jobs.token_counts import token_count
 
 _TIMEOUT_MS_MAX: Final = 86_400_000
@@ -16,12 +17,18 @@ _MISSING: Final = re.compile(r"missing required field `([a-z_]+)`")
 
 class _Fields(msgspec.Struct, gc=False):
     model: str
-    stream: bool | None = None
     timeout_ms: float | None = None
     background: bool | None = None
 
 
+class _StreamedFields(_Fields, gc=False):
+    """Of an endpoint that has streams; elsewhere the field may hold anything."""
+
+    stream: bool | None = None
+
+
 _FIELDS: Final = msgspec.json.Decoder(_Fields)
+_STREAMED_FIELDS: Final = msgspec.json.Decoder(_StreamedFields)
 _WHOLE: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _OURS: Final = ("timeout_ms", "background")
 
@@ -30,7 +37,7 @@ def parse_call(endpoint: str, body: bytes) -> ParsedCall:
     """Return the call in `body`. Raises ApiError (400)."""
     try:
         body.decode()  # what is skipped below is not looked at
-        fields = _FIELDS.decode(body)
+        fields = (_STREAMED_FIELDS if endpoint in STREAMED_ENDPOINTS else _FIELDS).decode(body)
         ours = fields.timeout_ms is not None or fields.background is not None
         passed_on = _without_ours(body) if ours else body
     except msgspec.ValidationError as error:
@@ -41,7 +48,7 @@ def parse_call(endpoint: str, body: bytes) -> ParsedCall:
         endpoint=endpoint,
         body=passed_on,
         model=fields.model,
-        stream=bool(fields.stream),
+        stream=isinstance(fields, _StreamedFields) and bool(fields.stream),
         timeout_s=None if fields.timeout_ms is None else _seconds(fields.timeout_ms),
         background=bool(fields.background),
         token_count=token_count(endpoint, passed_on, len(passed_on)),

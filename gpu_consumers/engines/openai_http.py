@@ -11,6 +11,7 @@ from http import HTTPStatus
 
 from core.clock import Clock, SystemClock
 from core.errors import PoolUnavailableError, SettingsError
+from core.streaming import STREAMED_ENDPOINTS
 from gpu_consumers.engines.breaker import Breaker
 from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
 from gpu_consumers.engines.error_answers import item_timed_out, may_pass, stream_refused
@@ -28,14 +29,11 @@ from gpu_consumers.engines.item_pool import ItemPool
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.slots import SlotCounts, Slots
 from gpu_consumers.engines.stream_events import StreamEvents
-from gpu_consumers.engines.stream_options import asking_for_usage, wanted_options
+from gpu_consumers.engines.stream_options import StreamOptions, asking_for_usage, wanted_options
 from gpu_consumers.engines.upstream_answers import fault_answer, judged
 
 POOL_FAILURES = frozenset({401, 429, 502, 503, 504, 529})
 """Statuses about the upstream or our key to it. 529 is what some hosts say when overloaded."""
-
-_STATES_USAGE = frozenset({"/v1/chat/completions", "/v1/completions"})
-"""Endpoints whose streams state their usage when asked to."""
 
 _PROBE_INTERVAL_S = 0.5
 _ANY_STATUS = range(200, 1000)
@@ -104,13 +102,13 @@ class OpenAIHttpEngine:
         self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
     ) -> Answer:
         """See `Engine`."""
-        wanted = None if emit is None else wanted_options(body)
+        wanted = None if emit is None else _wanted(endpoint, body)
         await self._slots.enter()
         try:
             if emit is None or wanted is None:
                 return await self._ask(endpoint, body)
-            asks = asking_for_usage(body) if endpoint in _STATES_USAGE else body
-            return await self._run(endpoint, asks, StreamEvents(emit, wanted, meter))
+            events = StreamEvents(emit, wanted, meter)
+            return await self._run(endpoint, asking_for_usage(body), events)
         finally:
             self._slots.leave()
 
@@ -144,7 +142,7 @@ class OpenAIHttpEngine:
         return answer
 
     async def _ask(self, endpoint: str, body: bytes) -> Answer:
-        if wanted_options(body) is not None:
+        if _wanted(endpoint, body) is not None:
             return stream_refused()
         return await self._run(endpoint, body, None)
 
@@ -190,6 +188,11 @@ class OpenAIHttpEngine:
             return await self._open().run(call, body, fresh=fresh, reader=reader)
         finally:
             reader.release()
+
+
+def _wanted(endpoint: str, body: bytes) -> StreamOptions | None:
+    """Return what a body wants of its stream, or None where there will be none."""
+    return wanted_options(body) if endpoint in STREAMED_ENDPOINTS else None
 
 
 def _bearer(key: str) -> str:

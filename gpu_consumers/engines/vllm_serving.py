@@ -25,6 +25,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError as VllmEngineDeadError
 
 from core.errors import EngineDeadError, EngineOutOfMemoryError, SettingsError
+from core.streaming import STREAMED_ENDPOINTS
 from gpu_consumers.engines.engine import Answer, Emit, Meter
 from gpu_consumers.engines.error_answers import (
     item_timed_out,
@@ -107,7 +108,7 @@ class VllmServing:
             if is_bulk:  # lower is earlier; among themselves items keep the order they ask for
                 request.priority = max(request.priority, 0) + 1
             async with asyncio.timeout(self._item_timeout_s):
-                if not getattr(request, "stream", False):
+                if endpoint not in STREAMED_ENDPOINTS or not request.stream:
                     return answer_of(await route.handle(request))
                 if emit is None:
                     return stream_refused()

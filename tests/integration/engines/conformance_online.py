@@ -276,9 +276,13 @@ class OnlineEmbeddingsConformance(EmbeddingsConformance):
         assert await counts_of(engine) == IDLE
 
     async def test_vectors_do_not_stream(self, engine: Engine) -> None:
-        answer = await refused_stream(engine, EMBEDDINGS, embeddings_body("a"))
-        assert answer.status_code == 200
-        assert len(content_of(answer)["data"]) == 1
+        body = embeddings_body("a", stream=True, stream_options={"include_usage": True})
+        online = await refused_stream(engine, EMBEDDINGS, body)
+        (item,) = await run(engine, EMBEDDINGS, [body])
+        for answer in (online, item):
+            assert answer.status_code == 200
+            assert len(content_of(answer)["data"]) == 1
+            assert answer.input_tokens > 0
 
 
 class ScoresConformance:
@@ -303,6 +307,15 @@ class ScoresConformance:
         assert all(one["document"]["text"] == documents[one["index"]] for one in results)
         assert answer.input_tokens > 0
 
+    @pytest.mark.parametrize(
+        ("endpoint", "asked"), [("/v1/score", "queries"), ("/v1/rerank", "query")]
+    )
+    async def test_scores_do_not_stream(self, engine: Engine, endpoint: str, asked: str) -> None:
+        body = {"model": MODEL, asked: "fruit", "documents": ["a", "b"], "stream": True}
+        answer = await refused_stream(engine, endpoint, msgspec.json.encode(body))
+        assert answer.status_code == 200
+        assert content_of(answer)["model"]
+
     @pytest.mark.parametrize("endpoint", ["/v1/score", "/v1/rerank"])
     @pytest.mark.parametrize("body", [b"{", b"{}", b'{"model":"model-under-test","query":1}'])
     async def test_a_bad_body_is_refused(self, engine: Engine, endpoint: str, body: bytes) -> None:
@@ -321,3 +334,9 @@ class ClassesConformance:
             assert one["num_classes"] == len(one["probs"]) > 1
             assert sum(one["probs"]) == pytest.approx(1, abs=0.01)
         assert content["usage"]["prompt_tokens"] == answer.input_tokens > 0
+
+    async def test_classes_do_not_stream(self, engine: Engine) -> None:
+        body = msgspec.json.encode({"model": MODEL, "input": "Good.", "stream": True})
+        answer = await refused_stream(engine, "/v1/classify", body)
+        assert answer.status_code == 200
+        assert len(content_of(answer)["data"]) == 1

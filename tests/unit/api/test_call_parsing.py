@@ -5,6 +5,8 @@ import pytest
 from api.answers import ApiError
 from api.online.parsing import header_timeout_s, parse_call
 from api.online.preferences import may_be_accepted
+from core.streaming import STREAMED_ENDPOINTS
+from registry.models import ENDPOINTS
 
 CHAT = "/v1/chat/completions"
 
@@ -28,6 +30,16 @@ def test_our_fields_are_taken_out() -> None:
 
     assert parsed.body == b'{"model":"m","s":0.10,"stream":true}'
     assert (parsed.stream, parsed.timeout_s, parsed.background) == (True, 1.5, True)
+
+
+@pytest.mark.parametrize("endpoint", sorted({*ENDPOINTS} - STREAMED_ENDPOINTS))
+@pytest.mark.parametrize("stream", [b"true", b'"x"', b"[7]"])
+def test_where_there_are_no_streams_the_field_is_anybodys(endpoint: str, stream: bytes) -> None:
+    body = b'{"model":"m","stream":%b}' % stream
+    parsed = parse_call(endpoint, body)
+
+    assert parsed.body is body
+    assert not parsed.stream
 
 
 def test_fields_of_the_engine_may_be_wrong() -> None:
