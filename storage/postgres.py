@@ -5,6 +5,7 @@ from typing import Any, Final, TypeAlias
 
 import psycopg
 import sqlalchemy
+import sqlalchemy.event
 import sqlalchemy.exc
 
 from storage.settings import DatabaseSettings
@@ -12,10 +13,17 @@ from storage.settings import DatabaseSettings
 Cursor: TypeAlias = psycopg.Cursor[tuple[Any, ...]]
 """The driver's cursor; named here so that no other room imports the driver."""
 
+_CUT: Final = (psycopg.errors.IdleInTransactionSessionTimeout, psycopg.errors.TransactionTimeout)
+"""A session that Postgres ended because this process was frozen, or slow, in a transaction.
+
+Class 25 of SQLSTATE, so the driver takes them for errors of ours.
+"""
+
 DATABASE_AWAY: Final[tuple[type[Exception], ...]] = (
     sqlalchemy.exc.OperationalError,
     sqlalchemy.exc.TimeoutError,  # no free connection in the pool
     psycopg.OperationalError,
+    *_CUT,
 )
 """For `except`: the world's fault, so the same transaction may succeed later.
 
@@ -35,12 +43,14 @@ _KEEPALIVE: Final[Mapping[str, int]] = {
 
 def create_engine(settings: DatabaseSettings, *, application_name: str) -> sqlalchemy.Engine:
     """Build a pooled engine; it connects at first use and again after a lost connection."""
-    return sqlalchemy.create_engine(
+    engine = sqlalchemy.create_engine(
         settings.sqlalchemy_url(),
         connect_args=connect_options(settings, application_name=application_name),
         hide_parameters=True,  # an error may reach a log, and parameters are what users sent
         **_pool_options(settings),
     )
+    sqlalchemy.event.listen(engine, "handle_error", _recognise_a_cut, retval=True)
+    return engine
 
 
 def raw_cursor(connection: sqlalchemy.Connection) -> Cursor:
@@ -75,6 +85,17 @@ def connect_options(settings: DatabaseSettings, *, application_name: str) -> dic
         "options": " ".join([*flags, own]).strip(),  # the operator's own options win
         **_KEEPALIVE,
     }
+
+
+def _recognise_a_cut(context: sqlalchemy.engine.ExceptionContext) -> BaseException | None:
+    """Return the error of a lost connection for a session that Postgres cut; None for others."""
+    cut = context.original_exception
+    if not isinstance(cut, _CUT):
+        return None
+    context.is_disconnect = True
+    return sqlalchemy.exc.OperationalError(
+        context.statement, None, cut, hide_parameters=True, connection_invalidated=True
+    )
 
 
 def _pool_options(settings: DatabaseSettings) -> dict[str, Any]:

@@ -46,6 +46,13 @@ def terminate(engine: sa.Engine, application_name: str) -> int:
         return int(connection.execute(sa.text(query), {"name": application_name}).scalar_one())
 
 
+def sessions(engine: sa.Engine, application_name: str) -> int:
+    """Return how many backends of that name there are."""
+    query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = :name"
+    with engine.connect() as connection:
+        return int(connection.execute(sa.text(query), {"name": application_name}).scalar_one())
+
+
 def count_rows(engine: sa.Engine, table: str) -> int:
     with engine.connect() as connection:
         return int(connection.execute(sa.text(f"SELECT count(*) FROM {table}")).scalar_one())
@@ -89,6 +96,49 @@ def test_a_long_statement_is_cut(postgres_url: str) -> None:
     with engine.connect() as connection:
         assert connection.execute(sa.text("SELECT 1")).scalar_one() == 1
     engine.dispose()
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_a_transaction_cut_in_its_idleness_is_away_and_the_next_works(
+    postgres_url: str, engine: sa.Engine, *, raw: bool
+) -> None:
+    name = f"test-{uuid.uuid4().hex}"
+    settings = settings_for(postgres_url, pool_size=1, idle_transaction_timeout_s=0.2)
+    frozen = create_engine(settings, application_name=name)
+
+    def work(connection: sa.Connection) -> None:
+        if raw:
+            raw_cursor(connection).execute("SELECT 1")
+        else:
+            connection.execute(sa.text("SELECT 1"))
+
+    def work_and_freeze() -> None:
+        with frozen.begin() as connection:
+            work(connection)
+            deadline = time.monotonic() + 10
+            while sessions(engine, name):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            work(connection)
+
+    with pytest.raises(DATABASE_AWAY):
+        work_and_freeze()
+    with frozen.begin() as connection:
+        work(connection)
+    frozen.dispose()
+
+
+def test_a_commit_after_the_cut_is_away(postgres_url: str, engine: sa.Engine) -> None:
+    name = f"test-{uuid.uuid4().hex}"
+    settings = settings_for(postgres_url, pool_size=1, idle_transaction_timeout_s=0.2)
+    frozen = create_engine(settings, application_name=name)
+    with frozen.connect() as connection:
+        connection.execute(sa.text("SELECT 1"))
+        while sessions(engine, name):
+            time.sleep(0.05)
+        with pytest.raises(DATABASE_AWAY):
+            connection.commit()
+    frozen.dispose()
 
 
 def test_a_wait_for_a_lock_is_cut(postgres_url: str, engine: sa.Engine, table: str) -> None:
