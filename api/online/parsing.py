@@ -7,7 +7,7 @@ import msgspec
 
 from api.answers import ApiError
 from api.online.calls import ParsedCall
-from core.streaming import STREAMED_ENDPOINTS
+from core.streaming import STREAMED_ENDPOINTS, StreamField, asks_to_stream
 from jobs.token_counts import token_count
 
 _TIMEOUT_MS_MAX: Final = 86_400_000
@@ -24,7 +24,7 @@ class _Fields(msgspec.Struct, gc=False):
 class _StreamedFields(_Fields, gc=False):
     """Of an endpoint that has streams; elsewhere the field may hold anything."""
 
-    stream: bool | None = None
+    stream: StreamField = None
 
 
 _FIELDS: Final = msgspec.json.Decoder(_Fields)
@@ -48,7 +48,7 @@ def parse_call(endpoint: str, body: bytes) -> ParsedCall:
         endpoint=endpoint,
         body=passed_on,
         model=fields.model,
-        stream=isinstance(fields, _StreamedFields) and bool(fields.stream),
+        stream=isinstance(fields, _StreamedFields) and _stream(fields.stream),
         timeout_s=None if fields.timeout_ms is None else _seconds(fields.timeout_ms),
         background=bool(fields.background),
         token_count=token_count(endpoint, passed_on, len(passed_on)),
@@ -63,6 +63,13 @@ def header_timeout_s(value: bytes | None) -> float | None:
     if not text.isdigit() or len(text) > len(str(_TIMEOUT_MS_MAX)):
         raise _bad_timeout("x-request-timeout-ms")
     return _seconds(int(text), "x-request-timeout-ms")
+
+
+def _stream(field: StreamField) -> bool:
+    try:
+        return asks_to_stream(field)
+    except ValueError as error:
+        raise ApiError(400, f"{error}.", code="invalid_type", param="stream") from None
 
 
 def _seconds(timeout_ms: float, param: str = "timeout_ms") -> float:

@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from core.streaming import StreamField, asks_to_stream
 from gpu_consumers.engines.engine import Answer
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.simulated_text import (
@@ -32,7 +33,7 @@ class _TextBody(msgspec.Struct):
     max_tokens: int | None = None
     n: int | None = None
     stop: str | list[str] | None = None
-    stream: bool | None = None
+    stream: StreamField = None
     stream_options: _StreamOptions | None = None
 
 
@@ -147,7 +148,10 @@ def _writing(body: bytes, asks: _TextBody, tokens: int | None, *, prompts: int) 
     count = 1 if asks.n is None else asks.n
     if not 1 <= count <= CHOICES_MAX:
         return error_answer(400, f"`n` must be 1 to {CHOICES_MAX}.", param="n")
-    stream = asks.stream is True
+    try:
+        stream = asks_to_stream(asks.stream)
+    except ValueError as mistake:
+        return error_answer(400, f"{mistake}.", param="stream")
     default = STREAM_TOKENS_DEFAULT if stream else OUTPUT_TOKENS_DEFAULT
     digest = digest_of(body)
     return Writing(

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from core.streaming import StreamField, asks_to_stream
+
 _ABSENT = msgspec.Raw(b"null")
 
 
@@ -13,7 +15,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class _Asks(msgspec.Struct):
-    stream: bool | None = None
+    stream: StreamField = None
     stream_options: msgspec.Raw = _ABSENT
 
 
@@ -32,9 +34,10 @@ def wanted_options(body: bytes) -> StreamOptions | None:
         return None
     try:
         asks = _asks.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+        is_stream = asks_to_stream(asks.stream)
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return None
-    if asks.stream is not True:
+    if not is_stream:
         return None
     try:
         return _options.decode(asks.stream_options) or StreamOptions()

@@ -131,6 +131,14 @@ class OnlineChatConformance(ChatConformance):
         assert all(chunk["choices"] and not chunk.get("usage") for chunk in chunks)
         assert listener.finishes().keys() == {0}
 
+    @pytest.mark.parametrize("asked", [1, "true"])
+    async def test_a_stream_may_be_asked_for_otherwise(self, engine: Engine, asked: object) -> None:
+        answer, listener = await stream(engine, CHAT, chat_body(stream=asked))
+        assert (answer.status_code, answer.body) == (200, b"")
+        assert listener.finishes().keys() == {0}
+        (item,) = await run(engine, CHAT, [chat_body(stream=asked)])
+        assert_error_envelope(item, 400)
+
     async def test_usage_comes_last_where_it_is_asked_for(self, engine: Engine) -> None:
         body = chat_body(stream=True, stream_options={"include_usage": True})
         answer, listener = await stream(engine, CHAT, body)

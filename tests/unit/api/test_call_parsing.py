@@ -32,6 +32,15 @@ def test_our_fields_are_taken_out() -> None:
     assert (parsed.stream, parsed.timeout_s, parsed.background) == (True, 1.5, True)
 
 
+@pytest.mark.parametrize(("stream", "expected"), [(b"1", True), (b'"False"', False)])
+def test_a_stream_is_asked_for_in_every_way_that_vllm_reads(stream: bytes, expected: bool) -> None:
+    body = b'{"model":"m","stream":%b}' % stream
+    parsed = parse_call(CHAT, body)
+
+    assert parsed.body is body
+    assert parsed.stream is expected
+
+
 @pytest.mark.parametrize("endpoint", sorted({*ENDPOINTS} - STREAMED_ENDPOINTS))
 @pytest.mark.parametrize("stream", [b"true", b'"x"', b"[7]"])
 def test_where_there_are_no_streams_the_field_is_anybodys(endpoint: str, stream: bytes) -> None:
@@ -57,7 +66,9 @@ def test_fields_of_the_engine_may_be_wrong() -> None:
         (b'{"model":"m","x":"\xff"}', "invalid_json", None),
         (b'{"messages":[]}', "invalid_type", "model"),
         (b'{"model":null}', "invalid_type", "model"),
-        (b'{"model":"m","stream":1}', "invalid_type", "stream"),
+        (b'{"model":"m","stream":2}', "invalid_type", "stream"),
+        (b'{"model":"m","stream":"maybe"}', "invalid_type", "stream"),
+        (b'{"model":"m","stream":[true]}', "invalid_type", "stream"),
         (b'{"model":"m","timeout_ms":"1"}', "invalid_type", "timeout_ms"),
         (b'{"model":"m","timeout_ms":0}', "invalid_value", "timeout_ms"),
         (b'{"model":"m","timeout_ms":-5}', "invalid_value", "timeout_ms"),

@@ -1,0 +1,30 @@
+"""Goal: `stream` means to us what it means to vLLM, whose models of bodies are pydantic's."""
+
+import math
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from core.streaming import StreamField, asks_to_stream
+
+VLLM: TypeAdapter[bool | None] = TypeAdapter(bool | None)
+WORDS = ("0", "1", "true", "false", "t", "f", "yes", "no", "y", "n", "on", "off")
+OTHERS = ("", " true", "true ", "1.0", "00", "2", "-1", "none", "null", "ok", "\u212a", "ye\u017f")
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        *(None, True, False, 0, 1, 2, -1, 2**70, 0.0, -0.0, 1.0, 0.5, math.inf),
+        *(form(word) for word in WORDS for form in (str, str.upper, str.title)),
+        *OTHERS,
+    ],
+)
+def test_a_field_is_read_as_pydantic_reads_it(field: StreamField) -> None:
+    try:
+        expected = bool(VLLM.validate_python(field))
+    except ValidationError:
+        with pytest.raises(ValueError, match="no boolean"):
+            asks_to_stream(field)
+    else:
+        assert asks_to_stream(field) is expected
