@@ -6,7 +6,13 @@ from functools import partial
 from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+    TopicMetadata,
+)
 
 from topics.catalogue import Topic
 from topics.errors import LogUnavailableError
@@ -45,7 +51,7 @@ class LogAdmin:
                 return
             except KafkaException as error:
                 if time.monotonic() > deadline:
-                    raise LogUnavailableError(error.args[0].str()) from None
+                    raise self._unavailable(error) from None
 
     def create(self, topics: Iterable[Topic]) -> list[str]:
         """Create what is missing and return its names; what exists is left as it is.
@@ -69,22 +75,23 @@ class LogAdmin:
                 created.append(name)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise LogUnavailableError(error.args[0].str(), topic=name) from None
+                    raise self._unavailable(error) from None
+            except TimeoutError as silence:
+                raise self._unavailable(silence) from None
         self._await_leaders({topic.topic for topic in wanted})
         return created
 
     def drift(self, topics: Iterable[Topic]) -> list[str]:
-        """Return one sentence for each way in which the broker differs from the catalogue."""
+        """Return one sentence for each way in which the broker differs from what is set.
+
+        Raises LogUnavailableError.
+        """
         wanted = {self._settings.topic_prefix + topic.name: topic for topic in topics}
         present = self._metadata()
         differences = [f"{name}: missing" for name in sorted(wanted.keys() - present.keys())]
         found = {name: topic for name, topic in wanted.items() if name in present}
         for name, topic in found.items():
-            if present[name] != topic.partition_count:
-                differences.append(
-                    f"{name}: {present[name]} partitions, the catalogue says "
-                    f"{topic.partition_count}"
-                )
+            differences += self._shape_drift(name, present[name], topic)
         return differences + self._configuration_drift(found)
 
     def lag(self, group: str, topic: Topic) -> dict[int, int]:
@@ -104,7 +111,7 @@ class LogAdmin:
                 for place in places
             }
         except KafkaException as error:
-            raise LogUnavailableError(error.args[0].str()) from None
+            raise self._unavailable(error) from None
         done = {place.partition: place.offset for place in committed}
         return {n: end - max(done[n], start) for n, (start, end) in bounds.items()}
 
@@ -121,12 +128,28 @@ class LogAdmin:
             )
         return self._readers[group]
 
-    def _metadata(self) -> dict[str, int]:
+    def _metadata(self) -> dict[str, TopicMetadata]:
         try:
             listed = self._client.list_topics(timeout=REQUEST_TIMEOUT_S)
         except KafkaException as error:
-            raise LogUnavailableError(error.args[0].str()) from None
-        return {name: len(topic.partitions) for name, topic in listed.topics.items()}
+            raise self._unavailable(error) from None
+        topics: dict[str, TopicMetadata] = listed.topics
+        return topics
+
+    def _shape_drift(self, name: str, found: TopicMetadata, topic: Topic) -> list[str]:
+        differences = []
+        if len(found.partitions) != topic.partition_count:
+            differences.append(
+                f"{name}: {len(found.partitions)} partitions, the catalogue says "
+                f"{topic.partition_count}"
+            )
+        wanted = self._settings.replication_factor
+        # The fewest of all partitions: a change of their number moves one after the other.
+        copies = min((len(p.replicas) for p in found.partitions.values()), default=wanted)
+        if copies != wanted:
+            setting = f"{self._settings.env_prefix}REPLICATION_FACTOR"
+            differences.append(f"{name}: replication factor {copies}, {setting} is {wanted}")
+        return differences
 
     def _configuration(self, topic: Topic) -> dict[str, str]:
         return topic.configuration(min_insync_replicas=self._settings.min_insync_replicas)
@@ -137,7 +160,7 @@ class LogAdmin:
         differences = []
         for name, actual_options in self._described(found).items():
             for option, wanted in self._configuration(found[name]).items():
-                actual = actual_options[option]
+                actual = actual_options.get(option)  # an old broker may not know it
                 if _normal(actual) != _normal(wanted):
                     differences.append(f"{name}: {option} is {actual}, the catalogue says {wanted}")
         return differences
@@ -157,8 +180,10 @@ class LogAdmin:
                 except KafkaException as error:
                     missing = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
                     if not missing or time.monotonic() > deadline:
-                        raise LogUnavailableError(error.args[0].str()) from None
+                        raise self._unavailable(error) from None
                     continue
+                except TimeoutError as silence:
+                    raise self._unavailable(silence) from None
                 described[resource.name] = {name: entry.value for name, entry in entries.items()}
                 waiting.discard(resource.name)
             if waiting:
@@ -169,7 +194,7 @@ class LogAdmin:
         """A topic is usable only when its partitions have leaders, a moment after its creation."""
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         while time.monotonic() < deadline:
-            listed = self._client.list_topics(timeout=REQUEST_TIMEOUT_S).topics
+            listed = self._metadata()
             if all(
                 name in listed
                 and listed[name].partitions
@@ -177,7 +202,16 @@ class LogAdmin:
                 for name in names
             ):
                 return
+            time.sleep(_ASK_AGAIN_S)
         raise LogUnavailableError("topics were created but have no leaders")
+
+    def _unavailable(self, error: KafkaException | TimeoutError) -> LogUnavailableError:
+        """Say where the log was looked for, which the client's own words do not."""
+        silence = f"no answer within {REQUEST_TIMEOUT_S:g} s"
+        reason = silence if isinstance(error, TimeoutError) else error.args[0].str()
+        servers = self._settings.bootstrap_servers
+        setting = f"{self._settings.env_prefix}BOOTSTRAP_SERVERS"
+        return LogUnavailableError(f"Kafka at {servers} ({setting}): {reason}")
 
 
 def _normal(value: str | None) -> list[str]:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import ConfigResource
+from confluent_kafka.admin import ConfigResource, NewTopic
 
 from topics import admin as admins
 from topics.admin import LogAdmin
@@ -20,10 +20,26 @@ class ForgetfulCluster:
 
     def __init__(self, refusals: int, code: int = KafkaError.UNKNOWN_TOPIC_OR_PART) -> None:
         self.refusals, self.code = refusals, code
+        self.copies = [1] * RESULTS.partition_count
+        self.leaders = [0]  # at each look; the last one stays
+        self.looks = 0
+        self.unknown: set[str] = set()  # options
 
     def list_topics(self, timeout: float) -> SimpleNamespace:
-        partitions = dict.fromkeys(range(RESULTS.partition_count))
+        leader = self.leaders[min(self.looks, len(self.leaders) - 1)]
+        self.looks += 1
+        partitions = {
+            number: SimpleNamespace(replicas=list(range(count)), leader=leader)
+            for number, count in enumerate(self.copies)
+        }
         return SimpleNamespace(topics={"results": SimpleNamespace(partitions=partitions)})
+
+    def create_topics(
+        self, topics: Sequence[NewTopic], operation_timeout: float
+    ) -> dict[str, Future[None]]:
+        created: Future[None] = Future()
+        created.set_result(None)
+        return {topic.topic: created for topic in topics}
 
     def describe_configs(
         self, resources: Sequence[ConfigResource]
@@ -36,13 +52,37 @@ class ForgetfulCluster:
                 answer.set_exception(KafkaException(KafkaError(self.code)))
             else:
                 options = RESULTS.configuration(min_insync_replicas=1)
-                answer.set_result({n: SimpleNamespace(value=v) for n, v in options.items()})
+                known = options.keys() - self.unknown
+                answer.set_result({n: SimpleNamespace(value=options[n]) for n in known})
             answers[resource] = answer
         return answers
 
 
-def admin_of(cluster: ForgetfulCluster) -> LogAdmin:
-    admin = LogAdmin(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
+class SilentCluster(ForgetfulCluster):
+    """Lists its topics and answers nothing else."""
+
+    def create_topics(
+        self, topics: Sequence[NewTopic], operation_timeout: float
+    ) -> dict[str, Future[None]]:
+        return {topic.topic: Future() for topic in topics}
+
+    def describe_configs(
+        self, resources: Sequence[ConfigResource]
+    ) -> dict[ConfigResource, Future[dict[str, SimpleNamespace]]]:
+        return {resource: Future() for resource in resources}
+
+
+class LostCluster(ForgetfulCluster):
+    """Creates topics and is gone then."""
+
+    def list_topics(self, timeout: float) -> SimpleNamespace:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+
+def admin_of(cluster: ForgetfulCluster, replication_factor: int = 1) -> LogAdmin:
+    admin = LogAdmin(
+        KafkaSettings(bootstrap_servers="127.0.0.1:1", replication_factor=replication_factor)
+    )
     admin._client = cluster
     return admin
 
@@ -62,3 +102,44 @@ def test_any_other_refusal_is_an_error_at_once() -> None:
     with pytest.raises(LogUnavailableError):
         admin_of(cluster).drift([RESULTS])
     assert cluster.refusals == 999
+
+
+def test_a_topic_with_too_few_copies_differs() -> None:
+    cluster = ForgetfulCluster(refusals=0)
+    cluster.copies[3:] = [3] * (RESULTS.partition_count - 3)
+
+    assert admin_of(cluster, replication_factor=3).drift([RESULTS]) == [
+        "results: replication factor 1, MILLRACE_KAFKA_REPLICATION_FACTOR is 3"
+    ]
+
+
+def test_an_option_that_the_broker_does_not_know_differs() -> None:
+    cluster = ForgetfulCluster(refusals=0)
+    cluster.unknown = {"retention.ms"}
+
+    (difference,) = admin_of(cluster).drift([RESULTS])
+    assert difference.startswith("results: retention.ms is None, the catalogue says ")
+
+
+def test_silence_is_said_with_the_address_and_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admins, "REQUEST_TIMEOUT_S", 0.1)
+    said = r"127\.0\.0\.1:1 \(MILLRACE_KAFKA_BOOTSTRAP_SERVERS\): no answer within 0\.1 s"
+    with pytest.raises(LogUnavailableError, match=said):
+        admin_of(SilentCluster(refusals=0)).create([RESULTS])
+    with pytest.raises(LogUnavailableError, match=said):
+        admin_of(SilentCluster(refusals=0)).drift([RESULTS])
+
+
+def test_a_broker_lost_after_the_creation_is_said_with_its_address() -> None:
+    with pytest.raises(LogUnavailableError, match=r"127\.0\.0\.1:1 .*transport failure"):
+        admin_of(LostCluster(refusals=0)).create([RESULTS])
+
+
+def test_leaders_are_awaited_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("topics.admin.time.sleep", pauses.append)
+    cluster = ForgetfulCluster(refusals=0)
+    cluster.leaders = [-1, -1, 0]
+
+    assert admin_of(cluster).create([RESULTS]) == ["results"]
+    assert (cluster.looks, len(pauses)) == (3, 2)
