@@ -1,17 +1,27 @@
 """The settings base: read once from the environment, checked whole, frozen."""
 
-from collections.abc import Iterable, Mapping
-from typing import ClassVar, Self
+from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar, Self, TypeAlias, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from core.errors import SettingsError
 
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
+F = TypeVar("F")
+
+Environment: TypeAlias = Mapping[str, str]
+
 
 class Settings(BaseModel):
     """Base of every settings class; it lives beside the client or role that it configures.
 
-    A misspelt or bad variable stops the process at start, all mistakes in one message.
+    A misspelt or bad variable stops the process at start, all mistakes of the class in one message;
+    `read_all` gathers those of several classes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -26,6 +36,54 @@ class Settings(BaseModel):
             return cls.model_validate(ours)
         except ValidationError as error:
             raise SettingsError("; ".join(_mistakes(prefix, error))) from None
+
+
+@overload
+def read_all(
+    env: Environment, a: Callable[[Environment], A], b: Callable[[Environment], B], /
+) -> tuple[A, B]: ...
+@overload
+def read_all(
+    env: Environment,
+    a: Callable[[Environment], A],
+    b: Callable[[Environment], B],
+    c: Callable[[Environment], C],
+    /,
+) -> tuple[A, B, C]: ...
+@overload
+def read_all(
+    env: Environment,
+    a: Callable[[Environment], A],
+    b: Callable[[Environment], B],
+    c: Callable[[Environment], C],
+    d: Callable[[Environment], D],
+    /,
+) -> tuple[A, B, C, D]: ...
+@overload
+def read_all(
+    env: Environment,
+    a: Callable[[Environment], A],
+    b: Callable[[Environment], B],
+    c: Callable[[Environment], C],
+    d: Callable[[Environment], D],
+    e: Callable[[Environment], E],
+    f: Callable[[Environment], F],
+    /,
+) -> tuple[A, B, C, D, E, F]: ...
+def read_all(env: Environment, /, *readers: Callable[[Environment], object]) -> tuple[object, ...]:
+    """Return what each reads of `env`, such as `KafkaSettings.from_env`, in their order.
+
+    Raises one SettingsError with the mistakes of all.
+    """
+    found, mistakes = [], []
+    for read in readers:
+        try:
+            found.append(read(env))
+        except SettingsError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise SettingsError("; ".join(mistakes))
+    return tuple(found)
 
 
 def _mistakes(prefix: str, error: ValidationError) -> Iterable[str]:
