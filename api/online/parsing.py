@@ -4,6 +4,7 @@ import re
 from typing import Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from api.answers import ApiError
 from api.online.calls import ParsedCall
@@ -17,8 +18,8 @@ _MISSING: Final = re.compile(r"missing required field `([a-z_]+)`")
 
 class _Fields(msgspec.Struct, gc=False):
     model: str
-    timeout_ms: float | None = None
-    background: bool | None = None
+    timeout_ms: float | UnsetType | None = UNSET
+    background: bool | UnsetType | None = UNSET
 
 
 class _StreamedFields(_Fields, gc=False):
@@ -38,7 +39,7 @@ def parse_call(endpoint: str, body: bytes) -> ParsedCall:
     try:
         body.decode()  # what is skipped below is not looked at
         fields = (_STREAMED_FIELDS if endpoint in STREAMED_ENDPOINTS else _FIELDS).decode(body)
-        ours = fields.timeout_ms is not None or fields.background is not None
+        ours = fields.timeout_ms is not UNSET or fields.background is not UNSET
         passed_on = _without_ours(body) if ours else body
     except msgspec.ValidationError as error:
         raise _wrong_shape(str(error)) from None
@@ -49,8 +50,8 @@ def parse_call(endpoint: str, body: bytes) -> ParsedCall:
         body=passed_on,
         model=fields.model,
         stream=isinstance(fields, _StreamedFields) and _stream(fields.stream),
-        timeout_s=None if fields.timeout_ms is None else _seconds(fields.timeout_ms),
-        background=bool(fields.background),
+        timeout_s=_seconds(fields.timeout_ms) if isinstance(fields.timeout_ms, float) else None,
+        background=fields.background is True,
         token_count=token_count(endpoint, passed_on, len(passed_on)),
     )
 

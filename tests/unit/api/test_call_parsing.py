@@ -32,6 +32,16 @@ def test_our_fields_are_taken_out() -> None:
     assert (parsed.stream, parsed.timeout_s, parsed.background) == (True, 1.5, True)
 
 
+@pytest.mark.parametrize(
+    "ours", [b'"timeout_ms":null', b'"background":null', b'"background":false']
+)
+def test_our_fields_are_taken_out_when_they_say_nothing(ours: bytes) -> None:
+    parsed = parse_call(CHAT, b'{"model":"m",%b}' % ours)
+
+    assert parsed.body == b'{"model":"m"}'
+    assert (parsed.timeout_s, parsed.background) == (None, False)
+
+
 @pytest.mark.parametrize(("stream", "expected"), [(b"1", True), (b'"False"', False)])
 def test_a_stream_is_asked_for_in_every_way_that_vllm_reads(stream: bytes, expected: bool) -> None:
     body = b'{"model":"m","stream":%b}' % stream
