@@ -80,7 +80,6 @@ class StreamAnswer:
 
     async def _write_pieces(self, call: OpenCall) -> bool:
         if not self._is_begun:
-            self._timings.heard_s = call.heard_s
             metrics.FIRST_PIECE_SECONDS.observe(call.heard_s - self._timings.arrived_s)
         pieces = call.take_pieces()
         is_last = call.end is not None and call.end.status_code < 400
@@ -113,7 +112,8 @@ class StreamAnswer:
     async def _write(self, call: OpenCall, data: bytes, *, more: bool) -> None:
         if not self._is_begun:
             self._is_begun = True
-            timing = (b"server-timing", self._timings.at_first_piece())
+            self._timings.heard_s = call.heard_s
+            timing = (b"server-timing", self._timings.at_stream_head())
             headers = [*_HEAD, *self._headers, timing]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         call.sending_since_s = self._clock.monotonic_s()

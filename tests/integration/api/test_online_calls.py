@@ -1,6 +1,7 @@
 """Goal: an online call is one record, and its client gets what the log brings back, in order."""
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -138,6 +139,7 @@ def test_a_silent_stream_says_that_it_lives(open_online: OpenOnline) -> None:
     ):
         lines = answer.iter_lines()
         assert next(lines) == ": keep-alive"
+        assert re.fullmatch(r"gateway;dur=\d+\.\d\d", answer.headers["server-timing"])
         chunk = online.pool.only_chunk()
         refusal = b'{"error":{"message":"no","type":"t","param":null,"code":"c"}}'
         online.pool.reply(chunk, end=ReplyEnd(400, refusal))
