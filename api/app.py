@@ -23,6 +23,7 @@ from api import (
     webhook_secrets,
 )
 from api.auth import KeyCache
+from api.background import end_process, watched
 from api.database import Database
 from api.errors import install_error_answers
 from api.key_refresh import ROUNDS_PER_TTL, keep_keys_fresh
@@ -94,7 +95,8 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
     app.state.services = services
     app.state.webhooks = webhook_services(webhooks or WebhookSettings())
     app.state.online = online = None if setup is None else Online(setup, services, clock)
-    app.state.views = open_views(services, None if setup is None else setup.kafka)
+    app.state.on_failure = on_failure = end_process if setup is None else setup.on_failure
+    app.state.views = open_views(services, None if setup is None else setup.kafka, on_failure)
     install_error_answers(app)
     for router in ROUTERS:
         app.include_router(router)
@@ -115,7 +117,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     asyncio.get_running_loop().set_default_executor(threads)
     every_s = services.settings.key_cache_s / ROUNDS_PER_TTL
     keys = keep_keys_fresh(services.keys, services.database, max(every_s, _REFRESH_S_MIN))
-    refreshing = asyncio.create_task(keys)
+    refreshing = watched(asyncio.create_task(keys), app.state.on_failure)
     online: Online | None = app.state.online
     if online is not None:
         online.start()

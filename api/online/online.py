@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
+from api.background import watched
 from api.online import metrics
 from api.online.call_keys import CallKeys
 from api.online.calls import DurableCalls
@@ -107,15 +108,14 @@ class Online:
         )
         self._replies.start()
         self._capacity.start()
-        self._tasks = [
-            loop.create_task(self.news.run(self._lost_touch)),
-            loop.create_task(self.routes.keep_fresh(self.settings.routes_refresh_s)),
-            loop.create_task(
-                self.cache.keep_fresh(self.services.database, self.settings.routes_refresh_s)
-            ),
-            loop.create_task(self._sweep()),
-            loop.create_task(self.call_keys.run()),
-        ]
+        works = (
+            self.news.run(self._lost_touch),
+            self.routes.keep_fresh(self.settings.routes_refresh_s),
+            self.cache.keep_fresh(self.services.database, self.settings.routes_refresh_s),
+            self._sweep(),
+            self.call_keys.run(),
+        )
+        self._tasks = [watched(loop.create_task(work), self._setup.on_failure) for work in works]
 
     async def stop(self) -> None:
         """Say good-bye and end what `start` began."""

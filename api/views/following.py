@@ -14,6 +14,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from api import metrics
+from api.background import OnFailure, end_process, watched
 from api.database import Database, DatabaseAwayError
 from core.states import TERMINAL_STATES, JobState
 from jobs.progress_tables import job_counters
@@ -79,10 +80,19 @@ class Followers:
     """All who follow jobs in this process."""
 
     def __init__(
-        self, database: Database, *, interval_s: float, gauge: Shown = metrics.FOLLOWERS
+        self,
+        database: Database,
+        *,
+        interval_s: float,
+        on_failure: OnFailure = end_process,
+        gauge: Shown = metrics.FOLLOWERS,
     ) -> None:
-        """Look for news each `interval_s` while anybody follows; `gauge` shows how many do."""
+        """Look for news each `interval_s` while anybody follows; `gauge` shows how many do.
+
+        Any error but an outage is told to `on_failure`: followers would hear nothing any more.
+        """
         self._database, self._interval_s, self._gauge = database, interval_s, gauge
+        self._on_failure = on_failure
         self._following: dict[UUID, set[Follower]] = {}
         self._looking: asyncio.Task[None] | None = None
         self.count = 0
@@ -95,7 +105,7 @@ class Followers:
         self.count += 1
         self._gauge.inc()
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
+            self._looking = watched(asyncio.create_task(self._look()), self._on_failure)
         try:
             yield follower
         finally:

@@ -11,6 +11,7 @@ from fastapi import Depends, Request
 
 from api import metrics
 from api.answers import ApiError, unavailable
+from api.background import OnFailure, end_process
 from api.services import Services
 from api.views.following import Followers
 from api.views.result_pages import ResultPages
@@ -92,13 +93,15 @@ def busy(reason: str) -> ApiError:
     return unavailable("Too many of these at once.", retry_after_s=5, code="slow_down")
 
 
-def open_views(services: Services, kafka: KafkaSettings | None) -> Views:
+def open_views(
+    services: Services, kafka: KafkaSettings | None, on_failure: OnFailure = end_process
+) -> Views:
     """Return the views of one process; it connects to nothing yet."""
     interval_s = services.settings.follow_interval_s
     return Views(
         services,
         kafka,
-        Followers(services.database, interval_s=interval_s),
+        Followers(services.database, interval_s=interval_s, on_failure=on_failure),
         ResultPages(services.database),
     )
 

@@ -9,6 +9,7 @@ import pytest
 from api.database import Database, DatabaseAwayError
 from api.views.following import Followers, JobNews
 from api.views.result_pages import ResultPages
+from core.errors import MillraceError
 from results.output_lines import ItemRow
 from results.views.sequences import SequencedRow
 from tests.unit.results.views.stored import MemoryObjects, row, source
@@ -22,6 +23,7 @@ class Jobs:
     def __init__(self, *answers: dict[UUID, JobNews] | type[Exception]) -> None:
         self.answers = list(answers)
         self.asked: list[list[UUID]] = []
+        self.failures: list[MillraceError] = []
 
     async def run_across_tenants(self, _work: object, job_ids: list[UUID]) -> dict[UUID, JobNews]:
         self.asked.append(job_ids)
@@ -31,7 +33,7 @@ class Jobs:
         return {job_id: answer[job_id] for job_id in job_ids if job_id in answer}
 
     def followers(self) -> Followers:
-        return Followers(cast(Database, self), interval_s=0.001)
+        return Followers(cast(Database, self), interval_s=0.001, on_failure=self.failures.append)
 
 
 START = JobNews(0, is_terminal=False)
@@ -69,6 +71,16 @@ async def test_nobody_looks_while_nobody_follows() -> None:
 
     with followers.follow(JOB, START) as again:
         assert await again.changed(5)
+
+
+async def test_a_look_that_fails_ends_the_process(caplog: pytest.LogCaptureFixture) -> None:
+    jobs = Jobs(ValueError)
+    with jobs.followers().follow(JOB, START) as follower:
+        assert not await follower.changed(0.05)
+
+    (failure,) = jobs.failures
+    assert str(failure) == "The task Followers._look died: ValueError."
+    assert [record.levelname for record in caplog.records] == ["CRITICAL"]
 
 
 async def test_an_absent_database_delays_news() -> None:

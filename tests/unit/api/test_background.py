@@ -1,0 +1,73 @@
+"""Goal: a task that dies is told, with its name; one that ends or is cancelled is not."""
+
+import asyncio
+import logging
+from typing import cast
+
+import pytest
+
+from api.auth import KeyCache
+from api.background import TaskDiedError, watched
+from api.database import Database, DatabaseAwayError
+from api.key_refresh import keep_keys_fresh
+from api.online.routes import Routes
+from core.clock import SystemClock
+from core.errors import MillraceError
+from core.ids import new_uuid
+from tenancy.api_keys import Principal
+
+
+class Broken:
+    """A database that fails in one way after another."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+
+    async def run_across_tenants(self, _work: object, *_: object) -> None:
+        raise self.failures.pop(0)
+
+
+async def told_of(task: asyncio.Task[None]) -> list[MillraceError]:
+    failures: list[MillraceError] = []
+    watched(task, failures.append)
+    async with asyncio.timeout(5):
+        await asyncio.wait([task])
+    await asyncio.sleep(0)
+    return failures
+
+
+async def test_revoked_keys_do_not_stay_unseen(caplog: pytest.LogCaptureFixture) -> None:
+    keys = KeyCache(ttl_s=60, clock=SystemClock())
+    database = cast(Database, Broken(RuntimeError("secret")))
+    keys.remember("a", Principal(new_uuid(), new_uuid()), keys.now_s())
+    assert keys.find("a")
+    (failure,) = await told_of(asyncio.create_task(keep_keys_fresh(keys, database, 0.001)))
+
+    assert isinstance(failure, TaskDiedError)
+    assert str(failure) == "The task keep_keys_fresh died: RuntimeError."
+    assert [record.levelno for record in caplog.records] == [logging.CRITICAL]
+
+
+async def test_stale_routes_do_not_stay_unseen() -> None:
+    database = Broken(DatabaseAwayError(), RuntimeError("secret"))
+    routes = Routes(cast(Database, database), SystemClock())
+    (failure,) = await told_of(asyncio.create_task(routes.keep_fresh(0.001)))
+
+    assert str(failure) == "The task Routes.keep_fresh died: RuntimeError."
+
+
+async def test_an_error_of_ours_is_told_as_it_is() -> None:
+    away = DatabaseAwayError()
+
+    async def fail() -> None:
+        raise away
+
+    assert await told_of(asyncio.create_task(fail())) == [away]
+
+
+async def test_an_end_and_a_cancelling_are_no_failures() -> None:
+    sleeping = asyncio.create_task(asyncio.sleep(30))
+    sleeping.cancel()
+
+    assert await told_of(sleeping) == []
+    assert await told_of(asyncio.create_task(asyncio.sleep(0))) == []
