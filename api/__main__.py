@@ -17,10 +17,11 @@ from api.settings import ApiSettings
 from core.clock import SystemClock
 from core.errors import MillraceError
 from core.logs import configure_logs
+from core.role_life import run_role
 from core.shutdown import stop_on_signals
 from results.webhooks.settings import WebhookSettings
 from storage.objects_from import object_store_from_env
-from storage.postgres import create_engine
+from storage.postgres import DATABASE_AWAY, create_engine
 from storage.settings import DatabaseSettings
 from topics.settings import KafkaSettings
 
@@ -34,10 +35,18 @@ _YOUNG_OBJECTS_MAX: Final = 50_000
 of the many long-lived objects of the framework would stop every stream."""
 
 
-def main(env: Mapping[str, str]) -> None:
-    """Serve until SIGTERM or SIGINT, then let requests in flight end. Raises SettingsError."""
+def main(env: Mapping[str, str]) -> int:
+    """Serve until a signal; return the exit code."""
     configure_logs("api")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    return run_role(lambda: serve(env), away=DATABASE_AWAY)
+
+
+def serve(env: Mapping[str, str]) -> None:
+    """Serve until SIGTERM or SIGINT, then let requests in flight end.
+
+    Raises SettingsError, and what a thread beside the server ended with.
+    """
     settings = ApiSettings.from_env(env)
     database = DatabaseSettings.from_env(env)
     failures: list[MillraceError] = []
@@ -71,8 +80,4 @@ def main(env: Mapping[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(os.environ)
-    except MillraceError as failure:
-        log.critical(str(failure), extra={"code": failure.code})
-        sys.exit(1)
+    sys.exit(main(os.environ))

@@ -5,6 +5,7 @@ import logging
 import os
 import tempfile
 import threading
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -17,14 +18,12 @@ from batcher.redeliveries import FinishedItems
 from batcher.role import run_batcher
 from batcher.settings import BatcherSettings
 from core.clock import SystemClock
-from core.errors import MillraceError
 from core.logs import configure_logs
+from core.role_life import run_role
 from core.shutdown import stop_on_signals
-from storage.postgres import create_engine
+from storage.postgres import DATABASE_AWAY, create_engine
 from storage.settings import DatabaseSettings
 from topics.settings import KafkaSettings
-
-_LOG = logging.getLogger("batcher")
 
 # Records wait for the answer about redeliveries, which is only a courtesy.
 _SHORT_WAITS = {
@@ -61,21 +60,21 @@ def run(
         asyncio.run(run_batcher(settings, surroundings, stop))
 
 
+def run_from_env(env: Mapping[str, str], stop: threading.Event) -> None:
+    """Batch as `env` says until `stop` is set. Raises SettingsError, and what `run` raises."""
+    settings = BatcherSettings.from_env(env)
+    kafka = KafkaSettings.from_env(env)
+    database = DatabaseSettings.from_env(env)
+    if settings.metrics_port is not None:
+        start_http_server(settings.metrics_port, settings.metrics_host)
+    run(settings, kafka, database, stop)
+
+
 def main() -> None:
-    """Read the environment and run; exit 1 when the supervisor should start us again."""
+    """Run until a signal; exit with the role's code."""
     configure_logs("batcher")
     stop = stop_on_signals()
-    code = 0
-    try:
-        settings = BatcherSettings.from_env(os.environ)
-        kafka = KafkaSettings.from_env(os.environ)
-        database = DatabaseSettings.from_env(os.environ)
-        if settings.metrics_port is not None:
-            start_http_server(settings.metrics_port, settings.metrics_host)
-        run(settings, kafka, database, stop)
-    except MillraceError as failure:
-        _LOG.critical(str(failure), extra={"code": failure.code, **failure.facts})
-        code = 1
+    code = run_role(lambda: run_from_env(os.environ, stop), away=DATABASE_AWAY)
     # Faust can leave threads behind that would keep the process alive.
     logging.shutdown()
     os._exit(code)

@@ -1,7 +1,6 @@
 """The batcher as a whole: one event loop, and its ways to begin and end."""
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -12,6 +11,7 @@ from batcher.settings import BatcherSettings
 from batcher.unreadable import send_unreadable
 from batcher.watchdog import Watchdog
 from core.errors import MillraceError
+from core.role_life import say_ready
 from topics.admin import LogAdmin
 from topics.errors import LogUnavailableError
 from topics.offsets import Partition
@@ -19,7 +19,6 @@ from topics.producer import OnDelivery
 from topics.received import Received
 from topics.records import Capacity
 
-_LOG = logging.getLogger(__name__)
 _STOP_POLL_S = 0.1
 
 
@@ -77,7 +76,7 @@ class Batcher:
         except TimeoutError:
             raise LogUnavailableError("no partitions were assigned in time") from None
         self._spawn(parts.clockwork.watch(Watchdog(self._settings.stall_limit_s)))
-        _LOG.info("batching", extra={"job_class": self._settings.job_class})
+        say_ready()
 
     async def work(self, stop: threading.Event) -> None:
         """Return when `stop` is set. Raises what ended the role otherwise."""

@@ -9,15 +9,14 @@ import signal
 # vLLM's engine processes import this module again and must not outlive the role: PR_SET_PDEATHSIG.
 ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 
-import logging  # noqa: E402  the line above comes first, in spawned children too
-import threading  # noqa: E402
+import threading  # noqa: E402  the line above comes first, in spawned children too
 from collections.abc import Mapping  # noqa: E402
 
 import uvloop  # noqa: E402
 from prometheus_client import start_http_server  # noqa: E402
 
-from core.errors import MillraceError, SettingsError  # noqa: E402
 from core.logs import configure_logs  # noqa: E402
+from core.role_life import run_role  # noqa: E402
 from core.shutdown import stop_on_signals  # noqa: E402
 from gpu_consumers import metrics  # noqa: E402
 from gpu_consumers.assembly import build, engine_settings_of  # noqa: E402
@@ -30,26 +29,24 @@ from topics.admin import LogAdmin  # noqa: E402
 from topics.catalogue import ATTEMPTS, pool_topics  # noqa: E402
 from topics.settings import KafkaSettings  # noqa: E402
 
-_LOG = logging.getLogger(__name__)
 _START_S_MAX = 60.0
-_WRONG_SETTINGS = 2  # exit code: starting again does not help
 
 
 def main() -> None:
-    """Run until a signal; exit 1 when the engine or the log ended it, 2 for wrong settings."""
+    """Run until a signal; exit with the role's code."""
     configure_logs("gpu-consumer")
     stop = stop_on_signals()
-    try:
-        kind = EngineSettings.from_env(os.environ).kind
-        # vLLM stays on the loop it is tested on; the others spend most of their CPU in the loop.
-        loop_factory = None if kind == "vllm" else uvloop.new_event_loop
-        with asyncio.Runner(loop_factory=loop_factory) as runner:
-            runner.run(run(os.environ, stop))
-    except MillraceError as failure:
-        _LOG.error("the role ends", extra={"code": failure.code, "reason": str(failure)})
-        # At once: threads and engine processes hold nothing that must be saved.
-        os._exit(_WRONG_SETTINGS if isinstance(failure, SettingsError) else 1)
-    os._exit(0)
+    # At once: threads and engine processes hold nothing that must be saved.
+    os._exit(run_role(lambda: run_on_loop(os.environ, stop)))
+
+
+def run_on_loop(env: Mapping[str, str], stop: threading.Event) -> None:
+    """Run the replica that `env` describes on the loop that suits its engine."""
+    kind = EngineSettings.from_env(env).kind
+    # vLLM stays on the loop it is tested on; the others spend most of their CPU in the loop.
+    loop_factory = None if kind == "vllm" else uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(run(env, stop))
 
 
 async def run(env: Mapping[str, str], stop: threading.Event) -> None:

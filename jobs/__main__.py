@@ -1,7 +1,6 @@
 """The role `intake`: reads settings, builds the parts, runs their threads."""
 
 import contextlib
-import logging
 import os
 import socket
 import sys
@@ -13,9 +12,9 @@ from typing import Final
 from prometheus_client import start_http_server
 
 from core.clock import SystemClock
-from core.errors import MillraceError
 from core.ids import new_uuid
 from core.logs import configure_logs
+from core.role_life import run_role, say_ready
 from core.shutdown import stop_on_signals
 from jobs import metrics
 from jobs.background import Background
@@ -38,7 +37,6 @@ from topics.producer import LogProducer
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail
 
-_LOG = logging.getLogger(__name__)
 _SWITCH_S = 0.0005  # a large validation must not hold up each statement of a small one by 5 ms
 _START_S_MAX: Final = 60.0
 _STOP_S_MAX: Final = 20.0
@@ -47,17 +45,10 @@ _RELAY_IDLE_S: Final = 1.0
 
 
 def main() -> int:
-    """Run until a signal; return 1 when a failure ended the role."""
+    """Run until a signal; return the exit code."""
     configure_logs(_NAME)
-    try:
-        run(os.environ, stop_on_signals())
-    except MillraceError as failure:
-        _LOG.error("the role ends", extra={"code": failure.code, "reason": str(failure)})
-        return 1
-    except DATABASE_AWAY as failure:
-        _LOG.error("the role ends: no database", extra={"error": type(failure).__name__})
-        return 1
-    return 0
+    stop = stop_on_signals()
+    return run_role(lambda: run(os.environ, stop), away=DATABASE_AWAY)
 
 
 def run(env: Mapping[str, str], stop: threading.Event) -> None:
@@ -115,7 +106,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         other_leases = start_beside(threads, means, producers[2:])
         threads.start("outbox", relay.step, partial(woken_for_outbox.wait, _RELAY_IDLE_S))
         threads.start("intake", intake.round, intake.pause)
-        _LOG.info("ready")
+        say_ready()
         stop.wait()
         try:
             threads.join(_STOP_S_MAX)

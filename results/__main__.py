@@ -1,6 +1,5 @@
 """The roles `results-writer` and `finaliser`: `python -m results writer|finaliser`."""
 
-import logging
 import os
 import socket
 import sys
@@ -12,9 +11,10 @@ from typing import Final
 from prometheus_client import start_http_server
 
 from core.clock import SystemClock
-from core.errors import MillraceError, SettingsError
+from core.errors import SettingsError
 from core.ids import new_uuid
 from core.logs import configure_logs
+from core.role_life import run_role, say_ready
 from core.shutdown import stop_on_signals
 from jobs.background import Background
 from jobs.held_leases import HeldLeases
@@ -41,30 +41,19 @@ from topics.consumer import LogConsumer
 from topics.producer import LogProducer
 from topics.settings import KafkaSettings
 
-LOG = logging.getLogger(__name__)
 _BROKER_WAIT_S: Final = 60.0
 _JOIN_S: Final = 5.0
 
 
 def main(arguments: list[str]) -> int:
-    """Run one role until a signal; 1 when it cannot go on, 2 for a wrong argument."""
+    """Run one role until a signal; return the exit code, 2 for a wrong argument too."""
     if len(arguments) != 1 or arguments[0] not in ROLES:
         sys.stderr.write("usage: python -m results writer|finaliser\n")
         return 2
     role, run = ROLES[arguments[0]]
     configure_logs(role)
     stop = stop_on_signals()
-    try:
-        run(os.environ, stop)
-    except MillraceError as failure:
-        LOG.critical("the role ends", extra={"code": failure.code, "reason": str(failure)})
-        return 1
-    except DATABASE_AWAY as failure:
-        if stop.is_set():
-            return 0  # nothing was committed that was not written
-        LOG.critical("the role ends: no database", extra={"error": type(failure).__name__})
-        return 1
-    return 0
+    return run_role(lambda: run(os.environ, stop), away=DATABASE_AWAY)
 
 
 def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
@@ -100,6 +89,7 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
         fetch_wait_s=settings.fetch_wait_s,
     )
     try:
+        say_ready()
         writer.run(consumer, stop)
     finally:
         consumer.close()
@@ -135,6 +125,7 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
             wait = partial(for_requests.wait, settings.look_interval_s)
             beside.start("requests", RequestEnding(engine, store).step, wait)
             beside.every(settings.removal_interval_s, "ages", in_turn(keys.step, sweep.step))
+            say_ready()
             finaliser.run(for_jobs, stop)
             beside.join(_JOIN_S)
     finally:

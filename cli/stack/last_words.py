@@ -5,9 +5,6 @@ from typing import Final
 
 import msgspec
 
-WRONG_SETTINGS: Final = 2
-"""Exit code of a role that cannot run with its settings, however often it is started."""
-
 _TAIL_BYTES: Final = 64 * 1024
 
 

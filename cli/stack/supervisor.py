@@ -10,8 +10,9 @@ from pathlib import Path
 
 from cli.stack.child import Child, Process, spawn
 from cli.stack.errors import SettingsRefusedError, StackTimeoutError
-from cli.stack.last_words import WRONG_SETTINGS, reason_in
+from cli.stack.last_words import reason_in
 from core.clock import Clock, SystemClock
+from core.role_life import WRONG_SETTINGS
 
 BACKOFF_S_MIN = 0.2
 HEALTHY_S = 30.0
@@ -96,7 +97,7 @@ class Supervisor:
             self._require_settings()
             if self._clock.monotonic_s() > deadline_s:
                 raise StackTimeoutError(
-                    f"{what} is not ready after {timeout_s:g} s; see the logs in {self._log_dir}"
+                    f"{what} is not ready after {timeout_s:g} s; {self._told_by_the_dead()}"
                 )
             self._sleep(POLL_S)
 
@@ -142,8 +143,17 @@ class Supervisor:
     def _require_settings(self) -> None:
         for name, watched in self._watched.items():
             if watched.refused:
-                log_path = self._log_dir / f"{name}.log"
+                log_path = self._log_path(name)
                 raise SettingsRefusedError(f"{name}: {reason_in(log_path) or log_path}")
+
+    def _told_by_the_dead(self) -> str:
+        """Return the last words of those that died again and again, and where the logs are."""
+        died = [name for name, watched in self._watched.items() if watched.deaths]
+        told = [f"{name}: {reason}" for name in died if (reason := reason_in(self._log_path(name)))]
+        return "; ".join([*told, f"see the logs in {self._log_dir}"])
+
+    def _log_path(self, name: str) -> Path:
+        return self._log_dir / f"{name}.log"
 
     def _begin(self, watched: _Watched) -> None:
         watched.process = self._spawn(watched.child, self._log_dir)

@@ -13,8 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from core.clock import SystemClock
-from core.errors import MillraceError, SettingsError
+from core.errors import SettingsError
 from core.logs import configure_logs
+from core.role_life import run_role, say_ready
 from core.shutdown import stop_on_signals
 from jobs.background import Background
 from results.__main__ import process_name, require_connections, serve_metrics
@@ -47,18 +48,10 @@ _OTHER_CONNECTIONS: Final = 3  # reader, watcher, removal
 
 
 def main(env: Mapping[str, str]) -> int:
-    """Run the role until a signal; 1 when it cannot go on."""
+    """Run the role until a signal; return the exit code."""
     configure_logs(ROLE)
     stop = stop_on_signals()
-    try:
-        run(env, stop)
-    except MillraceError as failure:
-        LOG.critical("the role ends", extra={"code": failure.code, "reason": str(failure)})
-        return 1
-    except DATABASE_AWAY as failure:
-        LOG.critical("the role ends: no database", extra={"error": type(failure).__name__})
-        return 1
-    return 0
+    return run_role(lambda: run(env, stop), away=DATABASE_AWAY)
 
 
 def run(env: Mapping[str, str], stop: threading.Event) -> None:
@@ -113,6 +106,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     background.every(settings.watch_interval_s, "watches", watcher.step)
     background.every(_REMOVAL_INTERVAL_S, "removal", removal.step)
     try:
+        say_ready()
         asyncio.run(deliverer.run(stop))
     finally:
         stop.set()

@@ -321,7 +321,7 @@ class BatcherProcess:
 
     def ready(self) -> None:
         """Wait until it has partitions."""
-        wait_until(lambda: '"event":"batching"' in self.log.read_text(), "batcher ready")
+        wait_until(lambda: '"event":"ready"' in self.log.read_text(), "batcher ready")
 
     def kill(self) -> None:
         """kill -9."""

@@ -243,3 +243,13 @@ def test_a_child_that_refuses_its_settings_ends_the_wait_with_its_reason(tmp_pat
     world.kill_newest()
     with pytest.raises(SettingsRefusedError, match="gpu: no such parser"):
         world.supervisor.wait_until(lambda: False, timeout_s=60, what="a model")
+
+
+def test_a_wait_that_takes_too_long_tells_why_children_died(tmp_path: Path) -> None:
+    (tmp_path / "writer.log").write_text('{"event":"the role ends","reason":"no broker"}\n')
+    world = World(log_dir=tmp_path)
+    world.supervisor.start([role("writer"), role("api")])
+    world.processes[0].ends_s = world.clock.now_s
+
+    with pytest.raises(StackTimeoutError, match="after 5 s; writer: no broker; see the logs"):
+        world.supervisor.wait_until(lambda: False, timeout_s=5, what="writer")

@@ -1,0 +1,47 @@
+"""How a role begins and ends, in the one shape that its supervisor reads."""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from core.errors import MillraceError, SettingsError
+
+READY: Final = "ready"
+ENDED_BY_SIGNAL: Final = 0
+CANNOT_GO_ON: Final = 1
+WRONG_SETTINGS: Final = 2
+"""Exit codes of a role. After `WRONG_SETTINGS` starting it again does not help."""
+
+_LOG = logging.getLogger(__name__)
+
+
+def say_ready() -> None:
+    """Say that this role has begun its work; `millrace up` waits for it."""
+    _LOG.info(READY)
+
+
+def run_role(run: Callable[[], object], *, away: tuple[type[Exception], ...] = ()) -> int:
+    """Run a role until a signal and return its exit code; the last line of its log says why.
+
+    `away` names what the role's services raise when they were away for too long. A defect passes,
+    with its traceback.
+    """
+    try:
+        run()
+    except SettingsError as failure:
+        _say_end(failure.code, str(failure))
+        return WRONG_SETTINGS
+    except MillraceError as failure:
+        # In a field of their own: the names of facts are anybody's, those of a log record are not.
+        _say_end(failure.code, str(failure), facts=failure.facts)
+        return CANNOT_GO_ON
+    except away as failure:
+        kind = f"{type(failure).__module__}.{type(failure).__name__}"
+        # Without the message: a driver's may hold the statement and its values.
+        _say_end("service_away", f"A service was away for too long: {kind}.")
+        return CANNOT_GO_ON
+    return ENDED_BY_SIGNAL
+
+
+def _say_end(code: str, reason: str, **more: object) -> None:
+    _LOG.critical("the role ends", extra={"code": code, "reason": reason, **more})

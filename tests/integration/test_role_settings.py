@@ -1,0 +1,43 @@
+"""Goal: a role with wrong settings ends at once, with the code and the reason that `up` reads."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.stack.last_words import reason_in
+from cli.stack.role_children import MODULES
+from core.role_life import WRONG_SETTINGS
+
+PREFIXES = {
+    "api": "MILLRACE_API_",
+    "intake": "MILLRACE_INTAKE_",
+    "batcher": "MILLRACE_BATCHER_",
+    "gpu-consumer": "MILLRACE_GPU_",
+    "results-writer": "MILLRACE_WRITER_",
+    "finaliser": "MILLRACE_FINALISER_",
+    "webhooks": "MILLRACE_WEBHOOKS_",
+}
+
+ENGINE = {"MILLRACE_ENGINE_KIND": "simulated", "MILLRACE_ENGINE_MODEL_NAME": "m"}
+
+
+@pytest.mark.parametrize("role", MODULES)
+def test_wrong_settings_are_told_in_one_shape(role: str, tmp_path: Path) -> None:
+    wrong = f"{PREFIXES[role]}NOPE"
+    log = tmp_path / "role.log"
+    with log.open("wb") as out:
+        ended = subprocess.run(
+            [sys.executable, "-m", *MODULES[role]],
+            env={**os.environ, **ENGINE, wrong: "1"},
+            stdout=out,
+            stderr=out,
+            timeout=60,
+            check=False,
+        )
+
+    assert ended.returncode == WRONG_SETTINGS
+    assert wrong in (reason_in(log) or log.read_text())
+    assert reason_in(log) is not None

@@ -1,0 +1,69 @@
+"""Goal: every role ends with a code that says whether to start it again, and one line why."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from core.errors import EngineDeadError, SettingsError
+from core.logs import JsonFormatter
+from core.role_life import CANNOT_GO_ON, ENDED_BY_SIGNAL, WRONG_SETTINGS, run_role, say_ready
+
+
+class AwayError(Exception):
+    """What a driver raises."""
+
+
+@pytest.fixture
+def lines() -> Iterator[Callable[[], list[dict[str, object]]]]:
+    """Return what the role wrote, line by line."""
+    written: list[str] = []
+
+    class Keeping(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            written.append(self.format(record))
+
+    handler, logger = Keeping(), logging.getLogger("core.role_life")
+    handler.setFormatter(JsonFormatter("a-role"))
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield lambda: [json.loads(line) for line in written]
+    logger.removeHandler(handler)
+    logger.setLevel(before)
+
+
+@pytest.mark.parametrize(
+    ("failure", "exit_code", "code", "reason"),
+    [
+        (SettingsError("A_B: not a number"), WRONG_SETTINGS, "invalid_settings", "A_B: not a"),
+        (EngineDeadError("It died.", name="m"), CANNOT_GO_ON, "engine_dead", "It died."),
+        (AwayError("INSERT secret"), CANNOT_GO_ON, "service_away", "AwayError"),
+    ],
+)
+def test_a_failure_has_a_code_a_reason_and_an_exit_code(
+    failure: Exception,
+    exit_code: int,
+    code: str,
+    reason: str,
+    lines: Callable[[], list[dict[str, object]]],
+) -> None:
+    def run() -> None:
+        raise failure
+
+    assert run_role(run, away=(AwayError,)) == exit_code
+    (line,) = lines()
+    assert (line["event"], line["level"], line["code"]) == ("the role ends", "critical", code)
+    assert reason in str(line["reason"])
+    assert "secret" not in json.dumps(line)
+
+
+def test_a_role_that_was_stopped_ends_well(lines: Callable[[], list[dict[str, object]]]) -> None:
+    assert run_role(say_ready) == ENDED_BY_SIGNAL
+    assert [line["event"] for line in lines()] == ["ready"]
+
+
+def test_a_defect_passes() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run_role(lambda: 1 / 0, away=(AwayError,))
