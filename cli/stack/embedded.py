@@ -1,8 +1,9 @@
 """The embedded stack: broker, database and roles, started in order and stopped together.
 
 1. Replicas first: a model loads longer than all else takes. 2. Broker and database. 3. Topics,
-schema, models, key. 4. The other roles. 5. Ready when the API says so and every pool has granted
-credit to the batchers of both classes, so that an online call and an item of a job can run.
+schema, models, key. 4. The other roles. 5. Ready when the API and every other role say so, and
+every pool has granted credit to the batchers of both classes, so that an online call and an item of
+a job can run.
 """
 
 import contextlib
@@ -12,12 +13,14 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from cli.stack import kafka, postgres
 from cli.stack.data_folder import cache_dir, exclusive
 from cli.stack.errors import StackError
+from cli.stack.first_words import FirstWords
 from cli.stack.installation import ensure_installed, replicas_ready
 from cli.stack.ports import HOST, is_free, is_ready, kept_ports
 from cli.stack.role_children import (
@@ -97,6 +100,8 @@ class EmbeddedStack:
         log = KafkaSettings.from_env({**self._env, **env})  # outside brokers: copies, encryption
         self.key = ensure_installed(data, log, database_url, self._options.models)
         self.url = f"http://{HOST}:{ports['api']}"
+        names = [name for name in CONTROL_PLANE if name != "api"]
+        roles = FirstWords(data / "logs", names)
         self._start_control_plane(env, ports)
         write_state(
             data,
@@ -108,23 +113,31 @@ class EmbeddedStack:
                 metrics_ports={name: port for name, port in ports.items() if name != "api"},
             ),
         )
-        self._supervisor.wait_until(
-            lambda: should_stop() or is_ready(ports["api"]), timeout_s=READY_S_MAX, what="the API"
-        )
-        wanted = [
-            (model.pool, job_class)
-            for model in self._options.models
-            for job_class in served_classes(self._env, model.pool)
-        ]
-        with replicas_ready(log, wanted) as ready:
-            self._supervisor.wait_until(
-                lambda: should_stop() or ready(), timeout_s=READY_S_MAX, what="a model"
-            )
+        waits: dict[str, Callable[[], bool]] = {n: partial(roles.said, n) for n in names}
+        waits["the API"] = partial(is_ready, ports["api"])
+        with replicas_ready(log, self._wanted_credit()) as waits["a model"]:
+            for what, ready in waits.items():
+                self._wait_until(ready, should_stop, what)
         _LOG.info("ready", extra={"seconds": round(time.monotonic() - began_s, 1)})
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Keep everything running until `should_stop`."""
         self._supervisor.run(should_stop)
+
+    def _wait_until(
+        self, ready: Callable[[], bool], should_stop: Callable[[], bool], what: str
+    ) -> None:
+        self._supervisor.wait_until(
+            lambda: should_stop() or ready(), timeout_s=READY_S_MAX, what=what
+        )
+
+    def _wanted_credit(self) -> list[tuple[str, str]]:
+        """Return the pools that must grant credit, each with a class that it serves."""
+        return [
+            (model.pool, job_class)
+            for model in self._options.models
+            for job_class in served_classes(self._env, model.pool)
+        ]
 
     def _ports(self) -> dict[str, int]:
         names = [name for name in CONTROL_PLANE if name != "api"]
