@@ -3,11 +3,17 @@
 import re
 from collections.abc import Iterator
 from importlib import import_module
+from inspect import getsource
 from pathlib import Path
 
 from prometheus_client.metrics import MetricWrapperBase
 
+from batcher.policy.closing import CloseReason
+from gpu_consumers.online_call import Cut
+from jobs.idempotency import Scope
+from registry.models import ENDPOINTS
 from storage.tenant_wall import TENANT_ROLE
+from topics.control import over_reason
 
 ROOT = Path(__file__).parents[3]
 ROW = re.compile(r"^\| `(millrace_\w+)` \| (\w+) \| ([^|]+) \| [^|]+ \|$", re.M)
@@ -15,9 +21,8 @@ ENDING = {"counter": "_total", "info": "_info"}
 
 
 def registered() -> Iterator[tuple[str, str, str]]:
-    inner = [ROOT / "results/webhooks/metrics.py", ROOT / "api/online/metrics.py"]
-    inner.append(ROOT / "results/retention/metrics.py")
-    for path in sorted([*ROOT.glob("*/metrics.py"), *inner]):
+    rooms = [path.parent for path in ROOT.glob("*/__init__.py") if path.parent.name != "tests"]
+    for path in sorted(path for room in rooms for path in room.rglob("metrics.py")):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for value in vars(import_module(name)).values():
             if isinstance(value, MetricWrapperBase):
@@ -57,6 +62,40 @@ def test_every_expression_uses_metrics_that_exist() -> None:
         text += page.read_text()
 
     assert set(re.findall(r"\bmillrace_[a-z_]+[a-z]\b", text)) - known == set()
+
+
+def values_of(label: str, metric: str = "") -> set[str]:
+    """Return what the table of values gives for a label, of one metric where it says so."""
+    of = f" of `{metric}`" if metric else ""
+    text = (ROOT / "docs/metrics.md").read_text()
+    (row,) = re.findall(rf"^\| `{label}`{of} \| (.+) \|$", text, re.M)
+    return set(re.findall(r"`([^`]+)`", row))
+
+
+def calls_of(pattern: str, *rooms: str) -> set[str]:
+    """Return what a pattern finds in the code of rooms."""
+    paths = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
+    return {found for path in paths for found in re.findall(pattern, path.read_text())}
+
+
+def test_values_of_labels_are_those_of_the_code() -> None:
+    over = set(re.findall(r'return "(\w+)"', getsource(over_reason)))
+    turns = calls_of(r'Turns\("(\w+)"', "api/views")
+    shed = turns | calls_of(r'(?:SHED\.labels|busy)\("(\w+)"\)', "api")
+    isolated = calls_of(r'BATCHES_ISOLATED\.labels\("(\w+)"', "gpu_consumers")
+    charged = calls_of(r'ITEMS_CHARGED\.labels\("(\w+)"', "gpu_consumers")
+    dropped = over | {"gone"} | calls_of(r'ITEMS_DROPPED\.labels\("(\w+)"', "batcher")
+
+    assert values_of("reason", "millrace_api_shed_total") == shed
+    assert values_of("reason", "millrace_batcher_dropped_total") == dropped
+    assert values_of("reason", "millrace_items_skipped_total") == over
+    assert values_of("reason", "millrace_batches_isolated_total") == isolated
+    assert values_of("reason", "millrace_items_charged_total") == charged
+    assert values_of("reason", "millrace_calls_aborted_total") == {cut.value for cut in Cut}
+    assert values_of("reason", "millrace_batch_close_total") == {why.value for why in CloseReason}
+    assert values_of("scope") == {scope.value for scope in Scope}
+    assert values_of("endpoint") == set(ENDPOINTS)
+    assert values_of("result", "millrace_online_cache_total") == {"hit", "miss"}
 
 
 def test_no_metric_is_labelled_with_a_tenant_or_a_job() -> None:
