@@ -15,3 +15,10 @@ class TenantMissingError(MillraceError):
 
     code = "tenant_missing"
     disposition = Disposition.REJECT
+
+
+class TenantRefusedError(MillraceError):
+    """A tenant's name is a text that can be seen, without control characters."""
+
+    code = "tenant_refused"
+    disposition = Disposition.REJECT

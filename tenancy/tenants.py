@@ -1,6 +1,7 @@
 """Tenants: who owns files, jobs and keys. Identity comes from a key alone, never from a request."""
 
-from typing import Any
+from typing import Any, Final
+from unicodedata import category
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -8,8 +9,10 @@ from sqlalchemy.dialects.postgresql import insert
 
 from core.ids import TENANT, new_uuid, public_id
 from tenancy.audit_log import CLI, Act, Action, record_act
-from tenancy.errors import TenantExistsError, TenantMissingError
+from tenancy.errors import TenantExistsError, TenantMissingError, TenantRefusedError
 from tenancy.tables import tenants
+
+_UNSEEN: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})  # of Unicode: control, half pairs, line ends
 
 
 def create_tenant(
@@ -21,8 +24,11 @@ def create_tenant(
 ) -> UUID:
     """Add a tenant; without `stored_bytes_max` the installation's default holds.
 
-    With `zero_retention` it keeps nothing but the ledger. Raises TenantExistsError.
+    With `zero_retention` it keeps nothing but the ledger. Raises TenantRefusedError,
+    TenantExistsError.
     """
+    if not name.strip() or any(category(character) in _UNSEEN for character in name):
+        raise TenantRefusedError
     statement = (
         insert(tenants)
         .values(

@@ -48,6 +48,15 @@ def test_a_key_works_until_it_is_revoked(database_url: str) -> None:
     assert millrace("keys", "revoke", key_id).exit_code == ExitCode.NOT_FOUND
 
 
+@pytest.mark.parametrize("name", ["", "  ", "a\nb"])
+def test_a_tenant_needs_a_name_that_can_be_seen(name: str) -> None:
+    refused = millrace("tenants", "create", name)
+
+    assert refused.exit_code == ExitCode.USAGE
+    assert "control characters" in refused.stderr
+    assert json.loads(millrace("tenants", "list", "-o", "json").stdout) == []
+
+
 def test_a_tenant_is_listed_and_has_a_name_of_its_own() -> None:
     millrace("tenants", "create", "acme")
 

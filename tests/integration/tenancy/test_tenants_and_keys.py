@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from core.ids import new_uuid
 from tenancy.api_keys import Principal, authenticate, create_key, revoke_key
-from tenancy.errors import TenantExistsError, TenantMissingError
+from tenancy.errors import TenantExistsError, TenantMissingError, TenantRefusedError
 from tenancy.tables import api_keys
 from tenancy.tenants import create_tenant, find_tenant, stored_bytes_max
 
@@ -31,6 +31,19 @@ def test_a_tenant_is_found_by_its_name(connection: sa.Connection) -> None:
         create_tenant(connection, "one")
     with pytest.raises(TenantMissingError):
         find_tenant(connection, "three")
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", "\u00a0", "a\x00", "a\nb", "\x1b[31m", "a\u2028b", "\ud800"]
+)
+def test_a_name_that_cannot_be_seen_is_refused(connection: sa.Connection, name: str) -> None:
+    with pytest.raises(TenantRefusedError):
+        create_tenant(connection, name)
+
+
+@pytest.mark.parametrize("name", ["acme", "Zürich AG", "日本", "a b"])
+def test_a_name_in_any_language_is_taken(connection: sa.Connection, name: str) -> None:
+    assert create_tenant(connection, name) == find_tenant(connection, name)
 
 
 def test_a_key_acts_until_it_is_revoked(connection: sa.Connection) -> None:
