@@ -17,11 +17,12 @@ ENDPOINT = "/v1/chat/completions"
 class StreamSeen:
     """What the client of one stream saw."""
 
+    text: str  # of its only message; no other stream's
     status: int = 0  # 0: no answer at all
-    pieces: int = 0
+    pieces: list[str] = field(default_factory=list)
     error: str | None = None  # code in the envelope, or what the connection said
     done: bool = False
-    answers: frozenset[str] = frozenset()  # ids of the executions that its pieces name
+    executions: set[str] = field(default_factory=set)  # those that its pieces name
     began: asyncio.Event = field(default_factory=asyncio.Event)  # it has a piece, or an end
 
     @property
@@ -60,41 +61,41 @@ def _take(line: str, seen: StreamSeen) -> None:
     if "error" in event:
         seen.error = event["error"]["code"]
         return
-    seen.pieces += 1
+    seen.pieces.append(event["choices"][0]["delta"]["content"])
     seen.began.set()
-    seen.answers |= {event["id"]}
+    seen.executions.add(event["id"])
 
 
 def run_streams(
-    stack: Stack, *, count: int, max_tokens: int, timeout_ms: int, meddle: Callable[[], None]
+    stack: Stack, texts: list[str], *, max_tokens: int, timeout_ms: int, meddle: Callable[[], None]
 ) -> list[StreamSeen]:
-    """Open streams, call `meddle` when all have a piece, and return what became of each.
+    """Open a stream for each text, call `meddle` when all have a piece; return what became of each.
 
     Fails when one of them is still open 10 s after its deadline.
     """
-    return asyncio.run(_run(stack, count, max_tokens, timeout_ms, meddle))
+    return asyncio.run(_run(stack, texts, max_tokens, timeout_ms, meddle))
 
 
 async def _run(
-    stack: Stack, count: int, max_tokens: int, timeout_ms: int, meddle: Callable[[], None]
+    stack: Stack, texts: list[str], max_tokens: int, timeout_ms: int, meddle: Callable[[], None]
 ) -> list[StreamSeen]:
-    seen = [StreamSeen() for _ in range(count)]
+    seen = [StreamSeen(text) for text in texts]
     headers = {
         "authorization": f"Bearer {stack.key}",
         "x-request-timeout-ms": str(timeout_ms),
     }
-    limits = httpx.Limits(max_connections=count)
+    limits = httpx.Limits(max_connections=len(texts))
     async with httpx.AsyncClient(
         base_url=stack.url, headers=headers, limits=limits, timeout=None
     ) as client:
         bodies = [
             {
                 "model": stack.model,
-                "messages": [{"role": "user", "content": f"stream {number}"}],
+                "messages": [{"role": "user", "content": text}],
                 "max_tokens": max_tokens,
                 "stream": True,
             }
-            for number in range(count)
+            for text in texts
         ]
         tasks = [
             asyncio.create_task(_read(client, body, one))

@@ -2,7 +2,8 @@
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import psutil
@@ -11,26 +12,35 @@ import pytest
 from cli.stack.ports import accepts
 from tests.e2e.online_streams import ENDPOINT, StreamSeen, replica_metric, run_streams, ways
 from tests.stacks import Stack, await_true, running_stack
+from tests.streaming_upstream import StreamingUpstream, streaming_upstream
 
+MODEL = "small"
 STREAMS = 64
-TOKENS = 80
-TOKEN_MS = 50
+TOKENS = 40
+TOKEN_S = 0.1
 DEADLINE_MS = 40_000
 RECOVERY_S_MAX = 30.0
 BROKER_START_S_MAX = 90.0
 BROKER_RECOVERY_S_MAX = 15.0
-"""From the moment that the broker's port is open again, on a machine with much else to do; 1 to 2 s
-where it has nothing else."""
+"""From the moment that the broker's port is open until a good answer.
+
+The promise is 5 s on a machine that is free. This bound is wider: tests share theirs, and a port
+opens before its broker leads a partition, whose loading competes for the processors (11.9 s was
+seen at a load of 50 on two). The test records what it measured, as `first_good_answer_s`."""
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A stack whose streams take four seconds."""
-    options = (
-        *("--simulated-latency-ms", "20", "--simulated-token-ms", str(TOKEN_MS)),
-        *("--simulated-concurrency", "128"),
-    )
-    with running_stack(tmp_path_factory.mktemp("streams"), *options) as running:
+def upstream() -> Iterator[StreamingUpstream]:
+    with streaming_upstream(TOKEN_S) as upstream:
+        yield upstream
+
+
+@pytest.fixture(scope="module")
+def stack(upstream: StreamingUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A stack whose streams take four seconds, each execution noted where it runs."""
+    options = ("--engine", "openai_http", "--upstream", upstream.url, "--model", MODEL)
+    folder = tmp_path_factory.mktemp("streams")
+    with running_stack(folder, *options, "--concurrency", "128", model=MODEL) as running:
         yield running
 
 
@@ -48,35 +58,57 @@ def answers(stack: Stack) -> bool:
     return answer.status_code == 200
 
 
-def check(stack: Stack, role: str) -> list[StreamSeen]:
+def texts(name: str) -> list[str]:
+    """The texts of as many streams, by which the upstream tells whose an execution is."""
+    return [f"{name} stream {number}" for number in range(STREAMS)]
+
+
+def check(stack: Stack, upstream: StreamingUpstream, role: str) -> list[StreamSeen]:
     """Kill `role` under open streams; all of them end, and so does their work."""
     seen = run_streams(
         stack,
-        count=STREAMS,
+        texts(role),
         max_tokens=TOKENS,
         timeout_ms=DEADLINE_MS,
         meddle=lambda: stack.kill(role),
     )
     assert ways(seen)["hung"] == 0, ways(seen)
-    assert all(len(one.answers) <= 1 for one in seen), "two executions in one stream"
     await_true(lambda: answers(stack), "calls again", RECOVERY_S_MAX)
     await_true(lambda: running_calls(stack) == 0, "no call left running", RECOVERY_S_MAX)
+    assert_ran_once(seen, upstream)
     return seen
 
 
-@pytest.mark.timeout(180)
-def test_a_killed_batcher_ends_no_stream_that_runs(stack: Stack) -> None:
-    assert ways(check(stack, "batcher-interactive")) == {"done": STREAMS}
+def assert_ran_once(seen: list[StreamSeen], upstream: StreamingUpstream) -> None:
+    """Nothing shown is missing, doubled or out of order, and what was shown did not run again.
+
+    Every stream had a piece before anything was killed, so none may begin a second time. Asked
+    when the calls run again and none is left, so what a death delivers again has been decided on.
+    """
+    for one in seen:
+        assert one.pieces == [str(number) for number in range(len(one.pieces))], one
+        assert one.pieces, one
+        assert len(one.pieces) == TOKENS or not one.done, one
+        assert upstream.executions(one.text) == [*one.executions], one
 
 
 @pytest.mark.timeout(180)
-def test_a_killed_replica_interrupts_its_streams(stack: Stack) -> None:
-    seen = check(stack, "gpu-consumer")
+def test_a_killed_batcher_ends_no_stream_that_runs(
+    stack: Stack, upstream: StreamingUpstream
+) -> None:
+    assert ways(check(stack, upstream, "batcher-interactive")) == {"done": STREAMS}
+
+
+@pytest.mark.timeout(180)
+def test_a_killed_replica_interrupts_its_streams(stack: Stack, upstream: StreamingUpstream) -> None:
+    seen = check(stack, upstream, "gpu-consumer")
     assert {one.error for one in seen if one.error} <= {"stream_interrupted"}
 
 
 @pytest.mark.timeout(180)
-def test_a_killed_api_breaks_its_connections_and_frees_their_work(stack: Stack) -> None:
+def test_a_killed_api_breaks_its_connections_and_frees_their_work(
+    stack: Stack, upstream: StreamingUpstream
+) -> None:
     began_s = 0.0
 
     def kill() -> None:
@@ -84,15 +116,18 @@ def test_a_killed_api_breaks_its_connections_and_frees_their_work(stack: Stack) 
         began_s = time.monotonic()
         stack.kill("api")
 
-    seen = run_streams(stack, count=STREAMS, max_tokens=2000, timeout_ms=DEADLINE_MS, meddle=kill)
+    seen = run_streams(stack, texts("api"), max_tokens=2000, timeout_ms=DEADLINE_MS, meddle=kill)
     assert ways(seen) == {"error": STREAMS}
     await_true(lambda: running_calls(stack) == 0, "no call left running", 10.0)
     assert time.monotonic() - began_s < 7
     await_true(lambda: answers(stack), "calls again", RECOVERY_S_MAX)
+    assert_ran_once(seen, upstream)
 
 
 @pytest.mark.timeout(300)
-def test_a_broker_that_restarts_refuses_calls_for_a_moment(stack: Stack) -> None:
+def test_a_broker_that_restarts_refuses_calls_for_a_moment(
+    stack: Stack, upstream: StreamingUpstream, record_property: Callable[[str, object], None]
+) -> None:
     refusals: list[tuple[int, str, float]] = []
     roles = {one.pid for one in stack.processes()} - {broker(stack).pid}
     port = int(stack.state.kafka_bootstrap_servers.rpartition(":")[2])
@@ -100,16 +135,19 @@ def test_a_broker_that_restarts_refuses_calls_for_a_moment(stack: Stack) -> None
     def restart() -> None:
         broker(stack).send_signal(signal.SIGTERM)
         await_true(lambda: not accepts(port), "the broker to go", 30.0)
-        until_s = time.monotonic() + BROKER_START_S_MAX
-        while not accepts(port):
-            assert time.monotonic() < until_s, refusals
-            refusals.append(refusal(stack))
-            time.sleep(0.2)  # polls; the broker needs the processors to start
-        await_true(lambda: answers(stack), "calls again", BROKER_RECOVERY_S_MAX)
+        with ThreadPoolExecutor(1) as pool:
+            opened = pool.submit(moment_of, lambda: accepts(port), BROKER_START_S_MAX)
+            while not opened.done():
+                refusals.append(refusal(stack))
+                time.sleep(0.2)  # polls; the broker needs the processors to start
+        await_true(lambda: answers(stack), "calls again", RECOVERY_S_MAX)
+        recovered_s = time.monotonic() - opened.result()
+        record_property("first_good_answer_s", round(recovered_s, 2))
+        assert recovered_s <= BROKER_RECOVERY_S_MAX
 
     seen = run_streams(
         stack,
-        count=STREAMS,
+        texts("broker"),
         max_tokens=TOKENS,
         timeout_ms=int(BROKER_START_S_MAX * 1000) + DEADLINE_MS,
         meddle=restart,
@@ -123,6 +161,13 @@ def test_a_broker_that_restarts_refuses_calls_for_a_moment(stack: Stack) -> None
     assert {code for _, code, _ in refused} <= {"log_unavailable", "no_capacity"}
     assert all(1 <= retry_after <= 60 for _, _, retry_after in refused)
     await_true(lambda: running_calls(stack) == 0, "no call left running", RECOVERY_S_MAX)
+    assert_ran_once(seen, upstream)
+
+
+def moment_of(happens: Callable[[], bool], timeout_s: float) -> float:
+    """Wait until it happens and return when, by the monotonic clock."""
+    await_true(happens, "the port of the broker", timeout_s)
+    return time.monotonic()
 
 
 def broker(stack: Stack) -> psutil.Process:
