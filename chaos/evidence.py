@@ -167,6 +167,25 @@ def deadline_s(engine: sa.Engine, job: str) -> float:
         return float(found)
 
 
+def cancelled_s(engine: sa.Engine, job: str) -> float:
+    """Return when a job was cancelled for good, seconds since the epoch; infinite if it was not."""
+    with engine.connect() as connection:
+        query = sa.text("SELECT extract(epoch FROM cancelled_at) FROM jobs WHERE id = :job")
+        found = connection.execute(query, {"job": parse_public_id(JOB, job)}).scalar_one()
+        return float("inf") if found is None else float(found)
+
+
+def holds_a_lease(engine: sa.Engine, role: str, user: str) -> bool:
+    """Whether the host of a database user holds a lease of a role."""
+    query = sa.text(
+        "SELECT EXISTS (SELECT FROM job_leases l WHERE l.role = :role AND l.expires_at > now() "
+        "AND :user = (SELECT c.host FROM chaos.leases c WHERE c.job_id = l.job_id "
+        "AND c.role = l.role AND c.claims ORDER BY c.sequence DESC LIMIT 1))"
+    )
+    with engine.connect() as connection:
+        return bool(connection.execute(query, {"role": role, "user": user}).scalar_one())
+
+
 def stuck(engine: sa.Engine) -> list[dict[str, Any]]:
     """Return what is known of the jobs that have not ended, for whoever looks into it."""
     query = sa.text(

@@ -29,6 +29,18 @@ def zombie_writes(steps: Iterable[LeaseStep]) -> list[LeaseStep]:
     return wrong
 
 
+def taken_from(steps: Iterable[LeaseStep], role: str, user: str) -> list[LeaseStep]:
+    """Return the claims by which others took leases of a role that `user` had held until then."""
+    holder: dict[str, str] = {}
+    taken = []
+    for step in sorted(steps, key=lambda step: step.sequence):
+        if step.claims and step.role == role:
+            if holder.get(step.job) == user != step.user:
+                taken.append(step)
+            holder[step.job] = step.user
+    return taken
+
+
 class CursorStep(msgspec.Struct, frozen=True, kw_only=True):
     """A move of a job's cursor."""
 
