@@ -16,7 +16,7 @@ from cli.demo_report import report
 from cli.demo_requests import CHATTER, EMBEDDER, JOBS, DemoJob, write_inputs
 from cli.demo_stack import Endpoint, demo_stack
 from cli.demo_texts import collect, standard_library
-from cli.exits import ExitCode, exit_codes
+from cli.exits import ExitCode
 from cli.stack.data_folder import cache_dir
 
 DEFAULT_OUT = Path("out/demo")
@@ -38,9 +38,7 @@ def demo(
     """
     # A SIGTERM ends this process as Ctrl-C does, through the code that stops the stack.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with exit_codes():
-        passed = _demo(texts, prompts, out)
-    if not passed:
+    if not _demo(texts, prompts, out):
         raise typer.Exit(ExitCode.FAILED)
 
 

@@ -20,7 +20,7 @@ READY_S_MAX = 330.0
 STOP_S_MAX = 20.0
 _POLL_S = 0.1
 _NAME = "up"
-_SAYS = "millrace up:"
+_SAYS = "millrace:"
 _READY = re.compile(rb"^ready (http://\S+) key (\S+)$", re.MULTILINE)
 
 

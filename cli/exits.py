@@ -96,6 +96,7 @@ _BY_CODE = {
     "deadline_exceeded": ExitCode.TIMEOUT,  # said in the middle of a stream
     "invalid_settings": ExitCode.USAGE,
     "model_refused": ExitCode.CONFLICT,
+    "settings_refused": ExitCode.USAGE,
     "tenant_exists": ExitCode.CONFLICT,
     "tenant_missing": ExitCode.NOT_FOUND,
 }

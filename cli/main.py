@@ -10,7 +10,7 @@ from cli.bench_online import bench_online
 from cli.chat import chat
 from cli.demo import demo
 from cli.dlq import app as dlq
-from cli.exits import EXIT_CODES_HELP
+from cli.exits import EXIT_CODES_HELP, CommandGroup
 from cli.jobs import app as jobs
 from cli.keys import app as keys
 from cli.models import app as models
@@ -24,14 +24,15 @@ from cli.webhooks import app as webhooks
 
 app = typer.Typer(
     name="millrace",
+    cls=CommandGroup,
     help="Bulk inference jobs and online calls on a durable log.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=True,
 )
-app.command("up")(up)
+app.command("up", epilog=EXIT_CODES_HELP)(up)
 app.command("run")(run)
-app.command("demo")(demo)
+app.command("demo", epilog=EXIT_CODES_HELP)(demo)
 app.command("rebuild", epilog=EXIT_CODES_HELP)(rebuild_jobs)
 app.command("recover", epilog=EXIT_CODES_HELP)(recover_jobs)
 app.command("chat", epilog=EXIT_CODES_HELP)(chat)

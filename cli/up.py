@@ -12,8 +12,7 @@ import typer
 from cli.stack.embedded import EmbeddedStack, StackOptions
 from cli.stack.engine_options import engine_options
 from cli.stack.role_children import replica_env
-from cli.stack.served_models import served_model
-from core.errors import MillraceError
+from cli.stack.served_models import served_models
 from core.logs import configure_logs
 from core.shutdown import stop_on_signals
 from gpu_consumers.engines.settings import EngineSettings
@@ -29,9 +28,12 @@ class EngineKind(StrEnum):
 
 def up(  # noqa: PLR0913, PLR0917  one parameter an option
     data: Annotated[
-        Path, typer.Option(help="Folder of the log, the database and the files; kept.")
+        Path,
+        typer.Option(help="Folder of the log, the database and the files; kept.", file_okay=False),
     ] = Path(".millrace"),
-    port: Annotated[int, typer.Option(help="Port of the API; 0 picks a free one.")] = 8080,
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Port of the API; 0 picks a free one.")
+    ] = 8080,
     engine: Annotated[EngineKind, typer.Option(help="What executes items.")] = EngineKind.SIMULATED,
     upstream: Annotated[
         str | None, typer.Option(help="openai_http: base URL of the upstream.")
@@ -67,7 +69,7 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
 
     Prints one line on stdout when a call and a job can run: `ready http://127.0.0.1:PORT key sk-…`.
     Everything else goes to stderr and to the log files below DATA/logs. The same DATA started again
-    finds all jobs, continues them, and prints the same key.
+    finds all jobs, continues them, and prints the same key. Raises SettingsError, StackError.
     """
     configure_logs("up")
     stop = stop_on_signals()
@@ -79,20 +81,14 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
     names = model or (["simulated"] if engine is EngineKind.SIMULATED else [])
     if not names:
         raise typer.BadParameter(f"--engine {engine} needs at least one --model")
-    try:
-        engine_env |= engine_options(engine_option or [])
-        models = tuple(served_model(text, engine.value, upstream) for text in names)
-        options = StackOptions(
-            data=data.absolute(),
-            port=port,
-            models=models,
-            engine_env=engine_env,
-            allow_private_webhooks=allow_private_webhooks,
-        )
-        _run(options, stop.is_set)
-    except MillraceError as failure:
-        typer.echo(f"millrace up: {failure}", err=True)
-        raise typer.Exit(1) from None
+    options = StackOptions(
+        data=data.absolute(),
+        port=port,
+        models=served_models(names, engine.value, upstream),
+        engine_env=engine_env | engine_options(engine_option or []),
+        allow_private_webhooks=allow_private_webhooks,
+    )
+    _run(options, stop.is_set)
 
 
 def _simulated_env(latency_ms: float, concurrency: int, token_ms: float | None) -> dict[str, str]:
@@ -119,7 +115,9 @@ def _run(options: StackOptions, should_stop: Callable[[], bool]) -> None:
     for model in options.models:
         EngineSettings.from_env({**os.environ, **replica_env(model, options.engine_env)})
     with EmbeddedStack(options, os.environ) as stack:
+        typer.echo(f"millrace: starting; logs in {options.data / 'logs'}", err=True)
         stack.start(should_stop)
-        sys.stdout.write(f"ready {stack.url} key {stack.key}\n")
-        sys.stdout.flush()
+        if not should_stop():  # a stack that was stopped on its way up is not ready
+            sys.stdout.write(f"ready {stack.url} key {stack.key}\n")
+            sys.stdout.flush()
         stack.run(should_stop)

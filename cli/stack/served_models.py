@@ -2,7 +2,9 @@
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 from core.errors import SettingsError
@@ -27,6 +29,21 @@ class ServedModel:
         """The pool's name: a version never runs on another version's replicas."""
         slug = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-") or "model"
         return f"{slug[:40].rstrip('-')}-{self.version}"
+
+
+def served_models(
+    texts: Sequence[str], engine: str, upstream: str | None
+) -> tuple[ServedModel, ...]:
+    """Return what every `--model` means. Raises SettingsError for two of one name or pool."""
+    models = tuple(served_model(text, engine, upstream) for text in texts)
+    for one, other in combinations(models, 2):
+        if one.name == other.name:
+            raise SettingsError(f"--model {one.name}: give each name once")
+        if one.pool == other.pool:
+            raise SettingsError(
+                f"--model {one.name} and {other.name}: both names mean the pool {one.pool}"
+            )
+    return models
 
 
 def served_model(text: str, engine: str, upstream: str | None) -> ServedModel:
