@@ -126,6 +126,7 @@ class AppendValidator:
                 read_lines,
                 endpoint=job.endpoint,
                 items_max=self._settings.job_items_max - job.total_count,
+                line_bytes_max=self._settings.line_bytes_max,
                 find_model=_no_other_model,
                 earlier=Earlier(job.model, read_ids),
             )

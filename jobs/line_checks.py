@@ -1,5 +1,6 @@
 """What one line of an input file must be. Pure: a line and what the job expects of it, no I/O."""
 
+import json
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -64,8 +65,23 @@ def read_line(line: bytes) -> dict[str, Any] | str:
     except RecursionError:
         return "This line is nested too deeply."
     except msgspec.MsgspecError:
+        if _holds_half_a_pair(line):
+            return "This line holds half of a surrogate pair: no text has such a character."
         return "This line is not parseable as valid JSON."
     return value if isinstance(value, dict) else "This line is not a JSON object."
+
+
+def _holds_half_a_pair(line: bytes) -> bool:
+    """Whether a line that is refused would be JSON but for a half of a pair in one of its texts."""
+    if b"\\ud" not in line.lower():
+        return False
+    try:
+        json.dumps(json.loads(line), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    except (ValueError, RecursionError):
+        pass
+    return False
 
 
 def valid_custom_id(value: dict[str, Any]) -> str | None:

@@ -62,11 +62,13 @@ def validate(
     *,
     endpoint: str,
     items_max: int,
+    line_bytes_max: int,
     find_model: FindModel,
     earlier: Earlier | None = None,
 ) -> Verdict:
     """Check every line of a file; stops early only at `items_max` items.
 
+    `line_bytes_max` is what `read_lines` went by, told to those whose lines are longer.
     A file that is appended names the model of the `earlier` ones, and none of their ids. Counts
     every error and keeps the first. Raises what reading raises.
     """
@@ -81,7 +83,8 @@ def validate(
             return findings.verdict(count, None)
         count += 1
         if line is None:
-            findings.add(LineError(ErrorCode.LINE_TOO_LONG, "This line is too long.", None, number))
+            message = f"This line has more than {line_bytes_max} bytes."
+            findings.add(LineError(ErrorCode.LINE_TOO_LONG, message, None, number))
             continue
         value = read_line(line)
         if isinstance(value, str):
@@ -139,21 +142,34 @@ class _ModelRule:
         self._find_model = find_model
         self.name = name
         self.version: ModelVersion | None = None
+        self._unknown: set[str] = set()
 
     def error(self, name: str, line: int) -> LineError | None:
-        """Judge a name that differs from that of the first line."""
+        """Judge a name that differs from the one that lines before it share.
+
+        A name that no model has is not shared: a slip in one line is no mistake of the others.
+        """
         if self.name is not None:
             message = "All requests of a batch must name the same model."
             return LineError(ErrorCode.MODEL_MISMATCH, message, "body.model", line)
-        self.name = name
-        self.version = self._find_model(name)
+        self.version = self._find(name)
         if self.version is None:
             message = "The model does not exist."
             return LineError(ErrorCode.MODEL_NOT_FOUND, message, "body.model", line)
+        self.name = name
         if self._endpoint not in self.version.endpoints:
             message = "The model does not serve the endpoint of the batch."
             return LineError(ErrorCode.ENDPOINT_NOT_SUPPORTED, message, "body.model", line)
         return None
+
+    def _find(self, name: str) -> ModelVersion | None:
+        """Look a name up, once. Behind as many unknown ones as errors are kept, none is told."""
+        if name in self._unknown or len(self._unknown) >= ERROR_LINES_MAX:
+            return None
+        version = self._find_model(name)
+        if version is None:
+            self._unknown.add(name)
+        return version
 
 
 def repeated_hashes(hashes: "array[int]") -> frozenset[int]:

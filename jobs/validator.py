@@ -134,6 +134,7 @@ class Validator:
                 lambda: self._lines(input_key, lease),
                 endpoint=endpoint,
                 items_max=self._settings.job_items_max,
+                line_bytes_max=self._settings.line_bytes_max,
                 find_model=self._find_model,
             )
         except ObjectMissingError:

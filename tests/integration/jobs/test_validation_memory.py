@@ -37,6 +37,7 @@ verdict = validate(
     lambda: input_lines(blocks(), line_bytes_max=2**20),
     endpoint="/v1/embeddings",
     items_max=COUNT,
+    line_bytes_max=2**20,
     find_model=lambda name: small,
 )
 assert (verdict.item_count, verdict.error_count) == (COUNT, 0), verdict

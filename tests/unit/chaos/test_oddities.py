@@ -31,6 +31,7 @@ def verdict(content: bytes) -> Verdict:
         lambda: lines_of([content], line_bytes_max=LINE_BYTES_MAX),
         endpoint=ENDPOINT,
         items_max=100,
+        line_bytes_max=LINE_BYTES_MAX,
         find_model=lambda _: VERSION,
     )
 

@@ -40,7 +40,13 @@ def verdict(*lines: bytes, items_max: int = 1000, line_bytes_max: int = 2**20) -
         return input_lines([data], line_bytes_max=line_bytes_max)
 
     models = {"small": SMALL, "chat": CHAT}
-    return validate(read, endpoint=ENDPOINT, items_max=items_max, find_model=models.get)
+    return validate(
+        read,
+        endpoint=ENDPOINT,
+        items_max=items_max,
+        line_bytes_max=line_bytes_max,
+        find_model=models.get,
+    )
 
 
 def only_error(found: Verdict) -> LineError:
@@ -79,6 +85,22 @@ HOSTILE = {
 def test_hostile_json_is_refused_by_line(raw: bytes) -> None:
     error = only_error(verdict(line("first"), with_input(raw), line("last")))
     assert (error.code, error.param, error.line) == (ErrorCode.INVALID_JSON_LINE, None, 2)
+
+
+@pytest.mark.parametrize(
+    ("raw", "is_half"),
+    [
+        (b'"\\ud800"', True),
+        (b'"\\uDC00"', True),
+        (b'["\\ud83d\\ude00", "\\ud800x"]', True),
+        (b'"\\ud800" "', False),
+        (b'["\\ud83d\\ude00", NaN]', False),
+        (b'"\\\\ud800" x', False),
+    ],
+)
+def test_half_a_surrogate_pair_is_called_so(raw: bytes, *, is_half: bool) -> None:
+    message = only_error(verdict(with_input(raw))).message
+    assert ("half of a surrogate pair" in message) is is_half
 
 
 HARMLESS = {
@@ -144,6 +166,31 @@ def test_all_lines_name_the_model_of_the_first() -> None:
     assert (error.code, error.line) == (ErrorCode.MODEL_MISMATCH, 2)
 
 
+def test_a_slip_in_the_first_model_is_no_mistake_of_the_other_lines() -> None:
+    slip = line("a", body={"model": "smal"})
+    found = verdict(slip, line("b"), line("c"), slip.replace(b'"a"', b'"d"'))
+    assert [(e.line, e.code) for e in found.errors] == [
+        (1, ErrorCode.MODEL_NOT_FOUND),
+        (4, ErrorCode.MODEL_MISMATCH),
+    ]
+
+
+def test_unknown_models_are_looked_up_once_each_and_not_for_ever() -> None:
+    names = [f"m{n % 500}" for n in range(1000)]
+    lines = [line(f"{n}", body={"model": name}) for n, name in enumerate(names)]
+    asked: list[str] = []
+    found = validate(
+        lambda: input_lines([b"\n".join(lines)], line_bytes_max=1000),
+        endpoint=ENDPOINT,
+        items_max=1000,
+        line_bytes_max=1000,
+        find_model=asked.append,
+    )
+    assert asked == names[:100]
+    assert found.error_count == 1000
+    assert {error.code for error in found.errors} == {ErrorCode.MODEL_NOT_FOUND}
+
+
 def test_an_empty_file() -> None:
     error = only_error(verdict(b"", b" ", b""))
     assert (error.code, error.line) == (ErrorCode.EMPTY_FILE, None)
@@ -158,6 +205,7 @@ def test_too_many_requests() -> None:
 def test_a_line_above_the_limit() -> None:
     error = only_error(verdict(line("a"), with_input(b'"%s"' % (b"x" * 500)), line_bytes_max=400))
     assert (error.code, error.line) == (ErrorCode.LINE_TOO_LONG, 2)
+    assert error.message == "This line has more than 400 bytes."
 
 
 def test_the_later_lines_of_an_id_are_named_among_the_other_errors() -> None:
