@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import Final
 
@@ -37,6 +39,11 @@ from topics.tail import TopicTail
 _LOG = logging.getLogger(__name__)
 
 _SWEEP_S: Final = 0.25
+_POOL_DEAD_S: Final = 8.0
+"""Silence of all replicas of a pool after which what they had begun ends as interrupted. They speak
+at least every second, and the log itself gives up a member after 6 s by default."""
+_DEAF_S: Final = 1.0
+"""A log that owes us an acknowledgement for this long, or a sweep this late: we may be deaf."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +78,9 @@ class Online:
         self.pools = PoolsHeard(since_s=clock.monotonic_s())
         self.execution = ExecutionTimes()
         self._setup = setup
+        self._health = LogHealth(clock)
         self._tasks: list[asyncio.Task[None]] = []
+        self._deaf_s = -math.inf  # when others were not to be heard, through no fault of theirs
 
     @property
     def is_ready(self) -> bool:
@@ -85,7 +94,7 @@ class Online:
         self._producer = LogProducer(
             kafka, client_id=self.caller_id, linger_ms=0, full_queue_wait_s=0
         )
-        health = LogHealth(self.clock)
+        health = self._health
         self.sender = CallSender(self._producer, health, patience_s=self.settings.log_patience_s)
         self.news = NewsPublisher(self._producer, self.caller_id, self.clock, health)
         reader = ReplyReader(self.caller_id, loop, self._hear)
@@ -149,15 +158,23 @@ class Online:
         self.calls.fail_unanswered(sent_before_s=sent_before_s)
 
     async def _sweep(self) -> None:
+        before_s = self.clock.monotonic_s()
         while True:
             now_s = self.clock.monotonic_s()
+            if max(self._health.oldest_s(), now_s - before_s) > _DEAF_S:
+                self._deaf_s = now_s
+            before_s = now_s
             self.calls.sweep(
                 now_s=now_s,
                 keep_alive_s=self.settings.keep_alive_s,
                 slow_reader_s=self.settings.slow_reader_s,
             )
             self.calls.end_doubted(now_s=now_s)
+            self.calls.end_abandoned(partial(self._is_dead, now_s=now_s))
             await asyncio.sleep(_SWEEP_S)
+
+    def _is_dead(self, pool: str, *, now_s: float) -> bool:
+        return now_s - max(self.pools.alive_s(pool), self._deaf_s) > _POOL_DEAD_S
 
 
 def _partition_of(caller_id: str) -> int:

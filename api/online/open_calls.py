@@ -1,7 +1,7 @@
 """The calls that clients wait for now: their places, their silences, their slow readers."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 from uuid import UUID
@@ -101,6 +101,13 @@ class OpenCalls:
             return True
         call.doubted_s = now_s if call.doubted_s is None else call.doubted_s
         return False
+
+    def end_abandoned(self, is_dead: Callable[[str], bool]) -> None:
+        """End the begun calls of pools without any replica: nobody may come to ask for them."""
+        dead = {pool for pool in self.of_pool if is_dead(pool)}
+        for call in self if dead else ():
+            if call.job.pool in dead and call.execution_id is not None:
+                call.fail(stream_interrupted())
 
     def end_doubted(self, *, now_s: float) -> None:
         """End the calls whose execution must have died."""

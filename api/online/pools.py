@@ -23,11 +23,15 @@ class PoolsHeard:
         self._since_s = since_s
         self._heard: dict[str, tuple[Capacity, float]] = {}
         self._pools: dict[str, PoolCapacity] = {}  # replaced whole, so readers need no lock
+        self._alive_s: dict[str, float] = {}  # a word of any replica of the pool
 
     def hear(self, records: list[Received], *, now_s: float) -> None:
         """Take in records that arrived now, and forget who is silent. Raises SchemaTooNewError."""
         for _, capacity in readable(Capacity, records):
-            if capacity and capacity.job_class == _JOB_CLASS:
+            if capacity is None:
+                continue
+            self._alive_s[capacity.pool] = now_s
+            if capacity.job_class == _JOB_CLASS:
                 self._heard[capacity.replica_id] = (capacity, now_s)
         self._heard = {
             replica: (capacity, heard_s)
@@ -39,6 +43,10 @@ class PoolsHeard:
     def find(self, pool: str) -> PoolCapacity | None:
         """Return what a pool can do, or None when no replica of it takes calls."""
         return self._pools.get(pool)
+
+    def alive_s(self, pool: str) -> float:
+        """Return when a pool last gave a sign of life, draining replicas included."""
+        return self._alive_s.get(pool, self._since_s)
 
     def may_tell(self, *, now_s: float) -> bool:
         """Whether silence means absence already: it does after a moment of listening."""

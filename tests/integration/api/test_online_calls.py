@@ -167,6 +167,23 @@ def test_a_second_delivery_runs_only_while_nothing_was_heard(online: Online) -> 
     assert len(events) == 2
 
 
+def test_a_begun_stream_ends_when_its_pool_has_nobody_left(
+    online: Online, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.online.online._POOL_DEAD_S", 2.0)
+    online.pool.script = say_nothing
+    with online.client() as client, ThreadPoolExecutor(1) as thread:
+        asking = thread.submit(client.post, ENDPOINT, json={**ASK, "stream": True})
+        chunk = online.pool.only_chunk()
+        online.pool.reply(chunk, pieces=[b'{"n":0}'])
+        online.pool.is_away = True
+        text = asking.result().text
+
+    events = [event for event in text.split("\n\n") if event]
+    assert events[0] == 'data: {"n":0}'
+    assert json.loads(events[1].removeprefix("data: "))["error"]["code"] == "stream_interrupted"
+
+
 def test_a_second_delivery_does_not_end_a_stream_that_goes_on(online: Online) -> None:
     online.pool.script = say_nothing
     with online.client() as client, ThreadPoolExecutor(1) as thread:

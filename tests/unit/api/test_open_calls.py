@@ -107,6 +107,19 @@ def test_a_doubted_stream_ends_unless_it_goes_on() -> None:
     assert dead.failure.code == stream_interrupted().code
 
 
+def test_begun_calls_of_a_pool_without_replicas_end() -> None:
+    calls = new_calls()
+    begun, waiting = opened(calls), opened(calls)
+    calls.hear(reply(begun, new_uuid(), b"a"), now_s=1.0)
+    calls.end_abandoned(lambda pool: pool != begun.job.pool)
+    assert begun.failure is None
+
+    calls.end_abandoned(lambda pool: pool == begun.job.pool)
+    assert isinstance(begun.failure, ApiError)
+    assert begun.failure.code == stream_interrupted().code
+    assert waiting.failure is None  # another replica may still run it, once
+
+
 def test_losing_touch_ends_what_others_may_have_dropped() -> None:
     calls = new_calls()
     unheard, heard, durable = opened(calls), opened(calls), opened(calls, durable=True)

@@ -48,6 +48,16 @@ def test_silence_means_absence_after_a_moment() -> None:
     assert pools.may_tell(now_s=1.1 + SILENCE_S_MAX)
 
 
+def test_any_word_of_a_replica_is_a_sign_of_life() -> None:
+    pools = PoolsHeard(since_s=0.5)
+    assert pools.alive_s("p") == 0.5
+    pools.hear([record("a", job_class="bulk", available=False)], now_s=7.0)
+    pools.hear([], now_s=20.0)
+
+    assert pools.alive_s("p") == 7.0
+    assert pools.alive_s("other") == 0.5
+
+
 def test_execution_times_follow_slowly() -> None:
     times = ExecutionTimes()
     assert times.seconds("p") == 0
