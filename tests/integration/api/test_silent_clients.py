@@ -1,0 +1,93 @@
+"""Goal: the call of a client that vanished without a word is aborted, whether bytes flow or not."""
+
+import ctypes
+import json
+import socket
+import struct
+import time
+from pathlib import Path
+
+import pytest
+
+from api import http_protocol
+from tests.integration.api.online_site import ASK, ENDPOINT, online_site
+from tests.integration.api.pool import PlayedPool, say_nothing
+from tests.integration.api.wire import connect, head
+from topics.records import Chunk
+from topics.settings import KafkaSettings
+
+NOTICED_S_MAX = 60
+"""What docs/online.md says."""
+
+QUICK = {
+    socket.TCP_KEEPIDLE: 1,
+    socket.TCP_KEEPINTVL: 1,
+    socket.TCP_KEEPCNT: 2,
+    socket.TCP_USER_TIMEOUT: 3000,
+}
+"""Values for the API's own options, so that its minute is three seconds."""
+
+ATTACH_FILTER = 26  # SO_ATTACH_FILTER of socket(7), which Python does not name
+
+
+@pytest.fixture
+def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
+    return KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+
+
+def talk_on(pool: PlayedPool, chunk: Chunk) -> None:
+    """Stream small pieces, far fewer than fill a buffer, until somebody stops it."""
+    until_s = time.monotonic() + 30
+    while not pool.aborted(chunk.job.job_id) and time.monotonic() < until_s:
+        pool.reply(chunk, pieces=[b'{"x":1}'])
+        time.sleep(0.1)
+
+
+def vanish(connection: socket.socket) -> None:
+    """Let the kernel drop whatever comes for it, unread and unacknowledged, as a dead host does."""
+    take_nothing = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF: return 0
+    program = struct.pack("HL", 1, ctypes.addressof(take_nothing))
+    connection.setsockopt(socket.SOL_SOCKET, ATTACH_FILTER, program)
+
+
+def test_a_minute_is_what_the_probes_take() -> None:
+    options = {option: value for _, option, value in http_protocol._KEEPALIVE}
+    probes_s = options[socket.TCP_KEEPINTVL] * options[socket.TCP_KEEPCNT]
+    assert options[socket.SO_KEEPALIVE] == 1
+    assert options[socket.TCP_KEEPIDLE] + probes_s <= NOTICED_S_MAX
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        False,
+        pytest.param(
+            True,
+            marks=pytest.mark.xfail(
+                strict=True,
+                raises=AssertionError,
+                reason="no probe is sent while bytes wait to be acknowledged",
+            ),
+        ),
+    ],
+)
+def test_a_client_that_vanishes_is_noticed(
+    kafka: KafkaSettings,
+    database_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stream: bool,
+) -> None:
+    options = [(level, name, QUICK.get(name, v)) for level, name, v in http_protocol._KEEPALIVE]
+    monkeypatch.setattr(http_protocol, "_KEEPALIVE", tuple(options))
+    body = json.dumps({**ASK, "stream": stream}).encode()
+    kind = {"Content_Type": "application/json", "Content_Length": str(len(body))}
+    with online_site(kafka, database_url, tmp_path) as online:
+        online.pool.script = talk_on if stream else say_nothing
+        with connect(online.site) as connection:
+            connection.sendall(head(online.site, ENDPOINT, **kind) + body)
+            if stream:
+                assert connection.recv(1 << 16)
+            chunk = online.pool.only_chunk()
+            vanish(connection)
+            online.pool.wait_for(lambda: online.pool.aborted(chunk.job.job_id))
