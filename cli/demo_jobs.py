@@ -12,6 +12,7 @@ import msgspec
 from cli.job_display import JobDisplay
 from cli.job_progress import JobProgress, progress_of, wait_for_end
 from cli.result_files import save_file
+from cli.watch import look_at
 from core.clock import SystemClock
 from core.states import JobState
 
@@ -86,7 +87,7 @@ def run_job(client: "openai.OpenAI", label: str, endpoint: str, files: Files) ->
             display.show(seen)
 
         ended = wait_for_end(
-            lambda: client.batches.retrieve(batch.id),
+            look_at(client, batch.id),
             show,
             timeout_s=JOB_S_MAX,
             clock=SystemClock(),

@@ -1,5 +1,6 @@
 """How far a job is, how it ended, and waiting for its end."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,8 +15,11 @@ if TYPE_CHECKING:
 POLL_S_MIN = 0.2
 POLL_S_MAX = 5.0
 
+LOOK_S_MIN, LOOK_S_MAX = 1.0, 10.0
+"""How long one look may take: with little time left, still as long as a good server may need."""
+
 AWAY_S_MAX = 60.0
-"""A server that does not answer for this long ends the wait; a restart takes less."""
+"""A server that has answered no look for this long ends the wait; a restart takes less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ def poll_pause_s(waited_s: float) -> float:
 
 
 def wait_for_end(
-    look: Callable[[], "Batch"],
+    look: Callable[[float], "Batch"],
     show: Callable[["Batch"], None],
     *,
     timeout_s: float | None,
@@ -74,16 +78,21 @@ def wait_for_end(
 ) -> "Batch":
     """Look at a job, and show it, until it has ended; return it as it ended.
 
-    A server that is away or fails is asked again for `AWAY_S_MAX`. Raises WaitedTooLongError, and
-    what the client raises.
+    `look` is told how many seconds it may take. A server that is away, fails or is busy is asked
+    again for `AWAY_S_MAX`. Raises WaitedTooLongError, and what the client raises.
     """
     import openai
 
     began_s = answered_s = clock.monotonic_s()
     while True:
+        left_s = math.inf if timeout_s is None else began_s + timeout_s - clock.monotonic_s()
         try:
-            batch = look()
-        except (openai.APIConnectionError, openai.InternalServerError):
+            batch = look(min(LOOK_S_MAX, max(LOOK_S_MIN, left_s)))
+        except (
+            openai.APIConnectionError,
+            openai.InternalServerError,
+            openai.RateLimitError,
+        ):
             if clock.monotonic_s() - answered_s > AWAY_S_MAX:
                 raise
         else:

@@ -1,6 +1,7 @@
 """`millrace batch watch`: show a job until it has ended."""
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import typer
@@ -39,9 +40,19 @@ def watch_to_end(
     """Show a job on stderr until it has ended; see `wait_for_end` for what is raised."""
     with JobDisplay(job, quiet=quiet) as display:
         return wait_for_end(
-            lambda: client.batches.retrieve(job),
+            look_at(client, job),
             display.show,
             timeout_s=timeout_s,
             clock=SystemClock(),
             sleep=time.sleep,
         )
+
+
+def look_at(client: "openai.OpenAI", job: str) -> Callable[[float], "Batch"]:
+    """Return a look at a job that takes at most the seconds it is given, for `wait_for_end`."""
+
+    def look(timeout_s: float) -> "Batch":
+        # The wait asks again by itself, and knows for how long.
+        return client.with_options(timeout=timeout_s, max_retries=0).batches.retrieve(job)
+
+    return look

@@ -11,6 +11,8 @@ from openai.types import Batch
 from cli.exits import ExitCode, WaitedTooLongError
 from cli.job_progress import (
     AWAY_S_MAX,
+    LOOK_S_MAX,
+    LOOK_S_MIN,
     POLL_S_MAX,
     POLL_S_MIN,
     JobProgress,
@@ -44,7 +46,7 @@ def away() -> openai.APIConnectionError:
 
 
 def wait(answers: Iterator[Batch | Exception], time: FakeTime, timeout_s: float | None) -> Batch:
-    def look() -> Batch:
+    def look(_timeout_s: float) -> Batch:
         answer = next(answers)
         if isinstance(answer, Exception):
             raise answer
@@ -107,6 +109,35 @@ def test_a_wait_ends_when_the_server_stays_away() -> None:
         wait(iter([away()] * 1000), time, None)
 
     assert AWAY_S_MAX < time.now_s < AWAY_S_MAX + 2 * POLL_S_MAX
+
+
+def test_a_server_that_never_answers_does_not_outlast_the_time() -> None:
+    time = FakeTime()
+    looks_s: list[float] = []
+
+    def look(timeout_s: float) -> Batch:
+        looks_s.append(timeout_s)
+        time.sleep(timeout_s)
+        raise openai.APITimeoutError(request=httpx2.Request("GET", "http://127.0.0.1:9"))
+
+    with pytest.raises(WaitedTooLongError):
+        wait_for_end(look, lambda _: None, timeout_s=25.0, clock=time, sleep=time.sleep)
+
+    assert max(looks_s) == LOOK_S_MAX
+    assert time.now_s <= 25.0 + LOOK_S_MIN
+
+
+def test_a_look_has_a_moment_even_without_time() -> None:
+    looks_s: list[float] = []
+
+    def look(timeout_s: float) -> Batch:
+        looks_s.append(timeout_s)
+        return batch("completed")
+
+    time = FakeTime()
+    wait_for_end(look, lambda _: None, timeout_s=0.0, clock=time, sleep=time.sleep)
+
+    assert looks_s == [LOOK_S_MIN]
 
 
 def test_pauses_grow_within_their_bounds() -> None:

@@ -1,0 +1,20 @@
+"""Goal: a server that accepts and never answers does not hold a command beyond its time."""
+
+import socket
+import time
+
+from typer.testing import CliRunner
+
+from cli.exits import ExitCode
+from cli.main import app
+
+
+def test_a_silent_server_does_not_outlast_the_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        env = {"MILLRACE_URL": url, "MILLRACE_KEY": "sk-none"}
+        began_s = time.monotonic()
+        done = CliRunner().invoke(app, ["batch", "watch", "batch_1", "--timeout", "1"], env=env)
+
+    assert done.exit_code == ExitCode.TIMEOUT, done.output
+    assert time.monotonic() - began_s < 10
