@@ -21,7 +21,8 @@ DataOption: TypeAlias = Annotated[
     typer.Option(
         "--data",
         help="Folder of a running `millrace up`, whose services are used. Without it, "
-        "MILLRACE_DATABASE_… and MILLRACE_KAFKA_… variables name them.",
+        "MILLRACE_DATABASE_… and MILLRACE_KAFKA_… variables name them; all others of these count "
+        "with it too.",
     ),
 ]
 
@@ -48,14 +49,18 @@ def database_settings(data: Path | None) -> DatabaseSettings:
     """Return how to reach Postgres. Raises SettingsError, NoStackError."""
     if data is None:
         return DatabaseSettings.from_env(os.environ)
-    return DatabaseSettings.model_validate({"url": running_stack(data).database_url})
+    url = {f"{DatabaseSettings.env_prefix}URL": running_stack(data).database_url}
+    return DatabaseSettings.from_env({**os.environ, **url})
 
 
 def kafka_settings(data: Path | None) -> KafkaSettings:
     """Return how to reach Kafka. Raises SettingsError, NoStackError."""
     if data is None:
         return KafkaSettings.from_env(os.environ)
-    return KafkaSettings(bootstrap_servers=running_stack(data).kafka_bootstrap_servers)
+    servers = running_stack(data).kafka_bootstrap_servers
+    return KafkaSettings.from_env(
+        {**os.environ, f"{KafkaSettings.env_prefix}BOOTSTRAP_SERVERS": servers}
+    )
 
 
 def running_stack(data: Path) -> StackState:

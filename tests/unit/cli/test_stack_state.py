@@ -49,6 +49,20 @@ def test_operators_reach_the_services_of_a_running_stack(tmp_path: Path) -> None
     assert kafka_settings(tmp_path).bootstrap_servers == STATE.kafka_bootstrap_servers
 
 
+def test_other_variables_count_for_a_running_stack_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_state(tmp_path, STATE)
+    monkeypatch.setenv("MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "elsewhere:9092")
+    monkeypatch.setenv("MILLRACE_KAFKA_TOPIC_PREFIX", "zz.")
+    monkeypatch.setenv("MILLRACE_DATABASE_POOL_SIZE", "3")
+
+    kafka = kafka_settings(tmp_path)
+    assert (kafka.bootstrap_servers, kafka.topic_prefix) == (STATE.kafka_bootstrap_servers, "zz.")
+    assert database_settings(tmp_path).url.get_secret_value() == STATE.database_url
+    assert database_settings(tmp_path).pool_size == 3
+
+
 def test_a_folder_without_a_stack_is_told(tmp_path: Path) -> None:
     with pytest.raises(NoStackError):
         database_settings(tmp_path)
