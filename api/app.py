@@ -26,6 +26,7 @@ from api.auth import KeyCache
 from api.background import end_process, watched
 from api.database import Database
 from api.errors import install_error_answers
+from api.head_requests import HeadAsGet
 from api.key_refresh import ROUNDS_PER_TTL, keep_keys_fresh
 from api.middleware import RequestEnvelope
 from api.online.app import OnlineApp
@@ -98,6 +99,7 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
     app.state.on_failure = on_failure = end_process if setup is None else setup.on_failure
     app.state.views = open_views(services, None if setup is None else setup.kafka, on_failure)
     install_error_answers(app)
+    app.add_middleware(HeadAsGet)
     for router in ROUTERS:
         app.include_router(router)
     describe(app, online=online is not None)
