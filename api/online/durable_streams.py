@@ -11,6 +11,7 @@ from typing import Final
 from starlette.types import Message, Send
 
 from api.database import DatabaseAwayError
+from api.online.streams import STREAM_HEADERS
 from api.services import Services
 from core.errors import MillraceError
 from core.object_names import KEYED_ANSWERS
@@ -26,10 +27,7 @@ RECORD_BYTES_MAX: Final = 4 * 1024 * 1024
 _INLINE_BYTES_MAX: Final = 256 * 1024  # a larger record is an object of its own
 _END: Final = b"data: [DONE]\n\n"
 _COMMENT: Final = b":"
-_HEADERS: Final = (
-    ("content-type", "text/event-stream; charset=utf-8"),
-    ("cache-control", "no-cache"),
-)
+_HEADERS: Final = tuple((name.decode(), value.decode()) for name, value in STREAM_HEADERS)
 
 
 class StreamRecording:

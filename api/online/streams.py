@@ -22,11 +22,12 @@ DONE: Final = b"data: [DONE]\n\n"
 
 _LINES_TO_SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
 
-_HEAD: Final = [
+STREAM_HEADERS: Final = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
-]
+)
+"""Of every answer that is a stream, also of one that is given again."""
 
 
 def event(payload: bytes) -> bytes:
@@ -114,7 +115,7 @@ class StreamAnswer:
             self._is_begun = True
             self._timings.heard_s = call.heard_s
             timing = (b"server-timing", self._timings.at_stream_head())
-            headers = [*_HEAD, *self._headers, timing]
+            headers = [*STREAM_HEADERS, *self._headers, timing]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         call.sending_since_s = self._clock.monotonic_s()
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
