@@ -175,10 +175,11 @@ def _origin(failure: "openai.APIError") -> str:
 
 
 def _told_by(failure: "openai.APIStatusError") -> str:
-    """Return the server's own words, and the request id that an operator can look up."""
-    body = failure.body
-    told = body.get("message") if isinstance(body, dict) else None
-    message = str(told or f"HTTP {failure.status_code}").rstrip()
+    """Return the server's own words, what they are about, and the id that an operator looks up."""
+    body = failure.body if isinstance(failure.body, dict) else {}
+    message = str(body.get("message") or f"HTTP {failure.status_code}").rstrip()
+    if body.get("param"):
+        message = f"{body['param']}: {message}"
     return f"{message} (request {failure.request_id})" if failure.request_id else message
 
 

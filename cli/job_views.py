@@ -21,13 +21,18 @@ def say_where(batch: "Batch", output: Path | None, errors: Path | None) -> None:
     counts = f"{job.succeeded} of {job.total} succeeded, {job.failed} failed, "
     counts += f"{job.cancelled} cancelled, {job.expired} expired"
     typer.echo(f"{batch.id} {job.state}" + (f": {counts}" if job.total else ""), err=True)
-    for problem in _problems(batch):
-        typer.echo(problem, err=True)
+    say_problems(batch)
     fetch = f"millrace batch results {batch.id}"
     if batch.output_file_id:
         typer.echo(f"results: {output or f'{fetch} -o FILE'}", err=True)
     if batch.error_file_id:
         typer.echo(f"errors: {errors or f'{fetch} -o FILE --errors FILE'}", err=True)
+
+
+def say_problems(batch: "Batch") -> None:
+    """Say on stderr why the job's input was refused, if it was."""
+    for problem in _problems(batch):
+        typer.echo(problem, err=True)
 
 
 def _problems(batch: "Batch") -> list[str]:

@@ -1,14 +1,14 @@
 """`millrace batch submit`: upload a file, create a job over it, and stay if asked to."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.batch_options import ErrorsOption, OutputOption, TimeoutOption
 from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect
 from cli.job_progress import exit_code_of, progress_of
-from cli.job_views import say_where
+from cli.job_views import say_problems, say_where
 from cli.result_files import input_to_upload, save_files
 from cli.submit_options import (
     DeduplicateOption,
@@ -20,6 +20,10 @@ from cli.submit_options import (
     given,
 )
 from cli.watch import watch_to_end
+
+if TYPE_CHECKING:
+    import openai
+    from openai.types import Batch
 
 
 def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
@@ -69,15 +73,44 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         max_failed_ratio=max_failed_ratio,
         max_total_tokens=max_total_tokens,
     )
-    batch = client.batches.create(input_file_id=uploaded.id, **asked)
+    batch = _create(client, uploaded.id, asked)
     typer.echo(batch.id)
     if not (wait or output or errors):
         return
     ended = watch_to_end(client, batch.id, timeout_s=timeout, quiet=quiet)
     save_files(client, ended, output, errors)
-    if not quiet:
+    if quiet:
+        say_problems(ended)
+    else:
         say_where(ended, output, errors)
     raise typer.Exit(exit_code_of(progress_of(ended)))
+
+
+def _create(client: "openai.OpenAI", file_id: str, asked: dict[str, Any]) -> "Batch":
+    """Create a job over an uploaded file; the file of a refused one is deleted again.
+
+    Raises what the client raises.
+    """
+    import openai
+
+    try:
+        return client.batches.create(input_file_id=file_id, **asked)
+    except openai.InternalServerError:
+        _say_kept(file_id)  # the server may have created the job nevertheless
+        raise
+    except openai.APIStatusError:
+        try:
+            client.files.delete(file_id)
+        except openai.OpenAIError:
+            _say_kept(file_id)
+        raise
+    except openai.APIConnectionError:
+        _say_kept(file_id)
+        raise
+
+
+def _say_kept(file_id: str) -> None:
+    typer.echo(f"the uploaded file is {file_id}", err=True)
 
 
 def metadata_pairs(texts: list[str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from cli.batch_options import IdArgument, TimeoutOption
 from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect
 from cli.job_display import JobDisplay
 from cli.job_progress import exit_code_of, progress_of, wait_for_end
-from cli.job_views import say_where
+from cli.job_views import say_problems, say_where
 from core.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ def watch(
     client = connect(url, key)
     ended = watch_to_end(client, job, timeout_s=timeout, quiet=quiet)
     typer.echo(ended.status)
-    if not quiet:
+    if quiet:
+        say_problems(ended)
+    else:
         say_where(ended, None, None)
     raise typer.Exit(exit_code_of(progress_of(ended)))
 

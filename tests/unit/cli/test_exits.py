@@ -63,6 +63,13 @@ def test_a_refusal_is_told_in_the_servers_words_with_the_request_id() -> None:
     assert verdict.message == "No such batch. (request req_7)"
 
 
+def test_a_refusal_names_what_it_is_about() -> None:
+    verdict = verdict_on(refused(400, {"message": "Supported are /v1/x.", "param": "endpoint"}))
+
+    assert verdict is not None
+    assert verdict.message == "endpoint: Supported are /v1/x."
+
+
 def test_a_refusal_without_words_tells_its_status() -> None:
     verdict = verdict_on(refused(502, "<html>"))
 
