@@ -1,5 +1,6 @@
 """The connection of user commands: the official client, pointed at this installation."""
 
+import re
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
@@ -30,15 +31,22 @@ QuietOption: TypeAlias = Annotated[
 
 
 def connect(url: str, key: str) -> "openai.OpenAI":
-    """Return a client; nothing is sent yet. Raises KeyMissingError."""
+    """Return a client; nothing is sent yet. Raises KeyMissingError, typer.BadParameter."""
     if not key:
         raise KeyMissingError
 
+    base_url = api_base(url)
+
     import openai  # takes a second, which commands of operators do without
 
-    return openai.OpenAI(api_key=key, base_url=api_base(url))
+    return openai.OpenAI(api_key=key, base_url=base_url)
 
 
 def api_base(url: str) -> str:
-    """Return the base URL that clients of the API take; `/v1` may be there already."""
+    """Return the base URL that clients of the API take; `/v1` may be there already.
+
+    Raises typer.BadParameter.
+    """
+    if not re.match(r"https?://[^/]", url):
+        raise typer.BadParameter(f"{url!r} is none: give http://HOST:PORT", param_hint="--url")
     return url.rstrip("/").removesuffix("/v1") + "/v1"
