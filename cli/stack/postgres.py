@@ -19,6 +19,7 @@ READY_S_MAX = 60.0
 """How long a start may take; after kill -9 the write-ahead log is replayed first."""
 
 SOCKET_PATH_BYTES_MAX = 107
+_NOBODY = 65534  # whom root's server runs as
 _SOCKET_NAME = ".s.PGSQL.5432"
 
 SETTINGS = {
@@ -80,7 +81,10 @@ class EmbeddedPostgres:
         """Whether the server accepts sessions."""
         arguments = ("-q", "-t", "2", "-h", str(self._socket_dir), "-U", "postgres")
         command = (str(binaries() / "pg_isready"), *arguments)
-        return subprocess.run(command, check=False, timeout=10).returncode == 0  # noqa: S603
+        try:
+            return subprocess.run(command, check=False, timeout=10).returncode == 0  # noqa: S603
+        except subprocess.TimeoutExpired:  # a busy machine; whoever waits asks again
+            return False
 
     @property
     def _cluster(self) -> Path:
@@ -122,7 +126,7 @@ class EmbeddedPostgres:
         """Return what to put before a command: Postgres refuses to run as root."""
         if os.geteuid() != 0:
             return ()
-        namespace = ("unshare", "--user", "--map-user=65534", "--map-group=65534")
+        namespace = ("unshare", "--user", f"--map-user={_NOBODY}", f"--map-group={_NOBODY}")
         if _succeeds(*namespace, "true"):
             return namespace
         for folder in (self._home, self._socket_dir):
@@ -173,8 +177,8 @@ def _make_private(folder: Path) -> None:
     """Create `folder` for us alone; one that somebody else made in a shared place is refused."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.lstat()
-    ours = status.st_uid in {os.geteuid(), 65534} if os.geteuid() == 0 else True
-    if not stat.S_ISDIR(status.st_mode) or not ours:
+    owners = {0, _NOBODY} if os.geteuid() == 0 else {os.geteuid()}
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid not in owners:
         raise StackError(f"{folder} belongs to somebody else.")
     folder.chmod(0o700)
 
