@@ -4,6 +4,7 @@ The plain Producer with a thread, because `AIOProducer` refuses headers and adds
 """
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from core.limits import RECORD_BYTES_MAX
 from topics.codec import Headers
 from topics.errors import DeliveryError
 from topics.settings import CLIENT_LOG, KafkaSettings
+
+_LOG = logging.getLogger(__name__)
 
 OnDelivery = Callable[[BaseException | None], None]
 
@@ -172,10 +175,12 @@ class LogProducer:
         await done
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Flush what is queued and stop the thread; a second call does nothing."""
+        """Flush what is queued for so long and stop the thread; a second call does nothing."""
         if self._closed:
             return
-        self._producer.flush(timeout_s)
+        left = self._producer.flush(timeout_s)
+        if left:  # whoever needed them acknowledged was not told so, and does not count on them
+            _LOG.warning("records were not delivered", extra={"count": left})
         self._closed = True
         self._thread.join(timeout_s)
 
