@@ -22,6 +22,7 @@ from topics.tail import TopicTail
 
 _LOG = logging.getLogger(__name__)
 _READ_S_MAX: Final = 5.0  # then with a new client
+_AGAIN_S: Final = 0.5
 _PARTITION: Final = 0
 
 
@@ -45,6 +46,7 @@ class AttemptLog:
                     self._generation = generation
                 except LogUnavailableError:
                     _LOG.warning("the log of attempts is not read yet")
+                    await asyncio.sleep(_AGAIN_S)  # it may have failed at once
         return self._attempts.get(batch_id)
 
     async def say(self, attempt: Attempt) -> None:
