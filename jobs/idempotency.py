@@ -16,14 +16,17 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from core.ids import new_uuid
+from core.states import TERMINAL_STATES, JobState
 from jobs.idempotency_tables import idempotency_keys
 from jobs.refusals import KeyInFlightError, KeyReusedError
+from jobs.requests import find_request, is_answered_well
 from storage.intervals import seconds
 
 KEY_CHARS_MAX: Final = 255
 
 _keys: Final = idempotency_keys.c
 _PRIMARY: Final = [_keys.tenant_id, _keys.scope, _keys.key]
+_JSON: Final = (("content-type", "application/json"),)
 _NOW: Final = sa.func.clock_timestamp()  # not now(): a transaction may have waited
 
 # Two names with one hash cost a 409 at most.
@@ -63,14 +66,6 @@ class Answer:
     body_key: str | None = None  # object that holds a large body; `body` is empty
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a key stands for: an answer, or the job whose answer it is."""
-
-    answer: Answer | None
-    job_id: UUID | None
-
-
 def answer_once(
     connection: sa.Connection, claim: Claim | None, work: Callable[[sa.Connection], Answer]
 ) -> tuple[Answer, bool]:
@@ -79,35 +74,34 @@ def answer_once(
     Call in the transaction of the work. What `work` raises is not saved, and neither is an error
     that it returns. Raises KeyInFlightError, KeyReusedError.
     """
-    found = None if claim is None else look(connection, claim)
-    if found is not None:
-        assert found.answer is not None  # a key of a job belongs to another route
-        return found.answer, True
+    old = None if claim is None else look(connection, claim)
+    if old is not None:
+        return old, True
     answer = work(connection)
     if claim is not None and answer.status_code < 400:
         save(connection, claim, answer)
     return answer, False
 
 
-def look(connection: sa.Connection, claim: Claim) -> Found | None:
-    """Lock the key until the transaction ends; None: the claim is the first and may go on.
+def look(connection: sa.Connection, claim: Claim) -> Answer | None:
+    """Lock the key until the transaction ends and return what was answered to an equal claim.
 
-    Raises KeyInFlightError, KeyReusedError.
+    None: the key is free, so the claim may go on. So is a key whose call failed or is past its
+    deadline, whatever was asked under it. Raises KeyInFlightError, KeyReusedError.
     """
     _lock(connection, claim)
     row = connection.execute(_row_query(claim)).one_or_none()
     if row is None or row.is_over or not _is_repeat(claim, row):
         return None
+    answer, is_in_flight = _held_for(connection, row)
+    if answer is None and not is_in_flight:
+        return None
+    running = row.job_id if is_in_flight else None
     if row.route != claim.route or row.body_sha256 not in {None, claim.body_sha256}:
-        raise KeyReusedError
-    if row.state == "saved":
-        headers = tuple((name, value) for name, value in row.headers or ())
-        return Found(Answer(row.status_code, row.body or b"", headers, row.body_key), row.job_id)
-    if row.job_id is not None:
-        return Found(None, row.job_id)
-    if row.is_in_flight:
-        raise KeyInFlightError
-    return None
+        raise KeyReusedError(running)
+    if answer is None:
+        raise KeyInFlightError(running)
+    return answer
 
 
 def may_be_known(connection: sa.Connection, claim: Claim) -> bool:
@@ -169,6 +163,20 @@ def _row_query(claim: Claim) -> sa.Select[Any]:
         (_keys.in_flight_until > _NOW).label("is_in_flight"),
         (_keys.created_at >= arrived).label("is_overtaken"),
     ).where(_keys.tenant_id == claim.tenant_id, _keys.scope == claim.scope, _keys.key == claim.key)
+
+
+def _held_for(connection: sa.Connection, row: sa.Row[Any]) -> tuple[Answer | None, bool]:
+    """Return the answer that a key stands for, and whether there may yet be one."""
+    if row.state == "saved":
+        headers = tuple((name, value) for name, value in row.headers or ())
+        return Answer(row.status_code, row.body or b"", headers, row.body_key), False
+    if row.job_id is None:
+        return None, row.is_in_flight
+    job = find_request(connection, row.tenant_id, row.job_id)
+    if is_answered_well(job):
+        return Answer(job.status_code, job.body or b"", _JSON, job.body_key), False
+    is_open = job.outcome is None and JobState(job.state) not in TERMINAL_STATES
+    return None, is_open and job.close_reason is None and not job.is_past
 
 
 def _is_repeat(claim: Claim, row: sa.Row[Any]) -> bool:

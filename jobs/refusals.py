@@ -1,6 +1,7 @@
 """Why a request about files or jobs is refused; the message is for the client."""
 
 from typing import ClassVar
+from uuid import UUID
 
 from core.errors import Disposition, MillraceError
 
@@ -82,11 +83,21 @@ class KeyInFlightError(RequestRefusedError):
 
     code = "idempotency_key_in_flight"
 
+    def __init__(self, job_id: UUID | None = None) -> None:
+        """`job_id` is the call that is being answered, where it is one."""
+        super().__init__()
+        self.job_id = job_id
+
 
 class KeyReusedError(RequestRefusedError):
     """This idempotency key belongs to another request."""
 
     code = "idempotency_key_reused"
+
+    def __init__(self, job_id: UUID | None = None) -> None:
+        """`job_id` is a call that has no answer yet: if it fails, the key is free."""
+        super().__init__()
+        self.job_id = job_id
 
 
 class JobNotOpenError(RequestRefusedError):

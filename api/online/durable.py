@@ -21,7 +21,7 @@ from api.database import DatabaseAwayError
 from api.online.calls import Begun, Finished, ParsedCall, PlannedCall
 from api.online.durable_answers import accepted_answer, finished, given_again
 from api.online.durable_streams import StreamRecording
-from api.online.durable_transactions import commit_request, find_answer, hold_stream
+from api.online.durable_transactions import commit_request, hold_stream
 from api.online.idempotency import Repeats, repeats_of
 from api.online.preferences import preferred_wait_s
 from api.online.replay_waits import ReplayWaits
@@ -106,7 +106,7 @@ class DurableRequests:
             raise refused
         database = self._services.database
         answer = await self._replays.until_free(
-            lambda: database.run_for(claim.tenant_id, find_answer, claim)
+            lambda: database.run_for(claim.tenant_id, idempotency.look, claim)
         )
         if answer is None:
             raise refused
@@ -147,8 +147,10 @@ class DurableRequests:
         self, call: PlannedCall, claim: Claim, refused: ApiError | None
     ) -> Begun:
         services = self._services
-        answer = await services.database.run_for(
-            claim.tenant_id, hold_stream, claim, call.timeout_s, refused
+        answer = await self._replays.until_settled(
+            lambda: services.database.run_for(
+                claim.tenant_id, hold_stream, claim, call.timeout_s, refused
+            )
         )
         if answer is not None:
             return Begun(None, answer=await given_again(answer, claim.scope, self._objects))

@@ -1,7 +1,8 @@
 """Streams with an idempotency key: bound to their connection, but given again once they ended well.
 
-What is sent is recorded on its way. The record is saved before the client is told the end, so that
-nobody who saw a whole stream can start a second one with the same key.
+What is sent is recorded on its way. Before the client is told the end the record is saved, so that
+nobody who saw a whole stream can start a second one with the same key; or the key is freed, so that
+whoever saw one fail can ask again, otherwise.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ class StreamRecording:
         self._services, self._claim = services, claim
         self._sent = bytearray()
         self._is_event_stream = False
-        self._is_saved = False
+        self._is_settled = False  # saved, or the key is free
 
     def over(self, send: Send) -> Send:
         """Return what sends like `send` and records."""
@@ -51,7 +52,7 @@ class StreamRecording:
 
     async def close(self) -> None:
         """Free the key of a stream that did not end well; call it however the call ended."""
-        if not self._is_saved:
+        if not self._is_settled:
             await asyncio.shield(asyncio.ensure_future(self._let_go()))
 
     async def _record(self, message: Message) -> None:
@@ -62,13 +63,15 @@ class StreamRecording:
             )
             return
         data: bytes = message.get("body", b"")
-        if not self._is_event_stream or len(self._sent) > RECORD_BYTES_MAX:
-            return
-        if not data.startswith(_COMMENT):
+        is_kept = self._is_event_stream and len(self._sent) <= RECORD_BYTES_MAX
+        if is_kept and not data.startswith(_COMMENT):
             self._sent += data
-        is_whole = not message.get("more_body", False) and self._sent.endswith(_END)
-        if is_whole and len(self._sent) <= RECORD_BYTES_MAX:
+        if message.get("more_body", False):
+            return
+        if self._sent.endswith(_END) and len(self._sent) <= RECORD_BYTES_MAX:
             await self._save()
+        else:
+            await self._let_go()
 
     async def _save(self) -> None:
         """A record that cannot be saved is none: the client still gets its stream."""
@@ -83,7 +86,7 @@ class StreamRecording:
                 inline = body
             answer = Answer(200, inline, _HEADERS, key)
             await services.database.run_for(claim.tenant_id, idempotency.save_held, claim, answer)
-            self._is_saved = True
+            self._is_settled = True
         except MillraceError as failure:
             _LOG.warning("a stream was not recorded", extra={"code": failure.code})
 
@@ -91,5 +94,6 @@ class StreamRecording:
         claim = self._claim
         try:
             await self._services.database.run_for(claim.tenant_id, idempotency.let_go, claim)
+            self._is_settled = True
         except DatabaseAwayError:
             _LOG.warning("a key stays in flight until its deadline")

@@ -1,21 +1,22 @@
 """Short waits of repeated calls: an answer reaches its client before it reaches Postgres.
 
-For that moment a repeat would be told that its key is in use. It waits for the row instead, but not
-for long: a twin of a call that runs must not hold a connection.
+For that moment a repeat would be told that its key is in use, and a corrected request that the key
+is another's. Both wait for the row instead, but not for long: a twin of a call that runs must not
+hold a connection.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from api import metrics
 from api.database import Database
-from api.online.durable_transactions import CallInFlightError
 from api.views.following import Followers, JobNews
 from core.clock import Clock
-from jobs.refusals import KeyInFlightError
+from jobs.refusals import KeyInFlightError, KeyReusedError
 
 T = TypeVar("T")
+Refusal: TypeAlias = KeyInFlightError | KeyReusedError
 
 WAITING_MAX: Final = 1000
 """Repeats that wait in this process; more are told at once."""
@@ -34,36 +35,56 @@ class ReplayWaits:
         self._count = 0
 
     async def until_free(self, look: Callable[[], Awaitable[T]]) -> T:
-        """Return what `look` returns, once it raises no KeyInFlightError.
+        """Return what `look` returns, once its key is neither locked nor of a call that runs.
 
-        Raises that after `wait_s_max`, and whatever else `look` raises.
+        Raises the last refusal after `wait_s_max`, and at once whatever else `look` raises.
         """
+        return await self._until(look, _may_pass)
+
+    async def until_settled(self, look: Callable[[], Awaitable[T]]) -> T:
+        """As `until_free`, but wait for durable calls alone: others settle before they answer."""
+        return await self._until(look, lambda refusal: refusal.job_id is not None)
+
+    async def _until(
+        self, look: Callable[[], Awaitable[T]], may_pass: Callable[[Refusal], bool]
+    ) -> T:
         try:
             return await look()
-        except KeyInFlightError as in_flight:
-            if self._count >= WAITING_MAX:
+        except (KeyInFlightError, KeyReusedError) as first:
+            if not may_pass(first) or self._count >= WAITING_MAX:
                 raise
-            failure = in_flight
+            refusal: Refusal = first
         self._count += 1
         try:
-            return await self._patiently(look, failure)
+            return await self._patiently(look, may_pass, refusal)
         finally:
             self._count -= 1
 
-    async def _patiently(self, look: Callable[[], Awaitable[T]], failure: KeyInFlightError) -> T:
+    async def _patiently(
+        self,
+        look: Callable[[], Awaitable[T]],
+        may_pass: Callable[[Refusal], bool],
+        refusal: Refusal,
+    ) -> T:
         give_up_s = self._clock.monotonic_s() + self._wait_s_max
         while (left_s := give_up_s - self._clock.monotonic_s()) > 0:
-            await self._change(failure, left_s)
+            await self._change(refusal, left_s)
             try:
                 return await look()
-            except KeyInFlightError as in_flight:
-                failure = in_flight
-        raise failure
+            except (KeyInFlightError, KeyReusedError) as again:
+                if not may_pass(again):
+                    raise
+                refusal = again
+        raise refusal
 
-    async def _change(self, failure: KeyInFlightError, left_s: float) -> None:
+    async def _change(self, refusal: Refusal, left_s: float) -> None:
         """Wait for the row of a call; a key that is locked is free after a transaction."""
-        if not isinstance(failure, CallInFlightError):
+        if refusal.job_id is None:
             await asyncio.sleep(min(_LOOK_S, left_s))
             return
-        with self._followers.follow(failure.job_id, _RUNNING) as follower:
+        with self._followers.follow(refusal.job_id, _RUNNING) as follower:
             await follower.changed(left_s)
+
+
+def _may_pass(refusal: Refusal) -> bool:
+    return isinstance(refusal, KeyInFlightError) or refusal.job_id is not None

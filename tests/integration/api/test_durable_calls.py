@@ -4,6 +4,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from storage.objects import ObjectStore
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened, until
 from tests.integration.api.pool import PlayedPool, answer_at_once, say_nothing
-from topics.records import Chunk
+from topics.records import Chunk, ReplyEnd
 from topics.settings import KafkaSettings
 
 KEY = "Idempotency-Key"
@@ -131,30 +132,84 @@ def test_what_was_answered_before_needs_no_room(open_durable: OpenDurable) -> No
     assert len(stored(durable.site.objects)) == 1
 
 
-def test_a_failure_frees_the_key(durable: Durable) -> None:
-    envelope = b'{"error":{"message":"no","type":"t","param":null,"code":"c"}}'
+CHANGES: list[dict[str, Any]] = [{}, {"n": 1}, {"n": 1, "stream": True}]
+ENVELOPE = b'{"error":{"message":"no","type":"t","param":null,"code":"c"}}'
 
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_failure_frees_the_key(durable: Durable, change: dict[str, Any]) -> None:
     durable.pool.script = say_nothing
     with durable.site.client() as client, durable.site.client(timeout_s=0.5) as hasty:
         with pytest.raises(httpx.ReadTimeout):
             post(hasty, Idempotency_Key="k")
         chunk = durable.pool.only_chunk()
-        durable.record(chunk, outcome=Outcome.FAILED, status_code=400, body=envelope)
+        durable.record(chunk, outcome=Outcome.FAILED, status_code=400, body=ENVELOPE)
         durable.pool.script = answer_at_once
-        again = post(client, Idempotency_Key="k")
-    assert ok(again) == {"asked": ASK}
-    assert not is_replay(again)
-    assert durable.job_count() == 2
+        again = post(client, ASK | change, Idempotency_Key="k")
+        third = post(client, ASK | {"n": 3}, Idempotency_Key="k")
+    assert (again.status_code, is_replay(again)) == (200, False)
+    assert refused(third, 422)["code"] == "idempotency_key_reused"
+    assert len(durable.pool.chunks) == 2
 
 
-def test_a_key_dies_with_the_deadline_of_its_call(durable: Durable) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_key_dies_with_the_deadline_of_its_call(durable: Durable, change: dict[str, Any]) -> None:
     durable.pool.script = say_nothing
     with durable.site.client() as client:
         late = post(client, Idempotency_Key="k", X_Request_Timeout_Ms="300")
         assert refused(late, 504)["code"] == "deadline_exceeded"
         durable.pool.script = answer_at_once
-        again = post(client, Idempotency_Key="k")
-    assert ok(again) == {"asked": ASK}
+        again = post(client, ASK | change, Idempotency_Key="k")
+    assert (again.status_code, is_replay(again)) == (200, False)
+
+
+@pytest.mark.parametrize("change", CHANGES[1:])
+def test_a_corrected_call_waits_for_the_row_of_the_failure_that_was_told(
+    open_durable: OpenDurable, change: dict[str, Any]
+) -> None:
+    durable = open_durable(replay_wait_s=10.0)
+    durable.pool.script = lambda pool, chunk: pool.reply(
+        chunk, end=ReplyEnd(status_code=400, body=ENVELOPE)
+    )
+    with durable.site.client() as client:
+        refused(post(client, Idempotency_Key="k"), 400)
+        chunk = durable.pool.only_chunk()
+        failed = {"outcome": Outcome.FAILED, "status_code": 400, "body": ENVELOPE}
+        writer = threading.Timer(0.3, durable.record, [chunk], failed)
+        writer.start()
+        durable.pool.script = answer_at_once
+        corrected = post(client, ASK | change, Idempotency_Key="k")
+        writer.join()
+    assert (corrected.status_code, is_replay(corrected)) == (200, False)
+
+
+def test_of_two_corrected_calls_one_has_the_key(durable: Durable) -> None:
+    durable.pool.script = say_nothing
+    with durable.site.client() as client:
+        refused(post(client, Idempotency_Key="k", X_Request_Timeout_Ms="100"), 504)
+
+        def corrected(number: int) -> httpx.Response:
+            return post(client, ASK | {"n": number}, Idempotency_Key="k", Prefer="wait=1")
+
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(corrected, range(1, 9)))
+    statuses = sorted(answer.status_code for answer in answers)
+    assert statuses[0] == 202
+    assert set(statuses[1:]) <= {409, 422}
+    assert durable.job_count() == 2
+
+
+def test_a_stream_that_failed_frees_its_key_before_it_tells(durable: Durable) -> None:
+    ask = ASK | {"stream": True}
+    with durable.site.client() as client:
+        for number in range(10):
+            durable.pool.script = lambda pool, chunk: pool.reply(
+                chunk, end=ReplyEnd(status_code=400, body=ENVELOPE)
+            )
+            refused(post(client, ask, Idempotency_Key=f"s{number}"), 400)
+            durable.pool.script = answer_at_once
+            corrected = post(client, ask | {"n": 1}, Idempotency_Key=f"s{number}")
+            assert corrected.status_code == 200, corrected.text
 
 
 def test_a_call_in_the_background(durable: Durable) -> None:

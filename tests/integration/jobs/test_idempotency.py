@@ -8,9 +8,10 @@ import sqlalchemy as sa
 from core.ids import new_uuid
 from jobs import idempotency
 from jobs.expired_keys import expired_keys, forget
-from jobs.idempotency import Answer, Claim, Found, Scope
+from jobs.idempotency import Answer, Claim, Scope
 from jobs.idempotency_tables import idempotency_keys
 from jobs.refusals import KeyInFlightError, KeyReusedError
+from jobs.requests import NewRequest, create_request
 from tenancy.tenants import create_tenant
 
 CREATED = Answer(200, b'{"id":"batch_1"}', (("content-type", "application/json"),))
@@ -39,7 +40,7 @@ def once(engine: sa.Engine, asked: Claim, answer: Answer = CREATED) -> tuple[Ans
         return idempotency.answer_once(connection, asked, lambda _: answer)
 
 
-def look(engine: sa.Engine, asked: Claim) -> Found | None:
+def look(engine: sa.Engine, asked: Claim) -> Answer | None:
     with engine.begin() as connection:
         return idempotency.look(connection, asked)
 
@@ -101,6 +102,7 @@ def test_a_held_key_is_in_flight_until_its_time_is_over(engine: sa.Engine, tenan
     with engine.begin() as connection:
         idempotency.hold(connection, asked, until_s=-1)
     assert look(engine, claim(tenant)) is None
+    assert look(engine, claim(tenant, body_sha256=b"other", route="POST /v1/files")) is None
 
 
 def test_only_the_holder_may_save_or_let_go(engine: sa.Engine, tenant: UUID) -> None:
@@ -110,17 +112,49 @@ def test_only_the_holder_may_save_or_let_go(engine: sa.Engine, tenant: UUID) -> 
         assert not idempotency.save_held(connection, late, CREATED)
         idempotency.let_go(connection, late)
         assert idempotency.save_held(connection, asked, CREATED)
-    assert look(engine, late) == Found(CREATED, None)
+    assert look(engine, late) == CREATED
     with engine.begin() as connection:
         idempotency.let_go(connection, asked)  # too late: it is saved
-    assert look(engine, late) == Found(CREATED, None)
+    assert look(engine, late) == CREATED
 
 
-def test_a_key_of_a_job_stands_for_its_answer(engine: sa.Engine, tenant: UUID) -> None:
-    job_id = new_uuid()
+def hold_call(engine: sa.Engine, tenant: UUID, *, timeout_s: float) -> UUID:
+    """Let a key stand for a call, whose key is held no longer than its deadline says."""
+    new = NewRequest(
+        job_id=new_uuid(),
+        tenant_id=tenant,
+        endpoint="/v1/embeddings",
+        model="m",
+        model_version="1",
+        pool="p",
+        input_key="requests/none",
+        input_bytes=1,
+        timeout_s=timeout_s,
+    )
     with engine.begin() as connection:
-        idempotency.hold(connection, claim(tenant), until_s=-1, job_id=job_id)
-    assert look(engine, claim(tenant)) == Found(None, job_id)
+        create_request(connection, new)
+        idempotency.hold(connection, claim(tenant), until_s=-1, job_id=new.job_id)
+    return new.job_id
+
+
+def test_a_key_of_a_call_that_runs_tells_which(engine: sa.Engine, tenant: UUID) -> None:
+    job_id = hold_call(engine, tenant, timeout_s=60)
+    with pytest.raises(KeyInFlightError) as twin:
+        look(engine, claim(tenant))
+    with pytest.raises(KeyReusedError) as other:
+        once(engine, claim(tenant, body_sha256=b"other", route="POST /v1/files"))
+    assert (twin.value.job_id, other.value.job_id) == (job_id, job_id)
+
+
+@pytest.mark.parametrize("changed", [{}, {"body_sha256": b"other"}, {"route": "POST /v1/files"}])
+def test_a_key_of_a_call_past_its_deadline_is_free(
+    engine: sa.Engine, tenant: UUID, changed: dict[str, object]
+) -> None:
+    hold_call(engine, tenant, timeout_s=-1)
+    assert once(engine, claim(tenant, **changed)) == (CREATED, False)
+    assert once(engine, claim(tenant, **changed)) == (CREATED, True)
+    with pytest.raises(KeyReusedError):
+        look(engine, claim(tenant, body_sha256=b"third"))
 
 
 def retry(tenant: UUID, attempt: int, **given: object) -> Claim:

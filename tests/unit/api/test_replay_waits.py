@@ -7,8 +7,7 @@ import pytest
 
 from api.database import Database
 from api.online import replay_waits
-from api.online.durable_transactions import CallInFlightError
-from api.online.replay_waits import ReplayWaits
+from api.online.replay_waits import Refusal, ReplayWaits
 from api.views.following import JobNews
 from core.clock import SystemClock
 from core.ids import new_uuid
@@ -37,7 +36,7 @@ class Rows:
 class Look:
     """Finds the key in use `times` times, then free."""
 
-    def __init__(self, rows: Rows, failure: KeyInFlightError, times: int) -> None:
+    def __init__(self, rows: Rows, failure: Refusal, times: int) -> None:
         self.rows, self.failure, self.left = rows, failure, times
 
     async def __call__(self) -> str:
@@ -57,10 +56,12 @@ async def test_what_is_free_is_not_waited_for() -> None:
     assert rows.looks == 0
 
 
-async def test_a_repeat_goes_on_when_its_row_is_there() -> None:
+@pytest.mark.parametrize("refusal", [KeyInFlightError(JOB), KeyReusedError(JOB)])
+@pytest.mark.parametrize("method", ["until_free", "until_settled"])
+async def test_a_repeat_goes_on_when_its_row_is_there(refusal: Refusal, method: str) -> None:
     rows = Rows()
-    look = Look(rows, CallInFlightError(JOB), 1)
-    repeat = asyncio.create_task(waits(rows).until_free(look))
+    look = Look(rows, refusal, 1)
+    repeat = asyncio.create_task(getattr(waits(rows), method)(look))
     await asyncio.wait_for(rows.looked_twice.wait(), 20)
     assert not repeat.done()
     rows.ended = True
@@ -74,27 +75,27 @@ async def test_a_key_that_is_locked_is_tried_again() -> None:
 
 async def test_a_call_that_runs_on_is_in_flight() -> None:
     rows = Rows()
-    with pytest.raises(CallInFlightError):
-        await waits(rows, 0.1).until_free(Look(rows, CallInFlightError(JOB), 1000))
-    with pytest.raises(CallInFlightError):
-        await waits(rows, 0).until_free(Look(rows, CallInFlightError(JOB), 1))
+    with pytest.raises(KeyInFlightError):
+        await waits(rows, 0.1).until_free(Look(rows, KeyInFlightError(JOB), 1000))
+    with pytest.raises(KeyInFlightError):
+        await waits(rows, 0).until_free(Look(rows, KeyInFlightError(JOB), 1))
 
 
 async def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_waits, "WAITING_MAX", 1)
     rows = Rows()
     all_of_them = waits(rows)
-    first = asyncio.create_task(all_of_them.until_free(Look(rows, CallInFlightError(JOB), 1)))
+    first = asyncio.create_task(all_of_them.until_free(Look(rows, KeyInFlightError(JOB), 1)))
     await asyncio.wait_for(rows.looked_twice.wait(), 20)
-    with pytest.raises(CallInFlightError):
-        await all_of_them.until_free(Look(rows, CallInFlightError(JOB), 1))
+    with pytest.raises(KeyInFlightError):
+        await all_of_them.until_free(Look(rows, KeyInFlightError(JOB), 1))
     rows.ended = True
     assert await asyncio.wait_for(first, 20) == "free"
 
 
 async def test_another_refusal_is_told_at_once() -> None:
-    async def look() -> str:
-        raise KeyReusedError
-
+    rows = Rows()
     with pytest.raises(KeyReusedError):
-        await waits(Rows()).until_free(look)
+        await waits(rows).until_free(Look(rows, KeyReusedError(), 1))
+    with pytest.raises(KeyInFlightError):
+        await waits(rows).until_settled(Look(rows, KeyInFlightError(), 1))
