@@ -14,7 +14,7 @@ from api.answers import json_answer
 from api.bodies import body_sha256, json_body
 from api.dead_letter_objects import dead_letter_object, parse_dead_id, whole_letter_object
 from api.objects import batch_object, page_object
-from api.online.idempotency import answer_once, repeats_of_request, response_of
+from api.online.idempotency import answer_once, known_answer, repeats_of_request, response_of
 from api.paging import LIMIT_DEFAULT, Limit
 from api.principals import PrincipalOf, ServicesOf
 from core.ids import JOB, new_uuid, parse_public_id, public_id
@@ -96,6 +96,10 @@ async def redrive(request: Request, principal: PrincipalOf, services: ServicesOf
     """Make a new batch of dead letters and answer with it."""
     repeats = repeats_of_request(request, principal, services)
     body = await json_body(request, RedriveBody, services.settings)
+    # What was redriven under this key is chosen no more.
+    known = await known_answer(repeats, services, body_sha256(request))
+    if known is not None:
+        return response_of(known, is_old=True)
     check_edits(body.edits)
     job_id, indexes = _chosen(body)
     chosen = await services.database.run_for(

@@ -61,6 +61,9 @@ _ALSO: Final = {
     ("get", "/v1/jobs/{job_id}"): _GONE,
     ("delete", "/v1/jobs/{job_id}"): _GONE | {409: "The job has ended."},
     ("post", "/v1/dead_letters/redrive"): _GONE,
+    ("post", "/v1/webhook_endpoints"): _GONE,
+    ("post", "/v1/webhook_endpoints/{endpoint_id}/rotate_secret"): _GONE,
+    ("post", "/v1/webhook_callback_secret/rotate"): _GONE,
 }
 """Refusals of single routes."""
 

@@ -10,12 +10,14 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
 from api.answers import ApiError, json_answer
-from api.bodies import json_body
+from api.bodies import body_sha256, json_body
+from api.online.idempotency import answer_later, answer_once, repeats_of_request, response_of
 from api.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.principals import PrincipalOf, ServicesOf
 from api.services import Services
 from api.webhook_objects import delivery_object
 from core.ids import EVENT, parse_public_id, public_id
+from jobs.idempotency import Answer
 from jobs.pages import Cursor
 from results.webhooks.endpoints import ENDPOINT, check_event_types
 from results.webhooks.history import Replay, begin_test, find_attempt, list_deliveries, replay
@@ -74,28 +76,34 @@ async def test(
     endpoint_id: str, request: Request, principal: PrincipalOf, services: ServicesOf
 ) -> Response:
     """Send a sample event once, by the role that sends all others, and tell what came back."""
+    repeats = repeats_of_request(request, principal, services)
     body = await json_body(request, TestBody, services.settings)
     check_event_types([body.event_type], param="event_type")
     wanted = parse_public_id(ENDPOINT, endpoint_id)
-    message_id = await services.database.run_for(
-        principal.tenant_id, begin_test, principal.tenant_id, wanted, body.event_type
-    )
-    assert wanted is not None
-    attempt = await _first_attempt(services, principal, message_id, wanted)
-    if attempt is None or attempt.status_code is None:
-        reason = "no answer in time" if attempt is None else attempt.error_code
-        raise ApiError(
-            400, f"The endpoint could not be reached: {reason}.", code="webhook_test_failed"
-        )
-    return json_answer(
-        {
+
+    def begin(connection: sa.Connection) -> UUID:
+        return begin_test(connection, principal.tenant_id, wanted, body.event_type)
+
+    async def finish(message_id: UUID) -> Answer:
+        assert wanted is not None
+        attempt = await _first_attempt(services, principal, message_id, wanted)
+        if attempt is None or attempt.status_code is None:
+            reason = "no answer in time" if attempt is None else attempt.error_code
+            raise ApiError(
+                400, f"The endpoint could not be reached: {reason}.", code="webhook_test_failed"
+            )
+        said = {
             "object": "webhook_endpoint.test",
             "webhook_endpoint_id": endpoint_id,
             "event_type": body.event_type,
             "status_code": attempt.status_code,
             "success": True,
         }
-    )
+        return Answer(200, msgspec.json.encode(said))
+
+    digest = body_sha256(request)
+    answer, is_old = await answer_later(repeats, services, digest, begin, finish)
+    return response_of(answer, is_old=is_old)
 
 
 @router.post("/v1/webhook_endpoints/{endpoint_id}/replay")
@@ -103,27 +111,28 @@ async def send_again(
     endpoint_id: str, request: Request, principal: PrincipalOf, services: ServicesOf
 ) -> Response:
     """Send one message again, or those of a span, with the same ids."""
+    repeats = repeats_of_request(request, principal, services)
     body = await json_body(request, ReplayBody, services.settings)
     if body.message_id is None and body.since is None:
         raise ApiError(400, "Give message_id or since.", code="invalid_value", param="since")
-    count = await services.database.run_for(
-        principal.tenant_id,
-        replay,
-        principal.tenant_id,
-        parse_public_id(ENDPOINT, endpoint_id),
-        Replay(
-            message_id=_message_id(body.message_id),
-            since=_moment(body.since, "since"),
-            until=_moment(body.until, "until"),
-            failed_only=body.failed_only,
-        ),
+    endpoint = parse_public_id(ENDPOINT, endpoint_id)
+    wanted = Replay(
+        message_id=_message_id(body.message_id),
+        since=_moment(body.since, "since"),
+        until=_moment(body.until, "until"),
+        failed_only=body.failed_only,
     )
-    answer = {
-        "object": "webhook_endpoint.replay",
-        "webhook_endpoint_id": endpoint_id,
-        "replayed": count,
-    }
-    return json_answer(answer)
+
+    def work(connection: sa.Connection) -> Answer:
+        done = {
+            "object": "webhook_endpoint.replay",
+            "webhook_endpoint_id": endpoint_id,
+            "replayed": replay(connection, principal.tenant_id, endpoint, wanted),
+        }
+        return Answer(200, msgspec.json.encode(done))
+
+    answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
+    return response_of(answer, is_old=is_old)
 
 
 async def _first_attempt(

@@ -1,7 +1,6 @@
 """Routes of webhook endpoints, as OpenAI's clients call them."""
 
 from dataclasses import asdict
-from typing import Any
 
 import msgspec
 import sqlalchemy as sa
@@ -9,13 +8,16 @@ from fastapi import APIRouter, Request, Response
 
 from api.acts import record
 from api.answers import json_answer
-from api.bodies import json_body
+from api.bodies import body_sha256, json_body
 from api.objects import page_object
+from api.online.idempotency import answer_once, known_answer, repeats_of_request, response_of
 from api.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.principals import PrincipalOf, ServicesOf
+from api.webhook_answers import opened_answer, sealed_answer
 from api.webhook_objects import endpoint_object
 from api.webhook_services import WebhooksOf
 from core.ids import JOB, parse_public_id, public_id
+from jobs.idempotency import Answer
 from jobs.pages import Cursor
 from results.webhooks.endpoints import (
     ENDPOINT,
@@ -60,22 +62,24 @@ async def show_event_types(_: PrincipalOf) -> Response:
 async def create(
     request: Request, principal: PrincipalOf, services: ServicesOf, webhooks: WebhooksOf
 ) -> Response:
-    """Add an endpoint; its secret is shown here and never again."""
-    sealer = webhooks.sealer
+    """Add an endpoint; its secret is shown in this answer alone, however often that is given."""
+    repeats, sealer = repeats_of_request(request, principal, services), webhooks.sealer
     body = await json_body(request, NewEndpointBody, services.settings)
     new = EndpointChange(body.name, body.url, body.event_types)
-    await webhooks.checked_url(body.url, param="url")
     most = webhooks.settings.endpoints_max
 
-    def work(connection: sa.Connection) -> tuple[sa.Row[Any], bytes]:
+    def work(connection: sa.Connection) -> Answer:
         row, secret = create_endpoint(
             connection, principal.tenant_id, new, sealer, endpoints_max=most
         )
         record(connection, principal, Action.ENDPOINT_CREATED, public_id(ENDPOINT, row.id))
-        return row, secret
+        return sealed_answer(endpoint_object(row), secret, sealer, principal.tenant_id)
 
-    row, secret = await services.database.run_for(principal.tenant_id, work)
-    return json_answer(endpoint_object(row, secret))
+    answer, is_old = await known_answer(repeats, services, body_sha256(request)), True
+    if answer is None:
+        await webhooks.checked_url(body.url, param="url")
+        answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
+    return response_of(opened_answer(answer, sealer, principal.tenant_id), is_old=is_old)
 
 
 @router.get("/v1/webhook_endpoints")
@@ -122,19 +126,23 @@ async def change(
     webhooks: WebhooksOf,
 ) -> Response:
     """Change an endpoint; what is left out stays."""
+    repeats = repeats_of_request(request, principal, services)
     body = await json_body(request, EndpointChangeBody, services.settings)
     wanted = parse_public_id(ENDPOINT, endpoint_id)
     changed = EndpointChange(body.name, body.url, body.event_types, body.enabled)
-    if body.url is not None:
-        await webhooks.checked_url(body.url, param="url")
     told = {"fields": [name for name, value in asdict(changed).items() if value is not None]}
 
-    def work(connection: sa.Connection) -> sa.Row[Any]:
+    def work(connection: sa.Connection) -> Answer:
         row = change_endpoint(connection, principal.tenant_id, wanted, changed)
         record(connection, principal, Action.ENDPOINT_CHANGED, public_id(ENDPOINT, row.id), told)
-        return row
+        return Answer(200, msgspec.json.encode(endpoint_object(row)))
 
-    return json_answer(endpoint_object(await services.database.run_for(principal.tenant_id, work)))
+    answer, is_old = await known_answer(repeats, services, body_sha256(request)), True
+    if answer is None:
+        if body.url is not None:
+            await webhooks.checked_url(body.url, param="url")
+        answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
+    return response_of(answer, is_old=is_old)
 
 
 @router.delete("/v1/webhook_endpoints/{endpoint_id}")

@@ -8,12 +8,11 @@ from api.objects import seconds
 from core.ids import EVENT, JOB, public_id
 from results.webhooks.endpoints import ENDPOINT
 from results.webhooks.history import DeliveryHistory
-from results.webhooks.signatures import secret_text
 
 
-def endpoint_object(row: sa.Row[Any], secret: bytes | None = None) -> dict[str, object]:
-    """Return an endpoint; with its `secret` only where that is new."""
-    shown: dict[str, object] = {
+def endpoint_object(row: sa.Row[Any]) -> dict[str, object]:
+    """Return an endpoint without its secret."""
+    return {
         "id": public_id(ENDPOINT, row.id),
         "object": "webhook_endpoint",
         "created_at": seconds(row.created_at),
@@ -29,7 +28,6 @@ def endpoint_object(row: sa.Row[Any], secret: bytes | None = None) -> dict[str, 
             "batch_id": None if row.job_id is None else public_id(JOB, row.job_id),
         },
     }
-    return shown if secret is None else {**shown, "signing_secret": secret_text(secret)}
 
 
 def delivery_object(history: DeliveryHistory) -> dict[str, object]:

@@ -1,21 +1,21 @@
-"""Routes that replace the secrets webhooks are signed with; a new one is shown once."""
-
-from typing import Any
+"""Routes that replace the secrets webhooks are signed with; a new one is shown in their answer."""
 
 import msgspec
 import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
 from api.acts import record
-from api.answers import json_answer
-from api.bodies import json_body
+from api.bodies import body_sha256, json_body
+from api.online.idempotency import answer_once, repeats_of_request, response_of
 from api.principals import PrincipalOf, ServicesOf
+from api.webhook_answers import opened_answer, sealed_answer
 from api.webhook_objects import endpoint_object
 from api.webhook_services import WebhooksOf
 from core.ids import parse_public_id
+from jobs.idempotency import Answer
 from results.webhooks.callbacks import rotate_callback_secret
 from results.webhooks.endpoints import ENDPOINT, rotate_secret
-from results.webhooks.signatures import secret_hint, secret_text
+from results.webhooks.signatures import secret_hint
 from tenancy.audit_log import Action
 
 router = APIRouter()
@@ -35,19 +35,20 @@ async def rotate(
     services: ServicesOf,
     webhooks: WebhooksOf,
 ) -> Response:
-    """Give an endpoint a new secret; it is shown here and never again."""
-    sealer = webhooks.sealer
+    """Give an endpoint a new secret; it is shown here and never elsewhere."""
+    repeats, sealer = repeats_of_request(request, principal, services), webhooks.sealer
     body = await json_body(request, RotateBody, services.settings)
     keep_old = body.keep_old_secret_active_for_24_hours
     wanted = parse_public_id(ENDPOINT, endpoint_id)
 
-    def work(connection: sa.Connection) -> tuple[sa.Row[Any], bytes]:
-        found = rotate_secret(connection, principal.tenant_id, wanted, sealer, keep_old=keep_old)
+    def work(connection: sa.Connection) -> Answer:
+        tenant_id = principal.tenant_id
+        row, secret = rotate_secret(connection, tenant_id, wanted, sealer, keep_old=keep_old)
         record(connection, principal, Action.SECRET_ROTATED, endpoint_id, {"keep_old": keep_old})
-        return found
+        return sealed_answer(endpoint_object(row), secret, sealer, tenant_id)
 
-    row, secret = await services.database.run_for(principal.tenant_id, work)
-    return json_answer(endpoint_object(row, secret))
+    answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
+    return response_of(opened_answer(answer, sealer, principal.tenant_id), is_old=is_old)
 
 
 @router.post("/v1/webhook_callback_secret/rotate")
@@ -55,21 +56,16 @@ async def rotate_for_callbacks(
     request: Request, principal: PrincipalOf, services: ServicesOf, webhooks: WebhooksOf
 ) -> Response:
     """Give the callbacks of all jobs of this tenant a new secret; it is shown here alone."""
-    sealer = webhooks.sealer
+    repeats, sealer = repeats_of_request(request, principal, services), webhooks.sealer
     body = await json_body(request, RotateBody, services.settings)
     keep_old = body.keep_old_secret_active_for_24_hours
 
-    def work(connection: sa.Connection) -> bytes:
+    def work(connection: sa.Connection) -> Answer:
         secret = rotate_callback_secret(connection, principal.tenant_id, sealer, keep_old=keep_old)
         told = {"keep_old": keep_old}
         record(connection, principal, Action.SECRET_ROTATED, "callbacks", told)
-        return secret
+        shown = {"object": "webhook_callback_secret", "signing_secret_hint": secret_hint(secret)}
+        return sealed_answer(shown, secret, sealer, principal.tenant_id)
 
-    secret = await services.database.run_for(principal.tenant_id, work)
-    return json_answer(
-        {
-            "object": "webhook_callback_secret",
-            "signing_secret": secret_text(secret),
-            "signing_secret_hint": secret_hint(secret),
-        }
-    )
+    answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
+    return response_of(opened_answer(answer, sealer, principal.tenant_id), is_old=is_old)

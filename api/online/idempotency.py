@@ -6,26 +6,30 @@ So an answer is kept for a while under what such a repeat has in common with the
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
+from uuid import UUID
 
 import sqlalchemy as sa
 from fastapi import Request, Response
 
 from api import metrics
 from api.answers import ApiError
+from api.database import DatabaseAwayError
 from api.services import Services
 from api.settings import ApiSettings
 from jobs import idempotency
 from jobs.idempotency import KEY_CHARS_MAX, Answer, Claim, Scope
 from tenancy.api_keys import Principal
 
-T = TypeVar("T")
-
 KEY: Final = b"idempotency-key"
 TRIES: Final = b"x-stainless-retry-count"
 OPT_OUT: Final = b"x-millrace-no-retry-protection"
+HELD_S: Final = 10.0
+"""How long a key is held at most for what outlasts a transaction, in routes of the framework."""
+
 REPLAYED: Final = ("idempotent-replayed", "true")
 
 _KEY_CHARS: Final = re.compile(rb"[^\x00-\x1f\x7f]{1,%d}" % KEY_CHARS_MAX)
@@ -126,6 +130,60 @@ async def answer_once(
     if is_old and claim is not None:
         metrics.REPLAYED.labels(claim.scope.value).inc()
     return answer, is_old
+
+
+async def answer_later(
+    repeats: Repeats,
+    services: Services,
+    body_sha256: bytes,
+    begin: Callable[[sa.Connection], UUID],
+    finish: Callable[[UUID], Awaitable[Answer]],
+) -> tuple[Answer, bool]:
+    """As `answer_once`, for work that outlasts its transaction: `finish` answers what has begun.
+
+    `begin` and the key, which is held for HELD_S at most, are committed together.
+    """
+    claim = repeats.claim(body_sha256, now_s=services.keys.now_s())
+    tenant_id, run_for = repeats.principal.tenant_id, services.database.run_for
+    if claim is None:
+        return await finish(await run_for(tenant_id, begin)), False
+
+    def held(connection: sa.Connection) -> Answer | UUID:
+        old = idempotency.look(connection, claim)
+        if old is not None:
+            return old
+        begun = begin(connection)
+        idempotency.hold(connection, claim, until_s=HELD_S)
+        return begun
+
+    begun = await run_for(tenant_id, held)
+    if isinstance(begun, Answer):
+        metrics.REPLAYED.labels(claim.scope.value).inc()
+        return begun, True
+    is_saved = False
+    try:
+        answer = await finish(begun)
+        is_saved = await run_for(tenant_id, idempotency.save_held, claim, answer)
+    finally:
+        if not is_saved:
+            with suppress(DatabaseAwayError):  # then the key is free after its time
+                await run_for(tenant_id, idempotency.let_go, claim)
+    return answer, False
+
+
+async def known_answer(repeats: Repeats, services: Services, body_sha256: bytes) -> Answer | None:
+    """Return what was answered to an equal POST before.
+
+    For routes that check much before they work: a check may end otherwise the second time. Raises
+    KeyInFlightError, KeyReusedError, DatabaseAwayError.
+    """
+    claim = repeats.claim(body_sha256, now_s=services.keys.now_s())
+    if claim is None:
+        return None
+    answer = await services.database.run_for(claim.tenant_id, idempotency.look, claim)
+    if answer is not None:
+        metrics.REPLAYED.labels(claim.scope.value).inc()
+    return answer
 
 
 async def may_be_known(repeats: Repeats, services: Services) -> bool:
