@@ -18,6 +18,7 @@ from core.clock import SystemClock
 from core.errors import MillraceError
 from core.logs import configure_logs
 from core.role_life import run_role
+from core.settings import read_all
 from core.shutdown import stop_on_signals
 from results.webhooks.settings import WebhookSettings
 from storage.objects_from import object_store_from_env
@@ -47,23 +48,29 @@ def serve(env: Mapping[str, str]) -> None:
 
     Raises SettingsError, and what a thread beside the server ended with.
     """
-    settings = ApiSettings.from_env(env)
-    database = DatabaseSettings.from_env(env)
+    settings, database, online, kafka, objects, webhooks = read_all(
+        env,
+        ApiSettings.from_env,
+        DatabaseSettings.from_env,
+        OnlineSettings.from_env,
+        KafkaSettings.from_env,
+        object_store_from_env,
+        WebhookSettings.from_env,
+    )
     failures: list[MillraceError] = []
 
     def end_with(failure: MillraceError) -> None:
         failures.append(failure)
         server.should_exit = True
 
-    online = OnlineSetup(OnlineSettings.from_env(env), KafkaSettings.from_env(env), end_with)
     app = create_app(
         settings,
         create_engine(database, application_name="millrace-api"),
-        object_store_from_env(env),
+        objects,
         database_threads=database.pool_size,
         clock=SystemClock(),
-        setup=online,
-        webhooks=WebhookSettings.from_env(env),
+        setup=OnlineSetup(online, kafka, end_with),
+        webhooks=webhooks,
     )
     server = http_server(app, settings)
     if settings.metrics_port is not None:

@@ -20,6 +20,7 @@ from batcher.settings import BatcherSettings
 from core.clock import SystemClock
 from core.logs import configure_logs
 from core.role_life import run_role
+from core.settings import read_all
 from core.shutdown import stop_on_signals
 from storage.postgres import DATABASE_AWAY, create_engine
 from storage.settings import DatabaseSettings
@@ -62,9 +63,9 @@ def run(
 
 def run_from_env(env: Mapping[str, str], stop: threading.Event) -> None:
     """Batch as `env` says until `stop` is set. Raises SettingsError, and what `run` raises."""
-    settings = BatcherSettings.from_env(env)
-    kafka = KafkaSettings.from_env(env)
-    database = DatabaseSettings.from_env(env)
+    settings, kafka, database = read_all(
+        env, BatcherSettings.from_env, KafkaSettings.from_env, DatabaseSettings.from_env
+    )
     if settings.metrics_port is not None:
         start_http_server(settings.metrics_port, settings.metrics_host)
     run(settings, kafka, database, stop)

@@ -17,13 +17,15 @@ from prometheus_client import start_http_server  # noqa: E402
 
 from core.logs import configure_logs  # noqa: E402
 from core.role_life import run_role  # noqa: E402
+from core.settings import read_all  # noqa: E402
 from core.shutdown import stop_on_signals  # noqa: E402
 from gpu_consumers import metrics  # noqa: E402
-from gpu_consumers.assembly import build, engine_settings_of  # noqa: E402
+from gpu_consumers.assembly import build, engine_for  # noqa: E402
 from gpu_consumers.engine_watch import end_when_stuck  # noqa: E402
 from gpu_consumers.engines.open_engine import open_engine  # noqa: E402
 from gpu_consumers.engines.settings import EngineSettings  # noqa: E402
 from gpu_consumers.settings import ReplicaSettings  # noqa: E402
+from storage.objects import ObjectStore  # noqa: E402
 from storage.objects_from import object_store_from_env  # noqa: E402
 from topics.admin import LogAdmin  # noqa: E402
 from topics.catalogue import ATTEMPTS, pool_topics  # noqa: E402
@@ -42,18 +44,27 @@ def main() -> None:
 
 def run_on_loop(env: Mapping[str, str], stop: threading.Event) -> None:
     """Run the replica that `env` describes on the loop that suits its engine."""
-    kind = EngineSettings.from_env(env).kind
+    settings, kafka, engine, objects = read_all(
+        env,
+        ReplicaSettings.from_env,
+        KafkaSettings.from_env,
+        EngineSettings.from_env,
+        object_store_from_env,
+    )
     # vLLM stays on the loop it is tested on; the others spend most of their CPU in the loop.
-    loop_factory = None if kind == "vllm" else uvloop.new_event_loop
+    loop_factory = None if engine.kind == "vllm" else uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(run(env, stop))
+        runner.run(run(settings, kafka, engine_for(settings, engine), objects, stop))
 
 
-async def run(env: Mapping[str, str], stop: threading.Event) -> None:
-    """Build the replica that `env` describes and run it until `stop`."""
-    settings = ReplicaSettings.from_env(env)
-    kafka = KafkaSettings.from_env(env)
-    engine_settings = engine_settings_of(env, settings)
+async def run(
+    settings: ReplicaSettings,
+    kafka: KafkaSettings,
+    engine_settings: EngineSettings,
+    objects: ObjectStore,
+    stop: threading.Event,
+) -> None:
+    """Build a replica and run it until `stop`."""
     if settings.metrics_port is not None:
         start_http_server(settings.metrics_port, settings.metrics_host)
     metrics.ENGINE.info({"engine": engine_settings.kind, "model": engine_settings.model_name})
@@ -65,7 +76,6 @@ async def run(env: Mapping[str, str], stop: threading.Event) -> None:
     silence_s_max = engine_settings.item_timeout_s + settings.engine_reaction_s
     stuck = asyncio.create_task(end_when_stuck(silence_s_max))
     try:
-        objects = object_store_from_env(env)
         replica, closing = build(settings, kafka, engine, objects, silence_s_max=silence_s_max)
         with closing:
             await replica.run(stop)

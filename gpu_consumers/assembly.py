@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import math
 import socket
-from collections.abc import Mapping
 from functools import partial
 
 from core.clock import SystemClock
@@ -31,12 +30,11 @@ from topics.settings import KafkaSettings
 from topics.tail import TopicTail
 
 
-def engine_settings_of(env: Mapping[str, str], settings: ReplicaSettings) -> EngineSettings:
-    """Return the engine's settings; without online calls nothing is kept free for them."""
-    found = EngineSettings.from_env(env)
+def engine_for(settings: ReplicaSettings, engine: EngineSettings) -> EngineSettings:
+    """Return the engine's settings here; without online calls nothing is kept free for them."""
     if settings.job_class == "bulk":
-        return found.model_copy(update={"interactive_headroom": 0})
-    return found
+        return engine.model_copy(update={"interactive_headroom": 0})
+    return engine
 
 
 def build(

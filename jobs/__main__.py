@@ -15,6 +15,7 @@ from core.clock import SystemClock
 from core.ids import new_uuid
 from core.logs import configure_logs
 from core.role_life import run_role, say_ready
+from core.settings import read_all
 from core.shutdown import stop_on_signals
 from jobs import metrics
 from jobs.background import Background
@@ -54,10 +55,13 @@ def main() -> int:
 def run(env: Mapping[str, str], stop: threading.Event) -> None:
     """Build the role that `env` describes and run it until `stop`. Raises what ended it."""
     sys.setswitchinterval(_SWITCH_S)
-    settings = IntakeSettings.from_env(env)
-    kafka = KafkaSettings.from_env(env)
-    database = DatabaseSettings.from_env(env)
-    objects = object_store_from_env(env)
+    settings, kafka, database, objects = read_all(
+        env,
+        IntakeSettings.from_env,
+        KafkaSettings.from_env,
+        DatabaseSettings.from_env,
+        object_store_from_env,
+    )
     holder = f"{_NAME}-{socket.gethostname()}-{new_uuid().hex[:8]}"
     clock = SystemClock()
     if settings.metrics_port is not None:

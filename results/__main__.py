@@ -15,6 +15,7 @@ from core.errors import SettingsError
 from core.ids import new_uuid
 from core.logs import configure_logs
 from core.role_life import run_role, say_ready
+from core.settings import read_all
 from core.shutdown import stop_on_signals
 from jobs.background import Background
 from jobs.held_leases import HeldLeases
@@ -58,9 +59,9 @@ def main(arguments: list[str]) -> int:
 
 def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
     """Judge results until `stop`. Raises what `ResultsWriter.run` raises, and SettingsError."""
-    settings = WriterSettings.from_env(env)
-    kafka = KafkaSettings.from_env(env)
-    database = DatabaseSettings.from_env(env)
+    settings, kafka, database = read_all(
+        env, WriterSettings.from_env, KafkaSettings.from_env, DatabaseSettings.from_env
+    )
     require_connections(database, 2)  # one to write, one to make a day's partition meanwhile
     engine = create_engine(database, application_name=GROUP)
     serve_metrics(settings.metrics_host, settings.metrics_port)
@@ -99,14 +100,18 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
 
 def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
     """End settled jobs until `stop`. Raises what `Finaliser.run` raises, and SettingsError."""
-    settings = FinaliserSettings.from_env(env)
-    database = DatabaseSettings.from_env(env)
-    retention = RetentionSettings.from_env(env)
+    settings, database, retention, store = read_all(
+        env,
+        FinaliserSettings.from_env,
+        DatabaseSettings.from_env,
+        RetentionSettings.from_env,
+        object_store_from_env,
+    )
     # To claim, for heartbeats, to remove files, orphans and what is old, to end requests.
     require_connections(database, settings.jobs_max + 6)
     engine = create_engine(database, application_name=ROLE)
     serve_metrics(settings.metrics_host, settings.metrics_port)
-    store, clock = object_store_from_env(env), SystemClock()
+    clock = SystemClock()
     finaliser = Finaliser(
         engine=engine,
         store=store,

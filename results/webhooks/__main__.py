@@ -16,6 +16,7 @@ from core.clock import SystemClock
 from core.errors import SettingsError
 from core.logs import configure_logs
 from core.role_life import run_role, say_ready
+from core.settings import read_all
 from core.shutdown import stop_on_signals
 from jobs.background import Background
 from results.__main__ import process_name, require_connections, serve_metrics
@@ -60,9 +61,9 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     Raises SettingsError, LogUnavailableError, SchemaTooNewError, DeliveryError, and one of
     DATABASE_AWAY after `database_wait_s`.
     """
-    settings = WebhookSettings.from_env(env)
-    kafka = KafkaSettings.from_env(env)
-    database = DatabaseSettings.from_env(env)
+    settings, kafka, database = read_all(
+        env, WebhookSettings.from_env, KafkaSettings.from_env, DatabaseSettings.from_env
+    )
     keys = settings.keys()
     if not keys:
         raise SettingsError(f"{settings.env_prefix}SECRET_KEY is needed to sign")

@@ -24,14 +24,24 @@ PREFIXES = {
 ENGINE = {"MILLRACE_ENGINE_KIND": "simulated", "MILLRACE_ENGINE_MODEL_NAME": "m"}
 
 
+OTHERS = {
+    role: [
+        *(["MILLRACE_KAFKA_NOPE"] if role != "finaliser" else []),
+        *(["MILLRACE_DATABASE_NOPE"] if role != "gpu-consumer" else []),
+    ]
+    for role in PREFIXES
+}
+"""Of what a role reads beside its own."""
+
+
 @pytest.mark.parametrize("role", MODULES)
-def test_wrong_settings_are_told_in_one_shape(role: str, tmp_path: Path) -> None:
-    wrong = f"{PREFIXES[role]}NOPE"
+def test_wrong_settings_of_all_kinds_are_told_in_one_shape(role: str, tmp_path: Path) -> None:
+    wrong = [f"{PREFIXES[role]}NOPE", *OTHERS[role]]
     log = tmp_path / "role.log"
     with log.open("wb") as out:
         ended = subprocess.run(
             [sys.executable, "-m", *MODULES[role]],
-            env={**os.environ, **ENGINE, wrong: "1"},
+            env={**os.environ, **ENGINE, **dict.fromkeys(wrong, "1")},
             stdout=out,
             stderr=out,
             timeout=60,
@@ -39,5 +49,6 @@ def test_wrong_settings_are_told_in_one_shape(role: str, tmp_path: Path) -> None
         )
 
     assert ended.returncode == WRONG_SETTINGS
-    assert wrong in (reason_in(log) or log.read_text())
-    assert reason_in(log) is not None
+    reason = reason_in(log)
+    assert reason is not None, log.read_text()
+    assert [name for name in wrong if name not in reason] == []
