@@ -1,6 +1,7 @@
 """Goal: a role that cannot start says why and ends at once."""
 
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -21,13 +22,14 @@ def test_a_wrong_argument_is_answered_with_the_usage(
     assert "writer|finaliser" in capsys.readouterr().err
 
 
-def test_a_pool_that_is_too_small_is_refused() -> None:
+def test_a_pool_that_is_too_small_is_refused(tmp_path: Path) -> None:
     tight = ENVIRONMENT | {"MILLRACE_DATABASE_POOL_SIZE": "1"}
+    objects = {"MILLRACE_OBJECTS_ROOT": str(tmp_path)}
 
     with pytest.raises(SettingsError, match="MILLRACE_DATABASE_POOL_SIZE"):
         run_writer(tight, threading.Event())
     with pytest.raises(SettingsError, match="at least 8"):
-        run_finaliser(tight, threading.Event())
+        run_finaliser(tight | objects, threading.Event())
 
 
 def test_a_misspelt_variable_is_refused() -> None:
