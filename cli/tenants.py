@@ -12,7 +12,7 @@ from core.ids import TENANT, public_id
 from tenancy.cached_answers import TTL_S_MAX, set_response_cache
 from tenancy.errors import TenantRefusedError
 from tenancy.tables import tenants
-from tenancy.tenants import create_tenant, find_tenant, set_zero_retention
+from tenancy.tenants import create_tenant, find_tenant, set_call_timeout, set_zero_retention
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -47,18 +47,35 @@ def create(
 def update(
     name: Annotated[str, typer.Argument(help="The tenant's name.")],
     zero_retention: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--zero-retention/--no-zero-retention",
             help="Whether it keeps nothing but the ledger, of what is created from now on.",
         ),
-    ],
+    ] = None,
+    call_timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SECONDS", help="Longest time of its online calls, 1 to 86400, or `off`."
+        ),
+    ] = None,
     data: DataOption = None,
 ) -> None:
     """Change a tenant. API processes follow within seconds."""
+    if zero_retention is None and call_timeout is None:
+        raise typer.BadParameter("say what to change: --zero-retention, --call-timeout")
+    timeout_s = None if call_timeout is None else _seconds_or_off(call_timeout)
     with transaction(data) as connection:
-        set_zero_retention(connection, find_tenant(connection, name), on=zero_retention)
-    typer.echo(f"{name} zero retention {'on' if zero_retention else 'off'}")
+        tenant_id = find_tenant(connection, name)
+        if zero_retention is not None:
+            set_zero_retention(connection, tenant_id, on=zero_retention)
+        if call_timeout is not None:
+            timeout_ms = None if timeout_s is None else timeout_s * 1000
+            set_call_timeout(connection, tenant_id, timeout_ms)
+    if zero_retention is not None:
+        typer.echo(f"{name} zero retention {'on' if zero_retention else 'off'}")
+    if call_timeout is not None:
+        typer.echo(f"{name} call timeout {'off' if timeout_s is None else f'{timeout_s} s'}")
 
 
 @app.command()
@@ -73,7 +90,7 @@ def cache(
 
     API processes follow within seconds.
     """
-    ttl_s = _ttl_s(seconds)
+    ttl_s = _seconds_or_off(seconds)
     with transaction(data) as connection:
         set_response_cache(connection, find_tenant(connection, name), ttl_s)
     typer.echo(f"{name} {'off' if ttl_s is None else f'{ttl_s} s'}")
@@ -88,6 +105,7 @@ def list_tenants(data: DataOption = None, form: FormOption = Form.TABLE) -> None
         tenants.c.stored_bytes_max,
         tenants.c.response_cache_ttl_s,
         tenants.c.zero_retention,
+        tenants.c.call_timeout_ms,
         tenants.c.created_at,
     )
     with transaction(data) as connection:
@@ -101,6 +119,7 @@ def list_tenants(data: DataOption = None, form: FormOption = Form.TABLE) -> None
                     "stored_bytes_max": row.stored_bytes_max,
                     "response_cache_ttl_s": row.response_cache_ttl_s,
                     "zero_retention": row.zero_retention,
+                    "call_timeout_ms": row.call_timeout_ms,
                     "created_at": int(row.created_at.timestamp()),
                 }
                 for row in found
@@ -108,7 +127,7 @@ def list_tenants(data: DataOption = None, form: FormOption = Form.TABLE) -> None
         )
         return
     write_table(
-        ("name", "id", "bytes at most", "cache", "zero retention", "created"),
+        ("name", "id", "bytes at most", "cache", "zero retention", "calls at most", "created"),
         [
             (
                 row.name,
@@ -116,6 +135,7 @@ def list_tenants(data: DataOption = None, form: FormOption = Form.TABLE) -> None
                 "default" if row.stored_bytes_max is None else f"{row.stored_bytes_max:,}",
                 "off" if row.response_cache_ttl_s is None else f"{row.response_cache_ttl_s} s",
                 "yes" if row.zero_retention else "no",
+                "default" if row.call_timeout_ms is None else f"{row.call_timeout_ms / 1000:g} s",
                 row.created_at.isoformat(timespec="seconds"),
             )
             for row in found
@@ -123,7 +143,7 @@ def list_tenants(data: DataOption = None, form: FormOption = Form.TABLE) -> None
     )
 
 
-def _ttl_s(text: str) -> int | None:
+def _seconds_or_off(text: str) -> int | None:
     if text == "off":
         return None
     if not text.isascii() or not text.isdigit() or len(text) > 5 or not 1 <= int(text) <= TTL_S_MAX:

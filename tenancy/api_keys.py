@@ -10,7 +10,7 @@ import zlib
 from base64 import urlsafe_b64encode
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -32,6 +32,7 @@ class Principal:
     tenant_id: UUID
     key_id: UUID
     zero_retention: bool = False  # the tenant keeps nothing but the ledger
+    call_timeout_s: float | None = None  # longest time that a call of the tenant may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +92,12 @@ def working_keys(connection: sa.Connection, hashes: Collection[bytes]) -> dict[b
             api_keys.c.tenant_id,
             api_keys.c.id,
             tenants.c.zero_retention,
+            tenants.c.call_timeout_ms,
         )
         .join(tenants, tenants.c.id == api_keys.c.tenant_id)
         .where(api_keys.c.secret_sha256.in_(hashes), api_keys.c.revoked_at.is_(None))
     )
-    return {row.secret_sha256: Principal(row.tenant_id, row.id, row.zero_retention) for row in rows}
+    return {row.secret_sha256: _principal(row) for row in rows.all()}
 
 
 def is_well_formed(secret: str) -> bool:
@@ -107,6 +109,12 @@ def is_well_formed(secret: str) -> bool:
 def secret_hash(secret: str) -> bytes:
     """Return what is stored. 256 random bits need no slow hash: they cannot be guessed."""
     return hashlib.sha256(secret.encode()).digest()
+
+
+def _principal(row: Any) -> Principal:
+    timeout_ms = row.call_timeout_ms
+    timeout_s = None if timeout_ms is None else timeout_ms / 1000
+    return Principal(row.tenant_id, row.id, row.zero_retention, timeout_s)
 
 
 def _record(connection: sa.Connection, tenant_id: UUID, action: Action, key_id: UUID) -> None:

@@ -31,6 +31,11 @@ tenants: Final = Table(
         Integer,
         comment="how long an answer may be given again; NULL: never",
     ),
+    Column[int](
+        "call_timeout_ms",
+        BigInteger,
+        comment="longest time an online call may take; NULL: the installation's limit",
+    ),
     Column[bool](
         "zero_retention",
         Boolean,

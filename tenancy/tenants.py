@@ -78,6 +78,21 @@ def set_zero_retention(connection: sa.Connection, tenant_id: UUID, *, on: bool) 
     record_act(connection, act)
 
 
+def set_call_timeout(connection: sa.Connection, tenant_id: UUID, timeout_ms: int | None) -> None:
+    """Bound the time of a tenant's online calls; with None the installation's limit holds."""
+    connection.execute(
+        sa.update(tenants).where(tenants.c.id == tenant_id).values(call_timeout_ms=timeout_ms)
+    )
+    act = Act(
+        tenant_id=tenant_id,
+        actor=CLI,
+        action=Action.TENANT_UPDATED,
+        subject=public_id(TENANT, tenant_id),
+        details={"call_timeout_ms": timeout_ms},
+    )
+    record_act(connection, act)
+
+
 def keeps_nothing(tenant_id: UUID | sa.ColumnElement[Any]) -> sa.ScalarSelect[bool]:
     """Return the expression whether a tenant keeps nothing but the ledger; a column names many."""
     query = sa.select(tenants.c.zero_retention).where(tenants.c.id == tenant_id)

@@ -1,5 +1,6 @@
 """A call from its head to its answer, in steps; each may refuse."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from api.online.online import Online
 from api.online.open_call import OpenCall
 from api.online.parsing import parse_call
 from api.online.planning import plan_call
-from api.online.preferences import check_retention, has_key
+from api.online.preferences import check_retention, has_key, preferred_wait_s
 from api.online.receiving import read_body
 from api.online.response_cache import MISS
 from api.online.running import RunningCall
@@ -56,6 +57,7 @@ class CallPipeline:
             exchange.endpoint,
             await read_body(exchange, online.settings),
         )
+        exchange = _with_default_wait(exchange, parsed, principal, online.settings.waits_s)
         check_retention(parsed, exchange.headers, zero_retention=principal.zero_retention)
         self._admit_rate(principal, parsed, headers)
         planned = await plan_call(online, exchange, principal, parsed)
@@ -159,3 +161,19 @@ def _identity(planned: PlannedCall) -> RawHeaders:
         (b"x-millrace-model-version", version.encode()),
         (b"x-millrace-durable", b"true" if planned.is_durable else b"false"),
     ]
+
+
+def _with_default_wait(
+    exchange: Exchange, parsed: ParsedCall, principal: Principal, waits_s: Mapping[str, float]
+) -> Exchange:
+    """Return the call as if it preferred its route's wait, where it says nothing of its own.
+
+    Of a tenant that retains nothing no answer may be kept for later, so there it means nothing.
+    """
+    wait_s = waits_s.get(parsed.endpoint)
+    stays = parsed.stream or parsed.background or principal.zero_retention
+    if wait_s is None or stays or preferred_wait_s(exchange.headers) is not None:
+        return exchange
+    preferred = [exchange.headers.get(b"prefer", b""), b"wait=%d" % round(wait_s)]
+    prefer = b", ".join(filter(None, preferred))
+    return replace(exchange, headers={**exchange.headers, b"prefer": prefer})

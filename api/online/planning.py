@@ -26,7 +26,7 @@ async def plan_call(
     tenant that retains nothing also what a store raises.
     """
     route = await online.routes.find(parsed.model, parsed.endpoint)
-    timeout_s = _timeout_s(exchange, parsed, online.settings)
+    timeout_s = _timeout_s(exchange, parsed, principal, online.settings)
     job = _job(online, exchange, principal, parsed, route, timeout_s)
     if principal.zero_retention:
         job = msgspec.structs.replace(job, key_name=await online.call_keys.name())
@@ -40,13 +40,17 @@ async def plan_call(
     )
 
 
-def _timeout_s(exchange: Exchange, parsed: ParsedCall, settings: OnlineSettings) -> float:
+def _timeout_s(
+    exchange: Exchange, parsed: ParsedCall, principal: Principal, settings: OnlineSettings
+) -> float:
+    """Return the least of what the client, its tenant, the route and the installation allow."""
     most_s = settings.call_timeout_s
     if may_be_accepted(parsed, exchange.headers):
         most_s = settings.background_timeout_s
     asked_s = header_timeout_s(exchange.headers.get(b"x-request-timeout-ms"))
     asked_s = parsed.timeout_s if asked_s is None else asked_s
-    return most_s if asked_s is None else min(asked_s, most_s)
+    limits = (asked_s, principal.call_timeout_s, settings.timeouts_s.get(parsed.endpoint))
+    return min([most_s, *(limit for limit in limits if limit is not None)])
 
 
 def _job(

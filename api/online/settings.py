@@ -1,13 +1,32 @@
 """Settings of online calls."""
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, TypeAlias
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from core.settings import Settings
+from registry.models import ENDPOINTS
 
 KIB = 1024
 MIB = 1024 * KIB
+
+
+def _by_endpoint(text: object) -> object:
+    """Read `ENDPOINT=SECONDS,…`. Raises ValueError."""
+    if not isinstance(text, str):
+        return text
+    found: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        endpoint, _, seconds = part.partition("=")
+        if endpoint not in ENDPOINTS:
+            raise ValueError(f"give {', '.join(ENDPOINTS)}, each as ENDPOINT=SECONDS")
+        found[endpoint] = float(seconds)
+    return found
+
+
+_Seconds: TypeAlias = Annotated[float, Field(ge=0, le=86_400)]
+EndpointSeconds: TypeAlias = Annotated[Mapping[str, _Seconds], BeforeValidator(_by_endpoint)]
 
 
 class OnlineSettings(Settings):
@@ -29,6 +48,12 @@ class OnlineSettings(Settings):
 
     background_timeout_s: float = Field(default=86_400.0, ge=0.001, le=30 * 86_400)
     """The same for calls that may be answered by a job: `background`, and `Prefer: wait`."""
+
+    timeouts_s: EndpointSeconds = Field(default_factory=dict)
+    """Longest time of the calls of single routes: `/v1/embeddings=30,/v1/rerank=60`."""
+
+    waits_s: EndpointSeconds = Field(default_factory=dict)
+    """Routes whose calls are taken as if they said `Prefer: wait=N`, with their whole seconds."""
 
     open_calls_max: int = Field(default=5000, ge=1, le=1_000_000)
     """Calls that wait for an answer at once in this process."""

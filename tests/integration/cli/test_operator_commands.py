@@ -83,6 +83,24 @@ def test_a_tenant_turns_its_response_cache_on_and_off() -> None:
     assert millrace("tenants", "cache", "nobody", "60").exit_code == ExitCode.NOT_FOUND
 
 
+def test_a_tenants_calls_are_bounded_in_time() -> None:
+    def listed() -> object:
+        (tenant,) = json.loads(millrace("tenants", "list", "-o", "json").stdout)
+        return tenant["call_timeout_ms"]
+
+    millrace("tenants", "create", "acme")
+    assert listed() is None
+    said = millrace("tenants", "update", "acme", "--call-timeout", "30").stdout
+    assert said == "acme call timeout 30 s\n"
+    assert listed() == 30_000
+    assert millrace("tenants", "update", "acme", "--call-timeout", "off").exit_code == ExitCode.OK
+    assert listed() is None
+    for wrong in ("0", "86401", "soon"):
+        done = millrace("tenants", "update", "acme", "--call-timeout", wrong)
+        assert done.exit_code == ExitCode.USAGE
+    assert millrace("tenants", "update", "acme").exit_code == ExitCode.USAGE
+
+
 def test_a_key_needs_a_tenant() -> None:
     failed = millrace("keys", "create", "--tenant", "nobody")
 

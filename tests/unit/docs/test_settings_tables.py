@@ -13,7 +13,7 @@ ROW = re.compile(r"^\| `(MILLRACE_[A-Z0-9_]+)` \| ([^|]*) \| ([^|]+) \|$", re.M)
 
 def shown_default(field: FieldInfo) -> str:
     """Return the cell of a default as the page writes it."""
-    value = field.default
+    value = field.get_default(call_default_factory=True)
     if field.is_required():
         return "required"
     if value is None:

@@ -1,0 +1,86 @@
+"""Goal: a call's time is the least of what its client, tenant and route allow; routes may wait."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from api.online.settings import OnlineSettings
+from core.errors import SettingsError
+from tenancy.tenants import set_call_timeout, set_zero_retention
+from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened
+from tests.integration.api.pool import say_nothing
+from topics.settings import KafkaSettings
+
+Open = Callable[..., Durable]
+
+
+@pytest.fixture
+def site_with(
+    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
+) -> Iterator[Open]:
+    """Start an API with durable calls and these variables; nobody answers its calls."""
+    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+
+    def start(**variables: str) -> Durable:
+        online = OnlineSettings.from_env(variables)
+        folder = tmp_path / uuid.uuid4().hex
+        found = stack.enter_context(opened(kafka, database_url, folder, online))
+        found.pool.script = say_nothing
+        return found
+
+    with ExitStack() as stack:
+        yield start
+
+
+def ask(durable: Durable, **fields: object) -> httpx.Response:
+    with durable.site.client() as client:
+        return client.post(ENDPOINT, json=ASK | fields)
+
+
+def test_the_routes_limit(site_with: Open) -> None:
+    variables = {"MILLRACE_ONLINE_TIMEOUTS_S": f"/v1/embeddings=60, {ENDPOINT}=0.3"}
+    durable = site_with(**variables)
+    for fields in ({}, {"timeout_ms": 60_000}):
+        assert ask(durable, **fields).status_code == 504
+
+
+def test_the_tenants_limit(site_with: Open) -> None:
+    durable = site_with()
+    with durable.site.engine.begin() as connection:
+        set_call_timeout(connection, durable.site.tenant_id, 300)
+    answer = ask(durable, timeout_ms=60_000)
+
+    assert answer.status_code == 504
+    assert answer.json()["error"]["code"] == "deadline_exceeded"
+
+
+def test_the_routes_wait(site_with: Open) -> None:
+    durable = site_with(MILLRACE_ONLINE_WAITS_S=f"{ENDPOINT}=0")
+    answer = ask(durable)
+
+    assert answer.status_code == 202
+    assert answer.headers["preference-applied"] == "wait=0"
+    assert answer.json()["id"].startswith("job_")
+    with durable.site.client() as client:  # the client's own wish counts
+        wished = client.post(ENDPOINT, json=ASK, headers={"prefer": "wait=1"})
+    assert wished.headers["preference-applied"] == "wait=1"
+
+
+def test_a_tenant_that_retains_nothing_is_not_refused_for_its_routes_wait(site_with: Open) -> None:
+    durable = site_with(MILLRACE_ONLINE_WAITS_S=f"{ENDPOINT}=0")
+    with durable.site.engine.begin() as connection:
+        set_zero_retention(connection, durable.site.tenant_id, on=True)
+
+    assert ask(durable, timeout_ms=300).status_code == 504  # it waited, as without a default
+
+
+@pytest.mark.parametrize(
+    "text", ["/v1/chat=1", f"{ENDPOINT}", f"{ENDPOINT}=soon", f"{ENDPOINT}=-1", f"{ENDPOINT}=1e9"]
+)
+def test_a_wrong_list_is_refused_by_name(text: str) -> None:
+    with pytest.raises(SettingsError, match="MILLRACE_ONLINE_TIMEOUTS_S"):
+        OnlineSettings.from_env({"MILLRACE_ONLINE_TIMEOUTS_S": text})
