@@ -1,4 +1,4 @@
-"""A12: seconds from a kill -9 until the work goes on at 90 % of its rate."""
+"""A12: seconds from a kill -9 until the work goes on at 90 % of its rate, and what came twice."""
 
 import contextlib
 import threading
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from chaos import evidence
 from chaos.clients import input_lines
+from chaos.doubles import doubles_seen, doubles_since
 from chaos.drills.books import Ended, judge_books
 from chaos.drills.setting import MODEL, Setting
 from chaos.failures import DrillError
@@ -55,7 +56,17 @@ def run(setting: Setting) -> list[Measure]:
     measures: list[Measure] = []
     for number, (name, kill) in enumerate(_kills(setting)):
         job = client.create(f"recovery-{setting.seed}-{number}", file_id, until_s)
+        before = doubles_seen(running)
         measures += _one(setting, name, kill)
+        twice = doubles_since(before, doubles_seen(running))
+        measures.append(
+            Measure(
+                promise="A12",
+                what=f"outcomes that came twice, and were seen once: {name}",
+                value=twice,
+                relation="report",
+            )
+        )
         client.cancel(job["id"], time.monotonic() + 60)
         ended = client.await_ends([job["id"]], time.monotonic() + 180)
         if not ended:
