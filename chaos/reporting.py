@@ -14,6 +14,9 @@ STOPPED = "writes accepted of a process stopped for 3 leases"
 STOPPED_WANTED = 500
 """Of P9 only this line counts stopped processes; its others count drills."""
 
+MEDIAN = "median"
+"""A line that begins so is not one for each thing that is tried."""
+
 _HEAD = ("promise", "measured", "worst", "pass", "trials", "failed", "95 % bound", "looked at")
 
 
@@ -57,7 +60,8 @@ def _cells(summary: Summary) -> list[str]:
 
 def _trials(summary: Summary) -> str:
     wanted = STOPPED_WANTED if summary.what == STOPPED else WANTED.get(summary.promise)
-    if wanted is None or summary.relation == "report":
+    is_counted = summary.relation != "report" and not summary.what.startswith(MEDIAN)
+    if wanted is None or not is_counted:
         return str(summary.trials)
     return f"{summary.trials} of {wanted}"
 

@@ -2,7 +2,9 @@
 
 import random
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
 from chaos import evidence
@@ -12,84 +14,108 @@ from chaos.drills.setting import Setting
 from chaos.evidence import Files
 from chaos.failures import DrillError
 from chaos.hosts import wait_until
-from chaos.judges.executions import latest_s
+from chaos.judges.executions import Start, began_after, latest_s
 from chaos.measures import Measure
 from chaos.nemeses.processes import kill
 
 CANCEL_S_MAX: Final = 5.0
 TERMINAL_S_MAX: Final = 30.0
 TOLD_S_MAX: Final = 240.0
-ITEMS: Final = 1500
-EXPIRING_ITEMS: Final = 4000
 MODEL: Final = "small"
-AT_ONCE: Final = 3
+CANCELLED_ITEMS: Final = 200
+EXPIRING_ITEMS: Final = 20_000
+"""Of all jobs that expire together: more than run within the window."""
+
+CANCELS_FOR_A_KILL: Final = 10
+ASKED_AT_ONCE: Final = 8
 
 
 def cancel(setting: Setting) -> list[Measure]:
-    """Cancel a few jobs at random progress, with the worker killed in half of the rounds."""
+    """Cancel many jobs, each at its own moment; in half of the rounds the worker dies meanwhile."""
     chance = random.Random(setting.seed)
     kills = setting.seed % 2 == 1
-    plans = [
-        (f"cancel-{setting.seed}-{number}", chance.randrange(1, ITEMS // 2))
-        for number in range(AT_ONCE)
-    ]
+    group = f"cancel-{setting.seed}"
+    client = setting.client(group)
+    until_s = time.monotonic() + TOLD_S_MAX
+    numbers = range(setting.size(40, 10))
+    moments = {number: chance.randrange(1, CANCELLED_ITEMS // 2) for number in numbers}
+    jobs = {number: _create(client, group, number, CANCELLED_ITEMS, until_s) for number in moments}
+    ids = {number: job["id"] for number, job in jobs.items()}
     if kills:
         setting.note("with kills of the worker")
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = list(pool.map(lambda plan: _cancel_one(setting, *plan, kills=kills), plans))
-    return [measure for measures in found for measure in measures]
+    cancelled_s = _cancel_each(setting, group, moments, ids, kills=kills)
+    ended = _ends(setting, client, ids, until_s)
+    by_job = starts_by_job(setting.starts(group)())
+    measures = []
+    for number, at_s in cancelled_s.items():
+        job = ended[ids[number]]
+        terminal_s = evidence.cancelled_s(setting.running.engine, job["id"]) - at_s
+        measures += [
+            Measure(
+                promise="P7",
+                what="from cancel to the last item that began",
+                unit="s",
+                value=round(latest_s(by_job[number], at_s), 2),
+                limit=CANCEL_S_MAX,
+                size=len(by_job[number]),
+            ),
+            Measure(
+                promise="P7",
+                what="from cancel until terminal",
+                unit="s",
+                value=max(0.0, round(terminal_s, 2)),
+                limit=TERMINAL_S_MAX,
+                evidence="" if job["status"] == "cancelled" else job["status"],
+            ),
+        ]
+    books = [Ended(job, CANCELLED_ITEMS) for job in ended.values()]
+    return [*measures, *judge_books(setting.running.engine, client, books)]
 
 
-def _cancel_one(setting: Setting, name: str, at: int, *, kills: bool) -> list[Measure]:
-    client = setting.client(name)
+def _cancel_each(
+    setting: Setting, group: str, moments: Mapping[int, int], ids: Mapping[int, str], *, kills: bool
+) -> dict[int, float]:
+    """Cancel each job once so many of its items have begun; return when each was answered."""
+    client = setting.client(f"{group}-cancels")
     until_s = time.monotonic() + TOLD_S_MAX
-    job = _create(client, name, ITEMS, until_s)
-    seen = setting.starts(name)
-    wait_until(lambda: len(seen()) >= at, TOLD_S_MAX, "progress")
-    if kills:
-        kill(setting.running, "a/gpu-consumer")
-    cancelled_s = client.cancel(job["id"], until_s)
-    done = _end(setting, client, job["id"], until_s)
-    ended_s = time.time() - cancelled_s
-    return [
-        Measure(
-            promise="P7",
-            what="from cancel to the last item that began",
-            unit="s",
-            value=round(latest_s(seen(), cancelled_s), 2),
-            limit=CANCEL_S_MAX,
-            size=len(seen()),
-        ),
-        Measure(
-            promise="P7",
-            what="from cancel until terminal",
-            unit="s",
-            value=round(ended_s, 2),
-            limit=TERMINAL_S_MAX,
-            evidence="" if done["status"] == "cancelled" else done["status"],
-        ),
-        *judge_books(setting.running.engine, client, [Ended(done, ITEMS)]),
-    ]
+    seen = setting.starts(group)
+    asked: dict[int, Future[float]] = {}
+
+    def all_asked() -> bool:
+        by_job = starts_by_job(seen())
+        for number, moment in moments.items():
+            if number not in asked and len(by_job[number]) >= moment:
+                asked[number] = pool.submit(client.cancel, ids[number], until_s)
+                if kills and len(asked) % CANCELS_FOR_A_KILL == CANCELS_FOR_A_KILL // 2:
+                    kill(setting.running, "a/gpu-consumer")
+        return len(asked) == len(moments)
+
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:  # none waits for another's answer
+        wait_until(all_asked, TOLD_S_MAX, "progress")
+        return {number: answer.result() for number, answer in asked.items()}
 
 
 def expire(setting: Setting) -> list[Measure]:
     """Let jobs of the shortest window expire together."""
-    names = [f"expire-{setting.seed}-{number}" for number in range(setting.size(10, 5))]
+    group = f"expire-{setting.seed}"
     client = setting.client("expiring")
     until_s = time.monotonic() + TOLD_S_MAX
-    made = {name: _create(client, name, EXPIRING_ITEMS, until_s, "30s") for name in names}
+    numbers = range(setting.size(25, 10))
+    size = EXPIRING_ITEMS // len(numbers)
+    ids = {n: _create(client, group, n, size, until_s, "30s")["id"] for n in numbers}
+    ended = _ends(setting, client, ids, until_s)
+    by_job = starts_by_job(setting.starts(group)())
     measures = []
-    for name, job in made.items():
-        due_s = evidence.deadline_s(setting.running.engine, job["id"])
-        done = _end(setting, client, job["id"], until_s)
+    for number, job_id in ids.items():
+        done, due_s = ended[job_id], evidence.deadline_s(setting.running.engine, job_id)
         codes = set(Files(client, done).error_codes().values())
         ended_s = done["expired_at"] - due_s if done.get("expired_at") else float("inf")
         measures += [
             Measure(
                 promise="P8",
                 what="items that began after expires_at",
-                value=sum(start.at_s > due_s for start in setting.starts(name)()),
-                size=len(setting.starts(name)()),
+                value=len(began_after(by_job[number], due_s)),
+                size=len(by_job[number]),
             ),
             Measure(
                 promise="P8",
@@ -104,21 +130,33 @@ def expire(setting: Setting) -> list[Measure]:
                 value=len(codes - {"batch_expired"}),
                 evidence=str(sorted(codes)),
             ),
-            *judge_books(setting.running.engine, client, [Ended(done, EXPIRING_ITEMS)]),
         ]
-    return measures
+    books = [Ended(job, size) for job in ended.values()]
+    return [*measures, *judge_books(setting.running.engine, client, books)]
 
 
 def _create(
-    client: Client, name: str, count: int, until_s: float, window: str = "24h"
+    client: Client, group: str, number: int, count: int, until_s: float, window: str = "24h"
 ) -> dict[str, Any]:
-    texts = {number: f"{name} {number}" for number in range(count)}
+    """Create a job whose items' texts are the group, its number, and their own."""
+    name = f"{group}-{number}"
+    texts = {item: f"{group} {number} {item}" for item in range(count)}
     file_id = client.upload(f"file-{name}", input_lines(count, MODEL, texts), until_s)
     return client.create(name, file_id, until_s, completion_window=window)
 
 
-def _end(setting: Setting, client: Client, job_id: str, until_s: float) -> dict[str, Any]:
-    ended = client.await_ends([job_id], until_s)
-    if not ended:
+def starts_by_job(starts: Iterable[Start]) -> defaultdict[int, list[Start]]:
+    """Return the executions of each job of a group, by the number in the texts of its items."""
+    found: defaultdict[int, list[Start]] = defaultdict(list)
+    for start in starts:
+        found[int(start.item.split(" ")[1])].append(start)
+    return found
+
+
+def _ends(
+    setting: Setting, client: Client, ids: Mapping[int, str], until_s: float
+) -> dict[str, dict[str, Any]]:
+    ended = client.await_ends(ids.values(), until_s)
+    if len(ended) < len(ids):
         raise DrillError(f"not terminal: {evidence.stuck(setting.running.engine)}")
-    return ended[job_id]
+    return ended

@@ -2,6 +2,8 @@
 
 import random
 import time
+from collections.abc import Callable, Iterable
+from statistics import median
 from typing import Final
 
 from chaos import evidence
@@ -10,12 +12,22 @@ from chaos.drills.books import Ended, judge_books
 from chaos.drills.setting import Setting
 from chaos.failures import DrillError
 from chaos.hosts import wait_until
-from chaos.judges.executions import repeated
+from chaos.judges.executions import Start, repeated_after
 from chaos.measures import Measure
 from chaos.nemeses.processes import kill
+from chaos.reporting import MEDIAN
+from chaos.settings_of_drills import SESSION_S
 
-ITEMS: Final = 2000
-JOB_S_MAX: Final = 180.0
+GAP_ITEMS: Final = 450
+"""At most so many items begin from when a role works again until its next death."""
+
+ITEMS_A_KILL: Final = {"gpu-consumer": GAP_ITEMS, "batcher": 1500}
+"""The replica goes on while its batcher is away, and nothing goes on without the replica."""
+
+JOIN_S: Final = {"gpu-consumer": 0.0, "batcher": SESSION_S}
+"""From a process' start until it certainly works; of a replica, its progress tells that."""
+
+JOB_S_MAX: Final = 400.0
 MODEL: Final = "small"
 BATCH_ITEMS: Final = 100
 IN_FLIGHT_MAX: Final = {"gpu-consumer": 3 * BATCH_ITEMS, "batcher": 2000}
@@ -24,29 +36,71 @@ dispatched within a commit interval."""
 
 
 def run(setting: Setting) -> list[Measure]:
-    """Kill one role in the middle of a job and count executions."""
+    """Kill one role again and again in the middle of a job; count executions after each kill."""
     chance = random.Random(setting.seed)
     role = ("gpu-consumer", "batcher")[setting.seed % 2]
     name = f"rework-{setting.seed}"
     client = setting.client(name)
     until_s = time.monotonic() + JOB_S_MAX
-    texts = {number: f"{name} {number}" for number in range(ITEMS)}
-    file_id = client.upload(f"file-{name}", input_lines(ITEMS, MODEL, texts), until_s)
+    kills = setting.size(10, 3)
+    items = (kills + 1) * ITEMS_A_KILL[role]
+    texts = {number: f"{name} {number}" for number in range(items)}
+    file_id = client.upload(f"file-{name}", input_lines(items, MODEL, texts), until_s)
     job = client.create(name, file_id, until_s)
     seen = setting.starts(name)
-    at = chance.randrange(ITEMS // 10, ITEMS * 8 // 10)
-    wait_until(lambda: len(seen()) >= at, JOB_S_MAX, "progress")
-    kill(setting.running, f"a/{role}")
+    killed_s: list[float] = []
+    for _ in range(kills):
+        _await_work(setting, role, seen, chance.randrange(GAP_ITEMS // 3, GAP_ITEMS), items)
+        if begun(seen()) == items:
+            setting.note(f"only {len(killed_s)} kills: the work is done")
+            break
+        killed_s.append(time.time())
+        kill(setting.running, f"a/{role}")
     ended = client.await_ends([job["id"]], until_s)
     if not ended:
         raise DrillError(f"not terminal: {evidence.stuck(setting.running.engine)}")
-    return [
+    if not killed_s:
+        raise DrillError("the work was done before the first kill")
+    again = repeated_after(seen(), killed_s)
+    setting.note(f"executed again after each kill of the {role}: {again}")
+    each = [
         Measure(
             promise="P3",
             what=f"items executed again after a kill of the {role}",
-            value=repeated(seen()),
+            value=count,
             limit=IN_FLIGHT_MAX[role],
-            size=ITEMS,
-        ),
-        *judge_books(setting.running.engine, client, [Ended(ended[job["id"]], ITEMS)]),
+            size=items // len(again),
+        )
+        for count in again
     ]
+    middle = Measure(
+        promise="P3",
+        what=f"{MEDIAN} of them in one job: {role}",
+        value=median(again),
+        limit=BATCH_ITEMS,
+        size=len(again),
+        evidence=str(again),
+    )
+    books = judge_books(setting.running.engine, client, [Ended(ended[job["id"]], items)])
+    return [*each, middle, *books]
+
+
+def begun(starts: Iterable[Start]) -> int:
+    """Return how many items have begun, however often."""
+    return len({start.item for start in starts})
+
+
+def _await_work(
+    setting: Setting, role: str, seen: Callable[[], list[Start]], count: int, items: int
+) -> None:
+    """Wait until a role works and `count` executions more have begun, or all items have."""
+    before = len(seen())
+    setting.running.hosts["a"].pid(role, JOB_S_MAX)
+    from_s = time.monotonic() + JOIN_S[role]
+
+    def is_time() -> bool:
+        found = seen()
+        has_worked = time.monotonic() >= from_s and len(found) >= before + count
+        return has_worked or begun(found) == items
+
+    wait_until(is_time, JOB_S_MAX, "progress")

@@ -1,6 +1,6 @@
 """P3, P7 and P8: what began, how often, and when, as an upstream that notes everything saw it."""
 
-from collections import Counter
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -12,10 +12,19 @@ class Start(NamedTuple):
     item: str
 
 
-def repeated(starts: Iterable[Start]) -> int:
-    """Return how many executions were not the first of their item."""
-    counts = Counter(start.item for start in starts)
-    return sum(counts.values()) - len(counts)
+def repeated_after(starts: Iterable[Start], moments_s: Sequence[float]) -> list[int]:
+    """Return how many executions were not the first of their item, by the moment they came after.
+
+    The moments are in order; each answers for what began until the next one.
+    """
+    seen: set[str] = set()
+    counts = [0] * len(moments_s)
+    for start in sorted(starts):
+        last = bisect_right(moments_s, start.at_s) - 1
+        if start.item in seen:
+            counts[max(last, 0)] += 1  # before all: nobody's, but none is lost from the sum
+        seen.add(start.item)
+    return counts
 
 
 def began_after(starts: Iterable[Start], moment_s: float) -> list[Start]:

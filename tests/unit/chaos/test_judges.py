@@ -1,5 +1,6 @@
 """Goal: each judge finds the violation that was planted, and nothing where there is none."""
 
+from chaos.doubles import doubles_since
 from chaos.drills.lives import GRAPH
 from chaos.histories import Operation, Phase
 from chaos.judges import acceptance, executions, fencing, poison, refused_lines, results, states
@@ -124,6 +125,19 @@ def test_a_zombies_write_is_found() -> None:
     assert fencing.zombie_writes([late, *taken]) == [late]
 
 
+def test_leases_that_a_stopped_holder_lost_are_told() -> None:
+    lost = lease(3, "host_b", claims=True, epoch=2)
+    steps = [
+        lease(1, "host_a", claims=True, epoch=1),
+        lease(2, "host_b", claims=False, epoch=1),
+        lost,
+        lease(4, "host_b", claims=True, epoch=3),
+    ]
+    assert fencing.taken_from(steps, "intake", "host_a") == [lost]
+    assert fencing.taken_from(steps, "intake", "host_b") == []
+    assert fencing.taken_from(steps, "finaliser", "host_a") == []
+
+
 def test_a_cursor_never_goes_back() -> None:
     back = CursorStep(job="j", old=200, new=100)
     assert fencing.cursors_that_went_back([CursorStep(job="j", old=0, new=9), back]) == [back]
@@ -131,10 +145,22 @@ def test_a_cursor_never_goes_back() -> None:
 
 def test_executions_are_counted_and_timed() -> None:
     starts = [Start(1.0, "a"), Start(2.0, "b"), Start(5.0, "a")]
-    assert executions.repeated(starts) == 1
     assert executions.began_after(starts, 4.0) == [Start(5.0, "a")]
     assert executions.latest_s(starts, 4.0) == 1.0
     assert executions.latest_s([], 4.0) == 0.0
+
+
+def test_each_kill_answers_for_what_runs_again_after_it() -> None:
+    starts = [Start(5.0, "a"), Start(1.0, "a"), Start(2.0, "b"), Start(9.0, "b"), Start(9.5, "c")]
+    assert executions.repeated_after(starts, [4.0, 8.0]) == [1, 1]
+    assert executions.repeated_after([*starts, Start(3.0, "b")], [4.0, 8.0]) == [2, 1]
+    assert executions.repeated_after(starts[1:3], [4.0]) == [0]
+
+
+def test_a_counter_that_begins_again_is_added_whole() -> None:
+    before = {"a": 5.0, "b": 7.0}
+    assert doubles_since(before, {"a": 8.0, "b": 7.0}) == 3
+    assert doubles_since(before, {"a": 5.0, "b": 2.0}) == 2
 
 
 def test_poison_fails_alone() -> None:
