@@ -56,6 +56,10 @@ def run(setting: Setting) -> list[Measure]:
             break
         killed_s.append(time.time())
         kill(setting.running, f"a/{role}")
+    _await_work(setting, role, seen, IN_FLIGHT_MAX[role], items)
+    client.cancel(
+        job["id"], until_s
+    )  # what the last kill repeats has come; the rest proves nothing
     ended = client.await_ends([job["id"]], until_s)
     if not ended:
         raise DrillError(f"not terminal: {evidence.stuck(setting.running.engine)}")
