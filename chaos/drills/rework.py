@@ -57,9 +57,7 @@ def run(setting: Setting) -> list[Measure]:
         killed_s.append(time.time())
         kill(setting.running, f"a/{role}")
     _await_work(setting, role, seen, IN_FLIGHT_MAX[role], items)
-    client.cancel(
-        job["id"], until_s
-    )  # what the last kill repeats has come; the rest proves nothing
+    client.cancel(job["id"], until_s)  # what a kill repeats has come; the rest tells nothing
     ended = client.await_ends([job["id"]], until_s)
     if not ended:
         raise DrillError(f"not terminal: {evidence.stuck(setting.running.engine)}")
