@@ -24,8 +24,12 @@ _KEEPALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000),
 )
-"""A client that answers no probe for a minute is gone; its call is then aborted as any other's."""
+"""A client that answers no probe for a minute is gone; its call is then aborted as any other's.
+
+While bytes wait to be acknowledged no probe is sent: the last option bounds that, and how long a
+reader may take nothing at all (tcp(7))."""
 
 _LINE_BYTES: Final = 4  # what a header line is longer than its name and value
 
