@@ -59,3 +59,8 @@ def job_row(connection: sa.Connection, job_id: UUID) -> sa.Row[Any]:
 def database_now(connection: sa.Connection) -> datetime:
     now: datetime = connection.scalar(sa.text("SELECT clock_timestamp()"))
     return now
+
+
+def without_guards(connection: sa.Connection) -> None:
+    """Let the rest of this transaction write a past that Postgres would refuse."""
+    connection.execute(sa.text("SET LOCAL session_replication_role = replica"))

@@ -30,7 +30,7 @@ from results.partitions import DayPartitions
 from results.writing import ItemWriter
 from storage.local_objects import LocalObjects
 from tests.integration.jobs.log_reader import indexes
-from tests.integration.jobs.rows import add_job, add_tenant
+from tests.integration.jobs.rows import add_job, add_tenant, without_guards
 from tests.integration.jobs.test_appending import Site
 from tests.integration.results.outcomes import outcome
 from topics.catalogue import RESULTS
@@ -205,6 +205,7 @@ def test_copies_that_nobody_gave_a_result_are_found_again(intake: Intake) -> Non
 
     def due_after(seconds: int, **counters: int) -> list[CopiesDue]:
         with intake.engine.begin() as connection:
+            without_guards(connection)
             connection.execute(sa.delete(outbox))
             moment = sa.text(f"now() - interval '{seconds} s'")
             connection.execute(sa.update(job_counters).values(updated_at=moment, **counters))

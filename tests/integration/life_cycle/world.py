@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from core.ids import new_uuid
 from core.outcomes import Outcome
-from core.states import JobState
+from core.states import TERMINAL_STATES, JobState
 from jobs import leases
 from jobs.append_validator import next_query
 from jobs.append_verdicts import APPEND_DUE, record_append_verdict
@@ -172,8 +172,10 @@ class World:
 
     def leave(self) -> None:
         """Let no later example find anything of it to do."""
-        self._update(expires_at=sa.text("now() + interval '1 day'"))
+        later = sa.text("now() + interval '1 day'")
+        open_job = (jobs.c.id == self.job_id, jobs.c.state.not_in(TERMINAL_STATES))
         with self.engine.begin() as connection:
+            connection.execute(sa.update(jobs).where(*open_job).values(expires_at=later))
             connection.execute(sa.delete(outbox).where(outbox.c.key == self.job_id.bytes))
 
     def _lease(self, role: str, where: sa.ColumnElement[bool]) -> Lease:

@@ -29,6 +29,7 @@ from results.writing import ItemWriter
 from storage.local_objects import LocalObjects
 from storage.postgres import DATABASE_AWAY
 from tenancy.deletions import deletions
+from tests.integration.jobs.rows import without_guards
 from tests.integration.results.outcomes import add_running_job, job, ledger, outcome
 from tests.integration.results.test_deletion import add_file, put, stored
 
@@ -65,6 +66,7 @@ def ended_job(engine: sa.Engine, *, days_ago: float, created: float | None = Non
 
 def end(engine: sa.Engine, job_id: UUID, days_ago: float) -> None:
     with engine.begin() as connection:
+        without_guards(connection)
         connection.execute(
             sa.update(jobs)
             .where(jobs.c.id == job_id)
@@ -161,6 +163,7 @@ def test_tombstones_go_and_the_rows_of_their_files(engine: sa.Engine, sweep: Swe
     sweep()
     file_id, kept = (job(engine, one)["input_file_id"] for one in (old, young))
     with engine.begin() as connection:
+        without_guards(connection)
         connection.execute(sa.update(jobs).where(jobs.c.id == old).values(deleted_at=long_ago(11)))
         connection.execute(
             sa.update(files).where(files.c.id.in_([file_id, kept])).values(removed_at=long_ago(11))
