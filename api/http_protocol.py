@@ -34,8 +34,13 @@ reader may take nothing at all (tcp(7))."""
 _LINE_BYTES: Final = 4  # what a header line is longer than its name and value
 
 
-class _TooLargeError(Exception):
-    """A head, or the trailers, are above the limit."""
+_NOT_HTTP: Final = "This is not HTTP as we understand it."
+_TOO_LARGE: Final = "The head is too large."
+_TOO_MANY: Final = f"More than {PIPELINE_MAX} requests wait on this connection."
+
+
+class _RefusedError(Exception):
+    """What a client sent is above a limit; the text is for it."""
 
 
 def http_protocol(*, head_timeout_s: float, head_bytes_max: int) -> type[HttpToolsProtocol]:
@@ -67,10 +72,12 @@ class HttpProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         try:
             self._feed(data)
-        except httptools.HttpParserError:
-            self.send_400_response("This is not HTTP as we understand it.")
+        except httptools.HttpParserError as error:
+            refused = error.__context__  # of a callback of ours
+            told = str(refused) if isinstance(refused, _RefusedError) else _NOT_HTTP
+            self.send_400_response(told)
         if self._unfinished_bytes > self.head_bytes_max:
-            self.send_400_response("The head is too large.")
+            self.send_400_response(_TOO_LARGE)
         self._bound_the_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -101,7 +108,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_in_head = False
         self._unfinished_bytes = 0
         if len(self.pipeline) >= PIPELINE_MAX:
-            raise _TooLargeError
+            raise _RefusedError(_TOO_MANY)
         if self.parser.should_upgrade():
             return  # see `_feed`
         self.scope["extensions"] = {EXTENSION: self._client_connection}  # type: ignore[dict-item]
@@ -158,7 +165,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _count(self, byte_count: int) -> None:
         self._head_bytes += byte_count
         if self._head_bytes > self.head_bytes_max:
-            raise _TooLargeError
+            raise _RefusedError(_TOO_LARGE)
 
     def _bound_the_head(self) -> None:
         if not self._waits_unwatched():

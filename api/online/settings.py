@@ -70,7 +70,7 @@ class OnlineSettings(Settings):
     stream_buffer_bytes: int = Field(default=256 * KIB, ge=KIB, le=64 * MIB)
     """What may wait for a slow reader of a stream, before the stream is cut."""
 
-    slow_reader_s: float = Field(default=30.0, gt=0, le=600)
+    slow_reader_s: float = Field(default=30.0, gt=0, le=60)
     """How long a reader may take nothing at all, before its stream is cut."""
 
     keep_alive_s: float = Field(default=10.0, ge=0.1, le=60)

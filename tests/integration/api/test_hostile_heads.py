@@ -7,6 +7,7 @@ import pytest
 from tests.integration.api.conftest import OpenSite, Site
 from tests.integration.api.wire import chunk, closes, connect, head, read_answer
 
+HEAD_BYTES_MAX = 32 * 1024
 CHUNKED = {"Content_Type": "application/json", "Transfer_Encoding": "chunked"}
 
 
@@ -33,6 +34,8 @@ def test_a_bad_or_large_head_is_answered_and_ends_the_connection(site: Site, raw
 
     assert answer.status == 400
     assert answer.error()["code"] == "invalid_http"
+    wanted = "too large" if len(raw) > HEAD_BYTES_MAX else "not HTTP"
+    assert wanted in answer.error()["message"]
 
 
 def test_a_head_in_many_pieces_is_bounded_too(site: Site) -> None:
