@@ -34,7 +34,7 @@ class JobOptions:
         for name, (least, most) in _BOUNDS.items():
             value = bounds[name]
             if value is not None and not least <= value <= most:
-                raise FieldRefusedError(f"Give {least:g} to {most:g}.", param=name)
+                raise FieldRefusedError(f"Give {least} to {most}.", param=name)
         return {
             "priority": self.priority,
             "sealed": self.sealed,

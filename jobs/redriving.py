@@ -15,14 +15,21 @@ import sqlalchemy as sa
 
 from core.ids import JOB, public_id
 from core.limits import METADATA_PAIRS_MAX
+from core.states import JobState
 from jobs.batches import NewJob, find_job
 from jobs.input_lines import input_lines
 from jobs.inputs_tables import job_inputs
 from jobs.job_options import JobOptions
 from jobs.lines import lines_at
-from jobs.refusals import DeadLetterMissingError, FieldRefusedError, InputGoneError
+from jobs.refusals import (
+    DeadLetterMissingError,
+    DeadLettersRedrivenError,
+    FieldRefusedError,
+    InputGoneError,
+)
 from jobs.retries_tables import dead_items
 from jobs.settings import LINE_BYTES_CEILING
+from jobs.tables import jobs
 from storage.errors import ObjectMissingError
 from storage.objects import ObjectStore
 
@@ -71,7 +78,8 @@ def choose(
 ) -> Redrive:
     """Return the dead letters of these items of a job, or those that nobody has redriven yet.
 
-    Raises JobMissingError, DeadLetterMissingError for any that is unknown, or when none is left.
+    A redrive whose file was refused ran nothing, so it does not count. Raises JobMissingError,
+    DeadLetterMissingError for any that is unknown, DeadLettersRedrivenError when none is left.
     """
     job = find_job(connection, tenant_id, job_id)
     query = (
@@ -81,12 +89,14 @@ def choose(
         .limit(REDRIVE_MAX)
     )
     if item_indexes is None:
-        query = query.where(dead_items.c.redriven_job_id.is_(None))
+        query = query.where(dead_items.c.redriven_job_id.is_(None) | _was_refused())
     else:
         query = query.where(dead_items.c.item_index.in_(item_indexes))
     lines = [DeadLine(*row) for row in connection.execute(query)]
-    if not lines or (item_indexes is not None and len(lines) < len(set(item_indexes))):
+    if item_indexes is not None and len(lines) < len(set(item_indexes)):
         raise DeadLetterMissingError
+    if not lines:
+        raise DeadLettersRedrivenError if _has_any(connection, job_id) else DeadLetterMissingError
     appended = (
         sa.select(job_inputs.c.object_key, job_inputs.c.first_index)
         .where(job_inputs.c.job_id == job_id, job_inputs.c.first_index.is_not(None))
@@ -94,6 +104,18 @@ def choose(
     )
     sources = [Source(*row) for row in connection.execute(appended)]
     return Redrive(job, [Source(job.input_key, 0), *sources], lines)
+
+
+def _was_refused() -> sa.ColumnElement[bool]:
+    redrive = jobs.alias("redrive")
+    return sa.exists().where(
+        redrive.c.id == dead_items.c.redriven_job_id, redrive.c.state == JobState.FAILED.value
+    )
+
+
+def _has_any(connection: sa.Connection, job_id: UUID) -> bool:
+    query = sa.select(sa.exists().where(dead_items.c.job_id == job_id))
+    return bool(connection.scalar(query))
 
 
 def mark_redriven(connection: sa.Connection, redrive: Redrive, new_job_id: UUID) -> None:

@@ -42,6 +42,10 @@ class DeadLetterMissingError(RequestRefusedError):
     code = "dead_letter_not_found"
 
 
+class DeadLettersRedrivenError(DeadLetterMissingError):
+    """All dead letters of the batch were redriven already; name some to redrive them again."""
+
+
 class InputGoneError(RequestRefusedError):
     """The input file of the batch is no longer stored."""
 

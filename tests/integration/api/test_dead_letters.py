@@ -157,6 +157,20 @@ def test_a_batch_is_redriven_once_and_byte_for_byte(
     assert new["metadata"] == {"team": "a", "redrive_of": batch}
     assert {letter["redriven_by"] for letter in letters} == {new["id"]}
     assert nothing["code"] == "dead_letter_not_found"
+    assert "redriven already" in (nothing["message"] or "")
+
+
+def test_a_redrive_whose_file_is_refused_uses_nothing_up(site: Site) -> None:
+    with site.client() as client:
+        batch = failed_batch(site, client, failure(2), failure(0))
+        ask = {"batch": batch}
+        wrong = ok(client.post("/v1/dead_letters/redrive", json=ask | {"edits": {"model": "none"}}))
+        with site.engine.begin() as connection:  # as intake does with a model that is none
+            refusal = sa.update(jobs).where(jobs.c.id == job_of(wrong["id"]))
+            connection.execute(refusal.values(state="failed", failed_at=sa.func.now()))
+        right = ok(client.post("/v1/dead_letters/redrive", json=ask))
+
+    assert input_of(site, right) == [LINES[0], LINES[2]]
 
 
 def test_chosen_lines_are_edited(site: Site) -> None:

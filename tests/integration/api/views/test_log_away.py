@@ -19,7 +19,7 @@ def test_only_what_needs_the_log_is_refused(
 ) -> None:
     nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:1")
 
-    def without_log(services: object, _: object) -> Views:
+    def without_log(services: object, *_: object) -> Views:
         return open_views(services, nowhere)  # type: ignore[arg-type]
 
     monkeypatch.setattr("api.app.open_views", without_log)
