@@ -12,6 +12,7 @@ from cli.job_views import say_problems, say_where
 from cli.result_files import input_to_upload, save_files
 from cli.submit_options import (
     DeduplicateOption,
+    FailedRatioSampleOption,
     MaxFailedItemsOption,
     MaxFailedRatioOption,
     MaxTotalTokensOption,
@@ -42,6 +43,7 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     deduplicate: DeduplicateOption = False,
     max_failed_items: MaxFailedItemsOption = None,
     max_failed_ratio: MaxFailedRatioOption = None,
+    failed_ratio_sample: FailedRatioSampleOption = None,
     max_total_tokens: MaxTotalTokensOption = None,
     wait: Annotated[bool, typer.Option("--wait", help="Stay until the job has ended.")] = False,
     timeout: TimeoutOption = None,
@@ -71,6 +73,7 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         deduplicate=deduplicate or None,
         max_failed_items=max_failed_items,
         max_failed_ratio=max_failed_ratio,
+        failed_ratio_sample=failed_ratio_sample,
         max_total_tokens=max_total_tokens,
     )
     batch = _create(client, uploaded.id, asked)

@@ -26,6 +26,9 @@ MaxFailedRatioOption: TypeAlias = Annotated[
     float | None,
     typer.Option(min=0, max=1, help="Stop it when more than this share of what ran fails."),
 ]
+FailedRatioSampleOption: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, help="Items that must have run before that share counts; 100.")
+]
 MaxTotalTokensOption: TypeAlias = Annotated[
     int | None, typer.Option(min=1, help="Stop it when it has used as many tokens.")
 ]

@@ -2,10 +2,10 @@
 
 import asyncio
 import re
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 from uuid import UUID
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Request, Response
 
 from api.answers import ApiError, json_answer
 from api.paging import LIMIT_DEFAULT, Limit
@@ -28,12 +28,21 @@ _WINDOWS_MAX: Final = 10
 _ID: Final = re.compile(rf"{ITEM}_([0-9a-f]{{32}})([0-9a-f]{{8}})")
 
 
+def _one_status(request: Request, status: ItemStatus | None = None) -> ItemStatus | None:
+    if len(request.query_params.getlist("status")) > 1:
+        raise ApiError(400, "Give one status.", code="invalid_value", param="status")
+    return status
+
+
+StatusOf: TypeAlias = Annotated[ItemStatus | None, Depends(_one_status)]
+
+
 @router.get("/v1/batches/{batch_id}/items")
 async def show_list(
     batch_id: str,
     principal: PrincipalOf,
     views: ViewsOf,
-    status: ItemStatus | None = None,
+    status: StatusOf,
     limit: Limit = LIMIT_DEFAULT,
     after: str | None = None,
 ) -> Response:
