@@ -12,7 +12,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from jobs.batches import find_job
-from jobs.completion_window import WINDOW_S_MAX, window_seconds
+from jobs.completion_window import WINDOW_S_MAX, WINDOW_S_MIN, window_seconds
 from jobs.control_rows import change, lock_open, next_version
 from jobs.job_options import check_priority
 from jobs.refusals import FieldRefusedError
@@ -74,11 +74,16 @@ def change_job(
         is_late = row.expires_at - row.now < timedelta(seconds=NEAR_DEADLINE_S)
         if is_late and expires_at > row.expires_at:
             values["void_below"] = next_version(row)
-        if wanted.completion_window is not None:
-            values["completion_window"] = wanted.completion_window
+        values["completion_window"] = wanted.completion_window or _window_to(expires_at, row)
     if values:
         change(connection, row, values)
     return find_job(connection, tenant_id, job_id)
+
+
+def _window_to(expires_at: datetime, row: sa.Row[Any]) -> str:
+    """Return the window that says the same; never less than one that a new job could have."""
+    seconds = int(expires_at.timestamp()) - int(row.created_at.timestamp())
+    return f"{max(seconds, WINDOW_S_MIN)}s"
 
 
 def _expires_at(row: sa.Row[Any], wanted: JobChange) -> datetime | None:

@@ -97,7 +97,9 @@ def test_deadline_and_priority_change(site: Site) -> None:
     assert changed["expires_at"] - batch["created_at"] == 7200
     assert (changed["completion_window"], own(changed)["priority"]) == ("2h", 1)
     moment = batch["created_at"] + 600
-    assert posted(site, batch["id"], body={"expires_at": moment})["expires_at"] == moment
+    moved = posted(site, batch["id"], body={"expires_at": moment})
+    assert moved["expires_at"] == moment
+    assert moved["completion_window"] == f"{moment - batch['created_at']}s"
     assert posted(site, batch["id"], body={})["expires_at"] == moment
 
 
