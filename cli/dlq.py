@@ -60,7 +60,7 @@ def show(
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
-    """Show one with all its attempts. JSON holds its last answer, too."""
+    """Show one with the attempts that ended. JSON holds its last answer, too."""
     path = f"/dead_letters/{quote(letter, safe='')}"
     found = _object(connect(url, key).get(path, cast_to=object))
     if form is Form.JSON:
