@@ -1,5 +1,6 @@
 """One HTTP request of an online call, read from raw ASGI."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -16,7 +17,7 @@ class Exchange:
 
     request_id: UUID
     endpoint: str
-    headers: dict[bytes, bytes]  # by lower-case name; the last of a name counts
+    headers: dict[bytes, bytes]  # by lower-case name; the last of a name counts, but of lists
     receive: Receive
     send: Send
     connection: ClientConnection
@@ -36,10 +37,19 @@ def exchange_of(
     return Exchange(
         request_id=request_id_of(scope),
         endpoint=scope["path"],
-        headers=dict(scope["headers"]),
+        headers=_by_name(scope["headers"]),
         receive=receive,
         send=send,
         connection=client_connection(scope),
         body_hold=BodyHold(room),
         arrived_s=now_s,
     )
+
+
+def _by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Several lines of a list are one (RFC 9110, 5.3); `prefer` is the one list that we read."""
+    found: dict[bytes, bytes] = {}
+    for name, value in headers:
+        is_more = name == b"prefer" and name in found
+        found[name] = b"%b, %b" % (found[name], value) if is_more else value
+    return found

@@ -47,7 +47,7 @@ class StreamAnswer:
         self._send, self._connection = exchange.send, exchange.connection
         self._headers = headers
         self._timings, self._clock = timings, clock
-        self._is_begun = False
+        self._is_begun = self._has_pieces = False
 
     async def run(self, call: OpenCall) -> None:
         """Write until the call is over; a client that left gets nothing more."""
@@ -80,7 +80,8 @@ class StreamAnswer:
         return False
 
     async def _write_pieces(self, call: OpenCall) -> bool:
-        if not self._is_begun:
+        if not self._has_pieces:
+            self._has_pieces = True
             metrics.FIRST_PIECE_SECONDS.observe(call.heard_s - self._timings.arrived_s)
         pieces = call.take_pieces()
         is_last = call.end is not None and call.end.status_code < 400

@@ -284,6 +284,14 @@ def test_a_preferred_wait_is_answered_when_there_is_time(durable: Durable) -> No
     assert durable.job_count() == 1
 
 
+def test_preferences_on_several_lines_are_one_list(durable: Durable) -> None:
+    lines = [("prefer", "wait=2"), ("prefer", "respond-async")]
+    with durable.site.client() as client:
+        answer = client.post(ENDPOINT, json=ASK, headers=lines)
+    assert ok(answer) == {"asked": ASK}
+    assert answer.headers["preference-applied"] == "wait=2"
+
+
 def test_a_wait_longer_than_allowed_is_capped(durable: Durable) -> None:
     durable.pool.script = say_nothing
     with durable.site.client() as client:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client import REGISTRY
 
 from api.online.open_calls import DOUBT_S_MAX
 from gpu_consumers.bodies import load_body, store_body
@@ -36,6 +37,10 @@ def open_online(
 @pytest.fixture
 def online(open_online: OpenOnline) -> Online:
     return open_online()
+
+
+def first_pieces() -> float:
+    return REGISTRY.get_sample_value("millrace_online_first_piece_seconds_count") or 0.0
 
 
 def test_a_unary_call(online: Online) -> None:
@@ -139,14 +144,17 @@ def test_a_silent_stream_says_that_it_lives(open_online: OpenOnline) -> None:
     ):
         lines = answer.iter_lines()
         assert next(lines) == ": keep-alive"
+        told = first_pieces()
         assert re.fullmatch(r"gateway;dur=\d+\.\d\d", answer.headers["server-timing"])
         chunk = online.pool.only_chunk()
         refusal = b'{"error":{"message":"no","type":"t","param":null,"code":"c"}}'
+        online.pool.reply(chunk, pieces=[b'{"n":0}'])
         online.pool.reply(chunk, end=ReplyEnd(400, refusal))
         rest = [line for line in lines if line and not line.startswith(":")]
 
     assert answer.status_code == 200
-    assert rest == [f"data: {refusal.decode()}"]
+    assert rest == ['data: {"n":0}', f"data: {refusal.decode()}"]
+    assert first_pieces() == told + 1  # the slow ones, too
 
 
 def test_a_second_delivery_runs_only_while_nothing_was_heard(online: Online) -> None:
