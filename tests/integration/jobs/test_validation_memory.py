@@ -1,4 +1,4 @@
-"""Goal: a million lines are validated in a small, constant memory."""
+"""Goal: a million lines, or one of 200 MB, are validated in a small, constant memory."""
 
 import subprocess
 import sys
@@ -43,6 +43,52 @@ verdict = validate(
 assert (verdict.item_count, verdict.error_count) == (COUNT, 0), verdict
 print(peak() - before)
 """
+
+
+LONG_LINE = """
+import resource
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from jobs.input_lines import input_lines
+from jobs.validation import validate
+from registry.models import ModelVersion
+
+
+def blocks() -> Iterator[bytes]:
+    yield b'{"custom_id":"long","method":"POST","url":"/v1/embeddings",'
+    yield b'"body":{"model":"small","input":"'
+    for _ in range(3200):
+        yield b"x" * 65536
+    yield b'"}}\\n{"custom_id":"b","method":"POST","url":"/v1/embeddings",'
+    yield b'"body":{"model":"small","input":"x"}}'
+
+
+small = ModelVersion("small", "1", "p", "simulated", ("/v1/embeddings",), datetime.now(UTC))
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+before = peak()
+verdict = validate(
+    lambda: input_lines(blocks(), line_bytes_max=2**20),
+    endpoint="/v1/embeddings",
+    items_max=10,
+    line_bytes_max=2**20,
+    find_model=lambda name: small,
+)
+(error,) = verdict.errors
+assert (error.code, error.line) == ("line_too_long", 1), error
+print(peak() - before)
+"""
+
+
+def test_a_line_of_200_mb_is_refused_by_its_number_in_a_small_memory() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LONG_LINE],
+        capture_output=True,
+        check=True,
+        text=True,
+        timeout=SECONDS_MAX,
+    )
+    assert int(done.stdout) < 16 * 1024 * 1024
 
 
 @pytest.mark.timeout(SECONDS_MAX)
