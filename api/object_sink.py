@@ -66,9 +66,8 @@ class ObjectSink:
 
     async def _abort(self) -> None:
         if self._running is not None:
-            await asyncio.gather(
-                self._running, return_exceptions=True
-            )  # told already, or cancelled
+            # What it raised is told already, or its task was cancelled.
+            await asyncio.gather(self._running, return_exceptions=True)
         if self._upload is not None:
             await asyncio.to_thread(self._upload.abort)
 

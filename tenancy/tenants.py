@@ -1,5 +1,6 @@
 """Tenants: who owns files, jobs and keys. Identity comes from a key alone, never from a request."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 from unicodedata import category
 from uuid import UUID
@@ -8,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from core.ids import TENANT, new_uuid, public_id
-from tenancy.audit_log import CLI, Act, Action, record_act
+from tenancy.audit_log import CLI, Act, Action, Details, record_act
 from tenancy.errors import TenantExistsError, TenantMissingError, TenantRefusedError
 from tenancy.tables import tenants
 
@@ -67,30 +68,13 @@ def set_zero_retention(connection: sa.Connection, tenant_id: UUID, *, on: bool) 
     values: dict[str, object] = {"zero_retention": on}
     if on:
         values["response_cache_ttl_s"] = None
-    connection.execute(sa.update(tenants).where(tenants.c.id == tenant_id).values(**values))
-    act = Act(
-        tenant_id=tenant_id,
-        actor=CLI,
-        action=Action.TENANT_UPDATED,
-        subject=public_id(TENANT, tenant_id),
-        details={"zero_retention": on},
-    )
-    record_act(connection, act)
+    _change(connection, tenant_id, values, {"zero_retention": on})
 
 
 def set_call_timeout(connection: sa.Connection, tenant_id: UUID, timeout_ms: int | None) -> None:
     """Bound the time of a tenant's online calls; with None the installation's limit holds."""
-    connection.execute(
-        sa.update(tenants).where(tenants.c.id == tenant_id).values(call_timeout_ms=timeout_ms)
-    )
-    act = Act(
-        tenant_id=tenant_id,
-        actor=CLI,
-        action=Action.TENANT_UPDATED,
-        subject=public_id(TENANT, tenant_id),
-        details={"call_timeout_ms": timeout_ms},
-    )
-    record_act(connection, act)
+    values = {"call_timeout_ms": timeout_ms}
+    _change(connection, tenant_id, values, values)
 
 
 def keeps_nothing(tenant_id: UUID | sa.ColumnElement[Any]) -> sa.ScalarSelect[bool]:
@@ -112,3 +96,17 @@ def stored_bytes_max(
         query = query.with_for_update(key_share=True)
     own: int | None = connection.scalar(query)
     return default if own is None else own
+
+
+def _change(
+    connection: sa.Connection, tenant_id: UUID, values: Mapping[str, object], details: Details
+) -> None:
+    connection.execute(sa.update(tenants).where(tenants.c.id == tenant_id).values(**values))
+    act = Act(
+        tenant_id=tenant_id,
+        actor=CLI,
+        action=Action.TENANT_UPDATED,
+        subject=public_id(TENANT, tenant_id),
+        details=details,
+    )
+    record_act(connection, act)

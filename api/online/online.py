@@ -94,9 +94,10 @@ class Online:
         self._producer = LogProducer(
             kafka, client_id=self.caller_id, linger_ms=0, full_queue_wait_s=0
         )
-        health = self._health
-        self.sender = CallSender(self._producer, health, patience_s=self.settings.log_patience_s)
-        self.news = NewsPublisher(self._producer, self.caller_id, self.clock, health)
+        self.sender = CallSender(
+            self._producer, self._health, patience_s=self.settings.log_patience_s
+        )
+        self.news = NewsPublisher(self._producer, self.caller_id, self.clock, self._health)
         reader = ReplyReader(self.caller_id, loop, self._hear)
         self._replies = TailThread(
             TopicTail(
