@@ -99,6 +99,7 @@ _BY_CODE = {
     "settings_refused": ExitCode.USAGE,
     "tenant_exists": ExitCode.CONFLICT,
     "tenant_missing": ExitCode.NOT_FOUND,
+    "tenant_refused": ExitCode.USAGE,
 }
 
 

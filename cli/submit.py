@@ -98,7 +98,7 @@ def _create(client: "openai.OpenAI", file_id: str, asked: dict[str, Any]) -> "Ba
 
     try:
         return client.batches.create(input_file_id=file_id, **asked)
-    except openai.InternalServerError:
+    except (openai.APIConnectionError, openai.InternalServerError):
         _say_kept(file_id)  # the server may have created the job nevertheless
         raise
     except openai.APIStatusError:
@@ -106,9 +106,6 @@ def _create(client: "openai.OpenAI", file_id: str, asked: dict[str, Any]) -> "Ba
             client.files.delete(file_id)
         except openai.OpenAIError:
             _say_kept(file_id)
-        raise
-    except openai.APIConnectionError:
-        _say_kept(file_id)
         raise
 
 

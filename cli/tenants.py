@@ -10,7 +10,6 @@ from cli.services import DataOption, transaction
 from cli.tables import Form, FormOption, write_json, write_table
 from core.ids import TENANT, public_id
 from tenancy.cached_answers import TTL_S_MAX, set_response_cache
-from tenancy.errors import TenantRefusedError
 from tenancy.tables import tenants
 from tenancy.tenants import create_tenant, find_tenant, set_call_timeout, set_zero_retention
 
@@ -34,12 +33,9 @@ def create(
 ) -> None:
     """Create a tenant and print its id. `millrace keys create --tenant NAME` comes next."""
     with transaction(data) as connection:
-        try:
-            tenant_id = create_tenant(
-                connection, name, stored_bytes_max=stored_bytes_max, zero_retention=zero_retention
-            )
-        except TenantRefusedError as refused:
-            raise typer.BadParameter(str(refused), param_hint="NAME") from None
+        tenant_id = create_tenant(
+            connection, name, stored_bytes_max=stored_bytes_max, zero_retention=zero_retention
+        )
     typer.echo(public_id(TENANT, tenant_id))
 
 
