@@ -122,7 +122,9 @@ def shares(jobs: Sequence[JobLoad], window: int) -> dict[UUID, int]:
     later: tiny chunks cost as much as full ones.
     """
     grain = max(1, min(CHUNK_ITEMS_MAX, window // _GRAINS_PER_WINDOW))
-    budget = max(window - sum(job.outstanding for job in jobs), _first_grain(jobs, grain))
+    budget = window - sum(job.outstanding for job in jobs)
+    if budget < grain:
+        budget = max(budget, _first_grain(jobs, grain))
     queue = [
         (job.rank, job.outstanding, place, job.remaining)
         for place, job in enumerate(jobs)
