@@ -11,9 +11,9 @@ from core.database_time import DatabaseTime
 from topics.control import JobControls, deadline_of, over_reason
 from topics.records import JobRef
 
-LATE_S_MAX: Final = 0.1
-"""How late the time may be that batchers told, by their word's way here: nothing begins so near to
-its deadline."""
+LATE_S_MAX: Final = 0.5
+"""How late the time may be that batchers told, by their word's way here, and an item may come to
+its engine, on a host that is short of CPU: nothing begins so near to its deadline."""
 
 _RUNS_ON: Final = frozenset({None, "void"})
 

@@ -4,6 +4,7 @@
 Children die with the session, also when it is killed.
 """
 
+import logging
 import os
 import uuid
 from collections.abc import Iterator
@@ -22,6 +23,10 @@ from migrations.runner import upgrade
 
 # The brokers of tests live for seconds: the optimising compiler would cost half of their CPU.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+# A line a poll would bury what a failing test has to say.
+for client in ("httpx", "httpx2"):
+    logging.getLogger(client).setLevel(logging.WARNING)
 
 LONGEST = ("test_vllm_engine", "test_poison", "test_demo", "test_vllm", "test_bulk_job")
 """Files that take minutes, so that no worker begins one when the others have ended.

@@ -28,9 +28,10 @@ class RecordingUpstream:
     async def handle(self, request: web.Request) -> web.Response:
         if request.method == "GET":
             return web.json_response({"object": "list", "data": []})
+        began_s = time.time()
         body = await request.json()
         text = body["messages"][0]["content"]
-        self._starts.append((time.time(), text))
+        self._starts.append((began_s, text))
         await asyncio.sleep(self.latency_s)
         if "fail" in text:
             error = {"message": "no", "type": "invalid_request_error", "param": None, "code": None}
