@@ -85,6 +85,34 @@ def _small_disks(data: Path, _url: str, _seed: int) -> Shape:
 
 SCENES: Final = (
     Scene(
+        name="recorded",
+        shape=_recorded,
+        records=True,
+        parts=(
+            Part(
+                name="cancel",
+                drill=early_ends.cancel,
+                promises=frozenset({"P7"}),
+                trials=1,
+                trials_long=5,
+            ),
+            Part(
+                name="expire",
+                drill=early_ends.expire,
+                promises=frozenset({"P8"}),
+                trials=1,
+                trials_long=4,
+            ),
+            Part(
+                name="rework",
+                drill=rework.run,
+                promises=frozenset({"P3"}),
+                trials=2,
+                trials_long=10,
+            ),
+        ),
+    ),
+    Scene(
         name="pair",
         shape=_pair,
         parts=(
@@ -122,34 +150,6 @@ SCENES: Final = (
                 promises=frozenset({"P1", "P2", "P4", "P5", "P6", "P9"}),
                 trials=1,
                 trials_long=4,
-            ),
-        ),
-    ),
-    Scene(
-        name="recorded",
-        shape=_recorded,
-        records=True,
-        parts=(
-            Part(
-                name="cancel",
-                drill=early_ends.cancel,
-                promises=frozenset({"P7"}),
-                trials=1,
-                trials_long=5,
-            ),
-            Part(
-                name="expire",
-                drill=early_ends.expire,
-                promises=frozenset({"P8"}),
-                trials=1,
-                trials_long=4,
-            ),
-            Part(
-                name="rework",
-                drill=rework.run,
-                promises=frozenset({"P3"}),
-                trials=2,
-                trials_long=10,
             ),
         ),
     ),
