@@ -108,6 +108,7 @@ _CALL_BODY: Final = {
         "model": {"type": "string"},
         "stream": {"type": ["boolean", "null"]},
         "timeout_ms": {"type": ["number", "null"]},
+        "queue_timeout_ms": {"type": ["number", "null"]},
         "background": {"type": ["boolean", "null"]},
     },
 }

@@ -21,7 +21,7 @@ class OverJobs:
     """Why items of the job must not be sent any more: what its owner or the database says."""
 
     is_gone: Callable[[JobRef], bool]
-    """Whether an online call was aborted, is past its deadline, or has lost its caller."""
+    """Whether an online call was aborted, waited too long, or has lost its caller."""
 
     def reason(self, job: JobRef) -> str | None:
         """Return why the job is over, as the metric's label, or None while it is not."""

@@ -106,7 +106,7 @@ def assemble(
     callers = None
     if job_class == "interactive":
         callers = Callers(kafka, client_id=batcher_id, clock=clock)
-    over = OverJobs(controlled.over, callers.is_gone if callers else lambda _: False)
+    over = OverJobs(controlled.over, callers.is_unwanted if callers else lambda _: False)
     acks = OrderedAcks(RequestStream.acknowledge)
     core = _Core(
         queues=Queues(

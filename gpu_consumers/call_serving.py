@@ -50,7 +50,6 @@ class CallServing:
     async def serve(self, call: OnlineCall, body: bytes) -> Answer:
         """Return the engine's answer; cancelling aborts it. Raises what `Engine.serve` raises."""
         began_s = self._clock.monotonic_s()
-        call.has_begun = True
         try:
             emit = self._emit(call) if call.is_stream else None
             answer = await self._engine.serve(call.job.endpoint, body, emit, call.meter)

@@ -17,6 +17,12 @@ _DEADLINE = error_answer(
     type_="timeout_error",
     code="deadline_exceeded",
 )
+_OVERDUE = error_answer(
+    504,
+    "This request waited longer than it may for its execution.",
+    type_="timeout_error",
+    code="queue_timeout",
+)
 _LEAVING = error_answer(
     503,
     "The replica that ran this request was stopped.",
@@ -39,6 +45,8 @@ def answer_of_cut(call: OnlineCall) -> Answer | None:
     """
     if call.cut is Cut.DEADLINE:
         said = _DEADLINE
+    elif call.cut is Cut.OVERDUE:
+        said = _OVERDUE
     elif call.cut is Cut.DRAIN:
         said = _LEAVING
     elif call.cut in (Cut.POOL, Cut.PIECE_TOO_LARGE, Cut.SILENT):
@@ -90,7 +98,7 @@ def durable_outcome(call: OnlineCall, answer: Answer) -> ItemOutcome | None:
             attempt=call.item.attempt,
         )
     outcome = last_outcome_of(call.item, _whole(call, answer))
-    if call.cut is Cut.DEADLINE:
+    if call.cut in (Cut.DEADLINE, Cut.OVERDUE):
         return _with_outcome(outcome, Outcome.EXPIRED)
     return outcome
 

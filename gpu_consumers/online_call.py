@@ -20,6 +20,7 @@ class Cut(StrEnum):
     DEADLINE = "deadline"
     DRAIN = "drain"  # this replica leaves
     PIECE_TOO_LARGE = "piece_too_large"  # it fits no record
+    OVERDUE = "overdue"  # it waited too long to begin
     POOL = "pool"  # the engine's upstream, or the object store, is away
     SILENT = "silent"  # its caller is dead
     UNPERMITTED = "unpermitted"  # it may have run before, and its caller did not want it again
@@ -46,13 +47,18 @@ class OnlineCall:
     task: asyncio.Task[None] | None = None
     cut: Cut | None = None
     is_cuttable: bool = True  # False once its end is being published
-    has_begun: bool = False  # the engine was asked
+    patience: asyncio.TimerHandle | None = None  # runs while it waits and must begin in time
+    has_begun: bool = False  # it has a place in the engine
     piece_count: int = 0
-    meter: Meter = field(default_factory=Meter)
+    meter: Meter = field(init=False)
     spent: Answer | None = None  # counts of what was delivered when it was cut; else nothing was
     execution_s: float = 0.0
     cipher: BodyCipher | None = None  # of a tenant that retains nothing, once its key is at hand
     kept: list[bytes] = field(default_factory=list)  # pieces of a durable stream, for its outcome
+
+    def __post_init__(self) -> None:
+        """Follow its begin."""
+        self.meter = Meter(self._begin)
 
     @property
     def request_id(self) -> UUID:
@@ -81,6 +87,24 @@ class OnlineCall:
             self.spent = self.meter.counted(_NOTHING)
             # Not at once: a cancellation from inside the task would come up after its answer.
             asyncio.get_running_loop().call_soon(self._cancel)
+
+    def wait_at_most(self, patience_s: float) -> None:
+        """End it unless it begins or ends within this time."""
+        loop = asyncio.get_running_loop()
+        self.patience = loop.call_later(patience_s, self.stop, Cut.OVERDUE)
+
+    def settle(self) -> None:
+        """Its end is certain; nothing cuts it short any more."""
+        self.is_cuttable = False
+        if self.patience is not None:
+            self.patience.cancel()
+
+    def _begin(self) -> None:
+        if not self.has_begun:
+            self.has_begun = True
+            if self.patience is not None:
+                self.patience.cancel()
+            self.replies.begun()
 
     def _cancel(self) -> None:
         if self.is_cuttable and self.task is not None:

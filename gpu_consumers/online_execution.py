@@ -183,7 +183,7 @@ class OnlineExecution:
             call.cut = self._wanted.why_over(call) or Cut.POOL
             return None
         finally:
-            call.is_cuttable = False
+            call.settle()
             self._capacity.ended(call.batch, 1)
 
     async def _answer(self, call: OnlineCall) -> Answer | None:

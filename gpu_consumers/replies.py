@@ -28,7 +28,16 @@ _PIECE_OVERHEAD_BYTES = 8
 class ReplyStream:
     """The parts of one execution's answer, in order; without a caller they go nowhere."""
 
-    __slots__ = ("_acknowledged", "_call", "_end", "_execution_id", "_id", "_pieces", "_publisher")
+    __slots__ = (
+        "_acknowledged",
+        "_call",
+        "_end",
+        "_execution_id",
+        "_id",
+        "_is_waiting",
+        "_pieces",
+        "_publisher",
+    )
 
     def __init__(
         self,
@@ -42,28 +51,38 @@ class ReplyStream:
         self._id, self._execution_id = request_id, execution_id
         self._pieces: list[bytes] = []
         self._end: ReplyEnd | None = None
+        self._is_waiting = False  # to be taken
         self._acknowledged: asyncio.Future[None] | None = None
 
     def piece(self, piece: bytes) -> None:
         """Send a piece of at most `PIECE_BYTES_MAX` when this turn of the loop is over."""
         if self._call is None:
             return
-        if not self._pieces:
-            self._publisher.speak(self._call, self)
+        self._speak(self._call)
         self._pieces.append(piece)
+
+    def begun(self) -> None:
+        """Say that the execution has begun, to a caller that waits for this word."""
+        if self._call is not None and self._call.begin_by_s:
+            self._speak(self._call)
 
     async def end(self, end: ReplyEnd) -> None:
         """Send the last part; return when it is acknowledged. Raises DeliveryError."""
         if self._call is None:
             return
-        if not self._pieces:
-            self._publisher.speak(self._call, self)
+        self._speak(self._call)
         self._end = end
         self._acknowledged = asyncio.get_running_loop().create_future()
         await self._acknowledged
 
+    def _speak(self, call: CallRef) -> None:
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._publisher.speak(call, self)
+
     def take(self) -> Iterator[tuple[Reply, int, asyncio.Future[None] | None]]:
         """Return what waits, in replies that fit a record, with their bytes and who awaits them."""
+        self._is_waiting = False
         pieces, self._pieces = self._pieces, []
         size = sum(map(len, pieces)) + _PIECE_OVERHEAD_BYTES * len(pieces)
         while size > REPLIES_BYTES_MAX and len(pieces) > 1:

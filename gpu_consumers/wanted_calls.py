@@ -36,12 +36,19 @@ class WantedCalls:
         return Cut.CALLER if self._callers.is_alive(caller.caller_id) else Cut.SILENT
 
     async def why_not_begun(self, call: OnlineCall) -> Cut | None:
-        """As `why_over`, but a silent caller may be heard late: after a broker's restart, say."""
+        """As `why_over`, of a call that waits, and from now on may wait too long.
+
+        A silent caller may be heard late: after a broker's restart, say.
+        """
         cut = self.why_over(call)
         until_s = call.arrived_s + NEWS_WAIT_S
         while cut is Cut.SILENT and self._clock.monotonic_s() < until_s:
             await asyncio.sleep(_NEWS_LOOK_S)
             cut = self.why_over(call)
+        if cut is None and (patience_s := self._callers.patience_s(call.job)) is not None:
+            if patience_s <= 0:
+                return Cut.OVERDUE
+            call.wait_at_most(patience_s)
         return cut
 
     def stop_if_over(self, call: OnlineCall) -> None:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from core.object_names import REQUESTS
 from core.outcomes import Outcome
-from core.states import TERMINAL_STATES, JobKind
+from core.states import TERMINAL_STATES, JobKind, JobState
 from jobs.batches import with_counters
 from jobs.cancelling import cancel
 from jobs.refusals import RequestEndedError, RequestMissingError
@@ -161,6 +161,21 @@ def cancel_request(connection: sa.Connection, tenant_id: UUID, job_id: UUID | No
     if state in TERMINAL_STATES and row.close_reason != "cancelled":
         raise RequestEndedError(f"Cannot cancel a job with status '{state}'.")
     return row
+
+
+def expire_request(connection: sa.Connection, tenant_id: UUID, job_id: UUID) -> None:
+    """Bring the deadline of a request forward to now, unless it has passed or the job has ended."""
+    connection.execute(
+        sa.update(jobs)
+        .where(
+            jobs.c.id == job_id,
+            jobs.c.tenant_id == tenant_id,
+            _IS_REQUEST,
+            jobs.c.state == JobState.IN_PROGRESS.value,
+            jobs.c.expires_at > sa.func.now(),
+        )
+        .values(expires_at=sa.func.now())
+    )
 
 
 def is_answered_well(row: sa.Row[Any]) -> bool:

@@ -13,7 +13,7 @@ from core.clock import Clock
 from topics.catalogue import CALLERS
 from topics.following import Following, readable
 from topics.received import Received
-from topics.records import CallerNews, JobRef
+from topics.records import CallerNews, CallRef, JobRef
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail
 
@@ -69,10 +69,24 @@ class KnownCallers:
         The caller keeps deadlines too and aborts: this only sees it earlier, or instead of a dead
         caller.
         """
-        if job.call is None or job.call.caller_id not in self._heard:
-            return False
-        heard_s, clock_s = self._heard[job.call.caller_id]
-        return clock_s + (now_s - heard_s) > job.deadline_s
+        clock_s = None if job.call is None else self._clock_s(job.call, now_s)
+        return clock_s is not None and clock_s > job.deadline_s
+
+    def patience_s(self, job: JobRef, *, now_s: float) -> float | None:
+        """Return how long an online request may still wait until it begins.
+
+        None where nothing but its deadline bounds that, or its caller's clock is unknown.
+        """
+        if job.call is None or not job.call.begin_by_s:
+            return None
+        clock_s = self._clock_s(job.call, now_s)
+        return None if clock_s is None else job.call.begin_by_s - clock_s
+
+    def _clock_s(self, call: CallRef, now_s: float) -> float | None:
+        if call.caller_id not in self._heard:
+            return None
+        heard_s, clock_s = self._heard[call.caller_id]
+        return clock_s + (now_s - heard_s)
 
     def forget_silent(self, *, now_s: float) -> None:
         """Drop callers that were silent for `FORGOTTEN_AFTER_S`."""
@@ -118,6 +132,25 @@ class Callers:
     def is_expired(self, job: JobRef) -> bool:
         """Whether an online request's deadline is past, as far as its caller's clock is known."""
         return self._known.is_expired(job, now_s=self._clock.monotonic_s())
+
+    def patience_s(self, job: JobRef) -> float | None:
+        """Return how long an online request may still wait until it begins; None without a bound.
+
+        Nor is there one while its caller's clock is unknown.
+        """
+        return self._known.patience_s(job, now_s=self._clock.monotonic_s())
+
+    def is_unwanted(self, job: JobRef) -> bool:
+        """Whether an online request that has not begun need not be passed on.
+
+        Of a durable one that waited too long a replica has to say so: its row must end.
+        """
+        if self.is_gone(job):
+            return True
+        if job.call is None or job.call.durable:
+            return False
+        patience_s = self.patience_s(job)
+        return patience_s is not None and patience_s <= 0
 
     def is_alive(self, caller_id: str) -> bool:
         """Whether the caller was heard of lately."""

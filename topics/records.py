@@ -25,6 +25,7 @@ class CallRef(Record, frozen=True):
     reply_partition: int  # of `replies`, the one that this replica reads
     stream: bool = False  # pieces are wanted as they come
     durable: bool = False  # its outcome goes to `results` too; its caller's silence ends nothing
+    begin_by_s: float = 0.0  # by its caller's clock; later it must not begin; 0: until the deadline
 
 
 class JobRef(Record, frozen=True):
@@ -146,7 +147,7 @@ class Reply(Record, frozen=True):
     request_id: UUID
     execution_id: UUID  # the batch that brought it; parts of two executions never mix
     pieces: list[bytes]  # JSON payloads of server-sent events
-    end: ReplyEnd | None = None
+    end: ReplyEnd | None = None  # without pieces and end it says that the execution has begun
 
 
 class Replies(Record, frozen=True):

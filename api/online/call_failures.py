@@ -4,6 +4,7 @@ from typing import Final
 
 from api.answers import ApiError, unavailable
 
+QUEUE_TIMEOUT: Final = "queue_timeout"
 SLOW_READER: Final = "slow_reader"
 
 
@@ -23,6 +24,16 @@ def deadline_exceeded() -> ApiError:
     """Return why a call ends at its deadline."""
     return ApiError(
         504, "The call was not answered in time.", kind="timeout_error", code="deadline_exceeded"
+    )
+
+
+def queue_timeout() -> ApiError:
+    """Return why a call ends whose execution did not begin soon enough."""
+    return ApiError(
+        504,
+        "The call waited longer than it may for its execution.",
+        kind="timeout_error",
+        code=QUEUE_TIMEOUT,
     )
 
 

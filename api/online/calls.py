@@ -24,6 +24,7 @@ class ParsedCall:
     model: str
     stream: bool
     timeout_s: float | None  # what the body asks for
+    queue_timeout_s: float | None  # the same, for the wait until its execution
     background: bool
     token_count: int  # estimate: prompt plus requested output
 
@@ -38,6 +39,7 @@ class PlannedCall:
     route: ModelVersion
     job: JobRef  # what its record says
     timeout_s: float
+    queue_timeout_s: float | None  # None: it may wait until its deadline
 
     @property
     def is_durable(self) -> bool:
@@ -91,6 +93,10 @@ class DurableCalls(Protocol):
         `refused` says why there is no room for it; what was answered before needs none. Raises it,
         ApiError for a call that may not be durable or whose key is in use, and DatabaseAwayError.
         """
+        ...
+
+    async def expire(self, call: PlannedCall) -> None:
+        """Bring the deadline of a committed call forward to now: it was not begun in time."""
         ...
 
     def accepted(self, call: PlannedCall) -> Finished:

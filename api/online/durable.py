@@ -11,6 +11,7 @@ import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
@@ -31,7 +32,7 @@ from core.errors import MillraceError
 from core.ids import REQUEST, public_id
 from jobs import idempotency
 from jobs.idempotency import Answer, Claim
-from jobs.requests import NewRequest, input_line, request_input_key
+from jobs.requests import NewRequest, expire_request, input_line, request_input_key
 from storage.whole_objects import write_object
 from tenancy.api_keys import Principal
 from topics.records import JobRef
@@ -74,6 +75,17 @@ class DurableRequests:
         if refused is not None:
             return await self._only_again(claim, refused)
         return await self._begin_request(call, claim, _wait_s(headers, self._services))
+
+    async def expire(self, call: PlannedCall) -> None:
+        """End a committed call that nobody will begin, and with it what its key stands for.
+
+        Without Postgres it ends at its deadline.
+        """
+        tenant_id = call.principal.tenant_id
+        with suppress(DatabaseAwayError):
+            await self._services.database.run_for(
+                tenant_id, expire_request, tenant_id, call.request_id
+            )
 
     def accepted(self, call: PlannedCall) -> Finished:
         """Return the 202 of a committed call; the answer to its key from now on."""
@@ -194,5 +206,6 @@ def _wait_s(headers: Mapping[bytes, bytes], services: Services) -> float | None:
 
 def _body_sha256(parsed: ParsedCall) -> bytes:
     """Hash a call as its client sent it: the fields that are ours were taken out of its body."""
-    ours = msgspec.json.encode((parsed.timeout_s, parsed.background, parsed.stream))
+    times_s = (parsed.timeout_s, parsed.queue_timeout_s)
+    ours = msgspec.json.encode((times_s, parsed.background, parsed.stream))
     return hashlib.sha256(ours + b"\0" + parsed.body).digest()

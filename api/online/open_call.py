@@ -7,7 +7,7 @@ import msgspec
 
 from api.answers import ApiError
 from api.online import metrics
-from api.online.call_failures import slow_reader, stream_interrupted
+from api.online.call_failures import queue_timeout, slow_reader, stream_interrupted
 from api.online.call_keys import opened_end, opened_pieces
 from storage.body_ciphers import BodyCipher, BodyUnreadableError
 from topics.records import JobRef, Reply, ReplyEnd
@@ -24,6 +24,7 @@ class OpenCall:
         "end",
         "execution_id",
         "failure",
+        "has_begun",
         "heard_s",
         "job",
         "keep_alive_due",
@@ -41,6 +42,7 @@ class OpenCall:
         self.job, self.cipher = job, cipher
         self.piece_count = 0  # heard; counted where they are encrypted
         self.opened_s = self.quiet_since_s = now_s
+        self.has_begun = False  # as far as its replica has said
         self.execution_id: UUID | None = None  # the first that was heard of
         self.pieces: list[bytes] = []  # not written yet
         self.buffered_bytes = 0
@@ -71,6 +73,9 @@ class OpenCall:
 
     def hear(self, reply: Reply, *, now_s: float) -> None:
         """Take in a part of the answer; parts of a second execution are dropped."""
+        self.has_begun = True
+        if not reply.pieces and reply.end is None:
+            return  # no part of it: another execution may still take its place
         if self.execution_id is None:
             self.execution_id, self.heard_s = reply.execution_id, now_s
         elif self.execution_id != reply.execution_id:
@@ -105,6 +110,11 @@ class OpenCall:
         if not self.is_over:
             self.failure = failure
             self.wake()
+
+    def give_up_waiting(self) -> None:
+        """End it unless it has begun."""
+        if not self.has_begun:
+            self.fail(queue_timeout())
 
     def leave(self) -> None:
         """Note that its client went away."""

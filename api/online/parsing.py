@@ -1,6 +1,7 @@
 """The few fields of a body that are ours to know; everything else is the engine's."""
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -19,6 +20,7 @@ _MISSING: Final = re.compile(r"missing required field `([a-z_]+)`")
 class _Fields(msgspec.Struct, gc=False):
     model: str
     timeout_ms: float | UnsetType | None = UNSET
+    queue_timeout_ms: float | UnsetType | None = UNSET
     background: bool | UnsetType | None = UNSET
 
 
@@ -31,7 +33,7 @@ class _StreamedFields(_Fields, gc=False):
 _FIELDS: Final = msgspec.json.Decoder(_Fields)
 _STREAMED_FIELDS: Final = msgspec.json.Decoder(_StreamedFields)
 _WHOLE: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_OURS: Final = ("timeout_ms", "background")
+_OURS: Final = ("timeout_ms", "queue_timeout_ms", "background")
 
 
 def parse_call(endpoint: str, body: bytes) -> ParsedCall:
@@ -39,8 +41,8 @@ def parse_call(endpoint: str, body: bytes) -> ParsedCall:
     try:
         body.decode()  # what is skipped below is not looked at
         fields = (_STREAMED_FIELDS if endpoint in STREAMED_ENDPOINTS else _FIELDS).decode(body)
-        ours = fields.timeout_ms is not UNSET or fields.background is not UNSET
-        passed_on = _without_ours(body) if ours else body
+        has_ours = any(getattr(fields, name) is not UNSET for name in _OURS)
+        passed_on = _without_ours(body) if has_ours else body
     except msgspec.ValidationError as error:
         raise _wrong_shape(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -50,20 +52,22 @@ def parse_call(endpoint: str, body: bytes) -> ParsedCall:
         body=passed_on,
         model=fields.model,
         stream=isinstance(fields, _StreamedFields) and _stream(fields.stream),
-        timeout_s=_seconds(fields.timeout_ms) if isinstance(fields.timeout_ms, float) else None,
+        timeout_s=_field_s(fields.timeout_ms, "timeout_ms"),
+        queue_timeout_s=_field_s(fields.queue_timeout_ms, "queue_timeout_ms"),
         background=fields.background is True,
         token_count=token_count(endpoint, passed_on, len(passed_on)),
     )
 
 
-def header_timeout_s(value: bytes | None) -> float | None:
-    """Return what `X-Request-Timeout-Ms` asks for, in seconds. Raises ApiError (400)."""
+def header_timeout_s(headers: Mapping[bytes, bytes], name: str) -> float | None:
+    """Return what a header asks for in milliseconds, in seconds. Raises ApiError (400)."""
+    value = headers.get(name.encode())
     if value is None:
         return None
     text = value.strip()
     if not text.isdigit() or len(text) > len(str(_TIMEOUT_MS_MAX)):
-        raise _bad_timeout("x-request-timeout-ms")
-    return _seconds(int(text), "x-request-timeout-ms")
+        raise _bad_timeout(name)
+    return _seconds(int(text), name)
 
 
 def _stream(field: StreamField) -> bool:
@@ -73,7 +77,11 @@ def _stream(field: StreamField) -> bool:
         raise ApiError(400, f"{error}.", code="invalid_type", param="stream") from None
 
 
-def _seconds(timeout_ms: float, param: str = "timeout_ms") -> float:
+def _field_s(timeout_ms: float | UnsetType | None, param: str) -> float | None:
+    return _seconds(timeout_ms, param) if isinstance(timeout_ms, float) else None
+
+
+def _seconds(timeout_ms: float, param: str) -> float:
     if not 1 <= timeout_ms <= _TIMEOUT_MS_MAX:
         raise _bad_timeout(param)
     return timeout_ms / 1000

@@ -124,7 +124,7 @@ class CallPipeline:
             self._bounds,
             pool,
             execution_s=online.execution.seconds(pool_name),
-            time_left_s=planned.timeout_s,
+            time_left_s=planned.queue_timeout_s or planned.timeout_s,
         )
         if refused is not None:
             raise refused

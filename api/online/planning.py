@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from api.answers import ApiError
 from api.online.calls import ParsedCall, PlannedCall
 from api.online.exchange import Exchange
 from api.online.online import Online
@@ -14,6 +15,8 @@ from api.online.settings import OnlineSettings
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
 from topics.records import CallRef, JobRef
+
+QUEUE_TIMEOUT_HEADER: Final = "x-request-queue-timeout-ms"
 
 _DAY_S: Final = 86_400
 _TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -26,8 +29,17 @@ async def plan_call(
     tenant that retains nothing also what a store raises.
     """
     route = await online.routes.find(parsed.model, parsed.endpoint)
+    now_s = online.clock.wall_s()
     timeout_s = _timeout_s(exchange, parsed, principal, online.settings)
-    job = _job(online, exchange, principal, parsed, route, timeout_s)
+    queue_timeout_s = _queue_timeout_s(exchange, parsed, online.settings, timeout_s)
+    call = CallRef(
+        caller_id=online.caller_id,
+        reply_partition=online.reply_partition,
+        stream=parsed.stream,
+        durable=wants_durable(parsed, exchange.headers),
+        begin_by_s=0.0 if queue_timeout_s is None else now_s + queue_timeout_s,
+    )
+    job = _job(exchange, principal, route, call, now_s=now_s, timeout_s=timeout_s)
     if principal.zero_retention:
         job = msgspec.structs.replace(job, key_name=await online.call_keys.name())
     return PlannedCall(
@@ -37,6 +49,7 @@ async def plan_call(
         route=route,
         job=job,
         timeout_s=timeout_s,
+        queue_timeout_s=queue_timeout_s,
     )
 
 
@@ -47,21 +60,45 @@ def _timeout_s(
     most_s = settings.call_timeout_s
     if may_be_accepted(parsed, exchange.headers):
         most_s = settings.background_timeout_s
-    asked_s = header_timeout_s(exchange.headers.get(b"x-request-timeout-ms"))
+    asked_s = header_timeout_s(exchange.headers, "x-request-timeout-ms")
     asked_s = parsed.timeout_s if asked_s is None else asked_s
     limits = (asked_s, principal.call_timeout_s, settings.timeouts_s.get(parsed.endpoint))
     return min([most_s, *(limit for limit in limits if limit is not None)])
 
 
+def _queue_timeout_s(
+    exchange: Exchange, parsed: ParsedCall, settings: OnlineSettings, timeout_s: float
+) -> float | None:
+    """Return how long a call may wait for its execution; None where its deadline says it all.
+
+    Raises ApiError (400) for a call that nobody waits for and that asks for it.
+    """
+    asked_s = header_timeout_s(exchange.headers, QUEUE_TIMEOUT_HEADER)
+    asked_s = parsed.queue_timeout_s if asked_s is None else asked_s
+    if may_be_accepted(parsed, exchange.headers):
+        if asked_s is not None:
+            raise ApiError(
+                400,
+                "A call that may be answered by a job waits until its deadline: leave out "
+                f"'{QUEUE_TIMEOUT_HEADER}' and 'queue_timeout_ms'.",
+                code="invalid_value",
+                param="queue_timeout_ms",
+            )
+        return None
+    limits = (asked_s, settings.queue_timeout_s)
+    least_s = min((limit for limit in limits if limit is not None), default=timeout_s)
+    return least_s if least_s < timeout_s else None
+
+
 def _job(
-    online: Online,
     exchange: Exchange,
     principal: Principal,
-    parsed: ParsedCall,
     route: ModelVersion,
+    call: CallRef,
+    *,
+    now_s: float,
     timeout_s: float,
 ) -> JobRef:
-    now_s = online.clock.wall_s()
     trace = _TRACEPARENT.fullmatch(exchange.text(b"traceparent") or "")
     return JobRef(
         job_id=exchange.request_id,
@@ -70,14 +107,9 @@ def _job(
         model=route.name,
         model_version=route.version,
         pool=route.pool,
-        endpoint=parsed.endpoint,
+        endpoint=exchange.endpoint,
         input_key="",
         deadline_s=now_s + timeout_s,
         traceparent=trace[0] if trace else "",
-        call=CallRef(
-            caller_id=online.caller_id,
-            reply_partition=online.reply_partition,
-            stream=parsed.stream,
-            durable=wants_durable(parsed, exchange.headers),
-        ),
+        call=call,
     )

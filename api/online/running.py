@@ -2,10 +2,11 @@
 
 import asyncio
 from contextlib import suppress
+from typing import Final
 
 from api.online import metrics
 from api.online.answering import finished_error, send_finished
-from api.online.call_failures import deadline_exceeded, shutting_down
+from api.online.call_failures import QUEUE_TIMEOUT, deadline_exceeded, shutting_down
 from api.online.call_keys import hidden_item, opened_body
 from api.online.calls import Begun, Finished, PlannedCall, RawHeaders
 from api.online.exchange import Exchange
@@ -17,6 +18,9 @@ from api.online.streams import StreamAnswer
 from api.online.timings import Timings
 from storage.body_ciphers import Place, Way
 from topics.records import JobRef
+
+BEGUN_WORD_S: Final = 0.1
+"""Time for a replica's word that a call has begun; one that comes later finds the call ended."""
 
 
 class RunningCall:
@@ -67,12 +71,17 @@ class RunningCall:
         call = OpenCall(job, now_s=online.clock.monotonic_s(), cipher=cipher)
         online.calls.add(call)
         self._exchange.connection.watch(call.leave)
-        timer = loop.call_later(self._planned.timeout_s, lambda: call.fail(deadline_exceeded()))
+        planned = self._planned
+        timers = [loop.call_later(planned.timeout_s, lambda: call.fail(deadline_exceeded()))]
+        if planned.queue_timeout_s is not None:
+            patience_s = planned.queue_timeout_s + BEGUN_WORD_S
+            timers.append(loop.call_later(patience_s, call.give_up_waiting))
         try:
             self._send(call, line_bytes)
             await self._answer(call, wait_s)
         finally:
-            timer.cancel()
+            for timer in timers:
+                timer.cancel()
             self._exchange.connection.forget(call.leave)
             self._close(call)
 
@@ -107,6 +116,9 @@ class RunningCall:
         """Return the answer to a call that does not stream."""
         online = self._online
         if call.failure is not None:
+            if call.is_durable and call.failure.code == QUEUE_TIMEOUT:
+                assert online.durable is not None
+                await online.durable.expire(self._planned)
             return finished_error(call.failure, self._headers)
         if call.end is None:
             assert online.durable is not None

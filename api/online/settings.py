@@ -49,6 +49,9 @@ class OnlineSettings(Settings):
     background_timeout_s: float = Field(default=86_400.0, ge=0.001, le=30 * 86_400)
     """The same for calls that may be answered by a job: `background`, and `Prefer: wait`."""
 
+    queue_timeout_s: float | None = Field(default=None, ge=0.001, le=86_400)
+    """Longest wait for an execution, of calls that are not answered by a job; None: no bound."""
+
     timeouts_s: EndpointSeconds = Field(default_factory=dict)
     """Longest time of the calls of single routes: `/v1/embeddings=30,/v1/rerank=60`."""
 

@@ -30,15 +30,18 @@ Emit = Callable[[bytes], None]
 
 
 class Meter:
-    """What one stream has spent so far; its engine sets `counted` when the stream begins.
+    """Whether one call has begun, and what its stream has spent so far.
 
-    Read when a call is cut, so a piece costs nothing.
+    Its engine sets `counted` when the stream begins. That is read when a call is cut, so a piece
+    costs nothing.
     """
 
-    __slots__ = ("counted",)
+    __slots__ = ("began", "counted")
 
-    def __init__(self) -> None:
+    def __init__(self, began: Callable[[], None] = lambda: None) -> None:
         """Nothing was emitted."""
+        self.began = began
+        """Called when the call has a place and is about to run, once or more."""
         self.counted: Callable[[Answer], Answer] = _unchanged
         """Returns an answer with the counts of the prompt and of what was emitted until now."""
 
@@ -89,7 +92,8 @@ class Engine(Protocol):
         refusal with nothing emitted, or the error that broke the stream off. Its counts are those
         of the whole call, or of the part that was emitted; they never depend on whether the client
         asked for usage. A body or endpoint that does not stream has its answer whole: nothing is
-        emitted. `meter` tells the counts of a stream before it ends.
+        emitted. `meter` is told that the call begins, and tells the counts of a stream before it
+        ends.
 
         Cancelling aborts the call and frees its place. Raises PoolUnavailableError, nothing
         emitted yet; EngineDeadError.

@@ -105,6 +105,8 @@ class OpenAIHttpEngine:
         wanted = None if emit is None else _wanted(endpoint, body)
         await self._slots.enter()
         try:
+            if meter is not None:
+                meter.began()
             if emit is None or wanted is None:
                 return await self._ask(endpoint, body)
             events = StreamEvents(emit, wanted, meter)

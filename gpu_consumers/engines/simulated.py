@@ -109,6 +109,8 @@ class SimulatedEngine:
         """See `Engine`; the first token of a stream takes the latency of an item."""
         await self._slots.enter()
         try:
+            if meter is not None:
+                meter.began()
             if self._latency_s:
                 await asyncio.sleep(self._latency_s)
             given = self._fault(body) if self._fault is not None else None

@@ -102,6 +102,8 @@ class DrillEngine:
         """See `Engine`; a call that fits no memory fails by itself. No stream is answered whole."""
         await self._slots.enter()
         try:
+            if meter is not None:
+                meter.began()
             fault = await self._meet(body)
             if fault is not None and (emit is None or fault.status_code >= _FIRST_ERROR):
                 return fault

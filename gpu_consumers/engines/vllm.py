@@ -77,6 +77,8 @@ class VllmEngine:
         assert self._serving is not None, "start first"
         await self._slots.enter()
         try:
+            if meter is not None:
+                meter.began()
             return await self._serving.serve(endpoint, body, emit, meter)
         finally:
             self._slots.leave()

@@ -22,6 +22,7 @@ async def serve(socket_path: str) -> None:
     from gpu_consumers.engines.open_engine import open_engine
     from gpu_consumers.engines.settings import EngineSettings
     from gpu_consumers.engines.vllm import VllmEngine
+    from tests.e2e.remote_engine import BEGUN
 
     engine = open_engine(EngineSettings.from_env(os.environ))
 
@@ -50,7 +51,7 @@ async def serve(socket_path: str) -> None:
         response = web.StreamResponse()
         await response.prepare(request)
         said: asyncio.Queue[bytes | Answer] = asyncio.Queue()
-        meter = Meter()
+        meter = Meter(lambda: said.put_nowait(BEGUN))
 
         async def run() -> None:
             emit = said.put_nowait if streams else None
@@ -60,7 +61,7 @@ async def serve(socket_path: str) -> None:
             group.create_task(run())
             while isinstance(part := await said.get(), bytes):
                 spent = msgspec.json.encode(meter.counted(Answer(0, b"")))
-                await response.write(b"#%b\n%b\n" % (spent, part))
+                await response.write(part if part is BEGUN else b"#%b\n%b\n" % (spent, part))
             await response.write(msgspec.json.encode([part]) + b"\n")
         return response
 

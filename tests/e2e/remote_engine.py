@@ -19,6 +19,9 @@ from gpu_consumers.engines.slots import SlotCounts, square_root_headroom
 _START_TIMEOUT_S = 240.0
 _STOP_TIMEOUT_S = 20.0
 
+BEGUN = b"!\n"
+"""The line that says that a call has a place."""
+
 
 class RemoteEngine:
     """Forwards calls; cancelling one closes its connection, which cancels over there."""
@@ -73,6 +76,10 @@ class RemoteEngine:
             async for line in lines.content:
                 if line.startswith(b"["):
                     return msgspec.json.decode(line, type=tuple[Answer])[0]
+                if line == BEGUN:
+                    if meter is not None:
+                        meter.began()
+                    continue
                 if line.startswith(b"#"):
                     _follow(meter, msgspec.json.decode(line[1:], type=Answer))
                     continue

@@ -4,9 +4,12 @@ Every role's own clock is minutes off (`tests/skewed_clocks`); Postgres' and thi
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.early_ends import (
@@ -29,6 +32,7 @@ IN_FLIGHT_MAX = 300
 """Items that may be between a decision and its effect: batches granted, running, published."""
 
 SETTLE_S = 3.0
+WAITING_COUNT = 320
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +179,38 @@ def test_a_job_that_reached_its_cap_stops_itself(stack: Stack) -> None:
     assert cap <= done.usage.total_tokens <= cap + IN_FLIGHT_MAX * TOKENS["total_tokens"]
     (*_, last) = lines_of(stack.client, done.error_file_id)
     assert last["error"]["code"] == "spend_cap_reached"
+
+
+@pytest.mark.timeout(60)
+def test_a_call_that_waits_too_long_for_its_place_is_not_executed(
+    stack: Stack, upstream: RecordingUpstream
+) -> None:
+    """Many more calls than places: those that are answered are those that were executed."""
+
+    def ask(number: int) -> tuple[int, str]:
+        asked = {"model": MODEL, "messages": [{"role": "user", "content": f"wait-{number} x"}]}
+        headers = {"x-request-queue-timeout-ms": "200"}
+        url = f"{stack.url}/v1/chat/completions"
+        answer = client.post(url, json=asked, headers=headers)
+        return answer.status_code, (answer.json().get("error") or {}).get("code", "")
+
+    limits = httpx.Limits(max_connections=None)
+    key = {"authorization": f"Bearer {stack.key}"}
+    with (
+        httpx.Client(headers=key, limits=limits, timeout=30) as client,
+        ThreadPoolExecutor(WAITING_COUNT) as threads,
+    ):
+        client.get(f"{stack.url}/healthz")
+        answers = list(threads.map(ask, range(WAITING_COUNT)))
+    kinds = Counter(answers)
+    assert set(kinds) <= {(200, ""), (504, "queue_timeout"), (503, "queue_full")}, kinds
+    assert kinds[504, "queue_timeout"] > 0, kinds
+    assert kinds[200, ""] > 0, kinds
+    executed = {n for n in range(WAITING_COUNT) if upstream.starts(f"wait-{n}")}
+    answered = {n for n, (status, _) in enumerate(answers) if status == 200}
+    assert answered <= executed
+    # Of those on their way to their place at that moment the word may come too late.
+    assert len(executed - answered) <= CONCURRENCY
 
 
 @pytest.mark.timeout(180)

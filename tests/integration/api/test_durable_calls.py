@@ -163,6 +163,17 @@ def test_a_key_dies_with_the_deadline_of_its_call(durable: Durable, change: dict
     assert (again.status_code, is_replay(again)) == (200, False)
 
 
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_key_dies_with_the_wait_of_its_call(durable: Durable, change: dict[str, Any]) -> None:
+    durable.pool.script = say_nothing
+    with durable.site.client() as client:
+        late = post(client, Idempotency_Key="k", X_Request_Queue_Timeout_Ms="300")
+        assert refused(late, 504)["code"] == "queue_timeout"
+        durable.pool.script = answer_at_once
+        again = post(client, ASK | change, Idempotency_Key="k")
+    assert (again.status_code, is_replay(again)) == (200, False)
+
+
 @pytest.mark.parametrize("change", CHANGES[1:])
 def test_a_corrected_call_waits_for_the_row_of_the_failure_that_was_told(
     open_durable: OpenDurable, change: dict[str, Any]

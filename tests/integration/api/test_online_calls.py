@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -123,6 +124,50 @@ def test_a_deadline_ends_a_call_and_aborts_it(online: Online, stream: bool) -> N
     assert answer.json()["error"]["code"] == "deadline_exceeded"
     chunk = online.pool.only_chunk()
     online.pool.wait_for(lambda: online.pool.aborted(chunk.job.job_id))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_does_not_begin_in_time_is_aborted(online: Online, stream: bool) -> None:
+    online.pool.script = say_nothing
+    asked = {**ASK, "stream": stream}
+    with online.client() as client:
+        answer = client.post(ENDPOINT, json=asked, headers={"x-request-queue-timeout-ms": "300"})
+
+    assert answer.status_code == 504
+    assert answer.json()["error"]["code"] == "queue_timeout"
+    chunk = online.pool.only_chunk()
+    online.pool.wait_for(lambda: online.pool.aborted(chunk.job.job_id))
+    assert chunk.job.call is not None
+    assert 0.2 < chunk.job.deadline_s - 600 + 0.3 - chunk.job.call.begin_by_s + 0.3 < 0.4
+    assert json.loads(chunk.items[0].body) == asked
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_has_begun_may_take_longer_than_it_may_wait(
+    open_online: OpenOnline, stream: bool
+) -> None:
+    online = open_online(queue_timeout_s=0.3)
+
+    def script(pool: PlayedPool, chunk: Chunk) -> None:
+        pool.reply(chunk)
+        time.sleep(0.8)
+        pool.reply(chunk, pieces=[b'{"n":0}'] if stream else [], end=good_end(b"{}"))
+
+    online.pool.script = script
+    with online.client() as client:
+        answer = client.post(ENDPOINT, json={**ASK, "stream": stream})
+    assert answer.status_code == 200
+
+
+def test_a_call_that_nobody_waits_for_has_no_queue_timeout(online: Online) -> None:
+    with online.client() as client:
+        for fields, headers in (
+            ({"background": True, "queue_timeout_ms": 50}, {}),
+            ({}, {"prefer": "wait=5", "x-request-queue-timeout-ms": "50"}),
+        ):
+            answer = client.post(ENDPOINT, json={**ASK, **fields}, headers=headers)
+            assert answer.status_code == 400
+            assert answer.json()["error"]["param"] == "queue_timeout_ms"
 
 
 @pytest.mark.parametrize("stream", [False, True])

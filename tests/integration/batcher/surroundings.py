@@ -78,12 +78,17 @@ def job_ref(number: int, *, tenant: int | None = None, pool: str = POOL) -> JobR
 
 
 def call_ref(
-    number: int, caller_id: str, *, durable: bool = False, deadline_s: float | None = None
+    number: int,
+    caller_id: str,
+    *,
+    durable: bool = False,
+    deadline_s: float | None = None,
+    begin_by_s: float = 0.0,
 ) -> JobRef:
     """Return an online call of a tenant of its own, with an hour to live unless told otherwise."""
     return msgspec.structs.replace(
         job_ref(number),
-        call=CallRef(caller_id, 0, durable=durable),
+        call=CallRef(caller_id, 0, durable=durable, begin_by_s=begin_by_s),
         **({} if deadline_s is None else {"deadline_s": deadline_s}),
     )
 

@@ -68,16 +68,22 @@ def test_calls_that_nobody_waits_for_are_let_go(
     kept, aborted = call_ref(1, caller.caller_id), call_ref(2, caller.caller_id)
     expired = call_ref(3, caller.caller_id, deadline_s=time.time() + 1)
     orphan, durable = call_ref(4, "gone"), call_ref(5, "gone", durable=True)
-    calls.send_calls(kept, aborted, expired, orphan, durable)
-    wait_until(lambda: max(replica.waiting.values(), default=0) == 5, "five calls held")
+    # Of the one that has a row a replica has to say that it came too late.
+    begin_by_s = time.time() + 1
+    overdue, late = (
+        call_ref(6 + is_late, caller.caller_id, durable=is_late, begin_by_s=begin_by_s)
+        for is_late in (False, True)
+    )
+    calls.send_calls(kept, aborted, expired, orphan, durable, overdue, late)
+    wait_until(lambda: max(replica.waiting.values(), default=0) == 7, "seven calls held")
     caller.abort(aborted)
     # Nothing can leave, so what is not held any more was let go.
-    wait_until(lambda: max(replica.waiting.values()) == 2, "three calls let go", SILENCE_S_MAX + 10)
+    wait_until(lambda: max(replica.waiting.values()) == 3, "four calls let go", SILENCE_S_MAX + 10)
     replica.window = 100
-    wait_until(lambda: len(parts(replica)) == 2, "the others on batches")
+    wait_until(lambda: len(parts(replica)) == 3, "the others on batches")
     wait_until(lambda: lag(kafka, "interactive") == 0, "all offsets committed")
     assert batcher.stop() == 0
-    assert numbers(parts(replica)) == [1, 5]
+    assert numbers(parts(replica)) == [1, 5, 7]
 
 
 def test_members_come_die_and_leave_without_a_lost_call(

@@ -226,6 +226,15 @@ class OnlineChatConformance(ChatConformance):
         await run(engine, CHAT, [chat_body()] * engine.concurrency)
         assert len(listener.pieces) == count
 
+    async def test_a_call_says_that_it_begins_before_all_else(self, engine: Engine) -> None:
+        for stream in (False, True):
+            listener, said_before = Listener(), list[int]()
+            meter = Meter(lambda heard=listener, at=said_before: at.append(len(heard.pieces)))  # type: ignore[misc]
+            answer = await engine.serve(CHAT, chat_body(stream=stream), listener, meter)
+            assert answer.status_code == 200
+            assert said_before
+            assert said_before[0] == 0
+
     async def test_cancelled_calls_free_all_places(self, engine: Engine) -> None:
         body = chat_body(max_tokens=2000, ignore_eos=True)
         calls = [

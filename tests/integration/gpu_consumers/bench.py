@@ -78,11 +78,12 @@ class ScriptedEngine:
         self.asked.set()
         if self.away:
             raise PoolUnavailableError
+        assert meter is not None
+        meter.began()
         self.running += 1
         try:
             if emit is not None:
                 emit(b'{"n":0}')
-                assert meter is not None
                 meter.counted = lambda answer: replace(answer, input_tokens=3, output_tokens=1)
             await self.hold.wait()
             if self.dead:

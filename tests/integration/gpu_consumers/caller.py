@@ -56,17 +56,17 @@ class Caller:
                 self.heard.append(decode(Replies, record.value, record.headers))
 
     def pieces(self, number: int) -> list[bytes]:
-        return [p for r in self._of(number) for p in r.pieces]
+        return [p for r in self.heard_of(number) for p in r.pieces]
 
     def end(self, number: int) -> ReplyEnd | None:
-        ends = [r.end for r in self._of(number) if r.end is not None]
+        ends = [r.end for r in self.heard_of(number) if r.end is not None]
         assert len(ends) <= 1
         return ends[0] if ends else None
 
     def questions(self) -> list[UUID]:
         return [q for record in self.heard for q in record.questions]
 
-    def _of(self, number: int) -> list[Reply]:
+    def heard_of(self, number: int) -> list[Reply]:
         return [r for record in self.heard for r in record.replies if r.request_id.int == number]
 
     def _beat(self) -> None:
@@ -76,7 +76,12 @@ class Caller:
 
 
 def call_of(
-    number: int, *, stream: bool = False, durable: bool = False, timeout_s: float = 60.0
+    number: int,
+    *,
+    stream: bool = False,
+    durable: bool = False,
+    timeout_s: float = 60.0,
+    queue_timeout_s: float | None = None,
 ) -> Batch:
     """Return a batch of one online request."""
     told = job(number)
@@ -90,6 +95,12 @@ def call_of(
         endpoint=told.endpoint,
         input_key="",
         deadline_s=time.time() + timeout_s,
-        call=CallRef(CALLER_ID, PARTITION, stream=stream, durable=durable),
+        call=CallRef(
+            CALLER_ID,
+            PARTITION,
+            stream=stream,
+            durable=durable,
+            begin_by_s=0.0 if queue_timeout_s is None else time.time() + queue_timeout_s,
+        ),
     )
     return batch(Chunk(ref, [Item(0, "", b'{"q":1}', 1)]))

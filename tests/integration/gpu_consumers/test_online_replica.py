@@ -121,6 +121,25 @@ def test_an_expired_call_is_answered_and_not_executed(online: Bench, caller: Cal
     assert end.execution_s == 0
 
 
+def test_an_overdue_call_is_answered_and_one_in_time_says_that_it_has_begun(
+    online: Bench, caller: Caller
+) -> None:
+    start(online)
+    online.call(online.engine.hold.clear)
+    send(online, call_of(2, queue_timeout_s=60))
+    caller.await_replies(lambda c: c.heard_of(2))
+    (begun,) = caller.heard_of(2)
+    assert (begun.pieces, begun.end) == ([], None)
+    caller.say(aborted=[UUID(int=2)])
+    await_running(online, 0, 5)  # from here on the caller's clock is known
+    send(online, call_of(1, queue_timeout_s=-1))
+    caller.await_replies(lambda c: c.end(1))
+    end = caller.end(1)
+    assert end is not None
+    assert (end.status_code, end.execution_s) == (504, 0)
+    assert b'"queue_timeout"' in end.body
+
+
 def test_a_durable_answer_goes_to_its_caller_and_to_its_judge(
     online: Bench, caller: Caller
 ) -> None:

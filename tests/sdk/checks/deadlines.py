@@ -69,6 +69,23 @@ def long_enough(site: Site) -> None:
     equal(len(answer.data), 1)
 
 
+def of_the_wait_alone(site: Site) -> None:
+    """A call may take longer than it may wait; one that a job may answer waits until its end."""
+    answer = site.client.embeddings.create(
+        model=site.embedding_model, input="in time", extra_body={"queue_timeout_ms": 20_000}
+    )
+    equal(len(answer.data), 1)
+    error = refused(
+        openai.BadRequestError,
+        lambda: site.client.chat.completions.create(
+            model=site.chat_model,
+            messages=ASKED,
+            extra_headers={"Prefer": "wait=5", "X-Request-Queue-Timeout-Ms": "500"},
+        ),
+    )
+    equal(error.param, "queue_timeout_ms")
+
+
 def out_of_range(site: Site) -> None:
     error = refused(
         openai.BadRequestError,

@@ -83,6 +83,8 @@ def test_fields_of_the_engine_may_be_wrong() -> None:
         (b'{"model":"m","timeout_ms":0}', "invalid_value", "timeout_ms"),
         (b'{"model":"m","timeout_ms":-5}', "invalid_value", "timeout_ms"),
         (b'{"model":"m","timeout_ms":86400001}', "invalid_value", "timeout_ms"),
+        (b'{"model":"m","queue_timeout_ms":0}', "invalid_value", "queue_timeout_ms"),
+        (b'{"model":"m","queue_timeout_ms":[]}', "invalid_type", "queue_timeout_ms"),
     ],
 )
 def test_what_is_refused(body: bytes, code: str, param: str | None) -> None:
@@ -96,12 +98,14 @@ def test_what_is_refused(body: bytes, code: str, param: str | None) -> None:
 @pytest.mark.parametrize("value", [b"", b"0", b"-1", b"1.5", b"1e3", b"86400001", b"9" * 5000])
 def test_a_bad_timeout_header(value: bytes) -> None:
     with pytest.raises(ApiError):
-        header_timeout_s(value)
+        header_timeout_s({b"x-request-timeout-ms": value}, "x-request-timeout-ms")
 
 
 def test_a_timeout_header() -> None:
-    assert header_timeout_s(None) is None
-    assert header_timeout_s(b" 250 ") == 0.25
+    assert header_timeout_s({}, "x-request-timeout-ms") is None
+    given = {b"x-request-timeout-ms": b" 250 ", b"x-request-queue-timeout-ms": b"50"}
+    assert header_timeout_s(given, "x-request-timeout-ms") == 0.25
+    assert header_timeout_s(given, "x-request-queue-timeout-ms") == 0.05
 
 
 @pytest.mark.parametrize(

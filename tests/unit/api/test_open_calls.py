@@ -55,6 +55,20 @@ def test_only_the_first_execution_is_heard() -> None:
     assert call.heard_s == 1.0
 
 
+def test_the_word_that_it_has_begun_binds_a_call_to_no_execution() -> None:
+    calls, first, second = new_calls(), new_uuid(), new_uuid()
+    patient, begun = opened(calls), opened(calls)
+    calls.hear(reply(begun, first), now_s=1.0)
+    for call in (patient, begun):
+        call.give_up_waiting()
+    assert patient.failure is not None
+    assert patient.failure.code == "queue_timeout"
+    assert not begun.is_over
+    assert calls.may_run(begun.job.job_id, now_s=2.0)
+    calls.hear(reply(begun, second, b"a", end=END), now_s=3.0)
+    assert (begun.pieces, begun.end, begun.heard_s) == ([b"a"], END, 3.0)
+
+
 @pytest.mark.parametrize("first", ["end", "failure", "leave"])
 def test_the_first_end_counts(first: str) -> None:
     calls, execution = new_calls(), new_uuid()

@@ -45,6 +45,7 @@ def call(
         model="m",
         stream=bool(body.get("stream")),
         timeout_s=None,
+        queue_timeout_s=None,
         background=False,
         token_count=1,
     )
@@ -61,7 +62,7 @@ def call(
         call=CallRef("caller", 0, stream=parsed.stream, durable=durable),
     )
     route = ModelVersion("m", version, "p", "simulated", (endpoint,), datetime.now(UTC))
-    return PlannedCall(UUID(int=9), Principal(tenant, UUID(int=8)), parsed, route, job, 1.0)
+    return PlannedCall(UUID(int=9), Principal(tenant, UUID(int=8)), parsed, route, job, 1.0, None)
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ class HeldEngine:
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
-        self.away = self.dead = False
+        self.away = self.dead = self.full = False
         self.running = 0
         self.served = 0
         self.answer = Answer(200, b"", input_tokens=3, output_tokens=2)
@@ -100,6 +100,9 @@ class HeldEngine:
             raise PoolUnavailableError
         if self.dead:
             raise EngineDeadError
+        if self.full:
+            await self.go.wait()
+        meter.began()
         self.served += 1
         self.running += 1
         try:
@@ -119,6 +122,7 @@ class KnownToTest:
 
     def __init__(self) -> None:
         self.gone = self.expired = self.closed = False
+        self.patience: float | None = None
         self.alive = True
 
     def is_gone(self, _job: JobRef) -> bool:
@@ -126,6 +130,9 @@ class KnownToTest:
 
     def is_expired(self, _job: JobRef) -> bool:
         return self.expired
+
+    def patience_s(self, _job: JobRef) -> float | None:
+        return self.patience
 
     def is_alive(self, _caller_id: str) -> bool:
         return self.alive

@@ -1,5 +1,6 @@
 """Goal: every call ends once: answered, told why not, put back, or dropped with its caller."""
 
+import asyncio
 from uuid import UUID
 
 import pytest
@@ -87,6 +88,33 @@ async def test_an_expired_call_is_not_executed_and_says_so(durable: bool) -> Non
     assert [(o.outcome, o.status_code) for o in bench.log.outcomes] == [
         (Outcome.EXPIRED, 504)
     ] * durable
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("patience_s", [-1.0, 0.01])
+async def test_an_overdue_call_is_not_begun_and_says_so(durable: bool, patience_s: float) -> None:
+    bench = OnlineBench()
+    bench.engine.full = True
+    bench.known.patience = patience_s
+    bench.begin(call(durable=durable))
+    await bench.end()
+    assert (bench.engine.served, bench.log.statuses(), bench.log.bills) == (0, [504], [])
+    (end,) = [reply.end for reply in bench.log.replies]
+    assert end is not None
+    assert b'"queue_timeout"' in end.body
+    assert [(o.outcome, o.status_code) for o in bench.log.outcomes] == [
+        (Outcome.EXPIRED, 504)
+    ] * durable
+
+
+async def test_a_call_that_has_begun_waits_no_more() -> None:
+    bench = OnlineBench()
+    bench.known.patience = 0.01
+    bench.begin(call())
+    await asyncio.sleep(0.05)
+    bench.engine.go.set()
+    await bench.end()
+    assert bench.log.statuses() == [200]
 
 
 async def test_a_silent_callers_call_is_aborted_by_the_watch() -> None:

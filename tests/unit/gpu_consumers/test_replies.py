@@ -88,6 +88,29 @@ async def test_an_end_follows_its_pieces_and_waits_for_its_acknowledgement() -> 
     ]
 
 
+async def test_only_a_caller_that_waits_for_it_hears_that_a_call_has_begun() -> None:
+    log = Log()
+    replies = publisher(log)
+    replies.open(CALLER, uuid4(), uuid4()).begun()
+    await turn()
+    assert log.records == []
+    patient = CallRef("c1", 3, begin_by_s=1.0)
+    stream = replies.open(patient, uuid4(), uuid4())
+    stream.begun()
+    await turn()
+    stream.piece(b"a")
+    await turn()
+    late = replies.open(patient, uuid4(), uuid4())
+    late.begun()
+    await late.end(END)
+
+    assert [(r.pieces, r.end) for record in log.records for r in record.replies] == [
+        ([], None),
+        ([b"a"], None),
+        ([], END),
+    ]
+
+
 async def test_a_turn_that_fits_no_record_is_split_in_order() -> None:
     log = Log()
     replies = publisher(log)

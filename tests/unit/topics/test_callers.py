@@ -10,7 +10,7 @@ from topics.records import CallerNews, CallRef, JobRef
 CALLER = "api-1"
 
 
-def online(*, durable: bool = False, deadline_s: float = 1e12) -> JobRef:
+def online(*, durable: bool = False, deadline_s: float = 1e12, begin_by_s: float = 0.0) -> JobRef:
     return JobRef(
         job_id=uuid4(),
         day=1,
@@ -21,7 +21,7 @@ def online(*, durable: bool = False, deadline_s: float = 1e12) -> JobRef:
         endpoint="/v1/embeddings",
         input_key="",
         deadline_s=deadline_s,
-        call=CallRef(CALLER, 0, durable=durable),
+        call=CallRef(CALLER, 0, durable=durable, begin_by_s=begin_by_s),
     )
 
 
@@ -69,6 +69,17 @@ def test_deadlines_are_by_the_clock_of_the_caller() -> None:
     known.heard(news(999.0), now_s=7.0)
     assert not known.is_expired(job, now_s=7.9)
     assert known.is_expired(job, now_s=8.1)
+
+
+def test_patience_is_by_the_clock_of_the_caller_where_a_call_has_a_moment_to_begin() -> None:
+    known = KnownCallers(since_s=0.0)
+    job = online(begin_by_s=1_000.0)
+    assert known.patience_s(job, now_s=1e9) is None  # its clock is unknown
+    known.heard(news(999.0), now_s=7.0)
+    assert known.patience_s(job, now_s=7.75) == 0.25
+    assert known.patience_s(job, now_s=8.5) == -0.5
+    assert not known.is_expired(job, now_s=8.5)
+    assert known.patience_s(online(), now_s=8.5) is None
 
 
 def test_old_aborts_and_silent_callers_are_forgotten() -> None:

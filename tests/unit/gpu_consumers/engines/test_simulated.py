@@ -141,6 +141,18 @@ async def test_a_stream_that_is_cut_has_spent_what_it_emitted() -> None:
     assert (spent.input_tokens > 0, spent.output_tokens) == (True, len(pieces) - 1)
 
 
+async def test_a_call_begins_when_it_has_a_place() -> None:
+    full = SimulatedEngine("m", latency_ms=1, slots=Slots(1), clock=StillClock())
+    events = list[str]()
+
+    async def run(name: str) -> None:
+        await full.serve(CHAT, BODY, None, Meter(lambda: events.append(f"{name} began")))
+        events.append(f"{name} ended")
+
+    await asyncio.gather(run("first"), run("second"))
+    assert events == ["first began", "first ended", "second began", "second ended"]
+
+
 async def test_a_listener_that_fails_fails_its_own_stream() -> None:
     body = BODY.replace(b"}]", b'}],"stream":true')
     one = engine()
