@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import inputs
+from benchmarks.beside_bulk import places_for
 from benchmarks.cpu import TICK_S, Process, cpu_by_role, parse_memory, parse_stat, spent, trees
 from benchmarks.floor import convert
 from benchmarks.machine import settings_of_roles
@@ -142,6 +143,13 @@ def test_a_fifth_of_the_results_is_redelivered(name: str) -> None:
 
     assert len(indexes) == 20_000
     assert set(indexes) == set(range(16_000))
+
+
+@pytest.mark.parametrize(
+    ("cores", "places"), [(1.0, 100), (0.4, 100), (2.0, 50), (1.5, 67), (1e6, 4), (0.0, 100)]
+)
+def test_a_job_beside_calls_gets_places_for_half_of_the_machine(cores: float, places: int) -> None:
+    assert places_for(cores, 1.0) == places
 
 
 def test_settings_are_reported_without_secrets() -> None:
