@@ -44,12 +44,11 @@ class JobQueue:
         self._sequence += 1
         self.live_count += 1
         self.job = job = held.job
-        call = job.call
-        place = held.items[0].index if call is None else call.begin_by_s or job.deadline_s
+        place = held.items[0].index if job.call is None else job.deadline_s
         heapq.heappush(self._heap, (place, self._sequence, held))
 
     def first(self) -> Held:
-        """Return the chunk of the lowest item index or nearest moment to begin; it stays."""
+        """Return the chunk of the lowest item index or nearest deadline; it stays where it is."""
         while self._heap[0][2].gone:
             heapq.heappop(self._heap)
         return self._heap[0][2]

@@ -1,5 +1,6 @@
 """Installations that drills share, and which drills run on each."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from chaos.drills import (
     broker_loss,
     disk_full,
     early_ends,
+    engine_recovery,
     idempotency,
     poisoned,
     postgres_loss,
@@ -21,6 +23,8 @@ from chaos.drills.setting import Drill
 from chaos.installation import Shape
 from chaos.nemeses import clocks
 from chaos.settings_of_drills import CLUSTER_ROLES, POISONED_ROLES
+from cli.demo_models import ensure_tiny_llama
+from cli.stack.data_folder import cache_dir
 
 _SIMULATED: Final = ("--simulated-latency-ms", "50", "--simulated-concurrency", "32")
 
@@ -70,6 +74,13 @@ def _recorded(data: Path, url: str, _seed: int) -> Shape:
     """One host before an upstream that notes executions."""
     engine = ("--engine", "openai_http", "--upstream", url, "--model", early_ends.MODEL)
     return Shape(data=data, options=(*engine, "--concurrency", "16"))
+
+
+def _engine(data: Path, _url: str, _seed: int) -> Shape:
+    """One host with vLLM and a small model of random weights."""
+    model = ensure_tiny_llama(cache_dir(os.environ) / "models" / engine_recovery.MODEL)
+    options = ("--engine", "vllm", "--model", f"{engine_recovery.MODEL}={model}")
+    return Shape(data=data, options=options)
 
 
 def _cluster(data: Path, _url: str, _seed: int) -> Shape:
@@ -163,6 +174,19 @@ SCENES: Final = (
                 promises=frozenset({"P13"}),
                 trials=1,
                 trials_long=2,
+            ),
+        ),
+    ),
+    Scene(
+        name="engine",
+        shape=_engine,
+        parts=(
+            Part(
+                name="vllm",
+                drill=engine_recovery.run,
+                promises=frozenset({"A12"}),
+                trials=0,
+                trials_long=1,
             ),
         ),
     ),

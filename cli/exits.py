@@ -95,6 +95,7 @@ _BY_STATUS = {
 _BY_CODE = {
     "deadline_exceeded": ExitCode.TIMEOUT,  # said in the middle of a stream
     "invalid_settings": ExitCode.USAGE,
+    "queue_timeout": ExitCode.TIMEOUT,  # the same
     "model_refused": ExitCode.CONFLICT,
     "settings_refused": ExitCode.USAGE,
     "tenant_exists": ExitCode.CONFLICT,

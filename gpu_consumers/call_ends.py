@@ -25,7 +25,7 @@ from storage.body_ciphers import END, Place, Way
 from storage.objects import ObjectStore
 from topics.chunks import send_chunk
 from topics.producer import LogProducer
-from topics.records import Chunk, ItemOutcome
+from topics.records import Chunk, ItemOutcome, JobRef
 
 _JOB_CLASS = "interactive"
 
@@ -114,10 +114,18 @@ class CallEnds:
         metrics.ITEMS_HANDED_BACK.inc()
         acknowledged = Acknowledgements(asyncio.get_running_loop())
         acknowledged.expect(1)
-        chunk = Chunk(call.job, [call.item], redelivered=call.may_have_run)
+        chunk = Chunk(_as_begun(call), [call.item], redelivered=call.may_have_run)
         send_chunk(self._producer, chunk, _JOB_CLASS, acknowledged.report)
         said = answer_of_cut(call)
         if call.piece_count and said is not None:
             metrics.CALLS_INTERRUPTED.inc()
             await call.replies.end(reply_end(call, said, None))
         await acknowledged.wait()
+
+
+def _as_begun(call: OnlineCall) -> JobRef:
+    """Return what the record says of a call: one that has begun in time need not do so again."""
+    caller = call.job.call
+    if caller is None or not call.has_begun:
+        return call.job
+    return msgspec.structs.replace(call.job, call=msgspec.structs.replace(caller, begin_by_s=0.0))

@@ -47,13 +47,13 @@ class OnlineCall:
     task: asyncio.Task[None] | None = None
     cut: Cut | None = None
     is_cuttable: bool = True  # False once its end is being published
-    patience: asyncio.TimerHandle | None = None  # runs while it waits and must begin in time
     has_begun: bool = False  # it has a place in the engine
     piece_count: int = 0
     meter: Meter = field(init=False)
     spent: Answer | None = None  # counts of what was delivered when it was cut; else nothing was
     execution_s: float = 0.0
     cipher: BodyCipher | None = None  # of a tenant that retains nothing, once its key is at hand
+    _patience: asyncio.TimerHandle | None = None  # runs while it must begin in time
     kept: list[bytes] = field(default_factory=list)  # pieces of a durable stream, for its outcome
 
     def __post_init__(self) -> None:
@@ -82,29 +82,42 @@ class OnlineCall:
 
     def stop(self, cut: Cut) -> None:
         """End it as soon as the engine lets go; too late once its end is being published."""
-        if self.is_cuttable and self.cut is None:
-            self.cut = cut
-            self.spent = self.meter.counted(_NOTHING)
+        if self._may_cut(cut):
             # Not at once: a cancellation from inside the task would come up after its answer.
             asyncio.get_running_loop().call_soon(self._cancel)
 
     def wait_at_most(self, patience_s: float) -> None:
         """End it unless it begins or ends within this time."""
-        loop = asyncio.get_running_loop()
-        self.patience = loop.call_later(patience_s, self.stop, Cut.OVERDUE)
+        self._patience = asyncio.get_running_loop().call_later(patience_s, self._stop_waiting)
 
     def settle(self) -> None:
-        """Its end is certain; nothing cuts it short any more."""
+        """Its end is certain: nothing cuts it short any more, and its body is not held any more."""
         self.is_cuttable = False
-        if self.patience is not None:
-            self.patience.cancel()
+        self._need_no_patience()
+        self.meter = Meter()  # the old one refers to the call
 
     def _begin(self) -> None:
         if not self.has_begun:
             self.has_begun = True
-            if self.patience is not None:
-                self.patience.cancel()
+            self._need_no_patience()
             self.replies.begun()
+
+    def _need_no_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _stop_waiting(self) -> None:
+        """Let go at once: in the next turn it may have its place."""
+        if self._may_cut(Cut.OVERDUE):
+            self._cancel()
+
+    def _may_cut(self, cut: Cut) -> bool:
+        if not self.is_cuttable or self.cut is not None:
+            return False
+        self.cut = cut
+        self.spent = self.meter.counted(_NOTHING)
+        return True
 
     def _cancel(self) -> None:
         if self.is_cuttable and self.task is not None:

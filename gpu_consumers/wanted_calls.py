@@ -38,6 +38,7 @@ class WantedCalls:
     async def why_not_begun(self, call: OnlineCall) -> Cut | None:
         """As `why_over`, of a call that waits, and from now on may wait too long.
 
+        One that may have run before has begun in time, or its caller or its row knows better.
         A silent caller may be heard late: after a broker's restart, say.
         """
         cut = self.why_over(call)
@@ -45,11 +46,14 @@ class WantedCalls:
         while cut is Cut.SILENT and self._clock.monotonic_s() < until_s:
             await asyncio.sleep(_NEWS_LOOK_S)
             cut = self.why_over(call)
-        if cut is None and (patience_s := self._callers.patience_s(call.job)) is not None:
+        if cut is not None or call.may_have_run:
+            return cut
+        patience_s = self._callers.patience_s(call.job)
+        if patience_s is not None:
             if patience_s <= 0:
                 return Cut.OVERDUE
             call.wait_at_most(patience_s)
-        return cut
+        return None
 
     def stop_if_over(self, call: OnlineCall) -> None:
         """Cut a call short that runs for nobody."""

@@ -40,6 +40,7 @@ from topics.records import JobRef
 _LOG = logging.getLogger(__name__)
 
 _WAITING_MAX: Final = 10_000
+_EXPIRE_S_MAX: Final = 1.0  # its client has waited long enough
 
 
 class DurableRequests:
@@ -79,13 +80,14 @@ class DurableRequests:
     async def expire(self, call: PlannedCall) -> None:
         """End a committed call that nobody will begin, and with it what its key stands for.
 
-        Without Postgres it ends at its deadline.
+        Where Postgres does not answer soon it ends at its own deadline.
         """
         tenant_id = call.principal.tenant_id
-        with suppress(DatabaseAwayError):
-            await self._services.database.run_for(
-                tenant_id, expire_request, tenant_id, call.request_id
-            )
+        with suppress(DatabaseAwayError, TimeoutError):
+            async with asyncio.timeout(_EXPIRE_S_MAX):
+                await self._services.database.run_for(
+                    tenant_id, expire_request, tenant_id, call.request_id
+                )
 
     def accepted(self, call: PlannedCall) -> Finished:
         """Return the 202 of a committed call; the answer to its key from now on."""
@@ -206,6 +208,8 @@ def _wait_s(headers: Mapping[bytes, bytes], services: Services) -> float | None:
 
 def _body_sha256(parsed: ParsedCall) -> bytes:
     """Hash a call as its client sent it: the fields that are ours were taken out of its body."""
-    times_s = (parsed.timeout_s, parsed.queue_timeout_s)
-    ours = msgspec.json.encode((times_s, parsed.background, parsed.stream))
+    fields: tuple[object, ...] = (parsed.timeout_s, parsed.background, parsed.stream)
+    if parsed.queue_timeout_s is not None:  # hashes of other calls are what they always were
+        fields += (parsed.queue_timeout_s,)
+    ours = msgspec.json.encode(fields)
     return hashlib.sha256(ours + b"\0" + parsed.body).digest()

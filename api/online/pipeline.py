@@ -14,7 +14,7 @@ from api.online.exchange import Exchange
 from api.online.online import Online
 from api.online.open_call import OpenCall
 from api.online.parsing import parse_call
-from api.online.planning import plan_call
+from api.online.planning import QUEUE_TIMEOUT_HEADER, plan_call
 from api.online.preferences import check_retention, has_key, preferred_wait_s
 from api.online.receiving import read_body
 from api.online.response_cache import MISS
@@ -168,10 +168,16 @@ def _with_default_wait(
 ) -> Exchange:
     """Return the call as if it preferred its route's wait, where it says nothing of its own.
 
+    One that bounds its wait for an execution waits for its answer.
     Of a tenant that retains nothing no answer may be kept for later, so there it means nothing.
     """
     wait_s = waits_s.get(parsed.endpoint)
     stays = parsed.stream or parsed.background or principal.zero_retention
+    stays = (
+        stays
+        or parsed.queue_timeout_s is not None
+        or QUEUE_TIMEOUT_HEADER.encode() in exchange.headers
+    )
     if wait_s is None or stays or preferred_wait_s(exchange.headers) is not None:
         return exchange
     preferred = [exchange.headers.get(b"prefer", b""), b"wait=%d" % round(wait_s)]

@@ -74,7 +74,8 @@ def _queue_timeout_s(
     Raises ApiError (400) for a call that nobody waits for and that asks for it.
     """
     asked_s = header_timeout_s(exchange.headers, QUEUE_TIMEOUT_HEADER)
-    asked_s = parsed.queue_timeout_s if asked_s is None else asked_s
+    in_header = asked_s is not None
+    asked_s = asked_s if in_header else parsed.queue_timeout_s
     if may_be_accepted(parsed, exchange.headers):
         if asked_s is not None:
             raise ApiError(
@@ -82,7 +83,7 @@ def _queue_timeout_s(
                 "A call that may be answered by a job waits until its deadline: leave out "
                 f"'{QUEUE_TIMEOUT_HEADER}' and 'queue_timeout_ms'.",
                 code="invalid_value",
-                param="queue_timeout_ms",
+                param=QUEUE_TIMEOUT_HEADER if in_header else "queue_timeout_ms",
             )
         return None
     limits = (asked_s, settings.queue_timeout_s)

@@ -71,10 +71,10 @@ class RunningCall:
         call = OpenCall(job, now_s=online.clock.monotonic_s(), cipher=cipher)
         online.calls.add(call)
         self._exchange.connection.watch(call.leave)
-        planned = self._planned
-        timers = [loop.call_later(planned.timeout_s, lambda: call.fail(deadline_exceeded()))]
-        if planned.queue_timeout_s is not None:
-            patience_s = planned.queue_timeout_s + BEGUN_WORD_S
+        timeout_s = self._planned.timeout_s
+        timers = [loop.call_later(timeout_s, lambda: call.fail(deadline_exceeded()))]
+        if job.call is not None and job.call.begin_by_s:
+            patience_s = job.call.begin_by_s + BEGUN_WORD_S - online.clock.wall_s()
             timers.append(loop.call_later(patience_s, call.give_up_waiting))
         try:
             self._send(call, line_bytes)

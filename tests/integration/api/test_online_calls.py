@@ -138,7 +138,7 @@ def test_a_call_that_does_not_begin_in_time_is_aborted(online: Online, stream: b
     chunk = online.pool.only_chunk()
     online.pool.wait_for(lambda: online.pool.aborted(chunk.job.job_id))
     assert chunk.job.call is not None
-    assert 0.2 < chunk.job.deadline_s - 600 + 0.3 - chunk.job.call.begin_by_s + 0.3 < 0.4
+    assert chunk.job.call.begin_by_s - (chunk.job.deadline_s - 600) == pytest.approx(0.3)
     assert json.loads(chunk.items[0].body) == asked
 
 
@@ -167,7 +167,20 @@ def test_a_call_that_nobody_waits_for_has_no_queue_timeout(online: Online) -> No
         ):
             answer = client.post(ENDPOINT, json={**ASK, **fields}, headers=headers)
             assert answer.status_code == 400
-            assert answer.json()["error"]["param"] == "queue_timeout_ms"
+            asked = {"queue_timeout_ms", "x-request-queue-timeout-ms"} & {*fields, *headers}
+            assert {answer.json()["error"]["param"]} == asked
+
+
+def test_a_routes_default_of_waiting_is_not_for_calls_that_bound_their_queue(
+    open_online: OpenOnline,
+) -> None:
+    online = open_online(waits_s={ENDPOINT: 5.0})
+    with online.client() as client:
+        for headers in ({}, {"x-request-queue-timeout-ms": "5000"}):
+            answer = client.post(ENDPOINT, json=ASK, headers=headers)
+            assert answer.status_code == 200
+            is_durable = answer.headers["x-millrace-durable"] == "true"
+            assert is_durable is not bool(headers)
 
 
 @pytest.mark.parametrize("stream", [False, True])

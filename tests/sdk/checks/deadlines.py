@@ -83,7 +83,7 @@ def of_the_wait_alone(site: Site) -> None:
             extra_headers={"Prefer": "wait=5", "X-Request-Queue-Timeout-Ms": "500"},
         ),
     )
-    equal(error.param, "queue_timeout_ms")
+    equal(error.param, "x-request-queue-timeout-ms")
 
 
 def out_of_range(site: Site) -> None:

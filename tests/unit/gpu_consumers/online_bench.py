@@ -96,13 +96,13 @@ class HeldEngine:
         self.piece = b"1"
 
     async def serve(self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter) -> Answer:
+        if self.full:
+            await self.go.wait()
+        meter.began()
         if self.away:
             raise PoolUnavailableError
         if self.dead:
             raise EngineDeadError
-        if self.full:
-            await self.go.wait()
-        meter.began()
         self.served += 1
         self.running += 1
         try:
@@ -202,7 +202,9 @@ class OnlineBench:
             self.tasks.failed.result()
 
 
-def call(number: int = 1, *, stream: bool = True, durable: bool = False) -> Chunk:
+def call(
+    number: int = 1, *, stream: bool = True, durable: bool = False, begin_by_s: float = 0.0
+) -> Chunk:
     job = JobRef(
         job_id=UUID(int=number),
         day=20000,
@@ -213,6 +215,6 @@ def call(number: int = 1, *, stream: bool = True, durable: bool = False) -> Chun
         endpoint="/v1/chat/completions",
         input_key="",
         deadline_s=0,
-        call=CallRef("c1", 3, stream=stream, durable=durable),
+        call=CallRef("c1", 3, stream=stream, durable=durable, begin_by_s=begin_by_s),
     )
     return Chunk(job, [Item(0, "", b"{}", 1)], waited_s=0.25)

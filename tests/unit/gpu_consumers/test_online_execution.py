@@ -1,12 +1,14 @@
 """Goal: every call ends once: answered, told why not, put back, or dropped with its caller."""
 
 import asyncio
+import gc
 from uuid import UUID
 
 import pytest
 
 from core.outcomes import Outcome
 from gpu_consumers.engines.engine import Answer
+from gpu_consumers.online_call import OnlineCall
 from gpu_consumers.replies import PIECE_BYTES_MAX
 from tests.unit.gpu_consumers.online_bench import OnlineBench, call
 
@@ -115,6 +117,52 @@ async def test_a_call_that_has_begun_waits_no_more() -> None:
     bench.engine.go.set()
     await bench.end()
     assert bench.log.statuses() == [200]
+
+
+async def test_a_call_that_has_begun_and_goes_back_need_not_begin_in_time_again() -> None:
+    bench = OnlineBench()
+    bench.begin(call(1, stream=False, begin_by_s=5.0))
+    await bench.settle()
+    bench.engine.away = True
+    bench.begin(call(2, begin_by_s=5.0))
+    await bench.settle()
+    bench.execution.hand_back()
+    bench.begin(call(3, begin_by_s=5.0))
+    await bench.end()
+    moments = {
+        c.job.job_id.int: c.job.call.begin_by_s
+        for c in bench.log.put_back
+        if c.job.call is not None
+    }
+    assert moments == {1: 0.0, 2: 0.0, 3: 5.0}
+
+
+async def test_a_call_that_was_delivered_before_is_not_judged_by_its_wait() -> None:
+    bench = OnlineBench()
+    bench.known.patience = -1.0
+    bench.engine.go.set()
+    bench.begin(call(1, begin_by_s=5.0), may_have_run=True)
+    bench.begin(call(2, begin_by_s=5.0, durable=True), may_have_run=True)
+    await bench.settle()
+    bench.news(permitted=[UUID(int=1)])
+    await bench.end()
+    assert bench.log.statuses() == [200, 200]
+
+
+async def test_what_has_ended_is_held_by_nothing() -> None:
+    bench = OnlineBench()
+    bench.known.patience = 60.0
+    bench.engine.go.set()
+    gc.disable()
+    try:
+        before = sum(isinstance(thing, OnlineCall) for thing in gc.get_objects())
+        bench.begin(*(call(number, stream=False, begin_by_s=5.0) for number in range(50)))
+        await bench.end()
+        await bench.settle()
+        left = sum(isinstance(thing, OnlineCall) for thing in gc.get_objects()) - before
+    finally:
+        gc.enable()
+    assert left <= 1
 
 
 async def test_a_silent_callers_call_is_aborted_by_the_watch() -> None:
