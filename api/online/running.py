@@ -19,7 +19,7 @@ from api.online.timings import Timings
 from storage.body_ciphers import Place, Way
 from topics.records import JobRef
 
-BEGUN_WORD_S: Final = 0.1
+BEGUN_WORD_S: Final = 0.25
 """Time for a replica's word that a call has begun; one that comes later finds the call ended."""
 
 

@@ -32,7 +32,7 @@ IN_FLIGHT_MAX = 300
 """Items that may be between a decision and its effect: batches granted, running, published."""
 
 SETTLE_S = 3.0
-WAITING_COUNT = 320
+WAITING_COUNT = 128
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,7 @@ def test_a_call_that_waits_too_long_for_its_place_is_not_executed(
 
     def ask(number: int) -> tuple[int, str]:
         asked = {"model": MODEL, "messages": [{"role": "user", "content": f"wait-{number} x"}]}
-        headers = {"x-request-queue-timeout-ms": "200"}
+        headers = {"x-request-queue-timeout-ms": "100"}
         url = f"{stack.url}/v1/chat/completions"
         answer = client.post(url, json=asked, headers=headers)
         return answer.status_code, (answer.json().get("error") or {}).get("code", "")
