@@ -33,6 +33,7 @@ class PoolCapacities:
         self._clock = clock
         self._lock = threading.Lock()
         self._heard: dict[bytes, _Heard] = {}
+        self._began_s: dict[str, float] = {}
 
     def hear(self, records: Iterable[Received]) -> None:
         """Take in records of the topic. Raises SchemaTooNewError."""
@@ -40,10 +41,21 @@ class PoolCapacities:
             if record.key is None or (capacity and capacity.job_class != _JOB_CLASS):
                 continue  # a replica of both classes tells of each by itself
             with self._lock:
+                before = self._heard.pop(record.key, None)
                 if capacity is None:
-                    self._heard.pop(record.key, None)
-                else:
-                    self._heard[record.key] = _Heard(capacity, self._clock.monotonic_s())
+                    continue
+                heard = _Heard(capacity, self._clock.monotonic_s())
+                self._heard[record.key] = heard
+                if before is None or before.capacity.epoch != capacity.epoch:
+                    self._began_s[capacity.pool] = heard.at_s
+
+    def began_s(self) -> dict[str, float]:
+        """Return when a replica of each pool was last heard for the first time, or anew.
+
+        That is: since it began, was given other batches to read, or had fallen silent.
+        """
+        with self._lock:
+            return dict(self._began_s)
 
     def pools(self) -> dict[str, PoolCapacity]:
         """Return the pools with a replica that is available and was heard lately."""

@@ -47,7 +47,7 @@ class Repairs:
             loads = [load for kind in JobKind for load in job_loads(connection, kind)]
         pools, now_s = capacities.pools(), clock.monotonic_s()
         rates = {name: pool.items_per_s for name, pool in pools.items()}
-        stalled = self._watch.stalled(loads, now_s, rates)
+        stalled = self._watch.stalled(loads, now_s, rates, capacities.began_s())
         job_ids = [load.job_id for load in stalled if load.pool in pools]
         for job_id in self._due(job_ids):
             self._repair(job_id, now_s)

@@ -40,7 +40,8 @@ class IntakeSettings(Settings):
     """Items that the batchers may hold; all windows together take at most half of it."""
 
     stall_limit_s: float = Field(default=60.0, ge=0.1, le=86_400)
-    """Silence after which the lost items of a job are looked for and emitted again."""
+    """Silence after which the lost items of a job are looked for and emitted again; it counts from
+    the newest replica of the pool, ten times this long at most."""
 
     retry_interval_s: float = Field(default=0.5, ge=0.01, le=60)
     """Pause between two looks for items whose retry is due."""

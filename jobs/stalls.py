@@ -8,10 +8,11 @@ from uuid import UUID
 
 from jobs.windows import JobLoad
 
-_NO_RATES: Final[Mapping[str, float]] = {}
+_NONE: Final[Mapping[str, float]] = {}
 _TURNS: Final = 2.0  # a pool's time for all that is out, and as much again
 _LIMITS_MAX: Final = 60.0  # however slow a pool: what was lost must come to light
 _DOUBLINGS_MAX: Final = 6
+_UNSTEADY_LIMITS_MAX: Final = 10.0  # replicas that come and go for ever hide no loss
 
 
 @dataclass(slots=True)
@@ -36,13 +37,19 @@ class StallWatch:
     _still: dict[UUID, _Still] = field(default_factory=dict)
 
     def stalled(
-        self, loads: Sequence[JobLoad], now_s: float, rates: Mapping[str, float] = _NO_RATES
+        self,
+        loads: Sequence[JobLoad],
+        now_s: float,
+        rates: Mapping[str, float] = _NONE,
+        began_s: Mapping[str, float] = _NONE,
     ) -> list[JobLoad]:
         """Note the jobs of this moment; return those that have stood still for too long.
 
         That is the limit, or longer where a pool, by its rate in items per second, needs longer
-        for all that is out: whoever waits for its turn has lost nothing. It doubles with each
-        repair that changed nothing, so that slow items are not repeated as fast as they run.
+        for all that is out: whoever waits for its turn has lost nothing. It counts anew from
+        `began_s`, when a pool's newest replica began to work: what the last one held comes to it.
+        It doubles with each repair that changed nothing, so that slow items are not repeated as
+        fast as they run.
         """
         before, self._still = self._still, {}
         out = Counter[str]()
@@ -59,7 +66,9 @@ class StallWatch:
                 still = _Still(load.emitted, load.terminal, now_s)
             self._still[load.job_id] = still
             patience_s = _patience_s(self.limit_s, out[load.pool], rates.get(load.pool, 0.0))
-            if now_s - still.since_s >= patience_s * 2**still.repairs:
+            since_s = max(still.since_s, began_s.get(load.pool, 0.0))
+            since_s = min(since_s, still.since_s + _UNSTEADY_LIMITS_MAX * self.limit_s)
+            if now_s - since_s >= patience_s * 2**still.repairs:
                 found.append(load)
         return found
 

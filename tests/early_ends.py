@@ -38,15 +38,20 @@ class EarlyEnd:
 
 def create(stack: Stack, name: str, count: int, **fields: Any) -> Batch:
     """Submit a job whose items' texts start with `name`; `fields` are of the request, also ours."""
-    content = b"".join(chat_line(n, MODEL, text=name) for n in range(count))
+    return start(stack, upload_items(stack, name, count), **fields)
+
+
+def start(stack: Stack, file_id: str, **fields: Any) -> Batch:
+    """Create the job of an uploaded file."""
     window = fields.pop("completion_window", "24h")
-    client = stack.client
-    return client.batches.create(
-        input_file_id=upload(stack, content),
-        endpoint=ENDPOINT,
-        completion_window=window,
-        extra_body=fields,
+    return stack.client.batches.create(
+        input_file_id=file_id, endpoint=ENDPOINT, completion_window=window, extra_body=fields
     )
+
+
+def upload_items(stack: Stack, name: str, count: int) -> str:
+    """Upload items whose texts start with `name`."""
+    return upload(stack, b"".join(chat_line(n, MODEL, text=name) for n in range(count)))
 
 
 def upload(stack: Stack, content: bytes) -> str:
@@ -87,7 +92,9 @@ def expire(
 ) -> list[EarlyEnd]:
     """Let jobs of the shortest window expire together, and check what each is worth."""
     names = [f"{name}-{number}" for number in range(jobs_count)]
-    made = [create(stack, n, count, completion_window="30s") for n in names]
+    # All at once: one that begins seconds before the others may have ended when they expire.
+    files = [upload_items(stack, own_name, count) for own_name in names]
+    made = [start(stack, file_id, completion_window="30s") for file_id in files]
     deadlines = [expires_at(stack, job.id).timestamp() for job in made]
     ends = []
     for own_name, job, deadline_s in zip(names, made, deadlines, strict=True):

@@ -39,8 +39,8 @@ def cancel(setting: Setting) -> list[Measure]:
     until_s = time.monotonic() + TOLD_S_MAX
     numbers = range(setting.size(40, 10))
     moments = {number: chance.randrange(1, CANCELLED_ITEMS // 2) for number in numbers}
-    jobs = {number: _create(client, group, number, CANCELLED_ITEMS, until_s) for number in moments}
-    ids = {number: job["id"] for number, job in jobs.items()}
+    files = {n: _upload(client, group, n, CANCELLED_ITEMS, until_s) for n in moments}
+    ids = {n: client.create(f"{group}-{n}", file_id, until_s)["id"] for n, file_id in files.items()}
     if kills:
         setting.note("with kills of the worker")
     cancelled_s = _cancel_each(setting, group, moments, ids, kills=kills)
@@ -102,7 +102,12 @@ def expire(setting: Setting) -> list[Measure]:
     until_s = time.monotonic() + TOLD_S_MAX
     numbers = range(setting.size(25, 10))
     size = EXPIRING_ITEMS // len(numbers)
-    ids = {n: _create(client, group, n, size, until_s, "30s")["id"] for n in numbers}
+    # All at once: one that begins seconds before the others may have ended when they expire.
+    files = {n: _upload(client, group, n, size, until_s) for n in numbers}
+    ids = {
+        n: client.create(f"{group}-{n}", file_id, until_s, completion_window="30s")["id"]
+        for n, file_id in files.items()
+    }
     ended = _ends(setting, client, ids, until_s)
     by_job = starts_by_job(setting.starts(group)())
     measures = []
@@ -135,14 +140,11 @@ def expire(setting: Setting) -> list[Measure]:
     return [*measures, *judge_books(setting.running.engine, client, books)]
 
 
-def _create(
-    client: Client, group: str, number: int, count: int, until_s: float, window: str = "24h"
-) -> dict[str, Any]:
-    """Create a job whose items' texts are the group, its number, and their own."""
-    name = f"{group}-{number}"
+def _upload(client: Client, group: str, number: int, count: int, until_s: float) -> str:
+    """Upload the file of a job whose items' texts are the group, its number, and their own."""
     texts = {item: f"{group} {number} {item}" for item in range(count)}
-    file_id = client.upload(f"file-{name}", input_lines(count, MODEL, texts), until_s)
-    return client.create(name, file_id, until_s, completion_window=window)
+    content = input_lines(count, MODEL, texts)
+    return client.upload(f"file-{group}-{number}", content, until_s)
 
 
 def starts_by_job(starts: Iterable[Start]) -> defaultdict[int, list[Start]]:

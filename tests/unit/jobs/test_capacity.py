@@ -21,9 +21,15 @@ class HeldClock:
 
 
 def said(
-    replica: str, rate: float, *, pool: str = "a", job_class: str = "bulk", available: bool = True
+    replica: str,
+    rate: float,
+    *,
+    pool: str = "a",
+    job_class: str = "bulk",
+    available: bool = True,
+    epoch: int = 1,
 ) -> Received:
-    capacity = Capacity(replica, 1, pool, job_class, [0], {}, rate, 4, available)
+    capacity = Capacity(replica, epoch, pool, job_class, [0], {}, rate, 4, available)
     value = encode(capacity)
     key = f"{replica}:{job_class}".encode()
     return Received("capacity", 0, 0, key, kind_headers(Capacity), value, 0)
@@ -55,6 +61,32 @@ def test_the_newest_word_counts_and_silence_voids_it() -> None:
     assert capacities.pools() == {"a": PoolCapacity(30, 4)}
     clock.now_s = 5.0
     assert capacities.pools() == {}
+
+
+def test_a_pool_begins_with_its_newest_replica_or_epoch() -> None:
+    clock = HeldClock()
+    capacities = PoolCapacities(clock)
+    began = {}
+    for second, record in enumerate(
+        (
+            said("r1", 10),
+            said("r1", 10),
+            said("r2", 10, pool="b"),
+            said("r2", 10, pool="b"),
+            said("r1", 10, epoch=2),
+            said("r3", 10, job_class="interactive"),
+        )
+    ):
+        clock.now_s = float(second)
+        capacities.hear([record])
+        began[second] = capacities.began_s()
+    assert began[1] == {"a": 0.0}
+    assert began[3] == {"a": 0.0, "b": 2.0}
+    assert began[5] == {"a": 4.0, "b": 2.0}
+    clock.now_s = 20.0  # all have fallen silent meanwhile
+    capacities.pools()
+    capacities.hear([said("r1", 10, epoch=2)])
+    assert capacities.began_s() == {"a": 20.0, "b": 2.0}
 
 
 def test_a_tombstone_removes_a_replica() -> None:

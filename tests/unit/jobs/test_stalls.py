@@ -73,3 +73,20 @@ def test_repairs_that_change_nothing_come_ever_later_until_something_does() -> N
     assert repaired_at == [60, 180, 420, 900]
     watch.stalled([load(10, 6)], 1000)
     assert watch.stalled([load(10, 6)], 1060) == [load(10, 6)]
+
+
+def test_a_job_whose_replica_ends_again_and_again_is_not_taken_for_lost() -> None:
+    watch = StallWatch(limit_s=60)
+    still = [load(10, 5)]
+    for now_s in range(0, 300, 10):  # a new one every 50 s
+        assert watch.stalled(still, now_s, began_s={"pool": now_s // 50 * 50.0}) == []
+    assert watch.stalled(still, 309, began_s={"pool": 250.0}) == []
+    assert watch.stalled(still, 310, began_s={"pool": 250.0}) == still
+
+
+def test_replicas_that_come_and_go_for_ever_hide_no_loss() -> None:
+    watch = StallWatch(limit_s=60)
+    still = [load(10, 5)]
+    for now_s in range(0, 660, 10):
+        assert watch.stalled(still, now_s, began_s={"pool": float(now_s)}) == []
+    assert watch.stalled(still, 660, began_s={"pool": 660.0}) == still
