@@ -100,9 +100,9 @@ def expire(
     for own_name, job, deadline_s in zip(names, made, deadlines, strict=True):
         done = watch(stack.client, job.id, ended, timeout_s=120)
         ended_s = time.time() - deadline_s
-        assert done.status == "expired", done
+        assert done.status in {"expired", "completed"}, done  # the most urgent may be done
         assert_conserved(stack.client, done, count)
-        assert outcomes_of(done)["expired"] > 0
+        assert (outcomes_of(done)["expired"] > 0) is (done.status == "expired")
         starts = upstream.starts(own_name)
         ends.append(EarlyEnd(done, ended_s, max(starts, default=deadline_s) - deadline_s))
     return ends

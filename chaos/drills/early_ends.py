@@ -114,7 +114,8 @@ def expire(setting: Setting) -> list[Measure]:
     for number, job_id in ids.items():
         done, due_s = ended[job_id], evidence.deadline_s(setting.running.engine, job_id)
         codes = set(Files(client, done).error_codes().values())
-        ended_s = done["expired_at"] - due_s if done.get("expired_at") else float("inf")
+        ended_at = done.get("expired_at") or done.get("completed_at")  # the first may be done
+        ended_s = ended_at - due_s if ended_at else float("inf")
         measures += [
             Measure(
                 promise="P8",

@@ -9,7 +9,7 @@ from typing import Final
 from chaos import evidence
 from chaos.clients import input_lines
 from chaos.drills.books import Ended, judge_books
-from chaos.drills.recovery import LEAD_S, PROGRESS_S_MAX, SETTLED_S, Sampler, note_samples
+from chaos.drills.recovery import LEAD_S, PROGRESS_S_MAX, SHARE, Sampler, note_samples
 from chaos.drills.setting import Setting
 from chaos.failures import DrillError
 from chaos.hosts import wait_until
@@ -20,7 +20,6 @@ from chaos.nemeses import processes
 MODEL: Final = "tiny-llama"
 ITEMS: Final = 60_000
 """More than are done while it is watched; the rest is cancelled."""
-SHARE: Final = 0.9
 OVER_S: Final = 3.0
 WATCHED_S: Final = 180.0
 
@@ -41,12 +40,7 @@ def run(setting: Setting) -> list[Measure]:
     (host,) = running.hosts
     processes.kill(running, f"{host}/gpu-consumer")
     rate = rate_before(sampler.samples, killed_s, over_s=LEAD_S)
-    took_s = None
-    while took_s is None and time.monotonic() < killed_s + WATCHED_S:
-        time.sleep(OVER_S)
-        took_s = seconds_to_recover(list(sampler.samples), killed_s, share=SHARE, over_s=OVER_S)
-    time.sleep(SETTLED_S)
-    samples = sampler.stop()
+    samples = sampler.until_recovered(killed_s, over_s=OVER_S, watched_s=WATCHED_S)
     took_s = seconds_to_recover(samples, killed_s, share=SHARE, over_s=OVER_S)
     note_samples(setting, "vllm", samples, killed_s)
     client.cancel(job["id"], time.monotonic() + 60)

@@ -134,13 +134,7 @@ def _one(setting: Setting, name: str, kill: Callable[[], object]) -> list[Measur
     kill()
     serving = _in_thread(partial(_seconds_to_serve, running)) if name == BROKER else None
     rate = rate_before(sampler.samples, killed_s, over_s=LEAD_S / 2)
-    while time.monotonic() < killed_s + WATCHED_S:
-        time.sleep(OVER_S)
-        seen = list(sampler.samples)
-        took_s = seconds_to_recover(seen, killed_s, share=SHARE, over_s=OVER_S)
-        if took_s is not None and seen[-1].at_s > killed_s + took_s + SETTLED_S:
-            break
-    samples = sampler.stop()
+    samples = sampler.until_recovered(killed_s, over_s=OVER_S, watched_s=WATCHED_S)
     note_samples(setting, name, samples, killed_s)
     took_s = seconds_to_recover(samples, killed_s, share=SHARE, over_s=OVER_S)
     relation: Relation = "goal" if name in JUDGED else "report"
@@ -178,6 +172,16 @@ class Sampler:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._thread.start()
+
+    def until_recovered(self, killed_s: float, *, over_s: float, watched_s: float) -> list[Sample]:
+        """Count until the rate has been back for a while, `watched_s` at most; then as `stop`."""
+        while time.monotonic() < killed_s + watched_s:
+            time.sleep(over_s)
+            seen = list(self.samples)
+            took_s = seconds_to_recover(seen, killed_s, share=SHARE, over_s=over_s)
+            if took_s is not None and seen[-1].at_s > killed_s + took_s + SETTLED_S:
+                break
+        return self.stop()
 
     def stop(self) -> list[Sample]:
         """End, and return what was counted; a time without an answer counts as a standstill."""
