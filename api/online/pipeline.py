@@ -172,12 +172,10 @@ def _with_default_wait(
     Of a tenant that retains nothing no answer may be kept for later, so there it means nothing.
     """
     wait_s = waits_s.get(parsed.endpoint)
-    stays = parsed.stream or parsed.background or principal.zero_retention
-    stays = (
-        stays
-        or parsed.queue_timeout_s is not None
-        or QUEUE_TIMEOUT_HEADER.encode() in exchange.headers
+    bounds_queue = (
+        parsed.queue_timeout_s is not None or QUEUE_TIMEOUT_HEADER.encode() in exchange.headers
     )
+    stays = parsed.stream or parsed.background or principal.zero_retention or bounds_queue
     if wait_s is None or stays or preferred_wait_s(exchange.headers) is not None:
         return exchange
     preferred = [exchange.headers.get(b"prefer", b""), b"wait=%d" % round(wait_s)]
