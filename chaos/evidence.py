@@ -5,13 +5,14 @@ holder may do, in the transaction that does it: nothing between two looks can be
 note as their owner, since the role of a tenant may not; `session_user` is the host all the same.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from chaos.clients import Client
+from chaos.failures import DrillError
 from chaos.judges.fencing import CursorStep, LeaseStep
 from chaos.judges.results import Usage
 from chaos.judges.states import TIMESTAMPS, Transition
@@ -184,6 +185,16 @@ def holds_a_lease(engine: sa.Engine, role: str, user: str) -> bool:
     )
     with engine.connect() as connection:
         return bool(connection.execute(query, {"role": role, "user": user}).scalar_one())
+
+
+def all_ended(
+    engine: sa.Engine, client: Client, job_ids: Collection[str], until_s: float
+) -> dict[str, dict[str, Any]]:
+    """Return jobs as they ended, once all have. Raises DrillError when time is up."""
+    ended = client.await_ends(job_ids, until_s)
+    if len(ended) < len(job_ids):
+        raise DrillError(f"not terminal: {stuck(engine)}")
+    return ended
 
 
 def stuck(engine: sa.Engine) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ from chaos.clients import ENDPOINT, TERMINAL, Client, input_lines
 from chaos.drills.books import Ended, judge_books
 from chaos.drills.recovery import Sampler, note_samples
 from chaos.drills.setting import MODEL, Setting
-from chaos.failures import DrillError
 from chaos.hosts import wait_until
 from chaos.judges import outages
 from chaos.judges.acceptance import broken_promises, probed_ids
@@ -79,9 +78,7 @@ def _lose(
         cure()
     note_samples(setting, " ".join(names), sampler.stop(), lost_s)
     client.cancel(job["id"], time.monotonic() + 60)
-    ended = client.await_ends([job["id"]], time.monotonic() + 120)
-    if not ended:
-        raise DrillError(f"not terminal: {evidence.stuck(engine)}")
+    ended = evidence.all_ended(engine, client, [job["id"]], time.monotonic() + 120)
     time.sleep(away_s if is_one else 0)  # until copies are in sync again
     what = "one broker lost" if is_one else "all brokers lost and back"
     setting.note(f"{' '.join(names)}: {goal / SHARE:.0f} items/s before, back after {took_s:.1f} s")

@@ -5,14 +5,13 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final
+from typing import Final
 
 from chaos import evidence
 from chaos.clients import Client, input_lines
 from chaos.drills.books import Ended, judge_books
 from chaos.drills.setting import Setting
 from chaos.evidence import Files
-from chaos.failures import DrillError
 from chaos.hosts import wait_until
 from chaos.judges.executions import Start, began_after, latest_s
 from chaos.measures import Measure
@@ -44,7 +43,7 @@ def cancel(setting: Setting) -> list[Measure]:
     if kills:
         setting.note("with kills of the worker")
     cancelled_s = _cancel_each(setting, group, moments, ids, kills=kills)
-    ended = _ends(setting, client, ids, until_s)
+    ended = evidence.all_ended(setting.running.engine, client, ids.values(), until_s)
     by_job = starts_by_job(setting.starts(group)())
     measures = []
     for number, at_s in cancelled_s.items():
@@ -108,7 +107,7 @@ def expire(setting: Setting) -> list[Measure]:
         n: client.create(f"{group}-{n}", file_id, until_s, completion_window="30s")["id"]
         for n, file_id in files.items()
     }
-    ended = _ends(setting, client, ids, until_s)
+    ended = evidence.all_ended(setting.running.engine, client, ids.values(), until_s)
     by_job = starts_by_job(setting.starts(group)())
     measures = []
     for number, job_id in ids.items():
@@ -154,12 +153,3 @@ def starts_by_job(starts: Iterable[Start]) -> defaultdict[int, list[Start]]:
     for start in starts:
         found[int(start.item.split(" ")[1])].append(start)
     return found
-
-
-def _ends(
-    setting: Setting, client: Client, ids: Mapping[int, str], until_s: float
-) -> dict[str, dict[str, Any]]:
-    ended = client.await_ends(ids.values(), until_s)
-    if len(ended) < len(ids):
-        raise DrillError(f"not terminal: {evidence.stuck(setting.running.engine)}")
-    return ended

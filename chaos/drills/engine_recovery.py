@@ -9,11 +9,9 @@ from typing import Final
 from chaos import evidence
 from chaos.clients import input_lines
 from chaos.drills.books import Ended, judge_books
-from chaos.drills.recovery import LEAD_S, PROGRESS_S_MAX, SHARE, Sampler, note_samples
+from chaos.drills.recovery import LEAD_S, PROGRESS_S_MAX, watch_kill
 from chaos.drills.setting import Setting
-from chaos.failures import DrillError
 from chaos.hosts import wait_until
-from chaos.judges.recovery import rate_before, seconds_to_recover
 from chaos.measures import Measure
 from chaos.nemeses import processes
 
@@ -34,26 +32,16 @@ def run(setting: Setting) -> list[Measure]:
         key, client.upload(f"file-{key}", input_lines(ITEMS, MODEL), until_s), until_s
     )
     wait_until(lambda: evidence.settled(running.engine) > 500, PROGRESS_S_MAX, "progress")
-    sampler = Sampler(running)
-    time.sleep(2 * LEAD_S)
-    killed_s = time.monotonic()
     (host,) = running.hosts
-    processes.kill(running, f"{host}/gpu-consumer")
-    rate = rate_before(sampler.samples, killed_s, over_s=LEAD_S)
-    samples = sampler.until_recovered(killed_s, over_s=OVER_S, watched_s=WATCHED_S)
-    took_s = seconds_to_recover(samples, killed_s, share=SHARE, over_s=OVER_S)
-    note_samples(setting, "vllm", samples, killed_s)
-    client.cancel(job["id"], time.monotonic() + 60)
-    ended = client.await_ends([job["id"]], time.monotonic() + 180)
-    if not ended:
-        raise DrillError(f"not terminal: {evidence.stuck(running.engine)}")
-    recovered = Measure(
-        promise="A12",
-        what="from kill -9 to 90 % of the rate: gpu-consumer with vLLM, its start included",
-        unit="s",
-        value=float("inf") if took_s is None else round(took_s, 2),
-        relation="report",
-        size=round(rate),
-        evidence=f"{rate:.0f} items/s before",
+    recovered = watch_kill(
+        setting,
+        "gpu-consumer with vLLM, its start included",
+        lambda: processes.kill(running, f"{host}/gpu-consumer"),
+        lead_s=2 * LEAD_S,
+        over_s=OVER_S,
+        watched_s=WATCHED_S,
     )
+    client.cancel(job["id"], time.monotonic() + 60)
+    until_s = time.monotonic() + 180
+    ended = evidence.all_ended(running.engine, client, [job["id"]], until_s)
     return [recovered, *judge_books(running.engine, client, [Ended(ended[job["id"]], ITEMS)])]

@@ -13,7 +13,6 @@ from chaos.clients import Client, input_lines
 from chaos.drills.books import Ended, judge_books
 from chaos.drills.oddities import BAD_LINES, ODDITIES, bad_file
 from chaos.drills.setting import MODEL, Setting
-from chaos.failures import DrillError
 from chaos.judges.poison import wrongly_failed
 from chaos.judges.refused_lines import wrongly_told
 from chaos.judges.results import compare_ids
@@ -40,9 +39,7 @@ def run(setting: Setting) -> list[Measure]:
     bad_id = client.create(
         f"bad-{key}", client.upload(f"bad-file-{key}", bad_file(MODEL), until_s), until_s
     )["id"]
-    ended = client.await_ends([job_id, bad_id], until_s)
-    if len(ended) < 2:
-        raise DrillError(f"not terminal with poison: {evidence.stuck(setting.running.engine)}")
+    ended = evidence.all_ended(setting.running.engine, client, [job_id, bad_id], until_s)
     return [
         *_judge_items(client, ended[job_id], kinds),
         _judge_starts(host.deaths() - deaths, kinds),

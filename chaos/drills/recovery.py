@@ -15,11 +15,10 @@ from chaos.clients import input_lines
 from chaos.doubles import doubles_seen, doubles_since
 from chaos.drills.books import Ended, judge_books
 from chaos.drills.setting import MODEL, Setting
-from chaos.failures import DrillError
 from chaos.hosts import wait_until
 from chaos.installation import Installation
 from chaos.judges.recovery import Sample, rate_before, seconds_to_recover
-from chaos.measures import Measure, Relation
+from chaos.measures import Measure
 from chaos.nemeses import processes, services
 from chaos.nemeses.redelivery import POOL, topics_of
 from chaos.settings_of_drills import SESSION_S
@@ -68,9 +67,8 @@ def run(setting: Setting) -> list[Measure]:
             )
         )
         client.cancel(job["id"], time.monotonic() + 60)
-        ended = client.await_ends([job["id"]], time.monotonic() + 180)
-        if not ended:
-            raise DrillError(f"not terminal: {evidence.stuck(running.engine)}")
+        until_s = time.monotonic() + 180
+        ended = evidence.all_ended(running.engine, client, [job["id"]], until_s)
         measures += judge_books(running.engine, client, [Ended(ended[job["id"]], ITEMS)])
     return measures
 
@@ -128,32 +126,55 @@ def _one(setting: Setting, name: str, kill: Callable[[], object]) -> list[Measur
     wait_until(lambda: _is_whole(running), PROGRESS_S_MAX, "every member of every group")
     began = evidence.settled(running.engine)
     wait_until(lambda: evidence.settled(running.engine) > began + 200, PROGRESS_S_MAX, "progress")
-    sampler = Sampler(running)
-    time.sleep(LEAD_S)
-    killed_s = time.monotonic()
-    kill()
-    serving = _in_thread(partial(_seconds_to_serve, running)) if name == BROKER else None
-    rate = rate_before(sampler.samples, killed_s, over_s=LEAD_S / 2)
-    samples = sampler.until_recovered(killed_s, over_s=OVER_S, watched_s=WATCHED_S)
-    note_samples(setting, name, samples, killed_s)
-    took_s = seconds_to_recover(samples, killed_s, share=SHARE, over_s=OVER_S)
-    relation: Relation = "goal" if name in JUDGED else "report"
-    setting.note(f"{name} at {rate:.0f} items/s: {took_s} s")
-    recovered = Measure(
-        promise="A12",
-        what=f"from kill -9 to 90 % of the rate: {name}",
-        unit="s",
-        value=float("inf") if took_s is None else round(took_s, 2),
-        limit=GOAL_S,
-        relation=relation,
-        size=round(rate),
-        evidence=f"{rate:.0f} items/s before",
-    )
+    serving: Future[float] | None = None
+
+    def kill_it() -> None:
+        nonlocal serving
+        kill()
+        if name == BROKER:
+            serving = _in_thread(partial(_seconds_to_serve, running))
+
+    recovered = watch_kill(setting, name, kill_it)
+    if name in JUDGED:
+        recovered = replace(recovered, limit=GOAL_S, relation="goal")
     if serving is None:
         return [recovered]
     served_s = round(serving.result(), 2)
     setting.note(f"{name} served after {served_s} s")
     return [recovered, replace(recovered, what=f"of it until the {name} served", value=served_s)]
+
+
+def watch_kill(
+    setting: Setting,
+    name: str,
+    kill: Callable[[], object],
+    *,
+    lead_s: float = LEAD_S,
+    over_s: float = OVER_S,
+    watched_s: float = WATCHED_S,
+) -> Measure:
+    """Kill while items end, and return how long it took until they did as before, as a report.
+
+    The rate is that of the second half of `lead_s`; windows of `over_s` are compared with it.
+    """
+    sampler = Sampler(setting.running)
+    time.sleep(lead_s)
+    killed_s = time.monotonic()
+    kill()
+    rate = rate_before(sampler.samples, killed_s, over_s=lead_s / 2)
+    samples = sampler.until_recovered(killed_s, over_s=over_s, watched_s=watched_s)
+    note_samples(setting, name, samples, killed_s)
+    took_s = seconds_to_recover(samples, killed_s, share=SHARE, over_s=over_s)
+    setting.note(f"{name} at {rate:.0f} items/s: {took_s} s")
+    return Measure(
+        promise="A12",
+        what=f"from kill -9 to 90 % of the rate: {name}",
+        unit="s",
+        value=float("inf") if took_s is None else round(took_s, 2),
+        relation="report",
+        size=round(rate),
+        evidence=f"{rate:.0f} items/s before",
+    )
 
 
 def note_samples(setting: Setting, name: str, samples: Sequence[Sample], killed_s: float) -> None:

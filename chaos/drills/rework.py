@@ -58,9 +58,7 @@ def run(setting: Setting) -> list[Measure]:
         kill(setting.running, f"a/{role}")
     _await_work(setting, role, seen, IN_FLIGHT_MAX[role], items)
     client.cancel(job["id"], until_s)  # what a kill repeats has come; the rest tells nothing
-    ended = client.await_ends([job["id"]], until_s)
-    if not ended:
-        raise DrillError(f"not terminal: {evidence.stuck(setting.running.engine)}")
+    ended = evidence.all_ended(setting.running.engine, client, [job["id"]], until_s)
     if not killed_s:
         raise DrillError("the work was done before the first kill")
     again = repeated_after(seen(), killed_s)

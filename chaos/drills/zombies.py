@@ -69,9 +69,7 @@ def run(setting: Setting) -> list[Measure]:
     for cure in cures:
         cure()
         time.sleep(chance.uniform(0, PAUSE_S))
-    ended = client.await_ends(sizes, until_s)
-    if len(ended) < len(sizes):
-        raise DrillError(f"not terminal after zombies: {evidence.stuck(running.engine)}")
+    ended = evidence.all_ended(running.engine, client, sizes, until_s)
     books = judge_books(
         running.engine, client, [Ended(job, sizes[key]) for key, job in ended.items()]
     )
