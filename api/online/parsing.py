@@ -59,15 +59,15 @@ def parse_call(endpoint: str, body: bytes) -> ParsedCall:
     )
 
 
-def header_timeout_s(headers: Mapping[bytes, bytes], name: str) -> float | None:
+def header_timeout_s(headers: Mapping[bytes, bytes], name: bytes) -> float | None:
     """Return what a header asks for in milliseconds, in seconds. Raises ApiError (400)."""
-    value = headers.get(name.encode())
+    value = headers.get(name)
     if value is None:
         return None
     text = value.strip()
     if not text.isdigit() or len(text) > len(str(_TIMEOUT_MS_MAX)):
-        raise _bad_timeout(name)
-    return _seconds(int(text), name)
+        raise _bad_timeout(name.decode())
+    return _seconds(int(text), name.decode())
 
 
 def _stream(field: StreamField) -> bool:

@@ -172,11 +172,11 @@ def _with_default_wait(
     Of a tenant that retains nothing no answer may be kept for later, so there it means nothing.
     """
     wait_s = waits_s.get(parsed.endpoint)
-    bounds_queue = (
-        parsed.queue_timeout_s is not None or QUEUE_TIMEOUT_HEADER.encode() in exchange.headers
-    )
+    if wait_s is None:
+        return exchange
+    bounds_queue = parsed.queue_timeout_s is not None or QUEUE_TIMEOUT_HEADER in exchange.headers
     stays = parsed.stream or parsed.background or principal.zero_retention or bounds_queue
-    if wait_s is None or stays or preferred_wait_s(exchange.headers) is not None:
+    if stays or preferred_wait_s(exchange.headers) is not None:
         return exchange
     preferred = [exchange.headers.get(b"prefer", b""), b"wait=%d" % round(wait_s)]
     prefer = b", ".join(filter(None, preferred))

@@ -16,7 +16,7 @@ from registry.models import ModelVersion
 from tenancy.api_keys import Principal
 from topics.records import CallRef, JobRef
 
-QUEUE_TIMEOUT_HEADER: Final = "x-request-queue-timeout-ms"
+QUEUE_TIMEOUT_HEADER: Final = b"x-request-queue-timeout-ms"
 
 _DAY_S: Final = 86_400
 _TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -60,10 +60,11 @@ def _timeout_s(
     most_s = settings.call_timeout_s
     if may_be_accepted(parsed, exchange.headers):
         most_s = settings.background_timeout_s
-    asked_s = header_timeout_s(exchange.headers, "x-request-timeout-ms")
+    asked_s = header_timeout_s(exchange.headers, b"x-request-timeout-ms")
     asked_s = parsed.timeout_s if asked_s is None else asked_s
-    limits = (asked_s, principal.call_timeout_s, settings.timeouts_s.get(parsed.endpoint))
-    return min([most_s, *(limit for limit in limits if limit is not None)])
+    return _least(
+        most_s, asked_s, principal.call_timeout_s, settings.timeouts_s.get(parsed.endpoint)
+    )
 
 
 def _queue_timeout_s(
@@ -78,17 +79,21 @@ def _queue_timeout_s(
     asked_s = asked_s if in_header else parsed.queue_timeout_s
     if may_be_accepted(parsed, exchange.headers):
         if asked_s is not None:
+            header = QUEUE_TIMEOUT_HEADER.decode()
             raise ApiError(
                 400,
                 "A call that may be answered by a job waits until its deadline: leave out "
-                f"'{QUEUE_TIMEOUT_HEADER}' and 'queue_timeout_ms'.",
+                f"'{header}' and 'queue_timeout_ms'.",
                 code="invalid_value",
-                param=QUEUE_TIMEOUT_HEADER if in_header else "queue_timeout_ms",
+                param=header if in_header else "queue_timeout_ms",
             )
         return None
-    limits = (asked_s, settings.queue_timeout_s)
-    least_s = min((limit for limit in limits if limit is not None), default=timeout_s)
+    least_s = _least(timeout_s, asked_s, settings.queue_timeout_s)
     return least_s if least_s < timeout_s else None
+
+
+def _least(most_s: float, *limits_s: float | None) -> float:
+    return min([most_s, *(limit_s for limit_s in limits_s if limit_s is not None)])
 
 
 def _job(

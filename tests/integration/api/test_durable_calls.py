@@ -153,22 +153,20 @@ def test_a_failure_frees_the_key(durable: Durable, change: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_key_dies_with_the_deadline_of_its_call(durable: Durable, change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("header", "code"),
+    [
+        ("X-Request-Timeout-Ms", "deadline_exceeded"),
+        ("X-Request-Queue-Timeout-Ms", "queue_timeout"),
+    ],
+)
+def test_a_key_dies_with_the_time_of_its_call(
+    durable: Durable, header: str, code: str, change: dict[str, Any]
+) -> None:
     durable.pool.script = say_nothing
     with durable.site.client() as client:
-        late = post(client, Idempotency_Key="k", X_Request_Timeout_Ms="300")
-        assert refused(late, 504)["code"] == "deadline_exceeded"
-        durable.pool.script = answer_at_once
-        again = post(client, ASK | change, Idempotency_Key="k")
-    assert (again.status_code, is_replay(again)) == (200, False)
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_key_dies_with_the_wait_of_its_call(durable: Durable, change: dict[str, Any]) -> None:
-    durable.pool.script = say_nothing
-    with durable.site.client() as client:
-        late = post(client, Idempotency_Key="k", X_Request_Queue_Timeout_Ms="300")
-        assert refused(late, 504)["code"] == "queue_timeout"
+        late = post(client, ASK, Idempotency_Key="k", **{header: "300"})
+        assert refused(late, 504)["code"] == code
         durable.pool.script = answer_at_once
         again = post(client, ASK | change, Idempotency_Key="k")
     assert (again.status_code, is_replay(again)) == (200, False)

@@ -98,14 +98,14 @@ def test_what_is_refused(body: bytes, code: str, param: str | None) -> None:
 @pytest.mark.parametrize("value", [b"", b"0", b"-1", b"1.5", b"1e3", b"86400001", b"9" * 5000])
 def test_a_bad_timeout_header(value: bytes) -> None:
     with pytest.raises(ApiError):
-        header_timeout_s({b"x-request-timeout-ms": value}, "x-request-timeout-ms")
+        header_timeout_s({b"x-request-timeout-ms": value}, b"x-request-timeout-ms")
 
 
 def test_a_timeout_header() -> None:
-    assert header_timeout_s({}, "x-request-timeout-ms") is None
+    assert header_timeout_s({}, b"x-request-timeout-ms") is None
     given = {b"x-request-timeout-ms": b" 250 ", b"x-request-queue-timeout-ms": b"50"}
-    assert header_timeout_s(given, "x-request-timeout-ms") == 0.25
-    assert header_timeout_s(given, "x-request-queue-timeout-ms") == 0.05
+    assert header_timeout_s(given, b"x-request-timeout-ms") == 0.25
+    assert header_timeout_s(given, b"x-request-queue-timeout-ms") == 0.05
 
 
 @pytest.mark.parametrize(
