@@ -178,7 +178,10 @@ class LogProducer:
         """Flush what is queued for so long and stop the thread; a second call does nothing."""
         if self._closed:
             return
-        left = self._producer.flush(timeout_s)
+        self._producer.flush(timeout_s)  # what it returns counts its own log lines and errors too
+        with self._condition:  # the poll thread may be telling of the last ones just now
+            self._condition.wait_for(lambda: self._reported >= self._sent, _POLL_S)
+            left = self._sent - self._reported
         if left:  # whoever needed them acknowledged was not told so, and does not count on them
             _LOG.warning("records were not delivered", extra={"count": left})
         self._closed = True
