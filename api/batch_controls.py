@@ -47,6 +47,7 @@ async def change(
     request: Request, batch_id: str, principal: PrincipalOf, services: ServicesOf
 ) -> Response:
     """Change the deadline or the priority of a job."""
+    repeats = repeats_of_request(request, principal, services)
     body = await json_body(request, ChangeBody, services.settings)
     wanted = JobChange(
         completion_window=body.completion_window,
@@ -61,7 +62,6 @@ async def change(
         record(connection, principal, Action.JOB_UPDATED, public_id(JOB, row.id), given)
         return shown(row)
 
-    repeats = repeats_of_request(request, principal, services)
     answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
     return response_of(answer, is_old=is_old)
 
@@ -71,6 +71,7 @@ async def append(
     request: Request, batch_id: str, principal: PrincipalOf, services: ServicesOf
 ) -> Response:
     """Append an input file to a job that is not sealed."""
+    repeats = repeats_of_request(request, principal, services)
     body = await json_body(request, AppendBody, services.settings)
     job_id, file_id = parse_public_id(JOB, batch_id), parse_public_id(FILE, body.input_file_id)
 
@@ -80,7 +81,6 @@ async def append(
         record(connection, principal, Action.JOB_APPENDED, public_id(JOB, row.id), told)
         return shown(row)
 
-    repeats = repeats_of_request(request, principal, services)
     answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
     return response_of(answer, is_old=is_old)
 

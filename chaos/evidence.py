@@ -6,7 +6,7 @@ note as their owner, since the role of a tenant may not; `session_user` is the h
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -168,6 +168,29 @@ def deadline_s(engine: sa.Engine, job: str) -> float:
         return float(found)
 
 
+class Life(NamedTuple):
+    """When a job was created, seconds since the epoch, and how long it took to complete."""
+
+    created_s: float
+    took_s: float  # infinite: it did not
+
+
+def lives(engine: sa.Engine, jobs: Collection[str]) -> dict[str, Life]:
+    """Return what the database's clock says of jobs."""
+    query = sa.text(
+        "SELECT id, extract(epoch FROM created_at) AS created_s, "
+        "extract(epoch FROM completed_at - created_at) AS took_s FROM jobs WHERE id = ANY(:ids)"
+    )
+    ids = [parse_public_id(JOB, job) for job in jobs]
+    with engine.connect() as connection:
+        return {
+            public_id(JOB, row.id): Life(
+                float(row.created_s), float("inf") if row.took_s is None else float(row.took_s)
+            )
+            for row in connection.execute(query, {"ids": ids})
+        }
+
+
 def cancelled_s(engine: sa.Engine, job: str) -> float:
     """Return when a job was cancelled for good, seconds since the epoch; infinite if it was not."""
     with engine.connect() as connection:
@@ -176,15 +199,22 @@ def cancelled_s(engine: sa.Engine, job: str) -> float:
         return float("inf") if found is None else float(found)
 
 
-def holds_a_lease(engine: sa.Engine, role: str, user: str) -> bool:
-    """Whether the host of a database user holds a lease of a role."""
+def leases_held(engine: sa.Engine, role: str, user: str) -> int:
+    """Return how many leases of a role the host of a database user holds."""
     query = sa.text(
-        "SELECT EXISTS (SELECT FROM job_leases l WHERE l.role = :role AND l.expires_at > now() "
+        "SELECT count(*) FROM job_leases l WHERE l.role = :role AND l.expires_at > now() "
         "AND :user = (SELECT c.host FROM chaos.leases c WHERE c.job_id = l.job_id "
-        "AND c.role = l.role AND c.claims ORDER BY c.sequence DESC LIMIT 1))"
+        "AND c.role = l.role AND c.claims ORDER BY c.sequence DESC LIMIT 1)"
     )
     with engine.connect() as connection:
-        return bool(connection.execute(query, {"role": role, "user": user}).scalar_one())
+        return int(connection.execute(query, {"role": role, "user": user}).scalar_one())
+
+
+def last_lease_step(engine: sa.Engine) -> int:
+    """Return the sequence of the newest lease step; 0 before there is one."""
+    query = sa.text("SELECT coalesce(max(sequence), 0) FROM chaos.leases")
+    with engine.connect() as connection:
+        return int(connection.execute(query).scalar_one())
 
 
 def all_ended(

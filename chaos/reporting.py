@@ -10,9 +10,9 @@ from chaos.measures import Measure, Summary, summarise
 WANTED = {"P1": 20, "P2": 20, "P3": 100, "P4": 20, "P7": 200, "P8": 100}
 """Trials that a promise asks for in all, where it asks for a number; a run may have fewer."""
 
-STOPPED = "writes accepted of a process stopped for 3 leases"
-STOPPED_WANTED = 500
-"""Of P9 only this line counts stopped processes; its others count drills."""
+LOST = "writes accepted under a lease lost while its holder was stopped"
+LOST_WANTED = 500
+"""Of P9 only this line counts lost leases; its others count drills."""
 
 MEDIAN = "median"
 """A line that begins so is not one for each thing that is tried."""
@@ -59,7 +59,7 @@ def _cells(summary: Summary) -> list[str]:
 
 
 def _trials(summary: Summary) -> str:
-    wanted = STOPPED_WANTED if summary.what == STOPPED else WANTED.get(summary.promise)
+    wanted = LOST_WANTED if summary.what == LOST else WANTED.get(summary.promise)
     is_counted = summary.relation != "report" and not summary.what.startswith(MEDIAN)
     if wanted is None or not is_counted:
         return str(summary.trials)

@@ -15,7 +15,7 @@ from chaos.evidence import install_triggers
 from chaos.failures import DrillError
 from chaos.histories import Recorder
 from chaos.installation import Installation, installed
-from chaos.measures import Measure
+from chaos.measures import Measure, summarise
 from chaos.scenes import Part, Scene
 from chaos.upstream import RecordingUpstream, recording_upstream
 
@@ -106,9 +106,10 @@ def _run_trial(
 
 
 def _show(measures: Sequence[Measure], note: Callable[[str], None]) -> None:
-    for measure in measures:
-        mark = "BROKEN" if measure.breaks_a_promise else "ok    " if measure.passed else "missed"
-        note(f"  {mark} {measure.promise} {measure.what}: {measure.value:g} of {measure.size}")
+    for found in summarise(measures):
+        missed = "missed" if found.relation == "goal" else "BROKEN"
+        mark = missed if found.failures else "ok    "
+        note(f"  {mark} {found.promise} {found.what}: {found.worst:g}, looked at {found.size}")
 
 
 def _keep_histories(work: Path, kept: Path) -> None:

@@ -12,6 +12,7 @@ from chaos.drills import (
     early_ends,
     engine_recovery,
     idempotency,
+    lost_leases,
     poisoned,
     postgres_loss,
     recovery,
@@ -132,7 +133,14 @@ SCENES: Final = (
                 drill=zombies.run,
                 promises=frozenset({"P9"}),
                 trials=1,
-                trials_long=15,
+                trials_long=8,
+            ),
+            Part(
+                name="leases",
+                drill=lost_leases.run,
+                promises=frozenset({"P9"}),
+                trials=1,
+                trials_long=1,
             ),
             Part(
                 name="keys",

@@ -6,19 +6,17 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import Final
-from uuid import uuid4
 
 import httpx
 import sqlalchemy as sa
 
 from chaos.clients import ENDPOINT, PASSING, PAUSE_S, Client, input_lines
+from chaos.drills.another_tenant import another_tenant
 from chaos.drills.setting import MODEL, Setting
 from chaos.failures import DrillError
 from chaos.judges.acceptance import acknowledged, answers_that_disagree
 from chaos.measures import Measure
 from chaos.nemeses.processes import kill
-from tenancy.api_keys import create_key
-from tenancy.tenants import create_tenant
 
 TOLD_S_MAX: Final = 240.0
 KILL_EVERY_S: Final = 3.0
@@ -98,11 +96,7 @@ def _misuse(client: Client, mark: str, keys: int, file_id: str) -> int:
 
 def _others(setting: Setting, mark: str) -> int:
     """Return how many keys of another tenant met a job of ours."""
-    with setting.running.engine.begin() as connection:
-        tenant = create_tenant(connection, f"other-{uuid4().hex[:8]}")
-        secret = create_key(connection, tenant, "chaos").secret
-    other = setting.client("p5-other")
-    other.key = secret
+    other = another_tenant(setting, "p5-other")
     ours = set(acknowledged(setting.recorder.so_far()).values())
     content = input_lines(1, MODEL)
     file_id = other.upload(f"other-file-{mark}", content, time.monotonic() + TOLD_S_MAX)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from chaos import evidence
 from chaos.clients import Client, input_lines
 from chaos.drills.books import Ended, judge_books
+from chaos.drills.bystander import bystander, judge_bystander
 from chaos.drills.oddities import BAD_LINES, ODDITIES, bad_file
 from chaos.drills.setting import MODEL, Setting
 from chaos.judges.poison import wrongly_failed
@@ -35,14 +36,15 @@ def run(setting: Setting) -> list[Measure]:
     texts = {place: ODDITIES[kind].text for place, kind in kinds.items()}
     fields = {place: ODDITIES[kind].fields for place, kind in kinds.items()}
     file_id = client.upload(f"file-{key}", input_lines(ITEMS, MODEL, texts, fields), until_s)
-    job_id = client.create(key, file_id, until_s)["id"]
-    bad_id = client.create(
-        f"bad-{key}", client.upload(f"bad-file-{key}", bad_file(MODEL), until_s), until_s
-    )["id"]
-    ended = evidence.all_ended(setting.running.engine, client, [job_id, bad_id], until_s)
+    bad = client.upload(f"bad-file-{key}", bad_file(MODEL), until_s)
+    with bystander(setting) as other:
+        job_id = client.create(key, file_id, until_s)["id"]
+        bad_id = client.create(f"bad-{key}", bad, until_s)["id"]
+        ended = evidence.all_ended(setting.running.engine, client, [job_id, bad_id], until_s)
     return [
         *_judge_items(client, ended[job_id], kinds),
         _judge_starts(host.deaths() - deaths, kinds),
+        *judge_bystander(setting, other, job_id),
         _judge_bad_file(ended[bad_id]),
         *judge_books(setting.running.engine, client, [Ended(ended[job_id], ITEMS)]),
     ]

@@ -1,7 +1,7 @@
 """P9: roles of one host are stopped in the middle of their work for three leases, and let go on.
 
 The other host takes over meanwhile. Several roles at once, so that many are tried in minutes. A
-trial is a stopped process that lost a lease to the other host: of the roles that hold none, only
+trial is a lease that a stopped process lost to the other host: of the roles that hold none, only
 the files and bills of the jobs can tell (P2, P4).
 """
 
@@ -15,14 +15,13 @@ from chaos.clients import PAUSE_S, input_lines
 from chaos.drills.books import Ended, judge_books
 from chaos.drills.lives import judge_lives
 from chaos.drills.setting import MODEL, Setting
+from chaos.drills.stops import Stop, judge_stops
 from chaos.failures import DrillError
 from chaos.hosts import wait_until
 from chaos.installation import Installation
-from chaos.judges.fencing import taken_from, zombie_writes
 from chaos.measures import Measure
 from chaos.nemeses.cure import Cure
 from chaos.nemeses.processes import pause
-from chaos.reporting import STOPPED
 from chaos.settings_of_drills import SESSION_S
 
 LEASED: Final = ("intake", "finaliser")
@@ -56,16 +55,17 @@ def run(setting: Setting) -> list[Measure]:
     sizes[client.create(f"zombie-{setting.seed}", large, until_s)["id"]] = ITEMS
     goal = before + chance.randrange(100, ITEMS // 4)
     wait_until(lambda: evidence.settled(running.engine) >= goal, JOB_S_MAX, "progress")
-    cures, stopped_s, mark = [], 0.0, 0
+    cures, stopped_s, began = [], 0.0, 0
     for number in range(SMALL_JOBS):
         job = client.create(f"zombie-{setting.seed}-{number}", small, until_s)
         sizes[job["id"]] = SMALL_ITEMS
         if number == SMALL_JOBS // 4:
-            mark = max((s.sequence for s in evidence.lease_steps(running.engine)), default=0)
+            began = evidence.last_lease_step(running.engine)
             cures = [_stop(running, host, role) for role in roles]
             stopped_s = time.monotonic()
         time.sleep(PAUSE_S)
     time.sleep(max(0.0, stopped_s + STOPPED_S - time.monotonic()))
+    over = evidence.last_lease_step(running.engine)
     for cure in cures:
         cure()
         time.sleep(chance.uniform(0, PAUSE_S))
@@ -73,7 +73,8 @@ def run(setting: Setting) -> list[Measure]:
     books = judge_books(
         running.engine, client, [Ended(job, sizes[key]) for key, job in ended.items()]
     )
-    return [*_trials(setting, host, mark), *books, *judge_lives(setting)]
+    stops = [Stop(host, role, began, over) for role in LEASED]
+    return [*judge_stops(setting, stops), *books, *judge_lives(setting)]
 
 
 def _stop(running: Installation, host: str, role: str) -> Cure:
@@ -81,32 +82,8 @@ def _stop(running: Installation, host: str, role: str) -> Cure:
     if role in LEASED:
         with contextlib.suppress(DrillError):
             wait_until(
-                lambda: evidence.holds_a_lease(running.engine, role, f"host_{host}"),
+                lambda: evidence.leases_held(running.engine, role, f"host_{host}") > 0,
                 HELD_S_MAX,
                 "a lease",
             )
     return pause(running, f"{host}/{role}")
-
-
-def _trials(setting: Setting, host: str, mark: int) -> list[Measure]:
-    """Return a trial for each stopped role that lost leases after the step `mark`."""
-    steps = evidence.lease_steps(setting.running.engine)
-    user = f"host_{host}"
-    late = [step for step in zombie_writes(steps) if step.sequence > mark and step.user == user]
-    trials = []
-    for role in LEASED:
-        taken = [step for step in taken_from(steps, role, user) if step.sequence > mark]
-        accepted = [step for step in late if step.role == role]
-        setting.note(f"{role} of {host}, stopped, lost {len(taken)} leases")
-        if taken or accepted:
-            jobs = " ".join(step.job for step in accepted[:5])
-            trials.append(
-                Measure(
-                    promise="P9",
-                    what=STOPPED,
-                    value=len(accepted),
-                    size=len(taken),
-                    evidence=f"stopped: {role} of {host}; {jobs}" if accepted else "",
-                )
-            )
-    return trials

@@ -29,16 +29,35 @@ def zombie_writes(steps: Iterable[LeaseStep]) -> list[LeaseStep]:
     return wrong
 
 
-def taken_from(steps: Iterable[LeaseStep], role: str, user: str) -> list[LeaseStep]:
-    """Return the claims by which others took leases of a role that `user` had held until then."""
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """A lease that one host took from another."""
+
+    job: str
+    user: str  # who had it
+    sequence: int  # of the claim
+    late_writes: int  # accepted of who had it, afterwards
+
+
+def losses(steps: Iterable[LeaseStep], role: str) -> list[Loss]:
+    """Return every lease of a role that changed hands."""
+    ordered = sorted((step for step in steps if step.role == role), key=lambda step: step.sequence)
+    late = zombie_writes(ordered)
     holder: dict[str, str] = {}
-    taken = []
-    for step in sorted(steps, key=lambda step: step.sequence):
-        if step.claims and step.role == role:
-            if holder.get(step.job) == user != step.user:
-                taken.append(step)
-            holder[step.job] = step.user
-    return taken
+    found = []
+    for step in ordered:
+        if not step.claims:
+            continue
+        before = holder.get(step.job, step.user)
+        if before != step.user:
+            writes = sum(
+                write.job == step.job and write.user == before and write.sequence > step.sequence
+                for write in late
+            )
+            found.append(
+                Loss(job=step.job, user=before, sequence=step.sequence, late_writes=writes)
+            )
+        holder[step.job] = step.user
+    return found
 
 
 class CursorStep(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from chaos.doubles import doubles_since
 from chaos.drills.lives import GRAPH
+from chaos.drills.stops import Stop, lost_in
 from chaos.histories import Operation, Phase
 from chaos.judges import acceptance, executions, fencing, poison, refused_lines, results, states
 from chaos.judges.executions import Start
@@ -125,17 +126,33 @@ def test_a_zombies_write_is_found() -> None:
     assert fencing.zombie_writes([late, *taken]) == [late]
 
 
-def test_leases_that_a_stopped_holder_lost_are_told() -> None:
-    lost = lease(3, "host_b", claims=True, epoch=2)
+def test_leases_that_changed_hands_are_told_with_what_was_written_late() -> None:
     steps = [
         lease(1, "host_a", claims=True, epoch=1),
         lease(2, "host_b", claims=False, epoch=1),
-        lost,
+        lease(3, "host_b", claims=True, epoch=2),
         lease(4, "host_b", claims=True, epoch=3),
+        lease(5, "host_a", claims=True, epoch=4),
     ]
-    assert fencing.taken_from(steps, "intake", "host_a") == [lost]
-    assert fencing.taken_from(steps, "intake", "host_b") == []
-    assert fencing.taken_from(steps, "finaliser", "host_a") == []
+    found = [
+        (loss.user, loss.sequence, loss.late_writes) for loss in fencing.losses(steps, "intake")
+    ]
+    assert found == [("host_a", 3, 0), ("host_b", 5, 0)]
+    assert fencing.losses(steps, "finaliser") == []
+    late = [*steps, lease(6, "host_b", claims=False, epoch=4)]
+    assert [loss.late_writes for loss in fencing.losses(late, "intake")] == [0, 1]
+
+
+def test_a_stop_answers_for_what_was_lost_meanwhile() -> None:
+    steps = [
+        lease(1, "host_a", claims=True, epoch=1),
+        lease(2, "host_b", claims=True, epoch=2),
+        lease(3, "host_a", claims=True, epoch=3),
+    ]
+    (lost,) = lost_in(steps, Stop("a", "intake", 1, 2))
+    assert (lost.job, lost.sequence) == ("j", 2)
+    assert lost_in(steps, Stop("a", "intake", 2, 3)) == []
+    assert lost_in(steps, Stop("b", "finaliser", 0, 3)) == []
 
 
 def test_a_cursor_never_goes_back() -> None:

@@ -1,0 +1,81 @@
+"""P13: another tenant's jobs of one item beside the poison, and how long they took.
+
+They are created at a steady pace, whether or not earlier ones have ended, so that a standstill
+counts for every job that began in it, and timed by the database.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from chaos import evidence
+from chaos.clients import ENDPOINT, Client, input_lines
+from chaos.drills.another_tenant import another_tenant
+from chaos.drills.setting import MODEL, Setting
+from chaos.judges.acceptance import probed_ids
+from chaos.measures import Measure
+from chaos.probing import Prober
+from chaos.settings_of_drills import SESSION_S
+
+CREATE: Final = "create batch"
+ALONE_S: Final = 10.0
+END_S_MAX: Final = 60.0
+ADDED_S_MAX: Final = 2 * SESSION_S
+SHARE: Final = 0.95
+
+
+@contextmanager
+def bystander(setting: Setting) -> Iterator[Client]:
+    """Create its jobs during a block, which begins when they have run alone for a while."""
+    client = another_tenant(setting, "bystander")
+    file_id = client.upload(
+        f"bystander-{setting.seed}", input_lines(1, MODEL), time.monotonic() + END_S_MAX
+    )
+    body = {"input_file_id": file_id, "endpoint": ENDPOINT, "completion_window": "24h"}
+    asks = {CREATE: {"method": "POST", "url": "/v1/batches", "json": body}}
+    prober = Prober(setting.recorder, client.urls[0], client.key, asks)
+    try:
+        time.sleep(ALONE_S)
+        yield client
+    finally:
+        prober.stop()
+
+
+def judge_bystander(setting: Setting, client: Client, job_id: str) -> list[Measure]:
+    """Compare its jobs before the job of the poison with those after. Raises DrillError."""
+    engine = setting.running.engine
+    ids = probed_ids(setting.recorder.so_far())
+    ended = evidence.all_ended(engine, client, ids, time.monotonic() + END_S_MAX)
+    began_s = evidence.lives(engine, [job_id])[job_id].created_s
+    found = evidence.lives(engine, ids).values()
+    alone = [life.took_s for life in found if life.created_s < began_s]
+    beside = [life.took_s for life in found if life.created_s >= began_s]
+    added_s = quantile(beside, SHARE) - quantile(alone, SHARE)
+    failed = [job["id"] for job in ended.values() if job["request_counts"]["completed"] != 1]
+    return [
+        Measure(
+            promise="P13",
+            what="added to the p95 of another tenant's jobs",
+            unit="s",
+            value=round(added_s, 2),
+            limit=ADDED_S_MAX,
+            size=len(beside),
+            evidence=f"p95 {quantile(alone, SHARE):.2f} s alone",
+        ),
+        Measure(
+            promise="P13",
+            what="jobs of another tenant that did not succeed",
+            value=len(failed),
+            size=len(ended),
+            evidence=" ".join(failed[:5]),
+        ),
+    ]
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the least value that `share` of all do not exceed; infinite of none."""
+    if not values:
+        return float("inf")
+    return sorted(values)[math.ceil(share * len(values)) - 1]

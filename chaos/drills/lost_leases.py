@@ -1,0 +1,73 @@
+"""P9 in numbers: the intake that holds most leases is stopped for three of them, again and again.
+
+The other host takes every lease meanwhile, so each stop is as many trials as leases were lost.
+"""
+
+import random
+import time
+from typing import Final
+
+from chaos import evidence
+from chaos.clients import input_lines
+from chaos.drills.books import Ended, judge_books
+from chaos.drills.lives import judge_lives
+from chaos.drills.setting import MODEL, Setting
+from chaos.drills.stops import Stop, judge_stops, lost_in
+from chaos.hosts import wait_until
+from chaos.measures import Measure
+from chaos.nemeses.processes import pause
+from chaos.settings_of_drills import SESSION_S
+
+ROLE: Final = "intake"
+STOPPED_S: Final = 3 * SESSION_S
+STOPS_MAX: Final = 20
+JOBS: Final = (60, 20)  # of a long run and a quick one, as the next two
+ITEMS: Final = (5_000, 1_500)
+"""Of each job; far more in all than the log takes at a time, so that most are never expanded."""
+
+WANTED: Final = (500, 20)
+
+HELD_S_MAX: Final = 60.0
+JOB_S_MAX: Final = 400.0
+
+
+def run(setting: Setting) -> list[Measure]:
+    """Stop intakes until enough leases were lost; cancel the jobs and judge what they came to."""
+    chance, engine = random.Random(setting.seed), setting.running.engine
+    client, until_s = setting.client("leases"), time.monotonic() + JOB_S_MAX
+    items, wanted, lost = setting.size(*ITEMS), setting.size(*WANTED), 0
+    name = f"leases-{setting.seed}"
+    file_id = client.upload(f"file-{name}", input_lines(items, MODEL), until_s)
+    job_ids = [
+        client.create(f"{name}-{number}", file_id, until_s)["id"]
+        for number in range(setting.size(*JOBS))
+    ]
+    stops: list[Stop] = []
+    while lost < wanted and len(stops) < STOPS_MAX:
+        time.sleep(chance.uniform(0, 1))
+        stops.append(_stop(setting, len(job_ids) // 2))
+        lost += len(lost_in(evidence.lease_steps(engine), stops[-1]))
+    for job_id in job_ids:
+        client.cancel(job_id, until_s)
+    ended = evidence.all_ended(engine, client, job_ids, until_s)
+    books = judge_books(engine, client, [Ended(job, items) for job in ended.values()])
+    return [*judge_stops(setting, stops), *books, *judge_lives(setting)]
+
+
+def _stop(setting: Setting, held_min: int) -> Stop:
+    """Stop the intake that holds most leases, `held_min` at least. Raises DrillError."""
+    engine, held = setting.running.engine, dict.fromkeys(setting.running.hosts, 0)
+
+    def holds_enough() -> bool:
+        for host in held:
+            held[host] = evidence.leases_held(engine, ROLE, f"host_{host}")
+        return max(held.values()) >= held_min
+
+    wait_until(holds_enough, HELD_S_MAX, f"an intake with {held_min} leases")
+    host = max(held, key=lambda name: held[name])
+    began = evidence.last_lease_step(engine)
+    cure = pause(setting.running, f"{host}/{ROLE}")
+    time.sleep(STOPPED_S)
+    ended = evidence.last_lease_step(engine)
+    cure()
+    return Stop(host, ROLE, began, ended)
