@@ -25,6 +25,7 @@ from results.closing import JobCloser
 from results.deduplicating import CopyWriter
 from results.finaliser import CHANNEL, ROLE, Finaliser
 from results.key_removal import KeyRemoval
+from results.open_closes import OpenCloses
 from results.partitions import DayPartitions
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
@@ -71,7 +72,7 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
     partitions = DayPartitions(engine)
     writer = ResultsWriter(
         items=ItemWriter(engine, partitions, retries=retry_rules(settings)),
-        closer=JobCloser(engine, partitions, slice_items=settings.close_slice_items),
+        closes=OpenCloses(JobCloser(engine, partitions, slice_items=settings.close_slice_items)),
         copies=CopyWriter(engine),
         bill=partial(write_bills, engine),
         producer=producer,

@@ -48,13 +48,21 @@ class JobCloser:
 
         Calling it again goes on, or changes nothing. Raises one of DATABASE_AWAY.
         """
-        first = 0
-        while not stop.is_set():
-            job = self._slice(close, first)
-            first += self._slice_items
-            if job is None or first >= job.total_count:
-                return True
-        return False
+        first: int | None = 0
+        while first is not None:
+            if stop.is_set():
+                return False
+            first = self.step(close, first)
+        return True
+
+    def step(self, close: Close, first: int) -> int | None:
+        """Close one slice of indexes, from `first` on; return where the next begins.
+
+        None when no item is left without a row. Raises one of DATABASE_AWAY.
+        """
+        job = self._slice(close, first)
+        after = first + self._slice_items
+        return None if job is None or after >= job.total_count else after
 
     def _slice(self, close: Close, first: int) -> LockedJob | None:
         """Close the indexes from `first` on; None when the job has all its rows, or is unknown."""

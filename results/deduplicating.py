@@ -16,7 +16,6 @@ import sqlalchemy as sa
 
 from core.outcomes import Outcome
 from results import metrics
-from results.closing import JobCloser
 from results.failures import bury
 from results.groups import JobItems
 from results.locking import LockedJob, lock_jobs
@@ -31,7 +30,7 @@ from results.statements import (
 from results.stopping import stop_over_budget
 from results.sums import sum_items
 from storage.postgres import Cursor, raw_cursor
-from topics.records import Close, CopiesDue, ItemOutcome
+from topics.records import CopiesDue, ItemOutcome
 
 SLICE_ITEMS: Final = 5000
 SLICE_BYTES: Final = 8 * 1024 * 1024
@@ -164,15 +163,6 @@ class CopyWriter:
         metrics.ROWS_PER_TRANSACTION.observe(len(rows))
         metrics.TRANSACTION_SECONDS.observe(time.perf_counter() - started)
         return rows[-1].index
-
-
-def judge_alone(
-    record: Close | CopiesDue, closer: JobCloser, copies: CopyWriter, stop: threading.Event
-) -> bool:
-    """Judge a record that is no outcome; False when `stop` cut it short."""
-    if isinstance(record, Close):
-        return closer.close(record, stop)
-    return copies.copy_due(record, stop)
 
 
 def _inserted(cursor: Cursor, job: LockedJob, part: Slice, after: int) -> list[ItemOutcome]:

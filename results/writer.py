@@ -12,10 +12,10 @@ from typing import Final, TypeVar
 
 from core.clock import Clock
 from results.call_bills import CallBill, bills_of
-from results.closing import JobCloser
-from results.deduplicating import CopyWriter, judge_alone
+from results.deduplicating import CopyWriter
 from results.groups import Group, grouped
 from results.metrics import DATABASE_RETRIES
+from results.open_closes import OpenCloses
 from results.reading import read_entry
 from results.settings import WriterSettings
 from results.writing import ItemWriter
@@ -25,12 +25,14 @@ from topics.errors import StaleMemberError
 from topics.offsets import Partition
 from topics.producer import LogProducer
 from topics.received import Received
+from topics.records import Close
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 GROUP: Final = "results-writer"
 _IDLE_POLL_S: Final = 0.5  # how soon a stop is noticed
+_BUSY_POLL_S: Final = 0.001  # while there are closes to go on with
 _FLUSH_S: Final = 30.0
 _BACKOFF_S: Final = 0.1
 _BACKOFF_S_MAX: Final = 5.0
@@ -41,7 +43,7 @@ class ResultsWriter:
     """One member of the group; its methods run in one thread."""
 
     items: ItemWriter
-    closer: JobCloser
+    closes: OpenCloses
     copies: CopyWriter
     bill: Callable[[Sequence[CallBill]], None]
     producer: LogProducer
@@ -54,14 +56,17 @@ class ResultsWriter:
     def run(self, consumer: LogConsumer, stop: threading.Event) -> None:
         """Judge records until `stop`.
 
-        1. Poll until the group is full or has waited. 2. Write each group in a transaction.
-        3. Commit the offsets of what is durable. A crash between 2 and 3 delivers records again,
-        which changes nothing. Raises SchemaTooNewError, LogUnavailableError, DeliveryError, and
-        one of DATABASE_AWAY after `database_wait_s`: the offsets stay where they are.
+        1. Poll until the group is full or has waited. 2. Write each group in a transaction. 3. Go
+        on with long closes, for as long as 2 took. 4. Commit the offsets of what is durable. A
+        crash before that delivers records again, which changes nothing.
+
+        Raises SchemaTooNewError, LogUnavailableError, DeliveryError, and one of DATABASE_AWAY after
+        `database_wait_s`: the offsets stay where they are.
         """
         commit_at = self.clock.monotonic_s()
         while not stop.is_set():
             self._gather(consumer, stop)
+            began_s = self.clock.monotonic_s()
             read, self._read = self._read, []
             entries = (read_entry(record, self.producer) for record in read)
             limits = self.settings
@@ -71,6 +76,7 @@ class ResultsWriter:
                 if not self._judge(group, consumer, stop):
                     break
                 self._finished |= group.next_offsets
+            self._go_on_closing(consumer, stop, self.clock.monotonic_s() - began_s)
             if self.clock.monotonic_s() >= commit_at:
                 self._commit(consumer)
                 commit_at = self.clock.monotonic_s() + self.commit_interval_s
@@ -82,11 +88,12 @@ class ResultsWriter:
         self._read = [r for r in self._read if (r.topic, r.partition) not in lost]
         for partition in lost:
             self._finished.pop(partition, None)
+        self.closes.forget(lost)
 
     def _gather(self, consumer: LogConsumer, stop: threading.Event) -> None:
         """Poll until a group is full or its first record has waited `group_wait_s`."""
         limits = self.settings
-        wait_s = _IDLE_POLL_S
+        wait_s = _BUSY_POLL_S if self.closes else _IDLE_POLL_S
         full_at = None
         while not stop.is_set():
             room = limits.poll_records_max - len(self._read)
@@ -103,10 +110,12 @@ class ResultsWriter:
     def _judge(self, group: Group, consumer: LogConsumer, stop: threading.Event) -> bool:
         """Make a group durable; False when `stop` came first."""
         alone = group.alone
+        if isinstance(alone, Close):
+            ((partition, after),) = group.next_offsets.items()
+            self._patiently(lambda: self.closes.begin(partition, after - 1, alone), consumer, stop)
+            return True
         if alone is not None:
-            return self._patiently(
-                lambda: judge_alone(alone, self.closer, self.copies, stop), consumer, stop
-            )
+            return self._patiently(lambda: self.copies.copy_due(alone, stop), consumer, stop)
         calls = [bill for record in group.calls for bill in bills_of(record)]
         if calls:
             self._patiently(lambda: self.bill(calls), consumer, stop)
@@ -114,6 +123,14 @@ class ResultsWriter:
         if not due:
             return True
         return self._patiently(lambda: self.copies.copy(group.jobs, due, stop), consumer, stop)
+
+    def _go_on_closing(self, consumer: LogConsumer, stop: threading.Event, share_s: float) -> None:
+        """Close slices for `share_s`, one at least."""
+        until_s = self.clock.monotonic_s() + share_s
+        while self.closes and not stop.is_set():
+            self._patiently(self.closes.step, consumer, stop)
+            if self.clock.monotonic_s() >= until_s:
+                return
 
     def _patiently(self, write: Callable[[], T], consumer: LogConsumer, stop: threading.Event) -> T:
         """Try again while Postgres is away, staying a member of the group meanwhile.
@@ -145,8 +162,9 @@ class ResultsWriter:
         self.producer.flush(_FLUSH_S)  # dead letters are durable before their records are past
         # Kept until the broker took them; `revoked` drops what is lost, and a cooperative rebalance
         # leaves us the rest.
+        offsets = self.closes.committable(self._finished)
         try:
-            if consumer.commit(self._finished):
-                self._finished.clear()
+            if consumer.commit(offsets):
+                self._finished = dict(self._finished.items() - offsets.items())
         except StaleMemberError:
             LOG.warning("the group goes on without this member")

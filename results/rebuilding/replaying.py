@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from core.errors import MillraceError, RecordUnreadableError
 from jobs.retries import RetryRules
 from results.closing import JobCloser
-from results.deduplicating import CopyWriter, judge_alone
+from results.deduplicating import CopyWriter
 from results.groups import Entry, grouped
 from results.partitions import DayPartitions
 from results.reading import read_record
@@ -26,6 +26,7 @@ from results.settings import WriterSettings
 from results.writing import ItemWriter
 from topics.catalogue import RESULTS
 from topics.received import Received
+from topics.records import Close
 from topics.settings import KafkaSettings
 from topics.stretches import Stretch, StretchReader
 
@@ -92,8 +93,10 @@ class LogReplay:
             for group in grouped(
                 entries, items_max=settings.group_items_max, bytes_max=settings.group_bytes_max
             ):
-                if group.alone is not None:
-                    judge_alone(group.alone, closer, copies, never)
+                if isinstance(group.alone, Close):
+                    closer.close(group.alone, never)
+                elif group.alone is not None:
+                    copies.copy_due(group.alone, never)
                 if due := items.write(group.jobs):
                     copies.copy(group.jobs, due, never)
         return count

@@ -16,6 +16,7 @@ from results.call_bills import write_bills
 from results.closing import JobCloser
 from results.deduplicating import CopyWriter
 from results.metrics import DATABASE_RETRIES
+from results.open_closes import OpenCloses
 from results.partitions import DayPartitions
 from results.settings import WriterSettings
 from results.writer import GROUP, ResultsWriter
@@ -51,7 +52,7 @@ class Running:
         self.producer = LogProducer(kafka, client_id="writer")
         self.writer = ResultsWriter(
             items=ItemWriter(engine, partitions),
-            closer=JobCloser(engine, partitions, slice_items=10),
+            closes=OpenCloses(JobCloser(engine, partitions, slice_items=10)),
             copies=CopyWriter(engine, slice_items=7),
             bill=partial(write_bills, engine),
             producer=self.producer,
