@@ -130,8 +130,8 @@ class Client:
         found: dict[str, Any] = answer.json()
         return found
 
-    def cancel(self, job_id: str, until_s: float) -> float:
-        """Cancel a job and return when that was answered. A job that has ended is left alone."""
+    def cancel(self, job_id: str, until_s: float) -> float | None:
+        """Cancel a job and return when that was answered; None for a job that had ended."""
         while time.monotonic() < until_s:
             self.recorder.note(self.name, "cancel", job_id, "invoke")
             answer = self.call("POST", f"/v1/batches/{job_id}/cancel")
@@ -139,7 +139,7 @@ class Client:
                 answer.is_success or answer.status_code == HTTPStatus.BAD_REQUEST
             ):
                 self.recorder.note(self.name, "cancel", job_id, "ok", status=answer.status_code)
-                return time.time()
+                return time.time() if answer.is_success else None
             self.recorder.note(self.name, "cancel", job_id, "info")
             time.sleep(PAUSE_S)
         raise DrillError(f"cancel {job_id}: no answer in time")

@@ -32,11 +32,12 @@ class RecordingUpstream:
 
     async def handle(self, request: web.Request) -> web.Response:
         """Answer one call."""
+        began_s = time.time()  # before its body is read: a stall here is none of the sender's
         if request.method == "GET":
             return web.json_response({"object": "list", "data": []})
         body = await request.json()
         text = body["messages"][0]["content"]
-        self._starts.append((time.time(), text))
+        self._starts.append((began_s, text))
         await asyncio.sleep(LATENCY_S)
         tokens = len(text)
         return web.json_response(

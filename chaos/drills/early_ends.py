@@ -12,6 +12,7 @@ from chaos.clients import Client, input_lines
 from chaos.drills.books import Ended, judge_books
 from chaos.drills.setting import Setting
 from chaos.evidence import Files
+from chaos.failures import DrillError
 from chaos.hosts import wait_until
 from chaos.judges.executions import Start, began_after, latest_s
 from chaos.measures import Measure
@@ -48,6 +49,9 @@ def cancel(setting: Setting) -> list[Measure]:
     measures = []
     for number, at_s in cancelled_s.items():
         job = ended[ids[number]]
+        if at_s is None:
+            setting.note(f"{job['id']} had ended when its cancel came: no trial")
+            continue
         terminal_s = evidence.cancelled_s(setting.running.engine, job["id"]) - at_s
         measures += [
             Measure(
@@ -67,18 +71,23 @@ def cancel(setting: Setting) -> list[Measure]:
                 evidence="" if job["status"] == "cancelled" else job["status"],
             ),
         ]
+    if not measures:
+        raise DrillError("every job had ended before its cancel")
     books = [Ended(job, CANCELLED_ITEMS) for job in ended.values()]
     return [*measures, *judge_books(setting.running.engine, client, books)]
 
 
 def _cancel_each(
     setting: Setting, group: str, moments: Mapping[int, int], ids: Mapping[int, str], *, kills: bool
-) -> dict[int, float]:
-    """Cancel each job once so many of its items have begun; return when each was answered."""
+) -> dict[int, float | None]:
+    """Cancel each job once so many of its items have begun; return when each was answered.
+
+    None: it had ended by then.
+    """
     client = setting.client(f"{group}-cancels")
     until_s = time.monotonic() + TOLD_S_MAX
     seen = setting.starts(group)
-    asked: dict[int, Future[float]] = {}
+    asked: dict[int, Future[float | None]] = {}
 
     def all_asked() -> bool:
         by_job = starts_by_job(seen())

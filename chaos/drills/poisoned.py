@@ -43,7 +43,7 @@ def run(setting: Setting) -> list[Measure]:
         ended = evidence.all_ended(setting.running.engine, client, [job_id, bad_id], until_s)
     return [
         *_judge_items(client, ended[job_id], kinds),
-        _judge_starts(host.deaths() - deaths, kinds),
+        *_judge_starts(host.deaths() - deaths, kinds),
         *judge_bystander(setting, other, job_id),
         _judge_bad_file(ended[bad_id]),
         *judge_books(setting.running.engine, client, [Ended(ended[job_id], ITEMS)]),
@@ -82,15 +82,27 @@ def _judge_items(client: Client, job: Mapping[str, Any], kinds: Mapping[int, str
     ]
 
 
-def _judge_starts(starts: int, kinds: Mapping[int, str]) -> Measure:
+def _judge_starts(starts: int, kinds: Mapping[int, str]) -> list[Measure]:
+    """Compare with all poison, as promised, and with what ends its process, as aimed at."""
+    poison = sum(ODDITIES[kind].code is not None for kind in kinds.values())
     ending = sum(kind in ENDS_ITS_PROCESS for kind in kinds.values())
-    return Measure(
-        promise="P13",
-        what="starts of the replica for each item that ends it",
-        value=starts / ending,
-        limit=TRIES_MAX,
-        size=ending,
-    )
+    return [
+        Measure(
+            promise="P13",
+            what="starts of the replica for each item that must fail",
+            value=starts / poison,
+            limit=TRIES_MAX,
+            size=poison,
+        ),
+        Measure(
+            promise="P13",
+            what="of them for each item that ends it",
+            value=starts / ending,
+            limit=TRIES_MAX,
+            relation="goal",
+            size=ending,
+        ),
+    ]
 
 
 def _judge_bad_file(job: Mapping[str, Any]) -> Measure:

@@ -5,6 +5,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
 from chaos.clients import input_lines
 from chaos.drills.setting import MODEL, Setting
 from chaos.hosts import wait_until
@@ -21,6 +24,7 @@ RETURN_S_MAX: Final = 5.0
 FLIP_S_MAX: Final = 5.0
 BEFORE_S: Final = 2.0
 AFTER_S: Final = 6.0
+HEAL_S_MAX: Final = 60.0
 FIRST_S_MAX: Final = 60.0
 JOB_ITEMS: Final = 100
 JOB_S_MAX: Final = 60.0
@@ -97,10 +101,13 @@ def _lose(
     lives = _lives(setting.running)
     prober = Prober(setting.recorder, host.url, host.key, ASKS)
     time.sleep(BEFORE_S)
-    lost_s = time.time()
+    began_s = time.time()
     give_back = take_away()
+    lost_s = time.time()
     time.sleep(lasts_s)
     give_back()
+    # What it takes to start again is its own; what comes after is ours.
+    wait_until(partial(_answers, setting.running.engine), HEAL_S_MAX, "Postgres")
     healed_s = time.time()
     time.sleep(AFTER_S)
     prober.stop()
@@ -109,7 +116,7 @@ def _lose(
         path: [
             p
             for p in outages.probes(setting.recorder.so_far(), path)
-            if p.asked_s > lost_s - BEFORE_S
+            if p.asked_s > began_s - BEFORE_S
         ]
         for path in ASKS
     }
@@ -125,6 +132,16 @@ def _lose(
         ),
         _small_job(setting, name),
     ]
+
+
+def _answers(engine: sa.Engine) -> bool:
+    """Whether Postgres serves whoever asks it past the proxies."""
+    try:
+        with engine.connect() as connection:
+            connection.execute(sa.text("SELECT 1"))
+    except SQLAlchemyError:
+        return False
+    return True
 
 
 def _lives(running: Installation) -> set[tuple[str, int]]:

@@ -53,11 +53,15 @@ def improper(seen: Sequence[Probe], proper: Collection[int] = (503,)) -> list[Pr
 
 
 def seconds_until(seen: Sequence[Probe], since_s: float, *, good: bool) -> float | None:
-    """Return the time from `since_s` to the first answer that is good (or is not); None: never."""
+    """Return the time from `since_s` to the first answer that is good (or is not); None: never.
+
+    A good answer counts when it was asked for after that; a bad one when it came after it.
+    """
     times = [
         probe.answered_s - since_s
         for probe in seen
-        if probe.asked_s >= since_s and (200 <= probe.status < 300) == good
+        if (probe.asked_s if good else probe.answered_s) >= since_s
+        and (200 <= probe.status < 300) == good
     ]
     return min(times, default=None)
 

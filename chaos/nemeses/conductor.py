@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+import psutil
 from confluent_kafka import KafkaException
 
 from chaos.failures import DrillError
@@ -14,7 +15,7 @@ from chaos.installation import Installation
 from chaos.nemeses import network, processes, redelivery, services
 from chaos.nemeses.cure import Cure
 from chaos.planning import Fault, Kind
-from topics.errors import LogUnavailableError
+from core.errors import MillraceError
 
 Apply = Callable[[Installation, str], Cure]
 
@@ -85,20 +86,22 @@ class Conductor:
     def _run(self) -> None:
         began_s = time.monotonic()
         cures: list[tuple[float, int, str, Cure]] = []
-        for number, fault in enumerate(self._faults):
-            self._heal(cures, began_s, fault.at_s)
-            time.sleep(max(0.0, began_s + fault.at_s - time.monotonic()))
-            name = f"{fault.kind} {fault.target}"
-            cure = self._apply(fault, name)
-            if cure is not None:
-                heapq.heappush(cures, (fault.ends_s, number, name, cure))
-        self._heal(cures, began_s, float("inf"))
+        try:
+            for number, fault in enumerate(self._faults):
+                self._heal(cures, began_s, fault.at_s)
+                time.sleep(max(0.0, began_s + fault.at_s - time.monotonic()))
+                name = f"{fault.kind} {fault.target}"
+                cure = self._apply(fault, name)
+                if cure is not None:
+                    heapq.heappush(cures, (fault.ends_s, number, name, cure))
+        finally:  # or what is stopped would stay so, and be taken for what it is not
+            self._heal(cures, began_s, float("inf"))
 
     def _apply(self, fault: Fault, name: str) -> Cure | None:
         self._recorder.note("nemesis", "fault", name, "invoke", lasts_s=fault.lasts_s)
         try:
             cure = FAULTS[fault.kind](self._running, fault.target)
-        except (DrillError, KafkaException, LogUnavailableError, OSError) as failure:
+        except (DrillError, KafkaException, MillraceError, OSError, psutil.Error) as failure:
             self._recorder.note("nemesis", "fault", name, "fail", reason=type(failure).__name__)
             self.failures.append(f"{name}: {type(failure).__name__}")
             return None
