@@ -5,8 +5,9 @@ transaction of a holder before it writes: it locks the lease row, so no other ho
 before the end of that transaction. Who locks the job too locks it first. Time is the database's.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -18,6 +19,25 @@ from jobs.tables import jobs
 from storage.intervals import seconds
 
 _NOW = sa.func.clock_timestamp()  # not now(): a transaction may have waited for its locks
+
+_EXTEND: Final = sa.text("""
+WITH mine AS (
+    SELECT * FROM unnest(:jobs, :roles, :holders, :epochs) AS lease (job_id, role, holder, epoch)
+), free AS (
+    SELECT l.job_id, l.role FROM job_leases l JOIN mine USING (job_id, role, holder, epoch)
+    WHERE l.expires_at > clock_timestamp() FOR UPDATE OF l SKIP LOCKED
+), extended AS (
+    UPDATE job_leases l SET expires_at = clock_timestamp() + make_interval(secs => :ttl_s)
+    FROM free WHERE l.job_id = free.job_id AND l.role = free.role
+)
+SELECT l.job_id FROM job_leases l JOIN mine USING (job_id, role, holder, epoch)
+WHERE l.expires_at > clock_timestamp()
+""").bindparams(
+    sa.bindparam("jobs", type_=sa.ARRAY(sa.Uuid)),
+    sa.bindparam("roles", type_=sa.ARRAY(sa.Text)),
+    sa.bindparam("holders", type_=sa.ARRAY(sa.Text)),
+    sa.bindparam("epochs", type_=sa.ARRAY(sa.BigInteger)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +105,20 @@ def unheld() -> sa.ColumnElement[bool]:
     return sa.or_(job_leases.c.job_id.is_(None), job_leases.c.expires_at <= _NOW)
 
 
-def extend(connection: sa.Connection, leases: Iterable[Lease], ttl_s: float) -> set[UUID]:
+def extend(connection: sa.Connection, leases: Sequence[Lease], ttl_s: float) -> set[UUID]:
     """Keep `leases` for `ttl_s` seconds more; return the jobs that are still held.
 
-    A lease that ran out is lost even when nobody took it: claim it again.
+    A lease that ran out is lost even when nobody took it: claim it again. One that a transaction
+    has locked is passed over and held as long as it lasts: the others must not wait for that.
     """
-    held: set[UUID] = set()
-    # One order for everyone, so that two processes cannot wait for each other.
-    for lease in sorted(leases, key=lambda lease: lease.job_id):
-        kept = connection.execute(
-            sa.update(job_leases)
-            .where(_is(lease), job_leases.c.expires_at > _NOW)
-            .values(expires_at=_until(ttl_s))
-        )
-        if kept.rowcount:
-            held.add(lease.job_id)
-    return held
+    bound = {
+        "jobs": [lease.job_id for lease in leases],
+        "roles": [lease.role for lease in leases],
+        "holders": [lease.holder for lease in leases],
+        "epochs": [lease.epoch for lease in leases],
+        "ttl_s": ttl_s,
+    }
+    return set(connection.scalars(_EXTEND, bound))
 
 
 def release(connection: sa.Connection, lease: Lease) -> None:

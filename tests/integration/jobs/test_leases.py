@@ -44,6 +44,22 @@ def test_the_oldest_jobs_are_claimed_once_a_role(engine: sa.Engine) -> None:
     assert len(claim(engine, "b", role="finaliser")) == 3
 
 
+def test_a_heartbeat_does_not_wait_for_a_lease_that_a_transaction_has_locked(
+    engine: sa.Engine,
+) -> None:
+    some_jobs(engine, 3)
+    held = claim(engine, "a", ttl_s=30)
+    with engine.begin() as busy, engine.begin() as heartbeat:
+        leases.require(busy, held[1])
+        heartbeat.execute(sa.text("SET LOCAL lock_timeout = '100ms'"))
+        assert leases.extend(heartbeat, held, 600) == {lease.job_id for lease in held}
+    left_s = sa.extract("epoch", job_leases.c.expires_at - sa.func.now())
+    with engine.begin() as connection:
+        query = sa.select(job_leases.c.job_id).where(left_s > 60)
+        extended = set(connection.scalars(query))
+    assert extended == {held[0].job_id, held[2].job_id}
+
+
 def test_an_abandoned_lease_goes_to_the_next_holder_with_a_higher_epoch(engine: sa.Engine) -> None:
     some_jobs(engine, 1)
     (old,) = claim(engine, "a", ttl_s=-1)
