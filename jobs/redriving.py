@@ -68,6 +68,7 @@ class Redrive:
     job: sa.Row[Any] = field(repr=False)
     sources: list[Source]  # in the order of their items
     lines: list[DeadLine]
+    is_rest: bool  # what nobody has redriven yet; lines that were named run as often as asked for
 
 
 def choose(
@@ -89,7 +90,7 @@ def choose(
         .limit(REDRIVE_MAX)
     )
     if item_indexes is None:
-        query = query.where(dead_items.c.redriven_job_id.is_(None) | _was_refused())
+        query = query.where(_is_left())
     else:
         query = query.where(dead_items.c.item_index.in_(item_indexes))
     lines = [DeadLine(*row) for row in connection.execute(query)]
@@ -103,14 +104,17 @@ def choose(
         .order_by(job_inputs.c.first_index)
     )
     sources = [Source(*row) for row in connection.execute(appended)]
-    return Redrive(job, [Source(job.input_key, 0), *sources], lines)
+    sources = [Source(job.input_key, 0), *sources]
+    return Redrive(job, sources, lines, is_rest=item_indexes is None)
 
 
-def _was_refused() -> sa.ColumnElement[bool]:
+def _is_left() -> sa.ColumnElement[bool]:
+    """Return the condition that nobody has redriven a dead letter, but for what ran nothing."""
     redrive = jobs.alias("redrive")
-    return sa.exists().where(
+    was_refused = sa.exists().where(
         redrive.c.id == dead_items.c.redriven_job_id, redrive.c.state == JobState.FAILED.value
     )
+    return dead_items.c.redriven_job_id.is_(None) | was_refused
 
 
 def _has_any(connection: sa.Connection, job_id: UUID) -> bool:
@@ -119,15 +123,22 @@ def _has_any(connection: sa.Connection, job_id: UUID) -> bool:
 
 
 def mark_redriven(connection: sa.Connection, redrive: Redrive, new_job_id: UUID) -> None:
-    """Remember which job took them up; call it in the transaction that adds that job."""
-    connection.execute(
-        sa.update(dead_items)
-        .where(
-            dead_items.c.job_id == redrive.job.id,
-            dead_items.c.item_index.in_([line.item_index for line in redrive.lines]),
-        )
-        .values(redriven_job_id=new_job_id)
+    """Remember which job took them up; call it in the transaction that adds that job.
+
+    What was left when it was chosen may have been taken up since: then it raises
+    DeadLettersRedrivenError, and nothing of that transaction may stay.
+    """
+    statement = sa.update(dead_items).where(
+        dead_items.c.job_id == redrive.job.id,
+        dead_items.c.item_index.in_([line.item_index for line in redrive.lines]),
     )
+    if redrive.is_rest:
+        # Judged on the newest rows: a rival that was faster has them, and their results.
+        statement = statement.where(_is_left())
+    marked = connection.execute(statement.values(redriven_job_id=new_job_id))
+    if redrive.is_rest and marked.rowcount < len(redrive.lines):
+        message = "Dead letters of the batch were redriven meanwhile; ask again for what is left."
+        raise DeadLettersRedrivenError(message)
 
 
 def redrive_job(

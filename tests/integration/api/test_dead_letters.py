@@ -1,6 +1,8 @@
 """Goal: owners see what failed for good and why, and run it again, edited, as a new batch."""
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
@@ -17,11 +19,13 @@ from jobs.retries import RetryRules
 from jobs.tables import jobs
 from results.partitions import DayPartitions
 from results.writing import ItemWriter
+from storage.local_objects import LocalUpload
 from tests.integration.api.answers import batch_body, file_id, ok, refused
 from tests.integration.api.conftest import Site
 from topics.records import ItemOutcome
 
 COUNT = 6
+PATH = "/v1/dead_letters/redrive"
 BROKEN = b'{"error":{"message":"no","type":"server_error","param":null,"code":"broken"}}'
 
 
@@ -158,6 +162,36 @@ def test_a_batch_is_redriven_once_and_byte_for_byte(
     assert {letter["redriven_by"] for letter in letters} == {new["id"]}
     assert nothing["code"] == "dead_letter_not_found"
     assert "redriven already" in (nothing["message"] or "")
+
+
+def test_of_redrives_that_overlap_one_takes_what_is_left(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have chosen before either commits; what was named may run again."""
+    both_write = threading.Barrier(2, timeout=10)
+    begin = site.objects.begin
+
+    def begun(key: str) -> LocalUpload:
+        both_write.wait()
+        return begin(key)
+
+    with site.client() as client, ThreadPoolExecutor(2) as threads:
+        batch = failed_batch(site, client, failure(2), failure(0))
+        before = len(site.stored())
+        monkeypatch.setattr(site.objects, "begin", begun)
+
+        def redriven(asked: dict[str, Any]) -> list[httpx.Response]:
+            calls = [threads.submit(client.post, PATH, json=asked) for _ in range(2)]
+            return sorted((call.result() for call in calls), key=lambda a: a.status_code)
+
+        taken, late = redriven({"batch": batch})
+        named = redriven({"ids": [f"dead_{job_of(batch).hex}_0"]})
+    ok(taken)
+    error = refused(late, 404)
+    assert error["code"] == "dead_letter_not_found"
+    assert "meanwhile" in (error["message"] or "")
+    assert [answer.status_code for answer in named] == [200, 200]
+    assert len(site.stored()) == before + 3
 
 
 def test_a_redrive_whose_file_is_refused_uses_nothing_up(site: Site) -> None:

@@ -20,7 +20,7 @@ def test_a_redrive_computes_identical_items_once_if_the_old_job_did(deduplicate:
         output_expires_after_s=None,
         deduplicate=deduplicate,
     )
-    redrive = Redrive(cast("sa.Row[Any]", old), [], [])
+    redrive = Redrive(cast("sa.Row[Any]", old), [], [], is_rest=True)
     new = redrive_job(redrive, UUID(int=2), completion_window=None, metadata=None)
     assert new.options.deduplicate is deduplicate
     assert new.metadata == {"a": "b", "redrive_of": f"batch_{1:032x}"}
