@@ -1,6 +1,7 @@
 """Routes of dead letters: items that failed for good, and the way to run them again."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -14,12 +15,20 @@ from api.answers import json_answer
 from api.bodies import body_sha256, json_body
 from api.dead_letter_objects import dead_letter_object, parse_dead_id, whole_letter_object
 from api.objects import batch_object, page_object
-from api.online.idempotency import answer_once, known_answer, repeats_of_request, response_of
+from api.online.idempotency import (
+    Repeats,
+    answer_once,
+    known_answer,
+    repeats_of_request,
+    response_of,
+)
 from api.paging import LIMIT_DEFAULT, Limit
 from api.principals import PrincipalOf, ServicesOf
+from api.services import Services
+from api.uploads import UploadLimits, upload_limits
 from core.ids import JOB, new_uuid, parse_public_id, public_id
 from core.object_names import FILES
-from jobs.batches import create_job
+from jobs.batches import checked_window_s, create_job
 from jobs.files import INPUT_EXPIRES_AFTER_S, INPUT_PURPOSE, NewFile, add_upload
 from jobs.idempotency import Answer
 from jobs.pages import unknown_cursor
@@ -101,12 +110,30 @@ async def redrive(request: Request, principal: PrincipalOf, services: ServicesOf
     if known is not None:
         return response_of(known, is_old=True)
     check_edits(body.edits)
-    job_id, indexes = _chosen(body)
-    chosen = await services.database.run_for(
-        principal.tenant_id, choose, principal.tenant_id, job_id, indexes
-    )
+    wanted = _chosen(body)
+    async with services.redrives.one():
+        chosen = await services.database.run_for(
+            principal.tenant_id, choose, principal.tenant_id, *wanted
+        )
+        return await _add_job(body, body_sha256(request), chosen, repeats, services)
+
+
+async def _add_job(
+    body: RedriveBody, sha256: bytes, chosen: Redrive, repeats: Repeats, services: Services
+) -> Response:
+    """Store the file and add its job.
+
+    What can be refused without the file is refused before it is written.
+    """
+    principal = repeats.principal
     file_id = new_uuid()
-    stored = await asyncio.to_thread(_store, services.objects, file_id, chosen, body.edits)
+    new = redrive_job(
+        chosen, file_id, completion_window=body.completion_window, metadata=body.metadata
+    )
+    checked_window_s(new)
+    limits = await upload_limits(principal.tenant_id, services)
+    lines = edited_lines(services.objects, chosen, body.edits)
+    stored = await asyncio.to_thread(_store, services.objects, file_id, lines, limits)
     file = NewFile(
         file_id=file_id,
         tenant_id=principal.tenant_id,
@@ -116,9 +143,6 @@ async def redrive(request: Request, principal: PrincipalOf, services: ServicesOf
         size_bytes=stored.size_bytes,
         sha256=stored.sha256_hex,
         expires_after_s=INPUT_EXPIRES_AFTER_S,
-    )
-    new = redrive_job(
-        chosen, file_id, completion_window=body.completion_window, metadata=body.metadata
     )
 
     def work(connection: sa.Connection) -> Answer:
@@ -130,7 +154,7 @@ async def redrive(request: Request, principal: PrincipalOf, services: ServicesOf
         return Answer(200, msgspec.json.encode(batch_object(row)))
 
     try:
-        answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
+        answer, is_old = await answer_once(repeats, services, sha256, work)
     except RequestRefusedError:
         # Any other failure may hide a row that was committed: an orphan is better than a lie.
         await asyncio.to_thread(services.objects.delete, stored.key)
@@ -159,10 +183,17 @@ def _chosen(body: RedriveBody) -> tuple[UUID, list[int] | None]:
 
 
 def _store(
-    objects: ObjectStore, file_id: UUID, chosen: Redrive, edits: dict[str, Any]
+    objects: ObjectStore, file_id: UUID, lines: Iterable[bytes], limits: UploadLimits
 ) -> StoredObject:
+    """Write no more than an upload might bring: edits are added to each line.
+
+    Raises what `UploadLimits.check`, the lines and a store raise; then no object is left.
+    """
+    size_bytes = 0
     with objects.begin(f"{FILES}{file_id.hex}") as upload:
-        for line in edited_lines(objects, chosen, edits):
+        for line in lines:
+            size_bytes += len(line) + 1
+            limits.check(size_bytes)
             upload.write(line + b"\n")
         return upload.complete(if_absent=True)
 

@@ -1,13 +1,18 @@
 """What every route needs, built once in `__main__` and handed over by the application."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from fastapi import Request
 
 from api.auth import KeyCache
 from api.database import Database
 from api.settings import ApiSettings
+from api.turns import Turns
 from storage.objects import ObjectStore
+
+_REDRIVES_MAX: Final = 4
+"""Redrives at once: each writes a file in one of the threads that read and write objects."""
 
 
 class UploadSlots:
@@ -38,6 +43,7 @@ class Services:
     objects: ObjectStore
     keys: KeyCache
     upload_slots: UploadSlots
+    redrives: Turns = field(default_factory=lambda: Turns("redrives", _REDRIVES_MAX))
 
 
 def services_of(request: Request) -> Services:

@@ -26,8 +26,8 @@ FORM_BYTES_MAX: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Limits:
-    """How much this upload may bring."""
+class UploadLimits:
+    """How much one new file may bring."""
 
     file_bytes_max: int
     left_bytes: int  # of the tenant's quota
@@ -54,22 +54,25 @@ async def receive_upload(
         boundary = form_boundary(request.headers.get("content-type", ""))
         if boundary is None:
             raise ApiError(415, "Send multipart/form-data.", code="unsupported_media_type")
-        settings = services.settings
-        left = settings.file_bytes_max
+        file_bytes_max = services.settings.file_bytes_max
+        limits = UploadLimits(file_bytes_max, file_bytes_max)
         if not has_room:
-            left = await services.database.run_for(
-                tenant_id,
-                stored_bytes_left,
-                tenant_id,
-                stored_bytes_default=settings.stored_bytes_max,
-            )
-        limits = _Limits(settings.file_bytes_max, left)
+            limits = await upload_limits(tenant_id, services)
         limits.check((declared_bytes(request) or 0) - FORM_BYTES_MAX)
         return await _store(request, boundary, limits, tenant_id, services)
 
 
+async def upload_limits(tenant_id: UUID, services: Services) -> UploadLimits:
+    """Return what a tenant may store in one file now. Raises DatabaseAwayError."""
+    settings = services.settings
+    left = await services.database.run_for(
+        tenant_id, stored_bytes_left, tenant_id, stored_bytes_default=settings.stored_bytes_max
+    )
+    return UploadLimits(settings.file_bytes_max, left)
+
+
 async def _store(
-    request: Request, boundary: bytes, limits: _Limits, tenant_id: UUID, services: Services
+    request: Request, boundary: bytes, limits: UploadLimits, tenant_id: UUID, services: Services
 ) -> NewFile:
     file_id = new_uuid()
     async with ObjectSink(services.objects, f"files/{file_id.hex}") as sink:

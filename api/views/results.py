@@ -8,8 +8,9 @@ from fastapi import APIRouter, Query, Request, Response
 from api.answers import ApiError
 from api.database import DatabaseAwayError
 from api.principals import PrincipalOf, principal_by
+from api.turns import busy
 from api.views.result_stream import LIMIT_MAX, ResultStream
-from api.views.services import Views, ViewsOf, busy
+from api.views.services import Views, ViewsOf
 from api.views.streaming import StreamedAnswer
 from core.ids import JOB, parse_public_id
 from results.views.sequenced_lines import jsonl, server_sent

@@ -2,17 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request
 
-from api import metrics
-from api.answers import ApiError, unavailable
 from api.background import OnFailure, end_process
 from api.services import Services
+from api.turns import Turns
 from api.views.following import Followers
 from api.views.result_pages import ResultPages
 from results.views.dispatched import Dispatched, dispatched_items
@@ -27,25 +24,6 @@ _LOOK_S: Final = 2.0
 _POOLS_MAX: Final = 256
 _AUDITS_MAX: Final = 2
 _SEARCHES_MAX: Final = 4
-
-
-class Turns:
-    """How many of one heavy kind of request run at once; more are refused, not queued."""
-
-    def __init__(self, name: str, count: int) -> None:
-        """`count` may run; `name` is what they are in the metrics."""
-        self._name, self._free = name, count
-
-    @asynccontextmanager
-    async def one(self) -> AsyncIterator[None]:
-        """Take a turn until the block ends. Raises ApiError (503)."""
-        if not self._free:
-            raise busy(self._name)
-        self._free -= 1
-        try:
-            yield
-        finally:
-            self._free += 1
 
 
 @dataclass(slots=True)
@@ -85,12 +63,6 @@ class Views:
         except LogUnavailableError:
             look.asked_s = now_s + _LOG_AWAY_S
             return {}
-
-
-def busy(reason: str) -> ApiError:
-    """Count and return the answer to one too many."""
-    metrics.SHED.labels(reason).inc()
-    return unavailable("Too many of these at once.", retry_after_s=5, code="slow_down")
 
 
 def open_views(

@@ -1,0 +1,99 @@
+"""Goal: a redrive writes no more than an upload might, and nothing that could be refused before."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from storage.local_objects import LocalUpload
+from tests.integration.api.answers import ok, refused
+from tests.integration.api.conftest import OpenSite, Site
+from tests.integration.api.test_dead_letters import COUNT, PATH, failed_batch, failure, job_of
+
+
+def writes_of(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of each write to the object store from now on."""
+    sizes: list[int] = []
+    begin = site.objects.begin
+
+    def begun(key: str) -> LocalUpload:
+        upload = begin(key)
+        write = upload.write
+
+        def counted(data: bytes) -> None:
+            sizes.append(len(data))
+            write(data)
+
+        monkeypatch.setattr(upload, "write", counted)
+        return upload
+
+    monkeypatch.setattr(site.objects, "begin", begun)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"completion_window": "31d"}, "completion_window"),
+        ({"metadata": {"a": "b" * 513}}, "metadata"),
+    ],
+)
+def test_a_redrive_that_cannot_be_writes_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], param: str
+) -> None:
+    with site.client() as client:
+        batch = failed_batch(site, client, failure(1))
+        sizes = writes_of(site, monkeypatch)
+        error = refused(client.post(PATH, json={"batch": batch} | asked), 400)
+    assert (error["param"], sizes) == (param, [])
+
+
+@pytest.mark.parametrize(
+    ("limits", "status", "code"),
+    [
+        ({"file_bytes_max": 50_000}, 413, "file_too_large"),
+        ({"stored_bytes_max": 50_000}, 429, "storage_limit_exceeded"),
+    ],
+)
+def test_edits_write_no_more_than_an_upload_might(
+    open_site: OpenSite,
+    monkeypatch: pytest.MonkeyPatch,
+    limits: dict[str, int],
+    status: int,
+    code: str,
+) -> None:
+    site = open_site(**limits)
+    with site.client() as client:
+        batch = failed_batch(site, client, *(failure(index) for index in range(COUNT)))
+        before = site.stored()
+        sizes = writes_of(site, monkeypatch)
+        asked = {"batch": batch, "edits": {"text": "x" * 20_000}}
+        error = refused(client.post(PATH, json=asked), status)
+        ok(client.post(PATH, json={"batch": batch, "edits": {"text": "x"}}))
+    assert error["code"] == code
+    assert 20_000 < sum(sizes) < 50_000
+    assert len(site.stored()) == len(before) + 1
+
+
+def test_few_redrives_write_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, may_go_on = threading.Semaphore(0), threading.Event()
+    begin = site.objects.begin
+
+    def begun(key: str) -> LocalUpload:
+        began.release()
+        assert may_go_on.wait(10)
+        return begin(key)
+
+    with site.client() as client, ThreadPoolExecutor(4) as threads:
+        asked = {"ids": [f"dead_{job_of(failed_batch(site, client, failure(1))).hex}_1"]}
+        monkeypatch.setattr(site.objects, "begin", begun)
+        calls = [threads.submit(client.post, PATH, json=asked) for _ in range(4)]
+        try:
+            assert all(began.acquire(timeout=10) for _ in calls)
+            late = client.post(PATH, json=asked)
+        finally:
+            may_go_on.set()
+        assert [call.result().status_code for call in calls] == [200] * 4
+        assert refused(late, 503)["code"] == "slow_down"
+        ok(client.post(PATH, json=asked))
