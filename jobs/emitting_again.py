@@ -11,9 +11,9 @@ from jobs import metrics
 from jobs.cursors import fence
 from jobs.expansion import FLUSH_TIMEOUT_S
 from jobs.held_leases import HeldLeases
-from jobs.leases import Lease
-from jobs.progress import open_jobs
-from jobs.repair import emit_again, mark_repaired, missing_indexes
+from jobs.leases import Lease, require
+from jobs.progress import OpenJob, open_jobs
+from jobs.repair import emit_again, looks, mark_repaired, missing_indexes
 from jobs.retry_queue import attempts_so_far
 from jobs.tables import jobs
 from storage.objects import ObjectStore
@@ -74,19 +74,38 @@ class EmittingAgain:
         return 0
 
     def _emit_missing(self, lease: Lease) -> int:
+        """Emit what one job lacks; return how many items. Raises LeaseLostError.
+
+        1. Fence and read the cursor, under the lock of the lease, and commit. 2. Look for what is
+        missing below that cursor, without a lock: heartbeats must pass. 3. Require the lease once
+        more, emit, and note it. From 1 on only records that are not void move the cursor, so
+        nothing is missing above it. What gets its row, or another holder, behind a look is emitted
+        twice at worst, which every reader takes.
+        """
         with self._engine.begin() as connection:
             void_below = connection.scalar(
                 sa.select(jobs.c.void_below).where(jobs.c.id == lease.job_id)
             )
-            # Expansion moves the cursor before this look, or with records that are not void.
             fence(connection, lease, void_below or 0)
             job = open_jobs(connection, [lease.job_id]).get(lease.job_id)
-            indexes = missing_indexes(connection, job) if job else []
-            failed = attempts_so_far(connection, lease.job_id, indexes)
         if job is None:
             return 0
+        indexes, failed = self._missing(job)
+        with self._engine.begin() as connection:
+            require(connection, lease)
         count = emit_again(self._producer, self._objects, job, indexes, failed)
         self._producer.flush(FLUSH_TIMEOUT_S)
         with self._engine.begin() as connection:
             mark_repaired(connection, lease, void_below or 0)
         return count
+
+    def _missing(self, job: OpenJob) -> tuple[list[int], dict[int, int]]:
+        """Return the indexes without a row, in order, and the last failed attempt of each."""
+        indexes: list[int] = []
+        failed: dict[int, int] = {}
+        for span in looks(job.cursor.item_index):
+            with self._engine.begin() as connection:
+                found = missing_indexes(connection, job, span)
+                failed |= attempts_so_far(connection, job.ref.job_id, found)
+            indexes += found
+        return indexes, failed

@@ -23,24 +23,31 @@ from storage.objects import ObjectStore
 from topics.producer import Sender
 from topics.records import Item
 
-# Rooms meet in tables: these rows are the results writer's. Indexes below the cursor without one,
-# that wait for no retry and are copies of no other: those are not lost.
+LOOK_ITEMS: Final = 50_000
+"""Indexes of one look for what is missing: some tenths of a second, however large the job is."""
+
+# Rooms meet in tables: these rows are the results writer's. Indexes without one, that wait for no
+# retry and are copies of no other: those are not lost. Each table is held to the same span, or a
+# plan that hashes one would read all rows of the job for each look.
 MISSING: Final = sa.text(
     """
     SELECT wanted.item_index
-    FROM generate_series(0, :emitted - 1) AS wanted (item_index)
+    FROM generate_series(CAST(:first AS int), CAST(:last AS int)) AS wanted (item_index)
     WHERE NOT EXISTS (
         SELECT FROM items
         WHERE items.job_day = :day
             AND items.job_id = :job_id
+            AND items.item_index BETWEEN :first AND :last
             AND items.item_index = wanted.item_index
     ) AND NOT EXISTS (
         SELECT FROM item_retries
         WHERE item_retries.job_id = :job_id
+            AND item_retries.item_index BETWEEN :first AND :last
             AND item_retries.item_index = wanted.item_index
     ) AND NOT EXISTS (
         SELECT FROM item_copies
         WHERE item_copies.job_id = :job_id
+            AND item_copies.item_index BETWEEN :first AND :last
             AND item_copies.item_index = wanted.item_index
     )
     ORDER BY wanted.item_index
@@ -64,9 +71,15 @@ def repair_due(job_ids: Sequence[UUID], stall_limit_s: float) -> sa.ColumnElemen
     )
 
 
-def missing_indexes(connection: sa.Connection, job: OpenJob) -> list[int]:
-    """Return the indexes below the cursor that have no row, in order: a window of them at most."""
-    bound = {"emitted": job.cursor.item_index, "day": job.ref.day, "job_id": job.ref.job_id}
+def looks(emitted: int) -> Iterator[range]:
+    """Cut the indexes below a cursor into spans for one look each."""
+    for first in range(0, emitted, LOOK_ITEMS):
+        yield range(first, min(first + LOOK_ITEMS, emitted))
+
+
+def missing_indexes(connection: sa.Connection, job: OpenJob, span: range) -> list[int]:
+    """Return the indexes in `span`, not an empty one, that have no row, in order."""
+    bound = {"first": span[0], "last": span[-1], "day": job.ref.day, "job_id": job.ref.job_id}
     return list(connection.scalars(MISSING, bound))
 
 

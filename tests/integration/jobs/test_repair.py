@@ -7,10 +7,12 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
+from jobs import leases, repair
 from jobs.capacity import PoolCapacities
 from jobs.days import job_day
 from jobs.held_leases import HeldLeases
-from jobs.progress_tables import job_cursors
+from jobs.progress import OpenJob
+from jobs.progress_tables import job_cursors, job_leases
 from jobs.repair import MISSING
 from jobs.repairs import Repairs
 from jobs.retries_tables import item_attempts, item_retries
@@ -178,6 +180,62 @@ def test_a_repair_that_loses_its_database_keeps_the_job_from_nobody(
     assert looks.leases.count == 0
 
 
+def during_looks(monkeypatch: pytest.MonkeyPatch, happens: Callable[[range], None]) -> None:
+    """Let something happen while the rows of a span are looked for."""
+
+    def look(connection: sa.Connection, job: OpenJob, span: range) -> list[int]:
+        found = repair.missing_indexes(connection, job, span)
+        happens(span)
+        return found
+
+    monkeypatch.setattr("jobs.emitting_again.missing_indexes", look)
+
+
+def test_a_large_job_is_looked_through_in_spans_and_heartbeats_pass(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    job_id: UUID,
+    looks: Looks,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spans: list[range] = []
+
+    def beat(span: range) -> None:
+        spans.append(span)
+        lease = looks.leases.lease_of(job_id)
+        assert lease is not None
+        with engine.begin() as connection:
+            connection.execute(sa.text("SET LOCAL lock_timeout = '500ms'"))
+            assert leases.extend(connection, [lease], 60) == {job_id}
+
+    monkeypatch.setattr(repair, "LOOK_ITEMS", 110)
+    during_looks(monkeypatch, beat)
+    looks.look(0)
+    looks.look(STALL_S)
+    assert spans == [range(110), range(110, 220), range(220, 300)]
+    assert indexes(kafka) == sorted(set(range(CURSOR)) - DONE)
+
+
+def test_a_repair_that_loses_its_lease_while_it_looks_emits_nothing(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    job_id: UUID,
+    looks: Looks,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def take_over(_: range) -> None:
+        with engine.begin() as connection:
+            rival = sa.update(job_leases).values(holder="b", epoch=job_leases.c.epoch + 1)
+            connection.execute(rival)
+
+    during_looks(monkeypatch, take_over)
+    looks.look(0)
+    looks.look(STALL_S)
+    assert indexes(kafka) == []
+    with engine.begin() as connection:
+        assert connection.scalar(sa.select(job_cursors.c.repaired_at)) is None
+
+
 def test_what_waits_for_a_retry_is_not_lost_and_what_failed_goes_on_behind_it(
     engine: sa.Engine, kafka: KafkaSettings, job_id: UUID, looks: Looks
 ) -> None:
@@ -204,6 +262,6 @@ def test_missing_items_are_found_by_the_primary_key(engine: sa.Engine, job_id: U
         explain = sa.text(f"EXPLAIN {MISSING.text}").bindparams(
             sa.bindparam("job_id", type_=sa.Uuid)
         )
-        bound = {"emitted": CURSOR, "day": day, "job_id": job_id}
+        bound = {"first": 0, "last": CURSOR - 1, "day": day, "job_id": job_id}
         plan = "\n".join(connection.scalars(explain, bound))
     assert "Seq Scan" not in plan

@@ -188,7 +188,7 @@ def test_a_lost_request_can_be_emitted_again(engine: sa.Engine, store: LocalObje
     _, job_id = begin(engine, store)
     with engine.connect() as connection:
         opened = open_jobs(connection, [job_id])[job_id]
-        assert missing_indexes(connection, opened) == [0]
+        assert missing_indexes(connection, opened, range(opened.cursor.item_index)) == [0]
     with store.read(opened.ref.input_key) as blocks:
         ((_, offset, line),) = input_lines(blocks, line_bytes_max=1000)
     item = item_of(0, offset, line, ENDPOINT)
