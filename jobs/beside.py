@@ -64,7 +64,7 @@ def start_beside(threads: Background, means: Means, producers: list[LogProducer]
     retrying = Retrying(engine, means.objects, for_retries, rules, clock)
     threads.every(settings.retry_interval_s, "retries", partial(retrying.step, means.capacities))
     again = EmittingAgain(engine, means.objects, for_resumes, means.leases)
-    resuming = Resuming(engine, again, window_items_max=settings.window_items_max)
+    resuming = Resuming(engine, again, clock, window_items_max=settings.window_items_max)
     threads.every(_RESUME_LOOK_S, "resumes", resuming.step)
     expiry = ExpirySweep(engine, stall_limit_s=settings.stall_limit_s)
     threads.every(settings.expiry_interval_s, "expiry", expiry.step)

@@ -42,7 +42,8 @@ class EmittingAgain:
         """Emit for one job; return how many items, None where another replica has it.
 
         Uses the lease of this process when it expands the job, else takes one for the moment while
-        `due` holds. Raises DeliveryError, and one of DATABASE_AWAY.
+        `due` holds. Raises what is wrong with this job (see `tell`), DeliveryError, and one of
+        DATABASE_AWAY.
         """
         lease = held = self._leases.lease_of(job_id)
         if lease is None:
@@ -61,16 +62,10 @@ class EmittingAgain:
         return count
 
     def _emit(self, lease: Lease) -> int:
-        job_id = lease.job_id
         try:
             return self._emit_missing(lease)
         except LeaseLostError:
-            _LOG.info("another replica emits again", extra={"job": job_id.hex})
-        except MillraceError as failure:
-            if failure.disposition is Disposition.CRASH:
-                raise
-            metrics.JOB_FAILURES.inc()
-            _LOG.error("a job cannot be emitted", extra={"job": job_id.hex, "code": failure.code})
+            _LOG.info("another replica emits again", extra={"job": lease.job_id.hex})
         return 0
 
     def _emit_missing(self, lease: Lease) -> int:
@@ -109,3 +104,11 @@ class EmittingAgain:
                 failed |= attempts_so_far(connection, job.ref.job_id, found)
             indexes += found
         return indexes, failed
+
+
+def tell(job_id: UUID, failure: MillraceError) -> None:
+    """Count and log what is wrong with one job; raise what is wrong with this process."""
+    if failure.disposition is Disposition.CRASH:
+        raise failure
+    metrics.JOB_FAILURES.inc()
+    _LOG.error("a job cannot be emitted", extra={"job": job_id.hex, "code": failure.code})

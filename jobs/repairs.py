@@ -6,10 +6,11 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.clock import Clock
+from core.errors import MillraceError
 from core.states import JobKind
 from jobs import metrics
 from jobs.capacity import PoolCapacities
-from jobs.emitting_again import EmittingAgain
+from jobs.emitting_again import EmittingAgain, tell
 from jobs.held_leases import HeldLeases
 from jobs.progress import job_loads
 from jobs.repair import repair_due
@@ -61,7 +62,11 @@ class Repairs:
 
     def _repair(self, job_id: UUID, now_s: float) -> None:
         due = repair_due([job_id], self._watch.limit_s)
-        count = self._again.emit(job_id, due)
+        try:
+            count = self._again.emit(job_id, due)
+        except MillraceError as failure:
+            tell(job_id, failure)
+            count = 0
         if count is None:
             return
         self._watch.restart(job_id, now_s)

@@ -7,15 +7,19 @@ else knows the difference: items that ran meanwhile have their row and are left 
 import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sa
 
+from core.clock import Clock
+from core.errors import MillraceError
 from jobs import metrics
-from jobs.emitting_again import EmittingAgain
+from jobs.emitting_again import EmittingAgain, tell
 from jobs.progress import OPEN, job_loads
 from jobs.progress_tables import job_cursors
+from jobs.retries import RetryRules, backoff_s
 from jobs.tables import jobs
 from jobs.windows import JobLoad, Pair
 
@@ -32,25 +36,58 @@ RESUME_DUE: Final = sa.and_(
 """Jobs that go on and have void records."""
 
 
+_TRIES: Final = RetryRules(backoff_s=1.0, backoff_s_max=60.0)
+"""When a job that cannot be emitted is tried again: each try reads its files from their start."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """A job that could not be emitted."""
+
+    count: int  # times in a row
+    again_s: float  # monotonic
+
+
 class Resuming:
     """Looks for resumed jobs; any number of processes may. Used by one thread."""
 
-    def __init__(self, engine: sa.Engine, again: EmittingAgain, *, window_items_max: int) -> None:
+    def __init__(
+        self, engine: sa.Engine, again: EmittingAgain, clock: Clock, *, window_items_max: int
+    ) -> None:
         """A tenant and model has at most `window_items_max` on the log by what is emitted here."""
         self._engine = engine
         self._again = again
+        self._clock = clock
         self._window_items_max = window_items_max
+        self._failed: dict[UUID, _Failed] = {}
 
     def step(self) -> None:
-        """Emit what is due and fits. Raises DeliveryError, and one of DATABASE_AWAY."""
+        """Emit what is due and fits. Raises DeliveryError, and one of DATABASE_AWAY.
+
+        A job that could not be emitted waits, and nobody waits for it.
+        """
         with self._engine.begin() as connection:
             due = connection.scalars(resume_query()).all()
             loads = job_loads(connection) if due else []
-        for job_id in fitting(due, loads, self._window_items_max):
+        self._failed = {job_id: self._failed[job_id] for job_id in due if job_id in self._failed}
+        now_s = self._clock.monotonic_s()
+        waiting = {job_id for job_id, failed in self._failed.items() if now_s < failed.again_s}
+        ready = [job_id for job_id in due if job_id not in waiting]
+        loads = [load for load in loads if load.job_id not in waiting]
+        for job_id in fitting(ready, loads, self._window_items_max):
+            self._resume(job_id, now_s)
+
+    def _resume(self, job_id: UUID, now_s: float) -> None:
+        try:
             count = self._again.emit(job_id, sa.and_(RESUME_DUE, jobs.c.id == job_id))
-            if count:
-                metrics.ITEMS_RESUMED.inc(count)
-                _LOG.info("a job goes on", extra={"job": job_id.hex, "items": count})
+        except MillraceError as failure:
+            tell(job_id, failure)
+            times = self._failed[job_id].count + 1 if job_id in self._failed else 1
+            self._failed[job_id] = _Failed(times, now_s + backoff_s(times, 1.0, _TRIES))
+            return
+        if count:
+            metrics.ITEMS_RESUMED.inc(count)
+            _LOG.info("a job goes on", extra={"job": job_id.hex, "items": count})
 
 
 def resume_query() -> sa.Select[UUID]:

@@ -16,13 +16,14 @@ from jobs.held_jobs import HeldJobs
 from jobs.held_leases import HeldLeases
 from jobs.outbox_tables import outbox
 from jobs.progress import job_loads
-from jobs.progress_tables import job_cursors
+from jobs.progress_tables import job_cursors, job_leases
 from jobs.refusals import FieldRefusedError, JobMissingError, JobNotOpenError
 from jobs.resuming import Resuming, resume_query
 from jobs.tables import jobs
 from results.partitions import DayPartitions
 from results.writing import ItemWriter
 from storage.local_objects import LocalObjects
+from storage.objects import Blocks
 from tests.integration.jobs.log_reader import chunks_by_partition
 from tests.integration.jobs.rows import add_job, add_tenant, database_now, job_row
 from tests.integration.results.outcomes import outcome
@@ -32,6 +33,16 @@ from topics.records import JobControl
 from topics.settings import KafkaSettings
 
 COUNT = 300
+
+
+class HeldClock:
+    now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_s(self) -> float:
+        return self.now_s
 
 
 class Intake:
@@ -44,7 +55,8 @@ class Intake:
         self.held = HeldJobs(engine, self.leases, clock)
         self.expander = Expander(engine, objects, producer, self.held, clock)
         again = EmittingAgain(engine, objects, producer, self.leases)
-        self.resuming = Resuming(engine, again, window_items_max=20_000)
+        self.resume_clock = HeldClock()
+        self.resuming = Resuming(engine, again, self.resume_clock, window_items_max=20_000)
 
     def look(self) -> None:
         """Claim and let go of jobs, as a round does before it emits."""
@@ -133,6 +145,52 @@ def test_a_pause_stops_expansion_and_a_resume_emits_what_did_not_run(
     assert valid_indexes(kafka, 1) == sorted(set(range(COUNT)) - set(ran))
     told = controls(engine)
     assert [(c.version, c.paused, c.void_below) for c in told] == [(1, True, 1), (2, False, 1)]
+
+
+def test_a_job_that_cannot_go_on_is_tried_ever_later_and_holds_up_nobody(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    owned: tuple[UUID, UUID],
+    intake: Intake,
+    objects: LocalObjects,
+    store_lines: Callable[[str, int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    intake.look()
+    intake.expander.round({owned[1]: 200})
+    control(engine, pause_job, *owned)
+    intake.look()
+    control(engine, resume_job, *owned)
+    with objects.begin("in") as upload:
+        upload.write(b"not what was validated\n")
+        upload.complete()
+    reads: list[str] = []
+    read = objects.read
+
+    def noted(key: str) -> Blocks:
+        reads.append(key)
+        return read(key)
+
+    monkeypatch.setattr(objects, "read", noted)
+
+    tried = []
+    for second in (0, 0.5, 1, 2, 3, 6, 7, 14, 15, 30, 31, 62, 63, 122, 123, 182, 183, 199):
+        intake.resume_clock.now_s = second
+        with engine.begin() as connection:  # it was put aside: its lease runs out by itself
+            connection.execute(sa.update(job_leases).values(expires_at=sa.func.now()))
+        intake.resuming.step()
+        if reads:
+            tried.append(second)
+            reads.clear()
+    assert tried == [0, 1, 3, 7, 15, 31, 63, 123, 183]
+    assert valid_indexes(kafka, 1) == []
+
+    store_lines("in", COUNT)
+    intake.resuming.step()
+    assert reads == []
+    intake.resume_clock.now_s = 1000
+    intake.resuming.step()
+    assert valid_indexes(kafka, 1) == list(range(200))
 
 
 @pytest.mark.parametrize(("resumes_first", "cursor"), [(False, 200), (True, 100)])

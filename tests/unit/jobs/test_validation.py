@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobs.input_lines import Line, input_lines
-from jobs.line_checks import ErrorCode, LineError
+from jobs.line_checks import NESTING_MAX, ErrorCode, LineError
 from jobs.validation import Verdict, repeated_hashes, validate
 from registry.models import ModelVersion
 
@@ -85,6 +85,29 @@ HOSTILE = {
 def test_hostile_json_is_refused_by_line(raw: bytes) -> None:
     error = only_error(verdict(line("first"), with_input(raw), line("last")))
     assert (error.code, error.param, error.line) == (ErrorCode.INVALID_JSON_LINE, None, 2)
+
+
+ROOM = NESTING_MAX - 2  # around it are the line and its body
+
+
+@pytest.mark.parametrize(
+    ("opened", "closed"),
+    [(b"[", b"]"), (b'{"a":', b"}"), (b"[ ", b"\t]"), (b"[0,", b"]")],
+)
+def test_nesting_has_a_bound_of_its_own(opened: bytes, closed: bytes) -> None:
+    def nested(depth: int) -> bytes:
+        return with_input(opened * depth + b"0" + closed * depth)
+
+    assert verdict(nested(ROOM)).error_count == 0
+    for depth in (ROOM + 1, 500, 20_000):
+        error = only_error(verdict(line("first"), nested(depth), line("last")))
+        assert (error.code, error.line) == (ErrorCode.INVALID_JSON_LINE, 2)
+        assert error.message == "This line is nested deeper than 128 levels."
+
+
+def test_many_brackets_are_no_nesting() -> None:
+    wide = b"[" + b",".join([b'[{"a": []}]'] * 1000) + b"]"
+    assert verdict(with_input(wide), line("b", text="[" * 1000)).error_count == 0
 
 
 @pytest.mark.parametrize(
