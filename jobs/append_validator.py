@@ -17,6 +17,7 @@ from core.errors import Disposition, LeaseLostError, MillraceError
 from jobs import metrics
 from jobs.append_verdicts import APPEND_DUE, record_append_verdict
 from jobs.copies import keep_copies
+from jobs.expansion import InputChangedError
 from jobs.held_leases import HeldLeases
 from jobs.input_files import InputFile, InputFiles, appended_files
 from jobs.input_lines import Line, input_lines
@@ -30,6 +31,7 @@ from jobs.validation import Earlier, Verdict, refused, validate
 from registry.models import ModelVersion
 from storage.errors import ObjectMissingError
 from storage.objects import ObjectStore
+from storage.postgres import DATABASE_AWAY
 
 _LOG = logging.getLogger(__name__)
 
@@ -80,19 +82,20 @@ class AppendValidator:
             return bool(connection.scalar(sa.select(waits)))
 
     def _judge(self, lease: Lease) -> None:
-        """A job that fails is put aside, alone."""
+        """The process loop of one job: whatever fails, it is put aside alone and others go on."""
         try:
             self._judge_next(lease)
         except LeaseLostError:
             self._leases.put_aside(lease)
+        except DATABASE_AWAY:
+            raise
         except MillraceError as failure:
             if failure.disposition is Disposition.CRASH:
-                raise
-            metrics.JOB_FAILURES.inc()
-            _LOG.error(
-                "a file cannot be judged", extra={"job": lease.job_id.hex, "code": failure.code}
-            )
-            self._leases.put_aside(lease)
+                _LOG.exception("a file cannot be judged", extra={"job": lease.job_id.hex})
+            self._put_aside(lease, failure.code)
+        except Exception:  # noqa: BLE001  the process loop of one job
+            _LOG.exception("a file cannot be judged", extra={"job": lease.job_id.hex})
+            self._put_aside(lease, "internal")
 
     def _judge_next(self, lease: Lease) -> None:
         job_id = lease.job_id
@@ -118,8 +121,8 @@ class AppendValidator:
 
         def read_ids() -> Iterator[str]:
             for file in before:
-                for _, _, line in self._checked(file.key, lease):
-                    yield _NAMED.decode(line or b"").custom_id
+                for index, (_, _, line) in enumerate(self._checked(file.key, lease)):
+                    yield _custom_id(line, file.first_index + index)
 
         try:
             return validate(
@@ -133,6 +136,11 @@ class AppendValidator:
         except ObjectMissingError:
             message = "The content of an input file is gone."
             return refused(LineError(ErrorCode.FILE_NOT_FOUND, message, "input_file_id"))
+
+    def _put_aside(self, lease: Lease, code: str) -> None:
+        metrics.JOB_FAILURES.inc()
+        _LOG.error("a job was put aside", extra={"job": lease.job_id.hex, "code": code})
+        self._leases.put_aside(lease)
 
     def _checked(self, key: str, lease: Lease) -> Iterator[Line]:
         """Yield the lines of a file that was found valid, as long as they were then."""
@@ -149,6 +157,14 @@ class AppendValidator:
                 raise LeaseLostError(job_id=lease.job_id)
             self._leases.check(lease)
             yield block
+
+
+def _custom_id(line: bytes | None, index: int) -> str:
+    """Return the id in a line that was found valid. Raises InputChangedError."""
+    try:
+        return _NAMED.decode(line or b"").custom_id
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise InputChangedError(index=index) from None
 
 
 def next_query(job_id: UUID) -> sa.Select[Any]:

@@ -8,9 +8,11 @@ from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
 
 from core.clock import SystemClock
 from core.ids import new_uuid
+from jobs import metrics
 from jobs.append_validator import ROLE, AppendValidator
 from jobs.appending import APPENDED_MAX, append_file, seal_job
 from jobs.batches import cancel_job, find_job
@@ -22,7 +24,7 @@ from jobs.held_leases import HeldLeases
 from jobs.input_files import appended_files
 from jobs.inputs_tables import job_inputs
 from jobs.progress import OPEN, job_loads
-from jobs.progress_tables import job_cursors
+from jobs.progress_tables import job_cursors, job_leases
 from jobs.refusals import FieldRefusedError, FileMissingError, JobSealedError
 from jobs.settings import IntakeSettings
 from jobs.tables import jobs
@@ -230,6 +232,53 @@ def test_a_file_whose_content_is_gone_is_refused(site: Site) -> None:
     site.objects.delete(key)
     site.validator.step()
     assert site.errors() == [("file_not_found", None)]
+
+
+@pytest.mark.parametrize("raw", [b"[" * 5000 + b"]" * 5000, b"{"])
+def test_a_job_whose_earlier_lines_cannot_be_read_is_put_aside_alone(
+    site: Site, caplog: pytest.LogCaptureFixture, raw: bytes
+) -> None:
+    site.append(line("b-0"))
+    other = Site(site.engine, site.objects)
+    other.job_id = other.job("other", 5)
+    other.append(line("b-0"))
+    site.store("a", [b'{"secret": %s, "custom_id": "a"}' % raw])
+    before = metrics.JOB_FAILURES._value.get()
+    site.validator.step()
+    assert (site.states(), other.states()) == (["validating"], ["accepted"])
+    assert metrics.JOB_FAILURES._value.get() == before + 1
+    assert site.leases.count == 0
+    assert "secret" not in caplog.text
+
+
+def test_a_failure_that_nobody_expects_stops_no_role(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    site.append(line("b-0"))
+    monkeypatch.setattr("jobs.append_validator.validate", broken)
+    site.validator.step()
+    assert (site.states(), site.leases.count) == (["validating"], 0)
+    monkeypatch.undo()
+    with site.engine.begin() as connection:  # its lease runs out
+        connection.execute(sa.update(job_leases).values(expires_at=sa.func.now()))
+    site.validator.step()
+    assert site.states() == ["accepted"]
+
+
+def test_a_judge_that_loses_its_database_says_so(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise OperationalError("the database is away", {}, Exception())
+
+    site.append(line("b-0"))
+    monkeypatch.setattr("jobs.append_validator.validate", away)
+    with pytest.raises(OperationalError):
+        site.validator.step()
+    assert site.leases.count == 0
 
 
 def test_a_job_completes_only_behind_its_seal(site: Site) -> None:
