@@ -18,14 +18,14 @@ from core.outcomes import Outcome
 from results import metrics
 from results.failures import bury
 from results.groups import JobItems
-from results.locking import LockedJob, lock_jobs
+from results.locking import LockedJob, lock_jobs, look_at_job
 from results.settling import count_and_settle
 from results.statements import (
-    COPIES_FROM,
-    COPIES_OF,
     COUNT_COPIES,
     FIND_COPIES_DUE,
+    HAVE_MORE_COPIES,
     INSERT_COPIES,
+    OF_THESE,
 )
 from results.stopping import stop_over_budget
 from results.sums import sum_items
@@ -36,7 +36,10 @@ SLICE_ITEMS: Final = 5000
 SLICE_BYTES: Final = 8 * 1024 * 1024
 """Rows of one transaction, and the bodies in them: one item can have a million copies."""
 
-_NOTHING: Final = -1  # below every index
+LOOK_ITEMS: Final = 50_000
+"""Copies of one look for what is due: each is a probe, and a statement has its time."""
+
+_WHOLE: Final = range(2**31 - 1)  # cut at the number of items
 
 
 class Due(NamedTuple):
@@ -49,7 +52,7 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Originals whose copies fit into one transaction, or one whose copies need several."""
+    """Originals whose copies in a span fit into one transaction, or one whose need several."""
 
     originals: tuple[int, ...]
     count_max: int
@@ -85,10 +88,15 @@ class CopyWriter:
         *,
         slice_items: int = SLICE_ITEMS,
         slice_bytes: int = SLICE_BYTES,
+        look_items: int = LOOK_ITEMS,
     ) -> None:
-        """One transaction writes `slice_items` rows and `slice_bytes` of bodies, about."""
+        """One transaction writes `slice_items` rows and `slice_bytes` of bodies, about.
+
+        One statement looks at `look_items` copies: an item, or a record, may have millions.
+        """
         self._engine = engine
         self._slice_items, self._slice_bytes = slice_items, slice_bytes
+        self._look_items = look_items
 
     def copy(self, jobs: JobItems, job_ids: Collection[UUID], stop: threading.Event) -> bool:
         """Give the copies of these items their rows; False when `stop` cut it short.
@@ -97,48 +105,66 @@ class CopyWriter:
         Raises one of DATABASE_AWAY.
         """
         for job_id in job_ids:
-            indexes = sorted({item.index for item in jobs[job_id]})
-            if not self._copy(job_id, COPIES_OF, indexes, None, stop):
+            originals = sorted({item.index for item in jobs[job_id]})
+            if not self._copy(job_id, _WHOLE, originals, stop):
                 return False
         return True
 
     def copy_due(self, due: CopiesDue, stop: threading.Event) -> bool:
         """Give copies among these items their rows, as far as their originals have them."""
-        return self._copy(due.job_id, COPIES_FROM, due.first_index, due.end_index, stop)
+        return self._copy(due.job_id, range(due.first_index, due.end_index), None, stop)
 
     def _copy(
-        self,
-        job_id: UUID,
-        condition: str,
-        of_these: list[int] | int,
-        end_index: int | None,
-        stop: threading.Event,
+        self, job_id: UUID, within: range, originals: list[int] | None, stop: threading.Event
     ) -> bool:
+        """Give copies in a span their rows: all, or those of some originals.
+
+        The look takes no lock, or writers would wait for it: each slice does, and looks again.
+        """
+        parts: list[range] = []
+        due: list[Due] = []
         with self._engine.begin() as connection:
             cursor = raw_cursor(connection)
-            job = lock_jobs(cursor, [job_id]).get(job_id)
+            job = look_at_job(cursor, job_id)
             if job is None or job.closed_reason is not None:
                 return True
-            end = job.total_count if end_index is None else min(end_index, job.total_count)
-            parameters = [job.day, job_id, job.day, job_id, job_id, of_these, end]
-            statement = FIND_COPIES_DUE.format(of_these=condition)
-            cursor.execute(statement, parameters, prepare=False)
-            due = [Due._make(row) for row in cursor]
+            span = range(within.start, min(within.stop, job.total_count))
+            if self._is_too_much(cursor, job_id, span, originals):
+                step = self._look_items
+                parts = [range(at, min(at + step, span.stop)) for at in span[::step]]
+            else:
+                due = _due(cursor, job, span, originals)
+        if parts:
+            return all(
+                not stop.is_set() and self._copy(job_id, part, originals, stop) for part in parts
+            )
         cut = slices(due, items_max=self._slice_items, bytes_max=self._slice_bytes)
-        return all(self._copy_slice(job_id, part, stop) for part in cut)
+        return all(self._copy_slice(job_id, span, part, stop) for part in cut)
 
-    def _copy_slice(self, job_id: UUID, part: Slice, stop: threading.Event) -> bool:
+    def _is_too_much(
+        self, cursor: Cursor, job_id: UUID, span: range, originals: list[int] | None
+    ) -> bool:
+        """Whether one look may meet too many copies; the few of most originals are one look."""
+        if len(span) <= self._look_items:
+            return False
+        if originals is None:
+            return True
+        parameters = [job_id, originals, span.start, span.stop, self._look_items]
+        row = cursor.execute(HAVE_MORE_COPIES, parameters, prepare=False).fetchone()
+        return row == (True,)
+
+    def _copy_slice(self, job_id: UUID, span: range, part: Slice, stop: threading.Event) -> bool:
         """Write one slice, or all of an original that needs several."""
-        last: int | None = _NOTHING
+        last: int | None = span.start - 1
         while last is not None:
             if stop.is_set():
                 return False
-            last = self._transaction(job_id, part, last)
+            last = self._transaction(job_id, range(last + 1, span.stop), part)
             if part.is_whole:
                 return True
         return True
 
-    def _transaction(self, job_id: UUID, part: Slice, after: int) -> int | None:
+    def _transaction(self, job_id: UUID, span: range, part: Slice) -> int | None:
         """Return the last index that got its row; None when none was left."""
         started = time.perf_counter()
         with self._engine.begin() as connection:
@@ -147,7 +173,7 @@ class CopyWriter:
             job = locked.get(job_id)
             if job is None or job.closed_reason is not None:
                 return None  # what is left has its row by the close
-            rows = _inserted(cursor, job, part, after)
+            rows = _inserted(cursor, job, span, part)
             if not rows:
                 return None
             added = sum_items(job_id, rows)._replace(executed=0)  # copies cost nothing
@@ -165,10 +191,19 @@ class CopyWriter:
         return rows[-1].index
 
 
-def _inserted(cursor: Cursor, job: LockedJob, part: Slice, after: int) -> list[ItemOutcome]:
+def _due(cursor: Cursor, job: LockedJob, span: range, originals: list[int] | None) -> list[Due]:
+    own = [job.day, job.job_id]
+    of_these = [] if originals is None else [originals]
+    statement = FIND_COPIES_DUE.format(of_these=OF_THESE if of_these else "")
+    parameters = [*own, *own, job.job_id, *of_these, span.start, span.stop]
+    cursor.execute(statement, parameters, prepare=False)
+    return [Due._make(row) for row in cursor]
+
+
+def _inserted(cursor: Cursor, job: LockedJob, within: range, part: Slice) -> list[ItemOutcome]:
     """Insert a slice; return what was, in the order of the items, with the beginning of bodies."""
     place: list[Any] = [job.day, job.job_id]
-    span = [job.job_id, list(part.originals), after + 1, job.total_count, part.count_max]
+    span = [job.job_id, list(part.originals), within.start, within.stop, part.count_max]
     cursor.execute(INSERT_COPIES, [*place, *span, *place], prepare=False)
     return sorted(
         (

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from jobs.budgets import Budget
 from results.groups import JobItems
-from results.statements import LOCK_JOBS
+from results.statements import LOCK_JOBS, LOOK_AT_JOBS
 from storage.postgres import Cursor
 
 
@@ -41,6 +41,13 @@ def lock_jobs(cursor: Cursor, job_ids: Iterable[UUID]) -> dict[UUID, LockedJob]:
     # Not prepared, here and elsewhere: a plan made while the tables were empty would be kept.
     cursor.execute(LOCK_JOBS, [list(job_ids)], prepare=False)
     return {row[0]: _locked_job(row) for row in cursor}
+
+
+def look_at_job(cursor: Cursor, job_id: UUID) -> LockedJob | None:
+    """Return a job as it is now; whoever writes behind this look locks it and looks again."""
+    cursor.execute(LOOK_AT_JOBS, [[job_id]], prepare=False)
+    row = cursor.fetchone()
+    return None if row is None else _locked_job(row)
 
 
 def _locked_job(row: tuple[Any, ...]) -> LockedJob:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-LOCK_JOBS: Final = """
+LOOK_AT_JOBS: Final = """
 SELECT c.job_id, c.closed_reason, j.total_count,
     (j.created_at AT TIME ZONE 'UTC')::date - DATE '1970-01-01',
     c.succeeded + c.failed + c.cancelled + c.expired,
@@ -11,8 +11,9 @@ SELECT c.job_id, c.closed_reason, j.total_count,
 FROM job_counters c JOIN jobs j ON j.id = c.job_id
 WHERE c.job_id = ANY(%b::uuid[])
 ORDER BY c.job_id
-FOR UPDATE OF c
 """
+
+LOCK_JOBS: Final = f"{LOOK_AT_JOBS}FOR UPDATE OF c\n"
 """In id order, so that two writers cannot wait for each other. Under this lock nobody else writes
 rows of these jobs, and every statement after it sees the rows of those who did."""
 
@@ -50,13 +51,24 @@ LEFT JOIN LATERAL (
     SELECT 1 AS found FROM items
     WHERE job_day = %b::int AND job_id = %b::uuid AND item_index = c.item_index LIMIT 1
 ) AS own ON true
-WHERE c.job_id = %b::uuid AND {of_these} AND c.item_index < %b::int AND own.found IS NULL
+WHERE c.job_id = %b::uuid AND {of_these} c.item_index >= %b::int AND c.item_index < %b::int
+    AND own.found IS NULL
 GROUP BY c.original_index ORDER BY c.original_index
 """
-"""Originals that have their row, with the number of copies that have none, and the size of each."""
+"""Originals that have their row, with the number of copies in a span that have none, and the size
+of each."""
 
-COPIES_OF: Final = "c.original_index = ANY(%b::int[])"
-COPIES_FROM: Final = "c.item_index >= %b::int"
+OF_THESE: Final = "c.original_index = ANY(%b::int[]) AND"
+"""Holds `FIND_COPIES_DUE` to some originals."""
+
+HAVE_MORE_COPIES: Final = """
+SELECT EXISTS (
+    SELECT FROM item_copies WHERE job_id = %b::uuid AND original_index = ANY(%b::int[])
+        AND item_index >= %b::int AND item_index < %b::int
+    OFFSET %b::int
+)
+"""
+"""Whether originals have more copies in a span than so many: counts no further than that."""
 
 INSERT_COPIES: Final = """
 WITH due AS (

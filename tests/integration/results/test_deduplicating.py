@@ -1,6 +1,7 @@
 """Goal: a copy has what its original has, whichever was known first, once, and it costs nothing."""
 
 import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +15,7 @@ from jobs.progress_tables import job_counters
 from jobs.retries_tables import dead_items
 from jobs.tables import jobs
 from results.closing import JobCloser
-from results.deduplicating import CopyWriter
+from results.deduplicating import CopyWriter, Due, Slice, slices
 from results.partitions import DayPartitions
 from results.writing import UNSTORABLE_CODE, ItemWriter
 from tenancy.tables import usage_ledger
@@ -143,6 +144,75 @@ def test_a_copy_that_is_known_after_its_original_ended(engine: sa.Engine, writer
 
     assert [row.item_index for row in item_table(engine, job_id)] == [0, 1, 2, 4, 5, 6]
     assert_whole(engine, job_id, copied=4)
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many copies each look found to be due."""
+    counts: list[int] = []
+
+    def counted(due: Sequence[Due], **limits: int) -> Iterator[Slice]:
+        counts.append(sum(one.copy_count for one in due))
+        return slices(due, **limits)
+
+    monkeypatch.setattr("results.deduplicating.slices", counted)
+    return counts
+
+
+@pytest.mark.parametrize("by_record", [False, True])
+def test_many_copies_are_looked_for_in_spans(
+    engine: sa.Engine, writer: Writer, looks: list[int], by_record: bool
+) -> None:
+    job_id = deduplicating(engine, 43, {n: n % 2 for n in range(2, 43)})
+    writer.copies = CopyWriter(engine, slice_items=3, look_items=8)
+    group = {job_id: [outcome(0), outcome(1)]}
+    writer.items.write(group)
+    if by_record:
+        assert writer.copies.copy_due(CopiesDue(job_id, 0, 43), NEVER)
+    else:
+        assert writer.copies.copy(group, [job_id], NEVER)
+
+    assert looks == [6, 8, 8, 8, 8, 3]
+    assert_whole(engine, job_id, copied=41)
+
+
+def test_few_copies_of_a_large_job_are_one_look(
+    engine: sa.Engine, writer: Writer, looks: list[int]
+) -> None:
+    job_id = deduplicating(engine, 43, {9: 0, 19: 0, 29: 1, 39: 2})
+    writer.copies = CopyWriter(engine, slice_items=3, look_items=3)
+    writer.write(job_id, outcome(0), outcome(1))
+
+    assert looks == [3]
+    assert_whole(engine, job_id, copied=3)
+
+
+def test_a_stop_between_two_looks_leaves_the_rest_to_others(
+    engine: sa.Engine, writer: Writer
+) -> None:
+    job_id = deduplicating(engine, 20, dict.fromkeys(range(1, 20), 0))
+    writer.items.write({job_id: [outcome(0)]})
+    stop = threading.Event()
+    stop.set()
+    copies = CopyWriter(engine, look_items=8)
+    assert not copies.copy_due(CopiesDue(job_id, 0, 20), stop)
+    assert copies.copy_due(CopiesDue(job_id, 0, 20), NEVER)
+    assert_whole(engine, job_id, copied=19)
+
+
+def test_a_record_is_about_its_own_items(engine: sa.Engine, writer: Writer) -> None:
+    job_id = deduplicating(engine, 10, {1: 0, 2: 0, 7: 0})
+    writer.items.write({job_id: [outcome(0)]})
+    assert writer.copies.copy_due(CopiesDue(job_id, 5, 10), NEVER)
+    assert [row.item_index for row in item_table(engine, job_id)] == [0, 7]
+
+
+def test_a_look_waits_for_no_writer(engine: sa.Engine, writer: Writer) -> None:
+    job_id = deduplicating(engine, 6, {3: 0})
+    with engine.begin() as rival:
+        rival.execute(sa.select(job_counters.c.job_id).with_for_update())
+        assert writer.copies.copy({job_id: [outcome(1)]}, [job_id], NEVER)
+        assert writer.copies.copy_due(CopiesDue(job_id, 0, 6), NEVER)
 
 
 def test_a_failure_is_taken_over_with_its_code_and_a_letter_each(
