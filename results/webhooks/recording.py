@@ -55,17 +55,18 @@ def record_events(connection: sa.Connection, events: Sequence[JobEvent]) -> int:
     heard = [event for event in events if event.state in _HEARD]
     listeners = _listeners(connection, heard)
     wanted = [e for e in heard if any(x.hears(e.tenant_id, e.job_id, e.at_s) for x in listeners)]
-    kinds = _kinds(connection, {event.job_id for event in wanted})
+    known = _known_jobs(connection, {event.job_id for event in wanted})
     messages = []
     for event in wanted:
-        kind = kinds.get(event.job_id)
+        kind, is_deleted = known.get(event.job_id, (None, True))
         of_job = (event.tenant_id, event.job_id, event.at_s)
         if kind is JobKind.REQUEST and event.state in REQUEST_EVENTS:
             messages.append(request_message((event.event_id, REQUEST_EVENTS[event.state]), *of_job))
-        elif kind is JobKind.BATCH:  # not a job that was deleted since
+        elif kind is JobKind.BATCH:
             if event.state in STATE_EVENTS:
                 messages.append(job_message((event.event_id, STATE_EVENTS[event.state]), *of_job))
-            _watch(connection, event, listeners)
+            if not is_deleted:
+                _watch(connection, event, listeners)
     return record_messages(connection, messages, listeners)
 
 
@@ -141,12 +142,13 @@ def _listeners(connection: sa.Connection, events: Sequence[JobEvent]) -> list[Li
     return listeners_of(connection, {e.tenant_id for e in events}, {e.job_id for e in events})
 
 
-def _kinds(connection: sa.Connection, job_ids: set[UUID]) -> dict[UUID, JobKind]:
+def _known_jobs(connection: sa.Connection, job_ids: set[UUID]) -> dict[UUID, tuple[JobKind, bool]]:
+    """Return of each job its kind, and whether it was deleted: its end is told all the same."""
     if not job_ids:
         return {}
-    shown = (jobs.c.id.in_(job_ids), jobs.c.deleted_at.is_(None))
-    query = sa.select(jobs.c.id, jobs.c.kind).where(*shown)
-    return {job_id: JobKind(kind) for job_id, kind in connection.execute(query)}
+    is_deleted = jobs.c.deleted_at.is_not(None)
+    query = sa.select(jobs.c.id, jobs.c.kind, is_deleted).where(jobs.c.id.in_(job_ids))
+    return {job_id: (JobKind(kind), gone) for job_id, kind, gone in connection.execute(query)}
 
 
 def _watch(connection: sa.Connection, event: JobEvent, listeners: Sequence[Listener]) -> None:

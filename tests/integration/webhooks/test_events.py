@@ -20,6 +20,7 @@ from jobs.progress_tables import job_counters
 from jobs.requests import NewRequest, create_request
 from jobs.tables import jobs
 from results.partitions import DayPartitions
+from results.retention.deletion import delete_batch
 from results.tables import items
 from results.webhooks.callbacks import Callback, add_callback
 from results.webhooks.endpoints import EndpointChange, create_endpoint
@@ -192,6 +193,21 @@ def test_a_callback_hears_of_its_job_alone(site: Site) -> None:
     assert record(site, event_of(site, other, JobState.EXPIRED)) == 0
     (delivery,) = site.deliveries(endpoint)
     assert delivery.lane == f"c:{site.tenant_id.hex}:https://8.8.8.8:443"
+
+
+def test_the_end_of_a_batch_is_told_though_it_was_deleted_since(site: Site) -> None:
+    hearing(site)
+    with site.engine.begin() as connection:
+        ended = {"state": "completed", "completed_at": sa.func.now(), "total_count": 1}
+        job = add_job(connection, site.tenant_id, **ended)
+    event = event_of(site, job, JobState.COMPLETED)
+    with site.engine.begin() as connection:
+        delete_batch(connection, site.tenant_id, job, key_id=new_uuid())
+
+    assert record(site, event) == 1
+    assert [m["type"] for m in told(site)] == ["batch.completed"]
+    with site.engine.begin() as connection:  # what it had is gone, so nothing is to be looked at
+        assert not connection.execute(sa.select(webhook_watches)).all()
 
 
 class Progressing:
