@@ -42,11 +42,22 @@ ORDER BY lanes.is_suspect, due.next_try_at
 """Lanes are found by skipping through the index, so a long queue in one costs the others nothing.
 One that failed last is tried with one delivery at a time."""
 
-_CLAIM: Final = sa.text("""
+_WANTED: Final = """
 WITH wanted AS (
     SELECT * FROM unnest(cast(:messages AS uuid[]), cast(:endpoints AS uuid[]))
     AS t (message_id, endpoint_id)
-), claimed AS (
+)"""
+
+_DROP: Final = sa.text(f"""{_WANTED}
+UPDATE webhook_deliveries d SET state = 'dropped', claimed_by = NULL, ended_at = now()
+FROM wanted JOIN webhook_endpoints e ON e.id = wanted.endpoint_id
+WHERE d.message_id = wanted.message_id AND d.endpoint_id = wanted.endpoint_id
+    AND d.state = 'pending' AND d.next_try_at <= now() AND NOT d.is_test
+    AND e.disabled_at IS NOT NULL
+""")  # noqa: S608  nothing of it comes from outside
+"""A message or a replay may be committed just after its endpoint was disabled."""
+
+_CLAIM: Final = sa.text(f"""{_WANTED}, claimed AS (
     UPDATE webhook_deliveries d SET claimed_by = :holder, try_count = d.try_count + 1,
         next_try_at = now() + make_interval(secs => :lease_s)
     FROM wanted
@@ -68,7 +79,7 @@ FROM claimed
 JOIN webhook_endpoints e ON e.id = claimed.endpoint_id
 JOIN webhook_messages m ON m.id = claimed.message_id
 LEFT JOIN webhook_callback_secrets s ON s.tenant_id = claimed.tenant_id
-""")
+""")  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,27 +116,30 @@ class Room:
     proven_lanes: Container[str]  # their last try succeeded; others get one try at a time
 
 
-def claim(connection: sa.Connection, room: Room, *, holder: str, lease_s: float) -> list[Delivery]:
-    """Claim what is due, as far as there is room; a transaction of its own."""
+def claim(
+    connection: sa.Connection, room: Room, *, holder: str, lease_s: float
+) -> tuple[list[Delivery], int]:
+    """Claim what is due, as far as there is room; a transaction of its own.
+
+    Returns also how many were dropped instead: more may be due behind them.
+    """
     connection.execute(_ALONE)
     due = connection.execute(_DUE, {"lane_max": room.lane_slots_max}).all()
     chosen = fitting(due, room)
     if not chosen:
-        return []
+        return [], 0
     suspects = {(row.message_id, row.endpoint_id): row.is_suspect for row in chosen}
-    claimed = connection.execute(
-        _CLAIM,
-        {
-            "messages": [row.message_id for row in chosen],
-            "endpoints": [row.endpoint_id for row in chosen],
-            "holder": holder,
-            "lease_s": lease_s,
-        },
-    )
-    return [
+    wanted = {
+        "messages": [row.message_id for row in chosen],
+        "endpoints": [row.endpoint_id for row in chosen],
+    }
+    dropped_count = connection.execute(_DROP, wanted).rowcount
+    claimed = connection.execute(_CLAIM, {**wanted, "holder": holder, "lease_s": lease_s})
+    deliveries = [
         Delivery(**row._asdict(), is_suspect=suspects[row.message_id, row.endpoint_id])
         for row in claimed
     ]
+    return deliveries, dropped_count
 
 
 def fitting(due: Sequence[sa.Row[Any]], room: Room) -> list[sa.Row[Any]]:

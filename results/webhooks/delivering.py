@@ -126,7 +126,7 @@ class Deliverer:
             return []
         lease_s = limits.timeout_s + _LEASE_MARGIN_S
         try:
-            claimed = await self._transaction(
+            claimed, dropped_count = await self._transaction(
                 lambda c: claim(c, room, holder=self.holder, lease_s=lease_s)
             )
         except DATABASE_AWAY as failure:
@@ -137,6 +137,8 @@ class Deliverer:
             LOG.warning("database away", extra={"error": type(failure).__name__})
             return []
         self._away_since_s = None
+        if dropped_count:
+            self._wake.set()
         return claimed
 
     async def _deliver(self, delivery: Delivery) -> None:

@@ -16,6 +16,7 @@ from jobs.refusals import FieldRefusedError, RequestRefusedError
 from results.webhooks.events import EVENT_TYPES
 from results.webhooks.recording import watch_running_jobs
 from results.webhooks.sealing import Sealer
+from results.webhooks.settling import drop_waiting
 from results.webhooks.signatures import secret_hint
 from results.webhooks.tables import webhook_endpoints, webhook_lanes
 from tenancy.tables import tenants
@@ -135,7 +136,7 @@ def change_endpoint(
 ) -> sa.Row[Any]:
     """Change what `change` gives and return the endpoint. Raises EndpointMissingError.
 
-    A new URL also enables it. Deliveries that wait go to the new URL.
+    A new URL also enables it, and what waits goes there; disabling it drops what waits.
     """
     row = _locked(connection, tenant_id, endpoint_id)
     values: dict[str, object] = {}
@@ -148,6 +149,7 @@ def change_endpoint(
     is_enabled = row.disabled_at is None
     if change.enabled is False and is_enabled:
         values |= {"disabled_at": sa.func.now(), "disabled_reason": "owner"}
+        drop_waiting(connection, row.id)
     if (change.enabled or "url" in values) and change.enabled is not False:
         connection.execute(sa.delete(webhook_lanes).where(webhook_lanes.c.lane == row.lane))
         if not is_enabled:

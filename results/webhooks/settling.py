@@ -134,6 +134,13 @@ def disable(connection: sa.Connection, endpoint_id: UUID, reason: str) -> None:
         .where(webhook_endpoints.c.id == endpoint_id, webhook_endpoints.c.disabled_at.is_(None))
         .values(disabled_at=sa.func.now(), disabled_reason=reason)
     )
+    drop_waiting(connection, endpoint_id)
+    if disabled.rowcount:
+        LOG.warning("endpoint disabled", extra={"endpoint": endpoint_id, "reason": reason})
+
+
+def drop_waiting(connection: sa.Connection, endpoint_id: UUID) -> None:
+    """End what waits for an endpoint that is disabled; a trial that was asked for goes on."""
     connection.execute(
         sa.update(webhook_deliveries)
         .where(
@@ -143,8 +150,6 @@ def disable(connection: sa.Connection, endpoint_id: UUID, reason: str) -> None:
         )
         .values(state=DROPPED, claimed_by=None, ended_at=sa.func.now())
     )
-    if disabled.rowcount:
-        LOG.warning("endpoint disabled", extra={"endpoint": endpoint_id, "reason": reason})
 
 
 def _lock_endpoint(connection: sa.Connection, endpoint_id: UUID) -> None:

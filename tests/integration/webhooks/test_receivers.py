@@ -7,10 +7,12 @@ import pytest
 import sqlalchemy as sa
 from openai import OpenAI
 
-from results.webhooks.endpoints import rotate_secret
+from results.webhooks.endpoints import EndpointChange, change_endpoint, rotate_secret
+from results.webhooks.history import begin_test
 from results.webhooks.posting import ANSWER_BYTES_MAX
 from results.webhooks.schedule import DELAYS_S
 from results.webhooks.signatures import secret_text
+from results.webhooks.tables import webhook_endpoints
 from tests.integration.webhooks.conftest import (
     SEALER,
     Site,
@@ -272,6 +274,28 @@ async def test_an_endpoint_that_only_fails_is_disabled(site: Site) -> None:
 
     assert site.row(endpoint).disabled_reason == "failing"
     assert "pending" not in site.states(endpoint)
+
+
+async def test_an_endpoint_that_its_owner_disables_is_called_no_more(site: Site) -> None:
+    with receiving(ok) as receiver:
+        endpoint, _ = site.endpoint(receiver.url)
+        site.send(2)
+        with site.engine.begin() as connection:
+            change_endpoint(connection, site.tenant_id, endpoint, EndpointChange(enabled=False))
+        assert site.states(endpoint) == ["dropped"] * 2
+
+        with site.engine.begin() as connection:
+            change_endpoint(connection, site.tenant_id, endpoint, EndpointChange(enabled=True))
+        site.send(20)
+        disabled = sa.update(webhook_endpoints).values(disabled_at=sa.func.now())
+        with site.engine.begin() as connection:  # as if their commit was the later one
+            connection.execute(disabled)
+            trial = begin_test(connection, site.tenant_id, endpoint, "batch.completed")
+        async with delivering(new_deliverer(site.engine, fast_settings(look_interval_s=5))):
+            await until(lambda: "pending" not in site.states(endpoint), "the end")
+
+    assert site.states(endpoint) == ["delivered"] + ["dropped"] * 22
+    assert receiver.ids == [f"evt_{trial.hex}"]
 
 
 async def test_what_a_dead_process_claimed_is_tried_again_with_the_same_id(
