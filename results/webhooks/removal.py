@@ -1,5 +1,9 @@
-"""Messages that have been kept long enough go, with their deliveries and tries, a slice at once."""
+"""Messages that have been kept long enough go, with their deliveries and tries, slice after slice.
 
+A slice passes over rows that another process has in hand.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,32 +12,38 @@ import sqlalchemy as sa
 _SLICE: Final = 1000
 
 _MESSAGES: Final = sa.text("""
-DELETE FROM webhook_messages WHERE id IN (
+DELETE FROM webhook_messages WHERE id = ANY(ARRAY(
     SELECT id FROM webhook_messages WHERE created_at < now() - make_interval(days => :days)
-    ORDER BY created_at LIMIT :slice
-)
+    ORDER BY created_at LIMIT :slice FOR UPDATE SKIP LOCKED
+))
 """)
 
 _CALLBACKS: Final = sa.text("""
-DELETE FROM webhook_endpoints WHERE id IN (
+DELETE FROM webhook_endpoints WHERE id = ANY(ARRAY(
     SELECT e.id FROM webhook_endpoints e LEFT JOIN jobs j ON j.id = e.job_id
     WHERE e.job_id IS NOT NULL AND e.created_at < now() - make_interval(days => :days)
         AND (j.id IS NULL OR j.state IN ('completed', 'failed', 'expired', 'cancelled'))
         AND NOT EXISTS (SELECT FROM webhook_deliveries d WHERE d.endpoint_id = e.id)
-    LIMIT :slice
-)
+    LIMIT :slice FOR UPDATE OF e SKIP LOCKED
+))
 """)
 
 _WATCHES: Final = sa.text("""
-DELETE FROM webhook_watches w WHERE created_at < now() - make_interval(days => :days)
-    AND (closed_at IS NOT NULL OR NOT EXISTS (SELECT FROM jobs j WHERE j.id = w.job_id))
+DELETE FROM webhook_watches WHERE job_id = ANY(ARRAY(
+    SELECT w.job_id FROM webhook_watches w WHERE w.created_at < now() - make_interval(days => :days)
+        AND (w.closed_at IS NOT NULL OR NOT EXISTS (SELECT FROM jobs j WHERE j.id = w.job_id))
+    LIMIT :slice FOR UPDATE SKIP LOCKED
+))
 """)
 
 _LANES: Final = sa.text("""
-DELETE FROM webhook_lanes l WHERE failing_since < now() - make_interval(days => :days)
-    AND NOT EXISTS (
-        SELECT FROM webhook_deliveries d WHERE d.lane = l.lane AND d.state = 'pending'
-    )
+DELETE FROM webhook_lanes WHERE lane = ANY(ARRAY(
+    SELECT l.lane FROM webhook_lanes l WHERE l.failing_since < now() - make_interval(days => :days)
+        AND NOT EXISTS (
+            SELECT FROM webhook_deliveries d WHERE d.lane = l.lane AND d.state = 'pending'
+        )
+    LIMIT :slice FOR UPDATE SKIP LOCKED
+))
 """)
 
 
@@ -43,12 +53,13 @@ class MessageRemoval:
 
     engine: sa.Engine
     retention_days: int
+    is_over: Callable[[], bool] = lambda: False
 
     def step(self) -> None:
-        """Remove one slice of each kind. Raises one of DATABASE_AWAY."""
+        """Remove all that is old, or as much until `is_over`. Raises one of DATABASE_AWAY."""
         for statement in (_MESSAGES, _CALLBACKS, _WATCHES, _LANES):
-            parameters: dict[str, object] = {"days": self.retention_days}
-            if "slice" in statement.compile().params:
-                parameters["slice"] = _SLICE
-            with self.engine.begin() as connection:
-                connection.execute(statement, parameters)
+            count = _SLICE
+            while count == _SLICE and not self.is_over():
+                with self.engine.begin() as connection:
+                    parameters = {"days": self.retention_days, "slice": _SLICE}
+                    count = connection.execute(statement, parameters).rowcount
