@@ -1,7 +1,8 @@
 """Which deliveries are tried next: a few of each lane, so that a slow receiver delays no other.
 
 A claim is a lease: `next_try_at` moves to its end, so what a dead process claimed is due again.
-Claims are made one process at a time, hence the bounds of a lane hold over all processes.
+Claims are made one process at a time, hence the bounds of a lane hold over all processes. So they
+have to be short: they look at lanes that have something due, and wait for no row.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -14,26 +15,39 @@ import sqlalchemy as sa
 _LOCK_KEY: Final = 0x77656268  # one claim at a time in one database
 _ALONE: Final = sa.text("SELECT pg_advisory_xact_lock(:key)").bindparams(key=_LOCK_KEY)
 
-_DUE: Final = sa.text("""
-WITH RECURSIVE pending AS (
-    (SELECT lane FROM webhook_deliveries WHERE state = 'pending' ORDER BY lane LIMIT 1)
+_FALLEN_DUE_MAX: Final = 1000  # in one claim, the longest due first
+
+FALL_DUE: Final = sa.text("""
+WITH waited AS (
+    SELECT message_id, endpoint_id FROM webhook_deliveries
+    WHERE state = 'pending' AND NOT is_due AND next_try_at <= now()
+    ORDER BY next_try_at LIMIT :limit FOR UPDATE SKIP LOCKED
+)
+UPDATE webhook_deliveries d SET is_due = true FROM waited
+WHERE d.message_id = waited.message_id AND d.endpoint_id = waited.endpoint_id
+""")
+"""What waits for hours, of however many lanes, is looked at when its time has come."""
+
+DUE: Final = sa.text("""
+WITH RECURSIVE found AS (
+    (SELECT lane FROM webhook_deliveries WHERE state = 'pending' AND is_due ORDER BY lane LIMIT 1)
     UNION ALL
     SELECT (
         SELECT d.lane FROM webhook_deliveries d
-        WHERE d.state = 'pending' AND d.lane > pending.lane ORDER BY d.lane LIMIT 1
-    ) FROM pending WHERE pending.lane IS NOT NULL
+        WHERE d.state = 'pending' AND d.is_due AND d.lane > found.lane ORDER BY d.lane LIMIT 1
+    ) FROM found WHERE found.lane IS NOT NULL
 ), lanes AS (
-    SELECT pending.lane, coalesce(l.failure_count, 0) > 0 AS is_suspect, (
+    SELECT found.lane, coalesce(l.failure_count, 0) > 0 AS is_suspect, (
         SELECT count(*) FROM webhook_deliveries d
-        WHERE d.lane = pending.lane AND d.claimed_by IS NOT NULL AND d.next_try_at > now()
+        WHERE d.lane = found.lane AND d.claimed_by IS NOT NULL AND d.next_try_at > now()
     ) AS busy
-    FROM pending LEFT JOIN webhook_lanes l ON l.lane = pending.lane
-    WHERE pending.lane IS NOT NULL AND (l.blocked_until IS NULL OR l.blocked_until <= now())
+    FROM found LEFT JOIN webhook_lanes l ON l.lane = found.lane
+    WHERE found.lane IS NOT NULL AND (l.blocked_until IS NULL OR l.blocked_until <= now())
 )
 SELECT due.message_id, due.endpoint_id, due.tenant_id, lanes.lane, lanes.busy, lanes.is_suspect
 FROM lanes CROSS JOIN LATERAL (
     SELECT message_id, endpoint_id, tenant_id, next_try_at FROM webhook_deliveries d
-    WHERE d.lane = lanes.lane AND d.state = 'pending' AND d.next_try_at <= now()
+    WHERE d.lane = lanes.lane AND d.state = 'pending' AND d.is_due AND d.next_try_at <= now()
     ORDER BY d.next_try_at
     LIMIT greatest(0, CASE WHEN lanes.is_suspect THEN 1 ELSE :lane_max END - lanes.busy)
 ) AS due
@@ -44,25 +58,27 @@ One that failed last is tried with one delivery at a time."""
 
 _WANTED: Final = """
 WITH wanted AS (
-    SELECT * FROM unnest(cast(:messages AS uuid[]), cast(:endpoints AS uuid[]))
-    AS t (message_id, endpoint_id)
+    SELECT d.message_id, d.endpoint_id
+    FROM unnest(cast(:messages AS uuid[]), cast(:endpoints AS uuid[]))
+        AS t (message_id, endpoint_id)
+    JOIN webhook_deliveries d ON d.message_id = t.message_id AND d.endpoint_id = t.endpoint_id
+    WHERE d.state = 'pending' AND d.next_try_at <= now()
+    FOR UPDATE OF d SKIP LOCKED
 )"""
 
 _DROP: Final = sa.text(f"""{_WANTED}
 UPDATE webhook_deliveries d SET state = 'dropped', claimed_by = NULL, ended_at = now()
 FROM wanted JOIN webhook_endpoints e ON e.id = wanted.endpoint_id
-WHERE d.message_id = wanted.message_id AND d.endpoint_id = wanted.endpoint_id
-    AND d.state = 'pending' AND d.next_try_at <= now() AND NOT d.is_test
+WHERE d.message_id = wanted.message_id AND d.endpoint_id = wanted.endpoint_id AND NOT d.is_test
     AND e.disabled_at IS NOT NULL
 """)  # noqa: S608  nothing of it comes from outside
 """A message or a replay may be committed just after its endpoint was disabled."""
 
 _CLAIM: Final = sa.text(f"""{_WANTED}, claimed AS (
     UPDATE webhook_deliveries d SET claimed_by = :holder, try_count = d.try_count + 1,
-        next_try_at = now() + make_interval(secs => :lease_s)
+        next_try_at = now() + make_interval(secs => :lease_s), is_due = false
     FROM wanted
     WHERE d.message_id = wanted.message_id AND d.endpoint_id = wanted.endpoint_id
-        AND d.state = 'pending' AND d.next_try_at <= now()
     RETURNING d.message_id, d.endpoint_id, d.tenant_id, d.lane, d.try_count, d.failure_count,
         d.is_test
 )
@@ -118,16 +134,18 @@ class Room:
 
 def claim(
     connection: sa.Connection, room: Room, *, holder: str, lease_s: float
-) -> tuple[list[Delivery], int]:
+) -> tuple[list[Delivery], bool]:
     """Claim what is due, as far as there is room; a transaction of its own.
 
-    Returns also how many were dropped instead: more may be due behind them.
+    Returns also whether to look again at once, as more may be due behind what was looked at.
     """
     connection.execute(_ALONE)
-    due = connection.execute(_DUE, {"lane_max": room.lane_slots_max}).all()
+    fallen_count = connection.execute(FALL_DUE, {"limit": _FALLEN_DUE_MAX}).rowcount
+    is_more = fallen_count == _FALLEN_DUE_MAX
+    due = connection.execute(DUE, {"lane_max": room.lane_slots_max}).all()
     chosen = fitting(due, room)
     if not chosen:
-        return [], 0
+        return [], is_more
     suspects = {(row.message_id, row.endpoint_id): row.is_suspect for row in chosen}
     wanted = {
         "messages": [row.message_id for row in chosen],
@@ -139,7 +157,7 @@ def claim(
         Delivery(**row._asdict(), is_suspect=suspects[row.message_id, row.endpoint_id])
         for row in claimed
     ]
-    return deliveries, dropped_count
+    return deliveries, is_more or dropped_count > 0
 
 
 def fitting(due: Sequence[sa.Row[Any]], room: Room) -> list[sa.Row[Any]]:
@@ -173,7 +191,7 @@ def release(connection: sa.Connection, holder: str) -> None:
     """Let others try at once what this process claimed and does not finish."""
     connection.execute(
         sa.text(
-            "UPDATE webhook_deliveries SET claimed_by = NULL, next_try_at = now() "
+            "UPDATE webhook_deliveries SET claimed_by = NULL, next_try_at = now(), is_due = true "
             "WHERE state = 'pending' AND claimed_by = :holder AND next_try_at > now()"
         ),
         {"holder": holder},

@@ -126,7 +126,7 @@ class Deliverer:
             return []
         lease_s = limits.timeout_s + _LEASE_MARGIN_S
         try:
-            claimed, dropped_count = await self._transaction(
+            claimed, is_more = await self._transaction(
                 lambda c: claim(c, room, holder=self.holder, lease_s=lease_s)
             )
         except DATABASE_AWAY as failure:
@@ -137,7 +137,7 @@ class Deliverer:
             LOG.warning("database away", extra={"error": type(failure).__name__})
             return []
         self._away_since_s = None
-        if dropped_count:
+        if is_more:
             self._wake.set()
         return claimed
 

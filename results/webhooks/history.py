@@ -123,6 +123,7 @@ def replay(
             state=PENDING,
             failure_count=0,
             next_try_at=sa.func.now(),
+            is_due=True,
             claimed_by=None,
             ended_at=None,
         )

@@ -83,6 +83,7 @@ class Settler:
                 claimed_by=None,
                 failure_count=delivery.failure_count + (state != DELIVERED),
                 next_try_at=sa.func.now() + seconds(wait_s),
+                is_due=False,
                 ended_at=None if state == PENDING else sa.func.now(),
             )
         )

@@ -110,6 +110,13 @@ webhook_deliveries: Final = Table(
         "failure_count", SmallInteger, nullable=False, server_default="0", comment="of the schedule"
     ),
     _moment("next_try_at", nullable=False, comment="while claimed: when the claim ends"),
+    Column[bool](
+        "is_due",
+        Boolean,
+        nullable=False,
+        server_default=text("true"),
+        comment="a claim finds its lane; false: not before next_try_at",
+    ),
     Column[str]("claimed_by", Text),
     _moment("created_at", nullable=False),
     _moment("ended_at"),
@@ -119,6 +126,17 @@ webhook_deliveries: Final = Table(
         "lane",
         "next_try_at",
         postgresql_where=text("state = 'pending'"),
+    ),
+    Index(
+        "ix_webhook_deliveries_due",
+        "lane",
+        "next_try_at",
+        postgresql_where=text("state = 'pending' AND is_due"),
+    ),
+    Index(
+        "ix_webhook_deliveries_waiting",
+        "next_try_at",
+        postgresql_where=text("state = 'pending' AND NOT is_due"),
     ),
     Index(
         "ix_webhook_deliveries_claimed",

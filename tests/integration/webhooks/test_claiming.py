@@ -1,0 +1,101 @@
+"""Goal: a claim costs what is due, and no lane waits for ever behind others."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from results.webhooks import claiming
+from results.webhooks.claiming import DUE, FALL_DUE, Delivery, Room, claim
+from results.webhooks.tables import webhook_deliveries
+from tests.integration.webhooks.conftest import Site
+
+URL = "https://8.8.8.8/hook"
+LANES = 3000
+
+
+def add_waiting(site: Site, endpoint: UUID, *, due_in_s: int) -> None:
+    """Failed deliveries of as many lanes, a second after each other."""
+    fill = """
+        WITH messages AS (
+            INSERT INTO webhook_messages (id, tenant_id, event_type, body)
+            SELECT gen_random_uuid(), :tenant, 'batch.completed', '{}'
+            FROM generate_series(1, :lanes)
+            RETURNING id
+        )
+        INSERT INTO webhook_deliveries (message_id, endpoint_id, tenant_id, lane, failure_count,
+            next_try_at, is_due)
+        SELECT id, :endpoint, :tenant, 'c:' || row_number() OVER (), 1,
+            now() + (:due_in_s + row_number() OVER ()) * interval '1 s', false
+        FROM messages
+    """
+    ids = [sa.bindparam(name, type_=sa.Uuid) for name in ("tenant", "endpoint")]
+    given = {"tenant": site.tenant_id, "endpoint": endpoint, "lanes": LANES, "due_in_s": due_in_s}
+    with site.engine.begin() as connection:
+        connection.execute(sa.text(fill).bindparams(*ids), given)
+    with site.engine.begin() as connection:
+        connection.execute(sa.text("ANALYZE webhook_deliveries"))
+
+
+def claimed(site: Site) -> tuple[list[Delivery], bool]:
+    room = Room(
+        slots=LANES,
+        suspect_slots=LANES,
+        lane_slots_max=4,
+        tenant_slots_max=LANES,
+        busy_tenants={},
+        proven_lanes=(),
+    )
+    with site.engine.begin() as connection:
+        return claim(connection, room, holder="test", lease_s=60)
+
+
+def rows_read(node: dict[str, Any]) -> int:
+    """Rows that the leaves of a plan read."""
+    if "Plans" in node:
+        return sum(rows_read(below) for below in node["Plans"])
+    read = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+    return int(read * node["Actual Loops"])
+
+
+def test_a_claim_reads_what_is_due_beside_any_number_of_lanes_that_wait(site: Site) -> None:
+    endpoint, _ = site.endpoint(URL)
+    add_waiting(site, endpoint, due_in_s=3600)
+    site.send(2)
+    with site.engine.connect() as connection:
+        for statement, given in (
+            (FALL_DUE, {"limit": 1000}),
+            (DUE, {"lane_max": 4}),
+        ):
+            explain = sa.text(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.text}")
+            found = connection.execute(explain, given).scalar_one()
+            assert rows_read(found[0]["Plan"]) < 20
+
+    deliveries, is_more = claimed(site)
+    assert [d.lane for d in deliveries] == [f"e:{endpoint.hex}"]
+    assert not is_more
+
+
+def test_all_that_waited_comes_in_its_turn(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claiming, "_FALLEN_DUE_MAX", 1200)
+    endpoint, _ = site.endpoint(URL)
+    add_waiting(site, endpoint, due_in_s=-3600)
+    turns = [claimed(site) for _ in range(3)]
+
+    assert [(len(deliveries), is_more) for deliveries, is_more in turns] == [
+        (1200, True),
+        (1200, True),
+        (600, False),
+    ]
+    assert {d.lane for d in turns[0][0]} == {f"c:{n}" for n in range(1, 1201)}
+
+
+def test_a_claim_waits_for_no_row(site: Site) -> None:
+    endpoints = [site.endpoint(URL)[0] for _ in range(2)]
+    site.send()
+    held = sa.select(webhook_deliveries).where(webhook_deliveries.c.endpoint_id == endpoints[0])
+    with site.engine.connect() as other:
+        other.execute(held.with_for_update())
+        assert [d.endpoint_id for d in claimed(site)[0]] == endpoints[1:]
+    assert [d.endpoint_id for d in claimed(site)[0]] == endpoints[:1]
