@@ -17,6 +17,7 @@ from results.webhooks.resolving import (
     AddressRefusedError,
     Resolver,
     allowed_addresses,
+    look_up,
     system_resolver,
 )
 from results.webhooks.sealing import Sealer
@@ -53,7 +54,7 @@ class WebhookServices:
         try:
             url = parse_url(text, allow_private=self.settings.allow_private)
             async with asyncio.timeout(_LOOK_UP_S):
-                await allowed_addresses(url, self.reach, self.resolve)
+                await allowed_addresses(look_up(url, self.resolve), self.reach)
         except UrlError as error:
             raise ApiError(400, str(error), code="invalid_value", param=param) from None
         except AddressRefusedError:

@@ -22,6 +22,7 @@ from jobs.background import Background
 from results.__main__ import process_name, require_connections, serve_metrics
 from results.webhooks.addresses import reach_of
 from results.webhooks.delivering import DATABASE_THREADS, Deliverer
+from results.webhooks.look_ups import LookUps
 from results.webhooks.posting import Poster
 from results.webhooks.reader import GROUP, EventReader
 from results.webhooks.removal import MessageRemoval
@@ -74,13 +75,14 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     LogAdmin(kafka).wait_for_broker(_BROKER_WAIT_S)
     engine = create_engine(database, application_name=ROLE)
     name = process_name(ROLE)
-    look_ups = ThreadPoolExecutor(min(settings.slots_max, _LOOK_UPS_MAX), "look-ups")
+    look_ups_max = min(settings.slots_max, _LOOK_UPS_MAX)
+    threads = ThreadPoolExecutor(look_ups_max, "look-ups")
     clock = SystemClock()
     deliverer = Deliverer(
         engine=engine,
+        look_ups=LookUps(system_resolver(threads), count_max=look_ups_max),
         poster=Poster(
             reach=reach_of(settings),
-            resolve=system_resolver(look_ups),
             tls=ssl.create_default_context(),
             timeout_s=settings.timeout_s,
         ),
@@ -117,7 +119,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             consumer.close()
             producer.close()
             engine.dispose()
-            look_ups.shutdown(wait=False, cancel_futures=True)
+            threads.shutdown(wait=False, cancel_futures=True)
 
 
 if __name__ == "__main__":

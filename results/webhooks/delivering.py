@@ -1,6 +1,7 @@
 """The loop that delivers: claim what is due, try each at once, write how it ended."""
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import Counter
@@ -16,11 +17,12 @@ from core.clock import Clock
 from core.ids import EVENT, public_id
 from results.webhooks import metrics
 from results.webhooks.claiming import Delivery, Room, claim, release
+from results.webhooks.look_ups import LookUps, LookUpsBusyError
 from results.webhooks.posting import Poster, PostError
 from results.webhooks.schedule import Failure, retry_after_s
 from results.webhooks.sealing import Sealer, SecretUnreadableError
 from results.webhooks.settings import WebhookSettings
-from results.webhooks.settling import Attempt, Settler
+from results.webhooks.settling import Attempt, Settler, put_off
 from results.webhooks.signatures import signed_headers
 from results.webhooks.urls import UrlError, parse_url
 from storage.postgres import DATABASE_AWAY
@@ -29,7 +31,7 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DATABASE_THREADS: Final = 4
-_LEASE_MARGIN_S: Final = 30.0  # a claim outlives its try and the writing of its end
+_LEASE_MARGIN_S: Final = 30.0  # a claim outlives a wait for a look-up, its try and the end's row
 _PROVEN_MAX: Final = 10_000
 _GAP_S: Final = 0.01  # between two claims, so that many ends are one look
 _HEADERS: Final = {
@@ -44,6 +46,7 @@ class Deliverer:
     """One process of the role; any number may run. Its coroutines run on one loop."""
 
     engine: sa.Engine
+    look_ups: LookUps
     poster: Poster
     sealer: Sealer
     settler: Settler
@@ -153,6 +156,11 @@ class Deliverer:
         try:
             attempt = await self._try(delivery)
             state = await self._transaction(lambda c: self.settler.settle(c, delivery, attempt))
+        except LookUpsBusyError:
+            metrics.PUT_OFF.inc()
+            LOG.info("put off", extra=facts)
+            with contextlib.suppress(*DATABASE_AWAY):  # its claim ends by itself
+                await self._transaction(lambda c: put_off(c, delivery))
         except DATABASE_AWAY:
             LOG.warning("end of a try not written: database away", extra=facts)
         except SecretUnreadableError as error:
@@ -176,6 +184,7 @@ class Deliverer:
                 del self._proven[next(iter(self._proven))]
 
     async def _try(self, delivery: Delivery) -> Attempt:
+        """Return how the try ended. Raises LookUpsBusyError before it began."""
         message_id = public_id(EVENT, delivery.message_id)
         secrets = [self.sealer.open(delivery.sealed_secret, delivery.secret_owner)]
         if delivery.sealed_old_secret is not None:
@@ -187,7 +196,9 @@ class Deliverer:
         error_code: str | None = None
         try:
             url = parse_url(delivery.url, allow_private=self.settings.allow_private)
-            answer = await self.poster.post(url, _HEADERS | headers, delivery.body)
+            looked_up = await self.look_ups.begin(delivery.tenant_id, url)
+            began_s = self.clock.monotonic_s()  # the wait for a place was ours
+            answer = await self.poster.post(url, looked_up, _HEADERS | headers, delivery.body)
             status_code = answer.status_code
             if not 200 <= status_code < 300:
                 error_code = f"{status_code // 100}xx"

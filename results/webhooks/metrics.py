@@ -20,6 +20,10 @@ FIRST_TRY_AGE: Final = Histogram(
     buckets=(0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 60, 600),
 )
 RUNNING: Final = Gauge("millrace_webhook_tries_running", "Tries that run in this process")
+PUT_OFF: Final = Counter(
+    "millrace_webhook_tries_put_off",
+    "Tries that did not begin, as look-ups of their tenant took all its threads",
+)
 ENDED: Final = Counter(
     "millrace_webhook_deliveries_ended",
     "Deliveries that need no more tries: delivered or exhausted",

@@ -7,14 +7,14 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import httptools
 
 from results.webhooks.addresses import Reach
-from results.webhooks.resolving import AddressRefusedError, Resolver, allowed_addresses
+from results.webhooks.resolving import AddressRefusedError, allowed_addresses
 from results.webhooks.urls import ReceiverUrl
 
 ANSWER_BYTES_MAX: Final = 64 * 1024
@@ -45,15 +45,24 @@ class Poster:
     """Sends; holds what all tries share."""
 
     reach: Reach
-    resolve: Resolver
     tls: ssl.SSLContext
     timeout_s: float
 
-    async def post(self, url: ReceiverUrl, headers: Mapping[str, str], body: bytes) -> Answer:
-        """Return the answer to one request. Raises PostError."""
+    async def post(
+        self,
+        url: ReceiverUrl,
+        looked_up: Awaitable[list[str]],
+        headers: Mapping[str, str],
+        body: bytes,
+    ) -> Answer:
+        """Return the answer to one request. Raises PostError.
+
+        `looked_up` gives the addresses of the host: the time for that is the try's, too.
+        """
         try:
             async with asyncio.timeout(self.timeout_s):
-                return await self._post(url, headers, body)
+                connected = await self._connect(url, looked_up)
+                return await self._exchange(connected, url, _request(url, headers, body))
         except TimeoutError:
             raise PostError("timed_out") from None
         except AddressRefusedError:
@@ -65,8 +74,7 @@ class Poster:
         except OSError:
             raise PostError("disconnected") from None
 
-    async def _post(self, url: ReceiverUrl, headers: Mapping[str, str], body: bytes) -> Answer:
-        connected = await self._connect(url)
+    async def _exchange(self, connected: socket.socket, url: ReceiverUrl, request: bytes) -> Answer:
         try:
             reader, writer = await asyncio.open_connection(
                 sock=connected,
@@ -78,14 +86,14 @@ class Poster:
             connected.close()
             raise
         try:
-            writer.write(_request(url, headers, body))
+            writer.write(request)
             return await _read_answer(reader)
         finally:
             writer.transport.abort()
 
-    async def _connect(self, url: ReceiverUrl) -> socket.socket:
+    async def _connect(self, url: ReceiverUrl, looked_up: Awaitable[list[str]]) -> socket.socket:
         """Return a connection to one of the addresses that were checked, and to none besides."""
-        addresses = await allowed_addresses(url, self.reach, self.resolve)
+        addresses = await allowed_addresses(looked_up, self.reach)
         for address in addresses[:_ADDRESSES_TRIED_MAX]:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             opened = socket.socket(family, socket.SOCK_STREAM)

@@ -32,15 +32,17 @@ def system_resolver(threads: Executor) -> Resolver:
     return resolve
 
 
-async def allowed_addresses(url: ReceiverUrl, reach: Reach, resolve: Resolver) -> list[str]:
-    """Return the addresses of `url`'s host. Raises AddressRefusedError, also for a part of them."""
-    if is_address(url.host):
-        addresses = [url.host]
-    else:
-        try:
-            addresses = await resolve(url.host, url.port)
-        except (OSError, UnicodeError):
-            raise AddressRefusedError from None
+async def look_up(url: ReceiverUrl, resolve: Resolver) -> list[str]:
+    """Return the addresses of `url`'s host, which may be one. Raises OSError, UnicodeError."""
+    return [url.host] if is_address(url.host) else await resolve(url.host, url.port)
+
+
+async def allowed_addresses(looked_up: Awaitable[list[str]], reach: Reach) -> list[str]:
+    """Return what a look-up gives. Raises AddressRefusedError, also for a part of the addresses."""
+    try:
+        addresses = await looked_up
+    except (OSError, UnicodeError):
+        raise AddressRefusedError from None
     if len(addresses) > ADDRESSES_MAX or not reach.allows_all(addresses):
         raise AddressRefusedError
     return addresses

@@ -28,6 +28,8 @@ PENDING: Final = "pending"
 EXHAUSTED: Final = "exhausted"
 DROPPED: Final = "dropped"
 
+_PUT_OFF_S: Final = 5.0
+
 GONE: Final = "gone"
 FAILING: Final = "failing"
 
@@ -126,6 +128,16 @@ class Settler:
                 .where(webhook_lanes.c.lane == delivery.lane)
                 .values(blocked_until=until)
             )
+
+
+def put_off(connection: sa.Connection, delivery: Delivery) -> None:
+    """Give a claim back for a moment: it could not be tried, and no failure is counted."""
+    connection.execute(
+        sa.update(webhook_deliveries)
+        .where(_is(delivery), webhook_deliveries.c.try_count == delivery.try_count)
+        .where(webhook_deliveries.c.state == PENDING)
+        .values(claimed_by=None, next_try_at=sa.func.now() + seconds(_PUT_OFF_S), is_due=False)
+    )
 
 
 def disable(connection: sa.Connection, endpoint_id: UUID, reason: str) -> None:

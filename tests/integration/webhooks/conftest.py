@@ -21,6 +21,7 @@ from results.webhooks.addresses import reach_of
 from results.webhooks.delivering import Deliverer
 from results.webhooks.endpoints import EndpointChange, create_endpoint
 from results.webhooks.events import TERMINAL_EVENTS, Message, job_message
+from results.webhooks.look_ups import LookUps
 from results.webhooks.posting import Poster
 from results.webhooks.recording import listeners_of, record_messages
 from results.webhooks.resolving import Resolver
@@ -140,16 +141,17 @@ def new_deliverer(
     settings: WebhookSettings,
     *,
     resolve: Resolver = literal,
+    look_ups: LookUps | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> Deliverer:
     poster = Poster(
         reach=reach_of(settings),
-        resolve=resolve,
         tls=tls or ssl.create_default_context(),
         timeout_s=settings.timeout_s,
     )
     return Deliverer(
         engine=engine,
+        look_ups=look_ups or LookUps(resolve, count_max=64),
         poster=poster,
         sealer=SEALER,
         settler=Settler(settings, random.Random(1).random),

@@ -1,5 +1,6 @@
 """Goal: whatever a receiver does, a live one gets every message, and a hostile one gets nothing."""
 
+import asyncio
 import time
 from typing import Any
 
@@ -9,10 +10,12 @@ from openai import OpenAI
 
 from results.webhooks.endpoints import EndpointChange, change_endpoint, rotate_secret
 from results.webhooks.history import begin_test
+from results.webhooks.look_ups import LookUps
 from results.webhooks.posting import ANSWER_BYTES_MAX
 from results.webhooks.schedule import DELAYS_S
 from results.webhooks.signatures import secret_text
 from results.webhooks.tables import webhook_endpoints
+from tests.integration.jobs.rows import add_tenant
 from tests.integration.webhooks.conftest import (
     SEALER,
     Site,
@@ -230,6 +233,42 @@ async def test_slow_receivers_delay_no_other(site: Site) -> None:
 
     assert len(good.requests) == 100
     assert took_s < 14.0  # before the first of those that hang was given up
+
+
+async def test_names_that_hang_delay_no_other_tenant_and_are_held_against_no_endpoint(
+    site: Site,
+) -> None:
+    answered = asyncio.Event()
+
+    async def resolve(host: str, _: int) -> list[str]:
+        if host == "hanging.example.com":
+            await answered.wait()
+        return ["127.0.0.1"]
+
+    with site.engine.begin() as connection:
+        stranger = Site(site.engine, add_tenant(connection))
+    hanging = [site.endpoint("http://hanging.example.com/")[0] for _ in range(4)]
+    one_each = LookUps(resolve, count_max=8, wait_s=0.1)
+    limits = fast_settings(timeout_s=0.5)
+    with receiving(ok) as receiver:
+        good, _ = stranger.endpoint(f"http://good.example.com:{receiver.port}/")
+        async with delivering(new_deliverer(site.engine, limits, look_ups=one_each)):
+            site.send()
+            stranger.send()
+            await until(lambda: stranger.states(good) == ["delivered"], "the other tenant's")
+            await until(
+                lambda: all(
+                    d.try_count and d.claimed_by is None
+                    for e in hanging
+                    for d in site.deliveries(e)
+                ),
+                "a look-up that is given up, and others that were put off",
+            )
+    answered.set()
+
+    failures = [d.failure_count for e in hanging for d in site.deliveries(e)]
+    assert sorted(failures) == [0, 0, 0, 1]
+    assert [a.error_code for e in hanging for a in site.attempts(e)] == ["timed_out"]
 
 
 async def test_two_processes_share_the_work_and_bound_a_lane_together(site: Site) -> None:

@@ -1,0 +1,79 @@
+"""Goal: whoever's names hang waits for himself alone, and nobody is blamed for a wait."""
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+
+from results.webhooks.addresses import Reach
+from results.webhooks.look_ups import LookUps, LookUpsBusyError
+from results.webhooks.resolving import AddressRefusedError, allowed_addresses
+from results.webhooks.urls import parse_url
+
+ADDRESS = "93.184.216.34"
+HANGING = parse_url("https://hanging.example.com/", allow_private=False)
+QUICK = parse_url("https://quick.example.com/", allow_private=False)
+UNKNOWN = parse_url("https://unknown.example.com/", allow_private=False)
+NUMBERS = parse_url(f"https://{ADDRESS}/", allow_private=False)
+WAIT_S = 0.05
+
+
+class Names:
+    """A name server that answers for one host when it is told to."""
+
+    def __init__(self) -> None:
+        self.answers = asyncio.Event()
+
+    async def resolve(self, host: str, _: int) -> list[str]:
+        if host == HANGING.host:
+            await self.answers.wait()
+        if host == UNKNOWN.host:
+            raise OSError(host)
+        return [ADDRESS]
+
+
+async def test_a_tenant_has_a_share_of_the_places() -> None:
+    names, mine, other = Names(), uuid4(), uuid4()
+    look_ups = LookUps(names.resolve, count_max=16, wait_s=WAIT_S)
+    begun = [await look_ups.begin(mine, HANGING) for _ in range(2)]
+    with pytest.raises(LookUpsBusyError):
+        await look_ups.begin(mine, QUICK)
+
+    assert await (await look_ups.begin(other, QUICK)) == [ADDRESS]
+    names.answers.set()
+    assert [await looked_up for looked_up in begun] == [[ADDRESS]] * 2
+    assert await (await look_ups.begin(mine, QUICK)) == [ADDRESS]
+
+
+async def test_a_place_is_taken_until_the_look_up_ends_not_until_nobody_waits_for_it() -> None:
+    names, mine = Names(), uuid4()
+    look_ups = LookUps(names.resolve, count_max=1, wait_s=WAIT_S)
+    looked_up = await look_ups.begin(mine, HANGING)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(looked_up, WAIT_S)
+    with pytest.raises(LookUpsBusyError):
+        await look_ups.begin(mine, QUICK)
+
+    names.answers.set()
+    assert await (await look_ups.begin(mine, QUICK)) == [ADDRESS]
+
+
+async def test_who_waits_for_a_thread_is_told_so_and_takes_no_place_along() -> None:
+    names, mine, other = Names(), uuid4(), uuid4()
+    look_ups = LookUps(names.resolve, count_max=1, wait_s=WAIT_S)
+    looked_up = await look_ups.begin(mine, HANGING)
+    with pytest.raises(LookUpsBusyError):
+        await look_ups.begin(other, QUICK)
+    assert await (await look_ups.begin(other, NUMBERS)) == [ADDRESS]  # nothing is looked up
+
+    names.answers.set()
+    await looked_up
+    assert await (await look_ups.begin(other, QUICK)) == [ADDRESS]
+
+
+async def test_a_name_that_is_unknown_gives_its_place_back() -> None:
+    names, mine = Names(), uuid4()
+    look_ups = LookUps(names.resolve, count_max=1, wait_s=WAIT_S)
+    for _ in range(3):
+        with pytest.raises(AddressRefusedError):
+            await allowed_addresses(await look_ups.begin(mine, UNKNOWN), Reach())
