@@ -12,6 +12,8 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from results.webhooks.events import ITEM_FAILED
+
 _LOCK_KEY: Final = 0x77656268  # one claim at a time in one database
 _ALONE: Final = sa.text("SELECT pg_advisory_xact_lock(:key)").bindparams(key=_LOCK_KEY)
 
@@ -68,11 +70,15 @@ WITH wanted AS (
 
 _DROP: Final = sa.text(f"""{_WANTED}
 UPDATE webhook_deliveries d SET state = 'dropped', claimed_by = NULL, ended_at = now()
-FROM wanted JOIN webhook_endpoints e ON e.id = wanted.endpoint_id
+FROM wanted
+JOIN webhook_endpoints e ON e.id = wanted.endpoint_id
+JOIN webhook_messages m ON m.id = wanted.message_id
+LEFT JOIN jobs j ON j.id = m.job_id
 WHERE d.message_id = wanted.message_id AND d.endpoint_id = wanted.endpoint_id AND NOT d.is_test
-    AND e.disabled_at IS NOT NULL
-""")  # noqa: S608  nothing of it comes from outside
-"""A message or a replay may be committed just after its endpoint was disabled."""
+    AND (e.disabled_at IS NOT NULL OR (m.event_type = :item_failed AND j.deleted_at IS NOT NULL))
+""").bindparams(item_failed=ITEM_FAILED)  # noqa: S608  nothing of it comes from outside
+"""A message or a replay may be committed just after its endpoint was disabled, or after the batch
+was deleted whose items it names."""
 
 _CLAIM: Final = sa.text(f"""{_WANTED}, claimed AS (
     UPDATE webhook_deliveries d SET claimed_by = :holder, try_count = d.try_count + 1,

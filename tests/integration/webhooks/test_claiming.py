@@ -8,7 +8,8 @@ import sqlalchemy as sa
 
 from results.webhooks import claiming
 from results.webhooks.claiming import DUE, FALL_DUE, Delivery, Room, claim
-from results.webhooks.tables import webhook_deliveries
+from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_messages
+from tests.integration.jobs.rows import add_job
 from tests.integration.webhooks.conftest import Site
 
 URL = "https://8.8.8.8/hook"
@@ -89,6 +90,28 @@ def test_all_that_waited_comes_in_its_turn(site: Site, monkeypatch: pytest.Monke
         (600, False),
     ]
     assert {d.lane for d in turns[0][0]} == {f"c:{n}" for n in range(1, 1201)}
+
+
+def test_items_of_a_batch_that_was_deleted_are_named_to_nobody(site: Site) -> None:
+    site.endpoint(URL)
+    heard = sa.update(webhook_endpoints).values(event_types=["item.failed", "batch.completed"])
+    with site.engine.begin() as connection:
+        connection.execute(heard)
+    named, ended = site.send(event_type="item.failed") + site.send()
+    with site.engine.begin() as connection:
+        past = {"state": "completed", "completed_at": sa.func.now(), "deleted_at": sa.func.now()}
+        job_id = add_job(connection, site.tenant_id, total_count=1, **past)
+        connection.execute(sa.update(webhook_messages).values(job_id=job_id))
+    turns = [claimed(site) for _ in range(2)]
+
+    assert [([d.message_id for d in deliveries], is_more) for deliveries, is_more in turns] == [
+        ([], True),
+        ([ended.message_id], False),
+    ]
+    with site.engine.begin() as connection:
+        dropped = webhook_deliveries.c.state == "dropped"
+        query = sa.select(webhook_deliveries.c.message_id).where(dropped)
+        assert connection.scalars(query).all() == [named.message_id]
 
 
 def test_a_claim_waits_for_no_row(site: Site) -> None:
