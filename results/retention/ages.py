@@ -1,6 +1,6 @@
 """What is old enough to go: batches, single requests, files without an end, tombstones.
 
-Each function does one slice in the caller's transaction and locks nothing that somebody else
+What changes rows does one slice in the caller's transaction and locks nothing that somebody else
 has: locked rows are left to the next turn.
 """
 
@@ -18,13 +18,12 @@ from jobs.progress_tables import job_counters, job_cursors, job_leases
 from jobs.requests import JOB_DAY
 from jobs.retries_tables import item_attempts, item_retries
 from jobs.tables import jobs
-from results.retention.deletion import bury_batch
 from results.tables import items
 from storage.intervals import seconds
 from tenancy.deletions import Deletion, What, record_deletion
 
 SLICE: Final = 200
-"""Batches of one transaction: each takes a handful of statements."""
+"""Batches that are looked up, or whose last rows go, at once."""
 
 REQUESTS_SLICE: Final = 500
 FILES_SLICE: Final = 1000
@@ -48,16 +47,7 @@ class OldRequest(NamedTuple):
     body_key: str | None  # object of its answer
 
 
-def bury_old_batches(connection: sa.Connection, *, days: float) -> int:
-    """Make tombstones of batches that ended more than `days` ago; return how many."""
-    query = old_batches_query(days, SLICE).with_for_update(skip_locked=True)
-    old = connection.execute(query).all()
-    for row in old:
-        bury_batch(connection, row, key_id=None)
-    return len(old)
-
-
-def old_batches_query(days: float, limit: int) -> sa.Select[Any]:
+def old_batches_query(days: float, limit: int = SLICE) -> sa.Select[Any]:
     """Return the query of batches that ended more than `days` ago, the first created first."""
     cut = before(days)
     return (

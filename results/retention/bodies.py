@@ -3,7 +3,7 @@ gone. Any of it may be repeated; a crash between two slices costs nothing.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -23,8 +23,11 @@ from jobs.retries_tables import dead_items, item_attempts, item_retries
 from jobs.tables import jobs
 from results.result_files import result_prefix
 from results.retention.deletion import files_of
+from results.retention.failures import note_failure
 from results.retention.metrics import REMOVED
 from results.tables import items, job_slices
+from results.webhooks.events import ITEM_FAILED
+from results.webhooks.tables import webhook_messages
 from storage.objects import ObjectStore
 from tenancy.deletions import Deletion, What, record_deletion
 
@@ -32,6 +35,9 @@ LOG = logging.getLogger(__name__)
 
 SLICE_ROWS: Final = 2000
 """Rows of one transaction: some ten milliseconds. More than the attempts that one item can have."""
+
+SLICE_MESSAGES: Final = 100
+"""Messages of one transaction: each takes its deliveries to all endpoints with it, and tries."""
 
 _ABOVE_ALL: Final = 2**31 - 1  # no index is so large
 _LISTED_AT_ONCE: Final = 500
@@ -75,13 +81,15 @@ class BodyRemoval:
             except MillraceError as failure:
                 LOG.warning("objects stay", extra={"job": row.id.hex, "code": failure.code})
                 self._put_off(row.id)
+            except sa.exc.DBAPIError as failure:
+                note_failure(row.id, failure)
+                self._put_off(row.id)
         return removed
 
     def _rows_of(self, row: sa.Row[Any], rows_max: int) -> tuple[int, bool]:
         """Remove rows of one job; return how many, and whether none is left."""
         removed = 0
-        for table, kind in _KINDS.items():
-            query = slice_query(table, row.id, job_day(row.created_at))
+        for kind, query in _slices(row):
             count = -1
             while count:
                 if removed >= rows_max or self.is_over():
@@ -144,6 +152,13 @@ class BodyRemoval:
             )
 
 
+def _slices(row: sa.Row[Any]) -> Iterator[tuple[str, sa.Delete]]:
+    """Yield what removes a slice of each kind; messages first, as they may still be delivered."""
+    yield "message", messages_query(row.id)
+    for table, kind in _KINDS.items():
+        yield kind, slice_query(table, row.id, job_day(row.created_at))
+
+
 def due_query(limit: int) -> sa.Select[Any]:
     """Return the query of deleted batches whose rows and objects are to go, longest due first."""
     return (
@@ -171,6 +186,17 @@ def slice_query(table: sa.Table, job_id: UUID, day: int) -> sa.Delete:
     bound = sa.select(part).where(*where).order_by(part).offset(SLICE_ROWS).limit(1)
     below = sa.func.coalesce(bound.scalar_subquery(), _ABOVE_ALL)
     return sa.delete(table).where(*where, part < below)
+
+
+def messages_query(job_id: UUID) -> sa.Delete:
+    """Return the statement that removes SLICE_MESSAGES messages that name items of a job.
+
+    Their deliveries and tries go with them. That the job has ended may still be delivered.
+    """
+    named = sa.select(webhook_messages.c.id).where(
+        webhook_messages.c.job_id == job_id, webhook_messages.c.event_type == ITEM_FAILED
+    )
+    return sa.delete(webhook_messages).where(webhook_messages.c.id.in_(named.limit(SLICE_MESSAGES)))
 
 
 def _keys(table: sa.Table) -> tuple[sa.Column[Any], sa.Column[Any]]:

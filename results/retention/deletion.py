@@ -2,9 +2,10 @@
 
     lock the job ─► tombstone ─► its files end ─► counters go ─► a row of what was deleted
 
-Its rows and objects go afterwards, in slices (`results.retention.bodies`). The counters go first
-and at once: a results writer that reads a record of the job again, after any rewind, knows no such
-job, so nothing comes back and nothing is billed twice. The ledger stays.
+Its rows and objects go afterwards, in slices (`results.retention.bodies`), and so do the messages
+that name its items: with their deliveries there may be half a million. The counters go first and at
+once: a results writer that reads a record of the job again, after any rewind, knows no such job, so
+nothing comes back and nothing is billed twice. The ledger stays.
 """
 
 from collections.abc import Collection
@@ -19,8 +20,7 @@ from jobs.inputs_tables import job_inputs
 from jobs.progress_tables import job_counters
 from jobs.refusals import JobMissingError, JobRunningError
 from jobs.tables import jobs
-from results.webhooks.events import ITEM_FAILED
-from results.webhooks.tables import webhook_messages, webhook_watches
+from results.webhooks.tables import webhook_watches
 from tenancy.deletions import Deletion, What, record_deletion
 
 NAMED_FILES: Final = ("input_file_id", "output_file_id", "error_file_id")
@@ -79,7 +79,8 @@ def bury_batch(
         .where(job_counters.c.job_id == job_id)
         .returning(*(job_counters.c[name] for name in _OUTCOMES))
     ).one_or_none()
-    _forget_what_it_told(connection, job_id)
+    # Nobody watches it any more, so that no message is added while the old ones go.
+    connection.execute(sa.delete(webhook_watches).where(webhook_watches.c.job_id == job_id))
     counts = {"items": 0 if outcomes is None else sum(outcomes), "files": file_count}
     deletion = Deletion(
         tenant_id=row.tenant_id,
@@ -133,13 +134,3 @@ def _named_by_others(
         .where(job_inputs.c.file_id.in_(file_ids), jobs.c.id != job_id, jobs.c.deleted_at.is_(None))
     )
     return found | set(connection.scalars(appended))
-
-
-def _forget_what_it_told(connection: sa.Connection, job_id: UUID) -> None:
-    """Remove its watch, and messages that name items; that it has ended may still be delivered."""
-    connection.execute(sa.delete(webhook_watches).where(webhook_watches.c.job_id == job_id))
-    connection.execute(
-        sa.delete(webhook_messages).where(
-            webhook_messages.c.job_id == job_id, webhook_messages.c.event_type == ITEM_FAILED
-        )
-    )

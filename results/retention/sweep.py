@@ -14,6 +14,7 @@ from core.errors import Disposition, MillraceError
 from results.retention import ages, zero_retention
 from results.retention.ages import FilePlace
 from results.retention.bodies import BodyRemoval, waiting_query
+from results.retention.burials import Burials
 from results.retention.days import drop_unneeded_days
 from results.retention.lease import take
 from results.retention.metrics import REMOVED, WAITING
@@ -40,10 +41,12 @@ class RetentionSweep:
     is_over: Callable[[], bool] = lambda: False
     _turn: int = 0
     _files_after: FilePlace | None = None
+    _burials: Burials = field(init=False)
     _bodies: BodyRemoval = field(init=False)
 
     def __post_init__(self) -> None:
         """Share what the turns need."""
+        self._burials = Burials(self.engine, self.is_over)
         self._bodies = BodyRemoval(self.engine, self.store, self.is_over)
 
     def step(self) -> None:
@@ -51,9 +54,11 @@ class RetentionSweep:
         days = self.settings
         if not self._has_lease():
             return
-        self._slices("tombstone_made", ages.bury_old_batches, days=days.batch_days)
         hours = days.zero_retention_hours
-        self._slices("tombstone_made", zero_retention.bury_ended, hours=hours)
+        if self._turn % _IDLE_TURNS == 0:
+            self._burials.wake()
+        self._burials.step(ages.old_batches_query(days.batch_days))
+        self._burials.step(zero_retention.ended_query(hours))
         self._slices("file_ended", zero_retention.end_unused_files, hours=hours)
         if days.file_days is not None:
             self._slices("file_ended", ages.end_old_files, days=days.file_days)

@@ -1,33 +1,26 @@
-"""What tenants that retain nothing still have: it goes soon after the end of its batch.
+"""What tenants that retain nothing still have: it goes soon after the end of its batch."""
 
-Each function does one slice in the caller's transaction; locked rows are left to the next turn.
-"""
-
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from jobs.files_tables import files
 from jobs.inputs_tables import job_inputs
 from jobs.tables import jobs
-from results.retention.ages import SLICE, before, end_files, old_batches_query
-from results.retention.deletion import NAMED_FILES, bury_batch
+from results.retention.ages import before, end_files, old_batches_query
+from results.retention.deletion import NAMED_FILES
 from tenancy.tables import tenants
 
 _DAY_HOURS: Final = 24
 
 
-def bury_ended(connection: sa.Connection, *, hours: float) -> int:
-    """Make tombstones of their batches that ended more than `hours` ago; return how many."""
-    query = old_batches_query(hours / _DAY_HOURS, SLICE).where(jobs.c.zero_retention)
-    old = connection.execute(query.with_for_update(skip_locked=True)).all()
-    for row in old:
-        bury_batch(connection, row, key_id=None)
-    return len(old)
+def ended_query(hours: float) -> sa.Select[Any]:
+    """Return the query of a slice of their batches that ended more than `hours` ago."""
+    return old_batches_query(hours / _DAY_HOURS).where(jobs.c.zero_retention)
 
 
 def end_unused_files(connection: sa.Connection, *, hours: float) -> int:
-    """End their files of more than `hours` ago that no batch names; return how many."""
+    """End a slice of their files of more than `hours` ago that no batch names; return how many."""
     named = [
         sa.exists(sa.select(1).where(jobs.c[column] == files.c.id, jobs.c.deleted_at.is_(None)))
         for column in NAMED_FILES

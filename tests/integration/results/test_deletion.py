@@ -31,6 +31,8 @@ from results.tables import items, job_slices
 from results.writing import ItemWriter
 from storage.errors import ObjectStoreAwayError
 from storage.local_objects import LocalObjects
+from storage.postgres import create_engine
+from storage.settings import DatabaseSettings
 from tenancy.deletions import deletions
 from tenancy.tables import usage_ledger
 from tests.integration.results.outcomes import add_running_job, failed, ledger, outcome
@@ -253,6 +255,29 @@ def test_a_removal_that_is_cut_goes_on(
         connection.execute(sa.update(jobs).values(removal_due_at=sa.func.now()))
     removal.step(ROWS_MAX)
     assert stored(store) == set()
+
+
+def test_a_removal_that_fails_keeps_no_other(
+    engine: sa.Engine, database: DatabaseSettings, store: LocalObjects, key_id: UUID
+) -> None:
+    jobs_of = [ended(engine, store) for _ in range(2)]
+    for job_id, tenant_id in jobs_of:
+        delete(engine, tenant_id, job_id, key_id)
+    (held, _), (other, _) = jobs_of
+    impatient = create_engine(
+        database.model_copy(update={"lock_timeout_s": 0.2}), application_name="test"
+    )
+    with engine.connect() as holder:
+        holder.execute(sa.select(items).where(items.c.job_id == held).with_for_update())
+        BodyRemoval(impatient, store).step(ROWS_MAX)
+    impatient.dispose()
+    assert (count(engine, items, held), count(engine, items, other)) == (4, 0)
+    with engine.begin() as connection:
+        put_off = sa.select(jobs.c.removal_due_at > sa.func.now()).where(jobs.c.id == held)
+        assert connection.scalar(put_off)
+        connection.execute(sa.update(jobs).values(removal_due_at=sa.func.now()))
+    BodyRemoval(engine, store).step(ROWS_MAX)
+    assert count(engine, items, held) == 0
 
 
 def test_a_slice_reads_what_it_removes(engine: sa.Engine) -> None:

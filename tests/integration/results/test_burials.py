@@ -1,0 +1,90 @@
+"""Goal: a batch that Postgres does not let go keeps no other from its end."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from core.clock import SystemClock
+from jobs.files_tables import files
+from results.retention import burials
+from results.retention.ages import old_batches_query
+from results.retention.burials import Burials
+from results.retention.metrics import FAILURES
+from results.retention.settings import RetentionSettings
+from results.retention.sweep import RetentionSweep
+from storage.local_objects import LocalObjects
+from storage.postgres import create_engine
+from storage.settings import DatabaseSettings
+from tests.integration.results.outcomes import job
+from tests.integration.results.test_retention import ended_job, rows_of
+
+DUE = old_batches_query(10)
+
+
+@pytest.fixture
+def impatient(database: DatabaseSettings) -> Iterator[sa.Engine]:
+    """Of a process that waits a moment for a lock."""
+    settings = database.model_copy(update={"lock_timeout_s": 0.2})
+    engine = create_engine(settings, application_name="test")
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def held(engine: sa.Engine) -> UUID:
+    """The oldest batch, before somebody holds its file."""
+    return ended_job(engine, days_ago=20)
+
+
+@pytest.fixture
+def holder(engine: sa.Engine, held: UUID) -> Iterator[sa.Connection]:
+    """Holds the file of the oldest batch until it rolls back."""
+    its = sa.select(files.c.id).where(files.c.id == job(engine, held)["input_file_id"])
+    with engine.connect() as connection:
+        connection.execute(its.with_for_update())
+        yield connection
+
+
+def is_kept(engine: sa.Engine, job_id: UUID) -> bool:
+    return job(engine, job_id)["deleted_at"] is None
+
+
+@pytest.mark.usefixtures("holder")
+def test_a_batch_that_cannot_go_stalls_no_sweep(
+    engine: sa.Engine, impatient: sa.Engine, held: UUID, tmp_path: Path
+) -> None:
+    others = [ended_job(engine, days_ago=11) for _ in range(2)]
+    store = LocalObjects(tmp_path / "objects", clock=SystemClock())
+    before = FAILURES._value.get()
+
+    RetentionSweep(impatient, store, RetentionSettings(batch_days=10), "me").step()
+
+    assert is_kept(engine, held)
+    assert [rows_of(engine, one) for one in (held, *others)] == [1, 0, 0]
+    assert FAILURES._value.get() == before + 1
+
+
+def test_a_turn_bears_few_failures_and_the_next_begins_behind_them(
+    engine: sa.Engine,
+    impatient: sa.Engine,
+    held: UUID,
+    holder: sa.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(burials, "FAILURES_MAX", 1)
+    other = ended_job(engine, days_ago=11)
+    process = Burials(impatient)
+
+    process.step(DUE)
+    assert [is_kept(engine, one) for one in (held, other)] == [True, True]
+    process.step(DUE)
+    assert [is_kept(engine, one) for one in (held, other)] == [True, False]
+    holder.rollback()
+    process.step(DUE)
+    assert is_kept(engine, held)  # it rests
+    process.wake()
+    process.step(DUE)
+    assert not is_kept(engine, held)
