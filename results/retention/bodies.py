@@ -1,5 +1,7 @@
 """What a deleted batch leaves behind: rows in slices, then its objects, then the word that it is
 gone. Any of it may be repeated; a crash between two slices costs nothing.
+
+Batches take turns: after about SLICE_ROWS rows one waits behind all others that are due.
 """
 
 import logging
@@ -28,6 +30,7 @@ from results.retention.metrics import REMOVED
 from results.tables import items, job_slices
 from results.webhooks.events import ITEM_FAILED
 from results.webhooks.tables import webhook_messages
+from storage.intervals import seconds
 from storage.objects import ObjectStore
 from tenancy.deletions import Deletion, What, record_deletion
 
@@ -41,6 +44,7 @@ SLICE_MESSAGES: Final = 100
 
 _ABOVE_ALL: Final = 2**31 - 1  # no index is so large
 _LISTED_AT_ONCE: Final = 500
+_PAUSE_S: Final = 60.0  # after a failure
 _KINDS: Final = {
     items: "item",
     job_slices: "slice",
@@ -60,7 +64,7 @@ class BodyRemoval:
     is_over: Callable[[], bool] = lambda: False
 
     def step(self, rows_max: int) -> int:
-        """Remove up to about `rows_max` rows, batch after batch; return how many.
+        """Remove up to about `rows_max` rows, the batches taking turns; return how many.
 
         Raises one of DATABASE_AWAY. A store that is away is asked again in a later turn.
         """
@@ -70,20 +74,26 @@ class BodyRemoval:
                 row = connection.execute(due_query(1)).one_or_none()
             if row is None:
                 break
-            try:
-                if row.zero_retention:
-                    destroy_key(self.store, row.id)  # what is left after it says nothing
-                count, is_whole = self._rows_of(row, rows_max - removed)
-                removed += count
-                if not is_whole:
-                    break
+            removed += self._take_turn(row, min(SLICE_ROWS, rows_max - removed))
+        return removed
+
+    def _take_turn(self, row: sa.Row[Any], rows_max: int) -> int:
+        """Remove up to about `rows_max` rows of one batch, and what follows the last of them."""
+        removed = 0
+        try:
+            if row.zero_retention:
+                destroy_key(self.store, row.id)  # what is left after it says nothing
+            removed, is_whole = self._rows_of(row, rows_max)
+            if is_whole:
                 self._finish(row)
-            except MillraceError as failure:
-                LOG.warning("objects stay", extra={"job": row.id.hex, "code": failure.code})
-                self._put_off(row.id)
-            except sa.exc.DBAPIError as failure:
-                note_failure(row.id, failure)
-                self._put_off(row.id)
+            else:
+                self._put_off(row.id, 0)
+        except MillraceError as failure:
+            LOG.warning("objects stay", extra={"job": row.id.hex, "code": failure.code})
+            self._put_off(row.id, _PAUSE_S)
+        except sa.exc.DBAPIError as failure:
+            note_failure(row.id, failure)
+            self._put_off(row.id, _PAUSE_S)
         return removed
 
     def _rows_of(self, row: sa.Row[Any], rows_max: int) -> tuple[int, bool]:
@@ -141,9 +151,9 @@ class BodyRemoval:
             found = list(islice(self.store.list(prefix), _LISTED_AT_ONCE))
         return total
 
-    def _put_off(self, job_id: UUID) -> None:
-        """Let others have their turn first."""
-        later = sa.func.now() + sa.text("interval '1 minute'")
+    def _put_off(self, job_id: UUID, pause_s: float) -> None:
+        """Let all others that are due have their turn first."""
+        later = sa.func.now() + seconds(pause_s)
         with self.engine.begin() as connection:
             connection.execute(
                 sa.update(jobs)

@@ -16,6 +16,7 @@ from results.retention.ages import FilePlace
 from results.retention.bodies import BodyRemoval, waiting_query
 from results.retention.burials import Burials
 from results.retention.days import drop_unneeded_days
+from results.retention.keys import KeyDestruction
 from results.retention.lease import take
 from results.retention.metrics import REMOVED, WAITING
 from results.retention.settings import RetentionSettings
@@ -42,11 +43,13 @@ class RetentionSweep:
     _turn: int = 0
     _files_after: FilePlace | None = None
     _burials: Burials = field(init=False)
+    _keys: KeyDestruction = field(init=False)
     _bodies: BodyRemoval = field(init=False)
 
     def __post_init__(self) -> None:
         """Share what the turns need."""
         self._burials = Burials(self.engine, self.is_over)
+        self._keys = KeyDestruction(self.engine, self.store, self.is_over)
         self._bodies = BodyRemoval(self.engine, self.store, self.is_over)
 
     def step(self) -> None:
@@ -59,6 +62,7 @@ class RetentionSweep:
             self._burials.wake()
         self._burials.step(ages.old_batches_query(days.batch_days))
         self._burials.step(zero_retention.ended_query(hours))
+        self._keys.step()
         self._slices("file_ended", zero_retention.end_unused_files, hours=hours)
         if days.file_days is not None:
             self._slices("file_ended", ages.end_old_files, days=days.file_days)

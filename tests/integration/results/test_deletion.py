@@ -280,8 +280,28 @@ def test_a_removal_that_fails_keeps_no_other(
     assert count(engine, items, held) == 0
 
 
-def test_a_slice_reads_what_it_removes(engine: sa.Engine) -> None:
-    job_id = add_running_job(engine, 20_000)
+def test_a_large_batch_lets_small_ones_have_their_turn(
+    engine: sa.Engine, store: LocalObjects, key_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "SLICE_ROWS", 20)
+    large, small = ended(engine, store), ended(engine, store)
+    fill(engine, large[0], range(4, 400))
+    for job_id, tenant_id in (large, small):
+        delete(engine, tenant_id, job_id, key_id)
+    removal = BodyRemoval(engine, store)
+
+    assert removal.step(100) >= 100
+
+    assert count(engine, items, large[0]) > 200
+    assert [key for key in stored(store) if small[0].hex in key] == []
+    with engine.connect() as connection:
+        assert connection.execute(due_query(2)).one().id == large[0]
+    removal.step(ROWS_MAX)
+    assert count(engine, items, large[0]) == 0
+
+
+def fill(engine: sa.Engine, job_id: UUID, indexes: range) -> int:
+    """Add rows of items that succeeded; return the day of the job."""
     with engine.begin() as connection:
         day: int = connection.scalar(sa.text("SELECT now()::date - DATE '1970-01-01'")) or 0
     DayPartitions(engine).ensure([day])
@@ -290,10 +310,18 @@ def test_a_slice_reads_what_it_removes(engine: sa.Engine) -> None:
             sa.text(
                 "INSERT INTO items (job_id, job_day, item_index, outcome, status_code, attempt,"
                 " input_tokens, output_tokens, cached_tokens, reasoning_tokens)"
-                " SELECT :job, :day, n, 1, 200, 1, 0, 0, 0, 0 FROM generate_series(0, 19999) n"
+                " SELECT :job, :day, :first + n, 1, 200, 1, 0, 0, 0, 0"
+                " FROM generate_series(0, cast(:count AS int) - 1) n"
             ).bindparams(sa.bindparam("job", type_=sa.Uuid)),
-            {"job": job_id, "day": day},
+            {"job": job_id, "day": day, "first": indexes[0], "count": len(indexes)},
         )
+    return day
+
+
+def test_a_slice_reads_what_it_removes(engine: sa.Engine) -> None:
+    job_id = add_running_job(engine, 20_000)
+    day = fill(engine, job_id, range(20_000))
+    with engine.begin() as connection:
         connection.execute(sa.text("ANALYZE items"))
         text = str(
             slice_query(items, job_id, day).compile(

@@ -17,11 +17,14 @@ from jobs.files_tables import files
 from jobs.tables import jobs
 from results.finalising import finalise
 from results.orphan_sweep import OrphanSweep
+from results.retention.bodies import BodyRemoval
+from results.retention.keys import KeyDestruction
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
 from results.tables import items
 from storage.body_ciphers import Place, Way
 from storage.data_keys import DataKeys
+from storage.errors import ObjectStoreRefusedError
 from storage.local_objects import LocalObjects
 from tenancy.tables import tenants
 from tests.integration.results.outcomes import add_running_job, failed, job, ledger, outcome
@@ -153,6 +156,47 @@ def test_batches_go_soon_with_their_keys_and_leave_their_bill(
     assert {found.key for found in store.list("keys/")} == {job_key_name(recent)}
     assert [job(engine, one)["deleted_at"] for one in (recent, others)] == [None, None]
     assert ledger(engine, past) == bill
+
+
+def test_all_keys_go_before_any_rows(
+    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BodyRemoval, "step", lambda *_: 0)  # as if others had all of its turn
+    past = [ended_job(engine, days_ago=0.2) for _ in range(3)]
+    for job_id in past:
+        retain_nothing(engine, store, job_id)
+
+    sweep(engine, store)
+
+    assert [job(engine, one)["removal_due_at"] is None for one in past] == [False] * 3
+    assert list(store.list("keys/")) == []
+
+
+def test_a_key_that_cannot_go_keeps_no_other_and_none_goes_twice(
+    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past = [ended_job(engine, days_ago=0.2) for _ in range(3)]
+    for job_id in past:
+        retain_nothing(engine, store, job_id)
+        with engine.begin() as connection:
+            due = sa.update(jobs).where(jobs.c.id == job_id).values(removal_due_at=sa.func.now())
+            connection.execute(due.values(deleted_at=sa.func.now()))
+    refused = job_key_name(past[0])
+    asked: list[str] = []
+    delete = store.delete
+
+    def deleting(key: str) -> None:
+        asked.append(key)
+        if key == refused:
+            raise ObjectStoreRefusedError
+        delete(key)
+
+    monkeypatch.setattr(store, "delete", deleting)
+    keys = KeyDestruction(engine, store)
+    keys.step()
+    assert {found.key for found in store.list("keys/")} == {refused}
+    keys.step()
+    assert sorted(asked) == sorted([*map(job_key_name, past), refused])
 
 
 def test_files_that_no_batch_names_go_as_soon(engine: sa.Engine, store: LocalObjects) -> None:

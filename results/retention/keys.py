@@ -1,0 +1,52 @@
+"""Keys of deleted batches: all go before any row does, however many rows wait."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.errors import Disposition, MillraceError
+from jobs.job_keys import destroy_key
+from jobs.tables import jobs
+from storage.objects import ObjectStore
+
+LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDestruction:
+    """Any number of processes may destroy: what one has destroyed, another finds gone."""
+
+    engine: sa.Engine
+    store: ObjectStore
+    is_over: Callable[[], bool] = lambda: False
+    _done: set[UUID] = field(default_factory=set)  # of the batches that still wait
+
+    def step(self) -> None:
+        """Destroy the keys of batches whose rows and objects wait. Raises one of DATABASE_AWAY.
+
+        A store that is away is asked again in the next turn; a key that it refuses to give up does
+        not keep the others.
+        """
+        with self.engine.connect() as connection:
+            waiting = set(connection.scalars(waiting_keys_query()))
+        self._done.intersection_update(waiting)
+        for job_id in waiting - self._done:
+            if self.is_over():
+                return
+            try:
+                destroy_key(self.store, job_id)
+            except MillraceError as failure:
+                LOG.warning("a key stays", extra={"job": job_id.hex, "code": failure.code})
+                if failure.disposition is Disposition.RETRY:
+                    return
+                continue
+            self._done.add(job_id)
+
+
+def waiting_keys_query() -> sa.Select[UUID]:
+    """Return the query of deleted batches that have a key, due or put off."""
+    return sa.select(jobs.c.id).where(jobs.c.removal_due_at.is_not(None), jobs.c.zero_retention)
