@@ -44,6 +44,11 @@ tenants: Final = Table(
         comment="keeps nothing but the ledger: bodies are encrypted, and go soon after the end",
     ),
     Column[datetime](
+        "zero_retention_since",
+        DateTime(timezone=True),
+        comment="with zero_retention: of what was created from then on; NULL: of everything",
+    ),
+    Column[datetime](
         "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
     ),
 )

@@ -61,13 +61,17 @@ def find_tenant(connection: sa.Connection, name: str) -> UUID:
 
 
 def set_zero_retention(connection: sa.Connection, tenant_id: UUID, *, on: bool) -> None:
-    """Let a tenant keep nothing but the ledger, or end that; for jobs created from then on.
+    """Let a tenant keep nothing but the ledger, or end that; for what is created from then on.
 
-    Answers that may be given again are kept answers: turning it on turns them off.
+    Answers that may be given again are kept answers: turning it on turns them off. Said again, it
+    still began when it was said first.
     """
-    values: dict[str, object] = {"zero_retention": on}
+    values: dict[str, object] = {"zero_retention": on, "zero_retention_since": None}
     if on:
-        values["response_cache_ttl_s"] = None
+        began = sa.case(
+            (tenants.c.zero_retention, tenants.c.zero_retention_since), else_=sa.func.now()
+        )
+        values |= {"zero_retention_since": began, "response_cache_ttl_s": None}
     _change(connection, tenant_id, values, {"zero_retention": on})
 
 

@@ -20,7 +20,18 @@ def ended_query(hours: float) -> sa.Select[Any]:
 
 
 def end_unused_files(connection: sa.Connection, *, hours: float) -> int:
-    """End a slice of their files of more than `hours` ago that no batch names; return how many."""
+    """End a slice of their files of more than `hours` ago that no batch names; return how many.
+
+    What a tenant had uploaded before it began to retain nothing stays.
+    """
+    theirs = sa.select(1).where(
+        tenants.c.id == files.c.tenant_id,
+        tenants.c.zero_retention,
+        sa.or_(
+            tenants.c.zero_retention_since.is_(None),
+            tenants.c.zero_retention_since <= files.c.created_at,
+        ),
+    )
     named = [
         sa.exists(sa.select(1).where(jobs.c[column] == files.c.id, jobs.c.deleted_at.is_(None)))
         for column in NAMED_FILES
@@ -33,7 +44,7 @@ def end_unused_files(connection: sa.Connection, *, hours: float) -> int:
     return end_files(
         connection,
         sa.and_(
-            files.c.tenant_id.in_(sa.select(tenants.c.id).where(tenants.c.zero_retention)),
+            sa.exists(theirs),
             files.c.deleted_at.is_(None),
             files.c.created_at < before(hours / _DAY_HOURS),
             sa.not_(sa.or_(*named, sa.exists(appended))),

@@ -27,6 +27,8 @@ from storage.data_keys import DataKeys
 from storage.errors import ObjectStoreRefusedError
 from storage.local_objects import LocalObjects
 from tenancy.tables import tenants
+from tenancy.tenants import set_zero_retention
+from tests.integration.jobs.rows import add_tenant
 from tests.integration.results.outcomes import add_running_job, failed, job, ledger, outcome
 from tests.integration.results.test_finalising import always, lines, put, settle, take
 from tests.integration.results.test_retention import ended_job, long_ago
@@ -199,25 +201,50 @@ def test_a_key_that_cannot_go_keeps_no_other_and_none_goes_twice(
     assert sorted(asked) == sorted([*map(job_key_name, past), refused])
 
 
-def test_files_that_no_batch_names_go_as_soon(engine: sa.Engine, store: LocalObjects) -> None:
-    job_id = add_running_job(engine, 1, created_at=long_ago(1))
-    tenant_id = retain_nothing(engine, store, job_id)
+def unused_file(engine: sa.Engine, tenant_id: UUID, *, days_ago: float) -> UUID:
+    """An upload that no batch names."""
+    file_id = new_uuid()
     with engine.begin() as connection:
-        connection.execute(sa.update(files).values(created_at=long_ago(1)))
-        named = connection.scalar(sa.select(jobs.c.input_file_id).where(jobs.c.id == job_id))
-        unused = new_uuid()
         connection.execute(
             files.insert().values(
-                id=unused,
+                id=file_id,
                 tenant_id=tenant_id,
                 purpose="batch",
                 filename="telling",
-                object_key=f"files/{unused.hex}",
+                object_key=f"files/{file_id.hex}",
                 size_bytes=1,
                 sha256="",
-                created_at=long_ago(1),
+                created_at=long_ago(days_ago),
             )
         )
+    return file_id
+
+
+def test_files_from_before_a_tenant_retained_nothing_stay(
+    engine: sa.Engine, store: LocalObjects
+) -> None:
+    with engine.begin() as connection:
+        tenant_id = add_tenant(connection)
+        set_zero_retention(connection, tenant_id, on=True)
+        its = sa.update(tenants).where(tenants.c.id == tenant_id)
+        connection.execute(its.values(zero_retention_since=long_ago(1)))
+    before, after = (unused_file(engine, tenant_id, days_ago=n) for n in (1.1, 0.9))
+
+    sweep(engine, store)
+
+    with engine.connect() as connection:
+        ended = sa.select(files.c.id).where(files.c.deleted_at.is_not(None))
+        assert connection.scalars(ended).all() == [after]
+        assert connection.scalar(sa.select(files.c.id).where(files.c.id == before)) == before
+
+
+def test_files_that_no_batch_names_go_as_soon(engine: sa.Engine, store: LocalObjects) -> None:
+    job_id = add_running_job(engine, 1, created_at=long_ago(1))
+    tenant_id = retain_nothing(engine, store, job_id)
+    unused = unused_file(engine, tenant_id, days_ago=1)
+    with engine.begin() as connection:
+        connection.execute(sa.update(files).values(created_at=long_ago(1)))
+        named = connection.scalar(sa.select(jobs.c.input_file_id).where(jobs.c.id == job_id))
 
     sweep(engine, store)
 

@@ -1,6 +1,8 @@
 """Goal: a key acts for its tenant until it is revoked, and is stored as a hash alone."""
 
 from collections.abc import Iterator
+from datetime import datetime
+from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
@@ -8,8 +10,8 @@ import sqlalchemy as sa
 from core.ids import new_uuid
 from tenancy.api_keys import Principal, authenticate, create_key, revoke_key
 from tenancy.errors import TenantExistsError, TenantMissingError, TenantRefusedError
-from tenancy.tables import api_keys
-from tenancy.tenants import create_tenant, find_tenant, stored_bytes_max
+from tenancy.tables import api_keys, tenants
+from tenancy.tenants import create_tenant, find_tenant, set_zero_retention, stored_bytes_max
 
 
 @pytest.fixture
@@ -31,6 +33,28 @@ def test_a_tenant_is_found_by_its_name(connection: sa.Connection) -> None:
         create_tenant(connection, "one")
     with pytest.raises(TenantMissingError):
         find_tenant(connection, "three")
+
+
+def test_a_tenant_retains_nothing_since_it_was_said_first(database_url: str) -> None:
+    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        tenant_id = create_tenant(connection, "one")
+        other = create_tenant(connection, "two", zero_retention=True)
+
+    def say(tenant_id: UUID, *, on: bool) -> datetime | None:
+        with engine.begin() as connection:
+            set_zero_retention(connection, tenant_id, on=on)
+            query = sa.select(tenants.c.zero_retention_since).where(tenants.c.id == tenant_id)
+            return connection.scalar(query)
+
+    first = say(tenant_id, on=True)
+    assert first is not None
+    assert say(tenant_id, on=True) == first
+    assert say(tenant_id, on=False) is None
+    again = say(tenant_id, on=True)
+    assert again is not None
+    assert again > first
+    assert say(other, on=True) is None  # of everything it ever had
 
 
 @pytest.mark.parametrize(
