@@ -6,7 +6,8 @@ control is taken back before the restored state is said again.
 """
 
 from collections.abc import Collection
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -36,16 +37,24 @@ _UNFINISHED: Final = jobs.c.state.in_(
 )
 
 
-def renew(connection: sa.Connection, done: Collection[UUID]) -> list[sa.Row[Any]]:
-    """Renew a slice of the unfinished jobs that are not in `done`; return their rows."""
-    query = (
-        sa.select(jobs)
-        .where(_UNFINISHED, jobs.c.id.not_in(done))
-        .order_by(jobs.c.created_at)
-        .limit(SLICE)
-        .with_for_update(key_share=True)
-    )
-    found = list(connection.execute(query))
+class Place(NamedTuple):
+    """How far a renewal has come, from the first created job on."""
+
+    created_at: datetime
+    job_id: UUID
+
+
+def renew(connection: sa.Connection, after: Place | None) -> list[sa.Row[Any]]:
+    """Renew a slice of the unfinished jobs behind a place; return their rows in their order."""
+    query = sa.select(jobs).where(_UNFINISHED)
+    if after is not None:
+        place = sa.tuple_(
+            sa.literal(after.created_at, jobs.c.created_at.type),
+            sa.literal(after.job_id, jobs.c.id.type),
+        )
+        query = query.where(sa.tuple_(jobs.c.created_at, jobs.c.id) > place)
+    query = query.order_by(jobs.c.created_at, jobs.c.id).limit(SLICE)
+    found = list(connection.execute(query.with_for_update(key_share=True)))
     for row in found:
         assert row.state not in TERMINAL_STATES
         if row.kind == JobKind.BATCH.value:

@@ -11,12 +11,11 @@ may be repeated, so a crash between two of them is answered by the same command.
 
 from dataclasses import dataclass
 from datetime import datetime
-from uuid import UUID
 
 import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
-from jobs.renewing import renew
+from jobs.renewing import Place, renew
 from results.audit.log_reading import CLOCKS_DIFFER_S_MAX
 from results.writer import GROUP
 from topics.catalogue import RESULTS
@@ -51,20 +50,22 @@ def recover(engine: sa.Engine, kafka: KafkaSettings) -> Recovered:
     group = GroupOffsets(kafka, GROUP)
     if group.member_count():
         raise RolesRunError
-    done: set[UUID] = set()
+    job_count = 0
     oldest: datetime | None = None
+    after: Place | None = None
     while True:
         with engine.begin() as connection:
-            rows = renew(connection, done)
+            rows = renew(connection, after)
         if not rows:
             break
-        done |= {row.id for row in rows}
-        oldest = min([row.created_at for row in rows] + ([oldest] if oldest else []))
+        job_count += len(rows)
+        oldest = oldest or rows[0].created_at
+        after = Place(rows[-1].created_at, rows[-1].id)
     if oldest is None:
         return Recovered(0, 0, first_is_held=True)
     since_ms = int((oldest.timestamp() - CLOCKS_DIFFER_S_MAX) * 1000)
     record_count, first_is_held = _rewind(kafka, group, max(0, since_ms))
-    return Recovered(len(done), record_count, first_is_held)
+    return Recovered(job_count, record_count, first_is_held)
 
 
 def _rewind(kafka: KafkaSettings, group: GroupOffsets, since_ms: int) -> tuple[int, bool]:

@@ -1,14 +1,17 @@
 """Goal: after a restore, unfinished jobs are newer than anything the log may hold of them."""
 
+from typing import Any
 from uuid import UUID
 
+import pytest
 import sqlalchemy as sa
 
 from core.states import CloseReason
+from jobs import renewing
 from jobs.leases import claim
 from jobs.outbox_tables import outbox
 from jobs.progress_tables import job_leases
-from jobs.renewing import JUMP, renew
+from jobs.renewing import JUMP, Place, renew
 from jobs.tables import jobs
 from tests.integration.jobs.rows import add_job, add_tenant
 from topics.catalogue import CONTROL
@@ -25,6 +28,13 @@ def said(connection: sa.Connection, job_id: UUID) -> list[JobControl | None]:
         None if value is None else decode(JobControl, value, [(k, v.encode()) for k, v in headers])
         for value, headers in connection.execute(its.order_by(outbox.c.id))
     ]
+
+
+def all_renewed(connection: sa.Connection) -> list[sa.Row[Any]]:
+    found: list[sa.Row[Any]] = []
+    while rows := renew(connection, Place(found[-1].created_at, found[-1].id) if found else None):
+        found += rows
+    return found
 
 
 def test_unfinished_jobs_are_renewed_and_others_left_alone(database_url: str) -> None:
@@ -45,9 +55,7 @@ def test_unfinished_jobs_are_renewed_and_others_left_alone(database_url: str) ->
             where=jobs.c.id == running,
         )
     with engine.begin() as connection:
-        done = {row.id for row in renew(connection, set())}
-        assert done == {running, closed}
-        assert renew(connection, done) == []
+        assert {row.id for row in all_renewed(connection)} == {running, closed}
 
         taken_back, state = said(connection, running)
         assert taken_back is None
@@ -72,3 +80,25 @@ def test_unfinished_jobs_are_renewed_and_others_left_alone(database_url: str) ->
             where=jobs.c.id == running,
         )
         assert again.epoch == lease.epoch + JUMP + 1
+
+
+def test_no_statement_grows_with_the_jobs_that_are_done(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewing, "SLICE", 2)
+    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        tenant_id = add_tenant(connection)
+        made = {add_job(connection, tenant_id, state="in_progress") for _ in range(7)}
+    sizes: list[int] = []
+
+    def note(*given: Any) -> None:
+        if "ORDER BY jobs.created_at" in given[2]:
+            sizes.append(len(given[3]))
+
+    sa.event.listen(engine, "before_cursor_execute", note)
+    with engine.begin() as connection:
+        renewed = [row.id for row in all_renewed(connection)]
+    assert sorted(renewed) == sorted(made)  # though they were created in one moment
+    assert len(sizes) == 5
+    assert len(set(sizes[1:])) == 1
