@@ -15,12 +15,13 @@ from results import metrics
 from storage.postgres import raw_cursor
 from storage.refusals import DATA_REFUSED
 from tenancy.cached_answers import NO_JOB
-from topics.catalogue import RETENTION_DAYS
+from topics.catalogue import RETENTION_DAYS, SEGMENT_DAYS
 from topics.records import ItemOutcome, JobRef, Outcomes
 
 LOG = logging.getLogger(__name__)
 
-_REMEMBERED_DAYS: Final = RETENTION_DAYS + 1
+# As long as the oldest record of a quiet partition can be read again, and a day.
+_REMEMBERED_DAYS: Final = RETENTION_DAYS + SEGMENT_DAYS + 1
 _FORGOTTEN_MAX: Final = 100  # for each call that is billed, so that forgetting keeps up
 
 _BILL: Final = """

@@ -28,6 +28,10 @@ COMPLETION_WINDOW_DAYS_MAX: Final = 30
 RETENTION_DAYS: Final = COMPLETION_WINDOW_DAYS_MAX + 7
 """Records outlive the longest completion window by a week, so that no job can outlive its log."""
 
+SEGMENT_DAYS: Final = 7
+"""A broker deletes whole segments, so in a quiet partition a record outlives its retention by the
+time that its segment took writes: `segment.ms`, which most topics leave at Kafka's own 7 days."""
+
 JOB_CLASSES: Final = ("bulk", "interactive")
 
 

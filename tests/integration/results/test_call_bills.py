@@ -70,6 +70,17 @@ def test_a_bill_that_postgres_refuses_stops_no_other(engine: sa.Engine) -> None:
     assert sum(row[1] for row in ledger(engine)) == 2
 
 
+def test_calls_are_known_while_a_quiet_partition_holds_them(engine: sa.Engine) -> None:
+    old = report(new_uuid())
+    write_bills(engine, old)
+    with engine.begin() as connection:
+        held = sa.func.now() - sa.text("interval '44 days'")
+        connection.execute(sa.update(billed_calls).values(billed_at=held))
+    write_bills(engine, report(new_uuid()))
+    write_bills(engine, old)
+    assert len(ledger(engine)) == 2
+
+
 def test_calls_are_forgotten_after_the_log_has_forgotten_them(engine: sa.Engine) -> None:
     write_bills(engine, report(new_uuid()))
     with engine.begin() as connection:
