@@ -67,6 +67,8 @@ check: setup ## Format, lint, types, import contracts, unit and property tests
 	$(BIN)/lint-imports --no-cache
 	$(PYTEST) -q -n 2 tests/unit tests/property
 
+# Property tests draw the same examples each time (tests/conftest.py).
+test: export CI := true
 test: check jars ## Everything: check, then end to end and integration on real services
 	$(SERVICES) -n 2 tests/sdk tests/e2e
 	$(SERVICES) -n 3 tests/integration

@@ -251,6 +251,8 @@ def test_a_job_lives_as_the_documentation_says(
             max_examples=EXAMPLES // SHARDS + (shard < EXAMPLES % SHARDS),
             stateful_step_count=STEPS,
             deadline=None,
+            # Shards that draw alike would all live the same lives.
+            derandomize=SHARDS == 1 and settings().derandomize,
             suppress_health_check=list(HealthCheck),
         ),
     )
