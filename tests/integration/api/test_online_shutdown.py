@@ -17,7 +17,7 @@ def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
     return KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_calls_that_last_are_told(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> None:
     with ThreadPoolExecutor(3) as threads, ExitStack() as stack:
         online = stack.enter_context(online_site(kafka, database_url, tmp_path))

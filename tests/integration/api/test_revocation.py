@@ -10,7 +10,7 @@ from tenancy.api_keys import NewKey, revoke_key
 from tests.integration.api.conftest import OpenSite, Site
 from tests.integration.api.pipe import Pipe, open_pipe
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 STOPS_S_MAX = 5.0
 PAUSE_S = 0.02

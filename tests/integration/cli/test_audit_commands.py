@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from cli.exits import ExitCode
 from cli.main import app
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from storage.settings import DatabaseSettings
 from tenancy.api_keys import authenticate
 from topics.catalogue import SHARED_TOPICS, pool_topics
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(autouse=True)

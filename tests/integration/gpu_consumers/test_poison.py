@@ -76,7 +76,7 @@ def test_poison_fails_alone_and_its_replica_starts_again_three_times_at_most(
     assert restarts <= 3 * len(poison), replica_log(tmp_path)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_first_deliveries_write_no_attempt(
     bench: Bench, kafka: KafkaSettings, tmp_path: Path
 ) -> None:

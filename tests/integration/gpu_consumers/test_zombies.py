@@ -22,7 +22,7 @@ SLOW = b'{"messages":[{"role":"user","content":"SLOW"}]}'
 FAST = b'{"messages":[{"role":"user","content":"fast"}]}'
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("protocol", "session_s"), [("classic", SESSION_S), ("consumer", SESSION_TIMEOUT_S)]
 )

@@ -73,7 +73,7 @@ def tenant(connection: sa.Connection) -> UUID:
     return found
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_plans(connection: sa.Connection) -> None:
     owner = tenant(connection)
     after = connection.execute(
@@ -97,7 +97,7 @@ def test_plans(connection: sa.Connection) -> None:
     assert rows <= 2
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_garbage_and_quota_look_at_what_they_need(connection: sa.Connection) -> None:
     text, rows = plan(connection, removal_query(100))
     assert "ix_files_unremoved" in text

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 RSS_GROWTH_MAX = 200 * 1024 * 1024
-SECONDS_MAX = 60.0
+SECONDS_MAX = 240.0
 
 PROGRAM = """
 import resource, time
@@ -92,10 +92,11 @@ def growth_bytes(program: str) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.timeout(SECONDS_MAX + 60)
 def test_a_line_of_200_mb_is_refused_by_its_number_in_a_small_memory() -> None:
     assert growth_bytes(LONG_LINE) < 16 * 1024 * 1024
 
 
-@pytest.mark.timeout(SECONDS_MAX)
+@pytest.mark.timeout(SECONDS_MAX + 60)
 def test_a_million_lines_take_a_small_constant_memory() -> None:
     assert growth_bytes(PROGRAM) < RSS_GROWTH_MAX

@@ -366,6 +366,7 @@ for _ in range(2):  # the small one first: it loads the code
 """
 
 
+@pytest.mark.timeout(300)
 def test_200_000_items_need_no_more_memory_than_a_page(
     engine: sa.Engine, database_url: str, tmp_path: Path
 ) -> None:
@@ -387,7 +388,7 @@ def test_200_000_items_need_no_more_memory_than_a_page(
         [sys.executable, "-c", FINALISE_TWO, database_url, str(tmp_path / "objects")],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=240,
         check=True,
     )
 

@@ -17,7 +17,7 @@ from tenancy.audit_reading import Checked, chains, check_chain, list_acts, read_
 from tenancy.audit_tables import audit_heads, audit_log
 from tenancy.tenants import create_tenant
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 TENANT = UUID(int=5)
 

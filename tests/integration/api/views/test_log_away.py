@@ -11,7 +11,7 @@ from tests.integration.api.views.batches import add_batch, lines
 from tests.integration.results.outcomes import outcome
 from topics.settings import KafkaSettings
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(300)
 
 
 def test_only_what_needs_the_log_is_refused(
