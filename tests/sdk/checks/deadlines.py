@@ -41,14 +41,17 @@ def in_a_header(site: Site) -> None:
 
 
 def in_the_middle_of_a_stream(site: Site) -> None:
-    """What was said stays said; the stream ends with an error that the client raises."""
+    """What was said stays said; the stream ends with an error that the client raises.
+
+    The whole of it would take eight seconds.
+    """
     began_s = time.monotonic()
     stream = site.client.chat.completions.create(
         model=site.chat_model,
         messages=ASKED,
         max_tokens=4000,
         stream=True,
-        extra_body={"timeout_ms": 1000},
+        extra_body={"timeout_ms": 4000},
     )
     chunk_count = 0
     try:
@@ -59,7 +62,7 @@ def in_the_middle_of_a_stream(site: Site) -> None:
     else:
         raise AssertionError("the stream ended well")
     equal(chunk_count > 10, True)
-    equal(time.monotonic() - began_s < 5, True)
+    equal(time.monotonic() - began_s < 20, True)
 
 
 def long_enough(site: Site) -> None:
