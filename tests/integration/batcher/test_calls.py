@@ -13,9 +13,11 @@ from tests.integration.batcher.surroundings import (
     lag,
     wait_until,
 )
-from topics.callers import SILENCE_S_MAX
 from topics.records import Chunk, JobRef
 from topics.settings import KafkaSettings
+
+HELD_S = 10.0
+"""What calls have until their time is over: all of them are held before."""
 
 StartReplica = Callable[..., Replica]
 StartBatcher = Callable[..., BatcherProcess]
@@ -66,19 +68,23 @@ def test_calls_that_nobody_waits_for_are_let_go(
     batcher = start_batcher(job_class="interactive")
     batcher.ready()
     kept, aborted = call_ref(1, caller.caller_id), call_ref(2, caller.caller_id)
-    expired = call_ref(3, caller.caller_id, deadline_s=time.time() + 1)
+    expired = call_ref(3, caller.caller_id, deadline_s=time.time() + HELD_S)
     orphan, durable = call_ref(4, "gone"), call_ref(5, "gone", durable=True)
     # Of the one that has a row a replica has to say that it came too late.
-    begin_by_s = time.time() + 1
+    begin_by_s = time.time() + HELD_S
     overdue, late = (
         call_ref(6 + is_late, caller.caller_id, durable=is_late, begin_by_s=begin_by_s)
         for is_late in (False, True)
     )
-    calls.send_calls(kept, aborted, expired, orphan, durable, overdue, late)
-    wait_until(lambda: max(replica.waiting.values(), default=0) == 7, "seven calls held")
+    gone = Caller(kafka, "gone")
+    try:
+        calls.send_calls(kept, aborted, expired, orphan, durable, overdue, late)
+        wait_until(lambda: max(replica.waiting.values(), default=0) == 7, "seven calls held")
+    finally:
+        gone.stop()
     caller.abort(aborted)
     # Nothing can leave, so what is not held any more was let go.
-    wait_until(lambda: max(replica.waiting.values()) == 3, "four calls let go", SILENCE_S_MAX + 10)
+    wait_until(lambda: max(replica.waiting.values()) == 3, "four calls let go")
     replica.window = 100
     wait_until(lambda: len(parts(replica)) == 3, "the others on batches")
     wait_until(lambda: lag(kafka, "interactive") == 0, "all offsets committed")
