@@ -22,14 +22,14 @@ from jobs.tables import jobs
 from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
 from tests.integration.api.answers import batch_body, file_id
-from tests.integration.api.test_process import free_port
+from tests.ports import free_port
 from topics.admin import LogAdmin
 from topics.catalogue import CALLERS, CAPACITY, REPLIES
 from topics.settings import KafkaSettings
 
 READY_S_MAX = 60.0
 PATIENCE_S = 240.0
-THREADS, KEYS, KILLS = 50, 200, 3
+THREADS, KEYS, KILLS = 20, 100, 3
 SLOW_COMMIT = """
 CREATE FUNCTION slow_commit() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN PERFORM pg_sleep(2); RETURN NULL; END $$;
@@ -82,7 +82,7 @@ def api(
 ) -> Iterator[Api]:
     kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
     LogAdmin(kafka).create([CALLERS, CAPACITY, REPLIES])
-    port = free_port()
+    port = free_port(tmp_path)
     env = os.environ | {
         "MILLRACE_API_PORT": str(port),
         "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": kafka_bootstrap,
@@ -144,7 +144,7 @@ def persist(client: httpx.Client, body: dict[str, object], key: str, tally: Tall
         time.sleep(0.02)
 
 
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(600)
 def test_a_storm_of_repeats_over_deaths_of_the_api(api: Api, engine: sa.Engine) -> None:
     secret, tally = new_secret(engine), Tally()
     with api.client(secret) as client:

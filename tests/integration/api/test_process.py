@@ -3,7 +3,6 @@
 import hashlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import sqlalchemy as sa
 
 from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
+from tests.ports import free_port
 from topics.admin import LogAdmin
 from topics.catalogue import CALLERS, CAPACITY, REPLIES
 from topics.settings import KafkaSettings
@@ -27,12 +27,6 @@ SIZE_BYTES = 64 * MIB
 RESIDENT_BYTES_MAX = 32 * MIB
 BLOCK = bytes(range(256)) * 4096  # one MiB
 READY_S_MAX = 30.0
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager
@@ -68,7 +62,7 @@ def api_process(
             process.kill()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_large_file_goes_through_in_constant_memory(
     kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
 ) -> None:
@@ -77,7 +71,7 @@ def test_a_large_file_goes_through_in_constant_memory(
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     with engine.begin() as connection:
         key = create_key(connection, create_tenant(connection, "one"), "test")
-    port = free_port()
+    port = free_port(tmp_path)
     with (
         api_process(kafka, database_url, tmp_path, port) as process,
         httpx.Client(

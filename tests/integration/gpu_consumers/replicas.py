@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import socket
 import sys
 import time
 import urllib.error
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from cli.stack.child import Child, spawn
 from tests.integration.gpu_consumers.bench import POOL
+from tests.ports import free_port
 from topics.settings import KafkaSettings
 
 SESSION_S = 2.0
@@ -24,9 +24,7 @@ class Replica:
     """A running `python -m gpu_consumers` with the simulated engine."""
 
     def __init__(self, kafka: KafkaSettings, folder: Path, name: str, **env: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port(folder)
         env["MILLRACE_GPU_METRICS_PORT"] = str(self.port)
         self.name, self._log = name, folder / f"{name}.log"
         self.process = spawn(replica_child(kafka, folder, name, env), folder)

@@ -1,7 +1,6 @@
 """Both object stores: a local folder, and S3 spoken to a real server process."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from storage.local_objects import LocalObjects
 from storage.objects import ObjectStore
 from storage.s3_objects import S3Objects
 from storage.settings import S3Settings
+from tests.ports import free_port
 
 READY_S_MAX = 30.0
 
@@ -26,11 +26,12 @@ READY_S_MAX = 30.0
 @pytest.fixture(scope="session")
 def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of an S3 server that dies with this process, however it ends."""
-    port = free_port()
+    folder = tmp_path_factory.mktemp("s3")
+    port = free_port(folder)
     endpoint = f"http://127.0.0.1:{port}"
     program = Path(__file__).with_name("s3_server.py")
     command = [sys.executable, str(program), str(port), str(os.getpid())]
-    log = tmp_path_factory.mktemp("s3") / "log"
+    log = folder / "log"
     with (
         log.open("wb") as output,
         subprocess.Popen(command, stdout=output, stderr=output) as server,
@@ -80,14 +81,6 @@ def store(request: pytest.FixtureRequest) -> ObjectStore:
         return local
     settings: S3Settings = request.getfixturevalue("s3_settings")
     return S3Objects(settings, clock=SystemClock())
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def wait_until_up(endpoint: str, server: "subprocess.Popen[bytes]") -> None:

@@ -1,0 +1,17 @@
+"""Ports for servers that a test starts as processes of their own."""
+
+import random
+import uuid
+from pathlib import Path
+
+from cli.stack.ports import kept_ports
+
+
+def free_port(folder: Path) -> int:
+    """Return a port that nobody else takes before our server listens, seconds later.
+
+    It is below those that the kernel hands out, and no other test or stack chooses it while this
+    process lives. `folder` gets a file that says so.
+    """
+    ports = kept_ports(folder / f"port-{uuid.uuid4().hex}.json", ("server",), random.Random())
+    return ports["server"]
