@@ -24,6 +24,7 @@ class Jobs:
         self.answers = list(answers)
         self.asked: list[list[UUID]] = []
         self.failures: list[MillraceError] = []
+        self.failed = asyncio.Event()
 
     async def run_across_tenants(self, _work: object, job_ids: list[UUID]) -> dict[UUID, JobNews]:
         self.asked.append(job_ids)
@@ -33,7 +34,11 @@ class Jobs:
         return {job_id: answer[job_id] for job_id in job_ids if job_id in answer}
 
     def followers(self) -> Followers:
-        return Followers(cast(Database, self), interval_s=0.001, on_failure=self.failures.append)
+        return Followers(cast(Database, self), interval_s=0.001, on_failure=self._fail)
+
+    def _fail(self, failure: MillraceError) -> None:
+        self.failures.append(failure)
+        self.failed.set()
 
 
 START = JobNews(0, is_terminal=False)
@@ -76,11 +81,14 @@ async def test_nobody_looks_while_nobody_follows() -> None:
 async def test_a_look_that_fails_ends_the_process(caplog: pytest.LogCaptureFixture) -> None:
     jobs = Jobs(ValueError)
     with jobs.followers().follow(JOB, START) as follower:
+        async with asyncio.timeout(20):
+            await jobs.failed.wait()
         assert not await follower.changed(0.05)
 
     (failure,) = jobs.failures
     assert str(failure) == "The task Followers._look died: ValueError."
-    assert [record.levelname for record in caplog.records] == ["CRITICAL"]
+    told = [record.levelname for record in caplog.records if record.name == "api.background"]
+    assert told == ["CRITICAL"]
 
 
 async def test_an_absent_database_delays_news() -> None:
