@@ -122,7 +122,7 @@ def test_an_upgrade_that_we_do_not_know_is_ignored(site: Site) -> None:
 
 
 def test_an_idle_connection_is_kept_for_its_time_only(open_site: OpenSite) -> None:
-    site = open_site(head_timeout_s=0.2, keep_alive_s=1)
+    site = open_site(head_timeout_s=0.4, keep_alive_s=5)
     with connect(site) as connection:
         connection.sendall(head(site, "/v1/models", "GET"))
         read_answer(connection)
