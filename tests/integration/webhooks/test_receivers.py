@@ -48,7 +48,8 @@ async def test_a_message_is_delivered_and_the_official_client_accepts_it(
     with receiving(ok) as receiver:
         endpoint, secret = site.endpoint(receiver.url)
         (message,) = site.send()
-        async with delivering(new_deliverer(site.engine, fast_settings())):
+        # With its grace the try goes on to its last word, which comes after the row.
+        async with delivering(new_deliverer(site.engine, fast_settings(stop_grace_s=15))):
             await until(lambda: site.states(endpoint) == ["delivered"], "delivery")
 
     (request,) = receiver.requests
@@ -188,10 +189,11 @@ async def test_a_receiver_that_names_a_time_is_left_alone_until_then(site: Site,
     ids=["silent", "dripping", "reset", "reset in the answer", "garbage", "endless head", "101"],
 )
 async def test_no_answer_is_a_failure(site: Site, answer: Answer, code: str) -> None:
+    settings = fast_settings(timeout_s=1) if code == "timed_out" else fast_settings()
     with receiving(answer) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         site.send()
-        async with delivering(new_deliverer(site.engine, fast_settings())):
+        async with delivering(new_deliverer(site.engine, settings)):
             await until(lambda: len(site.attempts(endpoint)) >= 2, "tries")
 
     assert {a.error_code for a in site.attempts(endpoint)} <= {code, "not_http"}
@@ -207,7 +209,7 @@ async def test_a_good_head_is_a_success_and_its_body_is_not_swallowed(
     with receiving(answer) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         site.send()
-        async with delivering(new_deliverer(site.engine, fast_settings(timeout_s=3))):
+        async with delivering(new_deliverer(site.engine, fast_settings())):
             await until(lambda: site.states(endpoint) == ["delivered"], "delivery")
 
     assert len(receiver.requests) == 1
@@ -216,23 +218,20 @@ async def test_a_good_head_is_a_success_and_its_body_is_not_swallowed(
 
 
 async def test_slow_receivers_delay_no_other(site: Site) -> None:
-    """Half of the endpoints hang; those that answer are tried at once."""
+    """Half of the endpoints hang; those that answer are tried before the first of these ends."""
     with receiving(silent) as slow, receiving(ok) as good:
         for _ in range(20):
             site.endpoint(slow.url)
         live = [site.endpoint(good.url)[0] for _ in range(20)]
-        limits = fast_settings(slots_max=64, timeout_s=15.0)
+        limits = fast_settings(slots_max=64, timeout_s=60.0)
         async with delivering(new_deliverer(site.engine, limits)):
             site.send(5)
-            began_s = time.monotonic()
             await until(
                 lambda: {state for e in live for state in site.states(e)} == {"delivered"},
                 "the good ones",
             )
-            took_s = time.monotonic() - began_s
 
     assert len(good.requests) == 100
-    assert took_s < 14.0  # before the first of those that hang was given up
 
 
 async def test_names_that_hang_delay_no_other_tenant_and_are_held_against_no_endpoint(
@@ -345,10 +344,11 @@ async def test_what_a_dead_process_claimed_is_tried_again_with_the_same_id(
     with receiving(silent) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         (message,) = site.send()
-        async with delivering(new_deliverer(site.engine, fast_settings())):
+        settings = fast_settings(timeout_s=4)  # here it is how long a claim lasts, too
+        async with delivering(new_deliverer(site.engine, settings)):
             await until(lambda: len(receiver.requests) == 1, "a try that is cut")
         receiver.answer = ok
-        async with delivering(new_deliverer(site.engine, fast_settings())):
+        async with delivering(new_deliverer(site.engine, settings)):
             await until(lambda: site.states(endpoint) == ["delivered"], "another process")
 
     assert receiver.ids == [f"evt_{message.message_id.hex}"] * 2

@@ -103,8 +103,8 @@ def lenient(database: DatabaseSettings, engine: sa.Engine, tmp_path: Path) -> It
         yield Api(url, engine)
 
 
-def deliverer(api: Api) -> Deliverer:
-    return new_deliverer(api.site.engine, fast_settings())
+def deliverer(api: Api, **given: object) -> Deliverer:
+    return new_deliverer(api.site.engine, fast_settings(**given))
 
 
 def test_the_life_of_an_endpoint_by_the_official_client(strict: Api) -> None:
@@ -248,7 +248,7 @@ async def test_a_trial_tells_what_the_receiver_said(lenient: Api) -> None:
         made = client.webhooks.create(name="t", url=url, event_types=["batch.completed"])
         return client.webhooks.test(made.id, event_type="batch.failed")
 
-    async with delivering(deliverer(lenient)):
+    async with delivering(deliverer(lenient, timeout_s=3)):
         with receiving(good) as receiver, receiving(status(500)) as bad, receiving(silent) as slow:
             said = await until_done(trial, receiver.url)
             assert (said.status_code, said.success, said.event_type) == (200, True, "batch.failed")
