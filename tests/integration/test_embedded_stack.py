@@ -145,7 +145,7 @@ def test_killed_services_come_back_with_their_data(tmp_path: Path) -> None:
             os.kill(killed, signal.SIGKILL)
             poll_until(
                 lambda name=name, killed=killed: stack.supervisor.pid(name) not in {None, killed},  # type: ignore[misc]
-                timeout_s=15,
+                timeout_s=30,
                 step=stack.supervisor.step,
             )
             poll_until(is_ready, timeout_s=READY_S_MAX, step=stack.supervisor.step)
@@ -206,8 +206,8 @@ def test_nothing_outlives_a_killed_supervisor(tmp_path: Path) -> None:
             child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children
         )
 
-    poll_until(all_gone, timeout_s=5, step=lambda: None)
-    poll_until(lambda: processes_of(tmp_path) == [], timeout_s=5, step=lambda: None)
+    poll_until(all_gone, timeout_s=30, step=lambda: None)
+    poll_until(lambda: processes_of(tmp_path) == [], timeout_s=30, step=lambda: None)
 
 
 @pytest.mark.parametrize("ending", ["stop", "death"])
@@ -218,18 +218,18 @@ def test_a_childs_own_children_end_with_it(tmp_path: Path, ending: str) -> None:
     supervisor.start([child])
     pid = supervisor.pid("parent")
     assert pid is not None
-    poll_until(lambda: len(psutil.Process(pid).children()) == 1, timeout_s=5, step=supervisor.step)
+    poll_until(lambda: len(psutil.Process(pid).children()) == 1, timeout_s=30, step=supervisor.step)
     (grandchild,) = psutil.Process(pid).children()
 
     if ending == "death":
         os.kill(pid, signal.SIGKILL)
-        poll_until(lambda: supervisor.pid("parent") is None, timeout_s=5, step=supervisor.step)
+        poll_until(lambda: supervisor.pid("parent") is None, timeout_s=30, step=supervisor.step)
         supervisor.step()
     supervisor.stop()
 
     poll_until(
         lambda: not grandchild.is_running() or grandchild.status() == psutil.STATUS_ZOMBIE,
-        timeout_s=5,
+        timeout_s=30,
         step=lambda: None,
     )
 
@@ -240,7 +240,7 @@ def test_a_child_writes_to_its_log_which_is_moved_aside_when_large(tmp_path: Pat
         file.truncate(11 * 1024 * 1024)
 
     process = spawn(Child(name="talker", argv=("echo", "hello")), tmp_path)
-    poll_until(process.has_ended, timeout_s=5, step=lambda: None)
+    poll_until(process.has_ended, timeout_s=30, step=lambda: None)
 
     assert process.bury() == 0
     assert log.read_bytes() == b"hello\n"

@@ -204,7 +204,7 @@ async def test_an_item_that_hangs_fails_alone() -> None:
             await asyncio.sleep(3600)
         return None
 
-    async with engine_for(Upstream("m", respond=respond), item_timeout_s=0.3) as engine:
+    async with engine_for(Upstream("m", respond=respond), item_timeout_s=2) as engine:
         answers = await run(engine, CHAT, [chat_body(), chat_body("hang"), chat_body()])
     assert [answer.status_code for answer in answers] == [200, 504, 200]
     assert content_of(answers[1])["error"]["code"] == "item_timeout"

@@ -123,7 +123,7 @@ async def test_a_stream_takes_no_longer_than_an_item() -> None:
             await asyncio.sleep(0.01)
         return True
 
-    async with engine_for(answering(post), item_timeout_s=0.4) as (engine, _):
+    async with engine_for(answering(post), item_timeout_s=2) as (engine, _):
         answer, listener = await stream(engine, CHAT, BODY)
         assert (answer.status_code, code_of(answer)) == (504, "item_timeout")
         assert answer.output_tokens == len(listener.pieces) > 1
@@ -155,4 +155,4 @@ async def test_a_cancelled_stream_is_cancelled_upstream() -> None:
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await asyncio.wait_for(gone.wait(), 0.5)
+        await asyncio.wait_for(gone.wait(), 5)
