@@ -5,11 +5,16 @@ from pathlib import Path
 from typing import cast
 from uuid import UUID
 
+import pytest
+
 from core.outcomes import Outcome
+from gpu_consumers import online_execution
 from gpu_consumers.bodies import ANSWER_BYTES_MAX
 from gpu_consumers.fingerprints import stamp_of
+from gpu_consumers.online_execution import LOOK_S
 from tests.integration.gpu_consumers.bench import Bench, batch, items, job
 from tests.integration.gpu_consumers.caller import Caller, call_of
+from topics.callers import SILENCE_S_MAX
 from topics.catalogue import CAPACITY, REQUESTS_INTERACTIVE
 from topics.records import Batch, Capacity, Chunk
 from topics.settings import KafkaSettings
@@ -34,13 +39,11 @@ def send(bench: Bench, call: Batch) -> None:
     bench.send(call, job_class="interactive")
 
 
-def await_running(bench: Bench, count: int, timeout_s: float) -> float:
-    """Return how long it took."""
-    began_s = time.monotonic()
+def await_running(bench: Bench, count: int, timeout_s: float = 10.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
     while bench.engine.running != count:
-        assert time.monotonic() - began_s < timeout_s
+        assert time.monotonic() < deadline_s
         time.sleep(0.001)
-    return time.monotonic() - began_s
 
 
 def test_a_stream_and_a_whole_answer_reach_their_caller(online: Bench, caller: Caller) -> None:
@@ -77,29 +80,31 @@ def test_bulk_goes_on_while_a_stream_runs_and_both_share_the_engine(
     assert online.in_flight() == 0
 
 
-def test_an_aborted_call_frees_its_place_in_milliseconds(online: Bench, caller: Caller) -> None:
+def test_an_aborted_call_frees_its_place_at_once(
+    online: Bench, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The news alone do that: nothing looks for it in the time of this test."""
+    monkeypatch.setattr(online_execution, "LOOK_S", 3600.0)
     start(online)
     online.call(online.engine.hold.clear)
     send(online, call_of(1, stream=True))
-    await_running(online, 1, 10)
+    await_running(online, 1)
     caller.say(aborted=[UUID(int=1)])
-    assert await_running(online, 0, 5) < 0.25
+    await_running(online, 0)
     (bill,) = online.outcomes(1, bills=True)
     assert (bill.outcome, bill.input_tokens, bill.output_tokens) == (Outcome.CANCELLED, 3, 1)
     online.await_lag(0, "interactive")
 
 
-def test_calls_of_a_silent_caller_are_aborted_within_five_seconds(
-    online: Bench, caller: Caller
-) -> None:
+def test_calls_of_a_silent_caller_are_aborted(online: Bench, caller: Caller) -> None:
     start(online)
     online.call(online.engine.hold.clear)
     for number in (1, 2):
         send(online, call_of(number, stream=number == 1))
     send(online, call_of(3, durable=True))
-    await_running(online, 3, 10)
+    await_running(online, 3)
     caller.fall_silent()
-    assert await_running(online, 1, 10) < 5
+    await_running(online, 1, 4 * (SILENCE_S_MAX + LOOK_S))
     online.call(online.engine.hold.set)
     assert [o.outcome for o in online.outcomes(1)] == [Outcome.SUCCEEDED]
     online.await_lag(0, "interactive")
@@ -109,9 +114,9 @@ def test_an_expired_call_is_answered_and_not_executed(online: Bench, caller: Cal
     start(online)
     online.call(online.engine.hold.clear)
     send(online, call_of(2))
-    await_running(online, 1, 10)
+    await_running(online, 1)
     caller.say(aborted=[UUID(int=2)])
-    await_running(online, 0, 5)  # from here on the caller's clock is known
+    await_running(online, 0)  # from here on the caller's clock is known
     send(online, call_of(1, timeout_s=-1))
     caller.await_replies(lambda c: c.end(1))
     end = caller.end(1)
@@ -131,7 +136,7 @@ def test_an_overdue_call_is_answered_and_one_in_time_says_that_it_has_begun(
     (begun,) = caller.heard_of(2)
     assert (begun.pieces, begun.end) == ([], None)
     caller.say(aborted=[UUID(int=2)])
-    await_running(online, 0, 5)  # from here on the caller's clock is known
+    await_running(online, 0)  # from here on the caller's clock is known
     send(online, call_of(1, queue_timeout_s=-1))
     caller.await_replies(lambda c: c.end(1))
     end = caller.end(1)
@@ -178,7 +183,7 @@ def test_running_calls_stay_when_a_second_replica_takes_their_partition(
     online.call(online.engine.hold.clear)
     for number in range(1, 9):
         online.send(call_of(number, stream=number % 2 == 0), number - 1, "interactive")
-    await_running(online, 8, 10)
+    await_running(online, 8)
     second = Bench(kafka, tmp_path, "both")
     try:
         second.start()
@@ -204,7 +209,7 @@ def test_a_leaving_replica_puts_back_what_said_nothing(online: Bench, caller: Ca
     send(online, call_of(1, stream=True))
     send(online, call_of(2))
     caller.await_replies(lambda c: c.pieces(1))
-    await_running(online, 2, 10)
+    await_running(online, 2)
     online.stop.set()
     chunks = cast(list[Chunk], online.read(REQUESTS_INTERACTIVE, bool))
     assert [(c.job.job_id.int, c.redelivered) for c in chunks] == [(2, False)]
