@@ -5,12 +5,32 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
 
 from aiohttp import web
 
 from chaos.upstream import served
 
 TOKENS = {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}
+
+_LOOK_S: Final = 0.01
+
+
+@dataclass
+class Gate:
+    """Lets the first `left` items pass, and the others once it is open."""
+
+    left: int
+    is_open: bool = False
+
+    async def passed(self) -> None:
+        """Return when one more item may be answered."""
+        if self.left > 0:
+            self.left -= 1
+            return
+        while not self.is_open:  # noqa: ASYNC110 - another thread opens it
+            await asyncio.sleep(_LOOK_S)
 
 
 class RecordingUpstream:
@@ -20,10 +40,24 @@ class RecordingUpstream:
         self.latency_s = latency_s
         self.url = ""
         self._starts: list[tuple[float, str]] = []
+        self._gates: dict[str, Gate] = {}
 
     def starts(self, name: str) -> list[float]:
         """When items began whose text starts with `name`, seconds since the epoch."""
         return [at_s for at_s, text in list(self._starts) if text.startswith(f"{name} ")]
+
+    @contextmanager
+    def holding(self, name: str, *, after: int = 0) -> Iterator[None]:
+        """Hold the answers to items whose text starts with `name`, but for the first, for a block.
+
+        They keep the places that they have in the engine.
+        """
+        gate = self._gates[name] = Gate(after)
+        try:
+            yield
+        finally:
+            gate.is_open = True
+            del self._gates[name]
 
     async def handle(self, request: web.Request) -> web.Response:
         if request.method == "GET":
@@ -32,6 +66,8 @@ class RecordingUpstream:
         body = await request.json()
         text = body["messages"][0]["content"]
         self._starts.append((began_s, text))
+        if (gate := self._gates.get(text.partition(" ")[0])) is not None:
+            await gate.passed()
         await asyncio.sleep(self.latency_s)
         if "fail" in text:
             error = {"message": "no", "type": "invalid_request_error", "param": None, "code": None}

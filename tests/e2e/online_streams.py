@@ -110,10 +110,15 @@ async def _run(
 
 def replica_metric(stack: Stack, name: str) -> float:
     """Return a number of the one replica; -1 while it does not answer, 0 before it counts."""
-    ports = stack.state.metrics_ports
-    (port,) = [number for role, number in ports.items() if role.startswith("gpu-")]
+    (replica,) = [role for role in stack.state.metrics_ports if role.startswith("gpu-")]
+    return role_metric(stack, replica, name)
+
+
+def role_metric(stack: Stack, role: str, name: str) -> float:
+    """Return a number of a role; -1 while it does not answer, 0 before it counts."""
+    port = stack.state.metrics_ports[role]
     try:
-        text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=30, verify=False).text
     except httpx.TransportError:
         return -1.0
     lines = [line for line in text.splitlines() if line.startswith(f"{name} ")]
