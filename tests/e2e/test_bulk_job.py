@@ -1,11 +1,13 @@
 """Goal: a user's job runs from file to output file through the real client, whatever is in it."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 from openai import BadRequestError, NotFoundError
 
+from cli.stack.supervisor import STOP_S_MAX
 from tests.job_checks import (
     ENDPOINT,
     assert_conserved,
@@ -107,19 +109,16 @@ def test_cancel_before_validation_gives_every_item_its_line(stack: Stack) -> Non
     assert_conserved(stack.client, done, 3000)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_an_expired_job_keeps_what_is_finished(stack: Stack) -> None:
-    # 150,000 items need 47 s at 3,200 items/s; the shortest window is 30 s.
-    content = b"".join(chat_line(n, stack.model) for n in range(150_000))
-    file = stack.client.files.create(file=("i.jsonl", content), purpose="batch")
-    job = stack.client.batches.create(
-        input_file_id=file.id,
-        endpoint=ENDPOINT,
-        completion_window="30s",  # type: ignore[arg-type]
-    )
+    # Its places execute 3,200 items a second at most: most of these are left when it expires.
+    job = submit(stack.client, stack.model, 40_000)
+    watch(stack.client, job.id, lambda j: bool(j.request_counts and j.request_counts.completed))
+    soon = int(time.time()) + 4
+    stack.client.post(f"/batches/{job.id}", body={"expires_at": soon}, cast_to=type(job))
     done = watch(stack.client, job.id, ended)
     assert done.status == "expired"
-    assert_conserved(stack.client, done, 150_000)
+    assert_conserved(stack.client, done, 40_000)
     assert outcomes_of(done)["expired"] > 0
     assert outcomes_of(done)["succeeded"] > 0
 
@@ -129,7 +128,7 @@ def test_a_foreign_id_answers_as_one_that_never_existed(stack: Stack) -> None:
         stack.client.batches.retrieve("batch_" + "0" * 32)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_the_same_data_goes_on_after_a_kill_of_everything(tmp_path: Path) -> None:
     options = ("--simulated-latency-ms", "20", "--simulated-concurrency", "16")
     first = start_stack(tmp_path / "data", *options)
@@ -143,7 +142,7 @@ def test_the_same_data_goes_on_after_a_kill_of_everything(tmp_path: Path) -> Non
         assert_conserved(again.client, done, 4000)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_two_stacks_run_side_by_side_and_stop_quickly(stack: Stack, tmp_path: Path) -> None:
     with running_stack(tmp_path / "other") as other:
         assert other.url != stack.url
@@ -151,4 +150,4 @@ def test_two_stacks_run_side_by_side_and_stop_quickly(stack: Stack, tmp_path: Pa
         assert done.status == "completed"
         with pytest.raises(NotFoundError):
             stack.client.batches.retrieve(done.id)
-        assert other.stop() < 15
+        assert other.stop() < STOP_S_MAX + 5
