@@ -17,7 +17,7 @@ from openai import OpenAI
 from cli.stack.state import StackState, read_state
 
 READY_S_MAX = 120.0
-STOP_S_MAX = 20.0
+STOP_S_MAX = 60.0
 _READY = re.compile(r"ready (http://127\.0\.0\.1:\d+) key (sk-\S+)\n")
 
 ROLE_MODULES = {

@@ -17,7 +17,7 @@ from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
 from gpu_consumers.engines.slots import SlotCounts, square_root_headroom
 
 _START_TIMEOUT_S = 240.0
-_STOP_TIMEOUT_S = 20.0
+_STOP_TIMEOUT_S = 60.0
 
 BEGUN = b"!\n"
 """The line that says that a call has a place."""

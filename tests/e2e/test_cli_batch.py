@@ -16,7 +16,7 @@ from cli.exits import ExitCode
 from cli.main import app
 from tests.stacks import Stack, await_true
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 CHAT = "/v1/chat/completions"
 COMMAND_S_MAX = 60
@@ -136,7 +136,7 @@ def test_a_cancelled_job_keeps_its_conservation(
     early = millrace(env, "results", job)
 
     cancelled = millrace(env, "cancel", job)
-    watched = millrace(env, "watch", job, "--timeout", "50")
+    watched = millrace(env, "watch", job, "--timeout", "150")
     output, errors = tmp_path / "out.jsonl", tmp_path / "errors.jsonl"
     fetched = millrace(env, "results", job, "-o", str(output), "--errors", str(errors))
 
@@ -163,7 +163,9 @@ def test_a_wait_ends_in_time_or_by_a_signal_and_the_job_goes_on(
     assert watching.returncode == ExitCode.INTERRUPTED
     assert b"Traceback" not in told
     assert stack.client.batches.cancel(job).status == "cancelling"
-    await_true(lambda: stack.client.batches.retrieve(job).status == "cancelled", "a quiet stack")
+    await_true(
+        lambda: stack.client.batches.retrieve(job).status == "cancelled", "a quiet stack", 90.0
+    )
 
 
 @pytest.mark.parametrize(

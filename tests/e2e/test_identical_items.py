@@ -12,7 +12,7 @@ from tests.job_checks import ENDPOINT, ended, lines_of, numbers, outcomes_of, wa
 from tests.kills import published_outcomes
 from tests.stacks import Stack
 
-pytestmark = pytest.mark.timeout(180)  # for a stack that starts on a busy machine, and for leases
+pytestmark = pytest.mark.timeout(400)  # for a stack that starts on a busy machine, and for leases
 
 
 def shuffled(count: int, distinct: int) -> list[int]:

@@ -18,7 +18,7 @@ REPEATED_MAX = {
 """Executions that each role's death may repeat, at 3,200 items/s."""
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("role", sorted(ROLE_MODULES))
 def test_a_killed_role_loses_nothing_and_repeats_little(stack: Stack, role: str) -> None:
     killed = kill_in_the_middle(stack, role, seed=1)

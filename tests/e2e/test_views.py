@@ -17,7 +17,7 @@ from results.tables import items
 from tests.e2e.test_cli_batch import lines, millrace, submitted
 from tests.stacks import Stack, await_true
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 COUNT = 4000
 
 

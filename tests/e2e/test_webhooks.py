@@ -23,7 +23,7 @@ def telling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield running
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_job_tells_its_endpoint_and_its_callback(telling: Stack) -> None:
     client = telling.client
     with receiving(ok) as receiver, receiving(ok) as called:
