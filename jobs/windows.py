@@ -5,6 +5,7 @@ counted on the side, so a crash, a repair or a second replica cannot make it dri
 """
 
 import heapq
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -123,12 +124,13 @@ def shares(jobs: Sequence[JobLoad], window: int) -> dict[UUID, int]:
     """
     grain = max(1, min(CHUNK_ITEMS_MAX, window // _GRAINS_PER_WINDOW))
     budget = window - sum(job.outstanding for job in jobs)
-    if budget < grain:
-        budget = max(budget, _first_grain(jobs, grain))
+    rank_max = math.inf
+    if budget < grain and (first := _first_grain(jobs, grain)) > budget:
+        budget, rank_max = first, _lowest_rank(jobs)
     queue = [
         (job.rank, job.outstanding, place, job.remaining)
         for place, job in enumerate(jobs)
-        if job.is_held
+        if job.is_held and job.rank <= rank_max
     ]
     heapq.heapify(queue)
     given: defaultdict[UUID, int] = defaultdict(int)
@@ -148,8 +150,12 @@ def _first_grain(jobs: Sequence[JobLoad], grain: int) -> int:
 
     Others may fill the window, and more than fill it when the pool became slower meanwhile.
     """
-    emitting = [job for job in jobs if job.is_held and job.remaining]
-    lowest = min((job.rank for job in emitting), default=0)
+    lowest = _lowest_rank(jobs)
     if sum(job.outstanding for job in jobs if job.rank <= lowest) >= grain:
         return 0
-    return min(grain, sum(job.remaining for job in emitting if job.rank == lowest))
+    return min(grain, sum(job.remaining for job in jobs if job.is_held and job.rank == lowest))
+
+
+def _lowest_rank(jobs: Sequence[JobLoad]) -> int:
+    """Return the lowest rank of the jobs that can emit."""
+    return min((job.rank for job in jobs if job.is_held and job.remaining), default=0)

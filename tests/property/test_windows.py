@@ -166,3 +166,15 @@ def test_a_window_holds_ten_seconds_of_the_pool() -> None:
     assert window_items(PoolCapacity(1e9, 8), LIMITS, 10) == 5_000
     assert window_items(PoolCapacity(float("inf"), 8), LIMITS, 1) == 20_000
     assert window_items(None, LIMITS, 1) == 100
+
+
+def test_what_the_lowest_rank_has_beyond_the_window_is_its_alone() -> None:
+    def job(number: int, total: int, *, priority: int, emitted: int = 0) -> JobLoad:
+        ids = UUID(int=number), UUID(int=1)
+        return JobLoad(*ids, "m", "p", total, emitted, 0, is_held=True, priority=priority)
+
+    urgent, rest = sorted((0, 9), key=lambda priority: job(0, 1, priority=priority).rank)
+    fills = job(1, 100, priority=rest, emitted=100)
+    first, second = job(2, 20, priority=urgent), job(3, 10, priority=urgent)
+    tail = job(4, 3, priority=rest)  # would fit into what is left of the grain
+    assert shares([fills, first, second, tail], 100) == {first.job_id: 20}
