@@ -12,6 +12,10 @@ DEMAND_VOID_S = 3.0
 WAITING_VOID_S = 1.0
 """The same for one that said last that items wait: it would say so again every 0.2 s."""
 
+NEW_SHARE = 4
+"""One in so many of the open items is always for what is new: what came from elsewhere may have
+ended its process, runs alone and may take several lives of one to end."""
+
 RATE_WEIGHT = 0.3
 """Weight of the newest window in the measured rate."""
 
@@ -47,6 +51,7 @@ class Grants:
     def granted(self, limit: int, *, now_s: float) -> dict[str, int]:
         """Return the cumulative grant of each live batcher; together they have `limit` open.
 
+        Items that spent no credit of this epoch count against it, but for a share of it.
         Shares follow what batchers hold; with nothing held they are equal, so that the first item
         finds credit waiting.
         """
@@ -55,7 +60,7 @@ class Grants:
             for name, account in self.accounts.items()
             if now_s - account.heard_s <= (WAITING_VOID_S if account.waiting else DEMAND_VOID_S)
         }
-        open_items = max(0, limit - self.foreign_in_flight)
+        open_items = max(limit // NEW_SHARE, limit - self.foreign_in_flight)
         held = sum(account.waiting for account in live.values())
         grants = {}
         for name, account in live.items():

@@ -28,6 +28,10 @@ from topics.received import Received
 from topics.records import Attempt, Unit
 
 _LOG = logging.getLogger(__name__)
+REST_S: Final = 1.0
+"""How long a batch waits that was running when its process ended: what else came again, and what is
+new, goes first. Where it ends one process after another, that is what the others have of each."""
+
 _ENDED_MAX: Final = 10_000  # beyond, the log keeps a small record that nobody needs
 
 
@@ -52,11 +56,13 @@ class Isolation:
         one_at_a_time: asyncio.Lock,
         *,
         crashes_max: int,
+        rest_s: float = REST_S,
     ) -> None:
         """`crashes_max` executions of an item may end with their process, the last one alone.
 
         `one_at_a_time` is held by whoever alone may end the process, in any class.
         """
+        self._rest_s = rest_s
         self._execution, self._log, self._turns = execution, log, turns
         self._one_at_a_time = one_at_a_time
         self._crashes_max = crashes_max
@@ -66,6 +72,7 @@ class Isolation:
         """Run a batch that may have run before; as `BatchExecution.whole`."""
         metrics.BATCHES_ISOLATED.labels("redelivered").inc()
         apart = _Apart(run, first_units(len(run.items)), life=1)
+        await run.until_cut(self._rest(run))
         ending = await self._alone(apart)
         if run.cut is not Cut.DROP:
             # Forgotten later: a process that ends before the commit has it read again.
@@ -147,6 +154,11 @@ class Isolation:
 
     async def _take_turn(self) -> None:
         await self._one_at_a_time.acquire()
+
+    async def _rest(self, run: BatchRun) -> None:
+        before = await self._log.before(run.delivery.batch.batch_id, run.delivery.generation)
+        if before is not None and before.is_running:
+            await asyncio.sleep(self._rest_s)
 
     async def _learn(self, apart: _Apart) -> None:
         """Go on where the last owner was; charge the item that ended it once too often."""

@@ -23,6 +23,8 @@ CREATE: Final = "create batch"
 ALONE_S: Final = 10.0
 END_S_MAX: Final = 60.0
 ADDED_S_MAX: Final = 2 * SESSION_S
+"""A goal: with one replica a single freeze lasts longer until it is noticed."""
+
 SHARE: Final = 0.95
 
 
@@ -50,6 +52,8 @@ def judge_bystander(setting: Setting, client: Client, job_id: str) -> list[Measu
     ended = evidence.all_ended(engine, client, ids, time.monotonic() + END_S_MAX)
     began_s = evidence.lives(engine, [job_id])[job_id].created_s
     found = evidence.lives(engine, ids).values()
+    waits = sorted((round(life.created_s - began_s, 2), round(life.took_s, 2)) for life in found)
+    setting.recorder.note("bystander", "waits", job_id, "ok", seconds_and_took=waits)
     alone = [life.took_s for life in found if life.created_s < began_s]
     beside = [life.took_s for life in found if life.created_s >= began_s]
     added_s = quantile(beside, SHARE) - quantile(alone, SHARE)
@@ -61,6 +65,7 @@ def judge_bystander(setting: Setting, client: Client, job_id: str) -> list[Measu
             unit="s",
             value=round(added_s, 2),
             limit=ADDED_S_MAX,
+            relation="goal",
             size=len(beside),
             evidence=f"p95 {quantile(alone, SHARE):.2f} s alone",
         ),

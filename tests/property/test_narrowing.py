@@ -61,6 +61,15 @@ def test_a_split_covers_its_unit_in_order(first: int, count: int, crashes: int) 
     assert count == 1 or max(unit.count for unit in units) < count
 
 
+def test_what_lay_beside_a_unit_that_ended_its_process_goes_first() -> None:
+    ran, *rest = first_units(30)
+    after = narrowed(Attempt(UUID(int=1), 1, [ran, *rest], True), crashes_max=CRASHES_MAX)
+    assert after.units[: len(rest)] == rest
+    alone = Unit(0, 1, 1)
+    after = narrowed(Attempt(UUID(int=1), 1, [alone, *rest], True), crashes_max=CRASHES_MAX)
+    assert after.units == [*rest, Unit(0, 1, 2)]
+
+
 def test_who_let_go_in_good_order_charges_nobody() -> None:
     units = first_units(59)
     for kept, is_running in ((units, False), ([], False), ([], True)):

@@ -133,6 +133,8 @@ class Life:
         attempts: Attempts,
         engine: TouchyEngine,
         objects: ObjectStore | None = None,
+        *,
+        rest_s: float = 0,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.log, self.attempts, self.engine = log, attempts, engine
@@ -161,6 +163,7 @@ class Life:
             turns,
             asyncio.Lock(),
             crashes_max=CRASHES_MAX,
+            rest_s=rest_s,
         )
         self.lane = BulkLane(
             cast(BatchConsumer, self.consumer),

@@ -73,3 +73,11 @@ def test_the_rate_starts_with_the_first_window_and_then_follows() -> None:
     first = smoothed_rate(0.0, 100, 0.2)
     assert first == 500
     assert 500 < smoothed_rate(first, 200, 0.2) < 1000
+
+
+def test_what_is_new_has_a_share_however_much_came_from_elsewhere() -> None:
+    grants = Grants()
+    grants.demand("a", 5, now_s=0)
+    grants.next_epoch(1000)
+    assert grants.granted(128, now_s=0) == {"a": 32}
+    assert grants.granted(0, now_s=0) == {"a": 0}

@@ -8,7 +8,7 @@ import pytest
 from core.errors import EngineDeadError
 from core.outcomes import Outcome
 from gpu_consumers.delivery import Delivery
-from gpu_consumers.narrowing import PARTS
+from gpu_consumers.narrowing import PARTS, first_units
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.bulk_bench import (
     Life,
@@ -18,7 +18,7 @@ from tests.unit.gpu_consumers.bulk_bench import (
     covered,
     delivery,
 )
-from topics.records import Batch, ItemOutcome
+from topics.records import Attempt, Batch, ItemOutcome
 
 
 def code_of(outcome: ItemOutcome) -> str:
@@ -93,11 +93,26 @@ async def test_what_may_have_run_runs_in_tenths_and_nothing_beside_it() -> None:
 
     assert await life.end() is None
     assert life.engine.together_max == 1
-    assert [len(run) for run in life.engine.runs] == [10] * 20 + [1]
+    # What is new does not wait while the log of attempts is asked.
+    assert [len(run) for run in life.engine.runs] == [1] + [10] * 20
     assert [covered(attempt.units) for attempt in life.attempts.said] == [*range(100, -1, -10)] * 2
     await life.isolation.forget(life.consumer.is_committed)
     assert life.attempts.known == {}
     assert len(life.log.outcomes) == 201
+
+
+async def test_what_ended_its_process_lets_all_else_go_first() -> None:
+    poison, beside, new = batch_of(b"crash"), batch_of(b"{}", b"{}"), batch_of(b"{}", b"{}", b"{}")
+    log, attempts = Log(), Attempts()
+    attempts.known[poison.batch_id] = Attempt(poison.batch_id, 1, first_units(1), True)
+    life = Life(log, attempts, TouchyEngine(), rest_s=0.05)
+    life.lane.begin(delivery(poison, old=True))
+    life.lane.begin(delivery(beside, old=True, offset=1))
+    life.lane.begin(delivery(new, offset=2))
+
+    assert isinstance(await life.end(), EngineDeadError)
+    assert sorted(len(run) for run in life.engine.runs[:2]) == [2, 3]
+    assert life.engine.runs[2:] == [[b"crash"]]
 
 
 async def test_an_attempt_is_durable_before_its_unit_begins() -> None:
