@@ -43,6 +43,17 @@ class _Apart:
     units: list[Unit]
     life: int = 0  # of its owners that tell of it on the log; 0: this one does not
     is_said: bool = False  # the log tells of this owner
+    before: Attempt | None = None  # what the last owner said
+
+    @property
+    def is_danger(self) -> bool:
+        """Whether it ran when its process ended."""
+        return self.before is not None and self.before.is_running
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the last owner finished it, and just could not commit."""
+        return self.before is not None and not self.before.units
 
 
 class Isolation:
@@ -67,13 +78,24 @@ class Isolation:
         self._one_at_a_time = one_at_a_time
         self._crashes_max = crashes_max
         self._ended: deque[Delivery] = deque(maxlen=_ENDED_MAX)  # what the log still tells of
+        self._danger_count = 0  # batches here that ran when their process ended
 
     async def redelivered(self, run: BatchRun) -> Ending | None:
         """Run a batch that may have run before; as `BatchExecution.whole`."""
-        metrics.BATCHES_ISOLATED.labels("redelivered").inc()
         apart = _Apart(run, first_units(len(run.items)), life=1)
-        await run.until_cut(self._rest(run))
-        ending = await self._alone(apart)
+        await run.until_cut(self._look(apart))
+        if apart.has_ended:
+            if run.cut is not Cut.DROP:
+                self._ended.append(run.delivery)
+            return None
+        metrics.BATCHES_ISOLATED.labels("redelivered").inc()
+        self._danger_count += apart.is_danger
+        try:
+            if apart.is_danger:
+                await run.until_cut(asyncio.sleep(self._rest_s))
+            ending = await self._alone(apart)
+        finally:
+            self._danger_count -= apart.is_danger
         if run.cut is not Cut.DROP:
             # Forgotten later: a process that ends before the commit has it read again.
             apart.units.clear()
@@ -82,6 +104,15 @@ class Isolation:
         elif apart.is_said:  # the next owner must not take this one's going for a crash
             await self._say(apart, is_running=False)
         return ending
+
+    async def ended_beside(self, run: BatchRun) -> None:
+        """Say of a batch that ran with others that nothing is left, if what is here may end us.
+
+        Its offset cannot be committed before that of what may: the next owner would run it again.
+        """
+        if self._danger_count and run.cut is not Cut.DROP:
+            await self._say(_Apart(run, [], life=1), is_running=False)
+            self._ended.append(run.delivery)
 
     async def forget(self, is_committed: Callable[[Received], bool]) -> None:
         """Forget batches that have ended and that nobody reads again. Raises DeliveryError."""
@@ -114,9 +145,7 @@ class Isolation:
         """Run units until none is left, or the pool or a cut ends it; return how the last ended."""
         run = apart.run
         if apart.life:
-            ending = await run.until_cut(self._learn(apart))
-            if ending is not Ending.ANSWERED:
-                return ending
+            self._learn(apart)
             await self._execution.publish(run, [*run.answers], puts_back=False)  # who is charged
         last: Ending | None = None
         while apart.units:
@@ -155,22 +184,19 @@ class Isolation:
     async def _take_turn(self) -> None:
         await self._one_at_a_time.acquire()
 
-    async def _rest(self, run: BatchRun) -> None:
-        before = await self._log.before(run.delivery.batch.batch_id, run.delivery.generation)
-        if before is not None and before.is_running:
-            await asyncio.sleep(self._rest_s)
+    async def _look(self, apart: _Apart) -> None:
+        delivery = apart.run.delivery
+        apart.before = await self._log.before(delivery.batch.batch_id, delivery.generation)
 
-    async def _learn(self, apart: _Apart) -> None:
+    def _learn(self, apart: _Apart) -> None:
         """Go on where the last owner was; charge the item that ended it once too often."""
-        run = apart.run
-        before = await self._log.before(run.delivery.batch.batch_id, run.delivery.generation)
-        if before is None:
+        if apart.before is None:
             return
-        apart.life = before.life + 1
-        after = narrowed(before, crashes_max=self._crashes_max)
+        apart.life = apart.before.life + 1
+        after = narrowed(apart.before, crashes_max=self._crashes_max)
         apart.units = after.units
         if after.charged is not None:
-            self._charge(run, after.charged)
+            self._charge(apart.run, after.charged)
 
     def _charge(self, run: BatchRun, unit: Unit) -> None:
         position = unit.first

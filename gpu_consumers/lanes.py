@@ -115,6 +115,7 @@ class BulkLane:
         ending = await self._execution.whole(run)
         if ending is Ending.OUT_OF_MEMORY:
             return await self._isolation.too_large(run)
+        await self._isolation.ended_beside(run)
         return ending
 
 

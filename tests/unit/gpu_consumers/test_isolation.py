@@ -1,5 +1,6 @@
 """Goal: what ends a process or fits no memory fails alone, and a first delivery pays nothing."""
 
+import asyncio
 import itertools
 
 import msgspec
@@ -113,6 +114,36 @@ async def test_what_ended_its_process_lets_all_else_go_first() -> None:
     assert isinstance(await life.end(), EngineDeadError)
     assert sorted(len(run) for run in life.engine.runs[:2]) == [2, 3]
     assert life.engine.runs[2:] == [[b"crash"]]
+
+
+async def test_what_has_ended_is_passed_over_when_it_comes_again() -> None:
+    batch, attempts = batch_of(b"{}", b"{}"), Attempts()
+    attempts.known[batch.batch_id] = Attempt(batch.batch_id, 1, [], False)
+    life = Life(Log(), attempts, TouchyEngine())
+    life.lane.begin(delivery(batch, old=True))
+
+    assert await life.end() is None
+    assert (life.engine.runs, life.log.outcomes, attempts.said) == ([], [], [])
+    assert life.consumer.offsets == [0]
+    await life.isolation.forget(life.consumer.is_committed)
+    assert attempts.known == {}
+
+
+async def test_what_ends_beside_a_danger_is_not_run_again_after_the_next_death() -> None:
+    poison, new = batch_of(b"crash"), batch_of(b"{}", b"{}")
+    log, attempts = Log(), Attempts()
+    attempts.known[poison.batch_id] = Attempt(poison.batch_id, 1, first_units(1), True)
+    life = Life(log, attempts, TouchyEngine(), rest_s=0.05)
+    life.lane.begin(delivery(poison, old=True))
+    await asyncio.sleep(0.01)
+    life.lane.begin(delivery(new, offset=1))
+    assert isinstance(await life.end(), EngineDeadError)
+    assert life.consumer.offsets == [1]  # and it cannot be committed before the other
+
+    life = Life(log, attempts, TouchyEngine())
+    life.lane.begin(delivery(new, old=True, offset=1))
+    assert await life.end() is None
+    assert life.engine.runs == []
 
 
 async def test_an_attempt_is_durable_before_its_unit_begins() -> None:
