@@ -103,15 +103,19 @@ class TopicTail:
                 self._reached[number] = offset if is_end else offset + 1
 
     def _ends(self, timeout_s: float) -> dict[int, int]:
-        """Ask until the leaders answer: for a moment after a topic's creation they refuse."""
+        """Ask until the leaders answer: for a moment after a topic's creation they refuse.
+
+        Who was stopped while it asked asks once more: then not the log was away.
+        """
         deadline = time.monotonic() + timeout_s
         while True:
+            is_last = time.monotonic() > deadline
             try:
                 return {
                     place.partition: self._consumer.get_watermark_offsets(place, timeout=_ASK_S)[1]
                     for place in self._places
                 }
             except KafkaException as error:
-                if time.monotonic() > deadline:
+                if is_last:
                     raise LogUnavailableError(error.args[0].str()) from None
                 time.sleep(_ASK_AGAIN_S)
