@@ -139,7 +139,7 @@ SCENES: Final = (
                 name="leases",
                 drill=lost_leases.run,
                 promises=frozenset({"P9"}),
-                trials=1,
+                trials=0,
                 trials_long=1,
             ),
             Part(

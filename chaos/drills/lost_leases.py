@@ -21,11 +21,10 @@ from chaos.settings_of_drills import SESSION_S
 ROLE: Final = "intake"
 STOPPED_S: Final = 3 * SESSION_S
 STOPS_MAX: Final = 20
-JOBS: Final = (60, 20)  # of a long run and a quick one, as the next two
-ITEMS: Final = (5_000, 1_500)
-"""Of each job; far more in all than the log takes at a time, so that most are never expanded."""
-
+JOBS: Final = (60, 20)  # of a long run and a quick one
 WANTED: Final = (500, 20)
+ITEMS: Final = 5_000
+"""Of each job; far more in all than the log takes at a time, so that most are never expanded."""
 
 HELD_S_MAX: Final = 60.0
 CREATED_S_MAX: Final = 120.0
@@ -36,9 +35,9 @@ def run(setting: Setting) -> list[Measure]:
     """Stop intakes until enough leases were lost; cancel the jobs and judge what they came to."""
     chance, engine = random.Random(setting.seed), setting.running.engine
     client, until_s = setting.client("leases"), time.monotonic() + CREATED_S_MAX
-    items, wanted, lost = setting.size(*ITEMS), setting.size(*WANTED), 0
+    wanted, lost = setting.size(*WANTED), 0
     name = f"leases-{setting.seed}"
-    file_id = client.upload(f"file-{name}", input_lines(items, MODEL), until_s)
+    file_id = client.upload(f"file-{name}", input_lines(ITEMS, MODEL), until_s)
     job_ids = [
         client.create(f"{name}-{number}", file_id, until_s)["id"]
         for number in range(setting.size(*JOBS))
@@ -52,7 +51,7 @@ def run(setting: Setting) -> list[Measure]:
     for job_id in job_ids:
         client.cancel(job_id, until_s)
     ended = evidence.all_ended(engine, client, job_ids, until_s)
-    books = judge_books(engine, client, [Ended(job, items) for job in ended.values()])
+    books = judge_books(engine, client, [Ended(job, ITEMS) for job in ended.values()])
     return [*judge_stops(setting, stops), *books, *judge_lives(setting)]
 
 
