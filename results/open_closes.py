@@ -39,9 +39,13 @@ class OpenCloses:
         self._slice(_Open(partition, offset, close, 0))
 
     def step(self) -> None:
-        """Do one slice of the close that has waited longest. Raises one of DATABASE_AWAY."""
-        self._slice(self._open[0])
-        self._open.popleft()
+        """Do one slice of the close that has waited longest. Raises one of DATABASE_AWAY.
+
+        Nothing when none is open: its partition may be lost between two tries.
+        """
+        if self._open:
+            self._slice(self._open[0])
+            self._open.popleft()
 
     def committable(self, finished: Mapping[Partition, int]) -> dict[Partition, int]:
         """Return these next offsets, none behind a close that is open."""

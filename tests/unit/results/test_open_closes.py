@@ -84,3 +84,12 @@ def test_closes_of_lost_partitions_are_left_to_their_owners() -> None:
     closes.step()
     assert not closes
     assert slices.done[-1] == (kept, 10)
+
+
+def test_a_try_again_after_the_last_was_forgotten_does_nothing() -> None:
+    lost = new_uuid()
+    slices, closes = begun({lost: 20})
+    closes.begin(HERE, 7, close(lost))
+    closes.forget({HERE})
+    closes.step()
+    assert slices.done == [(lost, 0)]
