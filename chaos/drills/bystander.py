@@ -4,9 +4,8 @@ They are created at a steady pace, whether or not earlier ones have ended, so th
 counts for every job that began in it, and timed by the database.
 """
 
-import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -14,10 +13,12 @@ from chaos import evidence
 from chaos.clients import ENDPOINT, Client, input_lines
 from chaos.drills.another_tenant import another_tenant
 from chaos.drills.setting import MODEL, Setting
+from chaos.failures import DrillError
 from chaos.judges.acceptance import probed_ids
 from chaos.measures import Measure
 from chaos.probing import Prober
 from chaos.settings_of_drills import SESSION_S
+from cli.load import percentile
 
 CREATE: Final = "create batch"
 ALONE_S: Final = 10.0
@@ -56,7 +57,9 @@ def judge_bystander(setting: Setting, client: Client, job_id: str) -> list[Measu
     setting.recorder.note("bystander", "waits", job_id, "ok", seconds_and_took=waits)
     alone = [life.took_s for life in found if life.created_s < began_s]
     beside = [life.took_s for life in found if life.created_s >= began_s]
-    added_s = quantile(beside, SHARE) - quantile(alone, SHARE)
+    if not alone or not beside:
+        raise DrillError("another tenant had no job to compare with")
+    added_s = percentile(beside, SHARE) - percentile(alone, SHARE)
     failed = [job["id"] for job in ended.values() if job["request_counts"]["completed"] != 1]
     return [
         Measure(
@@ -67,7 +70,7 @@ def judge_bystander(setting: Setting, client: Client, job_id: str) -> list[Measu
             limit=ADDED_S_MAX,
             relation="goal",
             size=len(beside),
-            evidence=f"p95 {quantile(alone, SHARE):.2f} s alone",
+            evidence=f"p95 {percentile(alone, SHARE):.2f} s alone",
         ),
         Measure(
             promise="P13",
@@ -77,10 +80,3 @@ def judge_bystander(setting: Setting, client: Client, job_id: str) -> list[Measu
             evidence=" ".join(failed[:5]),
         ),
     ]
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """Return the least value that `share` of all do not exceed; infinite of none."""
-    if not values:
-        return float("inf")
-    return sorted(values)[math.ceil(share * len(values)) - 1]
