@@ -24,6 +24,7 @@ from results.partitions import DayPartitions
 from results.writing import ItemWriter
 from storage.local_objects import LocalObjects
 from storage.objects import Blocks
+from tests.integration.jobs.held_clock import HeldClock
 from tests.integration.jobs.log_reader import chunks_by_partition
 from tests.integration.jobs.rows import add_job, add_tenant, database_now, job_row
 from tests.integration.results.outcomes import outcome
@@ -33,16 +34,6 @@ from topics.records import JobControl
 from topics.settings import KafkaSettings
 
 COUNT = 300
-
-
-class HeldClock:
-    now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        return self.now_s
 
 
 class Intake:

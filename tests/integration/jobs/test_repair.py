@@ -18,6 +18,7 @@ from jobs.repairs import Repairs
 from jobs.retries_tables import item_attempts, item_retries
 from jobs.stalls import StallWatch
 from storage.local_objects import LocalObjects
+from tests.integration.jobs.held_clock import HeldClock
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
 from topics.codec import encode, kind_headers
@@ -29,16 +30,6 @@ from topics.settings import KafkaSettings
 STALL_S = 60.0
 DONE = {0, 1, 2, 5, 6, 299}
 CURSOR = 300
-
-
-class HeldClock:
-    now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture
@@ -206,6 +197,7 @@ def test_a_large_job_is_looked_through_in_spans_and_heartbeats_pass(
         assert lease is not None
         with engine.begin() as connection:
             connection.execute(sa.text("SET LOCAL lock_timeout = '500ms'"))
+            leases.require(connection, lease)  # nobody has it locked: a heartbeat passes it over
             assert leases.extend(connection, [lease], 60) == {job_id}
 
     monkeypatch.setattr(repair, "LOOK_ITEMS", 110)

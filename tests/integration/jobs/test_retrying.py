@@ -16,6 +16,7 @@ from storage.errors import ObjectStoreAwayError
 from storage.local_objects import LocalObjects
 from storage.objects import Blocks
 from tests.integration.jobs.conftest import input_line
+from tests.integration.jobs.held_clock import HeldClock
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
 from topics.codec import encode, kind_headers
@@ -27,16 +28,6 @@ from topics.settings import KafkaSettings
 
 OFFSETS = [sum(len(input_line(before)) + 1 for before in range(index)) for index in range(300)]
 RICH = BudgetRules(share=1.0, items_per_s_min=1000.0, burst_s=10.0)
-
-
-class HeldClock:
-    now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        return self.now_s
 
 
 class Looks:
