@@ -23,15 +23,17 @@ from gpu_consumers.delivery import Delivery
 from gpu_consumers.execution import BatchExecution
 from gpu_consumers.narrowing import first_units, narrowed, split
 from gpu_consumers.outcomes import CRASHES_ENGINE, OUT_OF_MEMORY
+from gpu_consumers.precedence import Precedence
 from gpu_consumers.turns import Turns
 from topics.received import Received
 from topics.records import Attempt, Unit
 
 _LOG = logging.getLogger(__name__)
 REST_S: Final = 1.0
-"""How long a batch waits that was running when its process ended: what else came again, and what is
-new, goes first. Where it ends one process after another, that is what the others have of each."""
+"""How long what was running when its process ended waits once more, when all else that came again
+is done: for what is new. Where it ends one process after another, the others have that of each."""
 
+_IN_COMPANY: Final = 1  # deaths that say little of an item: it ran in a whole batch, among others
 _ENDED_MAX: Final = 10_000  # beyond, the log keeps a small record that nobody needs
 
 
@@ -44,6 +46,7 @@ class _Apart:
     life: int = 0  # of its owners that tell of it on the log; 0: this one does not
     is_said: bool = False  # the log tells of this owner
     before: Attempt | None = None  # what the last owner said
+    has_rested: bool = False
 
     @property
     def is_danger(self) -> bool:
@@ -78,24 +81,23 @@ class Isolation:
         self._one_at_a_time = one_at_a_time
         self._crashes_max = crashes_max
         self._ended: deque[Delivery] = deque(maxlen=_ENDED_MAX)  # what the log still tells of
+        self._precedence = Precedence()
         self._danger_count = 0  # batches here that ran when their process ended
 
     async def redelivered(self, run: BatchRun) -> Ending | None:
         """Run a batch that may have run before; as `BatchExecution.whole`."""
         apart = _Apart(run, first_units(len(run.items)), life=1)
-        await run.until_cut(self._look(apart))
-        if apart.has_ended:
-            if run.cut is not Cut.DROP:
-                self._ended.append(run.delivery)
-            return None
-        metrics.BATCHES_ISOLATED.labels("redelivered").inc()
-        self._danger_count += apart.is_danger
+        self._precedence.rank(run, 0)
         try:
-            if apart.is_danger:
-                await run.until_cut(asyncio.sleep(self._rest_s))
-            ending = await self._alone(apart)
+            await run.until_cut(self._look(apart))
+            if apart.has_ended:
+                if run.cut is not Cut.DROP:
+                    self._ended.append(run.delivery)
+                return None
+            metrics.BATCHES_ISOLATED.labels("redelivered").inc()
+            ending = await self._once_known(apart)
         finally:
-            self._danger_count -= apart.is_danger
+            self._precedence.leave(run)
         if run.cut is not Cut.DROP:
             # Forgotten later: a process that ends before the commit has it read again.
             apart.units.clear()
@@ -104,6 +106,16 @@ class Isolation:
         elif apart.is_said:  # the next owner must not take this one's going for a crash
             await self._say(apart, is_running=False)
         return ending
+
+    async def _once_known(self, apart: _Apart) -> Ending | None:
+        self._danger_count += apart.is_danger
+        try:
+            self._learn(apart)
+            charged = [*apart.run.answers]
+            await self._execution.publish(apart.run, charged, puts_back=False)
+            return await self._alone(apart)
+        finally:
+            self._danger_count -= apart.is_danger
 
     async def ended_beside(self, run: BatchRun) -> None:
         """Say of a batch that ran with others that nothing is left, if what is here may end us.
@@ -126,29 +138,46 @@ class Isolation:
     async def too_large(self, run: BatchRun) -> Ending | None:
         """Run what is left of a batch that was too much for the memory."""
         metrics.BATCHES_ISOLATED.labels("out_of_memory").inc()
-        return await self._alone(_Apart(run, split(Unit(0, len(run.items), 0))))
+        self._precedence.rank(run, 0)
+        try:
+            return await self._alone(_Apart(run, split(Unit(0, len(run.items), 0))))
+        finally:
+            self._precedence.leave(run)
 
     async def _alone(self, apart: _Apart) -> Ending | None:
         run = apart.run
-        ending: Ending | None = await run.until_cut(self._turns.enter_alone())
-        if ending is Ending.ANSWERED:  # it has the engine for itself
-            try:
-                ending = await self._units(apart)
-            finally:
-                self._turns.leave_alone()
+        ending: Ending | None = None
+        while apart.units and ending not in {Ending.AWAY, Ending.CUT}:
+            crashes = apart.units[0].crashes
+            ending = await run.until_cut(self._enter_alone(apart, crashes))
+            if ending is Ending.ANSWERED:  # it has the engine for itself
+                try:
+                    ending = await self._units(apart, crashes)
+                finally:
+                    self._turns.leave_alone()
         if run.cut is not Cut.DROP:
             left = [p for unit in apart.units for p in self._execution.open_positions(run, unit)]
             await self._execution.publish(run, left, puts_back=True)
         return Ending.AWAY if run.store_away else ending
 
-    async def _units(self, apart: _Apart) -> Ending | None:
-        """Run units until none is left, or the pool or a cut ends it; return how the last ended."""
+    async def _enter_alone(self, apart: _Apart, crashes: int) -> None:
+        """Come in when all has ended that has ended fewer processes."""
+        self._precedence.rank(apart.run, crashes)
+        await self._precedence.turn(apart.run)
+        if crashes > _IN_COMPANY and not apart.has_rested:
+            await asyncio.sleep(self._rest_s)
+            apart.has_rested = True
+            await self._precedence.turn(apart.run)  # what came meanwhile
+        await self._turns.enter_alone()
+
+    async def _units(self, apart: _Apart, crashes: int) -> Ending | None:
+        """Run the units that ended as many processes, or until the pool or a cut ends it.
+
+        Return how the last one ended.
+        """
         run = apart.run
-        if apart.life:
-            self._learn(apart)
-            await self._execution.publish(run, [*run.answers], puts_back=False)  # who is charged
         last: Ending | None = None
-        while apart.units:
+        while apart.units and apart.units[0].crashes == crashes:
             positions = self._execution.open_positions(run, apart.units[0])
             if not positions:
                 apart.units.pop(0)

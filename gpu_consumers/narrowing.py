@@ -45,15 +45,19 @@ def narrowed(attempt: Attempt, *, crashes_max: int) -> Narrowed:
     """Return how the next owner goes on after what the last one said.
 
     A unit that ran when its process ended is split. An item that ran alone then is tried again
-    until it was in `crashes_max` executions that ended so. What lay beside either goes first: it is
-    innocent, most often, and the next death would have it wait again.
+    until it was in `crashes_max` executions that ended so. What has ended fewer processes goes
+    first: it is innocent, most often, and the next death would have it wait again.
     """
     if not attempt.is_running or not attempt.units:
         return Narrowed(attempt.units)
     ran, *rest = attempt.units
     crashed = Unit(ran.first, ran.count, ran.crashes + 1)
     if crashed.count > 1:
-        return Narrowed(rest + split(crashed))
+        return Narrowed(_calmest_first(rest + split(crashed)))
     if crashed.crashes >= crashes_max:
         return Narrowed(rest, crashed)
-    return Narrowed([*rest, crashed])
+    return Narrowed(_calmest_first([*rest, crashed]))
+
+
+def _calmest_first(units: list[Unit]) -> list[Unit]:
+    return sorted(units, key=lambda unit: unit.crashes)

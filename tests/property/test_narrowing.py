@@ -33,6 +33,7 @@ def lives(count: int, poison: set[int]) -> tuple[list[int], list[int], int]:
         deaths += 1
         after = narrowed(Attempt(UUID(int=1), deaths, units, True), crashes_max=CRASHES_MAX)
         units = after.units
+        assert units == sorted(units, key=lambda unit: unit.crashes)
         if after.charged is not None:
             assert after.charged.count == 1
             charged.append(after.charged.first)

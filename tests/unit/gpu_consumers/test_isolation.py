@@ -8,6 +8,7 @@ import pytest
 
 from core.errors import EngineDeadError
 from core.outcomes import Outcome
+from gpu_consumers.batch_run import Cut
 from gpu_consumers.delivery import Delivery
 from gpu_consumers.narrowing import PARTS, first_units
 from tests.unit.gpu_consumers.attempts import Attempts
@@ -19,7 +20,7 @@ from tests.unit.gpu_consumers.bulk_bench import (
     covered,
     delivery,
 )
-from topics.records import Attempt, Batch, ItemOutcome
+from topics.records import Attempt, Batch, ItemOutcome, Unit
 
 
 def code_of(outcome: ItemOutcome) -> str:
@@ -114,6 +115,51 @@ async def test_what_ended_its_process_lets_all_else_go_first() -> None:
     assert isinstance(await life.end(), EngineDeadError)
     assert sorted(len(run) for run in life.engine.runs[:2]) == [2, 3]
     assert life.engine.runs[2:] == [[b"crash"]]
+
+
+async def test_the_innocent_of_all_batches_go_before_the_poison_of_any() -> None:
+    log, attempts = Log(), Attempts()
+    batches = [batch_of(b"crash", b"{}", b"{}"), batch_of(b"crash", b"{}", b"{}", b"{}")]
+    for batch in batches:
+        units = [Unit(0, 1, 1), Unit(1, len(batch.parts[0].items) - 1, 1)]
+        attempts.known[batch.batch_id] = Attempt(batch.batch_id, 1, units, True)
+    life = Life(log, attempts, TouchyEngine(), rest_s=0.02)
+    for offset, batch in enumerate(batches):
+        life.lane.begin(delivery(batch, old=True, offset=offset))
+
+    assert isinstance(await life.end(), EngineDeadError)
+    assert sorted(life.engine.runs[:2]) == [[b"{}"] * 2, [b"{}"] * 3]
+    assert life.engine.runs[2:] == [[b"crash"]]
+
+
+async def test_a_second_death_waits_for_what_died_once() -> None:
+    attempts = Attempts()
+    twice, once = batch_of(b"crash"), batch_of(b"{}")
+    attempts.known[twice.batch_id] = Attempt(twice.batch_id, 2, [Unit(0, 1, 2)], False)
+    attempts.known[once.batch_id] = Attempt(once.batch_id, 1, [Unit(0, 1, 1)], True)
+    life = Life(Log(), attempts, TouchyEngine())
+    life.lane.begin(delivery(twice, old=True))
+    life.lane.begin(delivery(once, old=True, offset=1))
+
+    await life.end()
+    assert life.engine.runs == [[b"{}"], [b"crash"]]
+
+
+async def test_a_batch_that_is_dropped_holds_up_nobody() -> None:
+    life = Life(Log(), Attempts(), TouchyEngine())
+    life.engine.hold.clear()
+    attempts = life.attempts
+    dropped, other = batch_of(b"hold"), batch_of(b"{}")
+    attempts.known[other.batch_id] = Attempt(other.batch_id, 1, [Unit(0, 1, 1)], True)
+    record = delivery(dropped, old=True)
+    life.lane.begin(record)
+    life.lane.begin(delivery(other, old=True, offset=1))
+    await life.engine.holds.wait()
+    (run,) = [run for run in life.execution.runs if run.delivery is record]
+    run.stop(Cut.DROP)
+
+    assert await life.end() is None
+    assert life.engine.runs == [[b"hold"], [b"{}"]]
 
 
 async def test_what_has_ended_is_passed_over_when_it_comes_again() -> None:
