@@ -24,8 +24,8 @@ from results.call_bills import write_bills
 from results.closing import JobCloser
 from results.deduplicating import CopyWriter
 from results.finaliser import CHANNEL, ROLE, Finaliser
+from results.judging import Judge
 from results.key_removal import KeyRemoval
-from results.open_closes import OpenCloses
 from results.partitions import DayPartitions
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
@@ -71,9 +71,11 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
     producer = LogProducer(kafka, client_id=name)
     partitions = DayPartitions(engine)
     writer = ResultsWriter(
-        items=ItemWriter(engine, partitions, retries=retry_rules(settings)),
-        closes=OpenCloses(JobCloser(engine, partitions, slice_items=settings.close_slice_items)),
-        copies=CopyWriter(engine),
+        judge=Judge(
+            items=ItemWriter(engine, partitions, retries=retry_rules(settings)),
+            closes=JobCloser(engine, partitions, slice_items=settings.close_slice_items),
+            copies=CopyWriter(engine),
+        ),
         bill=partial(write_bills, engine),
         producer=producer,
         settings=settings,

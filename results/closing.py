@@ -5,8 +5,8 @@ After a crash between slices the close is delivered again and goes on where rows
 """
 
 import logging
-import threading
 import time
+from functools import partial
 from typing import Final
 
 import sqlalchemy as sa
@@ -15,6 +15,7 @@ from core.outcomes import Outcome
 from core.states import CloseReason
 from results import metrics
 from results.locking import LockedJob, lock_jobs
+from results.open_work import Step
 from results.partitions import DayPartitions
 from results.settling import count_and_settle
 from results.statements import DROP_RETRIES, INSERT_MISSING, SET_CLOSED
@@ -43,26 +44,15 @@ class JobCloser:
         self._partitions = partitions
         self._slice_items = slice_items
 
-    def close(self, close: Close, stop: threading.Event) -> bool:
-        """Give every item of the job a row; False when `stop` cut it short.
+    def closing(self, close: Close) -> list[Step]:
+        """Return the steps that give every item of the job a row."""
+        return [partial(self._step, close, 0)]
 
-        Calling it again goes on, or changes nothing. Raises one of DATABASE_AWAY.
-        """
-        first: int | None = 0
-        while first is not None:
-            if stop.is_set():
-                return False
-            first = self.step(close, first)
-        return True
-
-    def step(self, close: Close, first: int) -> int | None:
-        """Close one slice of indexes, from `first` on; return where the next begins.
-
-        None when no item is left without a row. Raises one of DATABASE_AWAY.
-        """
+    def _step(self, close: Close, first: int) -> list[Step]:
         job = self._slice(close, first)
         after = first + self._slice_items
-        return None if job is None or after >= job.total_count else after
+        is_done = job is None or after >= job.total_count
+        return [] if is_done else [partial(self._step, close, after)]
 
     def _slice(self, close: Close, first: int) -> LockedJob | None:
         """Close the indexes from `first` on; None when the job has all its rows, or is unknown."""

@@ -1,14 +1,15 @@
 """Copies take over the result of the item that they are identical to, in slices.
 
-The writer comes here behind each transaction of a job that deduplicates, before the offsets of its
-records are committed: after a crash between, the records come again and so do we. Both rows are
-looked for in Postgres, so it is the same whether a copy was known before its original ended.
+The writer comes here behind each transaction of a job that deduplicates, and commits the offsets of
+its records when all slices are done: after a crash between, the records come again and so do we.
+Both rows are looked for in Postgres, so it is the same whether a copy was known before its original
+ended.
 """
 
-import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from results import metrics
 from results.failures import bury
 from results.groups import JobItems
 from results.locking import LockedJob, lock_jobs, look_at_job
+from results.open_work import Step
 from results.settling import count_and_settle
 from results.statements import (
     COUNT_COPIES,
@@ -98,48 +100,38 @@ class CopyWriter:
         self._slice_items, self._slice_bytes = slice_items, slice_bytes
         self._look_items = look_items
 
-    def copy(self, jobs: JobItems, job_ids: Collection[UUID], stop: threading.Event) -> bool:
-        """Give the copies of these items their rows; False when `stop` cut it short.
+    def copying(self, jobs: JobItems, job_ids: Collection[UUID]) -> list[Step]:
+        """Return the steps that give the copies of these items their rows.
 
-        Items without a row have nothing to give yet. Calling it again goes on, or changes nothing.
-        Raises one of DATABASE_AWAY.
+        Items without a row have nothing to give yet.
         """
-        for job_id in job_ids:
-            originals = sorted({item.index for item in jobs[job_id]})
-            if not self._copy(job_id, _WHOLE, originals, stop):
-                return False
-        return True
+        return [
+            partial(self._look, job_id, _WHOLE, sorted({item.index for item in jobs[job_id]}))
+            for job_id in job_ids
+        ]
 
-    def copy_due(self, due: CopiesDue, stop: threading.Event) -> bool:
-        """Give copies among these items their rows, as far as their originals have them."""
-        return self._copy(due.job_id, range(due.first_index, due.end_index), None, stop)
+    def copying_due(self, due: CopiesDue) -> list[Step]:
+        """Return the steps for copies among these items, as far as their originals have rows."""
+        return [partial(self._look, due.job_id, range(due.first_index, due.end_index), None)]
 
-    def _copy(
-        self, job_id: UUID, within: range, originals: list[int] | None, stop: threading.Event
-    ) -> bool:
-        """Give copies in a span their rows: all, or those of some originals.
+    def _look(self, job_id: UUID, within: range, originals: list[int] | None) -> list[Step]:
+        """Find what is due in a span: all copies, or those of some originals.
 
-        The look takes no lock, or writers would wait for it: each slice does, and looks again.
+        It takes no lock, or writers would wait for it: each slice does, and looks again.
         """
-        parts: list[range] = []
-        due: list[Due] = []
         with self._engine.begin() as connection:
             cursor = raw_cursor(connection)
             job = look_at_job(cursor, job_id)
             if job is None or job.closed_reason is not None:
-                return True
+                return []
             span = range(within.start, min(within.stop, job.total_count))
             if self._is_too_much(cursor, job_id, span, originals):
                 step = self._look_items
-                parts = [range(at, min(at + step, span.stop)) for at in span[::step]]
-            else:
-                due = _due(cursor, job, span, originals)
-        if parts:
-            return all(
-                not stop.is_set() and self._copy(job_id, part, originals, stop) for part in parts
-            )
+                parts = (range(at, min(at + step, span.stop)) for at in span[::step])
+                return [partial(self._look, job_id, part, originals) for part in parts]
+            due = _due(cursor, job, span, originals)
         cut = slices(due, items_max=self._slice_items, bytes_max=self._slice_bytes)
-        return all(self._copy_slice(job_id, span, part, stop) for part in cut)
+        return [partial(self._write, job_id, span, part) for part in cut]
 
     def _is_too_much(
         self, cursor: Cursor, job_id: UUID, span: range, originals: list[int] | None
@@ -153,16 +145,12 @@ class CopyWriter:
         row = cursor.execute(HAVE_MORE_COPIES, parameters, prepare=False).fetchone()
         return row == (True,)
 
-    def _copy_slice(self, job_id: UUID, span: range, part: Slice, stop: threading.Event) -> bool:
-        """Write one slice, or all of an original that needs several."""
-        last: int | None = span.start - 1
-        while last is not None:
-            if stop.is_set():
-                return False
-            last = self._transaction(job_id, range(last + 1, span.stop), part)
-            if part.is_whole:
-                return True
-        return True
+    def _write(self, job_id: UUID, span: range, part: Slice) -> list[Step]:
+        """Write one slice, or the next of an original that needs several."""
+        last = self._transaction(job_id, span, part)
+        if last is None or part.is_whole:
+            return []
+        return [partial(self._write, job_id, range(last + 1, span.stop), part)]
 
     def _transaction(self, job_id: UUID, span: range, part: Slice) -> int | None:
         """Return the last index that got its row; None when none was left."""

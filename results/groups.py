@@ -1,6 +1,6 @@
 """What one transaction of the writer takes: outcomes up to a bound, in the order of the log."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -33,10 +33,17 @@ class Group:
     alone: Close | CopiesDue | None = None
     item_count: int = 0
     size_bytes: int = 0
+    offsets: dict[Partition, int] = field(default_factory=dict)  # of its first records
     next_offsets: dict[Partition, int] = field(default_factory=dict)
+
+    @property
+    def job_ids(self) -> Collection[UUID]:
+        """The jobs whose items it concerns."""
+        return self.jobs.keys() if self.alone is None else {self.alone.job_id}
 
     def add(self, entry: Entry) -> None:
         """Take an entry over; entries of a partition come in its order."""
+        self.offsets.setdefault(entry.partition, entry.next_offset - 1)
         self.next_offsets[entry.partition] = entry.next_offset
         self.size_bytes += entry.size_bytes
         if isinstance(entry.record, Outcomes) and is_bill(entry.record.job):

@@ -8,17 +8,17 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeVar
 
 from core.clock import Clock
 from results.call_bills import CallBill, bills_of
-from results.deduplicating import CopyWriter
 from results.groups import Group, grouped
+from results.judging import Judge
 from results.metrics import DATABASE_RETRIES
-from results.open_closes import OpenCloses
+from results.open_work import OpenWork
 from results.reading import read_entry
 from results.settings import WriterSettings
-from results.writing import ItemWriter
 from storage.postgres import DATABASE_AWAY
 from topics.consumer import LogConsumer
 from topics.errors import StaleMemberError
@@ -32,7 +32,10 @@ T = TypeVar("T")
 
 GROUP: Final = "results-writer"
 _IDLE_POLL_S: Final = 0.5  # how soon a stop is noticed
-_BUSY_POLL_S: Final = 0.001  # while there are closes to go on with
+_BUSY_POLL_S: Final = 0.001  # while there is work to go on with
+_OPEN_MAX: Final = 32
+"""Beyond, new records wait: else a job whose items have many copies would open work without end."""
+
 _FLUSH_S: Final = 30.0
 _BACKOFF_S: Final = 0.1
 _BACKOFF_S_MAX: Final = 5.0
@@ -42,22 +45,21 @@ _BACKOFF_S_MAX: Final = 5.0
 class ResultsWriter:
     """One member of the group; its methods run in one thread."""
 
-    items: ItemWriter
-    closes: OpenCloses
-    copies: CopyWriter
+    judge: Judge
     bill: Callable[[Sequence[CallBill]], None]
     producer: LogProducer
     settings: WriterSettings
     commit_interval_s: float
     clock: Clock
     _read: list[Received] = field(default_factory=list)  # polled, not yet judged
+    _open: OpenWork = field(default_factory=OpenWork)
     _finished: dict[Partition, int] = field(default_factory=dict)  # durable, not yet committed
 
     def run(self, consumer: LogConsumer, stop: threading.Event) -> None:
         """Judge records until `stop`.
 
         1. Poll until the group is full or has waited. 2. Write each group in a transaction. 3. Go
-        on with long closes, for as long as 2 took. 4. Commit the offsets of what is durable. A
+        on with what is open, for as long as 2 took. 4. Commit the offsets of what is durable. A
         crash before that delivers records again, which changes nothing.
 
         Raises SchemaTooNewError, LogUnavailableError, DeliveryError, and one of DATABASE_AWAY after
@@ -76,7 +78,7 @@ class ResultsWriter:
                 if not self._judge(group, consumer, stop):
                     break
                 self._finished |= group.next_offsets
-            self._go_on_closing(consumer, stop, self.clock.monotonic_s() - began_s)
+            self._go_on(consumer, stop, self.clock.monotonic_s() - began_s)
             if self.clock.monotonic_s() >= commit_at:
                 self._commit(consumer)
                 commit_at = self.clock.monotonic_s() + self.commit_interval_s
@@ -88,12 +90,12 @@ class ResultsWriter:
         self._read = [r for r in self._read if (r.topic, r.partition) not in lost]
         for partition in lost:
             self._finished.pop(partition, None)
-        self.closes.forget(lost)
+        self._open.forget(lost)
 
     def _gather(self, consumer: LogConsumer, stop: threading.Event) -> None:
         """Poll until a group is full or its first record has waited `group_wait_s`."""
         limits = self.settings
-        wait_s = _BUSY_POLL_S if self.closes else _IDLE_POLL_S
+        wait_s = _BUSY_POLL_S if self._open else _IDLE_POLL_S
         full_at = None
         while not stop.is_set():
             room = limits.poll_records_max - len(self._read)
@@ -108,28 +110,30 @@ class ResultsWriter:
             wait_s = full_at - now
 
     def _judge(self, group: Group, consumer: LogConsumer, stop: threading.Event) -> bool:
-        """Make a group durable; False when `stop` came first."""
-        alone = group.alone
-        if isinstance(alone, Close):
-            ((partition, after),) = group.next_offsets.items()
-            self._patiently(lambda: self.closes.begin(partition, after - 1, alone), consumer, stop)
-            return True
-        if alone is not None:
-            return self._patiently(lambda: self.copies.copy_due(alone, stop), consumer, stop)
+        """Make a group durable, and begin what it asks for besides; False when `stop` came first.
+
+        A close leaves copies without a row to nobody, so those before it on the log come first:
+        whoever reads the log again must find the same.
+        """
+        if isinstance(group.alone, Close):
+            while self._open.is_open(job_id := group.alone.job_id) and not stop.is_set():
+                self._patiently(partial(self._open.step, job_id), consumer, stop)
+        if stop.is_set():
+            return False
         calls = [bill for record in group.calls for bill in bills_of(record)]
         if calls:
             self._patiently(lambda: self.bill(calls), consumer, stop)
-        due = self._patiently(lambda: self.items.write(group.jobs), consumer, stop)
-        if not due:
-            return True
-        return self._patiently(lambda: self.copies.copy(group.jobs, due, stop), consumer, stop)
+        if steps := self._patiently(lambda: self.judge.judge(group), consumer, stop):
+            begin = partial(self._open.begin, group.offsets, group.job_ids, steps)
+            self._patiently(begin, consumer, stop)
+        return True
 
-    def _go_on_closing(self, consumer: LogConsumer, stop: threading.Event, share_s: float) -> None:
-        """Close slices for `share_s`, one at least."""
+    def _go_on(self, consumer: LogConsumer, stop: threading.Event, share_s: float) -> None:
+        """Do steps of what is open for `share_s`, one at least."""
         until_s = self.clock.monotonic_s() + share_s
-        while self.closes and not stop.is_set():
-            self._patiently(self.closes.step, consumer, stop)
-            if self.clock.monotonic_s() >= until_s:
+        while self._open and not stop.is_set():
+            self._patiently(self._open.step, consumer, stop)
+            if self.clock.monotonic_s() >= until_s and len(self._open) <= _OPEN_MAX:
                 return
 
     def _patiently(self, write: Callable[[], T], consumer: LogConsumer, stop: threading.Event) -> T:
@@ -162,7 +166,7 @@ class ResultsWriter:
         self.producer.flush(_FLUSH_S)  # dead letters are durable before their records are past
         # Kept until the broker took them; `revoked` drops what is lost, and a cooperative rebalance
         # leaves us the rest.
-        offsets = self.closes.committable(self._finished)
+        offsets = self._open.committable(self._finished)
         try:
             if consumer.commit(offsets):
                 self._finished = dict(self._finished.items() - offsets.items())

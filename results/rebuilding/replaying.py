@@ -20,13 +20,14 @@ from jobs.retries import RetryRules
 from results.closing import JobCloser
 from results.deduplicating import CopyWriter
 from results.groups import Entry, grouped
+from results.judging import Judge
+from results.open_work import do_all
 from results.partitions import DayPartitions
 from results.reading import read_record
 from results.settings import WriterSettings
 from results.writing import ItemWriter
 from topics.catalogue import RESULTS
 from topics.received import Received
-from topics.records import Close
 from topics.settings import KafkaSettings
 from topics.stretches import Stretch, StretchReader
 
@@ -84,21 +85,19 @@ class LogReplay:
         """
         settings, tables = self._writer, _OneTable(shadow)
         rules = RetryRules(attempts_max=settings.attempts_max)
-        items = ItemWriter(shadow, tables, retries=rules)
-        closer = JobCloser(shadow, tables, slice_items=settings.close_slice_items)
-        copies, never = CopyWriter(shadow), threading.Event()
+        judge = Judge(
+            items=ItemWriter(shadow, tables, retries=rules),
+            closes=JobCloser(shadow, tables, slice_items=settings.close_slice_items),
+            copies=CopyWriter(shadow),
+        )
+        never = threading.Event()
         count = 0
         for entries in self._entries(log, {job_id.bytes for job_id in job_ids}):
             count += len(entries)
             for group in grouped(
                 entries, items_max=settings.group_items_max, bytes_max=settings.group_bytes_max
             ):
-                if isinstance(group.alone, Close):
-                    closer.close(group.alone, never)
-                elif group.alone is not None:
-                    copies.copy_due(group.alone, never)
-                if due := items.write(group.jobs):
-                    copies.copy(group.jobs, due, never)
+                do_all(judge.judge(group), never)
         return count
 
     def _entries(self, log: PartitionLog, keys: Collection[bytes]) -> Iterator[list[Entry]]:

@@ -32,6 +32,7 @@ from jobs.verdicts import VALIDATION_DUE, record_verdict
 from registry.models import ModelVersion
 from results.closing import JobCloser
 from results.finalising import READY, finalise
+from results.open_work import do_all
 from results.partitions import DayPartitions
 from results.writing import ItemWriter
 from storage.local_objects import LocalObjects
@@ -140,7 +141,7 @@ class World:
         with self.engine.begin() as connection:
             connection.execute(sa.delete(outbox).where(outbox.c.id == oldest.scalar_subquery()))
         assert close.day == job_day(self.row().created_at)
-        assert self.closer.close(close, threading.Event())
+        assert do_all(self.closer.closing(close), threading.Event())
 
     def let_expire(self) -> None:
         """Its window is over now."""

@@ -14,6 +14,7 @@ from jobs.retries import RetryRules
 from jobs.retries_tables import dead_items, item_attempts, item_retries
 from results.closing import JobCloser
 from results.failures import FailureJudge
+from results.open_work import do_all
 from results.partitions import DayPartitions
 from results.writing import ItemWriter
 from tests.integration.results.outcomes import (
@@ -237,7 +238,7 @@ def test_a_close_ends_what_waits(
         connection.execute(
             sa.select(item_retries).where(item_retries.c.item_index == 4).with_for_update()
         )
-        assert closer.close(Close(job_id, 0, reason), threading.Event())
+        assert do_all(closer.closing(Close(job_id, 0, reason)), threading.Event())
 
     assert [r[:2] for r in retries(engine, job_id)] == [(4, 2)]
     assert [row.outcome for row in item_table(engine, job_id)][1:] == [outcome_] * 4

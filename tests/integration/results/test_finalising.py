@@ -26,6 +26,7 @@ from results import finalising
 from results.closing import JobCloser
 from results.finalising import READY, finalise
 from results.item_rows import PAGE_ITEMS, PAGE_OPTIONS, READ_ITEMS, RowMissingError, item_rows
+from results.open_work import do_all
 from results.partitions import DayPartitions
 from results.tables import items
 from results.writing import ItemWriter
@@ -188,7 +189,8 @@ def test_ids_that_no_consumer_read_come_from_the_input(
     )
     partitions = DayPartitions(engine)
     ItemWriter(engine, partitions).write({job_id: [outcome(2), outcome(5)]})
-    JobCloser(engine, partitions).close(Close(job_id, 0, reason), threading.Event())
+    closer = JobCloser(engine, partitions)
+    do_all(closer.closing(Close(job_id, 0, reason)), threading.Event())
 
     assert finalise(engine, store, take(engine), check=always) is ended_state
 

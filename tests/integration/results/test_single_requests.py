@@ -40,6 +40,7 @@ from jobs.requests import (
 from results.closing import JobCloser
 from results.finalising import READY
 from results.key_removal import KeyRemoval
+from results.open_work import do_all
 from results.orphan_sweep import OrphanSweep
 from results.partitions import DayPartitions
 from results.single_requests import RequestEnding
@@ -237,4 +238,4 @@ def test_what_a_crash_left_of_requests_is_found(engine: sa.Engine, store: LocalO
 def close(engine: sa.Engine, job_id: UUID, reason: CloseReason) -> None:
     day = (job(engine, job_id)["created_at"].timestamp()) // 86_400
     record = Close(job_id=job_id, day=int(day), reason=reason)
-    assert JobCloser(engine, DayPartitions(engine)).close(record, threading.Event())
+    assert do_all(JobCloser(engine, DayPartitions(engine)).closing(record), threading.Event())

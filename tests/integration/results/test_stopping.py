@@ -10,6 +10,7 @@ from core.outcomes import Outcome
 from core.states import CloseReason
 from jobs.outbox_tables import outbox
 from results.closing import JobCloser
+from results.open_work import do_all
 from results.partitions import DayPartitions
 from results.writing import ItemWriter
 from tests.integration.results.outcomes import (
@@ -72,7 +73,7 @@ def test_in_flight_outcomes_count_and_the_rest_gets_its_line(
     writer.write({job_id: [failed(0)]})
     writer.write({job_id: [outcome(1), failed(2)]})  # in front of the close on the log
     ((close,), _) = told(engine, job_id)
-    assert JobCloser(engine, DayPartitions(engine)).close(close, threading.Event())
+    assert do_all(JobCloser(engine, DayPartitions(engine)).closing(close), threading.Event())
     writer.write({job_id: [outcome(3)]})  # behind it
     counted = counters(engine, job_id)
     assert [counted[o.label] for o in Outcome] == [1, 2, 7, 0]
@@ -89,7 +90,7 @@ def test_the_token_that_reaches_the_cap_closes(engine: sa.Engine, writer: ItemWr
     writer.write({job_id: [outcome(2)]})
     assert job(engine, job_id)["close_reason"] == "spend_cap"
     ((close,), _) = told(engine, job_id)
-    assert JobCloser(engine, DayPartitions(engine)).close(close, threading.Event())
+    assert do_all(JobCloser(engine, DayPartitions(engine)).closing(close), threading.Event())
     assert {row.error_code for row in item_table(engine, job_id)[3:]} == {"spend_cap_reached"}
 
 

@@ -15,8 +15,8 @@ from core.states import CloseReason
 from results.call_bills import write_bills
 from results.closing import JobCloser
 from results.deduplicating import CopyWriter
+from results.judging import Judge
 from results.metrics import DATABASE_RETRIES
-from results.open_closes import OpenCloses
 from results.partitions import DayPartitions
 from results.settings import WriterSettings
 from results.writer import GROUP, ResultsWriter
@@ -51,9 +51,11 @@ class Running:
         partitions = DayPartitions(engine)
         self.producer = LogProducer(kafka, client_id="writer")
         self.writer = ResultsWriter(
-            items=ItemWriter(engine, partitions),
-            closes=OpenCloses(JobCloser(engine, partitions, slice_items=10)),
-            copies=CopyWriter(engine, slice_items=7),
+            judge=Judge(
+                items=ItemWriter(engine, partitions),
+                closes=JobCloser(engine, partitions, slice_items=10),
+                copies=CopyWriter(engine, slice_items=7),
+            ),
             bill=partial(write_bills, engine),
             producer=self.producer,
             settings=WriterSettings.model_validate(settings),

@@ -20,6 +20,7 @@ from jobs.tables import jobs
 from results.closing import JobCloser
 from results.custom_ids import CustomIds
 from results.item_rows import item_rows
+from results.open_work import do_all
 from results.partitions import DayPartitions
 from results.result_files import write_result_files
 from results.writing import ItemWriter
@@ -67,7 +68,7 @@ class RunningBatch:
         if reason is CloseReason.CANCELLED:
             self.set(state="cancelling", close_reason=reason.value, cancelling_at=sa.func.now())
         closer = JobCloser(engine, DayPartitions(engine), slice_items=slice_items)
-        assert closer.close(Close(self.job_id, 0, reason), Event())
+        assert do_all(closer.closing(Close(self.job_id, 0, reason)), Event())
 
     def emit(self, count: int) -> None:
         """Say that intake has put so many items on the log."""

@@ -12,6 +12,7 @@ from core.ids import new_uuid
 from jobs.retries_tables import item_attempts, item_retries
 from jobs.tables import jobs
 from results.deduplicating import CopyWriter
+from results.open_work import do_all
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.conftest import Site
 from tests.integration.api.views.batches import RunningBatch, add_batch
@@ -256,7 +257,8 @@ def test_a_copy_names_its_original(site: Site) -> None:
     with site.client() as client:
         assert ok(client.get(f"{batch.path}/items/{batch.item_id(1)}"))["status"] == "queued"
     batch.write(outcome(0))
-    CopyWriter(site.engine).copy({batch.job_id: [outcome(0)]}, [batch.job_id], threading.Event())
+    copying = CopyWriter(site.engine).copying({batch.job_id: [outcome(0)]}, [batch.job_id])
+    do_all(copying, threading.Event())
 
     with site.client() as client:
         found = ok(client.get(f"{batch.path}/items"))["data"]

@@ -1,0 +1,27 @@
+"""What a group asks for: its outcomes at once, and steps for closes and copies."""
+
+from dataclasses import dataclass
+
+from results.closing import JobCloser
+from results.deduplicating import CopyWriter
+from results.groups import Group
+from results.open_work import Step
+from results.writing import ItemWriter
+from topics.records import Close
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Turns groups into rows; one thread uses it."""
+
+    items: ItemWriter
+    closes: JobCloser
+    copies: CopyWriter
+
+    def judge(self, group: Group) -> list[Step]:
+        """Make its outcomes durable; return the steps that follow. Raises one of DATABASE_AWAY."""
+        if isinstance(group.alone, Close):
+            return self.closes.closing(group.alone)
+        if group.alone is not None:
+            return self.copies.copying_due(group.alone)
+        return self.copies.copying(group.jobs, self.items.write(group.jobs))

@@ -1,0 +1,136 @@
+"""Goal: long work goes on in turn, and no offset behind it is committed before its last step."""
+
+import threading
+from functools import partial
+from uuid import UUID
+
+import pytest
+
+from results.open_work import OpenWork, Step, do_all
+
+HERE, THERE = ("results", 1), ("results", 2)
+JOB = UUID(int=1)
+
+
+class Work:
+    """Steps of named works, and which were done."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, int]] = []
+        self.is_away = False
+
+    def steps(self, name: str, count: int) -> list[Step]:
+        return [partial(self._step, name, 1, count)]
+
+    def tree(self, name: str, depth: int) -> list[Step]:
+        """Return two steps, each of which leads to as many until `depth`."""
+        return [partial(self._branch, f"{name}{side}", depth) for side in "ab"]
+
+    def _step(self, name: str, number: int, count: int) -> list[Step]:
+        if self.is_away:
+            raise ConnectionError
+        self.done.append((name, number))
+        return [partial(self._step, name, number + 1, count)] if number < count else []
+
+    def _branch(self, name: str, depth: int) -> list[Step]:
+        self.done.append((name, depth))
+        return self.tree(name, depth - 1) if depth > 1 else []
+
+
+def test_works_go_on_in_turn() -> None:
+    work, opened = Work(), OpenWork()
+    for offset, (name, count) in enumerate((("long", 3), ("longer", 4), ("short", 1))):
+        opened.begin({HERE: offset}, [JOB], work.steps(name, count))
+    assert len(opened) == 2  # the short one is done
+    while opened:
+        opened.step()
+    assert work.done[:3] == [("long", 1), ("longer", 1), ("short", 1)]
+    assert work.done[3:] == [
+        ("long", 2),
+        ("longer", 2),
+        ("long", 3),
+        ("longer", 3),
+        ("longer", 4),
+    ]
+
+
+def test_what_follows_from_a_step_comes_before_the_next() -> None:
+    work, opened = Work(), OpenWork()
+    opened.begin({HERE: 0}, [JOB], work.tree("", 2))
+    while opened:
+        opened.step()
+    in_order = [("a", 2), ("aa", 1), ("ab", 1), ("b", 2), ("ba", 1), ("bb", 1)]
+    assert work.done == in_order
+
+    work = Work()
+    assert do_all(work.tree("", 2), threading.Event())
+    assert work.done == in_order
+
+
+def test_a_stop_comes_between_two_steps() -> None:
+    stop = threading.Event()
+    stop.set()
+    work = Work()
+    assert not do_all(work.steps("w", 3), stop)
+    assert work.done == []
+    assert do_all([], stop)
+
+
+def test_no_offset_behind_open_work_is_committed() -> None:
+    opened = OpenWork()
+    opened.begin({HERE: 7}, [JOB], Work().steps("w", 2))
+    assert opened.committable({HERE: 12, THERE: 3}) == {HERE: 7, THERE: 3}
+    assert opened.committable({HERE: 5}) == {HERE: 5}
+    opened.step()
+    assert opened.committable({HERE: 12, THERE: 3}) == {HERE: 12, THERE: 3}
+
+
+def test_a_step_that_failed_is_done_again() -> None:
+    work, opened = Work(), OpenWork()
+    opened.begin({HERE: 7}, [JOB], work.steps("w", 3))
+    work.is_away = True
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            opened.step()
+    work.is_away = False
+    opened.step()
+    assert work.done == [("w", 1), ("w", 2)]
+
+
+def test_work_that_could_not_begin_is_not_open() -> None:
+    work, opened = Work(), OpenWork()
+    work.is_away = True
+    with pytest.raises(ConnectionError):
+        opened.begin({HERE: 7}, [JOB], work.steps("w", 3))
+    assert not opened
+    assert opened.committable({HERE: 12}) == {HERE: 12}
+
+
+def test_work_of_lost_partitions_is_left_to_their_owners() -> None:
+    work, opened = Work(), OpenWork()
+    opened.begin({HERE: 7}, [JOB], work.steps("lost", 2))
+    opened.begin({THERE: 8}, [JOB], work.steps("kept", 2))
+    opened.begin({HERE: 9, THERE: 9}, [JOB], work.steps("shared", 2))
+    opened.forget({HERE})
+    assert opened.committable({HERE: 12, THERE: 12}) == {HERE: 12, THERE: 8}
+    while opened:
+        opened.step()
+    assert work.done[3:] == [("kept", 2), ("shared", 2)]
+
+
+def test_a_try_again_after_the_last_was_forgotten_does_nothing() -> None:
+    work, opened = Work(), OpenWork()
+    opened.begin({HERE: 7}, [JOB], work.steps("w", 2))
+    opened.forget({HERE})
+    opened.step()
+    assert work.done == [("w", 1)]
+
+
+def test_the_work_of_one_job_can_be_finished_first() -> None:
+    work, opened, other = Work(), OpenWork(), UUID(int=2)
+    opened.begin({HERE: 7}, [JOB], work.steps("w", 3))
+    opened.begin({HERE: 8}, [other], work.steps("other", 3))
+    while opened.is_open(other):
+        opened.step(other)
+    assert work.done == [("w", 1), ("other", 1), ("other", 2), ("other", 3)]
+    assert opened.is_open(JOB)
