@@ -18,7 +18,7 @@ class Cut(Enum):
 
     HAND_BACK = "hand back"  # the replica drains, or gives its partition away: the rest goes back
     DROP = "drop"  # its partition has another owner, who has it too
-    OVER = "over"  # its job is closed or expired: what of others is in it goes back
+    OVER = "over"  # all its jobs are closed or expired
 
 
 class Ending(Enum):
@@ -40,6 +40,7 @@ class BatchRun:
     store_away: bool = False  # what needs the object store goes back
     cut: Cut | None = None
     executing: asyncio.Task[None] | None = None  # what a cut ends; nothing between two steps
+    parts: list[tuple[JobRef, asyncio.Task[None]]] = field(default_factory=list)  # asked by now
     task: asyncio.Task[None] | None = None  # that runs it from its arrival to its end
 
     @property
@@ -53,6 +54,12 @@ class BatchRun:
             self.cut = cut
             if self.executing is not None:
                 self.executing.cancel()
+
+    def give_up(self, job: JobRef) -> None:
+        """End what runs for one part of it; the others go on."""
+        for its, task in self.parts:
+            if its is job:
+                task.cancel()
 
     async def until_cut(self, work: Coroutine[Any, Any, None]) -> Ending:
         """Do what a cut may end; raises what it raises, unless that is an ending."""

@@ -42,17 +42,18 @@ class Cutting:
     def look(self) -> float:
         """Cut what is useless; return the seconds until the next look.
 
-        What of a batch is still wanted is handed back. A batch that may have run before is left
-        alone until nothing of it is wanted: handed back it would look like new.
+        What others have in the same batch runs on: nobody may end it with a cancel of their own.
         """
         wait_s = LOOK_S
         for run in list(self._runs()):
-            jobs = {id(job): job for job, _ in run.items}.values()
-            useless = [self._wanted.is_useless(job) for job in jobs]
-            if not any(useless):
-                left = [self._wanted.left_s(job) for job in jobs]
-                known = [max(_SOON_S, left_s) for left_s in left if left_s is not None]
-                wait_s = min([wait_s, *known])
-            elif all(useless) or not run.delivery.may_have_run:
+            jobs = list({id(job): job for job, _ in run.items}.values())
+            useless = [job for job in jobs if self._wanted.is_useless(job)]
+            if useless and len(useless) == len(jobs):
                 run.stop(Cut.OVER)
+                continue
+            for job in useless:
+                run.give_up(job)
+            left = [self._wanted.left_s(job) for job in jobs if job not in useless]
+            known = [max(_SOON_S, left_s) for left_s in left if left_s is not None]
+            wait_s = min([wait_s, *known])
         return wait_s

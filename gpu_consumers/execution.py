@@ -7,7 +7,7 @@ when every record is acknowledged. The order is the guarantee (DESIGN, rule 1 of
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -166,22 +166,35 @@ class BatchExecution:
     async def _ask(self, run: BatchRun, positions: Sequence[int], *, is_alone: bool) -> None:
         if not is_alone:
             await self._turns.enter()
-        is_over = False
-        answers, batch, ended = run.answers, run.delivery.batch, self._capacity.ended
         try:
             bodies = await self._bodies.load(run, positions, partial(self.answer, run))
-            asked = list(bodies)
+            run.parts = [
+                (job, asyncio.create_task(self._ask_part(run, {p: bodies[p] for p in its})))
+                for job, its in by_part(run.items, bodies)
+                if self._wanted.over(job) is None
+            ]
+            await _all_of([task for _, task in run.parts])
+        finally:
+            run.parts = []
+            if not is_alone:
+                self._turns.leave()
 
-            def finished(index: int, answer: Answer) -> None:
-                position = asked[index]
-                if is_over or position in answers:
-                    return  # the credit of an item comes back once
-                answers[position] = answer
-                ended(batch, 1)
+    async def _ask_part(self, run: BatchRun, bodies: Mapping[int, bytes]) -> None:
+        """Ask for items of one job; of several in a batch each can be cut without the others."""
+        is_over = False
+        answers, batch, ended = run.answers, run.delivery.batch, self._capacity.ended
+        asked = list(bodies)
 
-            if asked:
-                endpoint = run.items[asked[0]][0].endpoint
-                await self._engine.execute(endpoint, list(bodies.values()), finished)
+        def finished(index: int, answer: Answer) -> None:
+            position = asked[index]
+            if is_over or position in answers:
+                return  # the credit of an item comes back once
+            answers[position] = answer
+            ended(batch, 1)
+
+        try:
+            endpoint = run.items[asked[0]][0].endpoint
+            await self._engine.execute(endpoint, list(bodies.values()), finished)
             # An engine that returns has reported every item; asking again would go on for ever.
             for index, position in enumerate(asked):
                 if position not in answers:
@@ -189,5 +202,18 @@ class BatchExecution:
                     finished(index, ANSWER_MISSING)
         finally:
             is_over = True
-            if not is_alone:
-                self._turns.leave()
+
+
+async def _all_of(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Wait for all but those that are cancelled; raise what the first to fail raised."""
+    if not tasks:
+        return
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        running = [task for task in tasks if task.cancel()]
+        if running:
+            await asyncio.wait(running)
+    for task in tasks:
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            raise failure

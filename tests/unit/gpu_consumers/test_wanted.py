@@ -6,6 +6,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from core.errors import EngineDeadError
 from gpu_consumers.cutting import LOOK_S, Cutting
 from gpu_consumers.wanted import LATE_S_MAX, Wanted
 from tests.unit.gpu_consumers.attempts import Attempts
@@ -62,7 +63,7 @@ def with_deadline(batch: Batch, deadline_s: float) -> Batch:
 def mixed(deadline_s: float) -> Batch:
     """A batch of two jobs; the first has the deadline, the second an hour."""
     first = with_deadline(batch_of(b"one", b"hold"), deadline_s)
-    second = with_deadline(batch_of(b"two", b"three", job_number=2), 1_003_600.0)
+    second = with_deadline(batch_of(b"hold", b"three", job_number=2), 1_003_600.0)
     return msgspec.structs.replace(first, parts=first.parts + second.parts)
 
 
@@ -130,19 +131,36 @@ async def test_a_close_cuts_what_runs_at_once(monkeypatch: pytest.MonkeyPatch) -
     watching.cancel()
 
 
-async def test_what_others_have_in_the_batch_goes_back() -> None:
+@pytest.mark.parametrize("old", [False, True])
+async def test_what_others_have_in_the_batch_runs_on(old: bool) -> None:
     bench = Bench()
-    await bench.hold(mixed(1_000_001.0))
+    await bench.hold(mixed(1_000_001.0), old=old)
+    await asyncio.sleep(0)
     bench.clock.now_s += 1.0
     bench.cutting.look()
-    assert await bench.outcome() == ([0], [0, 1], [0])
-
-
-async def test_what_may_have_run_before_is_not_handed_back_for_another() -> None:
-    bench = Bench()
-    await bench.hold(mixed(1_000_001.0), old=True)
-    bench.clock.now_s += 1.0
-    bench.cutting.look()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert bench.life.engine.running == 1  # that of the other job
     bench.life.engine.hold.set()
     answered, put_back, offsets = await bench.outcome()
-    assert (sorted(answered), put_back, offsets) == ([0, 0, 1, 1], [], [0])
+    assert ([*answered[:1], *sorted(answered[1:])], put_back, offsets) == ([0, 0, 1], [], [0])
+    assert bench.life.capacity.in_flight == 0
+
+
+async def test_a_batch_of_which_nobody_wants_anything_ends_at_once() -> None:
+    bench = Bench()
+    await bench.hold(mixed(1_000_001.0))
+    bench.life.closed.closed |= {JOB, OTHER}
+    bench.cutting.look()
+    assert await bench.outcome() == ([0], [], [0])
+    assert bench.life.engine.running == 0
+
+
+async def test_what_ends_the_process_ends_what_others_have_in_the_batch() -> None:
+    bench = Bench()
+    crashing = with_deadline(batch_of(b"crash", job_number=3), 1_003_600.0).parts
+    both = mixed(1_000_060.0)
+    await bench.hold(msgspec.structs.replace(both, parts=both.parts + crashing))
+    assert isinstance(await bench.life.end(), EngineDeadError)
+    assert bench.life.engine.running == 0
+    assert bench.life.consumer.offsets == []
