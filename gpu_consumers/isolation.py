@@ -30,10 +30,9 @@ from topics.records import Attempt, Unit
 
 _LOG = logging.getLogger(__name__)
 REST_S: Final = 1.0
-"""How long what was running when its process ended waits once more, when all else that came again
-is done: for what is new. Where it ends one process after another, the others have that of each."""
+"""How long what came again waits for what is new, where some of it ran when its process ended; what
+ended several waits once more. Where one process ends after another, others have this of each."""
 
-_IN_COMPANY: Final = 1  # deaths that say little of an item: it ran in a whole batch, among others
 _ENDED_MAX: Final = 10_000  # beyond, the log keeps a small record that nobody needs
 
 
@@ -46,7 +45,7 @@ class _Apart:
     life: int = 0  # of its owners that tell of it on the log; 0: this one does not
     is_said: bool = False  # the log tells of this owner
     before: Attempt | None = None  # what the last owner said
-    has_rested: bool = False
+    rested: int = 0  # before what ended so many processes
 
     @property
     def is_danger(self) -> bool:
@@ -145,14 +144,17 @@ class Isolation:
             self._precedence.leave(run)
 
     async def _alone(self, apart: _Apart) -> Ending | None:
+        """Run units until none is left, or the pool or a cut ends it; return how the last ended.
+
+        Between two, what waits to run with others has its turn.
+        """
         run = apart.run
         ending: Ending | None = None
         while apart.units and ending not in {Ending.AWAY, Ending.CUT}:
-            crashes = apart.units[0].crashes
-            ending = await run.until_cut(self._enter_alone(apart, crashes))
+            ending = await run.until_cut(self._enter_alone(apart, apart.units[0].crashes))
             if ending is Ending.ANSWERED:  # it has the engine for itself
                 try:
-                    ending = await self._units(apart, crashes)
+                    ending = await self._next(apart)
                 finally:
                     self._turns.leave_alone()
         if run.cut is not Cut.DROP:
@@ -164,34 +166,30 @@ class Isolation:
         """Come in when all has ended that has ended fewer processes."""
         self._precedence.rank(apart.run, crashes)
         await self._precedence.turn(apart.run)
-        if crashes > _IN_COMPANY and not apart.has_rested:
+        if self._danger_count and crashes > apart.rested:
             await asyncio.sleep(self._rest_s)
-            apart.has_rested = True
+            apart.rested = crashes
             await self._precedence.turn(apart.run)  # what came meanwhile
         await self._turns.enter_alone()
 
-    async def _units(self, apart: _Apart, crashes: int) -> Ending | None:
-        """Run the units that ended as many processes, or until the pool or a cut ends it.
-
-        Return how the last one ended.
-        """
+    async def _next(self, apart: _Apart) -> Ending | None:
+        """Run the first unit that still has something open; None when none has."""
         run = apart.run
-        last: Ending | None = None
-        while apart.units and apart.units[0].crashes == crashes:
-            positions = self._execution.open_positions(run, apart.units[0])
-            if not positions:
-                apart.units.pop(0)
-                continue
-            if run.cut is not None:
-                return Ending.CUT
-            last = await self._unit(apart, positions)
-            if last is Ending.OUT_OF_MEMORY and len(positions) == 1:
-                metrics.ITEMS_CHARGED.labels("out_of_memory").inc()
-                self._execution.answer(run, positions[0], OUT_OF_MEMORY)
-            # What the object store does not give or take goes back at once.
-            await self._execution.publish(run, positions, puts_back=last is Ending.ANSWERED)
-            if last in {Ending.AWAY, Ending.CUT}:
-                return last
+        while apart.units and not (
+            positions := self._execution.open_positions(run, apart.units[0])
+        ):
+            apart.units.pop(0)
+        if not apart.units:
+            return None
+        if run.cut is not None:
+            return Ending.CUT
+        last = await self._unit(apart, positions)
+        if last is Ending.OUT_OF_MEMORY and len(positions) == 1:
+            metrics.ITEMS_CHARGED.labels("out_of_memory").inc()
+            self._execution.answer(run, positions[0], OUT_OF_MEMORY)
+        # What the object store does not give or take goes back at once.
+        await self._execution.publish(run, positions, puts_back=last is Ending.ANSWERED)
+        if last not in {Ending.AWAY, Ending.CUT}:
             unit = apart.units.pop(0)
             if last is Ending.OUT_OF_MEMORY and len(positions) > 1:
                 apart.units[:0] = split(unit)

@@ -97,7 +97,9 @@ async def test_what_may_have_run_runs_in_tenths_and_nothing_beside_it() -> None:
     assert life.engine.together_max == 1
     # What is new does not wait while the log of attempts is asked.
     assert [len(run) for run in life.engine.runs] == [1] + [10] * 20
-    assert [covered(attempt.units) for attempt in life.attempts.said] == [*range(100, -1, -10)] * 2
+    for batch_id in {attempt.batch_id for attempt in life.attempts.said}:
+        its = [attempt for attempt in life.attempts.said if attempt.batch_id == batch_id]
+        assert [covered(attempt.units) for attempt in its] == [*range(100, -1, -10)]
     await life.isolation.forget(life.consumer.is_committed)
     assert life.attempts.known == {}
     assert len(life.log.outcomes) == 201
@@ -130,6 +132,34 @@ async def test_the_innocent_of_all_batches_go_before_the_poison_of_any() -> None
     assert isinstance(await life.end(), EngineDeadError)
     assert sorted(life.engine.runs[:2]) == [[b"{}"] * 2, [b"{}"] * 3]
     assert life.engine.runs[2:] == [[b"crash"]]
+
+
+async def test_what_is_new_has_its_turn_between_two_units() -> None:
+    life = Life(Log(), Attempts(), TouchyEngine())
+    life.engine.hold.clear()
+    life.lane.begin(delivery(batch_of(b"hold", *[b"{}"] * 99), old=True))
+    await life.engine.holds.wait()
+    life.lane.begin(delivery(batch_of(b"{}"), offset=1))
+    await asyncio.sleep(0)
+    life.engine.hold.set()
+
+    assert await life.end() is None
+    assert life.engine.together_max == 1
+    assert [len(run) for run in life.engine.runs] == [10, 1] + [10] * 9
+
+
+async def test_what_is_innocent_lets_the_new_go_too_where_a_process_may_end() -> None:
+    attempts = Attempts()
+    poison, beside, new = batch_of(b"crash"), batch_of(b"{}", b"{}"), batch_of(b"{}")
+    attempts.known[poison.batch_id] = Attempt(poison.batch_id, 1, first_units(1), True)
+    life = Life(Log(), attempts, TouchyEngine(), rest_s=0.05)
+    life.lane.begin(delivery(poison, old=True))
+    life.lane.begin(delivery(beside, old=True, offset=1))
+    await asyncio.sleep(0.01)
+    life.lane.begin(delivery(new, offset=2))
+
+    assert isinstance(await life.end(), EngineDeadError)
+    assert [len(run) for run in life.engine.runs] == [1, 2, 1]
 
 
 async def test_a_second_death_waits_for_what_died_once() -> None:
