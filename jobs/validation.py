@@ -1,5 +1,6 @@
 """The pass over an input file that decides whether its job may run. One read, constant memory
-beside 8 bytes an item; only a file with repeated ids is read a second time, to name its lines.
+beside 8 bytes an item; only a file with repeated ids is read a second time, to name its lines, and
+takes some hundred bytes for each id that occurs more than once.
 """
 
 from array import array
@@ -125,9 +126,12 @@ class _Findings:
 
     def merge(self, errors: Iterable[LineError]) -> None:
         """Put errors of a later pass, in line order too, among those of the first."""
-        found = list(errors)
-        self._count += len(found)
-        merged = sorted([*self._first, *found], key=lambda error: error.line or 0)
+        first: list[LineError] = []
+        for error in errors:  # may be one a line: never hold them all
+            self._count += 1
+            if len(first) < ERROR_LINES_MAX:
+                first.append(error)
+        merged = sorted([*self._first, *first], key=lambda error: error.line or 0)
         self._first = merged[:ERROR_LINES_MAX]
 
     def verdict(self, count: int, model: ModelVersion | None) -> Verdict:

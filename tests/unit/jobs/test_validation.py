@@ -4,9 +4,11 @@ import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
+from core.limits import ERROR_LINES_MAX
 from jobs.input_lines import Line, input_lines
 from jobs.line_checks import NESTING_MAX, ErrorCode, LineError
 from jobs.validation import Verdict, repeated_hashes, validate
@@ -248,6 +250,25 @@ def test_the_first_hundred_errors_are_kept_and_all_are_counted() -> None:
     found = verdict(*[b"junk"] * 150, line("a"), *[line("a")] * 50)
     assert (found.error_count, found.item_count) == (200, 201)
     assert [e.line for e in found.errors] == list(range(1, 101))
+
+
+def test_lines_that_repeat_an_id_are_counted_and_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    class HeldError(LineError):
+        __slots__ = ("__weakref__",)
+
+    held: WeakSet[LineError] = WeakSet()
+    counts: list[int] = []
+
+    def made(*given: Any) -> LineError:
+        error = HeldError(*given)
+        held.add(error)
+        counts.append(len(held))
+        return error
+
+    monkeypatch.setattr("jobs.validation.LineError", made)
+    found = verdict(*[line("a")] * 1000)
+    assert (found.error_count, len(found.errors)) == (999, ERROR_LINES_MAX)
+    assert max(counts) < 2 * ERROR_LINES_MAX
 
 
 def test_equal_hashes_of_different_ids_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
