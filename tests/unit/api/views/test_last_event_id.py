@@ -1,0 +1,29 @@
+"""Goal: a client goes on behind the event that it names, and no other header makes a number."""
+
+import pytest
+from fastapi import Request
+
+from api.answers import ApiError
+from api.views.results import SEQUENCE_MAX, _last_event_id
+
+
+def after(header: str | None) -> int:
+    headers = [] if header is None else [(b"last-event-id", header.encode("latin-1"))]
+    return _last_event_id(Request({"type": "http", "headers": headers}), 7)
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [(None, 7), ("", 7), (" ", 7), ("0", 0), (" 31 ", 31), (str(SEQUENCE_MAX), SEQUENCE_MAX)],
+)
+def test_a_stream_goes_on_where_its_client_says(header: str | None, expected: int) -> None:
+    assert after(header) == expected
+
+
+@pytest.mark.parametrize(
+    "header", ["x", "-1", "1e3", "\xb2", str(SEQUENCE_MAX + 1), "9" * 40, "0" * 11 + "9" * 4400]
+)
+def test_what_is_no_id_of_an_event_is_refused(header: str) -> None:
+    with pytest.raises(ApiError) as refusal:
+        after(header)
+    assert (refusal.value.status, refusal.value.param) == (400, "Last-Event-ID")
