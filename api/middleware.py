@@ -1,5 +1,6 @@
 """Around every request: its id, its numbers, the bound on how many, and an answer when we crash."""
 
+import asyncio
 import logging
 import time
 import traceback
@@ -11,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import metrics
 from api.answers import crash_answer, error_answer, unavailable
+from api.online.call_failures import shutting_down
 from core.ids import REQUEST, new_uuid, public_id
 from registry.models import ENDPOINTS
 
@@ -65,6 +67,11 @@ class RequestEnvelope:
     async def _serve(self, scope: Scope, receive: Receive, exchange: "_Exchange") -> None:
         try:
             await self._app(scope, receive, exchange.send)
+        except asyncio.CancelledError:  # only by a server that stops and whose grace is over
+            if exchange.status is not None:
+                exchange.cut = not exchange.is_whole
+                raise  # the server closes the connection
+            await error_answer(shutting_down())(scope, receive, exchange.send)
         except Exception as error:  # noqa: BLE001  the process loop of a server
             metrics.CRASHES.inc()
             # Frames but no message: messages of drivers quote what clients sent.

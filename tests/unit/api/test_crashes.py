@@ -1,12 +1,16 @@
-"""Goal: a defect of ours is answered in the envelope, tells nothing, and is found in the log."""
+"""Goal: a defect of ours is answered in the envelope, tells nothing, and is found in the log.
 
+So is a request that the end of the process cuts.
+"""
+
+import asyncio
 import logging
 
 import httpx
 import pytest
 from fastapi import FastAPI
 from starlette.responses import StreamingResponse
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.errors import install_error_answers
 from api.middleware import RequestEnvelope
@@ -30,11 +34,15 @@ def application() -> ASGIApp:
 
         return StreamingResponse(pieces())  # type: ignore[arg-type]
 
+    return enveloped(app)
+
+
+def enveloped(app: ASGIApp) -> ASGIApp:
     return RequestEnvelope(app, in_flight_max=5, online_in_flight_max=5)
 
 
-def client() -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(application(), raise_app_exceptions=True)
+def client(app: ASGIApp | None = None) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app or application(), raise_app_exceptions=True)
     return httpx.AsyncClient(transport=transport, base_url="http://test")
 
 
@@ -56,3 +64,34 @@ async def test_an_answer_that_breaks_off_ends_its_connection() -> None:
     with pytest.raises(ConnectionAbortedError):
         async with client() as asking:
             await asking.get("/break")
+
+
+async def cut(*, begins: bool) -> httpx.Response:
+    """Ask what never ends, and cancel it as a server does whose grace is over."""
+    waits = asyncio.Event()
+
+    async def endless(_: Scope, __: Receive, send: Send) -> None:
+        if begins:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+        waits.set()
+        await asyncio.Event().wait()
+
+    async with client(enveloped(endless)) as asking:
+        running = asyncio.create_task(asking.get("/"))
+        await waits.wait()
+        running.cancel()
+        return await running
+
+
+async def test_a_request_that_a_restart_cuts_is_told() -> None:
+    answer = await cut(begins=False)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-request-id"].startswith("req_")
+    assert answer.json()["error"]["code"] == "server_restarting"
+
+
+async def test_an_answer_that_a_restart_cuts_ends_its_connection() -> None:
+    with pytest.raises(asyncio.CancelledError):
+        await cut(begins=True)
