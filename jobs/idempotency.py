@@ -24,6 +24,9 @@ from storage.intervals import seconds
 
 KEY_CHARS_MAX: Final = 255
 
+MODEL_VERSION: Final = "x-millrace-model-version"
+"""The header of an answer that says who gave it, also when it is given again."""
+
 _keys: Final = idempotency_keys.c
 _PRIMARY: Final = [_keys.tenant_id, _keys.scope, _keys.key]
 _JSON: Final = (("content-type", "application/json"),)
@@ -64,6 +67,11 @@ class Answer:
     body: bytes = field(repr=False)
     headers: tuple[tuple[str, str], ...] = ()
     body_key: str | None = None  # object that holds a large body; `body` is empty
+
+
+def version_header(model: str, version: str) -> tuple[str, str]:
+    """Return the header that names who answered."""
+    return MODEL_VERSION, f"{model}@{version}"
 
 
 def answer_once(
@@ -174,7 +182,8 @@ def _held_for(connection: sa.Connection, row: sa.Row[Any]) -> tuple[Answer | Non
         return None, row.is_in_flight
     job = find_request(connection, row.tenant_id, row.job_id)
     if is_answered_well(job):
-        return Answer(job.status_code, job.body or b"", _JSON, job.body_key), False
+        headers = (*_JSON, version_header(job.model, job.model_version))
+        return Answer(job.status_code, job.body or b"", headers, job.body_key), False
     is_open = job.outcome is None and JobState(job.state) not in TERMINAL_STATES
     return None, is_open and job.close_reason is None and not job.is_past
 

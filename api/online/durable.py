@@ -20,7 +20,7 @@ import msgspec
 from api.answers import ApiError
 from api.database import DatabaseAwayError
 from api.online.calls import Begun, Finished, ParsedCall, PlannedCall
-from api.online.durable_answers import accepted_answer, finished, given_again
+from api.online.durable_answers import accepted_answer, finished, given_again, to_keep
 from api.online.durable_streams import StreamRecording
 from api.online.durable_transactions import commit_request, hold_stream
 from api.online.idempotency import Repeats, repeats_of
@@ -93,7 +93,7 @@ class DurableRequests:
         """Return the 202 of a committed call; the answer to its key from now on."""
         answer = accepted_answer(call.request_id, self._public_url)
         if claim := self._waiting.pop(call.request_id, None):
-            task = asyncio.ensure_future(self._save(claim, answer))
+            task = asyncio.ensure_future(self._save(claim, to_keep(answer, call.job)))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return finished(answer, is_old=False)
@@ -136,9 +136,10 @@ class DurableRequests:
         objects, database = self._objects, self._services.database
         await asyncio.to_thread(write_object, objects, new.input_key, line)
         accepted = accepted_answer(new.job_id, self._public_url) if call.parsed.background else None
+        kept = None if accepted is None else to_keep(accepted, call.job)
         try:
             begun = await self._replays.until_free(
-                lambda: database.run_for(new.tenant_id, commit_request, new, claim, accepted)
+                lambda: database.run_for(new.tenant_id, commit_request, new, claim, kept)
             )
         except (ApiError, MillraceError) as error:
             # Of a commit whose answer was lost, the line may be wanted.

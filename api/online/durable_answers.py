@@ -1,6 +1,7 @@
 """What is answered to durable calls: 202 where no answer is there yet, and answers given again."""
 
 import asyncio
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
@@ -12,10 +13,11 @@ from api.online.calls import Finished
 from api.online.idempotency import REPLAYED
 from core.ids import SINGLE, public_id
 from core.states import JobState
-from jobs.idempotency import Answer, Scope
+from jobs.idempotency import Answer, Scope, version_header
 from storage.errors import ObjectMissingError
 from storage.objects import ObjectStore
 from storage.whole_objects import read_object
+from topics.records import JobRef
 
 _JSON: Final = ("content-type", "application/json")
 
@@ -27,6 +29,12 @@ def accepted_answer(job_id: UUID, public_url: str | None) -> Answer:
     status = JobState.IN_PROGRESS.value
     body = msgspec.json.encode({"id": name, "object": "job", "status": status})
     return Answer(202, body, (_JSON, ("location", place)))
+
+
+def to_keep(answer: Answer, job: JobRef) -> Answer:
+    """Return an answer to the call of `job` as it is kept: a version may follow that one's."""
+    said = version_header(job.model, job.model_version)
+    return replace(answer, headers=(*answer.headers, said))
 
 
 async def given_again(answer: Answer, scope: Scope, objects: ObjectStore) -> Finished:

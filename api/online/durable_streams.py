@@ -17,7 +17,7 @@ from api.services import Services
 from core.errors import MillraceError
 from core.object_names import KEYED_ANSWERS
 from jobs import idempotency
-from jobs.idempotency import Answer, Claim
+from jobs.idempotency import MODEL_VERSION, Answer, Claim
 from storage.whole_objects import write_object
 
 _LOG = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ class StreamRecording:
         self._services, self._claim = services, claim
         self._sent = bytearray()
         self._is_event_stream = False
+        self._version: tuple[tuple[str, str], ...] = ()  # the header that says who answers
         self._is_settled = False  # saved, or the key is free
 
     def over(self, send: Send) -> Send:
@@ -60,6 +61,11 @@ class StreamRecording:
             self._is_event_stream = message["status"] == 200 and any(
                 name == b"content-type" and value.startswith(b"text/event-stream")
                 for name, value in message["headers"]
+            )
+            self._version = tuple(
+                (MODEL_VERSION, value.decode())
+                for name, value in message["headers"]
+                if name == MODEL_VERSION.encode()
             )
             return
         data: bytes = message.get("body", b"")
@@ -84,7 +90,7 @@ class StreamRecording:
                 await asyncio.to_thread(write_object, services.objects, key, body)
             else:
                 inline = body
-            answer = Answer(200, inline, _HEADERS, key)
+            answer = Answer(200, inline, (*_HEADERS, *self._version), key)
             await services.database.run_for(claim.tenant_id, idempotency.save_held, claim, answer)
             self._is_settled = True
         except MillraceError as failure:

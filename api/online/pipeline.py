@@ -22,6 +22,7 @@ from api.online.running import RunningCall
 from api.online.sending import call_item
 from api.principals import principal_by
 from core.errors import MillraceError
+from jobs.idempotency import version_header
 from tenancy.api_keys import Principal
 
 
@@ -75,6 +76,7 @@ class CallPipeline:
         if begun.answer is not None:
             if begun.job is None:
                 self._uncharge(planned)
+                headers.remove(_version(planned))  # its own is of the version that answered then
             self._send_only(planned, begun)
             await self._finish(exchange, begun.answer, headers)
         elif begun.recording is None:
@@ -156,11 +158,13 @@ class CallPipeline:
 
 
 def _identity(planned: PlannedCall) -> RawHeaders:
-    version = f"{planned.route.name}@{planned.route.version}"
-    return [
-        (b"x-millrace-model-version", version.encode()),
-        (b"x-millrace-durable", b"true" if planned.is_durable else b"false"),
-    ]
+    durable = (b"x-millrace-durable", b"true" if planned.is_durable else b"false")
+    return [_version(planned), durable]
+
+
+def _version(planned: PlannedCall) -> tuple[bytes, bytes]:
+    name, value = version_header(planned.route.name, planned.route.version)
+    return name.encode(), value.encode()
 
 
 def _with_default_wait(
