@@ -1,6 +1,8 @@
 """Routes by which owners control running batches: pause, change, extend and seal them.
 
 All of it is ours; nothing here changes what OpenAI's clients see of a batch that uses none of it.
+What a client may take back and do again is done again when it tries again: what was answered to an
+earlier try is no longer true when another wish came between.
 """
 
 from collections.abc import Callable
@@ -15,14 +17,13 @@ from fastapi import APIRouter, Request, Response
 from api.acts import record
 from api.bodies import NO_BODY_SHA256, body_sha256, json_body
 from api.objects import batch_object
-from api.online.idempotency import answer_once, repeats_of_request, response_of
+from api.online.idempotency import Repeats, answer_once, repeats_of_request, response_of
 from api.principals import PrincipalOf, ServicesOf
 from api.services import Services
 from core.ids import FILE, JOB, parse_public_id, public_id
 from jobs.appending import append_file, seal_job
 from jobs.controls import JobChange, change_job, pause_job, resume_job
 from jobs.idempotency import Answer
-from tenancy.api_keys import Principal
 from tenancy.audit_log import Action
 
 router = APIRouter()
@@ -47,7 +48,7 @@ async def change(
     request: Request, batch_id: str, principal: PrincipalOf, services: ServicesOf
 ) -> Response:
     """Change the deadline or the priority of a job."""
-    repeats = repeats_of_request(request, principal, services)
+    repeats = repeats_of_request(request, principal, services).of_own_key()
     body = await json_body(request, ChangeBody, services.settings)
     wanted = JobChange(
         completion_window=body.completion_window,
@@ -90,8 +91,8 @@ async def pause(
     request: Request, batch_id: str, principal: PrincipalOf, services: ServicesOf
 ) -> Response:
     """Pause a job; any body is ignored."""
-    action = Action.JOB_PAUSED
-    return await _controlled((pause_job, action), request, batch_id, principal, services)
+    repeats = repeats_of_request(request, principal, services).of_own_key()
+    return await _controlled((pause_job, Action.JOB_PAUSED), repeats, batch_id, services)
 
 
 @router.post("/v1/batches/{batch_id}/resume")
@@ -99,8 +100,8 @@ async def resume(
     request: Request, batch_id: str, principal: PrincipalOf, services: ServicesOf
 ) -> Response:
     """Let a paused job go on; any body is ignored."""
-    action = Action.JOB_RESUMED
-    return await _controlled((resume_job, action), request, batch_id, principal, services)
+    repeats = repeats_of_request(request, principal, services).of_own_key()
+    return await _controlled((resume_job, Action.JOB_RESUMED), repeats, batch_id, services)
 
 
 @router.post("/v1/batches/{batch_id}/seal")
@@ -108,8 +109,8 @@ async def seal(
     request: Request, batch_id: str, principal: PrincipalOf, services: ServicesOf
 ) -> Response:
     """Take no more files for a job; any body is ignored."""
-    action = Action.JOB_SEALED
-    return await _controlled((seal_job, action), request, batch_id, principal, services)
+    repeats = repeats_of_request(request, principal, services)
+    return await _controlled((seal_job, Action.JOB_SEALED), repeats, batch_id, services)
 
 
 def shown(row: sa.Row[Any]) -> Answer:
@@ -119,13 +120,11 @@ def shown(row: sa.Row[Any]) -> Answer:
 
 async def _controlled(
     control: tuple[Callable[[sa.Connection, UUID, UUID | None], sa.Row[Any]], Action],
-    request: Request,
+    repeats: Repeats,
     batch_id: str,
-    principal: Principal,
     services: Services,
 ) -> Response:
-    job_id = parse_public_id(JOB, batch_id)
-    repeats = repeats_of_request(request, principal, services)
+    job_id, principal = parse_public_id(JOB, batch_id), repeats.principal
     operation, action = control
 
     def work(connection: sa.Connection) -> Answer:

@@ -8,7 +8,7 @@ import hashlib
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
@@ -56,6 +56,10 @@ class Repeats:
         parts = (self.principal.key_id.bytes, self.route.encode(), body_sha256)
         name = hashlib.sha256(b"\0".join(parts)).hexdigest()
         return self._claim(Scope.RETRY, name, body_sha256, now_s)
+
+    def of_own_key(self) -> "Repeats":
+        """Return the same for what may be done again: only a key of the client's makes a repeat."""
+        return replace(self, tries_before=None)
 
     def _claim(self, scope: Scope, key: str, body_sha256: bytes, now_s: float) -> Claim:
         settings = self.settings

@@ -10,6 +10,7 @@ from jobs.tables import jobs
 from tests.integration.api.answers import batch_body, batch_id, file_id, ok, refused
 from tests.integration.api.conftest import Site
 
+TRIES = "x-stainless-retry-count"
 ACTIONS = ("pause", "resume", "seal", "append", "")
 
 
@@ -162,6 +163,42 @@ def test_a_repeated_control_answers_as_before(site: Site) -> None:
         again = client.post(f"/v1/batches/{batch}/pause", headers=headers)
     assert ok(first) == ok(again)
     assert again.headers["idempotent-replayed"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("wish", "body", "other", "other_body"),
+    [
+        ("/pause", None, "/resume", None),
+        ("/resume", None, "/pause", None),
+        ("", {"priority": 9}, "", {"priority": 1}),
+        ("", {"completion_window": "2h"}, "", {"completion_window": "3h"}),
+    ],
+)
+def test_a_wish_whose_first_try_was_lost_is_done(
+    site: Site, wish: str, body: object, other: str, other_body: object
+) -> None:
+    """Its second try is no repeat of the same wish before the other one."""
+    path = f"/v1/batches/{created(site)['id']}"
+    with site.client() as client:
+        ok(client.post(path + wish, json=body, headers={TRIES: "0"}))
+        between = ok(client.post(path + other, json=other_body, headers={TRIES: "0"}))
+        answer = client.post(path + wish, json=body, headers={TRIES: "1"})
+        assert ok(answer) == ok(client.get(path))
+    assert "idempotent-replayed" not in answer.headers
+    assert ok(answer) != between
+
+
+def test_what_cannot_be_done_twice_is_answered_again_to_a_second_try(site: Site) -> None:
+    batch = created(site, sealed=False)["id"]
+    with site.client() as client:
+        body = {"input_file_id": file_id(client)}
+        answers = [
+            client.post(f"/v1/batches/{batch}/append", json=body, headers={TRIES: tries})
+            for tries in "01"
+        ]
+        shown = ok(client.get(f"/v1/batches/{batch}"))
+    assert ok(answers[0]) == ok(answers[1])
+    assert len(own(shown)["appended_files"]) == 1
 
 
 @pytest.mark.parametrize(

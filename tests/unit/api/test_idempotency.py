@@ -49,6 +49,14 @@ def test_a_key_of_the_client_counts_more_than_its_tries() -> None:
     assert claim.scope is Scope.CLIENT
 
 
+def test_what_may_be_done_again_is_repeated_by_a_key_alone() -> None:
+    tries = {b"x-stainless-retry-count": b"1"}
+    assert said(tries).of_own_key().claim(b"b", now_s=10.0) is None
+    claim = said({b"idempotency-key": b"k", **tries}).of_own_key().claim(b"b", now_s=10.0)
+    assert claim is not None
+    assert (claim.scope, claim.key) == (Scope.CLIENT, "k")
+
+
 @pytest.mark.parametrize(
     "headers",
     [
