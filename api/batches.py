@@ -22,7 +22,7 @@ from api.webhook_services import WebhooksOf
 from core.errors import MillraceError
 from core.ids import FILE, JOB, parse_public_id, public_id
 from core.urgency import PRIORITY_DEFAULT
-from jobs.batches import NewJob, cancel_job, create_job, find_job, list_jobs
+from jobs.batches import NewJob, cancel_job, create_job, find_whole_job, list_jobs
 from jobs.budgets import Budget
 from jobs.idempotency import Answer
 from jobs.job_keys import destroy_key
@@ -124,7 +124,7 @@ async def show(batch_id: str, principal: PrincipalOf, services: ServicesOf) -> R
     """Show one job."""
     wanted = parse_public_id(JOB, batch_id)
     row = await services.database.run_for(
-        principal.tenant_id, find_job, principal.tenant_id, wanted
+        principal.tenant_id, find_whole_job, principal.tenant_id, wanted
     )
     return json_answer(batch_object(row))
 

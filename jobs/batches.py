@@ -11,7 +11,12 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from core.ids import new_uuid
-from core.limits import METADATA_KEY_CHARS_MAX, METADATA_PAIRS_MAX, METADATA_VALUE_CHARS_MAX
+from core.limits import (
+    ERROR_LINES_MAX,
+    METADATA_KEY_CHARS_MAX,
+    METADATA_PAIRS_MAX,
+    METADATA_VALUE_CHARS_MAX,
+)
 from core.states import TERMINAL_STATES, JobKind, JobState
 from jobs.cancelling import cancel
 from jobs.completion_window import window_seconds
@@ -31,6 +36,10 @@ _COUNTERS: Final = [
     column for column in job_counters.c if column.name not in {"job_id", "updated_at"}
 ]
 IS_BATCH: Final = jobs.c.kind == JobKind.BATCH.value
+
+APPENDED_ERRORS_MAX: Final = 1_000
+"""Validation errors of appended files that are shown with one batch. Each file keeps its first
+hundred: a page of batches with all of theirs would be a million."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +96,12 @@ def create_job(connection: sa.Connection, tenant_id: UUID, new: NewJob) -> sa.Ro
 
 def find_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
     """Return the job with its counters. Raises JobMissingError, also for foreign ids."""
-    row = connection.execute(job_query(tenant_id, job_id)).one_or_none()
-    if row is None:
-        raise JobMissingError
-    return row
+    return _found(connection, job_query(tenant_id, job_id))
+
+
+def find_whole_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
+    """As `find_job`, with errors of appended files: those of the files appended last."""
+    return _found(connection, job_query(tenant_id, job_id, with_errors=True))
 
 
 def list_jobs(connection: sa.Connection, tenant_id: UUID, cursor: Cursor) -> Page:
@@ -134,10 +145,10 @@ def checked_window_s(new: NewJob) -> int:
     return window_s
 
 
-def job_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
+def job_query(tenant_id: UUID, job_id: UUID | None, *, with_errors: bool = False) -> sa.Select[Any]:
     """Return the query of one batch with its counters."""
     its = (jobs.c.id == job_id, jobs.c.tenant_id == tenant_id)
-    return _shown().where(*its, IS_BATCH, jobs.c.deleted_at.is_(None))
+    return _shown(with_errors=with_errors).where(*its, IS_BATCH, jobs.c.deleted_at.is_(None))
 
 
 def with_counters() -> sa.Select[Any]:
@@ -145,19 +156,37 @@ def with_counters() -> sa.Select[Any]:
     return sa.select(*jobs.c, *_COUNTERS).join(job_counters, job_counters.c.job_id == jobs.c.id)
 
 
-def _shown() -> sa.Select[Any]:
+def _shown(*, with_errors: bool = False) -> sa.Select[Any]:
     """Return the query of batches with their counters and, as JSON, the files appended to them."""
-    its = job_inputs.c
+    errors = _last_errors() if with_errors else sa.null()
+    files = (
+        sa.select(job_inputs, errors.label("shown_errors"))
+        .where(job_inputs.c.job_id == jobs.c.id)
+        .correlate(jobs)
+        .subquery()
+    )
+    its = files.c
     file = sa.func.json_build_object(
         "file_id", its.file_id, "state", its.state, "item_count", its.item_count,
-        "errors", its.errors, "error_count", its.error_count,
+        "errors", its.shown_errors, "error_count", its.error_count,
     )  # fmt: skip
-    appended = (
-        sa.select(sa.func.json_agg(aggregate_order_by(file, its.number)))
-        .where(its.job_id == jobs.c.id)
-        .scalar_subquery()
-    )
+    appended = sa.select(sa.func.json_agg(aggregate_order_by(file, its.number))).scalar_subquery()
     return with_counters().add_columns(appended.label("appended"))
+
+
+def _last_errors() -> sa.ColumnElement[Any]:
+    """Return the errors of a file, or null where it and later files keep too many in all."""
+    its = job_inputs.c
+    kept = sa.func.least(its.error_count, ERROR_LINES_MAX)
+    so_far = sa.func.sum(kept).over(order_by=its.number.desc())
+    return sa.case((so_far <= APPENDED_ERRORS_MAX, its.errors))
+
+
+def _found(connection: sa.Connection, query: sa.Select[Any]) -> sa.Row[Any]:
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise JobMissingError
+    return row
 
 
 def _is_batch(connection: sa.Connection, job_id: UUID) -> bool:

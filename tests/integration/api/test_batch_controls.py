@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from core.ids import JOB, parse_public_id
+from core.ids import FILE, JOB, parse_public_id
+from jobs.inputs_tables import job_inputs
 from jobs.tables import jobs
 from tests.integration.api.answers import batch_body, batch_id, file_id, ok, refused
 from tests.integration.api.conftest import Site
@@ -199,6 +200,33 @@ def test_what_cannot_be_done_twice_is_answered_again_to_a_second_try(site: Site)
         shown = ok(client.get(f"/v1/batches/{batch}"))
     assert ok(answers[0]) == ok(answers[1])
     assert len(own(shown)["appended_files"]) == 1
+
+
+def test_errors_of_appended_files_are_shown_of_one_batch_alone(site: Site) -> None:
+    batch = created(site, sealed=False)["id"]
+    error = {"code": "c", "message": "m", "param": None, "line": 1}
+    with site.client() as client:
+        row = {
+            "job_id": parse_public_id(JOB, batch),
+            "file_id": parse_public_id(FILE, file_id(client)),
+            "object_key": "k",
+            "size_bytes": 0,
+        }
+        refusal = {"state": "refused", "errors": [error] * 100, "error_count": 150}
+        with site.engine.begin() as connection:
+            connection.execute(
+                job_inputs.insert(), [row | refusal | {"number": 1 + n} for n in range(12)]
+            )
+            connection.execute(job_inputs.insert(), row | {"number": 13, "state": "validating"})
+        (listed,) = ok(client.get("/v1/batches?limit=1"))["data"]
+        shown = ok(client.get(f"/v1/batches/{batch}"))
+    for one in (listed, posted(site, batch, "pause")):
+        files = own(one)["appended_files"]
+        assert [file["errors"] for file in files] == [None] * 13
+        assert [file["error_count"] for file in files] == [150] * 12 + [0]
+    files = own(shown)["appended_files"]
+    assert [len(file["errors"] or ()) for file in files] == [0] * 2 + [100] * 10 + [0]
+    assert files[2]["errors"][0] == error
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from core.ids import new_uuid
 from jobs import metrics
 from jobs.append_validator import ROLE, AppendValidator
 from jobs.appending import APPENDED_MAX, append_file, seal_job
-from jobs.batches import cancel_job, find_job
+from jobs.batches import cancel_job, find_job, find_whole_job
 from jobs.emitting_again import EmittingAgain
 from jobs.expander import Expander
 from jobs.files import NewFile, insert_file
@@ -117,7 +117,7 @@ class Site:
         return [file["state"] for file in self.shown().appended or ()]
 
     def errors(self) -> list[tuple[str, int | None]]:
-        (*_, last) = self.shown().appended
+        (*_, last) = self.control(find_whole_job).appended
         return [(error["code"], error["line"]) for error in last["errors"]]
 
 

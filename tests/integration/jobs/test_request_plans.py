@@ -92,9 +92,11 @@ def test_plans(connection: sa.Connection) -> None:
     assert "ix_files_tenant_id_created_at" in text
     assert rows <= 60
 
-    text, rows = plan(connection, job_query(owner, new_uuid()))
-    assert "pk_jobs" in text
-    assert rows <= 2
+    for query in (job_query(owner, new_uuid()), job_query(owner, after.id, with_errors=True)):
+        text, rows = plan(connection, query)
+        assert "pk_jobs" in text
+        assert not READS_ALL_APPENDED.search(text)
+        assert rows <= 3
 
 
 @pytest.mark.timeout(300)
