@@ -25,6 +25,7 @@ from api.online.durable_streams import StreamRecording
 from api.online.durable_transactions import commit_request, hold_stream
 from api.online.idempotency import Repeats, repeats_of
 from api.online.preferences import preferred_wait_s
+from api.online.recording_room import RecordingRoom
 from api.online.replay_waits import ReplayWaits
 from api.services import Services
 from core.clock import Clock
@@ -46,9 +47,9 @@ _EXPIRE_S_MAX: Final = 1.0  # its client has waited long enough
 class DurableRequests:
     """Implements `DurableCalls` with jobs of kind `request`."""
 
-    def __init__(self, services: Services, clock: Clock) -> None:
+    def __init__(self, services: Services, clock: Clock, recordings: RecordingRoom) -> None:
         """Hold nothing yet."""
-        self._services, self._clock = services, clock
+        self._services, self._clock, self._recordings = services, clock, recordings
         self._objects, self._public_url = services.objects, services.settings.public_url
         self._replays = ReplayWaits(
             services.database, clock, wait_s_max=services.settings.replay_wait_s
@@ -169,7 +170,7 @@ class DurableRequests:
         )
         if answer is not None:
             return Begun(None, answer=await given_again(answer, claim.scope, self._objects))
-        return Begun(call.job, recording=StreamRecording(services, claim))
+        return Begun(call.job, recording=StreamRecording(services, claim, self._recordings))
 
     def _remember(self, job_id: UUID, claim: Claim) -> None:
         self._waiting[job_id] = claim

@@ -1,8 +1,9 @@
 """Streams with an idempotency key: bound to their connection, but given again once they ended well.
 
-What is sent is recorded on its way. Before the client is told the end the record is saved, so that
-nobody who saw a whole stream can start a second one with the same key; or the key is freed, so that
-whoever saw one fail can ask again, otherwise.
+What is sent is recorded on its way, as far as there is room: a stream that outgrows it is forgotten
+at once, and its key is free when it ends. Before the client is told the end the record is saved, so
+that nobody who saw a whole stream can start a second one with the same key; or the key is freed, so
+that whoever saw one fail can ask again, otherwise.
 """
 
 import asyncio
@@ -12,6 +13,8 @@ from typing import Final
 from starlette.types import Message, Send
 
 from api.database import DatabaseAwayError
+from api.online import metrics
+from api.online.recording_room import RecordingRoom
 from api.online.streams import STREAM_HEADERS
 from api.services import Services
 from core.errors import MillraceError
@@ -34,11 +37,12 @@ _HEADERS: Final = tuple((name.decode(), value.decode()) for name, value in STREA
 class StreamRecording:
     """The record of one stream."""
 
-    def __init__(self, services: Services, claim: Claim) -> None:
-        """`claim` is held until `close`."""
-        self._services, self._claim = services, claim
+    def __init__(self, services: Services, claim: Claim, room: RecordingRoom) -> None:
+        """`claim`, and what it takes of `room`, are held until `close`."""
+        self._services, self._claim, self._room = services, claim, room
         self._sent = bytearray()
-        self._is_event_stream = False
+        self._held_bytes = 0  # of the room
+        self._is_kept = False  # so far it is a stream that can be given again
         self._version: tuple[tuple[str, str], ...] = ()  # the header that says who answers
         self._is_settled = False  # saved, or the key is free
 
@@ -52,13 +56,17 @@ class StreamRecording:
         return recorded
 
     async def close(self) -> None:
-        """Free the key of a stream that did not end well; call it however the call ended."""
+        """Free the room, and the key of a stream that did not end well.
+
+        Call it however the call ended.
+        """
+        self._forget()
         if not self._is_settled:
             await asyncio.shield(asyncio.ensure_future(self._let_go()))
 
     async def _record(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._is_event_stream = message["status"] == 200 and any(
+            self._is_kept = message["status"] == 200 and any(
                 name == b"content-type" and value.startswith(b"text/event-stream")
                 for name, value in message["headers"]
             )
@@ -69,19 +77,33 @@ class StreamRecording:
             )
             return
         data: bytes = message.get("body", b"")
-        is_kept = self._is_event_stream and len(self._sent) <= RECORD_BYTES_MAX
-        if is_kept and not data.startswith(_COMMENT):
-            self._sent += data
+        if self._is_kept and not data.startswith(_COMMENT):
+            self._keep(data)
         if message.get("more_body", False):
             return
-        if self._sent.endswith(_END) and len(self._sent) <= RECORD_BYTES_MAX:
+        if self._is_kept and self._sent.endswith(_END):
             await self._save()
         else:
             await self._let_go()
 
+    def _keep(self, data: bytes) -> None:
+        """Remember one part more, or from now on nothing of this stream."""
+        is_too_long = len(self._sent) + len(data) > RECORD_BYTES_MAX
+        if not is_too_long and self._room.take(self._claim.tenant_id, len(data)):
+            self._sent += data
+            self._held_bytes += len(data)
+            return
+        metrics.RECORDINGS_DROPPED.labels("too_long" if is_too_long else "no_room").inc()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._is_kept, self._sent = False, bytearray()
+        self._room.give_back(self._claim.tenant_id, self._held_bytes)
+        self._held_bytes = 0
+
     async def _save(self) -> None:
         """A record that cannot be saved is none: the client still gets its stream."""
-        body = bytes(self._sent)
+        body, self._sent = bytes(self._sent), bytearray()
         services, claim = self._services, self._claim
         try:
             key = None

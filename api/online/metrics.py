@@ -19,6 +19,11 @@ REPLIES_DROPPED = Counter(
 QUESTIONS = Counter(
     "millrace_online_questions_total", "Questions about redelivered calls", ["answer"]
 )
+RECORDINGS_DROPPED = Counter(
+    "millrace_online_recordings_dropped_total",
+    "Streams with a key that are not given again, by why not",
+    ["reason"],
+)
 CACHE = Counter(
     "millrace_online_cache_total", "Calls of tenants that cache, by what was found", ["result"]
 )

@@ -20,6 +20,7 @@ from api.online.news import NewsPublisher
 from api.online.open_calls import OpenCalls
 from api.online.pools import ExecutionTimes, PoolsHeard
 from api.online.rate_limits import RateLimits
+from api.online.recording_room import RecordingRoom
 from api.online.response_cache import ResponseCache
 from api.online.routes import Routes
 from api.online.sending import CallSender
@@ -63,7 +64,9 @@ class Online:
         """Connect to nothing yet."""
         settings = setup.settings
         self.settings, self.services, self.clock = settings, services, clock
-        self.durable: DurableCalls = setup.durable or DurableRequests(services, clock)
+        self.durable: DurableCalls = setup.durable or DurableRequests(
+            services, clock, RecordingRoom(settings.recordings_bytes_max)
+        )
         self.cache = ResponseCache(clock, bytes_max=settings.cache_bytes_max)
         self.caller_id = f"api-{new_uuid().hex}"
         self.call_keys = CallKeys(services.objects, clock, self.caller_id)

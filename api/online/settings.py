@@ -79,6 +79,9 @@ class OnlineSettings(Settings):
     keep_alive_s: float = Field(default=10.0, ge=0.1, le=60)
     """Silence on a stream after which a comment is sent."""
 
+    recordings_bytes_max: int = Field(default=256 * MIB, ge=8 * MIB)
+    """Bytes of streams with a key remembered at once, half of it at most of one tenant."""
+
     log_patience_s: float = Field(default=2.0, ge=0.1, le=60)
     """Age of the oldest unacknowledged record above which new calls are refused."""
 

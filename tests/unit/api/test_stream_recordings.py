@@ -1,0 +1,154 @@
+"""Goal: however many keyed streams are open, what is remembered of them has a bound."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from api.online.durable_streams import RECORD_BYTES_MAX, StreamRecording
+from api.online.recording_room import RecordingRoom
+from api.online.streams import DONE, STREAM_HEADERS
+from api.services import Services
+from core.ids import new_uuid
+from jobs import idempotency
+from jobs.idempotency import Answer, Claim, Scope
+
+TENANT, OTHER, THIRD = new_uuid(), new_uuid(), new_uuid()
+HEAD = {"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS]}
+
+
+class Keys:
+    """Plays Postgres: what became of each key."""
+
+    def __init__(self) -> None:
+        self.saved: dict[str, bytes] = {}
+        self.freed: list[str] = []
+
+    async def run_for(self, _: UUID, work: object, claim: Claim, *given: Answer) -> None:
+        if work is idempotency.let_go:
+            self.freed.append(claim.key)
+        else:
+            (answer,) = given
+            self.saved[claim.key] = answer.body
+
+
+class Stream:
+    """A keyed stream on its way to a client that takes everything."""
+
+    def __init__(self, keys: Keys, room: RecordingRoom, key: str, tenant_id: UUID = TENANT) -> None:
+        claim = Claim(
+            tenant_id=tenant_id,
+            scope=Scope.CLIENT,
+            key=key,
+            route="POST /",
+            body_sha256=b"",
+            keep_s=60,
+        )
+        services = cast("Services", SimpleNamespace(database=keys, objects=None))
+        self.recording = StreamRecording(services, claim, room)
+        self.sent = b""
+        self._send = self.recording.over(self._take)
+
+    async def _take(self, message: Any) -> None:
+        self.sent += message.get("body", b"")
+
+    def send(self, *bodies: bytes, more: bool = True) -> None:
+        parts = [{"type": "http.response.body", "body": one, "more_body": more} for one in bodies]
+        self._pass_on(*parts)
+
+    def begin(self, **head: object) -> "Stream":
+        self._pass_on(HEAD | head)
+        return self
+
+    def _pass_on(self, *messages: Any) -> None:
+        async def send() -> None:
+            for message in messages:
+                await self._send(message)
+
+        asyncio.run(send())
+
+    def end(self) -> None:
+        self.send(DONE, more=False)
+        self.close()
+
+    def close(self) -> None:
+        asyncio.run(self.recording.close())
+
+
+def free_bytes(room: RecordingRoom, tenant_id: UUID = TENANT) -> int:
+    """Return how much a tenant could take now."""
+    low, high = 0, 1 << 30
+    while low < high:
+        middle = (low + high + 1) // 2
+        if room.take(tenant_id, middle):
+            room.give_back(tenant_id, middle)
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def test_a_stream_that_fits_is_saved_without_its_comments_and_gives_its_room_back() -> None:
+    keys, room = Keys(), RecordingRoom(1000)
+    stream = Stream(keys, room, "k").begin()
+    stream.send(b"data: 1\n\n", b": keep-alive\n\n")
+    assert free_bytes(room) == 500 - len(b"data: 1\n\n")
+    stream.end()
+    assert keys.saved == {"k": b"data: 1\n\n" + DONE}
+    assert (keys.freed, free_bytes(room)) == ([], 500)
+
+
+def test_a_stream_without_room_is_sent_all_the_same_and_frees_its_key_at_its_end() -> None:
+    keys, room = Keys(), RecordingRoom(1000)
+    first, second = (Stream(keys, room, key).begin() for key in ("first", "second"))
+    first.send(b"x" * 300)
+    second.send(b"y" * 200)
+    second.send(b"y")
+    assert free_bytes(room) == 200  # of the second nothing is held any more
+    second.send(b"y" * 50)
+    assert (free_bytes(room), keys.freed) == (200, [])
+    second.end()
+    first.end()
+    assert second.sent == b"y" * 251 + DONE
+    assert (list(keys.saved), keys.freed, free_bytes(room)) == (["first"], ["second"], 500)
+
+
+def test_a_stream_that_is_too_long_holds_nothing_any_more() -> None:
+    keys, room = Keys(), RecordingRoom(4 * RECORD_BYTES_MAX)
+    stream = Stream(keys, room, "k").begin()
+    stream.send(b"x" * RECORD_BYTES_MAX)
+    assert free_bytes(room) == RECORD_BYTES_MAX
+    stream.send(b"x")
+    assert free_bytes(room) == 2 * RECORD_BYTES_MAX
+    stream.end()
+    assert (keys.saved, keys.freed) == ({}, ["k"])
+
+
+def test_a_stream_that_breaks_off_gives_its_room_back() -> None:
+    keys, room = Keys(), RecordingRoom(1000)
+    stream = Stream(keys, room, "k").begin()
+    stream.send(b"x" * 300)
+    stream.close()
+    assert (keys.freed, free_bytes(room)) == (["k"], 500)
+
+
+@pytest.mark.parametrize("head", [{"status": 503}, {"headers": []}])
+def test_what_is_no_stream_is_not_remembered(head: dict[str, Any]) -> None:
+    keys, room = Keys(), RecordingRoom(1000)
+    stream = Stream(keys, room, "k").begin(**head)
+    stream.send(b"{}")
+    assert free_bytes(room) == 500
+    stream.end()
+    assert (keys.saved, keys.freed) == ({}, ["k"])
+
+
+def test_a_tenant_has_half_of_the_room_and_all_share_it() -> None:
+    room = RecordingRoom(1000)
+    assert room.take(TENANT, 500)
+    assert not room.take(TENANT, 1)
+    assert room.take(OTHER, 300)
+    assert free_bytes(room, THIRD) == 200
+    room.give_back(TENANT, 500)
+    assert free_bytes(room, THIRD) == 500
