@@ -28,10 +28,15 @@ def token_count(endpoint: str, body: bytes | msgspec.Raw, body_bytes: int) -> in
 
     Fields of a wrong type count as absent; the engine answers for them.
     """
-    prompt = body_bytes // _BYTES_PER_TOKEN
+    prompt = prompt_token_count(body_bytes)
     if endpoint not in _GENERATING:
         return min(prompt, _TOKENS_MAX)
     return min(prompt + _output_tokens(body), _TOKENS_MAX)
+
+
+def prompt_token_count(body_bytes: int) -> int:
+    """Return the estimated tokens of a prompt, from the length of the whole body."""
+    return body_bytes // _BYTES_PER_TOKEN
 
 
 def _output_tokens(body: bytes | msgspec.Raw) -> int:

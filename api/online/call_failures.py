@@ -4,6 +4,7 @@ from typing import Final
 
 from api.answers import ApiError, unavailable
 
+DEADLINE: Final = "deadline_exceeded"
 QUEUE_TIMEOUT: Final = "queue_timeout"
 SLOW_READER: Final = "slow_reader"
 
@@ -22,9 +23,7 @@ def stream_interrupted() -> ApiError:
 
 def deadline_exceeded() -> ApiError:
     """Return why a call ends at its deadline."""
-    return ApiError(
-        504, "The call was not answered in time.", kind="timeout_error", code="deadline_exceeded"
-    )
+    return ApiError(504, "The call was not answered in time.", kind="timeout_error", code=DEADLINE)
 
 
 def queue_timeout() -> ApiError:

@@ -40,7 +40,7 @@ class OpenCall:
     def __init__(self, job: JobRef, *, now_s: float, cipher: BodyCipher | None = None) -> None:
         """Nothing is heard yet. `cipher` opens what will be."""
         self.job, self.cipher = job, cipher
-        self.piece_count = 0  # heard; counted where they are encrypted
+        self.piece_count = 0  # heard, as long as it was not over
         self.opened_s = self.quiet_since_s = now_s
         self.has_begun = False  # as far as its replica has said
         self.execution_id: UUID | None = None  # the first that was heard of
@@ -91,6 +91,7 @@ class OpenCall:
                 self.fail(stream_interrupted())
                 return
         if reply.pieces:
+            self.piece_count += len(reply.pieces)
             self.pieces += reply.pieces
             self.buffered_bytes += sum(map(len, reply.pieces))
         if reply.end is not None:
@@ -101,7 +102,6 @@ class OpenCall:
 
     def _opened(self, reply: Reply, cipher: BodyCipher) -> Reply:
         pieces = opened_pieces(self.job, reply.pieces, self.piece_count, cipher)
-        self.piece_count += len(pieces)
         end = None if reply.end is None else opened_end(self.job, reply.end, cipher)
         return msgspec.structs.replace(reply, pieces=pieces, end=end)
 

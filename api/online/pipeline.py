@@ -16,6 +16,7 @@ from api.online.open_call import OpenCall
 from api.online.parsing import parse_call
 from api.online.planning import QUEUE_TIMEOUT_HEADER, plan_call
 from api.online.preferences import check_retention, has_key, preferred_wait_s
+from api.online.rate_limits import Charge
 from api.online.receiving import read_body
 from api.online.response_cache import MISS
 from api.online.running import RunningCall
@@ -60,14 +61,29 @@ class CallPipeline:
         )
         exchange = _with_default_wait(exchange, parsed, principal, online.settings.waits_s)
         check_retention(parsed, exchange.headers, zero_retention=principal.zero_retention)
-        self._admit_rate(principal, parsed, headers)
+        charge = self._charge(principal, parsed, headers)
+        try:
+            await self._serve_charged(exchange, principal, parsed, charge, headers)
+        except (ApiError, MillraceError):
+            self._uncharge(charge)  # it was not sent; what was is settled
+            raise
+
+    async def _serve_charged(
+        self,
+        exchange: Exchange,
+        principal: Principal,
+        parsed: ParsedCall,
+        charge: Charge,
+        headers: RawHeaders,
+    ) -> None:
+        online = self._online
         planned = await plan_call(online, exchange, principal, parsed)
         headers += _identity(planned)
         cache_key = None if planned.job.key_name else online.cache.key_of(planned)
         if cache_key is not None:
             found = online.cache.find(cache_key)
             if found is not None:
-                self._uncharge(planned)
+                self._uncharge(charge)
                 await self._finish(exchange, found, headers)
                 return
             headers.append(MISS)
@@ -75,16 +91,16 @@ class CallPipeline:
         headers += begun.headers
         if begun.answer is not None:
             if begun.job is None:
-                self._uncharge(planned)
+                self._uncharge(charge)
                 headers.remove(_version(planned))  # its own is of the version that answered then
             self._send_only(planned, begun)
             await self._finish(exchange, begun.answer, headers)
         elif begun.recording is None:
-            await RunningCall(online, exchange, planned, headers, cache_key).run(begun)
+            await RunningCall(online, exchange, planned, charge, headers, cache_key).run(begun)
         else:
             recorded = replace(exchange, send=begun.recording.over(exchange.send))
             try:
-                await RunningCall(online, recorded, planned, headers, cache_key).run(begun)
+                await RunningCall(online, recorded, planned, charge, headers, cache_key).run(begun)
             finally:
                 await begun.recording.close()
 
@@ -98,17 +114,17 @@ class CallPipeline:
         with suppress(ApiError):
             online.sender.send(call, item)
 
-    def _admit_rate(self, principal: Principal, parsed: ParsedCall, headers: RawHeaders) -> None:
+    def _charge(self, principal: Principal, parsed: ParsedCall, headers: RawHeaders) -> Charge:
+        """Charge the estimate. Raises ApiError (429)."""
         now_s = self._online.clock.monotonic_s()
         buckets = self._online.limits.of(principal.tenant_id, now_s=now_s)
         buckets.admit(parsed.token_count, now_s=now_s)
         headers += buckets.headers(now_s=now_s)
+        return Charge(buckets, parsed.token_count)
 
-    def _uncharge(self, planned: PlannedCall) -> None:
-        """Give back the tokens of a call whose answer was there."""
-        online, now_s = self._online, self._online.clock.monotonic_s()
-        buckets = online.limits.of(planned.principal.tenant_id, now_s=now_s)
-        buckets.settle(planned.parsed.token_count, 0, now_s=now_s)
+    def _uncharge(self, charge: Charge) -> None:
+        """Give back the tokens of a call that is not sent."""
+        charge.settle(0, now_s=self._online.clock.monotonic_s())
 
     def _require_room(self, planned: PlannedCall) -> None:
         """Refuse what would wait in vain. Raises ApiError (429 or 503)."""

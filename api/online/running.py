@@ -6,16 +6,18 @@ from typing import Final
 
 from api.online import metrics
 from api.online.answering import finished_error, send_finished
-from api.online.call_failures import QUEUE_TIMEOUT, deadline_exceeded, shutting_down
+from api.online.call_failures import DEADLINE, QUEUE_TIMEOUT, deadline_exceeded, shutting_down
 from api.online.call_keys import hidden_item, opened_body
 from api.online.calls import Begun, Finished, PlannedCall, RawHeaders
 from api.online.exchange import Exchange
 from api.online.large_bodies import BODY_BYTES_MAX, request_line
 from api.online.online import Online
 from api.online.open_call import OpenCall
+from api.online.rate_limits import Charge
 from api.online.sending import call_item
 from api.online.streams import StreamAnswer
 from api.online.timings import Timings
+from jobs.token_counts import prompt_token_count
 from storage.body_ciphers import Place, Way
 from topics.records import JobRef
 
@@ -31,13 +33,15 @@ class RunningCall:
         online: Online,
         exchange: Exchange,
         planned: PlannedCall,
+        charge: Charge,
         headers: RawHeaders,
         cache_key: bytes | None,
     ) -> None:
-        """`headers` are those of every answer to the call."""
+        """`headers` are those of every answer to the call; `charge` is settled when it ends."""
         self._online, self._exchange = online, exchange
-        self._planned, self._headers = planned, headers
+        self._planned, self._charge, self._headers = planned, charge, headers
         self._cache_key = cache_key
+        self._prompt_tokens = prompt_token_count(len(planned.parsed.body))
         self._timings = Timings(exchange.arrived_s)
 
     async def run(self, begun: Begun) -> None:
@@ -144,14 +148,28 @@ class RunningCall:
         online.calls.remove(call)
         if end is None and not call.is_durable:
             online.news.abort(call.job.job_id)
-        if end is not None:
-            now_s = online.clock.monotonic_s()
-            buckets = online.limits.of(call.job.tenant_id, now_s=now_s)
-            used = end.input_tokens + end.output_tokens
-            buckets.settle(self._planned.parsed.token_count, used, now_s=now_s)
-            if end.status_code < 400:
-                online.execution.ended(call.job.pool, end.execution_s)
+        used = used_tokens(call, self._prompt_tokens)
+        if used is None:
+            self._charge.keep()
+        else:
+            self._charge.settle(used, now_s=online.clock.monotonic_s())
+        if end is not None and end.status_code < 400:
+            online.execution.ended(call.job.pool, end.execution_s)
         metrics.ENDED.labels(call.job.endpoint, _how(call)).inc()
+
+
+def used_tokens(call: OpenCall, prompt_tokens: int) -> int | None:
+    """Return the tokens that a call counts for once it is closed here; None: it goes on elsewhere.
+
+    One without an end counts as on the ledger, as far as is known: a stream for its prompt and the
+    pieces that came, anything else for nothing.
+    """
+    if call.end is not None:
+        return call.end.input_tokens + call.end.output_tokens
+    is_ended = call.failure is not None and call.failure.code in {DEADLINE, QUEUE_TIMEOUT}
+    if call.is_durable and not is_ended:
+        return None
+    return prompt_tokens + call.piece_count if call.piece_count else 0
 
 
 def _how(call: OpenCall) -> str:

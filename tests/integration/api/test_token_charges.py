@@ -1,0 +1,83 @@
+"""Goal: tokens that were charged for a call come back as far as it did not use them."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.integration.api.online_site import ASK, ENDPOINT, Online, online_site
+from tests.integration.api.pool import answer_at_once, say_nothing
+from topics.settings import KafkaSettings
+
+LARGE = ASK | {"max_tokens": 900}
+TOKENS_PER_MINUTE = 1000
+"""Room for one large call: what is kept of it would refuse the next one for most of a minute."""
+
+
+@pytest.fixture
+def online(
+    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
+) -> Iterator[Online]:
+    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+    given = {"tokens_per_minute": TOKENS_PER_MINUTE}
+    with online_site(kafka, database_url, tmp_path, **given) as opened:
+        yield opened
+
+
+def unknown_model(client: httpx.Client) -> httpx.Response:
+    return client.post(ENDPOINT, json=LARGE | {"model": "nobody"})
+
+
+def key_of_another_call(client: httpx.Client) -> httpx.Response:
+    headers = {"idempotency-key": "k"}
+    small = client.post(ENDPOINT, json=ASK | {"max_tokens": 1}, headers=headers)
+    assert small.status_code == 200
+    return client.post(ENDPOINT, json=LARGE, headers=headers)
+
+
+def stream_in_the_background(client: httpx.Client) -> httpx.Response:
+    return client.post(ENDPOINT, json=LARGE | {"stream": True, "background": True})
+
+
+@pytest.mark.parametrize(
+    ("refused", "status"),
+    [(unknown_model, 404), (key_of_another_call, 422), (stream_in_the_background, 400)],
+)
+def test_a_call_that_is_refused_costs_no_tokens(
+    online: Online, refused: Callable[[httpx.Client], httpx.Response], status: int
+) -> None:
+    with online.client() as client:
+        assert refused(client).status_code == status
+        assert client.post(ENDPOINT, json=LARGE).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_of_which_nothing_was_heard_until_its_deadline_costs_none(
+    online: Online, stream: bool
+) -> None:
+    online.pool.script = say_nothing
+    headers = {"x-request-timeout-ms": "200"}
+    with online.client() as client:
+        late = client.post(ENDPOINT, json=LARGE | {"stream": stream}, headers=headers)
+        assert late.status_code == 504
+        online.pool.script = answer_at_once
+        assert client.post(ENDPOINT, json=LARGE).status_code == 200
+
+
+def test_a_stream_that_is_left_costs_no_more_than_what_came(online: Online) -> None:
+    online.pool.script = lambda pool, chunk: pool.reply(chunk, pieces=[b'{"n":0}'])
+    with online.client() as client:
+        with client.stream("POST", ENDPOINT, json=LARGE | {"stream": True}) as answer:
+            pieces = answer.iter_raw()  # held: one that is dropped closes the connection
+            assert next(pieces) == b'data: {"n":0}\n\n'
+        chunk = online.pool.only_chunk()
+        online.pool.wait_for(lambda: online.pool.aborted(chunk.job.job_id))
+        online.pool.script = answer_at_once
+        assert client.post(ENDPOINT, json=LARGE).status_code == 200
+
+
+def test_a_call_that_goes_on_without_its_client_keeps_its_estimate(online: Online) -> None:
+    with online.client() as client:
+        assert client.post(ENDPOINT, json=LARGE | {"background": True}).status_code == 202
+        assert client.post(ENDPOINT, json=LARGE).status_code == 429
