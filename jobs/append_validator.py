@@ -1,6 +1,7 @@
-"""Validates appended files, one at a time in a process, those of a job in the order of appends.
+"""Validates appended files, those of a job one at a time, in the order of appends.
 
-Each is checked as a first file is, and its ids against those of the files before it.
+Each is checked as a first file is, and its ids against those of the files before it: these are read
+again, so jobs whose files are large as a whole have a thread of their own, and keep no others up.
 """
 
 import logging
@@ -12,10 +13,9 @@ from uuid import UUID
 import msgspec
 import sqlalchemy as sa
 
-from core.clock import Clock
 from core.errors import Disposition, LeaseLostError, MillraceError
 from jobs import metrics
-from jobs.append_verdicts import APPEND_DUE, record_append_verdict
+from jobs.append_verdicts import record_append_verdict
 from jobs.copies import keep_copies
 from jobs.expansion import InputChangedError
 from jobs.held_leases import HeldLeases
@@ -28,6 +28,7 @@ from jobs.line_checks import ErrorCode, LineError
 from jobs.settings import LINE_BYTES_CEILING, IntakeSettings
 from jobs.tables import jobs
 from jobs.validation import Earlier, Verdict, refused, validate
+from jobs.validator import SMALL_BYTES_MAX
 from registry.models import ModelVersion
 from storage.errors import ObjectMissingError
 from storage.objects import ObjectStore
@@ -37,6 +38,16 @@ _LOG = logging.getLogger(__name__)
 
 ROLE: Final = "append"
 """Under which jobs are leased here: their expansion goes on meanwhile under its own lease."""
+
+_ITS: Final = job_inputs.c
+_APPENDED_BYTES: Final = (
+    sa.select(sa.func.coalesce(sa.func.sum(_ITS.size_bytes), 0))
+    .where(_ITS.job_id == jobs.c.id, _ITS.state.in_(["validating", "accepted"]))
+    .correlate(jobs)
+    .scalar_subquery()
+)
+SMALL: Final = jobs.c.input_bytes + _APPENDED_BYTES <= SMALL_BYTES_MAX
+"""Jobs of which all that a verdict may read is little."""
 
 
 class _Named(msgspec.Struct, gc=False):
@@ -55,13 +66,16 @@ class AppendValidator:
         objects: ObjectStore,
         leases: HeldLeases,
         settings: IntakeSettings,
-        clock: Clock,
+        queue: LeaseQueue,
         stop: threading.Event,
     ) -> None:
-        """`leases` are of `ROLE`. What is unfinished at `stop` begins anew elsewhere."""
+        """`leases` are of `ROLE`, and `queue` claims them, for jobs that are `APPEND_DUE`.
+
+        What is unfinished at `stop` begins anew elsewhere.
+        """
         self._engine, self._objects, self._leases = engine, objects, leases
         self._settings, self._stop = settings, stop
-        self._queue = LeaseQueue(engine, leases, APPEND_DUE, clock)
+        self._queue = queue
 
     def step(self) -> None:
         """Judge files until none waits. Raises one of DATABASE_AWAY."""

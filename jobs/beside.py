@@ -9,13 +9,15 @@ import sqlalchemy as sa
 
 from core.clock import Clock
 from jobs import metrics
-from jobs.append_validator import ROLE, AppendValidator
+from jobs.append_validator import ROLE, SMALL, AppendValidator
+from jobs.append_verdicts import APPEND_DUE
 from jobs.background import Background
 from jobs.capacity import PoolCapacities
 from jobs.copy_sweep import CopySweep
 from jobs.emitting_again import EmittingAgain
 from jobs.expiry import ExpirySweep
 from jobs.held_leases import HeldLeases
+from jobs.lease_queue import LeaseQueue
 from jobs.repairs import Repairs
 from jobs.resuming import Resuming
 from jobs.retries import BudgetRules
@@ -69,9 +71,11 @@ def start_beside(threads: Background, means: Means, producers: list[LogProducer]
     expiry = ExpirySweep(engine, stall_limit_s=settings.stall_limit_s)
     threads.every(settings.expiry_interval_s, "expiry", expiry.step)
     leases = held_leases(engine, ROLE, means.holder, settings)
-    appends = AppendValidator(engine, means.objects, leases, settings, clock, means.stop)
     threads.every(leases.heartbeat_s, "append-heartbeat", leases.extend_all)
-    threads.every(_APPEND_LOOK_S, "appends", appends.step)
+    for name, size in (("appends", ~SMALL), ("small-appends", SMALL)):
+        queue = LeaseQueue(engine, leases, sa.and_(APPEND_DUE, size), clock)
+        appends = AppendValidator(engine, means.objects, leases, settings, queue, means.stop)
+        threads.every(_APPEND_LOOK_S, name, appends.step)
     return leases
 
 

@@ -30,8 +30,10 @@ from storage.objects import ObjectStore
 from storage.postgres import DATABASE_AWAY
 
 _LOG = logging.getLogger(__name__)
-_SMALL_BYTES_MAX: Final = 8 * 1024 * 1024  # about 15 ms of work
-_SMALL = jobs.c.input_bytes <= _SMALL_BYTES_MAX
+SMALL_BYTES_MAX: Final = 8 * 1024 * 1024
+"""What counts as a small validation: about 15 ms of work."""
+
+_SMALL = jobs.c.input_bytes <= SMALL_BYTES_MAX
 
 
 class Validator:

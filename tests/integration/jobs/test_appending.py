@@ -14,6 +14,7 @@ from core.clock import SystemClock
 from core.ids import new_uuid
 from jobs import metrics
 from jobs.append_validator import ROLE, AppendValidator
+from jobs.append_verdicts import APPEND_DUE
 from jobs.appending import APPENDED_MAX, append_file, seal_job
 from jobs.batches import cancel_job, find_job, find_whole_job
 from jobs.emitting_again import EmittingAgain
@@ -23,6 +24,7 @@ from jobs.held_jobs import HeldJobs
 from jobs.held_leases import HeldLeases
 from jobs.input_files import appended_files
 from jobs.inputs_tables import job_inputs
+from jobs.lease_queue import LeaseQueue
 from jobs.progress import OPEN, job_loads
 from jobs.progress_tables import job_cursors, job_leases
 from jobs.refusals import FieldRefusedError, FileMissingError, JobSealedError
@@ -55,13 +57,15 @@ class Site:
         self.engine, self.objects = engine, objects
         self.stop = threading.Event()
         self.leases = HeldLeases(engine, role=ROLE, holder="a", ttl_s=60)
-        settings = IntakeSettings(job_items_max=50)
-        self.validator = AppendValidator(
-            engine, objects, self.leases, settings, SystemClock(), self.stop
-        )
+        self.validator = self.judge(sa.true())
         with engine.begin() as connection:
             self.tenant_id = add_tenant(connection)
         self.job_id = self.job("a", 5)
+
+    def judge(self, size: sa.ColumnElement[bool]) -> AppendValidator:
+        queue = LeaseQueue(self.engine, self.leases, sa.and_(APPEND_DUE, size), SystemClock())
+        settings = IntakeSettings(job_items_max=50)
+        return AppendValidator(self.engine, self.objects, self.leases, settings, queue, self.stop)
 
     def job(self, name: str, count: int, **columns: Any) -> UUID:
         self.store(name, [line(f"{name}-{n}") for n in range(count)])

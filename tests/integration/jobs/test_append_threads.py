@@ -1,0 +1,88 @@
+"""Goal: a file that is appended to a small job does not wait for those of large ones."""
+
+import threading
+import time
+
+import pytest
+import sqlalchemy as sa
+
+from core.clock import SystemClock
+from jobs.append_validator import SMALL
+from jobs.background import Background
+from jobs.beside import PRODUCERS, Means, start_beside
+from jobs.capacity import PoolCapacities
+from jobs.held_leases import HeldLeases
+from jobs.inputs_tables import job_inputs
+from jobs.settings import IntakeSettings
+from jobs.validator import SMALL_BYTES_MAX
+from storage.local_objects import LocalObjects
+from storage.objects import Blocks
+from tests.integration.jobs.test_appending import Site, line
+from topics.producer import LogProducer
+
+WAIT_S_MAX = 20.0
+
+
+@pytest.fixture
+def site(engine: sa.Engine, objects: LocalObjects) -> Site:
+    return Site(engine, objects)
+
+
+def test_small_work_does_not_wait_for_a_job_whose_files_are_large_as_a_whole(site: Site) -> None:
+    large, grown = Site(site.engine, site.objects), Site(site.engine, site.objects)
+    large.job_id = large.job("large", 1, input_bytes=SMALL_BYTES_MAX)
+    grown.append(line("b-0"))
+    grown.validator.step()
+    with site.engine.begin() as connection:  # as if that file had been larger
+        connection.execute(sa.update(job_inputs).values(size_bytes=SMALL_BYTES_MAX))
+    for tenants in (site, large, grown):
+        tenants.append(line("c-0"))
+
+    site.judge(SMALL).step()
+    assert (site.states(), large.states()) == (["accepted"], ["validating"])
+    assert grown.states() == ["accepted", "validating"]
+    site.append(line("d-0"))
+    site.judge(~SMALL).step()
+    assert (site.states(), large.states()) == (["accepted", "validating"], ["accepted"])
+    assert grown.states() == ["accepted", "accepted"]
+
+
+def test_an_intake_process_judges_small_work_beside_large(
+    site: Site, producer: LogProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = Site(site.engine, site.objects)
+    large.job_id = large.job("large", 1, input_bytes=SMALL_BYTES_MAX)
+    large.append(line("b-0"))
+    began, may_go_on, clock = threading.Event(), threading.Event(), SystemClock()
+    read = site.objects.read
+
+    def held(key: str) -> Blocks:
+        if key == "large":
+            began.set()
+            assert may_go_on.wait(WAIT_S_MAX)
+        return read(key)
+
+    monkeypatch.setattr(site.objects, "read", held)
+    means = Means(
+        settings=IntakeSettings(),
+        engine=site.engine,
+        objects=site.objects,
+        holder="a",
+        leases=HeldLeases(site.engine, role="intake", holder="a", ttl_s=60),
+        capacities=PoolCapacities(clock),
+        clock=clock,
+        stop=site.stop,
+    )
+    threads = Background(site.stop, away_s_max=1, clock=clock)
+    start_beside(threads, means, [producer] * PRODUCERS)
+    try:
+        assert began.wait(WAIT_S_MAX)
+        site.append(line("b-0"))
+        until_s = time.monotonic() + WAIT_S_MAX
+        while site.states() == ["validating"] and time.monotonic() < until_s:
+            time.sleep(0.02)
+        assert (site.states(), large.states()) == (["accepted"], ["validating"])
+    finally:
+        may_go_on.set()
+        site.stop.set()
+        threads.join(WAIT_S_MAX)
