@@ -91,7 +91,9 @@ async def create(
     callback = await webhooks.checked_callback(body.callback_url, body.callback_events)
 
     def work(connection: sa.Connection) -> Answer:
-        row = create_job(connection, principal.tenant_id, new)
+        row = create_job(
+            connection, principal.tenant_id, new, open_max=services.settings.open_batches_max
+        )
         if callback is not None:
             add_callback(connection, principal.tenant_id, row.id, callback, webhooks.sealer)
         told = {"input_file": body.input_file_id, "endpoint": body.endpoint}

@@ -25,12 +25,13 @@ from api.online.idempotency import (
 from api.paging import LIMIT_DEFAULT, Limit
 from api.principals import PrincipalOf, ServicesOf
 from api.services import Services
-from api.uploads import UploadLimits, upload_limits
+from api.uploads import UploadLimits, storage_quota, upload_limits
 from core.ids import JOB, new_uuid, parse_public_id, public_id
 from core.object_names import FILES
 from jobs.batches import checked_window_s, create_job
 from jobs.files import INPUT_EXPIRES_AFTER_S, INPUT_PURPOSE, NewFile, add_upload
 from jobs.idempotency import Answer
+from jobs.open_batches import require_room
 from jobs.pages import unknown_cursor
 from jobs.redriving import (
     REDRIVE_MAX,
@@ -125,12 +126,16 @@ async def _add_job(
 
     What can be refused without the file is refused before it is written.
     """
-    principal = repeats.principal
+    principal, settings = repeats.principal, services.settings
     file_id = new_uuid()
     new = redrive_job(
         chosen, file_id, completion_window=body.completion_window, metadata=body.metadata
     )
     checked_window_s(new)
+    open_max = settings.open_batches_max
+    await services.database.run_for(
+        principal.tenant_id, require_room, principal.tenant_id, open_max=open_max
+    )
     limits = await upload_limits(principal.tenant_id, services)
     lines = edited_lines(services.objects, chosen, body.edits)
     stored = await asyncio.to_thread(_store, services.objects, file_id, lines, limits)
@@ -146,8 +151,8 @@ async def _add_job(
     )
 
     def work(connection: sa.Connection) -> Answer:
-        add_upload(connection, file, stored_bytes_default=services.settings.stored_bytes_max)
-        row = create_job(connection, principal.tenant_id, new)
+        add_upload(connection, file, storage_quota(settings))
+        row = create_job(connection, principal.tenant_id, new, open_max=open_max)
         mark_redriven(connection, chosen, row.id)
         told: Details = {"batch": public_id(JOB, chosen.job.id), "is_edited": bool(body.edits)}
         record(connection, principal, Action.ITEMS_REDRIVEN, public_id(JOB, row.id), told)

@@ -17,8 +17,8 @@ from jobs.refusals import (
     JobRunningError,
     KeyInFlightError,
     KeyReusedError,
+    QuotaError,
     RequestRefusedError,
-    StorageQuotaError,
 )
 from results.webhooks.endpoints import EndpointMissingError
 from storage.errors import ObjectMissingError, ObjectStoreAwayError, ObjectStoreFullError
@@ -42,8 +42,8 @@ def install_error_answers(app: FastAPI) -> None:
 
 def as_api_error(error: MillraceError) -> ApiError | None:
     """Return the answer to one of our errors, or None when it is a crash."""
-    if isinstance(error, StorageQuotaError):
-        # Trying again helps nobody, and clients try 429 again unless they are told.
+    if isinstance(error, QuotaError):
+        # Clients try 429 again unless they are told.
         return ApiError(
             429,
             str(error),

@@ -24,7 +24,7 @@ from api.online.idempotency import (
 from api.paging import parse_after
 from api.principals import PrincipalOf, ServicesOf
 from api.services import Services
-from api.uploads import receive_upload
+from api.uploads import receive_upload, storage_quota
 from core.ids import FILE, parse_public_id, public_id
 from jobs.file_removal import mark_removed, removable
 from jobs.files import NewFile, add_upload, delete_file, find_file, list_files
@@ -45,10 +45,10 @@ async def upload(request: Request, principal: PrincipalOf, services: ServicesOf)
     repeats = repeats_of_request(request, principal, services)
     is_known = await may_be_known(repeats, services)
     file = await receive_upload(request, principal.tenant_id, services, has_room=is_known)
-    most = services.settings.stored_bytes_max
+    quota = storage_quota(services.settings)
 
     def work(connection: sa.Connection) -> Answer:
-        row = add_upload(connection, file, stored_bytes_default=most)
+        row = add_upload(connection, file, quota)
         return Answer(200, msgspec.json.encode(file_object(row)))
 
     try:

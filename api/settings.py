@@ -31,6 +31,12 @@ class ApiSettings(Settings):
     stored_bytes_max: int = Field(default=100 * GIB, ge=1)
     """Bytes that a tenant without a limit of its own may store."""
 
+    files_max: int = Field(default=100_000, ge=1)
+    """Uploaded files that a tenant may have, of any size."""
+
+    open_batches_max: int = Field(default=10_000, ge=1)
+    """Batches of a tenant that have not ended."""
+
     json_bytes_max: int = Field(default=MIB, ge=KIB, le=64 * MIB)
     """Largest JSON request body."""
 

@@ -15,10 +15,11 @@ from api.filenames import safe_filename
 from api.multipart import FileForm, FormRefusedError, form_boundary
 from api.object_sink import ObjectSink
 from api.services import Services
+from api.settings import ApiSettings
 from api.upload_fields import upload_fields
 from core.clock import SystemClock
 from core.ids import new_uuid
-from jobs.files import NewFile, stored_bytes_left
+from jobs.files import NewFile, StorageQuota, stored_bytes_left
 from jobs.refusals import StorageQuotaError
 
 FORM_BYTES_MAX: Final = 256 * 1024
@@ -46,7 +47,7 @@ async def receive_upload(
     """Store the file that `request` carries; its object is complete and has no row yet.
 
     With `has_room` the tenant's quota is not looked at: it may count this very file already.
-    Raises ApiError, StorageQuotaError, ObjectStoreFullError, ObjectStoreAwayError,
+    Raises ApiError, QuotaError, ObjectStoreFullError, ObjectStoreAwayError,
     DatabaseAwayError; then no object is left.
     """
     require_identity_encoding(request)
@@ -63,12 +64,17 @@ async def receive_upload(
 
 
 async def upload_limits(tenant_id: UUID, services: Services) -> UploadLimits:
-    """Return what a tenant may store in one file now. Raises DatabaseAwayError."""
+    """Return what a tenant may store in one file now. Raises FileCountError, DatabaseAwayError."""
     settings = services.settings
     left = await services.database.run_for(
-        tenant_id, stored_bytes_left, tenant_id, stored_bytes_default=settings.stored_bytes_max
+        tenant_id, stored_bytes_left, tenant_id, storage_quota(settings)
     )
     return UploadLimits(settings.file_bytes_max, left)
+
+
+def storage_quota(settings: ApiSettings) -> StorageQuota:
+    """Return what `settings` say of every tenant's files."""
+    return StorageQuota(settings.stored_bytes_max, settings.files_max)
 
 
 async def _store(

@@ -23,6 +23,7 @@ from jobs.completion_window import window_seconds
 from jobs.files import EXPIRES_AFTER_S_MAX, EXPIRES_AFTER_S_MIN, INPUT_PURPOSE, find_input
 from jobs.inputs_tables import job_inputs
 from jobs.job_options import JobOptions
+from jobs.open_batches import require_room
 from jobs.outbox_rows import NOTIFY_JOBS, NOTIFY_OUTBOX, event_insert
 from jobs.pages import Cursor, Page, read_page, unknown_cursor
 from jobs.progress_tables import job_counters, job_cursors
@@ -55,16 +56,19 @@ class NewJob:
     options: JobOptions = field(default_factory=JobOptions)
 
 
-def create_job(connection: sa.Connection, tenant_id: UUID, new: NewJob) -> sa.Row[Any]:
+def create_job(
+    connection: sa.Connection, tenant_id: UUID, new: NewJob, *, open_max: int
+) -> sa.Row[Any]:
     """Add a job with everything that makes it run, or nothing of it.
 
-    Raises FieldRefusedError, FileMissingError.
+    Raises FieldRefusedError, FileMissingError, OpenBatchesError.
     """
     window_s = checked_window_s(new)
     options = new.options.checked_values()
     file = find_input(connection, tenant_id, new.input_file_id)
     if file.purpose != INPUT_PURPOSE:
         raise FieldRefusedError("The file's purpose is not 'batch'.", param="input_file_id")
+    require_room(connection, tenant_id, open_max=open_max)
     job_id = new_uuid()
     created_at = connection.execute(
         jobs.insert()

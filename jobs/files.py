@@ -13,7 +13,7 @@ from core.states import TERMINAL_STATES, JobState
 from jobs.files_tables import files
 from jobs.inputs_tables import job_inputs
 from jobs.pages import Cursor, Page, read_page
-from jobs.refusals import FileMissingError, StorageQuotaError
+from jobs.refusals import FileCountError, FileMissingError, StorageQuotaError
 from jobs.tables import jobs
 from storage.intervals import seconds
 from tenancy.deletions import Deletion, What, record_deletion
@@ -29,9 +29,17 @@ INPUT_EXPIRES_AFTER_S: Final = EXPIRES_AFTER_S_MAX
 """Life of an input file whose owner named none."""
 
 # Literal, so that Postgres sees that the partial index on unfinished jobs fits.
-_UNFINISHED: Final = jobs.c.state.in_(
+UNFINISHED: Final = jobs.c.state.in_(
     [sa.literal_column(f"'{state}'") for state in JobState if state not in TERMINAL_STATES]
 )
+
+
+@dataclass(frozen=True, slots=True)
+class StorageQuota:
+    """How much a tenant may store."""
+
+    bytes_default: int  # of one without a limit of its own
+    files_max: int  # uploads, however small; what its batches wrote does not count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,28 +72,30 @@ def insert_file(connection: sa.Connection, file: NewFile) -> sa.Row[Any]:
     return connection.execute(statement.returning(*files.c)).one()
 
 
-def add_upload(
-    connection: sa.Connection, file: NewFile, *, stored_bytes_default: int
-) -> sa.Row[Any]:
-    """Add what a client uploaded. Raises StorageQuotaError; rivals cannot overshoot together."""
-    left = stored_bytes_left(
-        connection, file.tenant_id, stored_bytes_default=stored_bytes_default, lock=True
-    )
+def add_upload(connection: sa.Connection, file: NewFile, quota: StorageQuota) -> sa.Row[Any]:
+    """Add what a client uploaded; rivals cannot overshoot together.
+
+    Raises FileCountError, StorageQuotaError.
+    """
+    left = stored_bytes_left(connection, file.tenant_id, quota, lock=True)
     if file.size_bytes > left:
         raise StorageQuotaError
     return insert_file(connection, file)
 
 
 def stored_bytes_left(
-    connection: sa.Connection, tenant_id: UUID, *, stored_bytes_default: int, lock: bool = False
+    connection: sa.Connection, tenant_id: UUID, quota: StorageQuota, *, lock: bool = False
 ) -> int:
-    """Return how many bytes a tenant may still store; never negative.
+    """Return how many bytes a tenant may still store, in one more file; never negative.
 
-    What counts: files that show, and deleted ones that an unfinished job still reads.
+    What counts: files that show, and deleted ones that an unfinished job still reads. Raises
+    FileCountError when those that were uploaded are as many as there may be.
     """
-    most = stored_bytes_max(connection, tenant_id, default=stored_bytes_default, lock=lock)
-    used: int = connection.scalar(stored_bytes_query(tenant_id)) or 0
-    return max(0, most - used)
+    most = stored_bytes_max(connection, tenant_id, default=quota.bytes_default, lock=lock)
+    upload_count, used_bytes = connection.execute(stored_query(tenant_id)).one()
+    if upload_count >= quota.files_max:
+        raise FileCountError
+    return max(0, most - used_bytes)
 
 
 def find_file(connection: sa.Connection, tenant_id: UUID, file_id: UUID | None) -> sa.Row[Any]:
@@ -158,19 +168,26 @@ def pinned() -> sa.ColumnElement[bool]:
 
     OFFSET 0 holds Postgres to a look-up of each file: else it may hash all appended files ever.
     """
-    reading = sa.select(1).where(jobs.c.input_file_id == files.c.id, _UNFINISHED)
+    reading = sa.select(1).where(jobs.c.input_file_id == files.c.id, UNFINISHED)
     its = job_inputs.c
     appended = sa.select(1).where(
         its.file_id == files.c.id,
         its.state.in_([sa.literal_column("'validating'"), sa.literal_column("'accepted'")]),
         its.job_id == jobs.c.id,
-        _UNFINISHED,
+        UNFINISHED,
     )
     return sa.or_(reading.offset(0).exists(), appended.offset(0).exists())
 
 
-def stored_bytes_query(tenant_id: UUID) -> sa.Select[int]:
-    """Return the query of the bytes that count against a tenant's limit."""
-    used = sa.func.coalesce(sa.func.sum(files.c.size_bytes), 0)
-    stored = sa.or_(visible(), sa.and_(files.c.removed_at.is_(None), pinned()))
-    return sa.select(sa.cast(used, sa.BigInteger)).where(files.c.tenant_id == tenant_id, stored)
+def stored_query(tenant_id: UUID) -> sa.Select[int, int]:
+    """Return the query of what counts against a tenant's limits: uploads, and bytes of all files.
+
+    What shows is not removed; said once more, it keeps Postgres from what was removed long ago.
+    """
+    uploads = sa.func.count().filter(files.c.purpose != RESULT_PURPOSE)
+    used_bytes = sa.func.coalesce(sa.func.sum(files.c.size_bytes), 0)
+    return sa.select(uploads, sa.cast(used_bytes, sa.BigInteger)).where(
+        files.c.tenant_id == tenant_id,
+        files.c.removed_at.is_(None),
+        sa.or_(visible(), pinned()),
+    )

@@ -64,7 +64,23 @@ class JobRunningError(RequestRefusedError):
     code = "batch_not_ended"
 
 
-class StorageQuotaError(RequestRefusedError):
+class QuotaError(RequestRefusedError):
+    """Your organization has reached a limit of what it may have: trying again helps nobody."""
+
+
+class OpenBatchesError(QuotaError):
+    """Your open batches have reached the limit of your organization. Let some end first."""
+
+    code = "batch_limit_exceeded"
+
+
+class FileCountError(QuotaError):
+    """Your organization has as many uploaded files as it may have. Delete some first."""
+
+    code = "file_limit_exceeded"
+
+
+class StorageQuotaError(QuotaError):
     """Your stored files have reached the limit of your organization. Delete some first."""
 
     code = "storage_limit_exceeded"

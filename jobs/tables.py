@@ -185,6 +185,13 @@ jobs: Final = Table(
         postgresql_where=text("state IN ('validating', 'in_progress', 'finalizing', 'cancelling')"),
     ),
     Index(
+        "ix_jobs_open_batches",
+        "tenant_id",
+        postgresql_where=text(
+            "kind = 'batch' AND state IN ('validating', 'in_progress', 'finalizing', 'cancelling')"
+        ),
+    ),
+    Index(
         "ix_jobs_voided",
         "id",
         postgresql_where=text("void_below > 0 AND state = 'in_progress'"),

@@ -50,6 +50,24 @@ def test_a_redrive_that_cannot_be_writes_nothing(
 
 
 @pytest.mark.parametrize(
+    ("limits", "code"),
+    [
+        ({"open_batches_max": 1}, "batch_limit_exceeded"),
+        ({"files_max": 1}, "file_limit_exceeded"),
+    ],
+)
+def test_a_redrive_above_a_number_of_its_tenant_writes_nothing(
+    open_site: OpenSite, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], code: str
+) -> None:
+    site = open_site(**limits)
+    with site.client() as client:
+        batch = failed_batch(site, client, failure(1))
+        sizes = writes_of(site, monkeypatch)
+        error = refused(client.post(PATH, json={"batch": batch}), 429)
+    assert (error["code"], sizes) == (code, [])
+
+
+@pytest.mark.parametrize(
     ("limits", "status", "code"),
     [
         ({"file_bytes_max": 50_000}, 413, "file_too_large"),

@@ -11,8 +11,9 @@ import sqlalchemy as sa
 from core.ids import new_uuid
 from jobs.batches import IS_BATCH, job_query, with_counters
 from jobs.file_removal import removal_query
-from jobs.files import stored_bytes_query
+from jobs.files import stored_query
 from jobs.files_tables import files
+from jobs.open_batches import last_query
 from jobs.pages import Cursor, page_query
 from jobs.tables import jobs
 
@@ -38,6 +39,15 @@ SELECT id, 1, input_file_id, input_key, 10, 'accepted', 1, 1 FROM jobs;
 ANALYZE;
 """
 
+OPEN_BATCHES = """
+INSERT INTO jobs (id, tenant_id, endpoint, input_file_id, input_key, input_bytes,
+                  completion_window, created_at, expires_at)
+SELECT md5('o' || n)::uuid, md5('t' || 1 + n % 20)::uuid, '/v1/embeddings', md5('f1')::uuid, 'k',
+       10, '24h', now(), now() + interval '1 day'
+FROM generate_series(1, 2000) n
+"""
+OPEN_OF_EACH = 100
+
 READS_ALL_APPENDED = re.compile(r"'Seq Scan'[^{]*'job_inputs'")
 """Files that were appended stay `accepted` when their jobs have ended."""
 
@@ -53,7 +63,7 @@ def connection(database_url: str) -> Iterator[sa.Connection]:
     engine.dispose()
 
 
-def plan(connection: sa.Connection, query: sa.Select[Any]) -> tuple[str, int]:
+def plan(connection: sa.Connection, query: sa.SelectBase) -> tuple[str, int]:
     """Return the plan and the rows that its leaves read in all."""
     text = str(query.compile(connection, compile_kwargs={"literal_binds": True}))
     explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {text}"
@@ -106,7 +116,20 @@ def test_garbage_and_quota_look_at_what_they_need(connection: sa.Connection) -> 
     assert rows <= 100
     assert not READS_ALL_APPENDED.search(text)
 
-    # A tenant has 400 files here: all are summed, and each is looked up among running jobs at most.
-    text, rows = plan(connection, stored_bytes_query(tenant(connection)))
-    assert not READS_ALL_APPENDED.search(text)
-    assert rows <= 1000
+    # A tenant has 400 files here, every second one long gone: the others are summed.
+    owner = connection.execute(sa.text("SELECT md5('t2')::uuid")).scalar_one()
+    for whose in (tenant(connection), owner):
+        text, rows = plan(connection, stored_query(whose))
+        assert not READS_ALL_APPENDED.search(text)
+        assert rows <= 500
+
+
+@pytest.mark.timeout(300)
+def test_a_new_batch_looks_at_the_open_ones_of_its_tenant_alone(
+    connection: sa.Connection,
+) -> None:
+    connection.execute(sa.text(OPEN_BATCHES))
+    connection.execute(sa.text("ANALYZE jobs"))
+    text, rows = plan(connection, last_query(tenant(connection), open_max=1000))
+    assert "ix_jobs_open_batches" in text
+    assert rows <= OPEN_OF_EACH + 80

@@ -69,7 +69,7 @@ class World:
             options=JobOptions(sealed=sealed, budget=budget),
         )
         with self.engine.begin() as connection:
-            self.job_id = create_job(connection, self.tenant_id, new).id
+            self.job_id = create_job(connection, self.tenant_id, new, open_max=10).id
 
     def file(self, count: int) -> UUID:
         """Store a file of so many lines."""
