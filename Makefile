@@ -31,7 +31,8 @@ setup: $(STAMP) ## Create .venv with exactly what requirements.lock names (nothi
 # with the setuptools of the lock, so nothing that the lock does not name is installed.
 $(STAMP): requirements.lock pyproject.toml
 	rm -f $(STAMP)
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11) and "Python 3.11 is needed")'
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13) \
+	  and "Python 3.11 or 3.12 is needed: make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv $(VENV)
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip sync --quiet --python $(BIN)/python requirements.lock
