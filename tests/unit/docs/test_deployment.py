@@ -72,6 +72,12 @@ def test_every_variable_is_a_setting() -> None:
     assert named - known == set()
 
 
+def test_every_variable_of_composes_own_is_explained() -> None:
+    asked = set(re.findall(r"\$\{(\w+):-", (ROOT / "docker-compose.yml").read_text()))
+
+    assert asked - set(re.findall(r"\w+", (ROOT / "deploy/README.md").read_text())) == set()
+
+
 @pytest.mark.parametrize("name", sorted(ours()))
 def test_the_settings_of_a_service_are_valid(name: str) -> None:
     """Without interpolation a value may still be `${NAME:-default}`: the default stands for it."""
