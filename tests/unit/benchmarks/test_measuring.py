@@ -18,6 +18,7 @@ from benchmarks.sink_data import ORDERS, grouped, records
 from benchmarks.stack import parse_ready, role_of
 from benchmarks.upstream import call_bytes
 from benchmarks.verification import verify_output
+from tests.unit.docs.settings_classes import settings_classes
 
 
 def test_a_command_name_with_brackets_does_not_shift_the_fields() -> None:
@@ -161,6 +162,12 @@ def test_settings_are_reported_without_secrets() -> None:
     }
 
     assert settings_of_roles(env) == {"MILLRACE_BATCHER_POLL_RECORDS": "8"}
+
+
+def test_the_settings_in_a_report_are_of_every_kind_that_a_role_reads() -> None:
+    env = {f"{cls.env_prefix}ANY": "1" for cls in settings_classes()}
+
+    assert settings_of_roles(env) == env
 
 
 def test_numbers_keep_the_digits_that_mean_something() -> None:
