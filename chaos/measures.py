@@ -14,7 +14,7 @@ Relation = Literal["<=", ">=", "goal", "report"]
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
     """What one trial found."""
 
-    promise: str  # as PROMISES numbers them: P1, or A12 for recovery
+    promise: str  # as docs/chaos.md numbers them: P1, or A12 for recovery
     what: str
     value: float  # infinite, null in JSON: it never happened
     limit: float = 0.0

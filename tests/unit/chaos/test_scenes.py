@@ -1,18 +1,38 @@
 """Goal: every promise of the harness is tried by some drill, on an installation of its shape."""
 
+import re
 from pathlib import Path
+
+import pytest
 
 from chaos.asking import parse, trials_of, wanted
 from chaos.brokers import Broker, properties
 from chaos.scenes import SCENES
 
 PARTS = [part for scene in SCENES for part in scene.parts]
-PROMISES = {f"P{number}" for number in range(1, 14)} | {"A12"}
+PAGE = (Path(__file__).parents[3] / "docs/chaos.md").read_text()
 
 
-def test_every_promise_is_tried() -> None:
-    assert set().union(*(part.promises for part in PARTS)) == PROMISES
+def test_every_promise_of_the_page_is_tried() -> None:
+    section = PAGE.partition("## What is promised")[2].partition("\n## ")[0]
+    promised = re.findall(r"^\| ([PA]\d+) \|", section, re.M)
+    assert len(promised) == len(set(promised))
+    assert set().union(*(part.promises for part in PARTS)) == set(promised)
     assert all(part.trials_long for part in PARTS)
+
+
+def test_the_page_says_what_the_quick_run_leaves_out() -> None:
+    tried = set().union(*(part.promises for part in PARTS if wanted(part, parse([]))))
+    everything = set().union(*(part.promises for part in PARTS))
+    (row,) = re.findall(r"^\| `make chaos` \| ([^|]+) \|", PAGE, re.M)
+    assert set(re.findall(r"P\d+", row)) == everything - tried
+
+
+def test_the_page_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    options = set(re.findall(r"--[a-z]+", capsys.readouterr().out)) - {"--help"}
+    assert [option for option in sorted(options) if option not in PAGE] == []
 
 
 def test_drills_have_names_of_their_own() -> None:
