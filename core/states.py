@@ -44,7 +44,7 @@ TERMINAL_STATES = frozenset(state for state, after in NEXT_STATES.items() if not
 
 
 class CloseReason(StrEnum):
-    """Why a job takes no more results; the first reason wins (DESIGN, rule 2 of delivery)."""
+    """Why a job takes no more results; the first reason wins (ADR 1)."""
 
     CANCELLED = "cancelled"
     EXPIRED = "expired"

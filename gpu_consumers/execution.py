@@ -2,7 +2,7 @@
 
 1. Skip items that are not wanted any more. 2. Execute. 3. Publish outcomes, one record stream per
 job; what the pool could not answer goes back to its requests. 4. Report the batch finished, only
-when every record is acknowledged. The order is the guarantee (DESIGN, rule 1 of delivery).
+when every record is acknowledged. The order is the guarantee (docs/delivery.md).
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """What becomes of failures: a retry that waits, or the row and the dead letter of an item.
 
 Looked at only where a group holds failures. All of it is part of the writer's transaction, under
-its lock on the job, so that a failure that comes twice leads on once (DESIGN, rule 8 of delivery).
+its lock on the job, so that a failure that comes twice leads on once (ADR 20).
 """
 
 import re

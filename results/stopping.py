@@ -1,7 +1,7 @@
 """A job that stops itself: its counters crossed a bound that its owner set.
 
 Looked at in the writer's transaction, only for jobs that have bounds. What is in flight still
-counts until the close is read from the log, as with every close (DESIGN, rule 2 of delivery).
+counts until the close is read from the log, as with every close (ADR 1).
 """
 
 from collections.abc import Mapping, Sequence
