@@ -10,6 +10,7 @@ from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect
 from cli.exits import EXIT_CODES_HELP, CommandGroup, ExitCode, JobNotEndedError
 from cli.job_progress import exit_code_of, progress_of
 from cli.job_views import LIST_HEADERS, list_row, say_where, status_rows
+from cli.path_ids import in_path
 from cli.result_files import copy_file, save_files
 from cli.submit import submit
 from cli.tables import Form, FormOption, write_json, write_table
@@ -84,7 +85,7 @@ def delete(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -
 
     An input file stays while another job of yours names it. Exit code 5: the job has not ended.
     """
-    connect(url, key).delete(f"/batches/{job}", cast_to=object)
+    connect(url, key).delete(f"/batches/{in_path(job)}", cast_to=object)
     typer.echo("deleted")
 
 

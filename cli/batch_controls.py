@@ -8,6 +8,7 @@ import typer
 
 from cli.batch_options import IdArgument
 from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
+from cli.path_ids import in_path
 from cli.result_files import input_to_upload
 from core.urgency import PRIORITY_MAX, PRIORITY_MIN
 
@@ -81,7 +82,7 @@ def seal(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -> 
 def _post(url: str, key: str, job: str, action: str, body: dict[str, Any] | None = None) -> "Batch":
     from openai.types import Batch  # takes a second, which commands of operators do without
 
-    return connect(url, key).post(f"/batches/{job}{action}", cast_to=Batch, body=body)
+    return connect(url, key).post(f"/batches/{in_path(job)}{action}", cast_to=Batch, body=body)
 
 
 def _state(batch: "Batch") -> str:

@@ -5,7 +5,11 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-IdArgument: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The job, `batch_…`.")]
+from cli.path_ids import checked_id
+
+IdArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="ID", help="The job, `batch_…`.", callback=checked_id)
+]
 TimeoutOption: TypeAlias = Annotated[
     float | None,
     typer.Option(min=0, help="Seconds to wait at most; then exit 124. The job goes on."),

@@ -2,7 +2,6 @@
 
 import sys
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
@@ -11,6 +10,7 @@ from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
 from cli.exits import ExitCode
 from cli.job_progress import exit_code_of, progress_of
 from cli.job_views import time_text
+from cli.path_ids import checked_id, in_path
 from cli.result_stream import results_of
 from cli.tables import Form, FormOption, write_json, write_table
 
@@ -27,7 +27,8 @@ def items(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         ),
     ] = None,
     item: Annotated[
-        str | None, typer.Option("--item", metavar="CUSTOM_ID", help="Only this one.")
+        str | None,
+        typer.Option("--item", metavar="CUSTOM_ID", help="Only this one.", callback=checked_id),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="Items to list.")] = 20,
     after: Annotated[str | None, typer.Option(help="Go on behind this item.")] = None,
@@ -37,9 +38,9 @@ def items(  # noqa: PLR0913, PLR0917  each one is an option of the command line
 ) -> None:
     """List the items of a job with their status, in the order of its input."""
     client = connect(url, key)
-    path = f"/batches/{quote(job, safe='')}/items"
+    path = f"/batches/{in_path(job)}/items"
     if item is not None:
-        found = _object(client.get(f"{path}/{quote(item, safe='')}", cast_to=object))
+        found = _object(client.get(f"{path}/{in_path(item)}", cast_to=object))
         if form is Form.JSON:
             write_json(found)
         else:
@@ -84,7 +85,7 @@ def audit(
     key: KeyOption = "",
 ) -> None:
     """Recompute the books of a job and show them; exit code 1 says that they do not balance."""
-    path = f"/batches/{quote(job, safe='')}/audit"
+    path = f"/batches/{in_path(job)}/audit"
     params = {"log": "true"} if log else {}
     client = connect(url, key).with_options(timeout=300, max_retries=0)
     found = _object(client.get(path, cast_to=object, options={"params": params}))

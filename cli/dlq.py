@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
-from urllib.parse import quote
 
 import typer
 
 from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
 from cli.exits import EXIT_CODES_HELP, CommandGroup
 from cli.job_views import time_text
+from cli.path_ids import checked_id, in_path
 from cli.tables import Form, FormOption, write_json, write_table
 
 app = typer.Typer(
@@ -55,13 +55,15 @@ def list_letters(
 
 @app.command()
 def show(
-    letter: Annotated[str, typer.Argument(metavar="ID", help="The dead letter, `dead_…`.")],
+    letter: Annotated[
+        str, typer.Argument(metavar="ID", help="The dead letter, `dead_…`.", callback=checked_id)
+    ],
     form: FormOption = Form.TABLE,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
     """Show one with the attempts that ended. JSON holds its last answer, too."""
-    path = f"/dead_letters/{quote(letter, safe='')}"
+    path = f"/dead_letters/{in_path(letter)}"
     found = _object(connect(url, key).get(path, cast_to=object))
     if form is Form.JSON:
         write_json(found)

@@ -1,13 +1,13 @@
 """`millrace jobs`: single requests that outlived their connection."""
 
 from typing import Annotated, Any, TypeAlias
-from urllib.parse import quote
 
 import typer
 
 from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
 from cli.exits import EXIT_CODES_HELP, CommandGroup
 from cli.job_views import time_text
+from cli.path_ids import checked_id, in_path
 from cli.tables import Form, FormOption, write_json, write_table
 
 app = typer.Typer(
@@ -17,7 +17,9 @@ app = typer.Typer(
     epilog=EXIT_CODES_HELP,
 )
 
-IdArgument: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The id that 202 gave.")]
+IdArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="ID", help="The id that 202 gave.", callback=checked_id)
+]
 
 _TIMES = ("created_at", "expires_at", "completed_at", "cancelled_at", "expired_at")
 
@@ -64,7 +66,7 @@ def rows(job: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _path(job: str) -> str:
-    return f"/jobs/{quote(job, safe='')}"
+    return f"/jobs/{in_path(job)}"
 
 
 def _object(answer: object) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """`millrace webhooks`: endpoints, what became of their messages, and sending again."""
 
 from typing import Annotated, Any, TypeAlias
-from urllib.parse import quote
 
 import typer
 
 from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
 from cli.exits import EXIT_CODES_HELP, CommandGroup
 from cli.job_views import time_text
+from cli.path_ids import checked_id, in_path
 from cli.tables import Form, FormOption, write_json, write_table
 
 app = typer.Typer(
@@ -18,7 +18,10 @@ app = typer.Typer(
 )
 
 IdArgument: TypeAlias = Annotated[
-    str, typer.Argument(metavar="ID", help="The endpoint, `whe_…`, a job's callback too.")
+    str,
+    typer.Argument(
+        metavar="ID", help="The endpoint, `whe_…`, a job's callback too.", callback=checked_id
+    ),
 ]
 
 
@@ -31,7 +34,11 @@ def create(
     key: KeyOption = "",
 ) -> None:
     """Add an endpoint. Its secret is shown once, on stdout behind its id."""
-    body = {"name": name, "url": target, "event_types": events.split(",")}
+    body = {
+        "name": name,
+        "url": target,
+        "event_types": [event.strip() for event in events.split(",")],
+    }
     made = _object(connect(url, key).post("/webhook_endpoints", body=body, cast_to=object))
     typer.echo(f"{made['id']} {made['signing_secret']}")
 
@@ -112,7 +119,7 @@ def last_try_text(delivery: dict[str, Any]) -> str:
 
 
 def _path(endpoint: str) -> str:
-    return f"/webhook_endpoints/{quote(endpoint, safe='')}"
+    return f"/webhook_endpoints/{in_path(endpoint)}"
 
 
 def _object(answer: object) -> dict[str, Any]:
