@@ -1,7 +1,6 @@
 """`millrace batch` for jobs that run: pause, resume, update, append, seal."""
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,7 +8,7 @@ import typer
 from cli.batch_options import IdArgument
 from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
 from cli.path_ids import in_path
-from cli.result_files import input_to_upload
+from cli.uploading import uploaded
 from core.urgency import PRIORITY_MAX, PRIORITY_MIN
 
 if TYPE_CHECKING:
@@ -66,12 +65,9 @@ def append(
 
     Its items count once it was found valid: see `millrace batch status`.
     """
-    client = connect(url, key)
-    with input_to_upload(file) as content:
-        name = "stdin.jsonl" if file == "-" else Path(file).name
-        uploaded = client.files.create(file=(name, content), purpose="batch")
-    _post(url, key, job, "/append", {"input_file_id": uploaded.id})
-    typer.echo(uploaded.id)
+    with uploaded(connect(url, key), file) as file_id:
+        _post(url, key, job, "/append", {"input_file_id": file_id})
+    typer.echo(file_id)
 
 
 def seal(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -> None:

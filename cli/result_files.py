@@ -1,11 +1,6 @@
 """Bring files of the API here: streamed, checked for length, and whole or not at all."""
 
 import os
-import shutil
-import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -20,19 +15,6 @@ _CHUNK_BYTES = 256 * 1024
 
 class DownloadCutError(CommandError):
     """The download ended early; nothing was kept."""
-
-
-@contextmanager
-def input_to_upload(path: str) -> Iterator[IO[bytes]]:
-    """Yield a file that can be read twice; `-` is stdin, kept on disk for that. Raises OSError."""
-    if path != "-":
-        with Path(path).open("rb") as file:
-            yield file
-        return
-    with tempfile.TemporaryFile(prefix="millrace-") as kept:
-        shutil.copyfileobj(sys.stdin.buffer, kept, _CHUNK_BYTES)
-        kept.seek(0)
-        yield kept
 
 
 def save_files(

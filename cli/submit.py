@@ -1,7 +1,6 @@
 """`millrace batch submit`: upload a file, create a job over it, and stay if asked to."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -9,7 +8,7 @@ from cli.batch_options import ErrorsOption, OutputOption, TimeoutOption
 from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect
 from cli.job_progress import exit_code_of, progress_of
 from cli.job_views import say_problems, say_where
-from cli.result_files import input_to_upload, save_files
+from cli.result_files import save_files
 from cli.submit_options import (
     DeduplicateOption,
     FailedRatioSampleOption,
@@ -20,11 +19,8 @@ from cli.submit_options import (
     SealOption,
     given,
 )
+from cli.uploading import uploaded
 from cli.watch import watch_to_end
-
-if TYPE_CHECKING:
-    import openai
-    from openai.types import Batch
 
 
 def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
@@ -60,9 +56,6 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     """
     pairs = metadata_pairs(metadata or [])
     client = connect(url, key)
-    with input_to_upload(file) as content:
-        name = "stdin.jsonl" if file == "-" else Path(file).name
-        uploaded = client.files.create(file=(name, content), purpose="batch")
     # The server knows what it serves; the types of the client lag behind.
     asked: dict[str, Any] = {"endpoint": endpoint, "completion_window": completion_window}
     if pairs:
@@ -76,7 +69,8 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         failed_ratio_sample=failed_ratio_sample,
         max_total_tokens=max_total_tokens,
     )
-    batch = _create(client, uploaded.id, asked)
+    with uploaded(client, file) as file_id:
+        batch = client.batches.create(input_file_id=file_id, **asked)
     typer.echo(batch.id)
     if not (wait or output or errors):
         return
@@ -87,30 +81,6 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     else:
         say_where(ended, output, errors)
     raise typer.Exit(exit_code_of(progress_of(ended)))
-
-
-def _create(client: "openai.OpenAI", file_id: str, asked: dict[str, Any]) -> "Batch":
-    """Create a job over an uploaded file; the file of a refused one is deleted again.
-
-    Raises what the client raises.
-    """
-    import openai
-
-    try:
-        return client.batches.create(input_file_id=file_id, **asked)
-    except (openai.APIConnectionError, openai.InternalServerError):
-        _say_kept(file_id)  # the server may have created the job nevertheless
-        raise
-    except openai.APIStatusError:
-        try:
-            client.files.delete(file_id)
-        except openai.OpenAIError:
-            _say_kept(file_id)
-        raise
-
-
-def _say_kept(file_id: str) -> None:
-    typer.echo(f"the uploaded file is {file_id}", err=True)
 
 
 def metadata_pairs(texts: list[str]) -> dict[str, str]:

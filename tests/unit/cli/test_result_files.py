@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cli.result_files import DownloadCutError, input_to_upload, save_file
+from cli.result_files import DownloadCutError, save_file
+from cli.uploading import input_to_upload
 
 
 def client_with(content: bytes, size_bytes: int | None = None) -> Any:

@@ -86,6 +86,25 @@ def test_a_file_whose_job_may_exist_is_named(
     assert not any(call.startswith("DELETE") for call in Server.seen)
 
 
+def test_the_file_of_a_refused_append_is_deleted(url: str, tmp_path: Path) -> None:
+    Server.created = (400, REFUSED)
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(b"{}\n")
+
+    done = CliRunner().invoke(
+        app,
+        ["batch", "append", "batch_1", str(source)],
+        env={"MILLRACE_URL": url, "MILLRACE_KEY": "sk-1"},
+    )
+
+    assert (done.exit_code, done.stdout) == (ExitCode.FAILED, "")
+    assert Server.seen == [
+        "POST /v1/files",
+        "POST /v1/batches/batch_1/append",
+        "DELETE /v1/files/file-1",
+    ]
+
+
 def test_a_quiet_wait_tells_why_the_input_was_refused(url: str, tmp_path: Path) -> None:
     Server.created = (200, FAILED)
 
