@@ -8,7 +8,7 @@ import typer
 import uvloop
 
 from cli.chat_models import chat_model
-from cli.client import DEFAULT_URL, KeyOption, UrlOption, api_base, connect
+from cli.client import DEFAULT_URL, KeyOption, UrlOption, api_base, connect, sent_key
 from cli.exits import ExitCode, exit_codes
 from cli.load import Seen, load, percentile
 from cli.load_connection import Target
@@ -47,7 +47,7 @@ def bench_online(  # noqa: PLR0913, PLR0917  each one is an option of the comman
             "max_tokens": max_tokens,
             "stream": stream,
         }
-        target = Target(api_base(url), key, json.dumps(body).encode())
+        target = Target(api_base(url), sent_key(key), json.dumps(body).encode())
         seen = uvloop.run(
             load(target, client_count=clients, seconds=seconds, call_timeout_s=timeout)
         )

@@ -1,16 +1,25 @@
 """The connection of user commands: the official client, pointed at this installation."""
 
 import re
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
-from cli.exits import KeyMissingError
+from cli.exits import CommandError, KeyMissingError
 
 if TYPE_CHECKING:
+    import httpx2
     import openai
 
 DEFAULT_URL = "http://127.0.0.1:8080"
+
+SILENCE_S: Final = 60.0
+"""How long a server may say nothing to a call, per try: it answers nearly all within 10 s."""
+
+_STREAM_SILENCE_S: Final = 90.0
+_CONNECT_S: Final = 5.0
+_TRY_S_MIN: Final = 1.0  # with little time left, still as long as a good server may need
+_OURS: Final = ("application/json", "text/event-stream")
 
 UrlOption: TypeAlias = Annotated[
     str,
@@ -30,16 +39,59 @@ QuietOption: TypeAlias = Annotated[
 ]
 
 
-def connect(url: str, key: str) -> "openai.OpenAI":
-    """Return a client; nothing is sent yet. Raises KeyMissingError, typer.BadParameter."""
-    if not key:
-        raise KeyMissingError
+class OtherServerError(CommandError):
+    """Something else than a Millrace API answers there."""
 
-    base_url = api_base(url)
+
+def connect(url: str, key: str) -> "openai.OpenAI":
+    """Return a client; nothing is sent yet. Raises KeyMissingError, typer.BadParameter.
+
+    Its calls raise OtherServerError for an answer that the API does not give.
+    """
+    api_key, base_url = sent_key(key), api_base(url)
 
     import openai  # takes a second, which commands of operators do without
 
-    return openai.OpenAI(api_key=key, base_url=base_url)
+    timeout = openai.Timeout(SILENCE_S, connect=_CONNECT_S)
+    client = openai.OpenAI(api_key=api_key, base_url=base_url, timeout=timeout)
+    # Not a transport of our own: the client closes none but the one that it made.
+    client._client.event_hooks = {"response": [_refuse_others]}  # noqa: SLF001
+    return client
+
+
+def bounded(client: "openai.OpenAI", left_s: float) -> "openai.OpenAI":
+    """Return the client for a call that may take what is left of a time, in seconds.
+
+    It tries once, unless there is time for all tries of a server that says nothing.
+    """
+    if left_s >= (client.max_retries + 1) * SILENCE_S:
+        return client
+    return _patient(client.with_options(max_retries=0), min(SILENCE_S, max(_TRY_S_MIN, left_s)))
+
+
+def streaming(client: "openai.OpenAI") -> "openai.OpenAI":
+    """Return the client for a stream, in which the server says something at least each minute."""
+    return _patient(client, _STREAM_SILENCE_S)
+
+
+def _patient(client: "openai.OpenAI", silence_s: float) -> "openai.OpenAI":
+    import openai
+
+    connect_s = min(_CONNECT_S, silence_s)
+    return client.with_options(timeout=openai.Timeout(silence_s, connect=connect_s))
+
+
+def sent_key(key: str) -> str:
+    """Return a key as it is sent, without what a copy may have put around it.
+
+    Raises KeyMissingError, typer.BadParameter.
+    """
+    stripped = key.strip()
+    if not stripped:
+        raise KeyMissingError
+    if not (stripped.isascii() and stripped.isprintable()):
+        raise typer.BadParameter("holds characters that no key has", param_hint="--key")
+    return stripped
 
 
 def api_base(url: str) -> str:
@@ -50,3 +102,17 @@ def api_base(url: str) -> str:
     if not re.match(r"https?://[^/]", url):
         raise typer.BadParameter(f"{url!r} is none: give http://HOST:PORT", param_hint="--url")
     return url.rstrip("/").removesuffix("/v1") + "/v1"
+
+
+def _refuse_others(answer: "httpx2.Response") -> None:
+    """Raise OtherServerError for a good answer of a kind that the API gives to no command.
+
+    Files are of any kind; their objects were asked for before.
+    """
+    kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_file = answer.url.path.endswith("/content")
+    if answer.is_success and not is_file and kind not in _OURS:
+        where = f"{answer.url.scheme}://{answer.url.netloc.decode()}"
+        raise OtherServerError(
+            f"{where} is no Millrace API. --url or MILLRACE_URL says where it is."
+        )

@@ -1,11 +1,13 @@
 """`millrace batch submit`: upload a file, create a job over it, and stay if asked to."""
 
+import math
+import time
 from typing import Annotated, Any
 
 import typer
 
 from cli.batch_options import ErrorsOption, OutputOption, TimeoutOption
-from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect
+from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, bounded, connect
 from cli.job_progress import exit_code_of, progress_of
 from cli.job_views import say_problems, say_where
 from cli.result_files import save_files
@@ -56,6 +58,7 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     """
     pairs = metadata_pairs(metadata or [])
     client = connect(url, key)
+    until_s = math.inf if timeout is None else time.monotonic() + timeout
     # The server knows what it serves; the types of the client lag behind.
     asked: dict[str, Any] = {"endpoint": endpoint, "completion_window": completion_window}
     if pairs:
@@ -69,12 +72,14 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         failed_ratio_sample=failed_ratio_sample,
         max_total_tokens=max_total_tokens,
     )
-    with uploaded(client, file) as file_id:
-        batch = client.batches.create(input_file_id=file_id, **asked)
+    with uploaded(bounded(client, until_s - time.monotonic()), file) as file_id:
+        hurried = bounded(client, until_s - time.monotonic())
+        batch = hurried.batches.create(input_file_id=file_id, **asked)
     typer.echo(batch.id)
     if not (wait or output or errors):
         return
-    ended = watch_to_end(client, batch.id, timeout_s=timeout, quiet=quiet)
+    left_s = None if timeout is None else until_s - time.monotonic()
+    ended = watch_to_end(client, batch.id, timeout_s=left_s, quiet=quiet)
     save_files(client, ended, output, errors)
     if quiet:
         say_problems(ended)

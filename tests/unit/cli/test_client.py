@@ -1,11 +1,13 @@
-"""Goal: an address that is none is wrong usage, before anything is sent."""
+"""Goal: a wrong address or key is told in one line, and no server holds a command for long."""
 
+import openai
 import pytest
 from typer.testing import CliRunner
 
-from cli.client import api_base
-from cli.exits import ExitCode
+from cli.client import SILENCE_S, api_base, bounded, connect, sent_key
+from cli.exits import ExitCode, KeyMissingError
 from cli.main import app
+from tests.unit.cli.scripted_server import Answer, serving
 
 
 @pytest.mark.parametrize("url", ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"])
@@ -19,3 +21,68 @@ def test_an_address_that_is_none_is_wrong_usage(url: str) -> None:
 
     assert done.exit_code == ExitCode.USAGE
     assert "give http://HOST:PORT" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["sk-1", " sk-1", "sk-1\n", "sk-1\r\n"])
+def test_what_a_copy_put_around_a_key_is_not_sent(text: str) -> None:
+    assert sent_key(text) == "sk-1"
+
+
+@pytest.mark.parametrize("text", ["", " ", "\r\n"])
+def test_a_key_of_nothing_is_missing(text: str) -> None:
+    with pytest.raises(KeyMissingError):
+        sent_key(text)
+
+
+@pytest.mark.parametrize("key", ["sk-…", "sk-1\nsk-2", "sk-\x1b"])
+def test_a_key_badly_copied_is_wrong_usage(key: str) -> None:
+    env = {"MILLRACE_URL": "http://127.0.0.1:1", "MILLRACE_KEY": key}
+    for command in (["batch", "list"], ["chat", "-p", "hello"], ["bench-online"]):
+        done = CliRunner().invoke(app, command, env=env)
+
+        assert done.exit_code == ExitCode.USAGE, done.output
+        assert "holds characters that no key has" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("kind", ["text/html", "text/html; charset=utf-8", "text/plain", ""])
+@pytest.mark.parametrize(
+    "command",
+    [("batch", "status", "batch_1"), ("batch", "items", "batch_1"), ("dlq", "list")],
+    ids=" ".join,
+)
+def test_another_server_is_named(kind: str, command: tuple[str, ...]) -> None:
+    with serving(Answer(b"<html>Welcome!</html>", kind=kind)) as server:
+        env = {"MILLRACE_URL": server.url, "MILLRACE_KEY": "sk-1"}
+        done = CliRunner().invoke(app, list(command), env=env)
+
+    assert done.exit_code == ExitCode.FAILED
+    assert done.stderr.startswith(f"millrace: {server.url} is no Millrace API.")
+    assert len(server.seen) == 1
+
+
+def test_a_server_that_says_nothing_is_left_after_a_minute() -> None:
+    timeout = connect("http://127.0.0.1:1", "sk-1").timeout
+
+    assert isinstance(timeout, openai.Timeout)
+    assert timeout.read == SILENCE_S
+    assert timeout.connect == 5
+
+
+@pytest.mark.parametrize(
+    ("left_s", "retries", "silence_s"),
+    [
+        (float("inf"), 2, SILENCE_S),
+        (3 * SILENCE_S, 2, SILENCE_S),
+        (3 * SILENCE_S - 1, 0, SILENCE_S),
+        (20, 0, 20),
+        (-5, 0, 1),
+    ],
+)
+def test_a_call_takes_no_longer_than_what_is_left(
+    left_s: float, retries: int, silence_s: float
+) -> None:
+    client = bounded(connect("http://127.0.0.1:1", "sk-1"), left_s)
+
+    assert client.max_retries == retries
+    assert isinstance(client.timeout, openai.Timeout)
+    assert client.timeout.read == silence_s

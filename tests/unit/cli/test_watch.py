@@ -2,19 +2,28 @@
 
 import socket
 import time
+from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from cli.exits import ExitCode
 from cli.main import app
 
 
-def test_a_silent_server_does_not_outlast_the_timeout() -> None:
+@pytest.mark.parametrize(
+    "asked", [("watch", "batch_1"), ("submit", "in.jsonl", "--endpoint", "/v1/embeddings")]
+)
+def test_a_silent_server_does_not_outlast_the_timeout(
+    asked: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in.jsonl").write_bytes(b"{}\n")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         env = {"MILLRACE_URL": url, "MILLRACE_KEY": "sk-none"}
         began_s = time.monotonic()
-        done = CliRunner().invoke(app, ["batch", "watch", "batch_1", "--timeout", "1"], env=env)
+        done = CliRunner().invoke(app, ["batch", *asked, "--timeout", "1"], env=env)
 
     assert done.exit_code == ExitCode.TIMEOUT, done.output
     assert time.monotonic() - began_s < 10
