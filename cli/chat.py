@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.chat_models import chat_model
-from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect
+from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect, streaming
 from cli.exits import ExitCode, exit_codes, verdict_on
 
 if TYPE_CHECKING:
@@ -49,12 +49,12 @@ def chat(  # noqa: PLR0913, PLR0917  each one is an option of the command line
             asked["max_completion_tokens"] = max_tokens
         if temperature is not None:
             asked["temperature"] = temperature
-        limited = client if timeout is None else _limited(client, timeout)
+        limited = streaming(client) if timeout is None else _limited(client, timeout)
         conversation = Conversation(limited, asked, system=system, quiet=quiet)
         if prompt is None and sys.stdin.isatty():
             converse(conversation, _typed)
             return
-        conversation.ask(sys.stdin.read() if prompt in {None, "-"} else str(prompt))
+        conversation.ask(piped() if prompt in {None, "-"} else str(prompt))
 
 
 _GRACE_S = 2.0
@@ -129,6 +129,11 @@ def converse(conversation: Conversation, questions: Callable[[], Iterator[str]])
             if verdict is None or verdict.exit_code in _FATAL:
                 raise
             typer.echo(f"millrace: {verdict.message}", err=True)
+
+
+def piped() -> str:
+    """Return all of stdin. A diff may hold bytes of any encoding: what is not UTF-8 is replaced."""
+    return sys.stdin.buffer.read().decode(errors="replace")
 
 
 def _typed() -> Iterator[str]:

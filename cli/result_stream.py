@@ -4,9 +4,10 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
 
+from cli.client import streaming
 from cli.exits import CommandError
+from cli.path_ids import in_path
 
 if TYPE_CHECKING:
     import openai
@@ -15,7 +16,6 @@ _TRIES_MAX: Final = 30
 """Times in a row that a stream may break off without a result; a restart takes less."""
 
 _PAUSE_S: Final = 1.0
-_SILENCE_S: Final = 90.0  # the server says something at least each minute
 
 
 class StreamBrokenError(CommandError):
@@ -34,7 +34,8 @@ class Event:
 def results_of(client: "openai.OpenAI", job: str, after: int) -> Iterator[Event]:
     """Yield each result behind `after` once, and last the event of the job's end.
 
-    Raises StreamBrokenError, and what the client raises for a refusal.
+    A server that is away, fails or is busy is asked again. Raises StreamBrokenError, and what the
+    client raises for a refusal.
     """
     import httpx2
     import openai
@@ -47,8 +48,13 @@ def results_of(client: "openai.OpenAI", job: str, after: int) -> Iterator[Event]
                 yield event
                 if event.name:
                     return
-        except (httpx2.TransportError, openai.APIConnectionError):
-            pass  # cut, or away; what the server refuses is raised
+        except (
+            httpx2.TransportError,
+            openai.APIConnectionError,
+            openai.InternalServerError,
+            openai.RateLimitError,
+        ):
+            pass  # cut, away or busy; what the server refuses is raised
         tries += 1
         time.sleep(_PAUSE_S)
     raise StreamBrokenError
@@ -79,8 +85,8 @@ def _open(client: "openai.OpenAI", job: str, after: int) -> Iterator[bytes]:
         "last-event-id": str(after),
         "x-stainless-raw-response": "stream",  # how the client is asked not to read it all
     }
-    answer = client.with_options(timeout=_SILENCE_S).get(
-        f"/batches/{quote(job, safe='')}/results",
+    answer = streaming(client).get(
+        f"/batches/{in_path(job)}/results",
         cast_to=APIResponse[bytes],
         options={"headers": headers},
     )

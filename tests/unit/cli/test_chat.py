@@ -1,5 +1,6 @@
 """Goal: a conversation remembers whole answers alone, and survives what may pass."""
 
+import io
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +9,7 @@ import httpx2
 import openai
 import pytest
 
-from cli.chat import Conversation, converse
+from cli.chat import Conversation, converse, piped
 from cli.chat_models import NoChatModelError, chat_model
 from cli.exits import ExitCode, verdict_on
 
@@ -134,3 +135,10 @@ def test_an_error_in_the_middle_of_a_stream_has_an_exit_code(
     assert verdict is not None
     assert verdict.exit_code is exit_code
     assert verdict.message == f"It broke. ({code})"
+
+
+def test_a_pipe_may_hold_bytes_of_any_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = io.BytesIO("+ café\n".encode("latin-1") + "+ für\n".encode())
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(content, encoding="utf-8"))
+
+    assert piped() == "+ caf\N{REPLACEMENT CHARACTER}\n+ für\n"

@@ -1,0 +1,44 @@
+"""Goal: a stream of results outlives a server that is restarted, and says what is refused."""
+
+import openai
+import pytest
+
+from cli import result_stream
+from cli.client import connect
+from cli.result_stream import results_of
+from tests.unit.cli.scripted_server import Answer, serving
+
+FIRST = Answer(b'id: 1\ndata: {"sequence":1}\n\n', kind="text/event-stream")
+REST = Answer(
+    b'id: 2\ndata: {"sequence":2}\n\nevent: batch.completed\nid: 3\ndata: {}\n\n',
+    kind="text/event-stream",
+)
+PATH = "GET /v1/batches/batch_1/results"
+
+
+def refusal(status: int) -> Answer:
+    return Answer({"error": {"message": "Not now.", "code": "slow_down"}}, status=status)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nobody wait between tries."""
+    monkeypatch.setattr(result_stream, "_PAUSE_S", 0.0)
+    monkeypatch.setattr("openai._base_client.BaseClient._calculate_retry_timeout", lambda *_: 0.0)
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503])
+def test_a_server_that_is_busy_or_comes_back_is_asked_again(status: int) -> None:
+    with serving(FIRST, *[refusal(status)] * 4, REST) as server:
+        found = list(results_of(connect(server.url, "sk-1"), "batch_1", 0))
+
+    assert [event.sequence for event in found] == [1, 2, 3]
+    assert server.seen == [PATH] * 6
+    assert [asked["last-event-id"] for asked in server.headers] == ["0", *["1"] * 5]
+
+
+def test_a_refusal_is_raised() -> None:
+    with serving(FIRST, refusal(404)) as server, pytest.raises(openai.NotFoundError):
+        list(results_of(connect(server.url, "sk-1"), "batch_1", 0))
+
+    assert server.seen == [PATH] * 2
