@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from cli.client import connect
-from cli.demo_jobs import Files, FinishedJob, run_job
+from cli.demo_jobs import Files, FinishedJob, problems_of, run_job
 from cli.demo_models import ensure_tiny_llama, minilm_path
 from cli.demo_report import report
 from cli.demo_requests import CHATTER, EMBEDDER, JOBS, DemoJob, write_inputs
@@ -34,7 +34,7 @@ def demo(
     Starts a Kafka broker, a Postgres, every role and two vLLM engines on the CPU. Embeds the
     docstrings of Python's standard library with MiniLM, chats with a tiny Llama of random weights,
     proves that every request has exactly one answer, searches the library by meaning, and stops
-    everything again. Exit code 1 when a check fails.
+    everything again. Exit code 1 when a check fails; the logs are then kept below OUT/logs.
     """
     # A SIGTERM ends this process as Ctrl-C does, through the code that stops the stack.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -60,6 +60,8 @@ def _demo(text_count: int, prompt_count: int, out: Path) -> bool:
                 endpoint = stack.wait_until_ready()
             console.print(f"Ready after {time.monotonic() - began_s:.0f} s at {endpoint.url}\n")
             jobs = _run_jobs(endpoint, out)
+            if any(problems_of(job) for job in jobs.values()):
+                stack.keep_logs()
         finally:
             console.print("\nStopping everything …")
     passed = report(jobs, documented, console.print)

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cli.exits import WaitedTooLongError
 from cli.job_display import JobDisplay
 from cli.job_progress import JobProgress, progress_of, wait_for_end
 from cli.result_files import save_file
+from cli.stack.errors import StackTimeoutError
 from cli.watch import look_at
 from core.clock import SystemClock
 from core.states import JobState
@@ -70,7 +72,7 @@ def write_requests(
 def run_job(client: "openai.OpenAI", label: str, endpoint: str, files: Files) -> FinishedJob:
     """Upload, create, watch and download a job with the official client.
 
-    Raises WaitedTooLongError, and what the client raises.
+    Raises StackTimeoutError, and what the client raises.
     """
     began_s = time.monotonic()
     first_result_at_s: float | None = None
@@ -86,13 +88,18 @@ def run_job(client: "openai.OpenAI", label: str, endpoint: str, files: Files) ->
                 first_result_at_s = time.monotonic()
             display.show(seen)
 
-        ended = wait_for_end(
-            look_at(client, batch.id),
-            show,
-            timeout_s=JOB_S_MAX,
-            clock=SystemClock(),
-            sleep=time.sleep,
-        )
+        try:
+            ended = wait_for_end(
+                look_at(client, batch.id),
+                show,
+                timeout_s=JOB_S_MAX,
+                clock=SystemClock(),
+                sleep=time.sleep,
+            )
+        except WaitedTooLongError:  # whose words are of --timeout and of a stack that stays
+            raise StackTimeoutError(
+                f"The job {label} did not end within {JOB_S_MAX:.0f} s."
+            ) from None
     seconds = time.monotonic() - began_s
     save_file(client, ended.output_file_id, files.results)
     save_file(client, ended.error_file_id, files.errors)

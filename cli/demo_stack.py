@@ -36,17 +36,19 @@ class Endpoint:
 def demo_stack(models: Mapping[str, Path], logs_of_failure: Path) -> Iterator["StartingStack"]:
     """Yield a stack that is starting; leave no process and no folder behind.
 
-    When the block fails, the logs are copied to `logs_of_failure` first. A killed demo takes the
-    stack along: the kernel tells it to stop.
+    When the block fails, or asks for it, the logs are kept in `logs_of_failure`. A killed demo
+    takes the stack along: the kernel tells it to stop.
     """
     data = Path(tempfile.mkdtemp(prefix="millrace-demo-"))
     try:
         process = spawn(_up(models, data), data / "logs")
         try:
-            yield StartingStack(process, data / "logs" / f"{_NAME}.log")
-        except StackError:
-            shutil.copytree(data / "logs", logs_of_failure, dirs_exist_ok=True)
-            raise
+            stack = StartingStack(process, data / "logs", logs_of_failure)
+            try:
+                yield stack
+            except Exception:
+                stack.keep_logs()
+                raise
         finally:
             _stop(process)
     finally:
@@ -56,9 +58,14 @@ def demo_stack(models: Mapping[str, Path], logs_of_failure: Path) -> Iterator["S
 class StartingStack:
     """A stack on its way up."""
 
-    def __init__(self, process: ChildProcess, log: Path) -> None:
-        """Read what `process` says in `log`."""
-        self._process, self._log = process, log
+    def __init__(self, process: ChildProcess, logs: Path, kept_logs: Path) -> None:
+        """Read what `process` says below `logs`."""
+        self._process, self._logs, self._kept_logs = process, logs, kept_logs
+        self._log = logs / f"{_NAME}.log"
+
+    def keep_logs(self) -> None:
+        """Copy what every role said so far to where a failure is looked into."""
+        shutil.copytree(self._logs, self._kept_logs, dirs_exist_ok=True)
 
     def wait_until_ready(self) -> Endpoint:
         """Return where it listens. Raises StackError, StackTimeoutError."""

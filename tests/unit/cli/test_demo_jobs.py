@@ -2,17 +2,27 @@
 
 import base64
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
 import pytest
 
-from cli.demo_jobs import Files, FinishedJob, custom_ids, problems_of, write_requests
+from cli.demo_jobs import (
+    Files,
+    FinishedJob,
+    custom_ids,
+    problems_of,
+    run_job,
+    write_requests,
+)
 from cli.demo_requests import JOBS, QUESTIONS, write_inputs
 from cli.demo_search import nearest, read_embeddings
 from cli.demo_texts import Documented
 from cli.job_progress import JobProgress
+from cli.stack.errors import StackTimeoutError
 from core.states import JobState
+from tests.unit.cli.batches import batch
 
 
 def finished(
@@ -83,3 +93,27 @@ def test_the_nearest_come_first(tmp_path: Path) -> None:
 
 def as_base64(vector: list[float]) -> str:
     return base64.b64encode(np.array(vector, "<f4").tobytes()).decode()
+
+
+class UnendingJob:
+    """Stands for the official client and a job that goes on for ever."""
+
+    def __init__(self) -> None:
+        self.files = SimpleNamespace(create=lambda **_: SimpleNamespace(id="file-1"))
+        self.batches = SimpleNamespace(
+            create=lambda **_: batch("validating"), retrieve=lambda _: batch()
+        )
+
+    def with_options(self, **_: object) -> "UnendingJob":
+        return self
+
+
+def test_a_job_that_does_not_end_is_told_as_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cli.demo_jobs.JOB_S_MAX", 0.0)
+    files = Files.of(tmp_path, "texts")
+    write_requests(files.requests, "/v1/embeddings", [("a", {})])
+
+    with pytest.raises(StackTimeoutError, match="The job texts did not end within 0 s"):
+        run_job(UnendingJob(), "texts", "/v1/embeddings", files)  # type: ignore[arg-type]

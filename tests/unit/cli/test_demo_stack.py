@@ -1,0 +1,45 @@
+"""Goal: whatever a demo fails by, the logs of its stack can be read afterwards."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from cli import demo_stack
+from cli.stack.child import Child
+from cli.stack.errors import StackTimeoutError
+
+
+@pytest.fixture(autouse=True)
+def short_lived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a process that ends at once stand for the stack."""
+
+    def stands_for(_models: Mapping[str, Path], _data: Path) -> Child:
+        return Child(name="up", argv=(sys.executable, "-c", "print('ready')"))
+
+    monkeypatch.setattr(demo_stack, "_up", stands_for)
+
+
+@pytest.mark.parametrize("failure", [StackTimeoutError(), RuntimeError("a job failed")])
+def test_a_failure_keeps_the_logs(failure: Exception, tmp_path: Path) -> None:
+    kept = tmp_path / "logs"
+
+    with pytest.raises(type(failure)), demo_stack.demo_stack({}, kept):
+        raise failure
+
+    assert (kept / "up.log").is_file()
+
+
+def test_a_demo_that_goes_on_may_keep_them_too(tmp_path: Path) -> None:
+    with demo_stack.demo_stack({}, tmp_path / "logs") as stack:
+        stack.keep_logs()
+
+    assert (tmp_path / "logs" / "up.log").is_file()
+
+
+def test_a_demo_without_a_failure_keeps_none(tmp_path: Path) -> None:
+    with demo_stack.demo_stack({}, tmp_path / "logs"):
+        pass
+
+    assert not (tmp_path / "logs").exists()
