@@ -69,7 +69,7 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
 
     Prints one line on stdout when a call and a job can run: `ready http://127.0.0.1:PORT key sk-…`.
     Everything else goes to stderr and to the log files below DATA/logs. The same DATA started again
-    finds all jobs, continues them, and prints the same key. Raises SettingsError, StackError.
+    finds all jobs, continues them, and prints the same key.
     """
     configure_logs("up")
     stop = stop_on_signals()

@@ -44,7 +44,7 @@ _LOG = logging.getLogger(__name__)
 READY_S_MAX = 300.0
 """Models may load for minutes on a slow machine."""
 
-_PROTOCOL, _SESSION = "MILLRACE_KAFKA_GROUP_PROTOCOL", "MILLRACE_KAFKA_SESSION_TIMEOUT_S"
+_PROTOCOL = "MILLRACE_KAFKA_GROUP_PROTOCOL"
 _KAFKA, _DATABASE = "MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "MILLRACE_DATABASE_URL"
 
 
@@ -63,8 +63,12 @@ class EmbeddedStack:
     """One stack on one data folder; leaves no process behind when its block ends."""
 
     def __init__(self, options: StackOptions, env: Mapping[str, str]) -> None:
-        """Nothing is started yet. Services that `env` names are used instead of embedded ones."""
+        """Nothing is started yet. Services that `env` names are used instead of embedded ones.
+
+        Raises SettingsError.
+        """
         self._options, self._env = options, env
+        self._session_timeout_s = KafkaSettings.from_env({_KAFKA: "", **env}).session_timeout_s
         self._closing = contextlib.ExitStack()
         self._supervisor = Supervisor(options.data / "logs")
         self.url = ""
@@ -158,9 +162,8 @@ class EmbeddedStack:
         data = self._options.data
         broker = None
         if _KAFKA not in self._env:
-            session_timeout_s = float(self._env.get(_SESSION, kafka.SESSION_TIMEOUT_S))
             broker = kafka.EmbeddedKafka(
-                data, cache_dir(self._env), session_timeout_s=session_timeout_s
+                data, cache_dir(self._env), session_timeout_s=self._session_timeout_s
             )
             broker.prepare()
         server = None

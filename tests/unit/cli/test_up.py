@@ -43,6 +43,18 @@ def test_a_mistake_is_wrong_usage(arguments: list[str], told: str, tmp_path: Pat
     assert not data.exists()
 
 
+def test_a_wrong_setting_of_the_log_is_wrong_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_KAFKA_SESSION_TIMEOUT_S", "long")
+
+    done = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "data")])
+
+    assert done.exit_code == ExitCode.USAGE, done.output
+    assert "MILLRACE_KAFKA_SESSION_TIMEOUT_S" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_folder_that_cannot_be_made_is_told_in_one_line() -> None:
     done = CliRunner().invoke(app, ["up", "--data", "/proc/none"])
 
