@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from core.errors import Disposition, MillraceError
-from storage.postgres import DATABASE_AWAY
+from storage.postgres import DATABASE_AWAY, drivers_words
 
 if TYPE_CHECKING:
     import openai
@@ -137,7 +137,7 @@ def verdict_on(failure: Exception) -> Verdict | None:
         message = f"{failure} ({facts})" if facts else str(failure)
         return Verdict(_BY_CODE.get(failure.code, ExitCode.FAILED), message)
     if isinstance(failure, DATABASE_AWAY):
-        return Verdict(ExitCode.FAILED, f"Postgres does not answer: {_first_line(failure)}")
+        return Verdict(ExitCode.FAILED, f"Postgres does not answer: {drivers_words(failure)}")
     if isinstance(failure, sqlalchemy.exc.ProgrammingError):
         return Verdict(ExitCode.FAILED, "The database does not hold the schema of this release.")
     if isinstance(failure, OSError) and not isinstance(failure, BrokenPipeError):
@@ -183,8 +183,3 @@ def _told_by(failure: "openai.APIStatusError") -> str:
     if body.get("param"):
         message = f"{body['param']}: {message}"
     return f"{message} (request {failure.request_id})" if failure.request_id else message
-
-
-def _first_line(failure: BaseException) -> str:
-    cause = getattr(failure, "orig", None) or failure
-    return str(cause).strip().partition("\n")[0]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from core.errors import MillraceError
 from core.logs import configure_logs
 from migrations.runner import upgrade
-from storage.postgres import DATABASE_AWAY
+from storage.postgres import DATABASE_AWAY, drivers_words
 from storage.settings import DatabaseSettings
 
 _LOG = logging.getLogger("migrations")
@@ -24,8 +24,8 @@ def main(env: Mapping[str, str]) -> int:
         _LOG.error("not upgraded", extra={"code": failure.code, "reason": str(failure)})
         return 1
     except DATABASE_AWAY as failure:
-        # Its name alone: the driver's message may quote the URL.
-        _LOG.error("not upgraded", extra={"error": type(failure).__name__})
+        error = {"error": type(failure).__name__, "reason": drivers_words(failure)}
+        _LOG.error("not upgraded", extra=error)
         return 1
     _LOG.info("the schema is the newest")
     return 0

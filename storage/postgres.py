@@ -68,6 +68,12 @@ def raw_cursor(connection: sqlalchemy.Connection) -> Cursor:
     return cursor
 
 
+def drivers_words(failure: BaseException) -> str:
+    """Return the first line of what the driver said: whom it asked where, never a password."""
+    cause = getattr(failure, "orig", None) or failure
+    return str(cause).strip().partition("\n")[0]
+
+
 def connect_options(settings: DatabaseSettings, *, application_name: str) -> dict[str, object]:
     """Return libpq's options: timeouts are set by the connection itself, before any statement."""
     limits = {

@@ -1,5 +1,6 @@
 """Settings of the database and of the object store; the clients beside them take these alone."""
 
+import re
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
@@ -11,6 +12,7 @@ from core.settings import Settings
 
 MIB = 1024 * 1024
 
+_UP_TO_PASSWORD = re.compile(r"^[^:]*://[^:/]*")
 _DRIVERS = frozenset({"postgresql", "postgres", "postgresql+psycopg"})
 
 
@@ -20,7 +22,8 @@ class DatabaseSettings(Settings):
     env_prefix: ClassVar[str] = "MILLRACE_DATABASE_"
 
     url: SecretStr
-    """`postgresql://user:password@host/name`; a socket folder goes into `?host=/folder`."""
+    """`postgresql://user:password@host/name`; a socket folder goes into `?host=/folder`. An @ in
+    the password is written %40."""
 
     pool_size: int = Field(default=8, ge=1, le=200)
     """Connections of one process at most. Sum over the processes < `max_connections`."""
@@ -43,9 +46,12 @@ class DatabaseSettings(Settings):
     @field_validator("url")
     @classmethod
     def _is_a_postgres_url(cls, url: SecretStr) -> SecretStr:
+        text = url.get_secret_value()
+        if _UP_TO_PASSWORD.sub("", text).count("@") > 1:  # the rest of it would be told as a host
+            raise ValueError("an @ in the password is written %40")
         try:
-            parsed = make_url(url.get_secret_value())
-        except ArgumentError:
+            parsed = make_url(text)
+        except (ArgumentError, ValueError):
             # Without its cause: SQLAlchemy quotes the text, password included.
             raise ValueError("not a URL like postgresql://user@host/name") from None
         if parsed.drivername not in _DRIVERS:

@@ -26,6 +26,11 @@ def test_a_database_url_gets_our_driver(scheme: str) -> None:
     assert SECRET not in repr(settings) + str(settings) + str(url) + settings.model_dump_json()
 
 
+def test_a_user_may_hold_an_at_sign() -> None:
+    url = DatabaseSettings.from_env({URL: f"postgresql://me@db:{SECRET}@db/jobs"}).sqlalchemy_url()
+    assert (url.username, url.password, url.host) == ("me@db", SECRET, "db")
+
+
 @pytest.mark.parametrize(
     "env",
     [
@@ -34,6 +39,9 @@ def test_a_database_url_gets_our_driver(scheme: str) -> None:
         {URL: SECRET},
         {URL: f"mysql://me:{SECRET}@db/jobs"},
         {URL: f"postgresql://me:{SECRET}@db:port/jobs"},
+        {URL: f"postgresql://me:p@{SECRET}@db/jobs"},
+        {URL: f"postgresql://me:p@ss:{SECRET}@db/jobs"},
+        {URL: f"postgresql://me:{SECRET}"},
         {URL: f"postgresql://me:{SECRET}@db/jobs", "MILLRACE_DATABASE_POOL_SIZE": "0"},
         {URL: f"postgresql://me:{SECRET}@db/jobs", "MILLRACE_DATABASE_POOLSIZE": "5"},
         {URL: f"postgresql://me:{SECRET}@db/jobs", "MILLRACE_DATABASE_LOCK_TIMEOUT_S": "0"},
