@@ -8,10 +8,11 @@ from uuid import UUID
 import sqlalchemy as sa
 import typer
 
-from cli.exits import CommandError, CommandGroup, ExitCode
+from cli.exits import CommandError, CommandGroup, ExitCode, NotFoundError
 from cli.services import DataOption, transaction
 from cli.tables import Form, FormOption, write_json, write_table
 from core.ids import TENANT, parse_public_id, public_id
+from tenancy.audit_log import ENTRY
 from tenancy.audit_reading import (
     Checked,
     chains,
@@ -44,13 +45,19 @@ class AnchorError(CommandError):
 def list_entries(
     tenant: Annotated[str, typer.Option("--tenant", help="Whose rows.")],
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Rows to list.")] = 20,
+    after: Annotated[
+        str | None, typer.Option(metavar="ID", help="Go on behind this row, `id` in JSON.")
+    ] = None,
     data: DataOption = None,
     form: FormOption = Form.TABLE,
 ) -> None:
     """List what was done in a tenant's name, newest first."""
     with transaction(data) as connection:
-        found = list_acts(connection, find_tenant(connection, tenant), after=None, limit=limit)
-    rows, has_more = found or ([], False)
+        tenant_id = find_tenant(connection, tenant)
+        found = list_acts(connection, tenant_id, after=_row_id(after), limit=limit)
+    if found is None:
+        raise NotFoundError(f"{tenant} has no row {after}.")
+    rows, has_more = found
     if form is Form.JSON:
         write_json([as_json(row) for row in rows])
     else:
@@ -69,7 +76,7 @@ def list_entries(
             ],
         )
     if has_more:
-        typer.echo("more: --limit", err=True)
+        typer.echo(f"more: --after {public_id(ENTRY, rows[-1].id)}", err=True)
 
 
 @app.command()
@@ -150,6 +157,16 @@ def _cells(checked: Checked) -> tuple[str, str, str]:
     misfit = checked.misfit
     verdict = "whole" if misfit is None else f"row {misfit.sequence}: {misfit.reason}"
     return public_id(TENANT, checked.head.tenant_id), str(checked.head.sequence), verdict
+
+
+def _row_id(text: str | None) -> UUID | None:
+    """Return the id that a row is known by. Raises NotFoundError."""
+    if text is None:
+        return None
+    row_id = parse_public_id(ENTRY, text)
+    if row_id is None:
+        raise NotFoundError(f"{text} is no id of a row.")
+    return row_id
 
 
 def _tenant_id(connection: sa.Connection, name: str | None) -> UUID | None:

@@ -1,7 +1,9 @@
 """Goal: an operator proves the audit log whole, or is told which row does not fit."""
 
 import json
+import re
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
@@ -9,6 +11,8 @@ from typer.testing import CliRunner, Result
 
 from cli.exits import ExitCode
 from cli.main import app
+from core.ids import public_id
+from tenancy.audit_log import ENTRY
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -40,7 +44,15 @@ def test_what_was_done_is_listed_and_whole() -> None:
     assert [row["action"] for row in rows] == ["key.created", "tenant.created"]
     assert {row["actor"] for row in rows} == {"cli"}
     assert "key.created" in millrace("audit", "list", "--tenant", "acme").stdout
-    assert "more" in millrace("audit", "list", "--tenant", "acme", "--limit", "1").stderr
+
+    page = millrace("audit", "list", "--tenant", "acme", "--limit", "1")
+    (after,) = re.findall(r"^more: --after (\S+)$", page.stderr, re.M)
+    assert after == rows[0]["id"]
+    asked = ("audit", "list", "--tenant", "acme", "--after", after, "-o", "json")
+    assert json.loads(millrace(*asked).stdout) == rows[1:]
+    for unknown in ("audit_0", "nothing", public_id(ENTRY, UUID(int=1))):
+        other = millrace("audit", "list", "--tenant", "acme", "--after", unknown)
+        assert other.exit_code == ExitCode.NOT_FOUND, other.output
 
     found = millrace("audit", "verify", "-o", "json")
     assert found.exit_code == ExitCode.OK
