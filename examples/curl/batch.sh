@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Run a batch: upload a file of requests, wait, print the file of answers.
+# Run a batch: upload a file of requests, wait, print the file of answers and that of errors.
 set -euo pipefail
 
 call() { curl --silent --show-error --fail-with-body -H "Authorization: Bearer $MILLRACE_KEY" "$@"; }
-field() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
+field() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]] or "")' "$1"; }
 
 requests=$(mktemp)
 trap 'rm -f "$requests"' EXIT
@@ -24,4 +24,8 @@ while true; do
 done
 
 echo "$job $status"
-[[ $status == completed ]] && call "$MILLRACE_URL/v1/files/$(field output_file_id <<< "$answer")/content"
+for name in output_file_id error_file_id; do
+  file=$(field "$name" <<< "$answer") # empty: no item ended so
+  [[ -z $file ]] || call "$MILLRACE_URL/v1/files/$file/content"
+done
+[[ $status == completed ]]

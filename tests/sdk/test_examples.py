@@ -13,6 +13,7 @@ import pytest
 from tests.sdk.environments import JAVASCRIPT, node, node_modules
 from tests.sdk.sites import new_key
 from tests.stacks import Stack
+from tests.unit.cli.scripted_server import Answer, serving
 
 EXAMPLES = JAVASCRIPT.parent
 ANSWER = r"Simulated [0-9a-f]{8}\..*"
@@ -68,6 +69,18 @@ def test_curl(name: str, variables: Mapping[str, str]) -> None:
     assert shutil.which("curl"), "the curl examples need curl: install it"
     printed = run("bash", str(EXAMPLES / "curl" / f"{name}.sh"), variables=variables)
     assert re.fullmatch(CURL[name], printed), printed
+
+
+def test_a_batch_whose_items_all_failed_shows_its_errors() -> None:
+    ended = {"status": "completed", "output_file_id": None, "error_file_id": "file-2"}
+    answers = [{"id": "file-1"}, {"id": "batch_1"}, ended, {"custom_id": "question-0"}]
+    with serving(*(Answer(answer) for answer in answers)) as server:
+        names = {"MILLRACE_URL": server.url, "MILLRACE_KEY": "sk-1", "MILLRACE_MODEL": "m"}
+        script = str(EXAMPLES / "curl" / "batch.sh")
+        printed = run("bash", script, variables={**os.environ, **names})
+
+    assert printed == 'batch_1 completed\n{"custom_id": "question-0"}'
+    assert server.seen[-1] == "GET /v1/files/file-2/content"
 
 
 def test_every_example_is_run() -> None:
