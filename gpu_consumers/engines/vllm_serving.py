@@ -1,6 +1,5 @@
 """vLLM's serving objects as a table of routes; with `vllm_answers` all that imports vllm."""
 
-import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from gpu_consumers.engines.error_answers import (
     stream_refused,
     unknown_endpoint,
 )
+from gpu_consumers.engines.item_limit import ItemLimit
 from gpu_consumers.engines.not_finite import NOT_FINITE, is_not_finite
 from gpu_consumers.engines.out_of_memory import is_out_of_memory
 from gpu_consumers.engines.refusals import bad_body
@@ -55,6 +55,8 @@ class VllmServing:
         self._engine = engine
         self._routes = routes
         self._item_timeout_s = item_timeout_s
+        # A question to the engine core, which answers between two of its steps.
+        self._limit = ItemLimit(item_timeout_s, engine.is_paused)
 
     @classmethod
     async def start(cls, arguments: list[str], settings: EngineSettings) -> Self:
@@ -86,7 +88,8 @@ class VllmServing:
     async def ask(self, endpoint: str, body: bytes) -> Answer:
         """Run one bulk item; refusals are answers.
 
-        Raises EngineDeadError, or EngineOutOfMemoryError when the engine lives on.
+        Raises EngineDeadError, EngineStalledError among them, or EngineOutOfMemoryError when the
+        engine lives on.
         """
         return await self._run(endpoint, body, None, None, is_bulk=True)
 
@@ -107,15 +110,16 @@ class VllmServing:
             request = route.request.validate_json(body)
             if is_bulk:  # lower is earlier; among themselves items keep the order they ask for
                 request.priority = max(request.priority, 0) + 1
-            async with asyncio.timeout(self._item_timeout_s):
-                if endpoint not in STREAMED_ENDPOINTS or not request.stream:
-                    return answer_of(await route.handle(request))
-                if emit is None:
-                    return stream_refused()
-                events = _listening(request, emit, meter)
-                return await self._stream(route, request, events)
+            if endpoint not in STREAMED_ENDPOINTS or not request.stream:
+                return await self._limit.run(_whole(route, request))
+            if emit is None:
+                return stream_refused()
+            events = _listening(request, emit, meter)
+            return await self._limit.run(self._stream(route, request, events))
         except ValidationError as mistakes:
             return bad_body(mistakes)
+        except EngineDeadError:
+            raise
         except VllmEngineDeadError as death:
             raise EngineDeadError from death
         except TimeoutError:
@@ -141,6 +145,10 @@ class VllmServing:
         if self._engine.errored:  # which vLLM tells its client as an event
             raise EngineDeadError
         return events.end()
+
+
+async def _whole(route: _Route, request: Any) -> Answer:
+    return answer_of(await route.handle(request))
 
 
 def _require_parser(name: str | None) -> None:

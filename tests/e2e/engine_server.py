@@ -8,6 +8,8 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
 
 import msgspec
 from aiohttp import web
@@ -16,15 +18,56 @@ from aiohttp import web
 ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 
 
+T = TypeVar("T")
+
+
+class Ends:
+    """How each call ended: also one whose client is gone."""
+
+    def __init__(self, header: str) -> None:
+        self._header = header  # that names a call
+        self._ends: dict[str, asyncio.Future[str]] = {}
+
+    async def tell(self, request: web.Request) -> web.Response:
+        """Answer how a call ended, as soon as it has; one that never came was cancelled."""
+        end = self._ends.get(request.headers[self._header])
+        return web.Response(text="cancelled" if end is None else await end)
+
+    async def noted(self, request: web.Request, work: Awaitable[T]) -> T:
+        """Do the work of a call and note its end."""
+        end = self._ends[request.headers[self._header]] = asyncio.get_running_loop().create_future()
+        try:
+            answer = await work
+        except asyncio.CancelledError:
+            end.set_result("cancelled")
+            raise
+        except BaseException:
+            end.set_result("failed")
+            raise
+        end.set_result("answered")
+        return answer
+
+
+async def listening(socket_path: str, routes: Sequence[web.RouteDef]) -> web.AppRunner:
+    """Serve these routes until the runner is cleaned up."""
+    application = web.Application(client_max_size=64 * 1024 * 1024)
+    application.router.add_routes(routes)
+    runner = web.AppRunner(application, handler_cancellation=True, access_log=None)
+    await runner.setup()
+    await web.UnixSite(runner, socket_path).start()
+    return runner
+
+
 async def serve(socket_path: str) -> None:
     """Listen once the model is loaded; each line of an answer is one reported item."""
     from gpu_consumers.engines.engine import Answer, Meter
     from gpu_consumers.engines.open_engine import open_engine
     from gpu_consumers.engines.settings import EngineSettings
     from gpu_consumers.engines.vllm import VllmEngine
-    from tests.e2e.remote_engine import BEGUN
+    from tests.e2e.remote_engine import BEGUN, CALL
 
     engine = open_engine(EngineSettings.from_env(os.environ))
+    ends = Ends(CALL)
 
     async def execute(request: web.Request) -> web.StreamResponse:
         endpoint, bodies = msgspec.msgpack.decode(
@@ -35,7 +78,8 @@ async def serve(socket_path: str) -> None:
         reported: asyncio.Queue[tuple[int, Answer] | None] = asyncio.Queue()
 
         async def run() -> None:
-            await engine.execute(endpoint, bodies, lambda *item: reported.put_nowait(item))
+            work = engine.execute(endpoint, bodies, lambda *item: reported.put_nowait(item))
+            await ends.noted(request, work)
             reported.put_nowait(None)
 
         async with asyncio.TaskGroup() as group:
@@ -55,7 +99,8 @@ async def serve(socket_path: str) -> None:
 
         async def run() -> None:
             emit = said.put_nowait if streams else None
-            said.put_nowait(await engine.serve(endpoint, body, emit, meter))
+            work = engine.serve(endpoint, body, emit, meter)
+            said.put_nowait(await ends.noted(request, work))
 
         async with asyncio.TaskGroup() as group:
             group.create_task(run())
@@ -70,13 +115,13 @@ async def serve(socket_path: str) -> None:
         return web.Response(body=msgspec.json.encode((engine.slots, unfinished)))
 
     await engine.start()
-    application = web.Application(client_max_size=64 * 1024 * 1024)
-    application.router.add_post("/", execute)
-    application.router.add_post("/online", online)
-    application.router.add_get("/counts", counts)
-    runner = web.AppRunner(application, handler_cancellation=True, access_log=None)
-    await runner.setup()
-    await web.UnixSite(runner, socket_path).start()
+    routes = [
+        web.post("/", execute),
+        web.post("/online", online),
+        web.get("/counts", counts),
+        web.get("/end", ends.tell),
+    ]
+    runner = await listening(socket_path, routes)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     await stop.wait()

@@ -1,13 +1,15 @@
 """The client half of `engine_server`: an engine whose work happens in the child process."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import aiohttp
 import msgspec
@@ -22,13 +24,27 @@ _STOP_TIMEOUT_S = 60.0
 BEGUN = b"!\n"
 """The line that says that a call has a place."""
 
+CALL = "X-Call"
+"""The header that names a call."""
+
+CANCELLED = "cancelled"
+"""How a call ended that was cancelled."""
+
 
 class RemoteEngine:
-    """Forwards calls; cancelling one closes its connection, which cancels over there."""
+    """Forwards calls; cancelling one closes its connection, which cancels over there.
 
-    def __init__(self, socket_path: Path, concurrency: int) -> None:
+    A cancelled call returns when it has ended over there, and as it has: it fails where it was
+    answered.
+    """
+
+    def __init__(
+        self, socket_path: Path, concurrency: int, children: Sequence[psutil.Process]
+    ) -> None:
         self._socket_path = socket_path
         self._concurrency = concurrency
+        self.children = children
+        """The processes that the engine over there has started."""
 
     @property
     def concurrency(self) -> int:
@@ -44,11 +60,13 @@ class RemoteEngine:
 
     async def fetch_slots(self) -> SlotCounts:
         """Return the counters over there; what vLLM still holds counts as online."""
-        async with self._session() as session, session.get("http://engine/counts") as answer:
-            slots, unfinished = msgspec.json.decode(
-                await answer.read(), type=tuple[SlotCounts, int]
-            )
+        slots, unfinished = await self._fetch_counts()
         return SlotCounts(slots.bulk, max(slots.online, unfinished), slots.waiting)
+
+    async def fetch_unfinished(self) -> int:
+        """Return the sequences that vLLM holds."""
+        _, unfinished = await self._fetch_counts()
+        return unfinished
 
     async def start(self) -> None:
         """The child has started already."""
@@ -58,10 +76,7 @@ class RemoteEngine:
 
     async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
         asked = msgspec.msgpack.encode((endpoint, bodies))
-        async with (
-            self._session() as session,
-            session.post("http://engine/", data=asked) as lines,
-        ):
+        async with self._post("", asked) as lines:
             async for line in lines.content:
                 finished(*msgspec.json.decode(line, type=tuple[int, Answer]))
 
@@ -69,10 +84,7 @@ class RemoteEngine:
         self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
     ) -> Answer:
         asked = msgspec.msgpack.encode((endpoint, body, emit is not None))
-        async with (
-            self._session() as session,
-            session.post("http://engine/online", data=asked) as lines,
-        ):
+        async with self._post("online", asked) as lines:
             async for line in lines.content:
                 if line.startswith(b"["):
                     return msgspec.json.decode(line, type=tuple[Answer])[0]
@@ -86,6 +98,27 @@ class RemoteEngine:
                 assert emit is not None
                 emit(line.removesuffix(b"\n"))
         raise ConnectionError("no answer")
+
+    @asynccontextmanager
+    async def _post(self, path: str, asked: bytes) -> AsyncIterator[aiohttp.ClientResponse]:
+        call = uuid4().hex
+        try:
+            async with (
+                self._session() as session,
+                session.post(f"http://engine/{path}", data=asked, headers={CALL: call}) as lines,
+            ):
+                yield lines
+        except asyncio.CancelledError:
+            async with (
+                self._session() as session,
+                session.get("http://engine/end", headers={CALL: call}) as end,
+            ):
+                assert await end.text() == CANCELLED
+            raise
+
+    async def _fetch_counts(self) -> tuple[SlotCounts, int]:
+        async with self._session() as session, session.get("http://engine/counts") as answer:
+            return msgspec.json.decode(await answer.read(), type=tuple[SlotCounts, int])
 
     def _session(self) -> aiohttp.ClientSession:
         connector = aiohttp.UnixConnector(str(self._socket_path), limit=0)
@@ -115,7 +148,7 @@ def running_engine(folder: Path, env: Mapping[str, str]) -> Iterator[RemoteEngin
     try:
         _wait_for(socket_path, child, log_path)
         family += family[0].children(recursive=True)
-        yield RemoteEngine(socket_path, concurrency=int(env["CONCURRENCY"]))
+        yield RemoteEngine(socket_path, int(env["CONCURRENCY"]), family[1:])
     finally:
         child.send_signal(signal.SIGTERM)
         try:

@@ -13,7 +13,7 @@ import pytest
 from cli.demo_models import ensure_tiny_llama, minilm_path
 from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.model_kind import endpoints_of_folder
-from tests.e2e.remote_engine import running_engine
+from tests.e2e.remote_engine import RemoteEngine, running_engine
 from tests.e2e.tiny_classifier import BROKEN_WORD, write_classifier
 from tests.integration.engines.conformance import (
     CHAT,
@@ -26,6 +26,7 @@ from tests.integration.engines.conformance import (
     run,
     vectors_of,
 )
+from tests.integration.engines.conformance_cuts import LONG, CutsConformance, await_work
 from tests.integration.engines.conformance_online import (
     ClassesConformance,
     OnlineChatConformance,
@@ -37,6 +38,7 @@ from tests.integration.engines.conformance_online import (
 pytestmark = pytest.mark.timeout(300)
 
 ENV = {"KIND": "vllm", "MODEL_NAME": MODEL, "CONCURRENCY": "20", "VLLM_MAX_NUM_SEQS": "16"}
+HASTY_S = 1.0
 
 
 @pytest.fixture(scope="session")
@@ -54,8 +56,10 @@ def chat_engine(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.fixture(scope="class")
-def hasty_engine(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    env = ENV | {"MODEL_PATH": str(tiny_llama), "ITEM_TIMEOUT_S": "1"}
+def hasty_engine(
+    tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RemoteEngine]:
+    env = ENV | {"MODEL_PATH": str(tiny_llama), "ITEM_TIMEOUT_S": str(HASTY_S)}
     with running_engine(tmp_path_factory.mktemp("hasty"), env) as engine:
         yield engine
 
@@ -96,7 +100,7 @@ def test_a_parser_that_vllm_lacks_is_refused_before_the_model_is_loaded(
         raise RuntimeError("the engine started")
 
 
-class TestVllmChat(OnlineChatConformance):
+class TestVllmChat(OnlineChatConformance, CutsConformance):
     @pytest.fixture
     def engine(self, chat_engine: Engine) -> Engine:
         return chat_engine
@@ -105,6 +109,10 @@ class TestVllmChat(OnlineChatConformance):
     def breaking(self, hasty_engine: Engine) -> tuple[Engine, bytes]:
         return hasty_engine, chat_body(stream=True, max_tokens=2000, ignore_eos=True)
 
+    @pytest.fixture
+    def hasty(self, hasty_engine: Engine) -> Engine:
+        return hasty_engine
+
     async def test_a_cut_stream_is_counted_whole(self, breaking: tuple[Engine, bytes]) -> None:
         engine, body = breaking
         answer, listener = await stream(engine, CHAT, body)
@@ -112,6 +120,21 @@ class TestVllmChat(OnlineChatConformance):
         assert answer.input_tokens > 0
         assert answer.output_tokens >= len(listener.pieces) - 1  # a piece may hold several
         assert b'"usage":{' not in b"".join(listener.pieces)
+
+    async def test_a_late_call_of_a_core_that_stands_still_is_not_answered(
+        self, hasty_engine: RemoteEngine
+    ) -> None:
+        call = asyncio.create_task(hasty_engine.serve(CHAT, chat_body(**LONG), None))
+        await await_work(hasty_engine)
+        for process in hasty_engine.children:
+            process.suspend()
+        try:
+            done, _ = await asyncio.wait([call], timeout=2.5 * HASTY_S)
+        finally:
+            for process in hasty_engine.children:
+                process.resume()
+        assert not done
+        assert content_of(await call)["error"]["code"] == "item_timeout"
 
     async def test_running_counts_pass_to_those_who_ask(self, engine: Engine) -> None:
         options = {"include_usage": True, "continuous_usage_stats": True}

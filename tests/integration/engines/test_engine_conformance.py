@@ -1,5 +1,6 @@
 """Goal: the engines that need no model pass the suite that real vLLM passes in tests/e2e."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -11,12 +12,15 @@ from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.openai_http import OpenAIHttpEngine
 from gpu_consumers.engines.simulated import Break, Fault, SimulatedEngine
+from gpu_consumers.engines.simulated_drills import DrillEngine
+from gpu_consumers.engines.simulated_faults import SimulatedFault
 from gpu_consumers.engines.slots import Slots
 from tests.integration.engines.conformance import (
     MODEL,
     EmbeddingsConformance,
     chat_body,
 )
+from tests.integration.engines.conformance_cuts import CutsConformance
 from tests.integration.engines.conformance_online import (
     ClassesConformance,
     OnlineChatConformance,
@@ -25,9 +29,17 @@ from tests.integration.engines.conformance_online import (
 )
 from tests.integration.engines.upstream import Upstream, http_settings, serve
 
+HASTY_S = 0.1
+LONG_WORD = '"ignore_eos":true'
+"""What the bodies have in common that take too long."""
+
 
 class _Everything(
-    OnlineChatConformance, OnlineEmbeddingsConformance, ScoresConformance, ClassesConformance
+    OnlineChatConformance,
+    CutsConformance,
+    OnlineEmbeddingsConformance,
+    ScoresConformance,
+    ClassesConformance,
 ):
     """An engine that simulates has no one model."""
 
@@ -41,6 +53,18 @@ def simulated(fault: Fault | None = None, *, token_ms: float = 0.0) -> Simulated
         clock=SystemClock(),
         fault=fault,
     )
+
+
+def hanging() -> DrillEngine:
+    """Return what a simulated engine with faults is: one that runs each item by itself."""
+    inner = SimulatedEngine(MODEL, latency_ms=0, slots=Slots(8), clock=SystemClock())
+    faults = [SimulatedFault(contains=LONG_WORD, fault="hang")]
+    return DrillEngine(inner, faults, Slots(8, 3), latency_ms=0, item_timeout_s=HASTY_S)
+
+
+async def hang(_: web.Request, body: bytes) -> None:
+    if LONG_WORD.encode() in body:
+        await asyncio.sleep(3600)
 
 
 def cut_short(_: bytes) -> Break:
@@ -57,8 +81,12 @@ class TestSimulated(_Everything):
     def breaking(self) -> tuple[Engine, bytes]:
         return simulated(cut_short), chat_body(stream=True)
 
+    @pytest.fixture
+    def hasty(self) -> Engine:
+        return hanging()
 
-class TestSimulatedWithTokenTime(OnlineChatConformance):
+
+class TestSimulatedWithTokenTime(OnlineChatConformance, CutsConformance):
     @pytest.fixture
     def engine(self) -> Engine:
         return simulated(token_ms=2)
@@ -66,6 +94,10 @@ class TestSimulatedWithTokenTime(OnlineChatConformance):
     @pytest.fixture
     def breaking(self) -> tuple[Engine, bytes]:
         return simulated(cut_short, token_ms=2), chat_body(stream=True)
+
+    @pytest.fixture
+    def hasty(self) -> Engine:
+        return hanging()
 
 
 class TestSimulatedWithoutLatency(EmbeddingsConformance):
@@ -89,6 +121,14 @@ class TestOpenAIHttp(_Everything):
             engine = OpenAIHttpEngine(http_settings(url))
             await engine.start()
             yield engine, chat_body(stream=True)
+            await engine.stop()
+
+    @pytest.fixture
+    async def hasty(self) -> AsyncIterator[Engine]:
+        async with serve(Upstream(MODEL, respond=hang)) as url:
+            engine = OpenAIHttpEngine(http_settings(url, item_timeout_s=HASTY_S))
+            await engine.start()
+            yield engine
             await engine.stop()
 
 
