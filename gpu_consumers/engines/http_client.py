@@ -34,14 +34,18 @@ class HttpClient:
         *,
         fresh: bool = False,
         reader: AnswerReader | None = None,
+        deadline_s: float | None = None,
     ) -> HttpAnswer:
         """Send one request, over a new connection if `fresh`, and return its answer.
 
-        Cancelling closes the connection. Raises CannotConnectError, DisconnectedError,
-        NotHttpError, AnswerTooLargeError; TimeoutError when the call takes too long as a whole.
+        `deadline_s`, by the loop's clock, is the end of several requests; without it the call's own
+        time begins now. Cancelling closes the connection. Raises CannotConnectError,
+        DisconnectedError, NotHttpError, AnswerTooLargeError; TimeoutError when the call takes too
+        long as a whole.
         """
         loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + call.timeout_s
+        if deadline_s is None:
+            deadline_s = loop.time() + call.timeout_s
         connection = None if fresh else self._newest_idle()
         if connection is None:
             connection = await self._connect(deadline_s)

@@ -171,23 +171,33 @@ class OpenAIHttpEngine:
         if call is None:
             call = self._call("POST", endpoint, self._item_timeout_s, POOL_FAILURES)
             self._calls[endpoint] = call
+        # Of both tries: an item that takes twice its time looks like an engine that hangs.
+        until_s = asyncio.get_running_loop().time() + self._item_timeout_s
         try:
-            return await self._try(call, body, events, fresh=False)
+            return await self._try(call, body, events, until_s, fresh=False)
         except DisconnectedError:
             if events is not None and events.began:
                 raise
             # Most often a kept-alive connection that the server closed just then: ask again.
             # A server that died refuses the second try, which is the pool's failure.
-            return await self._try(call, body, events, fresh=True)
+            return await self._try(call, body, events, until_s, fresh=True)
 
     async def _try(
-        self, call: HttpCall, body: bytes, events: StreamEvents | None, *, fresh: bool
+        self,
+        call: HttpCall,
+        body: bytes,
+        events: StreamEvents | None,
+        until_s: float,
+        *,
+        fresh: bool,
     ) -> HttpAnswer:
         if events is None:
-            return await self._open().run(call, body, fresh=fresh)
+            return await self._open().run(call, body, fresh=fresh, deadline_s=until_s)
         reader = EventReader(self._answer_bytes_max, events.take)
         try:
-            return await self._open().run(call, body, fresh=fresh, reader=reader)
+            return await self._open().run(
+                call, body, fresh=fresh, reader=reader, deadline_s=until_s
+            )
         finally:
             reader.release()
 

@@ -163,6 +163,22 @@ async def test_a_status_of_the_pool_is_heard_before_its_content() -> None:
     assert raised.value.facts["status_code"] == 503
 
 
+async def test_a_second_try_does_not_prolong_an_item() -> None:
+    tries = 0
+
+    async def post(peer: Peer) -> bool:
+        nonlocal tries
+        tries += 1
+        await asyncio.sleep(1.7)
+        if tries == 2:
+            await peer.send(ANSWER)
+        return False
+
+    async with engine_for(answering(post), item_timeout_s=2) as (engine, _):
+        assert code_of(await ask(engine)) == "item_timeout"
+    assert tries == 2
+
+
 async def test_a_drip_does_not_prolong_an_item() -> None:
     async def post(peer: Peer) -> bool:
         await peer.send(HEAD + b"Content-Length: 4000\r\n\r\n")
