@@ -2,7 +2,7 @@
 only one that streams has usage asked for.
 
 What the upstream says about an item is the item's answer; that it cannot be asked is the pool's
-failure and charges no item.
+failure and charges no item. What a gateway says may be either: the upstream is asked.
 """
 
 import asyncio
@@ -32,8 +32,11 @@ from gpu_consumers.engines.stream_events import StreamEvents
 from gpu_consumers.engines.stream_options import StreamOptions, asking_for_usage, wanted_options
 from gpu_consumers.engines.upstream_answers import fault_answer, judged
 
-POOL_FAILURES = frozenset({401, 429, 502, 503, 504, 529})
+POOL_FAILURES = frozenset({401, 429, 503, 529})
 """Statuses about the upstream or our key to it. 529 is what some hosts say when overloaded."""
+
+GATEWAY_FAILURES = frozenset({502, 504})
+"""Statuses of a gateway before a server that is away, or that this one item was too much for."""
 
 _PROBE_INTERVAL_S = 0.5
 _ANY_STATUS = range(200, 1000)
@@ -57,6 +60,7 @@ class OpenAIHttpEngine:
         self._start_timeout_s = settings.start_timeout_s
         self._answer_bytes_max = settings.answer_bytes_max
         self._calls: dict[str, HttpCall] = {}  # by endpoint, made once
+        self._probe = self._call("GET", "/v1/models", self._connect_timeout_s, _ANY_STATUS)
         self._client: HttpClient | None = None
         self._breaker = Breaker(settings.upstream_failures_max, settings.upstream_away_s_max, clock)
         self._pool = ItemPool(self._ask_item, self._slots)
@@ -81,12 +85,11 @@ class OpenAIHttpEngine:
 
         May be called again after that.
         """
-        probe = self._call("GET", "/v1/models", self._connect_timeout_s, _ANY_STATUS)
         try:
             async with asyncio.timeout(self._start_timeout_s):
                 while True:
                     try:
-                        await self._open().run(probe, None)
+                        await self._open().run(self._probe, None)
                     except (CannotConnectError, DisconnectedError, NotHttpError, TimeoutError):
                         await asyncio.sleep(_PROBE_INTERVAL_S)
                     else:
@@ -162,9 +165,19 @@ class OpenAIHttpEngine:
             return fault_answer(fault)
         if status in POOL_FAILURES:
             raise PoolUnavailableError(upstream=self._base, status_code=status)
+        if status in GATEWAY_FAILURES and not await self._is_there():
+            raise PoolUnavailableError(upstream=self._base, status_code=status)
         if events is not None and events.began:
             return events.end()
         return judged(status, content)
+
+    async def _is_there(self) -> bool:
+        """Whether the upstream answers what is no item: then its failure was about the item."""
+        try:
+            status, _ = await self._open().run(self._probe, None, fresh=True)
+        except (CannotConnectError, DisconnectedError, NotHttpError, TimeoutError):
+            return False
+        return status not in POOL_FAILURES | GATEWAY_FAILURES
 
     async def _post(self, endpoint: str, body: bytes, events: StreamEvents | None) -> HttpAnswer:
         call = self._calls.get(endpoint)

@@ -48,7 +48,8 @@ class EngineSettings(Settings):
     a job of bad requests would never end. Default 900 s."""
 
     connect_timeout_s: float = Field(default=5.0, gt=0)
-    """openai_http: after this long without a connection the pool counts as away. Default 5 s."""
+    """openai_http: after this long without a connection the pool counts as away; also how long the
+    upstream may take to say that it is there, after a 502 or 504 of a gateway. Default 5 s."""
 
     start_timeout_s: float = Field(default=60.0, gt=0)
     """openai_http: how long start waits for the upstream. Default 60 s."""

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from core.errors import PoolUnavailableError
 from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.error_answers import may_pass
 from gpu_consumers.engines.openai_http import OpenAIHttpEngine
 from tests.integration.engines.conformance import (
     CHAT,
@@ -37,6 +38,10 @@ def always(status: int, body: bytes = b"", **headers: str) -> Respond:
         return web.Response(status=status, body=body, headers=headers)
 
     return respond
+
+
+def _unheard(_: bytes) -> None:
+    pytest.fail("emitted")
 
 
 async def test_the_body_goes_out_unchanged_with_the_key() -> None:
@@ -73,12 +78,53 @@ async def test_one_place_is_enough_for_many_calls() -> None:
             await asyncio.wait_for(run(engine, CHAT, [chat_body()] * 2), 5)
 
 
-@pytest.mark.parametrize("status", [401, 429, 502, 503, 504])
+@pytest.mark.parametrize("status", [401, 429, 503, 529])
 async def test_an_upstream_that_cannot_serve_is_the_pools_failure(status: int) -> None:
     async with engine_for(Upstream("m", respond=always(status))) as engine:
         with pytest.raises(PoolUnavailableError) as raised:
             await engine.execute(CHAT, [chat_body()], lambda *_: pytest.fail("reported"))
     assert raised.value.facts["status_code"] == status
+
+
+@pytest.mark.parametrize("status", [502, 504])
+async def test_a_gateway_before_nothing_charges_nobody_however_long(status: int) -> None:
+    upstream = Upstream("m", respond=always(status))
+    async with engine_for(upstream, upstream_failures_max=2, upstream_away_s_max=0) as engine:
+        upstream.all_away = True
+        for _ in range(5):
+            with pytest.raises(PoolUnavailableError) as raised:
+                await engine.execute(CHAT, [chat_body()] * 3, lambda *_: pytest.fail("reported"))
+            assert raised.value.facts["status_code"] == status
+        with pytest.raises(PoolUnavailableError):
+            await engine.serve(CHAT, chat_body(), None)
+
+
+@pytest.mark.parametrize("status", [502, 504])
+async def test_an_item_that_a_gateway_gives_up_fails_and_no_other(status: int) -> None:
+    async def respond(_: web.Request, body: bytes) -> web.StreamResponse | None:
+        return web.Response(status=status, body=b"<html>") if b"long" in body else None
+
+    bodies = [chat_body(), chat_body("long"), *[chat_body()] * 10]
+    async with engine_for(Upstream("m", respond=respond), concurrency=2) as engine:
+        for _ in range(3):
+            answers = await run(engine, CHAT, bodies)
+            assert [a.status_code for a in answers] == [200, status, *[200] * 10]
+            assert_error_envelope(answers[1], status)
+            assert may_pass(answers[1])
+        online = await engine.serve(CHAT, chat_body("long"), None)
+        assert_error_envelope(online, status)
+        answer = await engine.serve(CHAT, chat_body("long", stream=True), _unheard)
+        assert_error_envelope(answer, status)
+
+
+async def test_a_gateway_that_gives_up_every_item_is_away_after_some() -> None:
+    """As where the list of models comes from a cache: the charges are bounded as those of 500s."""
+    upstream = Upstream("m", respond=always(504))
+    async with engine_for(upstream, concurrency=1, upstream_failures_max=3) as engine:
+        assert [a.status_code for a in await run(engine, CHAT, [chat_body()] * 2)] == [504, 504]
+        for _ in range(3):
+            with pytest.raises(PoolUnavailableError):
+                await engine.execute(CHAT, [chat_body()], lambda *_: pytest.fail("reported"))
 
 
 async def test_failures_in_a_row_are_the_pools_until_something_goes_well() -> None:

@@ -16,11 +16,20 @@ Respond = Callable[[web.Request, bytes], Awaitable[web.StreamResponse | None]]
 
 
 class Upstream:
-    """Answers as the simulated engine does, unless `respond` answers first."""
+    """Answers as the simulated engine does, unless `respond` answers first.
+
+    What is no item, but a question whether it is there, goes to `respond` where it is `all_away`.
+    """
 
     def __init__(
-        self, model: str, *, latency_s: float = 0.0, respond: Respond | None = None
+        self,
+        model: str,
+        *,
+        latency_s: float = 0.0,
+        respond: Respond | None = None,
+        all_away: bool = False,
     ) -> None:
+        self.all_away = all_away
         self.received: list[tuple[web.Request, bytes]] = []
         self.running = 0
         self.running_max = 0
@@ -31,6 +40,8 @@ class Upstream:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         if request.method == "GET":
+            if self.all_away and self._respond and (away := await self._respond(request, body)):
+                return away
             return web.json_response({"object": "list", "data": []})
         self.received.append((request, body))
         self.running += 1

@@ -45,7 +45,8 @@ SCALE = 60.0
 COUNT = 1500
 OUTAGE_S = 600 / SCALE
 RULES = RetryRules(attempts_max=3, backoff_s=5 / SCALE, backoff_s_max=300 / SCALE)
-MODES = ("overloaded", "broken", "cut", "throttled", "broken", "gone")
+MODES = ("overloaded", "broken", "cut", "throttled", "broken", "gone", "stuck")
+STATUSES = {"overloaded": 503, "throttled": 429, "gone": 502, "stuck": 504}
 MODE_S = OUTAGE_S / len(MODES)
 ASKED_MIN = 3
 """Requests that each mode meets, however slow the machine."""
@@ -61,7 +62,7 @@ class Site(Bench):
         self.began_s: float | None = None
         self.met: set[str] = set()
         self._place, self._place_s, self._asked = 0, 0.0, 0
-        self.upstream = Upstream("m", respond=self._respond)
+        self.upstream = Upstream("m", respond=self._respond, all_away=True)
 
     @property
     def mode(self) -> str | None:
@@ -91,7 +92,7 @@ class Site(Bench):
             assert request.transport is not None
             request.transport.abort()
             raise asyncio.CancelledError
-        return web.Response(status={"overloaded": 503, "throttled": 429, "gone": 502}[mode])
+        return web.Response(status=STATUSES[mode])
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
