@@ -32,8 +32,9 @@ from api.middleware import RequestEnvelope
 from api.online.app import OnlineApp
 from api.online.online import Online, OnlineSetup
 from api.openapi_document import describe
-from api.services import Services, UploadSlots
+from api.services import Services
 from api.settings import ApiSettings
+from api.slots import Slots
 from api.views import audits, items, results
 from api.views.services import open_views
 from api.webhook_services import webhook_services
@@ -83,7 +84,7 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
         database=Database(engine, threads=database_threads, timeout_s=settings.database_timeout_s),
         objects=objects,
         keys=KeyCache(ttl_s=settings.key_cache_s, clock=clock),
-        upload_slots=UploadSlots(settings.uploads_max),
+        uploads=Slots("uploads", settings.uploads_max, retry_after_s=2),
     )
     app = FastAPI(
         title="Millrace",

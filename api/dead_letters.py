@@ -112,7 +112,7 @@ async def redrive(request: Request, principal: PrincipalOf, services: ServicesOf
         return response_of(known, is_old=True)
     check_edits(body.edits)
     wanted = _chosen(body)
-    async with services.redrives.one():
+    with services.redrives.one(principal.tenant_id):
         chosen = await services.database.run_for(
             principal.tenant_id, choose, principal.tenant_id, *wanted
         )

@@ -4,31 +4,26 @@ import asyncio
 import logging
 import time
 import traceback
-from dataclasses import dataclass
+from contextlib import ExitStack
 from typing import Final
 from uuid import UUID
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import metrics
-from api.answers import crash_answer, error_answer, unavailable
+from api.answers import ApiError, crash_answer, error_answer
 from api.online.call_failures import shutting_down
+from api.slots import Slots
 from core.ids import REQUEST, new_uuid, public_id
 from registry.models import ENDPOINTS
 
 log = logging.getLogger(__name__)
 
 _ID_KEY: Final = "millrace.request_id"
+_HELD_KEY: Final = "millrace.held"
+_CLAIM_KEY: Final = "millrace.claim"
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics"})  # answered under any load
-
-
-@dataclass(slots=True)
-class _InFlight:
-    """Requests of one sort that are being served."""
-
-    count_max: int
-    count: int = 0
 
 
 class RequestEnvelope:
@@ -37,8 +32,8 @@ class RequestEnvelope:
     def __init__(self, app: ASGIApp, *, in_flight_max: int, online_in_flight_max: int) -> None:
         """More requests at once are refused; online calls wait long and are counted apart."""
         self._app = app
-        self._online = _InFlight(online_in_flight_max)
-        self._others = _InFlight(in_flight_max)
+        self._online = Slots("requests_in_flight", online_in_flight_max, retry_after_s=1)
+        self._others = Slots("requests_in_flight", in_flight_max, retry_after_s=1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -46,23 +41,30 @@ class RequestEnvelope:
             await self._app(scope, receive, send)
             return
         exchange = _Exchange(scope, send)
-        path = scope["path"]
-        in_flight = self._online if path in ENDPOINTS else self._others
-        in_flight.count += 1
         metrics.IN_FLIGHT.inc()
         try:
-            if in_flight.count > in_flight.count_max and path not in _ALWAYS:
-                metrics.SHED.labels("requests_in_flight").inc()
-                refusal = unavailable(
-                    "Too many requests at once.", retry_after_s=1, code="slow_down"
-                )
-                await error_answer(refusal)(scope, receive, exchange.send)
-            else:
-                await self._serve(scope, receive, exchange)
+            with ExitStack() as held:
+                scope[_HELD_KEY] = held
+                refusal = self._let_in(scope, held)
+                if refusal is None:
+                    await self._serve(scope, receive, exchange)
+                else:
+                    await error_answer(refusal)(scope, receive, exchange.send)
         finally:
-            in_flight.count -= 1
             metrics.IN_FLIGHT.dec()
             exchange.count()
+
+    def _let_in(self, scope: Scope, held: ExitStack) -> ApiError | None:
+        """Take a slot until the request is answered, or return why there is none."""
+        path = scope["path"]
+        if path in _ALWAYS:
+            return None
+        slots = self._online if path in ENDPOINTS else self._others
+        try:
+            scope[_CLAIM_KEY] = held.enter_context(slots.unclaimed())
+        except ApiError as refusal:
+            return refusal
+        return None
 
     async def _serve(self, scope: Scope, receive: Receive, exchange: "_Exchange") -> None:
         try:
@@ -96,6 +98,18 @@ def request_id_of(scope: Scope) -> UUID:
     request_id = scope[_ID_KEY]
     assert isinstance(request_id, UUID)
     return request_id
+
+
+def count_for(scope: Scope, tenant_id: UUID) -> None:
+    """Count a request among those of its tenant that are in flight. Raises ApiError (429)."""
+    scope[_CLAIM_KEY](tenant_id)
+
+
+def until_answered(scope: Scope) -> ExitStack:
+    """Return what gives back, once a request is answered to its end, all that it was handed."""
+    held = scope[_HELD_KEY]
+    assert isinstance(held, ExitStack)
+    return held
 
 
 class _Exchange:

@@ -38,6 +38,7 @@ _READ: Final = {
     400: "A parameter is wrong; `param` names it.",
     401: "The key is missing or does not work.",
     404: "There is no such thing, or it belongs to somebody else.",
+    429: "A quota, a rate or a share is exhausted.",
     503: "Try again after `Retry-After` seconds.",
 }
 _WRITE: Final = _READ | {
@@ -46,7 +47,6 @@ _WRITE: Final = _READ | {
     413: "The body is too large.",
     415: "The body has the wrong type or a Content-Encoding.",
     422: "The idempotency key was used for another request.",
-    429: "A quota or a rate is exhausted.",
 }
 _CALL: Final = _WRITE | {
     402: "The engine asks for payment.",

@@ -6,6 +6,7 @@ from fastapi import Depends, Request
 
 from api.answers import ApiError
 from api.auth import offered_secret
+from api.middleware import count_for
 from api.services import Services, services_of
 from tenancy.api_keys import Principal, authenticate
 
@@ -13,16 +14,21 @@ ServicesOf = Annotated[Services, Depends(services_of)]
 
 
 async def principal_of(request: Request, services: ServicesOf) -> Principal:
-    """Return whom the request acts for. Raises ApiError (401), DatabaseAwayError."""
-    return await principal_by(
+    """Return whom the request acts for, and count it for its tenant.
+
+    Raises ApiError: 401, 429; DatabaseAwayError.
+    """
+    principal = await principal_by(
         request.headers.get("authorization"), request.headers.get("x-api-key"), services
     )
+    count_for(request.scope, principal.tenant_id)
+    return principal
 
 
 async def principal_by(
     authorization: str | None, x_api_key: str | None, services: Services
 ) -> Principal:
-    """Return whom a request with these headers acts for. Raises as `principal_of` does."""
+    """Return whom these headers act for. Raises ApiError (401), DatabaseAwayError."""
     secret = offered_secret(authorization, x_api_key)
     if secret is None:
         raise _refused("Give an API key: 'Authorization: Bearer sk-…'.")

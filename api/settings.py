@@ -50,13 +50,17 @@ class ApiSettings(Settings):
     """Least rate of an upload: one byte a second would hold its place for ever."""
 
     uploads_max: int = Field(default=64, ge=1, le=10_000)
-    """Uploads at once. Each holds a MiB, and a part of the object store's size on S3."""
+    """Uploads at once, half of them of one tenant.
+
+    Each holds a MiB, and a part of the object store's size on S3."""
 
     download_idle_timeout_s: float = Field(default=60.0, gt=0, le=3600)
     """How long a client may take to accept a block of 1 MiB, before its download is cut."""
 
     requests_in_flight_max: int = Field(default=512, ge=1, le=100_000)
-    """Requests at once, beside online calls; more are answered 503 with Retry-After."""
+    """Requests at once, beside online calls, half of them of one tenant.
+
+    More are answered 503, or 429, with Retry-After."""
 
     object_threads: int = Field(default=32, ge=1, le=1000)
     """Threads that read and write objects."""
@@ -82,7 +86,9 @@ class ApiSettings(Settings):
     """Longest wait that `Prefer: wait` may ask for; then the answer is 202."""
 
     followers_max: int = Field(default=256, ge=0, le=10_000)
-    """Streams of results at once, each holding a page of about 256 KiB; more are answered 503."""
+    """Streams of results at once, half of them of one tenant; more are answered 503, or 429.
+
+    Each holds a page of about 256 KiB."""
 
     follow_interval_s: float = Field(default=0.5, ge=0.02, le=10)
     """Pause between two looks at the batches that are followed: one statement for all of them."""

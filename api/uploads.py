@@ -9,7 +9,7 @@ from uuid import UUID
 from fastapi import Request
 
 from api import metrics
-from api.answers import ApiError, unavailable
+from api.answers import ApiError
 from api.bodies import Pace, declared_bytes, paced_body, require_identity_encoding
 from api.filenames import safe_filename
 from api.multipart import FileForm, FormRefusedError, form_boundary
@@ -51,7 +51,7 @@ async def receive_upload(
     DatabaseAwayError; then no object is left.
     """
     require_identity_encoding(request)
-    with refused_forms(), _slot(services):
+    with refused_forms(), services.uploads.one(tenant_id):
         boundary = form_boundary(request.headers.get("content-type", ""))
         if boundary is None:
             raise ApiError(415, "Send multipart/form-data.", code="unsupported_media_type")
@@ -119,17 +119,6 @@ def too_large(file_bytes_max: int) -> ApiError:
     return ApiError(
         413, f"The file exceeds {file_bytes_max} bytes.", code="file_too_large", param="file"
     )
-
-
-@contextmanager
-def _slot(services: Services) -> Iterator[None]:
-    if not services.upload_slots.take():
-        metrics.SHED.labels("uploads").inc()
-        raise unavailable("Too many uploads at once.", retry_after_s=2, code="slow_down")
-    try:
-        yield
-    finally:
-        services.upload_slots.give_back()
 
 
 def _body(request: Request, services: Services) -> AsyncIterator[bytes]:

@@ -1,13 +1,14 @@
 """One HTTP request of an online call, read from raw ASGI."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 from starlette.types import Receive, Scope, Send
 
 from api.client_connection import ClientConnection, client_connection
-from api.middleware import request_id_of
+from api.middleware import count_for, request_id_of
 from api.online.body_room import BodyHold, BodyRoom
 
 
@@ -23,11 +24,16 @@ class Exchange:
     connection: ClientConnection
     body_hold: BodyHold
     arrived_s: float  # monotonic
+    count_for: Callable[[UUID], None]  # see `belong_to`
 
     def text(self, name: bytes) -> str | None:
         """Return a header as text."""
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
+
+    def belong_to(self, tenant_id: UUID) -> None:
+        """Count it as a call of its tenant. Raises ApiError (429)."""
+        self.count_for(tenant_id)
 
 
 def exchange_of(
@@ -43,6 +49,7 @@ def exchange_of(
         connection=client_connection(scope),
         body_hold=BodyHold(room),
         arrived_s=now_s,
+        count_for=partial(count_for, scope),
     )
 
 

@@ -55,6 +55,7 @@ class CallPipeline:
         principal = await principal_by(
             exchange.text(b"authorization"), exchange.text(b"x-api-key"), online.services
         )
+        exchange.belong_to(principal.tenant_id)
         parsed = parse_call(
             exchange.endpoint,
             await read_body(exchange, online.settings),

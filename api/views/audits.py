@@ -44,7 +44,7 @@ async def show(
     source = await services.database.run_for(
         principal.tenant_id, result_source, principal.tenant_id, wanted
     )
-    async with views.audits.one():
+    with views.audits.one(principal.tenant_id):
         before = await services.database.run_for(principal.tenant_id, read_books, source.job_id)
         rows = await _tally(services, source)
         after = await services.database.run_for(principal.tenant_id, read_books, source.job_id)

@@ -121,7 +121,7 @@ async def _search(views: Views, source: ResultSource, custom_id: str) -> int:
     """Return the index of the item. Raises ApiError (404, 503)."""
     index: int | None = None
     if 0 < len(custom_id) <= CUSTOM_ID_CHARS_MAX and source.total_count:
-        async with views.searches.one():
+        with views.searches.one(source.tenant_id):
             objects = views.services.objects
             index = await asyncio.to_thread(find_index, objects, source, custom_id)
     if index is None or index >= source.total_count:
@@ -132,7 +132,7 @@ async def _search(views: Views, source: ResultSource, custom_id: str) -> int:
 async def _name(views: Views, source: ResultSource, index: int) -> str | None:
     names = ItemNames(views.services.objects, source)
     try:
-        async with views.searches.one():
+        with views.searches.one(source.tenant_id):
             return await asyncio.to_thread(names.at, index)
     finally:
         names.close()

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query, Request, Response
 
 from api.answers import ApiError
 from api.database import DatabaseAwayError
+from api.middleware import until_answered
 from api.principals import PrincipalOf, principal_by
-from api.turns import busy
 from api.views.result_stream import LIMIT_MAX, ResultStream
 from api.views.services import Views, ViewsOf
 from api.views.streaming import StreamedAnswer
@@ -48,8 +48,7 @@ async def show(
     after = _last_event_id(request, after)
     if source.is_terminal and after > source.ended_count:
         return Response(status_code=204)  # clients that come back by themselves stop now
-    if views.followers.count >= views.services.settings.followers_max:
-        raise busy("followers")
+    until_answered(request.scope).enter_context(views.follower_slots.one(principal.tenant_id))
     stream = ResultStream(views, principal, source, server_sent)
     content = stream.followed(after, lambda: _may_go_on(request, views))
     return _answer(content, views, "text/event-stream")

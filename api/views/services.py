@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 
 from api.background import OnFailure, end_process
 from api.services import Services
-from api.turns import Turns
+from api.slots import Slots
 from api.views.following import Followers
 from api.views.result_pages import ResultPages
 from results.views.dispatched import Dispatched, dispatched_items
@@ -41,9 +41,10 @@ class Views:
     services: Services
     kafka: KafkaSettings | None  # None: this API does not reach the log
     followers: Followers
+    follower_slots: Slots
     pages: ResultPages
-    audits: Turns = field(default_factory=lambda: Turns("audits", _AUDITS_MAX))
-    searches: Turns = field(default_factory=lambda: Turns("searches", _SEARCHES_MAX))
+    audits: Slots = field(default_factory=lambda: Slots("audits", _AUDITS_MAX))
+    searches: Slots = field(default_factory=lambda: Slots("searches", _SEARCHES_MAX))
     _looks: dict[tuple[str, str], _Look] = field(default_factory=dict)
 
     async def dispatched(self, job: Any) -> dict[int, str]:
@@ -74,6 +75,7 @@ def open_views(
         services,
         kafka,
         Followers(services.database, interval_s=interval_s, on_failure=on_failure),
+        Slots("followers", services.settings.followers_max),
         ResultPages(services.database),
     )
 

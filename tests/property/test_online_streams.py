@@ -82,6 +82,7 @@ async def play(names: list[str], lingers: bool) -> tuple[Client, list[bytes]]:
         connection=None,
         body_hold=None,
         arrived_s=0.0,
+        count_for=None,
     )
     answer = StreamAnswer(exchange, [], Timings(0.0), SystemClock())
     running = asyncio.create_task(answer.run(call))

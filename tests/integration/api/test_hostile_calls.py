@@ -13,16 +13,20 @@ from tests.integration.api.pool import say_nothing
 from tests.integration.api.wire import chunk, closes, connect, head, read_answer
 from topics.settings import KafkaSettings
 
+WAITS = {"Expect": "100-continue"}
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 BODY = json.dumps(ASK).encode()
 STREAM = json.dumps({**ASK, "stream": True}).encode()
 EVENTS = b'data: {"n":0}\n\ndata: {"n":1}\n\ndata: {"n":2}\n\ndata: [DONE]\n\n'
 
 
 @pytest.fixture
-def online(
-    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
-) -> Iterator[Online]:
-    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
+    return KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+
+
+@pytest.fixture
+def online(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> Iterator[Online]:
     with online_site(kafka, database_url, tmp_path) as opened:
         yield opened
 
@@ -118,3 +122,20 @@ def test_a_client_of_http_1_0_that_leaves_aborts_its_stream(online: Online) -> N
             received += connection.recv(65536)
     online.pool.script = say_nothing
     online.pool.wait_for(lambda: online.pool.aborted(online.pool.only_chunk().job.job_id))
+
+
+@pytest.mark.timeout(300)
+def test_a_tenant_holds_half_of_the_calls_in_flight(
+    kafka: KafkaSettings, database_url: str, tmp_path: Path
+) -> None:
+    with online_site(kafka, database_url, tmp_path, open_calls_max=1) as online:
+        site = online.site
+        with connect(site) as idle, site.client() as mine, site.client(site.other_key) as other:
+            idle.sendall(call(site, b"", Content_Length="9", **WAITS))
+            assert idle.recv(65536) == CONTINUE
+            full = mine.post(ENDPOINT, json=ASK)
+            assert (full.status_code, full.json()["error"]["code"]) == (429, "slow_down")
+            assert other.post(ENDPOINT, json=ASK).status_code == 200
+            idle.sendall(b"x" * 9)
+            assert read_answer(idle).status == 400
+            assert mine.post(ENDPOINT, json=ASK).status_code == 200

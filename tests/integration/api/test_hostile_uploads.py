@@ -223,6 +223,22 @@ def test_more_uploads_than_slots_are_sent_away(open_site: OpenSite) -> None:
         ok(upload(client))
 
 
+def test_a_tenant_holds_half_of_the_uploads(open_site: OpenSite) -> None:
+    site = open_site(uploads_max=3)
+    with connect(site) as first, connect(site) as second, site.client() as client:
+        for connection in (first, second):
+            hold_an_upload(site, connection)
+        answer = upload(client)
+        error = refused(answer, 429)
+        assert (error["type"], error["code"]) == ("rate_limit_exceeded", "slow_down")
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
+        with site.client(site.other_key) as other:
+            ok(upload(other))
+        first.sendall(chunk(FILE + END) + b"0\r\n\r\n")
+        assert read_answer(first).status == 200
+        ok(upload(client))
+
+
 def test_more_requests_than_fit_are_sent_away(open_site: OpenSite) -> None:
     site = open_site(requests_in_flight_max=1)
     with connect(site) as first, site.client() as client:
@@ -230,3 +246,21 @@ def test_more_requests_than_fit_are_sent_away(open_site: OpenSite) -> None:
         answer = client.get("/v1/models")
         assert refused(answer, 503)["code"] == "slow_down"
         assert client.get("/healthz").status_code == 200
+
+
+def test_a_tenant_holds_half_of_the_requests_in_flight(open_site: OpenSite) -> None:
+    site = open_site(requests_in_flight_max=3)
+    kind = {"Content_Type": "application/json", "Content_Length": "2", "Expect": "100-continue"}
+    with connect(site) as first, connect(site) as second, site.client() as client:
+        for connection in (first, second):
+            connection.sendall(head(site, "/v1/batches", **kind))
+            assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
+        answer = client.get("/v1/models")
+        error = refused(answer, 429)
+        assert (error["type"], error["code"]) == ("rate_limit_exceeded", "slow_down")
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
+        with site.client(site.other_key) as other:
+            ok(other.get("/v1/models"))
+        first.sendall(b"{}")
+        assert read_answer(first).status == 400
+        ok(client.get("/v1/models"))

@@ -8,7 +8,7 @@ import pytest
 
 from storage.local_objects import LocalUpload
 from tests.integration.api.answers import ok, refused
-from tests.integration.api.conftest import OpenSite, Site
+from tests.integration.api.conftest import OpenSite, Site, new_site
 from tests.integration.api.test_dead_letters import COUNT, PATH, failed_batch, failure, job_of
 
 
@@ -103,15 +103,23 @@ def test_few_redrives_write_at_once(site: Site, monkeypatch: pytest.MonkeyPatch)
         assert may_go_on.wait(10)
         return begin(key)
 
-    with site.client() as client, ThreadPoolExecutor(4) as threads:
-        asked = {"ids": [f"dead_{job_of(failed_batch(site, client, failure(1))).hex}_1"]}
+    stranger = new_site(site.running)
+    with site.client() as client, stranger.client() as other, ThreadPoolExecutor(4) as threads:
+        asked, theirs = (
+            {"ids": [f"dead_{job_of(failed_batch(of, asking, failure(1))).hex}_1"]}
+            for of, asking in ((site, client), (stranger, other))
+        )
         monkeypatch.setattr(site.objects, "begin", begun)
-        calls = [threads.submit(client.post, PATH, json=asked) for _ in range(4)]
+        calls = [threads.submit(client.post, PATH, json=asked) for _ in range(2)]
         try:
-            assert all(began.acquire(timeout=10) for _ in calls)
+            assert all(began.acquire(timeout=10) for _ in range(2))
+            third = client.post(PATH, json=asked)
+            calls += [threads.submit(other.post, PATH, json=theirs) for _ in range(2)]
+            assert all(began.acquire(timeout=10) for _ in range(2))
             late = client.post(PATH, json=asked)
         finally:
             may_go_on.set()
         assert [call.result().status_code for call in calls] == [200] * 4
+        assert refused(third, 429)["code"] == "slow_down"  # the rest is for others
         assert refused(late, 503)["code"] == "slow_down"
         ok(client.post(PATH, json=asked))

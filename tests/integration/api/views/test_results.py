@@ -12,7 +12,7 @@ from api.views.following import Followers
 from core.states import CloseReason
 from tenancy.api_keys import revoke_key
 from tests.integration.api.answers import refused
-from tests.integration.api.conftest import OpenSite, Site
+from tests.integration.api.conftest import OpenSite, Site, new_site
 from tests.integration.api.views.batches import Followed, add_batch, following, lines
 from tests.integration.results.outcomes import failed, outcome
 
@@ -168,16 +168,21 @@ def test_who_leaves_frees_a_place_and_all_behind_it(
         begin(self, *given, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Followers, "__init__", remember)
-    site = open_site(followers_max=2, follow_interval_s=0.02)
-    batch = add_batch(site, 2)
-    path = f"{batch.path}/results"
-    with site.client() as client:
+    site = open_site(followers_max=3, follow_interval_s=0.02)
+    stranger = new_site(site.running)
+    path, their_path = (f"{add_batch(of, 2).path}/results" for of in (site, stranger))
+    stream = {"accept": "text/event-stream"}
+    with site.client() as client, stranger.client() as other:
         with following(client, path) as one, following(client, path) as two:
             assert (next(one), next(two)) == (None, None)
             _until(lambda: opened[0].count == 2)
-            error = refused(client.get(path, headers={"accept": "text/event-stream"}), 503)
+            error = refused(client.get(path, headers=stream), 429)  # a place is left, for others
             assert error["code"] == "slow_down"
             assert lines(client.get(path)) == []  # what does not follow has its place
+            with following(other, their_path) as theirs:
+                assert next(theirs) is None
+                error = refused(other.get(their_path, headers=stream), 503)
+                assert error["code"] == "slow_down"
         _until(lambda: opened[0].count == 0)
         _until(lambda: opened[0]._looking is None or opened[0]._looking.done())
         with following(client, path) as again:

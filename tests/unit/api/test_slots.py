@@ -1,0 +1,62 @@
+"""Goal: no tenant holds all slots, who is refused is told when to come again, and all come back."""
+
+from contextlib import ExitStack
+from uuid import UUID
+
+import pytest
+
+from api.answers import ApiError
+from api.slots import Slots
+
+ME, OTHER = UUID(int=1), UUID(int=2)
+
+
+def refusal(slots: Slots, tenant_id: UUID) -> ApiError:
+    with pytest.raises(ApiError) as refused, slots.one(tenant_id):
+        pass
+    return refused.value
+
+
+@pytest.mark.parametrize(("count", "share"), [(1, 1), (2, 1), (5, 3), (512, 256)])
+def test_a_tenant_has_half_rounded_up_and_the_rest_is_for_others(count: int, share: int) -> None:
+    slots = Slots("uploads", count, retry_after_s=2)
+    with ExitStack() as taken:
+        for _ in range(share):
+            taken.enter_context(slots.one(ME))
+        if count > share:
+            mine = [refusal(slots, ME) for _ in range(count)]  # and none of these keeps a slot
+            assert {(error.status, error.kind) for error in mine} == {(429, "rate_limit_exceeded")}
+            assert mine[0].message == "Your organization has too many uploads at once."
+        for _ in range(count - share):
+            taken.enter_context(slots.one(OTHER))
+        assert [refusal(slots, tenant_id).status for tenant_id in (ME, OTHER)] == [503, 503]
+    for _ in range(2):
+        with slots.one(ME):
+            pass
+
+
+def test_whoever_is_refused_is_told_when_to_come_again() -> None:
+    slots = Slots("uploads", 2, retry_after_s=2)
+    with slots.one(ME):
+        mine = refusal(slots, ME)
+        with slots.one(OTHER):
+            all_of_them = refusal(slots, OTHER)
+    for error in (mine, all_of_them):
+        assert (error.code, error.headers) == ("slow_down", {"retry-after": "2"})
+
+
+def test_a_slot_whose_tenant_is_not_known_counts_for_all_alone() -> None:
+    slots = Slots("requests_in_flight", 2)
+    with slots.unclaimed(), slots.unclaimed() as claim:
+        assert refusal(slots, ME).status == 503
+        claim(ME)
+    with slots.unclaimed() as claim, slots.one(ME), pytest.raises(ApiError) as refused:
+        claim(ME)
+    assert refused.value.status == 429
+
+
+def test_what_fails_gives_its_slot_back() -> None:
+    slots = Slots("audits", 1)
+    for _ in range(2):
+        with pytest.raises(LookupError), slots.one(ME):
+            raise LookupError
