@@ -22,7 +22,8 @@ class OnlineApp:
         """`others` serves what is no online call."""
         self._pipeline = CallPipeline(online)
         self._clock = online.clock
-        self._room = BodyRoom(online.settings.bodies_bytes_max)
+        settings = online.settings
+        self._room = BodyRoom(settings.bodies_bytes_max, body_bytes_max=settings.bytes_max)
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

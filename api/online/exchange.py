@@ -32,8 +32,9 @@ class Exchange:
         return None if value is None else value.decode("latin-1")
 
     def belong_to(self, tenant_id: UUID) -> None:
-        """Count it as a call of its tenant. Raises ApiError (429)."""
+        """Count it as a call of its tenant, and its body as well. Raises ApiError (429)."""
         self.count_for(tenant_id)
+        self.body_hold.belong_to(tenant_id)
 
 
 def exchange_of(

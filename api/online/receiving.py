@@ -9,11 +9,12 @@ from api.online.settings import OnlineSettings
 
 
 async def read_body(exchange: Exchange, settings: OnlineSettings) -> bytes:
-    """Return the whole body. Raises ApiError: 400 cut off, 408, 413 or 415."""
+    """Return the whole body. Raises ApiError: 400 cut off, 408, 413, 415, and 429 or 503 where
+    there is no room for it.
+    """
     _require_plain_json(exchange.headers)
     declared = int_header(exchange.headers, b"content-length") or 0
-    _require_room(declared, settings.bytes_max)
-    exchange.body_hold.reach(declared)
+    _require_room(declared, settings.bytes_max)  # the room for it is taken as it comes
     if exchange.connection.has_whole_body:  # as nearly always: no timer is needed
         return await _read(exchange, settings.bytes_max)
     try:

@@ -38,7 +38,9 @@ class OnlineSettings(Settings):
     """Largest body of an online call."""
 
     bodies_bytes_max: int = Field(default=256 * MIB, ge=64 * MIB)
-    """Bytes of bodies held at once, from their arrival until they are on the log."""
+    """Bytes of bodies held at once, from their arrival until they are on the log.
+
+    A tenant takes half of them at most, and no less than one body may have."""
 
     body_timeout_s: float = Field(default=30.0, gt=0, le=600)
     """Time in which a body must have arrived."""

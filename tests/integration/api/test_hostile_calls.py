@@ -3,16 +3,19 @@
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from api.online.body_room import BodyRoom
 from tests.integration.api.conftest import Site
 from tests.integration.api.online_site import ASK, ENDPOINT, Online, online_site
 from tests.integration.api.pool import say_nothing
 from tests.integration.api.wire import chunk, closes, connect, head, read_answer
 from topics.settings import KafkaSettings
 
+MIB = 1024 * 1024
 WAITS = {"Expect": "100-continue"}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 BODY = json.dumps(ASK).encode()
@@ -122,6 +125,46 @@ def test_a_client_of_http_1_0_that_leaves_aborts_its_stream(online: Online) -> N
             received += connection.recv(65536)
     online.pool.script = say_nothing
     online.pool.wait_for(lambda: online.pool.aborted(online.pool.only_chunk().job.job_id))
+
+
+@pytest.mark.timeout(300)
+def test_bodies_that_are_announced_and_never_sent_hold_up_nobody(
+    kafka: KafkaSettings, database_url: str, tmp_path: Path
+) -> None:
+    with online_site(kafka, database_url, tmp_path, bodies_bytes_max=64 * MIB) as online:
+        site = online.site
+        with ExitStack() as idle, site.client() as mine, site.client(site.other_key) as other:
+            for _ in range(40):
+                connection = idle.enter_context(connect(site))
+                connection.sendall(call(site, b"", Content_Length=str(4 * MIB), **WAITS))
+                assert connection.recv(65536) == CONTINUE
+            for client in (mine, other):
+                assert client.post(ENDPOINT, json=ASK).status_code == 200
+
+
+@pytest.mark.timeout(300)
+def test_bodies_that_stop_short_hold_up_their_tenant_alone(
+    kafka: KafkaSettings, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rooms: list[BodyRoom] = []
+    begin = BodyRoom.__init__
+
+    def remember(self: BodyRoom, *given: int, **named: int) -> None:
+        rooms.append(self)
+        begin(self, *given, **named)
+
+    monkeypatch.setattr(BodyRoom, "__init__", remember)
+    with online_site(kafka, database_url, tmp_path, bodies_bytes_max=64 * MIB) as online:
+        site, sent = online.site, 4 * MIB - 1
+        with ExitStack() as stalled, site.client() as mine, site.client(site.other_key) as other:
+            for _ in range(8):  # all of a tenant's 32 MiB, but for 8 bytes
+                connection = stalled.enter_context(connect(site))
+                connection.sendall(call(site, b" " * sent, Content_Length=str(sent + 1)))
+            online.pool.wait_for(lambda: rooms[0]._free == 64 * MIB - 8 * sent)
+            full = mine.post(ENDPOINT, json=ASK)
+            assert (full.status_code, full.headers["retry-after"]) == (429, "1")
+            assert full.json()["error"]["code"] == "queue_full"
+            assert other.post(ENDPOINT, json=ASK).status_code == 200
 
 
 @pytest.mark.timeout(300)
