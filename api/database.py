@@ -6,12 +6,12 @@ its tenant finds nothing of others. What is done for nobody, or for many at once
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Concatenate, Final, ParamSpec, TypeVar
 from uuid import UUID
 
 import sqlalchemy as sa
 
+from api.fair_threads import FairThreads, Owner
 from core.errors import Disposition, MillraceError
 from storage.postgres import DATABASE_AWAY
 from storage.tenant_wall import TENANT_ROLE, wall_off
@@ -35,7 +35,7 @@ class Database:
     def __init__(self, engine: sa.Engine, *, threads: int, timeout_s: float) -> None:
         """`threads` is the size of the engine's pool: more would only wait for it."""
         self._engine = engine
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="postgres")
+        self._threads = FairThreads(threads, "postgres")
         self._timeout_s = timeout_s
         self._is_closed = False
 
@@ -48,26 +48,30 @@ class Database:
     ) -> T:
         """Return what `work` returns in a transaction of its own, which sees this tenant's rows.
 
-        Work that has not begun when time is up never does; Postgres' own limits end what has.
-        Raises DatabaseAwayError.
+        Tenants take turns. Work that has not begun when time is up never does; Postgres' own
+        limits end what has. Raises DatabaseAwayError.
         """
 
         def walled_off(connection: sa.Connection) -> T:
             wall_off(connection, tenant_id)
             return work(connection, *args, **kwargs)
 
-        return await self._bounded(walled_off, self._timeout_s)
+        return await self._bounded(tenant_id, walled_off, self._timeout_s)
 
     async def run_across_tenants(
         self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Return the same of a transaction that sees every row: for what acts for no tenant."""
-        return await self._bounded(lambda c: work(c, *args, **kwargs), self._timeout_s)
+        """Return the same of a transaction that sees every row: for what acts for no tenant.
+
+        Each kind of it has turns of its own, and threads that tenants leave to it.
+        """
+        kind = getattr(work, "__name__", "other")
+        return await self._bounded(kind, lambda c: work(c, *args, **kwargs), self._timeout_s)
 
     async def hindrance(self, timeout_s: float) -> str | None:
         """Return why nothing can be done for a tenant now, for operators; None when it can."""
         try:
-            await self._bounded(lambda connection: wall_off(connection, _NOBODY), timeout_s)
+            await self._bounded("probe", lambda c: wall_off(c, _NOBODY), timeout_s)
         except DatabaseAwayError:
             return "database away"
         except sa.exc.DBAPIError:  # refused (42501), or no such role (22023)
@@ -77,15 +81,16 @@ class Database:
     def close(self) -> None:
         """Give the connections back; do not wait for what hangs."""
         self._is_closed = True
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         self._engine.dispose()
 
-    async def _bounded(self, work: Callable[[sa.Connection], T], timeout_s: float) -> T:
-        loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(self._threads, self._transaction, work)
+    async def _bounded(
+        self, owner: Owner, work: Callable[[sa.Connection], T], timeout_s: float
+    ) -> T:
+        running = self._threads.submit(owner, lambda: self._transaction(work))
         try:
             async with asyncio.timeout(timeout_s):
-                return await running
+                return await asyncio.wrap_future(running)
         except TimeoutError:
             raise DatabaseAwayError from None
 

@@ -1,12 +1,19 @@
-"""Goal: the connections of an api that ends are closed, those of running transactions too."""
+"""Goal: who is slow in Postgres waits for himself alone.
+
+The connections of an api that ends are closed, those of running transactions too.
+"""
 
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from uuid import UUID
 
 import psycopg
+import pytest
 import sqlalchemy as sa
 
-from api.database import Database
+from api.database import Database, DatabaseAwayError
 from storage.postgres import create_engine
 from storage.settings import DatabaseSettings
 from tests.stacks import await_true
@@ -34,3 +41,42 @@ async def test_a_transaction_that_ends_after_the_close_leaves_no_connection(
 
     assert await running
     assert await asyncio.to_thread(await_true, lambda: used[0].closed, "the end of the connection")
+
+
+async def test_transactions_of_one_tenant_that_hang_delay_nobody_else(database_url: str) -> None:
+    me, other = UUID(int=1), UUID(int=2)
+    settings = DatabaseSettings.model_validate({"url": database_url})
+    database = Database(create_engine(settings, application_name="test"), threads=8, timeout_s=0.5)
+    may_end = threading.Event()
+    count = 0
+
+    def hang(_: sa.Connection) -> bool:
+        nonlocal count
+        count += 1
+        return may_end.wait(10)
+
+    def look(connection: sa.Connection) -> int:
+        return connection.scalar(sa.text("SELECT 1")) or 0
+
+    async def until_answered(answer: Callable[[], Awaitable[int]]) -> int:
+        """A transaction that opens a connection may take longer than this database allows."""
+        while True:
+            with suppress(DatabaseAwayError):
+                return await answer()
+
+    try:
+        mine = [asyncio.create_task(database.run_for(me, hang)) for _ in range(20)]
+        given_up = await asyncio.gather(*mine, return_exceptions=True)
+        assert {type(one) for one in given_up} == {DatabaseAwayError}
+        assert await until_answered(lambda: database.run_for(other, look)) == 1
+        assert await until_answered(lambda: database.run_across_tenants(look)) == 1
+        assert await database.hindrance(10) is None
+        with pytest.raises(DatabaseAwayError):  # its threads are taken though nobody waits for them
+            await database.run_for(me, look)
+        assert count == 4
+        may_end.set()
+        assert await until_answered(lambda: database.run_for(me, look)) == 1
+        assert count == 4
+    finally:
+        may_end.set()
+        database.close()

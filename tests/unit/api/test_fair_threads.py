@@ -1,0 +1,122 @@
+"""Goal: whose work is slow, or much, waits for himself alone; keys are looked up whoever waits."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future
+from uuid import UUID
+
+import pytest
+
+from api.fair_threads import FairThreads, Owner
+
+ME, OTHER, THIRD = UUID(int=1), UUID(int=2), UUID(int=3)
+WAIT_S = 20
+
+
+class Slow:
+    """Work that goes on until a test lets it end."""
+
+    def __init__(self, count: int) -> None:
+        self.threads = FairThreads(count, "test")
+        self.may_end = threading.Event()
+        self.began: list[Owner] = []
+        self._begins = threading.Semaphore(0)
+
+    def submit(self, owner: Owner, count: int) -> list[Future[bool]]:
+        def work() -> bool:
+            self.began.append(owner)
+            self._begins.release()
+            return self.may_end.wait(WAIT_S)
+
+        return [self.threads.submit(owner, work) for _ in range(count)]
+
+    def until_began(self, count: int) -> None:
+        for _ in range(count):
+            assert self._begins.acquire(timeout=WAIT_S)
+
+
+@pytest.fixture
+def slow() -> Iterator[Slow]:
+    opened = Slow(8)
+    yield opened
+    opened.may_end.set()
+    opened.threads.close()
+
+
+def quick(slow: Slow, owner: Owner) -> str:
+    return slow.threads.submit(owner, lambda: "done").result(WAIT_S)
+
+
+def test_an_owner_has_half_of_the_threads(slow: Slow) -> None:
+    mine = slow.submit(ME, 20)
+    slow.until_began(4)
+
+    assert quick(slow, OTHER) == "done"
+    assert quick(slow, "authenticate") == "done"
+    assert slow.began == [ME] * 4
+    slow.may_end.set()
+    assert [one.result(WAIT_S) for one in mine] == [True] * 20
+
+
+def test_tenants_leave_a_quarter_to_what_is_ours(slow: Slow) -> None:
+    for tenant_id in (ME, OTHER, THIRD):
+        slow.submit(tenant_id, 4)
+    slow.until_began(6)
+
+    assert quick(slow, "authenticate") == "done"
+    assert len(slow.began) == 6
+
+
+def test_what_anybody_may_ask_for_leaves_half_to_the_others(slow: Slow) -> None:
+    slow.submit("authenticate", 20)
+    slow.until_began(4)
+
+    assert [quick(slow, owner) for owner in (ME, "working_keys")] == ["done", "done"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_threads_serve_everybody_in_turn(count: int) -> None:
+    slow = Slow(count)
+    slow.submit(ME, 1)
+    slow.until_began(1)
+    ended: list[Owner] = []
+    owners: list[Owner] = [ME, ME, ME, OTHER, "authenticate"]
+    waiting = [slow.threads.submit(owner, lambda o=owner: ended.append(o)) for owner in owners]  # type: ignore[misc]
+    slow.may_end.set()
+    for one in waiting:
+        one.result(WAIT_S)
+    slow.threads.close()
+
+    assert sorted(map(str, ended)) == sorted(map(str, owners))
+    assert ended.index(OTHER) < 3
+
+
+def test_what_is_cancelled_in_its_queue_never_runs_and_takes_no_turn(slow: Slow) -> None:
+    mine = slow.submit(ME, 6)
+    slow.until_began(4)
+    assert [one.cancel() for one in mine] == [False] * 4 + [True] * 2
+    slow.may_end.set()
+
+    assert quick(slow, ME) == "done"
+    assert len(slow.began) == 4
+
+
+def test_a_failure_is_the_askers_and_costs_no_thread(slow: Slow) -> None:
+    def fail() -> None:
+        raise LookupError
+
+    for _ in range(10):
+        with pytest.raises(LookupError):
+            slow.threads.submit(ME, fail).result(WAIT_S)
+    assert quick(slow, ME) == "done"
+
+
+def test_what_waits_at_the_close_is_cancelled_and_what_runs_ends(slow: Slow) -> None:
+    mine = slow.submit(ME, 5)
+    slow.until_began(4)
+    slow.threads.close()
+    slow.may_end.set()
+
+    assert [one.result(WAIT_S) for one in mine[:4]] == [True] * 4
+    with pytest.raises(CancelledError):
+        mine[4].result(WAIT_S)
