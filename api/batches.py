@@ -88,7 +88,9 @@ async def create(
         known = await known_answer(repeats, services, body_sha256(request))
         if known is not None:
             return response_of(known, is_old=True)
-    callback = await webhooks.checked_callback(body.callback_url, body.callback_events)
+    callback = await webhooks.checked_callback(
+        principal.tenant_id, body.callback_url, body.callback_events
+    )
 
     def work(connection: sa.Connection) -> Answer:
         row = create_job(

@@ -77,7 +77,7 @@ async def create(
 
     answer, is_old = await known_answer(repeats, services, body_sha256(request)), True
     if answer is None:
-        await webhooks.checked_url(body.url, param="url")
+        await webhooks.checked_url(principal.tenant_id, body.url, param="url")
         answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
     return response_of(opened_answer(answer, sealer, principal.tenant_id), is_old=is_old)
 
@@ -140,7 +140,7 @@ async def change(
     answer, is_old = await known_answer(repeats, services, body_sha256(request)), True
     if answer is None:
         if body.url is not None:
-            await webhooks.checked_url(body.url, param="url")
+            await webhooks.checked_url(principal.tenant_id, body.url, param="url")
         answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
     return response_of(answer, is_old=is_old)
 

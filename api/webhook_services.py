@@ -5,6 +5,7 @@ import secrets
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Final
+from uuid import UUID
 
 from fastapi import Depends, Request
 
@@ -13,13 +14,8 @@ from results.webhooks.addresses import Reach, reach_of
 from results.webhooks.callbacks import Callback
 from results.webhooks.endpoints import check_event_types
 from results.webhooks.events import TERMINAL_EVENTS
-from results.webhooks.resolving import (
-    AddressRefusedError,
-    Resolver,
-    allowed_addresses,
-    look_up,
-    system_resolver,
-)
+from results.webhooks.look_ups import LookUps, LookUpsBusyError
+from results.webhooks.resolving import AddressRefusedError, allowed_addresses, system_resolver
 from results.webhooks.sealing import Sealer
 from results.webhooks.settings import WebhookSettings
 from results.webhooks.urls import ReceiverUrl, UrlError, parse_url
@@ -34,7 +30,7 @@ class WebhookServices:
 
     settings: WebhookSettings
     reach: Reach
-    resolve: Resolver
+    look_ups: LookUps
     optional_sealer: Sealer | None
 
     @property
@@ -46,15 +42,17 @@ class WebhookServices:
             )
         return self.optional_sealer
 
-    async def checked_url(self, text: str, *, param: str) -> ReceiverUrl:
+    async def checked_url(self, tenant_id: UUID, text: str, *, param: str) -> ReceiverUrl:
         """Return the parts of a URL that may be contacted now. Raises ApiError, naming `param`.
 
-        The role looks again before each try: what a name stands for may change.
+        Names that hang hold up look-ups of their tenant alone. The role looks again before each
+        try: what a name stands for may change.
         """
         try:
             url = parse_url(text, allow_private=self.settings.allow_private)
             async with asyncio.timeout(_LOOK_UP_S):
-                await allowed_addresses(look_up(url, self.resolve), self.reach)
+                looked_up = await self.look_ups.begin(tenant_id, url)
+                await allowed_addresses(looked_up, self.reach)
         except UrlError as error:
             raise ApiError(400, str(error), code="invalid_value", param=param) from None
         except AddressRefusedError:
@@ -62,7 +60,7 @@ class WebhookServices:
             raise ApiError(
                 400, "The host has no public address.", code="invalid_value", param=param
             ) from None
-        except TimeoutError:
+        except (TimeoutError, LookUpsBusyError):
             raise unavailable(
                 "The host could not be looked up in time.",
                 retry_after_s=2,
@@ -70,7 +68,9 @@ class WebhookServices:
             ) from None
         return url
 
-    async def checked_callback(self, text: str | None, events: list[str] | None) -> Callback | None:
+    async def checked_callback(
+        self, tenant_id: UUID, text: str | None, events: list[str] | None
+    ) -> Callback | None:
         """Return the callback that a new job asks for, or None. Raises ApiError, FieldRefusedError.
 
         Without `events` it hears how the job ends.
@@ -84,17 +84,18 @@ class WebhookServices:
         if events is not None:
             check_event_types(events, param="callback_events")
         assert self.sealer
-        url = await self.checked_url(text, param="callback_url")
+        url = await self.checked_url(tenant_id, text, param="callback_url")
         return Callback(text, url, events or TERMINAL_EVENTS)
 
 
 def webhook_services(settings: WebhookSettings) -> WebhookServices:
     """Return the services that `settings` describe."""
     keys = settings.keys()
+    resolve = system_resolver(ThreadPoolExecutor(_LOOK_UP_THREADS, "look-ups"))
     return WebhookServices(
         settings=settings,
         reach=reach_of(settings),
-        resolve=system_resolver(ThreadPoolExecutor(_LOOK_UP_THREADS, "look-ups")),
+        look_ups=LookUps(resolve, count_max=_LOOK_UP_THREADS, wait_s=_LOOK_UP_S),
         optional_sealer=Sealer(keys, secrets.token_bytes) if keys else None,
     )
 
