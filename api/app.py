@@ -95,6 +95,7 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
         lifespan=_lifespan,
     )
     app.state.services = services
+    app.state.probe = health.Probe(services.database, clock)
     app.state.webhooks = webhook_services(webhooks or WebhookSettings())
     app.state.online = online = None if setup is None else Online(setup, services, clock)
     app.state.on_failure = on_failure = end_process if setup is None else setup.on_failure

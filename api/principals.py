@@ -1,6 +1,6 @@
 """The dependency that every route of `/v1` begins with."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import Depends, Request
 
@@ -8,9 +8,11 @@ from api.answers import ApiError
 from api.auth import offered_secret
 from api.middleware import count_for
 from api.services import Services, services_of
-from tenancy.api_keys import Principal, authenticate
+from tenancy.api_keys import Principal, authenticate, is_well_formed
 
 ServicesOf = Annotated[Services, Depends(services_of)]
+
+_INCORRECT: Final = "Incorrect API key provided."
 
 
 async def principal_of(request: Request, services: ServicesOf) -> Principal:
@@ -28,17 +30,22 @@ async def principal_of(request: Request, services: ServicesOf) -> Principal:
 async def principal_by(
     authorization: str | None, x_api_key: str | None, services: Services
 ) -> Principal:
-    """Return whom these headers act for. Raises ApiError (401), DatabaseAwayError."""
+    """Return whom a request with these headers acts for. Raises ApiError (401), DatabaseAwayError.
+
+    A typo costs no query.
+    """
     secret = offered_secret(authorization, x_api_key)
     if secret is None:
         raise _refused("Give an API key: 'Authorization: Bearer sk-…'.")
     principal = services.keys.find(secret)
     if principal is not None:
         return principal
+    if not is_well_formed(secret):
+        raise _refused(_INCORRECT)
     asked_s = services.keys.now_s()  # before the query: a revocation meanwhile must count
     principal = await services.database.run_across_tenants(authenticate, secret)
     if principal is None:
-        raise _refused("Incorrect API key provided.")
+        raise _refused(_INCORRECT)
     services.keys.remember(secret, principal, asked_s)
     return principal
 

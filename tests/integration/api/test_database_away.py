@@ -62,6 +62,8 @@ def test_requests_are_refused_and_come_back(piped_site: Site, pipe: Pipe, how: s
             assert refused(answer, 503)["type"] == "service_unavailable_error"
             assert 1 <= int(answer.headers["retry-after"]) <= 60
         refused(upload(client), 503)
+        typo = client.get("/v1/models", headers={"authorization": "Bearer sk-typo"})
+        assert refused(typo, 401)["code"] == "invalid_api_key"
         assert timed(client, "GET", "/healthz").status_code == 200
         assert timed(client, "GET", "/readyz").status_code == 503
         assert timed(client, "GET", "/metrics").status_code == 200

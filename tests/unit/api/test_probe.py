@@ -1,0 +1,62 @@
+"""Goal: whoever asks whether we are ready, Postgres is asked once at a time, once a second."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import cast
+
+from api.database import Database
+from api.health import Probe
+from core.clock import Clock
+
+
+@dataclass
+class StillClock:
+    now_s: float = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
+class Postgres:
+    """Answers when a test lets it."""
+
+    def __init__(self) -> None:
+        self.looks, self.answer = 0, "database away"
+        self.may_answer = asyncio.Event()
+
+    async def hindrance(self, _timeout_s: float) -> str | None:
+        self.looks += 1
+        await self.may_answer.wait()
+        return self.answer or None
+
+
+def probe(postgres: Postgres, clock: StillClock) -> Probe:
+    return Probe(cast(Database, postgres), cast(Clock, clock))
+
+
+async def test_many_share_one_look_however_long_it_takes() -> None:
+    postgres, clock = Postgres(), StillClock()
+    asked = probe(postgres, clock)
+    first = asyncio.create_task(asked.hindrance())
+    await asyncio.sleep(0)
+    clock.now_s += 5
+    others = [asyncio.create_task(asked.hindrance()) for _ in range(20)]
+    await asyncio.sleep(0)
+    first.cancel()  # whoever asked first went away
+    postgres.may_answer.set()
+
+    assert await asyncio.gather(*others) == ["database away"] * 20
+    assert postgres.looks == 1
+
+
+async def test_an_answer_is_kept_for_a_second() -> None:
+    postgres, clock = Postgres(), StillClock()
+    postgres.may_answer.set()
+    asked = probe(postgres, clock)
+    assert await asked.hindrance() == "database away"
+    postgres.answer = ""
+    clock.now_s += 0.9
+    assert await asked.hindrance() == "database away"
+    clock.now_s += 0.1
+    assert await asked.hindrance() is None
+    assert postgres.looks == 2
