@@ -123,7 +123,10 @@ class LogConsumer:
         return True
 
     def pause(self, partitions: Iterable[Partition]) -> None:
-        """Stop fetching `partitions`; nothing fetched is lost, polling goes on."""
+        """Stop fetching `partitions`; nothing fetched is lost, polling goes on.
+
+        A partition that moves away and back is fetched again.
+        """
         self._consumer.pause(self._ours(partitions))
 
     def resume(self, partitions: Iterable[Partition]) -> None:
@@ -171,6 +174,8 @@ class LogConsumer:
         ]
 
     def _assign(self, _consumer: Consumer, places: list[TopicPartition]) -> None:
+        # The client keeps a pause over the loss of a partition; who owns it anew knows of none.
+        self._consumer.resume(places)
         partitions = self._named(places)
         self._assigned.update(partitions)
         self._on_assign(partitions)

@@ -143,6 +143,33 @@ def test_partitions_move_when_a_member_joins_and_only_owners_commit(
     assert StaleMemberError().disposition.value == "retry"
 
 
+def test_a_paused_partition_is_read_again_when_it_has_moved_away_and_back(
+    settings: KafkaSettings, producer: LogProducer
+) -> None:
+    LogAdmin(settings).create([RESULTS])
+    moved: list[Partition] = []
+    first = member(settings, RESULTS, moved)
+    poll_until(first, lambda _: len(first.assigned) == 8)
+    first.pause(first.assigned)
+    second = member(settings, RESULTS, [])
+    deadline = time.monotonic() + 20
+    while len(second.assigned) < 4:
+        assert time.monotonic() < deadline
+        first.poll(1, 0.05)
+        second.poll(1, 0.05)
+    second.close()
+    poll_until(first, lambda _: len(first.assigned) == 8)
+    for n in range(8):
+        producer.send("results", b"%d" % n, partition=n)
+    producer.flush(10)
+
+    records = poll_until(first, lambda found: len(found) >= len(moved))
+    assert sorted(("results", r.partition) for r in records) == sorted(moved)  # others stay paused
+    first.resume(first.assigned)
+    poll_until(first, lambda found: len(records + found) == 8)
+    first.close()
+
+
 def test_a_member_waits_for_a_topic_that_is_created_late(
     settings: KafkaSettings, producer: LogProducer
 ) -> None:

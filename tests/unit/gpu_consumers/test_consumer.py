@@ -43,6 +43,7 @@ class Group:
         return cast(LogConsumer, self)
 
     def assign(self) -> None:
+        self.paused.discard(PLACE)  # as the real member does, whose client kept it until now
         self.assigned.add(PLACE)
         self._on_assign([PLACE])
 
@@ -143,6 +144,28 @@ def test_a_record_that_its_own_poll_revoked_pins_nothing_later() -> None:
     assert delivered == [4, 3, 6]
     assert group.committed == {PLACE: 7}
     assert group.paused == set()
+
+
+def test_a_full_partition_that_moves_away_and_back_is_read_and_throttled_anew() -> None:
+    seen: list[bool] = []
+
+    def look(group: Group) -> list[Received]:
+        seen.append(PLACE in group.paused)
+        return []
+
+    def moved(group: Group) -> list[Received]:
+        group.revoke()
+        seen.append(PLACE in group.paused)
+        return []
+
+    full = assigned(record(4), record(5))
+    group = Group([full, look, moved, assigned(), look, lambda _: [record(4), record(5)], look])
+    consumer = BatchConsumer(
+        group.connect, Letters(), in_flight_max=2, commit_interval_s=60, clock=SystemClock()
+    )
+    consumer.run(lambda _: None, lambda _: None, group.stop)
+
+    assert seen == [True, True, False, True]
 
 
 def test_a_record_is_committed_when_the_group_has_its_offset_and_not_when_it_comes_anew() -> None:
