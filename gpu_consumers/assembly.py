@@ -5,6 +5,7 @@ import contextlib
 import math
 import socket
 from functools import partial
+from typing import Final
 
 from core.clock import SystemClock
 from core.database_time import DatabaseTime
@@ -28,6 +29,8 @@ from topics.producer import LogProducer
 from topics.records import JobControl
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail
+
+_NEWS_LOOK_S: Final = 1.0
 
 
 def engine_for(settings: ReplicaSettings, engine: EngineSettings) -> EngineSettings:
@@ -80,7 +83,7 @@ def build(
         closing=closing,
     )
     lanes: list[Lane] = []
-    watches: list[Watch] = []
+    watches: list[Watch] = [partial(_watch_news, controls)]
     failures = []
     if bulk := capacities.get("bulk"):
         lane, cutting = wire_bulk_lane(shared, bulk)
@@ -134,6 +137,13 @@ def _capacity(
         return engine.concurrency - (engine.headroom if identity.job_class == "bulk" else 0)
 
     return CapacityPublisher(identity, producer, concurrency, SystemClock(), database_time)
+
+
+async def _watch_news(controls: JobControls) -> None:
+    """End with the news of jobs, before a batch comes that would need them."""
+    while True:
+        controls.check()
+        await asyncio.sleep(_NEWS_LOOK_S)
 
 
 async def _watch_bulk(engine: Engine, bulk: CapacityPublisher, silence_s_max: float) -> None:

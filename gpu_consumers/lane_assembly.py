@@ -90,7 +90,7 @@ def wire_online_lane(
 
     def on_news(news: CallerNews) -> None:
         if news.aborted or news.permitted or news.leaving:
-            loop.call_soon_threadsafe(execution.heard, news)
+            shared.tasks.step_soon(execution.heard, news)
 
     callers = Callers(
         shared.kafka, client_id=shared.replica_id, clock=shared.clock, on_news=on_news

@@ -96,10 +96,10 @@ class Replica:
 
     def _poll(self, lane: Lane) -> None:
         def deliver(delivery: Delivery) -> None:
-            self._loop.call_soon_threadsafe(lane.begin, delivery)
+            self._parts.tasks.step_soon(lane.begin, delivery)
 
         def moved(partitions: list[Partition]) -> None:
-            self._loop.call_soon_threadsafe(lane.capacity.assigned, partitions)
+            self._parts.tasks.step_soon(lane.capacity.assigned, partitions)
 
         def let_go(partitions: list[Partition], lost: bool) -> None:
             going = lane.let_go(frozenset(partitions), lost=lost)
@@ -116,7 +116,7 @@ class Replica:
                 lane.capacity.demand(records)
 
         def deliver(records: list[Received]) -> None:
-            self._loop.call_soon_threadsafe(hear, records)
+            self._parts.tasks.step_soon(hear, records)
 
         follow_demand(self._parts.demand, deliver, self._quiet)
 

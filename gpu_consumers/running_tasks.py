@@ -1,8 +1,10 @@
 """Tasks that belong to nobody else: the first failure among them ends the process."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class RunningTasks:
@@ -13,7 +15,7 @@ class RunningTasks:
         self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()
         self.failed: asyncio.Future[None] = loop.create_future()
-        """Raises what a task raised."""
+        """Raises what a task or a step raised."""
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work`."""
@@ -21,6 +23,13 @@ class RunningTasks:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
+
+    def step_soon(self, step: Callable[[T], object], argument: T) -> None:
+        """Take a step on the event loop, from any thread: of itself the loop only logs a failure.
+
+        Raises RuntimeError when the loop is closed.
+        """
+        self._loop.call_soon_threadsafe(self._step, step, argument)
 
     async def wait(self, timeout_s: float) -> None:
         """Return when nothing runs any more, or time is up."""
@@ -32,7 +41,17 @@ class RunningTasks:
         for task in self._tasks:
             task.cancel()
 
+    def _step(self, step: Callable[[T], object], argument: T) -> None:
+        try:
+            step(argument)
+        except Exception as failure:  # noqa: BLE001  told by `failed`
+            self._fail(failure)
+
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (failure := task.exception()) and not self.failed.done():
+        if not task.cancelled() and (failure := task.exception()):
+            self._fail(failure)
+
+    def _fail(self, failure: BaseException) -> None:
+        if not self.failed.done():
             self.failed.set_exception(failure)

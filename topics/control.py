@@ -100,6 +100,10 @@ class JobControls:
             self._apply(records)
         self._following.start()
 
+    def check(self) -> None:
+        """Raises what ended the following, for whoever has nothing to ask."""
+        self._following.check()
+
     def is_closed(self, job_id: UUID) -> bool:
         """Whether results of the job have stopped to count."""
         self._following.check()

@@ -3,11 +3,14 @@
 import time
 from typing import cast
 
-from core.errors import EngineDeadError
+import pytest
+
+from core.errors import EngineDeadError, SchemaTooNewError
 from core.outcomes import Outcome
 from gpu_consumers.bodies import ANSWER_BYTES_MAX
 from tests.integration.gpu_consumers.bench import POOL, Bench, batch, items, job
-from topics.catalogue import CAPACITY, REQUESTS_BULK
+from topics.catalogue import CAPACITY, CONTROL, DEMAND, REQUESTS_BULK, Topic
+from topics.codec import kind_headers
 from topics.records import Capacity, Chunk, Item
 
 
@@ -31,6 +34,20 @@ def test_a_dead_engine_ends_the_process_while_other_batches_run(bench: Bench) ->
     bench.join()
     assert isinstance(bench.failure, EngineDeadError)
     assert bench.lag() == 4
+
+
+@pytest.mark.parametrize("topic", [CONTROL, DEMAND], ids=lambda topic: topic.name)
+def test_an_idle_replica_ends_when_it_cannot_read_the_news_any_more(
+    bench: Bench, topic: Topic
+) -> None:
+    bench.start()
+    newer = [kind_headers(topic.records[0])[0], ("schema", b"99")]
+    deadline = time.monotonic() + 20
+    while not bench.left.wait(0.2):  # demand is read from some later moment on, and repeated
+        assert time.monotonic() < deadline
+        bench.producer.send(topic.name, b"", partition=0, key=b"k", headers=newer)
+    bench.join()
+    assert isinstance(bench.failure, SchemaTooNewError)
 
 
 def test_large_bodies_wait_for_their_object_store(bench: Bench) -> None:

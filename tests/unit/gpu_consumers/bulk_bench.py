@@ -104,8 +104,11 @@ class Open:
     def __init__(self) -> None:
         self.closed: set[UUID] = set()
         self.controls: dict[UUID, JobControl] = {}
+        self.ended: Exception | None = None  # the news have
 
     def newer(self, job: JobRef) -> JobControl | None:
+        if self.ended is not None:
+            raise self.ended
         if job.job_id in self.closed:
             return JobControl(job.job_id, 9, closed=CloseReason.CANCELLED)
         return self.controls.get(job.job_id)
