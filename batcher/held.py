@@ -41,7 +41,7 @@ class Held:
         self.byte_count = sum(
             len(item.body) + 4 * len(item.custom_id) + ITEM_BYTES for item in items
         )
-        self.gone = False  # left the queues; its place in a heap is skipped
+        self.gone = False  # left the queues
 
     def split(self, count: int) -> "Held":
         """Return a chunk of the first `count` items; the rest stays here."""

@@ -7,12 +7,12 @@ share too: see `core.urgency`.
 The online calls of a tenant wait as one job would, the nearest deadline first.
 """
 
-import heapq
 from dataclasses import dataclass
 from uuid import UUID
 
 from batcher.held import Held, LaneKey
 from batcher.policy.fairness import VirtualCounters
+from batcher.policy.ordering import Ordering
 from topics.records import JobRef
 
 _CALLS = UUID(int=0)
@@ -29,29 +29,29 @@ def job_key(job: JobRef) -> UUID:
 class JobQueue:
     """The chunks of one job in one lane."""
 
-    __slots__ = ("_heap", "_sequence", "job", "live_count", "rank")
+    __slots__ = ("_chunks", "job", "rank")
 
     def __init__(self, job: JobRef) -> None:
         """`job` is of its newest chunk."""
         self.job = job
         self.rank = 0  # among the jobs of its tenant; the lowest goes first
-        self._heap: list[tuple[float, int, Held]] = []
-        self._sequence = 0
-        self.live_count = 0
+        self._chunks: Ordering[Held, float] = Ordering()
+
+    def __len__(self) -> int:
+        return len(self._chunks)
 
     def add(self, held: Held) -> None:
         """Hold a chunk."""
-        self._sequence += 1
-        self.live_count += 1
         self.job = job = held.job
-        place = held.items[0].index if job.call is None else job.deadline_s
-        heapq.heappush(self._heap, (place, self._sequence, held))
+        self._chunks.put(held, held.items[0].index if job.call is None else job.deadline_s)
+
+    def remove(self, held: Held) -> None:
+        """A chunk leaves."""
+        self._chunks.remove(held)
 
     def first(self) -> Held:
         """Return the chunk of the lowest item index or nearest deadline; it stays where it is."""
-        while self._heap[0][2].gone:
-            heapq.heappop(self._heap)
-        return self._heap[0][2]
+        return self._chunks.first()
 
 
 class TenantQueue:

@@ -102,8 +102,8 @@ class Queues:
         tenant = lane.tenants[job.tenant_id]
         job_id = job_key(job)
         queue = tenant.jobs[job_id]
-        queue.live_count -= 1
-        if queue.live_count:
+        queue.remove(held)
+        if queue:
             return
         del tenant.jobs[job_id]
         tenant.counters.deactivate(job_id)

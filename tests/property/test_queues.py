@@ -1,5 +1,6 @@
 """Goal: nothing held is lost, doubled or reordered within its job, whatever is taken."""
 
+import weakref
 from uuid import UUID
 
 from hypothesis import given, settings
@@ -189,3 +190,23 @@ def test_queues_are_full_by_items_and_by_bytes() -> None:
         assert not queues.is_full
         queues.add(held_chunk(job_ref(0), range(5)), now_s=0.0)
         assert queues.is_full
+
+
+class Traced(Held):
+    """A chunk that tells when it is free."""
+
+
+def test_chunks_that_are_handed_back_leave_no_trace_while_their_pool_is_away() -> None:
+    """Nobody asks for the next chunk of a pool without credit."""
+    queues = unbounded()
+    first = held_chunk(job_ref(0), range(10))
+    queues.add(first, now_s=0.0)
+    gone: list[weakref.ref[Held]] = []
+    for _ in range(100):
+        again = Traced(first.job, held_chunk(first.job, range(10, 20)).items, first.ticket)
+        queues.add(again, now_s=0.0)
+        queues.remove(again)
+        gone.append(weakref.ref(again))
+        del again
+    assert not any(held() for held in gone)
+    assert queues.item_count == 10

@@ -1,0 +1,56 @@
+"""Goal: the lowest comes first whatever moves, and what has left is not kept in memory."""
+
+import weakref
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batcher.policy.ordering import Ordering
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["put", "put", "remove"]), st.integers(0, 9), st.integers(0, 5)),
+    max_size=400,
+)
+
+
+@given(steps)
+def test_the_first_is_the_lowest_and_of_equals_the_one_that_came_first(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    ordering: Ordering[int, float] = Ordering()
+    places: dict[int, float] = {}  # in the order in which they came
+    for action, client, place in steps:
+        if action == "put":
+            ordering.put(client, place)
+            places[client] = place
+        else:
+            ordering.remove(client)
+            places.pop(client, None)
+        assert len(ordering) == len(places)
+        assert [c in ordering for c in range(10)] == [c in places for c in range(10)]
+        if places:
+            first = ordering.first()
+            assert first == min(places, key=places.__getitem__)
+            assert ordering.place(first) == places[first]
+
+
+class Chunk:
+    """Something large."""
+
+
+def test_what_has_left_is_free_and_its_entries_are_bounded() -> None:
+    """As in a pool that is away: nobody asks who is first."""
+    ordering: Ordering[Chunk, float] = Ordering()
+    stays = Chunk()
+    ordering.put(stays, 0.0)
+    left: list[weakref.ref[Chunk]] = []
+    for _ in range(1000):
+        chunk = Chunk()
+        ordering.put(chunk, 1.0)
+        ordering.put(stays, -1.0 * len(left))
+        ordering.remove(chunk)
+        left.append(weakref.ref(chunk))
+        del chunk
+    assert not any(ref() for ref in left)
+    assert len(ordering._heap) < 20
+    assert ordering.first() is stays
