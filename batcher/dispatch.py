@@ -25,8 +25,8 @@ from batcher.policy.credits import CreditLedger, ReplicaCredit
 from batcher.queues import Queues
 from core.clock import Clock
 
-BATCHES_PER_TURN = 64
-"""Batches after which the event loop gets its turn: some milliseconds."""
+TURN_S_MAX = 0.005
+"""Time after which the event loop gets its turn, and another pool is first in the next one."""
 
 TIMER_S_MIN = 0.001
 """Rounding must not let a batch that is almost due spin the loop."""
@@ -99,12 +99,12 @@ class Dispatcher:
         """Send every batch that may close now; return the seconds until the next one may."""
         now = self._now()
         soonest_s: float | None = None
-        turns_left = BATCHES_PER_TURN
-        for name, pool in self._queues.pools.items():
+        pools = self._queues.pools
+        for name, pool in [*pools.items()]:
             while pool.item_count and not self._sender.is_full:
-                if turns_left == 0:
+                if self._clock.monotonic_s() - now.monotonic_s >= TURN_S_MAX:
+                    pools[name] = pools.pop(name)
                     return 0.0
-                turns_left -= 1
                 replica = self._ledger.best(name, now_s=now.monotonic_s)
                 if replica is None:
                     break

@@ -7,6 +7,7 @@ share too: see `core.urgency`.
 The online calls of a tenant wait as one job would, the nearest deadline first.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -57,18 +58,56 @@ class JobQueue:
 class TenantQueue:
     """The jobs of one tenant in one lane."""
 
-    __slots__ = ("counters", "jobs")
+    __slots__ = ("_counters", "_jobs", "_order")
 
     def __init__(self) -> None:
-        self.counters: VirtualCounters[UUID] = VirtualCounters()
-        self.jobs: dict[UUID, JobQueue] = {}
+        self._counters: VirtualCounters[UUID] = VirtualCounters()
+        self._jobs: dict[UUID, JobQueue] = {}
+        self._order: Ordering[UUID, tuple[int, float]] = Ordering()
 
-    def next_job(self) -> UUID:
-        """Return the job of the lowest rank; of several the one that was served least."""
-        lowest = min(queue.rank for queue in self.jobs.values())
-        return self.counters.lowest(
-            job_id for job_id, queue in self.jobs.items() if queue.rank == lowest
-        )
+    def __len__(self) -> int:
+        """Jobs with chunks."""
+        return len(self._jobs)
+
+    def add(self, held: Held, rank: int) -> None:
+        """Hold a chunk; `rank` is its job's among those of the tenant, the lowest goes first."""
+        job_id = job_key(held.job)
+        queue = self._jobs.get(job_id)
+        if queue is None:
+            queue = self._jobs[job_id] = JobQueue(held.job)
+            self._counters.activate(job_id)
+        queue.add(held)
+        queue.rank = rank
+        self._put(job_id, queue)
+
+    def remove(self, held: Held) -> None:
+        """A chunk leaves."""
+        job_id = job_key(held.job)
+        queue = self._jobs[job_id]
+        queue.remove(held)
+        if not queue:
+            del self._jobs[job_id]
+            self._counters.deactivate(job_id)
+            self._order.remove(job_id)
+
+    def charge(self, job: JobRef, token_count: int) -> None:
+        """A job was served."""
+        job_id = job_key(job)
+        self._counters.charge(job_id, token_count)
+        self._put(job_id, self._jobs[job_id])
+
+    def rank_again(self, rank: Callable[[JobRef], int]) -> None:
+        """Ask for the rank of every job."""
+        for job_id, queue in self._jobs.items():
+            queue.rank = rank(queue.job)
+            self._put(job_id, queue)
+
+    def first(self) -> Held:
+        """Return the next chunk of the job of the lowest rank, of several the least served one."""
+        return self._jobs[self._order.first()].first()
+
+    def _put(self, job_id: UUID, queue: JobQueue) -> None:
+        self._order.put(job_id, (queue.rank, self._counters.counter(job_id)))
 
 
 class Lane:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from uuid import UUID
 
 from batcher.held import Held, lane_of
-from batcher.lanes import JobQueue, Lane, PoolQueue, TenantQueue, job_key
+from batcher.lanes import Lane, PoolQueue, TenantQueue
 from batcher.policy.closing import fitting_prefix
 from batcher.policy.fairness import VirtualCounters
 from core.limits import RECORD_BYTES_MAX
@@ -56,14 +56,10 @@ class Queues:
         if lane.item_count == 0:
             lane.since_s, lane.deadline_s = now_s, job.deadline_s
         lane.deadline_s = min(lane.deadline_s, job.deadline_s)
-        tenant = lane.tenants.setdefault(job.tenant_id, TenantQueue())
-        job_id = job_key(job)
-        queue = tenant.jobs.get(job_id)
-        if queue is None:
-            queue = tenant.jobs[job_id] = JobQueue(job)
-        queue.add(held)
-        queue.rank = self._rank(job)
-        tenant.counters.activate(job_id)
+        tenant = lane.tenants.get(job.tenant_id)
+        if tenant is None:
+            tenant = lane.tenants[job.tenant_id] = TenantQueue()
+        tenant.add(held, self._rank(job))
         pool.counters.activate(job.tenant_id)
         self._count(pool, lane, held, +1)
         self._held.add(held)
@@ -100,14 +96,8 @@ class Queues:
         lane = pool.lanes[key]
         self._count(pool, lane, held, -1)
         tenant = lane.tenants[job.tenant_id]
-        job_id = job_key(job)
-        queue = tenant.jobs[job_id]
-        queue.remove(held)
-        if queue:
-            return
-        del tenant.jobs[job_id]
-        tenant.counters.deactivate(job_id)
-        if tenant.jobs:
+        tenant.remove(held)
+        if tenant:
             return
         del lane.tenants[job.tenant_id]
         if not any(job.tenant_id in other.tenants for other in pool.lanes.values()):
@@ -120,17 +110,11 @@ class Queues:
         for pool in self.pools.values():
             for lane in pool.lanes.values():
                 for tenant in lane.tenants.values():
-                    for queue in tenant.jobs.values():
-                        queue.rank = self._rank(queue.job)
+                    tenant.rank_again(self._rank)
 
     def held(self) -> Iterator[Held]:
         """Return every chunk, in no order; a snapshot, so that chunks may be removed."""
         return iter(list(self._held))
-
-    def next_job(self, lane: Lane) -> tuple[UUID, UUID]:
-        """Return tenant and job that are served next in `lane`."""
-        tenant_id = self.pools[lane.key.pool].next_tenant(lane)
-        return tenant_id, lane.tenants[tenant_id].next_job()
 
     def _take_first(self, lane: Lane, item_count_max: int, token_count_max: int) -> Held:
         """Take the next chunk, or what of it fits."""
@@ -150,8 +134,7 @@ class Queues:
         return front
 
     def _next(self, lane: Lane) -> Held:
-        tenant_id, job_id = self.next_job(lane)
-        return lane.tenants[tenant_id].jobs[job_id].first()
+        return lane.tenants[self.pools[lane.key.pool].next_tenant(lane)].first()
 
     def _split(self, lane: Lane, held: Held, count: int) -> Held:
         """Cut the front off a chunk at the head of its job: it stays the head."""
@@ -165,7 +148,7 @@ class Queues:
         job = front.job
         pool = self.pools[lane.key.pool]
         pool.counters.charge(job.tenant_id, front.token_count, self._weight(job.tenant_id))
-        lane.tenants[job.tenant_id].counters.charge(job_key(job), front.token_count)
+        lane.tenants[job.tenant_id].charge(job, front.token_count)
 
     def _count(self, pool: PoolQueue, lane: Lane, held: Held, sign: int) -> None:
         items = sign * len(held.items)

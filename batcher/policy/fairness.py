@@ -6,6 +6,8 @@ Source: Sheng et al., "Fairness in Serving Large Language Models" (VTC, OSDI 202
 from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
 
+from batcher.policy.ordering import Ordering
+
 K = TypeVar("K", bound=Hashable)
 
 
@@ -19,8 +21,8 @@ class VirtualCounters(Generic[K]):
 
     def __init__(self) -> None:
         """Know nobody."""
-        self._active: dict[K, float] = {}
-        self._left: dict[K, float] = {}
+        self._active: Ordering[K, float] = Ordering()
+        self._left: Ordering[K, float] = Ordering()
         self._level = 0.0
 
     def __len__(self) -> int:
@@ -31,32 +33,41 @@ class VirtualCounters(Generic[K]):
 
     def counter(self, client: K) -> float:
         """Return the counter of an active client."""
-        return self._active[client]
+        return self._active.place(client)
 
     def activate(self, client: K) -> None:
         """The client has work; one that is active stays as it is."""
-        if client not in self._active:
-            self._active[client] = max(self._left.pop(client, 0.0), self._level)
+        if client in self._active:
+            return
+        left_at = self._left.place(client) if client in self._left else 0.0
+        self._left.remove(client)
+        self._active.put(client, max(left_at, self._level))
 
     def deactivate(self, client: K) -> None:
         """The client has no work left."""
-        left_at = self._active.pop(client, None)
-        if left_at is None:
+        if client not in self._active:
             return
+        left_at = self._active.place(client)
+        self._active.remove(client)
         # The last one to leave sets the level: whoever comes next is its equal.
-        self._level = max(self._level, min(self._active.values(), default=left_at))
-        self._left[client] = left_at
-        self._left = {c: at for c, at in self._left.items() if at > self._level}
+        self._level = max(self._level, self._lowest(self._active) if self._active else left_at)
+        self._left.put(client, left_at)
+        while self._left and self._lowest(self._left) <= self._level:
+            self._left.remove(self._left.first())
 
     def charge(self, client: K, token_count: int, weight: float = 1.0) -> None:
         """The active client was served `token_count` tokens; each service costs at least one."""
-        self._active[client] += max(1, token_count) / weight
-        self._level = max(self._level, min(self._active.values()))
+        self._active.put(client, self._active.place(client) + max(1, token_count) / weight)
+        self._level = max(self._level, self._lowest(self._active))
 
     def lowest(self, clients: Iterable[K]) -> K:
         """Return the one of these active clients that was served least; ties in their order."""
-        return min(clients, key=self._active.__getitem__)
+        return min(clients, key=self._active.place)
 
     def next(self) -> K:
         """Return the active client that was served least."""
-        return min(self._active, key=self._active.__getitem__)
+        return self._active.first()
+
+    @staticmethod
+    def _lowest(clients: Ordering[K, float]) -> float:
+        return clients.place(clients.first())

@@ -5,6 +5,7 @@ from uuid import UUID
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from batcher.acks import Ticket
 from batcher.held import Held, lane_of
@@ -190,6 +191,31 @@ def test_queues_are_full_by_items_and_by_bytes() -> None:
         assert not queues.is_full
         queues.add(held_chunk(job_ref(0), range(5)), now_s=0.0)
         assert queues.is_full
+
+
+class CountedId(UUID):
+    """An id that counts how often it is looked up."""
+
+    lookups = 0
+
+    def __hash__(self) -> int:
+        CountedId.lookups += 1
+        return super().__hash__()
+
+
+def lookups_of_a_batch(job_count: int) -> int:
+    queues = unbounded()
+    for number in range(job_count):
+        job = replace(job_ref(0), job_id=CountedId(int=number + 1))
+        queues.add(held_chunk(job, range(1)), now_s=0.0)
+    lane = queues.pools["p"].fair_lanes()[0]
+    CountedId.lookups = 0
+    assert len(queues.take(lane, item_count_max=50, token_count_max=10**6)) == 50
+    return CountedId.lookups
+
+
+def test_a_batch_costs_the_same_however_many_jobs_a_tenant_has() -> None:
+    assert lookups_of_a_batch(2000) < 2 * lookups_of_a_batch(100)
 
 
 class Traced(Held):

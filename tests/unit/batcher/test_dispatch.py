@@ -1,13 +1,13 @@
 """Goal: batches leave when there is credit, at once when the engine is idle, and never without."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
 import pytest
 
 from batcher.acks import OrderedAcks
-from batcher.dispatch import Dispatcher, DispatchRules
+from batcher.dispatch import TURN_S_MAX, Dispatcher, DispatchRules
 from batcher.held import Held, LaneKey
 from batcher.over import LettingGo, OverJobs
 from batcher.policy.closing import BatchLimits
@@ -31,11 +31,13 @@ class HeldClock:
 class Recorder:
     is_full: bool = False
     sent: list[tuple[str, LaneKey, list[Held]]] = field(default_factory=list)
+    on_sent: Callable[[], None] = lambda: None
 
     def send_batch(
         self, replica: ReplicaCredit, lane: LaneKey, taken: Sequence[Held], *, now_s: float
     ) -> None:
         self.sent.append((replica.capacity.replica_id, lane, list(taken)))
+        self.on_sent()
 
     def sizes(self) -> list[int]:
         return [sum(len(held.items) for held in taken) for _, _, taken in self.sent]
@@ -112,13 +114,19 @@ class World:
         self.queues.add(Held(ref, [Item(0, "", b"{}", 10)], ticket), now_s=self.clock.now_s)
 
     def grant(
-        self, count: int, *, concurrency: int = 8, rate: float = 1000.0, replica: str = "r"
+        self,
+        count: int,
+        *,
+        concurrency: int = 8,
+        rate: float = 1000.0,
+        replica: str = "r",
+        pool: str = "p",
     ) -> None:
         self.ledger.heard(
             Capacity(
                 replica_id=replica,
                 epoch=1,
-                pool="p",
+                pool=pool,
                 job_class="bulk",
                 partitions=[0, 1],
                 granted={"b": count},
@@ -240,6 +248,26 @@ def test_a_pool_without_credit_holds_no_other_back(world: World) -> None:
     world.grant(100)
     world.dispatcher.dispatch()
     assert [taken[0].job.job_id for _, _, taken in world.recorder.sent] == [UUID(int=2)]
+
+
+def test_a_long_turn_ends_and_the_next_one_begins_with_another_pool(world: World) -> None:
+    for job in range(1, 11):
+        world.items(100, job=job)
+    world.items(100, job=11, pool="q")
+    world.grant(1000)
+    world.grant(1000, replica="s", pool="q")
+
+    def take_time() -> None:
+        world.clock.now_s += 0.6 * TURN_S_MAX
+
+    world.recorder.on_sent = take_time
+    turns = []
+    while (wait_s := world.dispatcher.dispatch()) is not None:
+        assert wait_s == 0.0
+        turns.append([replica for replica, _, _ in world.recorder.sent])
+        world.recorder.sent.clear()
+    assert turns[:2] == [["r", "r"], ["s", "r"]]
+    assert world.queues.item_count == 0
 
 
 def test_a_call_that_nobody_waits_for_is_settled_and_costs_no_credit() -> None:
