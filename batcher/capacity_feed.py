@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable
 
 from batcher.sending import Identity
-from core.errors import MillraceError
 from topics.catalogue import CAPACITY, DEMAND
 from topics.codec import encode, kind_headers
 from topics.following import readable
@@ -54,7 +53,7 @@ class CapacityFeed:
             while not self._stopping.is_set():
                 if capacities := newest(self._tail.poll(_POLL_S)):
                     self._deliver(capacities)
-        except MillraceError as failure:
+        except Exception as failure:  # noqa: BLE001  without the feed no item leaves
             self._on_failure(failure)
 
 

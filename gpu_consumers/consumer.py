@@ -210,7 +210,9 @@ class BatchConsumer:
     def _on_revoke(self, partitions: list[Partition]) -> None:
         lost = self._consumer.is_losing
         self._let_go(partitions, lost)
-        if not lost:
+        if lost:
+            self._bound = {key for key in self._bound if key[0] not in partitions}
+        else:
             self._hand_over(set(partitions))
         self._tracker.drop(partitions)
         self._paused.difference_update(partitions)

@@ -12,6 +12,9 @@ DEMAND_VOID_S = 3.0
 WAITING_VOID_S = 1.0
 """The same for one that said last that items wait: it would say so again every 0.2 s."""
 
+FORGET_S = 300.0
+"""A batcher that was silent for so long, while others were heard, is another process by now."""
+
 NEW_SHARE = 4
 """One in so many of the open items is always for what is new: what came from elsewhere may have
 ended its process, runs alone and may take several lives of one to end."""
@@ -69,7 +72,16 @@ class Grants:
         return grants
 
     def next_epoch(self, in_flight: int) -> None:
-        """Void every grant: partitions moved, so what was sent may run elsewhere."""
+        """Void every grant: partitions moved, so what was sent may run elsewhere.
+
+        Only now may an account go: within an epoch its sum must not fall.
+        """
+        newest_s = max((account.heard_s for account in self.accounts.values()), default=0.0)
+        self.accounts = {
+            name: account
+            for name, account in self.accounts.items()
+            if newest_s - account.heard_s <= FORGET_S
+        }
         for account in self.accounts.values():
             account.finished = 0
         self.foreign_in_flight = in_flight

@@ -38,9 +38,9 @@ class SuspectCalls:
         if runs_alone:
             await self._alone.acquire()
         try:
-            unit = Unit(0, 1, crashes)
-            await self._log.say(Attempt(call.request_id, life, [unit], is_running=True))
             try:
+                unit = Unit(0, 1, crashes)
+                await self._log.say(Attempt(call.request_id, life, [unit], is_running=True))
                 yield True
             except PoolUnavailableError:
                 await self._log.forget(call.request_id)

@@ -217,6 +217,26 @@ def test_running_calls_go_on_when_their_partition_moves_but_durable_ones_run_aga
     assert group.committed == committed
 
 
+def test_calls_of_a_partition_that_was_lost_are_not_committed_past_when_it_comes_back() -> None:
+    def taken(group: Group) -> list[Received]:
+        group.revoke(lost=True)
+        return []
+
+    def moved(group: Group) -> list[Received]:
+        group.revoke()
+        return []
+
+    call, durable = (
+        encode(Batch(uuid4(), "b", [online_call(durable=is_durable)]))
+        for is_durable in (False, True)
+    )
+    again = assigned(record(4, durable))
+    group = Group([assigned(record(4, call)), taken, again, moved])
+    online_consumer(group).run(lambda _: None, lambda _: None, group.stop)
+
+    assert group.committed == {}
+
+
 def test_a_member_that_leaves_commits_past_nothing_that_runs() -> None:
     value = encode(Batch(uuid4(), "b", [online_call(durable=False)]))
     group = Group([assigned(record(4, value))])

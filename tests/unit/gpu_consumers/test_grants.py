@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from gpu_consumers.grants import (
     DEMAND_VOID_S,
+    FORGET_S,
     WAITING_VOID_S,
     Grants,
     open_limit,
@@ -50,6 +51,18 @@ def test_grants_are_cumulative_and_void_with_the_epoch() -> None:
     assert grants.granted(10, now_s=0) == {"a": 80}
     grants.next_epoch(in_flight=4)
     assert grants.granted(10, now_s=0) == {"a": 6}
+
+
+def test_a_batcher_that_is_long_gone_is_forgotten_with_the_epoch() -> None:
+    grants = Grants()
+    grants.demand("gone", 0, now_s=0)
+    grants.demand("a", 0, now_s=FORGET_S)
+    grants.next_epoch(in_flight=0)
+    assert set(grants.accounts) == {"gone", "a"}
+    grants.demand("a", 0, now_s=FORGET_S + 1)
+    assert set(grants.accounts) == {"gone", "a"}
+    grants.next_epoch(in_flight=0)
+    assert set(grants.accounts) == {"a"}
 
 
 @given(st.dictionaries(st.sampled_from("abcde"), st.integers(0, 1000)), st.integers(0, 500))

@@ -1,5 +1,6 @@
 """Goal: a call that ends its process is answered after three ends; others that came again run."""
 
+import asyncio
 from uuid import UUID
 
 import msgspec
@@ -9,6 +10,7 @@ from core.errors import EngineDeadError
 from core.outcomes import Outcome
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.online_bench import OnlineBench, call
+from topics.records import Attempt
 
 DURABLE = call(1, stream=False, durable=True)
 
@@ -69,6 +71,24 @@ async def test_a_first_delivery_is_told_of_nowhere() -> None:
     bench.begin(DURABLE)
     await bench.end()
     assert bench.attempts.said == []
+
+
+async def test_a_call_that_is_cut_while_its_attempt_is_told_of_leaves_nothing_behind() -> None:
+    bench = OnlineBench()
+    told, said = asyncio.Event(), bench.attempts.say
+
+    async def say(attempt: Attempt) -> None:
+        await said(attempt)
+        told.set()
+        await asyncio.Event().wait()
+
+    bench.attempts.say = say  # type: ignore[method-assign]
+    bench.begin(DURABLE, may_have_run=True)
+    await asyncio.wait_for(told.wait(), 5)
+    bench.execution.hand_back()
+    await bench.end()
+    assert len(bench.log.put_back) == 1
+    assert bench.attempts.known == {}
 
 
 async def test_two_that_ended_twice_run_one_after_the_other() -> None:

@@ -1,0 +1,41 @@
+"""Goal: a feed that ends, whatever ended it, is told: without it no item leaves."""
+
+import threading
+
+import pytest
+
+from batcher import capacity_feed
+from batcher.capacity_feed import CapacityFeed
+from topics.errors import LogUnavailableError
+from topics.records import Capacity
+from topics.settings import KafkaSettings
+
+
+@pytest.mark.parametrize("failure", [LogUnavailableError("gone"), ZeroDivisionError()])
+def test_what_ended_the_feed_is_told(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tail:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def skip_to_end(self, timeout_s: float) -> None: ...
+
+        def poll(self, timeout_s: float) -> list[object]:
+            raise failure
+
+        def close(self) -> None: ...
+
+    told: list[BaseException] = []
+    has_ended = threading.Event()
+
+    def on_failure(failure: BaseException) -> None:
+        told.append(failure)
+        has_ended.set()
+
+    def deliver(_: list[Capacity]) -> None: ...
+
+    kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+    monkeypatch.setattr(capacity_feed, "TopicTail", Tail)
+    feed = CapacityFeed(kafka, client_id="t", deliver=deliver, on_failure=on_failure)
+    feed.start(1.0)
+    assert has_ended.wait(5)
+    feed.stop()
+    assert told == [failure]
