@@ -47,6 +47,7 @@ class OnlineCall:
     task: asyncio.Task[None] | None = None
     cut: Cut | None = None
     is_cuttable: bool = True  # False once its end is being published
+    awaits_news: bool = False  # of its silent caller, without a place in the engine
     has_begun: bool = False  # it has a place in the engine
     piece_count: int = 0
     meter: Meter = field(init=False)

@@ -187,9 +187,9 @@ class OnlineExecution:
             self._capacity.ended(call.batch, 1)
 
     async def _answer(self, call: OnlineCall) -> Answer | None:
-        call.cut = await self._wanted.why_not_begun(call)
-        if call.cut is None and self._is_draining:
-            call.cut = Cut.DRAIN
+        cut = await self._wanted.why_not_begun(call)
+        if call.cut is None:  # else somebody cut it in this turn, and that is why it ends
+            call.cut = Cut.DRAIN if cut is None and self._is_draining else cut
         if call.cut is not None:
             return None
         caller, is_suspect = call.job.call, call.may_have_run

@@ -4,7 +4,15 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from core.errors import MillraceError
+
 T = TypeVar("T")
+
+
+class TaskCancelledError(MillraceError):
+    """A task was cancelled by nobody who may: what it ran has no end on the log."""
+
+    code = "task_cancelled"
 
 
 class RunningTasks:
@@ -14,8 +22,10 @@ class RunningTasks:
         """Nothing runs."""
         self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_ending = False
         self.failed: asyncio.Future[None] = loop.create_future()
-        """Raises what a task or a step raised."""
+        """Raises what a task or a step raised, or TaskCancelledError: else its offset would wait for
+        ever."""
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work`."""
@@ -38,6 +48,7 @@ class RunningTasks:
 
     def cancel(self) -> None:
         """Leave what runs to its redelivery."""
+        self._is_ending = True
         for task in self._tasks:
             task.cancel()
 
@@ -49,9 +60,14 @@ class RunningTasks:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (failure := task.exception()):
+        if failure := self._failure(task):
             self._fail(failure)
 
     def _fail(self, failure: BaseException) -> None:
         if not self.failed.done():
             self.failed.set_exception(failure)
+
+    def _failure(self, task: asyncio.Task[None]) -> BaseException | None:
+        if task.cancelled():
+            return None if self._is_ending else TaskCancelledError()
+        return task.exception()

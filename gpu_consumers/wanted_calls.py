@@ -44,8 +44,10 @@ class WantedCalls:
         cut = self.why_over(call)
         until_s = call.arrived_s + NEWS_WAIT_S
         while cut is Cut.SILENT and self._clock.monotonic_s() < until_s:
+            call.awaits_news = True
             await asyncio.sleep(_NEWS_LOOK_S)
             cut = self.why_over(call)
+        call.awaits_news = False
         if cut is not None or call.may_have_run:
             return cut
         patience_s = self._callers.patience_s(call.job)
@@ -56,7 +58,7 @@ class WantedCalls:
         return None
 
     def stop_if_over(self, call: OnlineCall) -> None:
-        """Cut a call short that runs for nobody."""
+        """Cut a call short that runs for nobody; of one that awaits news silence proves nothing."""
         cut = self.why_over(call)
-        if cut is not None:
+        if cut is not None and not (cut is Cut.SILENT and call.awaits_news):
             call.stop(cut)

@@ -7,9 +7,11 @@ from uuid import UUID
 import pytest
 
 from core.outcomes import Outcome
+from gpu_consumers import online_execution, wanted_calls
 from gpu_consumers.engines.engine import Answer
 from gpu_consumers.online_call import OnlineCall
 from gpu_consumers.replies import PIECE_BYTES_MAX
+from gpu_consumers.running_tasks import TaskCancelledError
 from tests.unit.gpu_consumers.online_bench import OnlineBench, call
 
 
@@ -170,7 +172,7 @@ async def test_a_silent_callers_call_is_aborted_by_the_watch() -> None:
     bench.begin(call())
     await bench.settle()
     bench.known.gone, bench.known.alive = True, False
-    watching = bench.tasks.start(bench.execution.watch())
+    watching = asyncio.create_task(bench.execution.watch())
     while bench.engine.running:
         await bench.settle()
     watching.cancel()
@@ -188,6 +190,57 @@ async def test_a_caller_that_is_heard_a_little_late_has_its_call_run() -> None:
     bench.known.gone, bench.known.alive = False, True
     await bench.end()
     assert bench.log.statuses() == [200]
+
+
+async def test_a_look_leaves_a_call_alone_that_awaits_news_of_its_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(online_execution, "LOOK_S", 0.0)
+    bench = OnlineBench()
+    bench.engine.go.set()
+    bench.known.gone, bench.known.alive = True, False
+    bench.begin(call())
+    watching = asyncio.create_task(bench.execution.watch())
+    await bench.settle()  # many looks
+    bench.known.gone, bench.known.alive = False, True
+    await bench.end()
+    watching.cancel()
+    assert bench.log.statuses() == [200]
+
+
+async def test_a_call_that_is_cut_while_its_caller_is_heard_again_ends_as_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wanted_calls, "_NEWS_LOOK_S", 0.0)
+    bench = OnlineBench()
+    bench.known.gone, bench.known.alive = True, False
+    bench.begin(call())
+    for _ in range(3):
+        await asyncio.sleep(0)  # from here on each turn has a step of the call
+    bench.known.gone, bench.known.alive = False, True
+    bench.news(aborted=[UUID(int=1)])
+    await bench.end()
+    assert (bench.engine.running, bench.finished, bench.log.statuses()) == (0, 1, [])
+
+
+async def test_a_task_that_somebody_cancelled_fails_the_process() -> None:
+    bench = OnlineBench()
+    bench.begin(call())
+    await bench.settle()
+    (task,) = (t for t in asyncio.all_tasks() if t is not asyncio.current_task())
+    task.cancel()
+    with pytest.raises(TaskCancelledError):
+        await bench.end()
+    assert bench.finished == 0
+
+
+async def test_what_the_end_of_the_process_cancels_is_no_failure() -> None:
+    bench = OnlineBench()
+    bench.begin(call())
+    await bench.settle()
+    bench.tasks.cancel()
+    await bench.end()
+    assert bench.finished == 0
 
 
 async def test_a_call_that_may_have_run_waits_for_its_callers_word() -> None:
