@@ -92,7 +92,7 @@ class Arrivals:
             return
         count = len(chunk.items)
         ticket = self._acks.delivered(partition, event, item_count=count, now_s=now_s)
-        if (reason := self._over.reason(chunk.job)) is not None:
+        if (reason := self._over.reason(chunk.job, since_s=now_s)) is not None:
             metrics.ITEMS_DROPPED.labels(reason).inc(count)
             self._acks.settle(ticket, count)
             return

@@ -4,11 +4,20 @@ that nobody waits for.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from batcher import metrics
 from batcher.acks import OrderedAcks
 from batcher.held import Held
 from topics.records import JobRef
+
+
+class IsGone(Protocol):
+    """Whether an online call was aborted, waited too long, or has lost its caller."""
+
+    def __call__(self, job: JobRef, /, *, since_s: float) -> bool:
+        """Judge a call that is here since monotonic time `since_s`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +29,16 @@ class OverJobs:
     why: Callable[[JobRef], str | None]
     """Why items of the job must not be sent any more: what its owner or the database says."""
 
-    is_gone: Callable[[JobRef], bool]
-    """Whether an online call was aborted, waited too long, or has lost its caller."""
+    is_gone: IsGone
 
-    def reason(self, job: JobRef) -> str | None:
-        """Return why the job is over, as the metric's label, or None while it is not."""
+    def reason(self, job: JobRef, *, since_s: float) -> str | None:
+        """Return why the job is over, as the metric's label, or None while it is not.
+
+        Its items are here since monotonic time `since_s`.
+        """
         if (reason := self.why(job)) is not None:
             return reason
-        if job.call is not None and self.is_gone(job):
+        if job.call is not None and self.is_gone(job, since_s=since_s):
             return "gone"
         return None
 
@@ -41,7 +52,7 @@ class LettingGo:
 
     def let_go(self, held: Held) -> bool:
         """Whether the chunk's job is over; then its items are settled here."""
-        reason = self.over.reason(held.job)
+        reason = self.over.reason(held.job, since_s=held.ticket.arrived_s)
         if reason is None:
             return False
         metrics.ITEMS_DROPPED.labels(reason).inc(len(held.items))

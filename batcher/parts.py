@@ -28,7 +28,7 @@ from topics.admin import LogAdmin
 from topics.callers import Callers
 from topics.control import JobControls
 from topics.producer import LogProducer
-from topics.records import Capacity
+from topics.records import Capacity, JobRef
 from topics.settings import KafkaSettings
 
 
@@ -106,7 +106,7 @@ def assemble(
     callers = None
     if job_class == "interactive":
         callers = Callers(kafka, client_id=batcher_id, clock=clock)
-    over = OverJobs(controlled.over, callers.is_unwanted if callers else lambda _: False)
+    over = OverJobs(controlled.over, callers.is_unwanted if callers else _is_never_gone)
     acks = OrderedAcks(RequestStream.acknowledge)
     core = _Core(
         queues=Queues(
@@ -205,3 +205,8 @@ def rules_of(settings: BatcherSettings) -> DispatchRules:
         ),
         batch_s_max=settings.batch_s_max,
     )
+
+
+def _is_never_gone(_job: JobRef, /, *, since_s: float) -> bool:
+    """Say of an item of a batch that it has no caller."""
+    return False

@@ -29,21 +29,23 @@ class WantedCalls:
         if self._controls.is_closed(call.request_id):
             return Cut.CLOSED
         caller = call.job.call
-        if caller is None or not self._callers.is_gone(call.job):
+        if caller is None or not self._callers.is_gone(call.job, since_s=call.arrived_s):
             return None
         if self._callers.is_expired(call.job):
             return Cut.DEADLINE
-        return Cut.CALLER if self._callers.is_alive(caller.caller_id) else Cut.SILENT
+        is_dead = self._callers.is_dead(caller.caller_id, since_s=call.arrived_s)
+        return Cut.SILENT if is_dead else Cut.CALLER
 
     async def why_not_begun(self, call: OnlineCall) -> Cut | None:
         """As `why_over`, of a call that waits, and from now on may wait too long.
 
         One that may have run before has begun in time, or its caller or its row knows better.
-        A silent caller may be heard late: after a broker's restart, say.
+        A silent caller may be heard late: after a broker's restart, say. One that is still silent
+        then, though nobody can know whether it is dead, has its call begun.
         """
         cut = self.why_over(call)
         until_s = call.arrived_s + NEWS_WAIT_S
-        while cut is Cut.SILENT and self._clock.monotonic_s() < until_s:
+        while self._may_be_heard(call, cut) and self._clock.monotonic_s() < until_s:
             call.awaits_news = True
             await asyncio.sleep(_NEWS_LOOK_S)
             cut = self.why_over(call)
@@ -56,6 +58,11 @@ class WantedCalls:
                 return Cut.OVERDUE
             call.wait_at_most(patience_s)
         return None
+
+    def _may_be_heard(self, call: OnlineCall, cut: Cut | None) -> bool:
+        if cut is not None or call.is_durable or call.job.call is None:
+            return cut is Cut.SILENT
+        return self._callers.is_silent(call.job.call.caller_id)
 
     def stop_if_over(self, call: OnlineCall) -> None:
         """Cut a call short that runs for nobody; of one that awaits news silence proves nothing."""

@@ -22,11 +22,18 @@ class Following:
     """A tail and the thread that polls it. The owner positions the tail, then starts."""
 
     def __init__(
-        self, tail: TopicTail, take: Callable[[list[Received]], None], *, name: str
+        self,
+        tail: TopicTail,
+        take: Callable[[list[Received]], None],
+        *,
+        name: str,
+        poll_s: float = _POLL_S,
     ) -> None:
-        """`take` is called in the thread; what it raises ends the following."""
-        self._tail = tail
-        self._take = take
+        """`take` is called in the thread, with nothing after `poll_s` without records.
+
+        What it raises ends the following.
+        """
+        self._tail, self._take, self._poll_s = tail, take, poll_s
         self._failure: Exception | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._follow, name=name, daemon=True)
@@ -50,7 +57,7 @@ class Following:
     def _follow(self) -> None:
         try:
             while not self._stopping.is_set():
-                self._take(self._tail.poll(_POLL_S))
+                self._take(self._tail.poll(self._poll_s))
         except Exception as failure:  # noqa: BLE001  the process loop: told by `check`
             self._failure = failure
 

@@ -1,7 +1,7 @@
 """A plain reader of a small topic, outside any group: from its beginning, then as it grows."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -54,7 +54,7 @@ class TopicTail:
 
     def skip_to_end(self, timeout_s: float) -> None:
         """Forget the past: read only what is appended from now on. Raises LogUnavailableError."""
-        ends = self._ends(timeout_s)
+        ends = self._reached = self.ends(timeout_s)
         self._read_from(
             [TopicPartition(p.topic, p.partition, ends[p.partition]) for p in self._places]
         )
@@ -66,8 +66,8 @@ class TopicTail:
     def pieces_to_end(self, timeout_s: float) -> Iterator[list[Received]]:
         """Yield the same in pieces, for a topic that is too long to hold in memory."""
         deadline = time.monotonic() + timeout_s
-        ends = self._ends(timeout_s)  # before reading begins: it would wait behind a long poll
-        while any(self._reached.get(number, 0) < end for number, end in ends.items()):
+        ends = self.ends(timeout_s)  # before reading begins: it would wait behind a long poll
+        while not self.has_read(ends):
             if time.monotonic() > deadline:
                 raise LogUnavailableError("the end of a topic was not reached in time")
             yield self.poll(0.1)
@@ -83,6 +83,29 @@ class TopicTail:
             raise LogUnavailableError("the topic is gone")
         self._note_ends(messages)
         return received(messages, self._prefix)
+
+    def has_read(self, ends: Mapping[int, int]) -> bool:
+        """Whether everything below these offsets of partitions was returned, or skipped."""
+        return all(self._reached.get(number, 0) >= end for number, end in ends.items())
+
+    def ends(self, timeout_s: float) -> dict[int, int]:
+        """Return the present end of each partition. Raises LogUnavailableError.
+
+        Asks until the leaders answer: for a moment after a topic's creation they refuse. Who was
+        stopped while it asked asks once more: then not the log was away.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            is_last = time.monotonic() > deadline
+            try:
+                return {
+                    place.partition: self._consumer.get_watermark_offsets(place, timeout=_ASK_S)[1]
+                    for place in self._places
+                }
+            except KafkaException as error:
+                if is_last:
+                    raise LogUnavailableError(error.args[0].str()) from None
+                time.sleep(_ASK_AGAIN_S)
 
     def close(self) -> None:
         """Stop reading."""
@@ -101,21 +124,3 @@ class TopicTail:
                 assert offset is not None
                 assert number is not None
                 self._reached[number] = offset if is_end else offset + 1
-
-    def _ends(self, timeout_s: float) -> dict[int, int]:
-        """Ask until the leaders answer: for a moment after a topic's creation they refuse.
-
-        Who was stopped while it asked asks once more: then not the log was away.
-        """
-        deadline = time.monotonic() + timeout_s
-        while True:
-            is_last = time.monotonic() > deadline
-            try:
-                return {
-                    place.partition: self._consumer.get_watermark_offsets(place, timeout=_ASK_S)[1]
-                    for place in self._places
-                }
-            except KafkaException as error:
-                if is_last:
-                    raise LogUnavailableError(error.args[0].str()) from None
-                time.sleep(_ASK_AGAIN_S)

@@ -7,10 +7,10 @@ from uuid import UUID
 
 from api.online.log_health import LogHealth
 from core.clock import Clock
-from topics.callers import BEAT_S, SILENCE_S_MAX
 from topics.catalogue import CALLERS
 from topics.codec import encode, kind_headers
 from topics.errors import DeliveryError
+from topics.known_callers import BEAT_S, SILENCE_S_MAX
 from topics.producer import Sender
 from topics.records import CallerNews
 

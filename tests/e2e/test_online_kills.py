@@ -111,6 +111,7 @@ def test_a_killed_api_breaks_its_connections_and_frees_their_work(
 
     def kill() -> None:
         nonlocal began_s
+        await_true(lambda: running_calls(stack) == STREAMS, "the replica to count them all")
         began_s = time.monotonic()
         stack.kill("api")
 

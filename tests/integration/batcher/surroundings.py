@@ -16,7 +16,6 @@ import psutil
 
 from batcher.agents import group_of
 from topics.admin import LogAdmin
-from topics.callers import BEAT_S
 from topics.catalogue import (
     CALLERS,
     CAPACITY,
@@ -29,6 +28,7 @@ from topics.chunks import send_chunk
 from topics.codec import decode, encode, kind_headers
 from topics.errors import LogUnavailableError
 from topics.headers import chunk_headers
+from topics.known_callers import BEAT_S
 from topics.partitioner import request_partition
 from topics.producer import LogProducer
 from topics.records import (

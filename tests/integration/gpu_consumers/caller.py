@@ -6,9 +6,9 @@ from collections.abc import Callable
 from uuid import UUID
 
 from tests.integration.gpu_consumers.bench import batch, job
-from topics.callers import BEAT_S
 from topics.catalogue import CALLERS, REPLIES
 from topics.codec import decode, encode, kind_headers
+from topics.known_callers import BEAT_S
 from topics.producer import LogProducer
 from topics.records import Batch, CallerNews, CallRef, Chunk, Item, JobRef, Replies, Reply, ReplyEnd
 from topics.settings import KafkaSettings

@@ -120,6 +120,26 @@ def test_a_tail_reads_to_the_end_and_then_follows(
     tail.close()
 
 
+def test_a_tail_knows_whether_it_has_read_what_was_said_until_now(
+    settings: KafkaSettings, producer: LogProducer
+) -> None:
+    LogAdmin(settings).create([CONTROL])
+    producer.send("control", b"old", partition=0, key=b"k")
+    producer.flush(10)
+    tail = TopicTail(settings, CONTROL, client_id="tail")
+    tail.skip_to_end(10)
+    assert tail.has_read(tail.ends(10))
+    producer.send("control", b"new", partition=0, key=b"k")
+    producer.flush(10)
+    ends = tail.ends(10)
+    assert not tail.has_read(ends)
+    deadline = time.monotonic() + 10
+    while not tail.has_read(ends):
+        assert time.monotonic() < deadline
+        tail.poll(0.5)
+    tail.close()
+
+
 def test_partitions_move_when_a_member_joins_and_only_owners_commit(
     settings: KafkaSettings, producer: LogProducer
 ) -> None:

@@ -68,13 +68,17 @@ class World:
         self.arrivals = Arrivals(
             self.queues,
             self.acks,
-            over=OverJobs(self.why, lambda job: job.job_id in self.gone),
+            over=OverJobs(self.why, self.is_gone),
             finished=None if ended is None else self._finished,
             clock=SystemClock(),
         )
 
     def why(self, job: JobRef) -> str | None:
         return "closed" if job.job_id in self.closed else None
+
+    def is_gone(self, job: JobRef, /, *, since_s: float) -> bool:
+        assert since_s > 0
+        return job.job_id in self.gone
 
     def take(self, received: Received) -> None:
         self.arrivals.take(received, received.offset, report=self._report, settle=self._settle)

@@ -69,13 +69,17 @@ class World:
             ),
             let_go=LettingGo(
                 self.acks,
-                OverJobs(self.why, lambda job: job.job_id in self.gone),
+                OverJobs(self.why, self.is_gone),
             ).let_go,
             clock=self.clock,
         )
 
     def why(self, job: JobRef) -> str | None:
         return "closed" if job.job_id in self.closed else None
+
+    def is_gone(self, job: JobRef, /, *, since_s: float) -> bool:
+        assert since_s <= self.clock.now_s
+        return job.job_id in self.gone
 
     def items(self, count: int, *, job: int = 1, pool: str = "p", deadline_s: float = 1e9) -> None:
         ref = JobRef(

@@ -125,7 +125,7 @@ class KnownToTest:
         self.patience: float | None = None
         self.alive = True
 
-    def is_gone(self, _job: JobRef) -> bool:
+    def is_gone(self, _job: JobRef, *, since_s: float) -> bool:
         return self.gone or self.expired
 
     def is_expired(self, _job: JobRef) -> bool:
@@ -134,8 +134,11 @@ class KnownToTest:
     def patience_s(self, _job: JobRef) -> float | None:
         return self.patience
 
-    def is_alive(self, _caller_id: str) -> bool:
-        return self.alive
+    def is_silent(self, _caller_id: str) -> bool:
+        return not self.alive
+
+    def is_dead(self, _caller_id: str, *, since_s: float) -> bool:
+        return not self.alive
 
     def is_closed(self, _job_id: UUID) -> bool:
         return self.closed

@@ -192,6 +192,30 @@ async def test_a_caller_that_is_heard_a_little_late_has_its_call_run() -> None:
     assert bench.log.statuses() == [200]
 
 
+async def test_a_call_is_begun_where_nobody_can_know_whether_its_caller_is_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wanted_calls, "NEWS_WAIT_S", 0.01)
+    bench = OnlineBench()
+    bench.engine.go.set()
+    bench.known.alive = False  # silent, and not known to be gone
+    bench.begin(call())
+    await bench.settle()
+    assert bench.engine.served == 0
+    await bench.end()
+    assert bench.log.statuses() == [200]
+
+
+async def test_a_durable_call_waits_for_no_news() -> None:
+    bench = OnlineBench()
+    bench.engine.go.set()
+    bench.known.alive = False
+    bench.begin(call(durable=True))
+    await bench.settle()
+    assert bench.engine.served == 1
+    await bench.end()
+
+
 async def test_a_look_leaves_a_call_alone_that_awaits_news_of_its_caller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

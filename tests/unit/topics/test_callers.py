@@ -1,11 +1,20 @@
 """Who still waits for an online call."""
 
+import threading
+from typing import cast
 from uuid import UUID, uuid4
 
 import msgspec
+import pytest
 
-from topics.callers import ABORTED_MAX, SILENCE_S_MAX, KnownCallers
+from topics import callers as callers_module
+from topics.callers import Callers
+from topics.codec import encode, kind_headers
+from topics.errors import LogUnavailableError
+from topics.known_callers import ABORTED_MAX, SILENCE_S_MAX, KnownCallers
+from topics.received import Received
 from topics.records import CallerNews, CallRef, JobRef
+from topics.settings import KafkaSettings
 
 CALLER = "api-1"
 
@@ -29,37 +38,75 @@ def news(now_s: float, *aborted: UUID, leaving: bool = False) -> CallerNews:
     return CallerNews(CALLER, now_s, aborted=list(aborted), leaving=leaving)
 
 
+def is_gone(known: KnownCallers, job: JobRef, now_s: float, *, since_s: float = 0.0) -> bool:
+    return known.is_gone(job, since_s=since_s, now_s=now_s)
+
+
 def test_a_batch_is_never_gone() -> None:
     batch = msgspec.structs.replace(online(), call=None)
-    assert not KnownCallers(since_s=0.0).is_gone(batch, now_s=1e9)
+    known = KnownCallers(since_s=0.0)
+    known.complete_until(1e9)
+    assert not is_gone(known, batch, 1e9)
 
 
 def test_a_caller_never_heard_of_is_dead_only_after_the_silence() -> None:
     known = KnownCallers(since_s=100.0)
-    assert not known.is_gone(online(), now_s=100.0 + SILENCE_S_MAX)
-    assert known.is_gone(online(), now_s=100.1 + SILENCE_S_MAX)
+    known.complete_until(100.0 + SILENCE_S_MAX)
+    assert not is_gone(known, online(), 100.0 + SILENCE_S_MAX)
+    known.complete_until(100.1 + SILENCE_S_MAX)
+    assert is_gone(known, online(), 100.2 + SILENCE_S_MAX)
 
 
 def test_a_beat_keeps_calls_and_silence_ends_them() -> None:
     known = KnownCallers(since_s=0.0)
     known.heard(news(5.0), now_s=50.0)
-    assert not known.is_gone(online(), now_s=52.0)
-    assert known.is_gone(online(), now_s=50.1 + SILENCE_S_MAX)
+    known.complete_until(52.0)
+    assert not is_gone(known, online(), 52.0)
+    assert not known.needs_proof(now_s=50.0 + SILENCE_S_MAX)
+    assert known.needs_proof(now_s=50.1 + SILENCE_S_MAX)
+    known.complete_until(50.1 + SILENCE_S_MAX)
+    assert is_gone(known, online(), 50.2 + SILENCE_S_MAX)
+    assert not known.needs_proof(now_s=1e6)
+
+
+def test_what_nobody_here_has_read_is_no_silence() -> None:
+    known = KnownCallers(since_s=0.0)
+    known.heard(news(0.0), now_s=1.0)
+    known.complete_until(2.0)
+    assert known.is_silent(CALLER, now_s=1e6)
+    assert not is_gone(known, online(), 1e6)
+    known.heard(news(0.0), now_s=1e6)  # what was said meanwhile comes late
+    known.complete_until(1e6)
+    assert not is_gone(known, online(), 1e6 + 1.0)
+
+
+def test_a_death_that_was_known_before_a_call_came_says_nothing_of_its_caller() -> None:
+    known = KnownCallers(since_s=0.0)
+    known.heard(news(0.0), now_s=1.0)
+    known.complete_until(50.0)
+    assert is_gone(known, online(), 51.0, since_s=49.0)
+    assert not known.needs_proof(now_s=51.0)
+    assert not is_gone(known, online(), 51.0, since_s=50.0)
+    assert known.needs_proof(now_s=51.0)
+    known.complete_until(51.5)
+    assert is_gone(known, online(), 52.0, since_s=50.0)
+    assert not known.needs_proof(now_s=52.0)
 
 
 def test_a_durable_call_outlives_its_caller_and_not_its_abort() -> None:
     known = KnownCallers(since_s=0.0)
+    known.complete_until(1e6)
     job = online(durable=True)
-    assert not known.is_gone(job, now_s=1e6)
+    assert not is_gone(known, job, 1e6)
     known.heard(news(0.0, job.job_id), now_s=1e6)
-    assert known.is_gone(job, now_s=1e6)
+    assert is_gone(known, job, 1e6)
 
 
 def test_the_last_word_ends_connection_bound_calls_at_once() -> None:
     known = KnownCallers(since_s=0.0)
     known.heard(news(0.0, leaving=True), now_s=10.0)
-    assert known.is_gone(online(), now_s=10.0)
-    assert not known.is_gone(online(durable=True), now_s=10.0)
+    assert is_gone(known, online(), 10.0)
+    assert not is_gone(known, online(durable=True), 10.0)
 
 
 def test_deadlines_are_by_the_clock_of_the_caller() -> None:
@@ -87,6 +134,126 @@ def test_old_aborts_and_silent_callers_are_forgotten() -> None:
     first = online()
     known.heard(news(0.0, first.job_id), now_s=1.0)
     known.heard(news(0.0, *(uuid4() for _ in range(ABORTED_MAX))), now_s=2.0)
-    assert not known.is_gone(first, now_s=2.0)
+    assert not is_gone(known, first, 2.0)
     known.forget_silent(now_s=10_000.0)
     assert not known.is_expired(msgspec.structs.replace(first, deadline_s=-1.0), now_s=10_000.0)
+
+
+class HeldClock:
+    """Moves by a little with each look, and else as a test says."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def wall_s(self) -> float:
+        return self.now_s
+
+    def monotonic_s(self) -> float:
+        self.now_s += 0.0001
+        return self.now_s
+
+
+class HeldTail:
+    """A feed that a test holds in its hands, poll by poll."""
+
+    def __init__(self) -> None:
+        self.is_away = False
+        self.end = self._read = 0
+        self.ask_count = 0
+        self._coming: list[Received] = []
+        self._polled, self._may_return = threading.Semaphore(0), threading.Semaphore(0)
+
+    def skip_to_end(self, timeout_s: float) -> None:
+        self._read = self.end
+
+    def turn(self, *come: CallerNews) -> None:
+        """Let one poll return these news; come back when they are taken in."""
+        self._polled.acquire()
+        headers = kind_headers(CallerNews)
+        self._coming = [Received("callers", 0, 0, None, headers, encode(n), 0) for n in come]
+        self._may_return.release()
+        self._polled.acquire()
+        self._polled.release()
+
+    def poll(self, timeout_s: float) -> list[Received]:
+        self._polled.release()
+        self._may_return.acquire()
+        self._read += len(self._coming)
+        return self._coming
+
+    def ends(self, timeout_s: float) -> dict[int, int]:
+        self.ask_count += 1
+        if self.is_away:
+            raise LogUnavailableError
+        return {0: self.end}
+
+    def has_read(self, ends: dict[int, int]) -> bool:
+        return self._read >= ends[0]
+
+    def close(self) -> None:
+        pass
+
+
+class Followed:
+    """Callers that follow such a feed and have heard of one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock, self.tail = HeldClock(), HeldTail()
+        monkeypatch.setattr(callers_module, "TopicTail", lambda *_args, **_named: self.tail)
+        self.callers = Callers(cast(KafkaSettings, None), client_id="test", clock=self.clock)
+        self.callers.start(1.0)
+        self.said(1)
+
+    def said(self, count: int) -> None:
+        """News that are on the log are read."""
+        self.tail.end = max(self.tail.end, self.tail._read + count)
+        self.tail.turn(*(news(0.0) for _ in range(count)))
+
+    def is_gone(self) -> bool:
+        return self.callers.is_gone(online(), since_s=100.0)
+
+    def stop(self) -> None:
+        self.tail._may_return.release()
+        self.callers.stop()
+
+
+def test_who_reads_nothing_takes_nobody_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed = Followed(monkeypatch)
+    followed.tail.is_away = True
+    followed.clock.now_s += 60.0
+    followed.tail.turn()
+    assert followed.tail.ask_count == 1
+    assert not followed.is_gone()
+    followed.tail.is_away = False
+    followed.tail.turn()
+    assert followed.is_gone()
+    followed.tail.turn()
+    assert followed.tail.ask_count == 2
+    followed.stop()
+
+
+def test_who_was_stopped_reads_on_before_it_takes_anybody_for_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    followed = Followed(monkeypatch)
+    followed.clock.now_s += 5.0
+    followed.tail.end += 10  # said while nobody here was reading
+    followed.tail.turn()
+    assert not followed.is_gone()
+    followed.said(10)
+    assert not followed.is_gone()
+    followed.clock.now_s += 1.0
+    followed.tail.turn()
+    assert not followed.is_gone()
+    followed.stop()
+
+
+def test_the_only_caller_is_dead_when_it_has_said_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed = Followed(monkeypatch)
+    followed.clock.now_s += SILENCE_S_MAX - 0.1
+    followed.tail.turn()
+    assert (followed.is_gone(), followed.tail.ask_count) == (False, 0)
+    followed.clock.now_s += 0.2
+    followed.tail.turn()
+    assert followed.is_gone()
+    followed.stop()
