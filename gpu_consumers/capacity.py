@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from core.clock import Clock
 from core.database_time import DatabaseTime
-from gpu_consumers.grants import Grants, news_items, online_limit, open_limit, smoothed_rate
+from gpu_consumers.grants import Grants, news_items, online_limit, open_limit
+from gpu_consumers.measured_rate import MeasuredRate
 from topics.catalogue import CAPACITY
 from topics.codec import encode, kind_headers
 from topics.following import readable
@@ -59,11 +60,9 @@ class CapacityPublisher:
         self._partitions: list[int] = []
         self._in_flight = 0
         self._ended = 0
-        self._ended_before = 0  # when the window began in which the rate is measured
-        self._busy_since_s = 0.0  # since when something runs, if something does
         self._unpublished = 0
         self._news_items = 1  # ended items that are worth telling before the next repetition
-        self._rate = 0.0
+        self._rate = MeasuredRate()
         self._limit_override: int | None = None
         self._wake = asyncio.Event()
 
@@ -80,7 +79,7 @@ class CapacityPublisher:
     @property
     def items_per_s(self) -> float:
         """The measured rate of this replica; 0 while unknown."""
-        return self._rate
+        return self._rate.items_per_s
 
     def assigned(self, partitions: list[Partition]) -> None:
         """Partitions moved: a new epoch begins."""
@@ -91,15 +90,16 @@ class CapacityPublisher:
 
     def arrived(self, batch: Batch, count: int) -> None:
         """A batch of `count` items was taken over."""
-        if not self._in_flight:
-            self._busy_since_s = self._clock.monotonic_s()
         self._in_flight += count
+        self._rate.runs(self._in_flight, now_s=self._clock.monotonic_s())
         if not self._is_ours(batch):
             self._grants.foreign_in_flight += count
 
     def ended(self, batch: Batch, count: int) -> None:
         """`count` items of `batch` have an outcome or were handed back."""
         self._in_flight -= count
+        if not self._in_flight:
+            self._rate.rests(now_s=self._clock.monotonic_s())
         self._ended += count
         self._unpublished += count
         if self._is_ours(batch):
@@ -108,6 +108,10 @@ class CapacityPublisher:
             self._grants.foreign_in_flight = max(0, self._grants.foreign_in_flight - count)
         if self._unpublished >= self._news_items:
             self._wake.set()
+
+    def answered(self, count: int) -> None:
+        """Of what ends, `count` items were answered by the engine: only that is throughput."""
+        self._rate.answered(count)
 
     def restrict(self, limit: int | None) -> None:
         """Hold at most `limit` items, 0 for none at all; None lifts the restriction."""
@@ -132,7 +136,7 @@ class CapacityPublisher:
 
     async def run(self) -> None:
         """Publish until cancelled."""
-        window_began_s = self._clock.monotonic_s()
+        measured_s = self._clock.monotonic_s()
         while True:
             self._wake.clear()
             try:
@@ -141,10 +145,9 @@ class CapacityPublisher:
             except TimeoutError:
                 pass
             now_s = self._clock.monotonic_s()
-            if now_s - window_began_s >= REPEAT_S:
-                busy_s = now_s - max(window_began_s, self._busy_since_s)
-                self._measure(max(busy_s, REPEAT_S))
-                window_began_s = now_s
+            if now_s - measured_s >= REPEAT_S:
+                self._rate.look(self._in_flight, concurrency=self._concurrency(), now_s=now_s)
+                measured_s = now_s
             self._publish(now_s)
 
     def withdraw(self) -> None:
@@ -152,17 +155,12 @@ class CapacityPublisher:
         self._limit_override = 0
         self._publish(self._clock.monotonic_s())
 
-    def _measure(self, elapsed_s: float) -> None:
-        if finished := self._ended - self._ended_before:
-            self._rate = smoothed_rate(self._rate, finished, elapsed_s)
-        self._ended_before = self._ended
-
     def _limit(self) -> int:
         if self._limit_override is not None:
             return self._limit_override
         if self._identity.job_class == "interactive":
-            return online_limit(self._concurrency(), self._rate)
-        return open_limit(self._concurrency(), self._rate, self._identity.batch_items)
+            return online_limit(self._concurrency(), self.items_per_s)
+        return open_limit(self._concurrency(), self.items_per_s, self._identity.batch_items)
 
     def _publish(self, now_s: float) -> None:
         limit = self._limit()
@@ -175,7 +173,7 @@ class CapacityPublisher:
             job_class=self._identity.job_class,
             partitions=self._partitions,
             granted=self._grants.granted(limit, now_s=now_s),
-            items_per_s=self._rate,
+            items_per_s=self.items_per_s,
             concurrency=self._concurrency(),
             available=limit > 0 and bool(self._partitions),
         )

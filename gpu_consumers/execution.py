@@ -182,7 +182,7 @@ class BatchExecution:
     async def _ask_part(self, run: BatchRun, bodies: Mapping[int, bytes]) -> None:
         """Ask for items of one job; of several in a batch each can be cut without the others."""
         is_over = False
-        answers, batch, ended = run.answers, run.delivery.batch, self._capacity.ended
+        answers, batch, capacity = run.answers, run.delivery.batch, self._capacity
         asked = list(bodies)
 
         def finished(index: int, answer: Answer) -> None:
@@ -190,7 +190,8 @@ class BatchExecution:
             if is_over or position in answers:
                 return  # the credit of an item comes back once
             answers[position] = answer
-            ended(batch, 1)
+            capacity.answered(1)
+            capacity.ended(batch, 1)
 
         try:
             endpoint = run.items[asked[0]][0].endpoint

@@ -113,7 +113,7 @@ def news_items(limit: int, job_class: str) -> int:
 
 
 def smoothed_rate(items_per_s: float, finished: int, elapsed_s: float) -> float:
-    """Return the rate after a busy window in which `finished` items ended."""
+    """Return the rate after a busy window in which `finished` items were answered."""
     newest = finished / elapsed_s
     if items_per_s <= 0:
         return newest

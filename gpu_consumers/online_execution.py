@@ -170,6 +170,7 @@ class OnlineExecution:
                 return None
             if answer is not None:
                 call.cut = None  # the answer was faster
+                self._capacity.answered(1)
             return answer
         except asyncio.CancelledError:
             if call.cut is None:

@@ -24,7 +24,7 @@ class RunningTasks:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_ending = False
         self.failed: asyncio.Future[None] = loop.create_future()
-        """Raises what a task or a step raised, or TaskCancelledError: else its offset would wait for
+        """Raises what a task or a step raised, or TaskCancelledError: else an offset would wait for
         ever."""
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
