@@ -37,6 +37,7 @@ class BatchRun:
     delivery: Delivery
     items: list[tuple[JobRef, Item]]
     answers: dict[int, Answer] = field(default_factory=dict)
+    given_up: set[int] = field(default_factory=set)  # without an answer; their credit is back
     store_away: bool = False  # what needs the object store goes back
     cut: Cut | None = None
     executing: asyncio.Task[None] | None = None  # what a cut ends; nothing between two steps
@@ -80,8 +81,11 @@ class BatchRun:
         failure = executing.exception()
         if failure is None:
             return Ending.ANSWERED
-        if isinstance(failure, PoolUnavailableError):
-            return Ending.AWAY
-        if isinstance(failure, EngineOutOfMemoryError | MemoryError):
-            return Ending.OUT_OF_MEMORY
-        raise failure
+        if not is_ending(failure):
+            raise failure
+        return Ending.AWAY if isinstance(failure, PoolUnavailableError) else Ending.OUT_OF_MEMORY
+
+
+def is_ending(failure: BaseException) -> bool:
+    """Whether a batch ends so and its process goes on."""
+    return isinstance(failure, PoolUnavailableError | EngineOutOfMemoryError | MemoryError)

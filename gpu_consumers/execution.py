@@ -14,7 +14,7 @@ from functools import partial
 from core.clock import Clock
 from gpu_consumers import metrics
 from gpu_consumers.acknowledgements import Acknowledgements
-from gpu_consumers.batch_run import BatchRun, Cut, Ending
+from gpu_consumers.batch_run import BatchRun, Cut, Ending, is_ending
 from gpu_consumers.capacity import CapacityPublisher
 from gpu_consumers.delivery import Delivery
 from gpu_consumers.engines.engine import Answer, Engine
@@ -83,7 +83,8 @@ class BatchExecution:
 
     def end(self, run: BatchRun) -> None:
         """Nothing more of the batch will run here."""
-        self._capacity.ended(run.delivery.batch, len(run.items) - len(run.answers))
+        held = len(run.items) - len(run.answers) - len(run.given_up)
+        self._capacity.ended(run.delivery.batch, held)
         self.runs.discard(run)
 
     async def whole(self, run: BatchRun) -> Ending | None:
@@ -127,7 +128,7 @@ class BatchExecution:
     def answer(self, run: BatchRun, position: int, answer: Answer) -> None:
         """Give an item an answer that is ours and not the engine's."""
         run.answers[position] = answer
-        self._capacity.ended(run.delivery.batch, 1)
+        self._give_back(run, position)
 
     async def publish(self, run: BatchRun, positions: Sequence[int], *, puts_back: bool) -> None:
         """Send the outcomes of these items; return when all that was sent is acknowledged.
@@ -168,11 +169,12 @@ class BatchExecution:
             await self._turns.enter()
         try:
             bodies = await self._bodies.load(run, positions, partial(self.answer, run))
-            run.parts = [
-                (job, asyncio.create_task(self._ask_part(run, {p: bodies[p] for p in its})))
-                for job, its in by_part(run.items, bodies)
-                if self._wanted.over(job) is None
-            ]
+            for job, its in by_part(run.items, bodies):
+                if self._wanted.over(job) is None:
+                    work = self._ask_part(run, {p: bodies[p] for p in its})
+                    run.parts.append((job, asyncio.create_task(work)))
+                else:
+                    self._give_up(run, its)
             await _all_of([task for _, task in run.parts])
         finally:
             run.parts = []
@@ -182,7 +184,7 @@ class BatchExecution:
     async def _ask_part(self, run: BatchRun, bodies: Mapping[int, bytes]) -> None:
         """Ask for items of one job; of several in a batch each can be cut without the others."""
         is_over = False
-        answers, batch, capacity = run.answers, run.delivery.batch, self._capacity
+        answers = run.answers
         asked = list(bodies)
 
         def finished(index: int, answer: Answer) -> None:
@@ -190,8 +192,8 @@ class BatchExecution:
             if is_over or position in answers:
                 return  # the credit of an item comes back once
             answers[position] = answer
-            capacity.answered(1)
-            capacity.ended(batch, 1)
+            self._capacity.answered(1)
+            self._give_back(run, position)
 
         try:
             endpoint = run.items[asked[0]][0].endpoint
@@ -201,12 +203,32 @@ class BatchExecution:
                 if position not in answers:
                     _LOG.error("an engine returned without an answer")
                     finished(index, ANSWER_MISSING)
+        except asyncio.CancelledError:
+            if self._wanted.over(run.items[asked[0]][0]) is not None:
+                self._give_up(run, [p for p in asked if p not in answers])
+            raise
         finally:
             is_over = True
 
+    def _give_up(self, run: BatchRun, positions: Sequence[int]) -> None:
+        """Give back the credit of items that nobody wants: the rest of the batch may take long."""
+        new = set(positions) - run.given_up
+        run.given_up |= new
+        self._capacity.ended(run.delivery.batch, len(new))
+
+    def _give_back(self, run: BatchRun, position: int) -> None:
+        """Give back the credit of an item that was answered, unless it is back already."""
+        if position in run.given_up:
+            run.given_up.discard(position)
+        else:
+            self._capacity.ended(run.delivery.batch, 1)
+
 
 async def _all_of(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Wait for all but those that are cancelled; raise what the first to fail raised."""
+    """Wait for all but those that are cancelled, until one fails.
+
+    Raises what it raised; of several what ends the process, if there is such.
+    """
     if not tasks:
         return
     try:
@@ -215,6 +237,7 @@ async def _all_of(tasks: Sequence[asyncio.Task[None]]) -> None:
         running = [task for task in tasks if task.cancel()]
         if running:
             await asyncio.wait(running)
-    for task in tasks:
-        if not task.cancelled() and (failure := task.exception()) is not None:
-            raise failure
+    failures = [task.exception() for task in tasks if not task.cancelled()]
+    failed = [failure for failure in failures if failure is not None]
+    if failed:
+        raise min(failed, key=is_ending)

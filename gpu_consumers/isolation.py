@@ -99,8 +99,9 @@ class Isolation:
             self._precedence.leave(run)
         if run.cut is not Cut.DROP:
             # Forgotten later: a process that ends before the commit has it read again.
-            apart.units.clear()
-            await self._say(apart, is_running=False)
+            if apart.units or not apart.is_said:
+                apart.units.clear()
+                await self._say(apart, is_running=False)
             self._ended.append(run.delivery)
         elif apart.is_said:  # the next owner must not take this one's going for a crash
             await self._say(apart, is_running=False)
@@ -193,6 +194,8 @@ class Isolation:
             unit = apart.units.pop(0)
             if last is Ending.OUT_OF_MEMORY and len(positions) > 1:
                 apart.units[:0] = split(unit)
+            if apart.life:  # others run before the next: what has ended must not be charged
+                await self._say(apart, is_running=False)
         return last
 
     async def _unit(self, apart: _Apart, positions: list[int]) -> Ending:
@@ -239,5 +242,5 @@ class Isolation:
 
     async def _say(self, apart: _Apart, *, is_running: bool) -> None:
         batch_id = apart.run.delivery.batch.batch_id
-        await self._log.say(Attempt(batch_id, apart.life, apart.units, is_running))
+        await self._log.say(Attempt(batch_id, apart.life, [*apart.units], is_running))
         apart.is_said = True

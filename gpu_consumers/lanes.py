@@ -104,7 +104,7 @@ class BulkLane:
             self._execution.end(run)
         if run.cut is not Cut.DROP:
             self.consumer.finished(run.delivery.record, run.delivery.generation)
-        if ending is Ending.ANSWERED:
+        if ending is Ending.ANSWERED and run.answers:
             self._pool.answered()
         elif ending is Ending.AWAY:
             self._pool.away()

@@ -20,7 +20,7 @@ class Attempts:
     async def say(self, attempt: Attempt) -> None:
         await asyncio.sleep(0)
         self.known[attempt.batch_id] = attempt
-        self.said.append(Attempt(attempt.batch_id, attempt.life, [*attempt.units], True))
+        self.said.append(attempt)
 
     async def forget(self, batch_id: UUID) -> None:
         await asyncio.sleep(0)

@@ -99,7 +99,9 @@ async def test_what_may_have_run_runs_in_tenths_and_nothing_beside_it() -> None:
     assert [len(run) for run in life.engine.runs] == [1] + [10] * 20
     for batch_id in {attempt.batch_id for attempt in life.attempts.said}:
         its = [attempt for attempt in life.attempts.said if attempt.batch_id == batch_id]
-        assert [covered(attempt.units) for attempt in its] == [*range(100, -1, -10)]
+        runs = [covered(attempt.units) for attempt in its if attempt.is_running]
+        rests = [covered(attempt.units) for attempt in its if not attempt.is_running]
+        assert (runs, rests) == ([*range(100, 0, -10)], [*range(90, -1, -10)])
     await life.isolation.forget(life.consumer.is_committed)
     assert life.attempts.known == {}
     assert len(life.log.outcomes) == 201
@@ -146,6 +148,25 @@ async def test_what_is_new_has_its_turn_between_two_units() -> None:
     assert await life.end() is None
     assert life.engine.together_max == 1
     assert [len(run) for run in life.engine.runs] == [10, 1] + [10] * 9
+
+
+async def test_a_death_between_two_units_charges_neither() -> None:
+    log, attempts = Log(), Attempts()
+    batch, poison = batch_of(b"hold", *[b"{}"] * 19), batch_of(b"crash")
+    life = Life(log, attempts, TouchyEngine())
+    life.engine.hold.clear()
+    life.lane.begin(delivery(batch, old=True))
+    await life.engine.holds.wait()
+    life.lane.begin(delivery(poison, offset=1))
+    await asyncio.sleep(0)
+    life.engine.hold.set()
+    assert isinstance(await life.end(), EngineDeadError)
+    assert attempts.known[batch.batch_id] == Attempt(batch.batch_id, 1, [Unit(10, 10, 1)], False)
+
+    after = Life(log, attempts, TouchyEngine())
+    after.lane.begin(delivery(batch, old=True))
+    assert await after.end() is None
+    assert [len(run) for run in after.engine.runs] == [10]
 
 
 async def test_what_is_innocent_lets_the_new_go_too_where_a_process_may_end() -> None:

@@ -141,6 +141,7 @@ async def test_what_others_have_in_the_batch_runs_on(old: bool) -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert bench.life.engine.running == 1  # that of the other job
+    assert bench.life.capacity.in_flight == 2  # its items: what is given up takes no credit
     bench.life.engine.hold.set()
     answered, put_back, offsets = await bench.outcome()
     assert ([*answered[:1], *sorted(answered[1:])], put_back, offsets) == ([0, 0, 1], [], [0])
