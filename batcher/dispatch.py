@@ -26,7 +26,7 @@ from batcher.queues import Queues
 from core.clock import Clock
 
 TURN_S_MAX = 0.005
-"""Time after which the event loop gets its turn, and another pool is first in the next one."""
+"""Time after which the event loop gets its turn; the pool that took it is last in the next one."""
 
 TIMER_S_MIN = 0.001
 """Rounding must not let a batch that is almost due spin the loop."""
@@ -102,9 +102,6 @@ class Dispatcher:
         pools = self._queues.pools
         for name, pool in [*pools.items()]:
             while pool.item_count and not self._sender.is_full:
-                if self._clock.monotonic_s() - now.monotonic_s >= TURN_S_MAX:
-                    pools[name] = pools.pop(name)
-                    return 0.0
                 replica = self._ledger.best(name, now_s=now.monotonic_s)
                 if replica is None:
                     break
@@ -112,6 +109,9 @@ class Dispatcher:
                 if closes_s is not None:
                     soonest_s = closes_s if soonest_s is None else min(soonest_s, closes_s)
                     break
+                if self._clock.monotonic_s() - now.monotonic_s >= TURN_S_MAX:
+                    pools[name] = pools.pop(name)
+                    return 0.0
         return None if soonest_s is None else max(TIMER_S_MIN, soonest_s - now.monotonic_s)
 
     def _dispatch_one(self, pool: PoolQueue, replica: ReplicaCredit, now: Now) -> float | None:

@@ -274,6 +274,23 @@ def test_a_long_turn_ends_and_the_next_one_begins_with_another_pool(world: World
     assert world.queues.item_count == 0
 
 
+def test_a_pool_that_took_the_turn_is_last_in_the_next_though_it_has_drained(world: World) -> None:
+    world.items(100, job=1)
+    for job in (2, 3):
+        world.items(100, job=job, pool="q")
+    world.grant(1000)
+    world.grant(1000, replica="s", pool="q")
+
+    def take_time() -> None:
+        world.clock.now_s += 1.1 * TURN_S_MAX
+
+    world.recorder.on_sent = take_time
+    assert world.dispatcher.dispatch() == 0.0
+    world.items(100, job=4)
+    assert world.dispatcher.dispatch() == 0.0
+    assert [replica for replica, _, _ in world.recorder.sent] == ["r", "s"]
+
+
 def test_a_call_that_nobody_waits_for_is_settled_and_costs_no_credit() -> None:
     world = World(wait_s_max=0.0)
     world.call(1)
