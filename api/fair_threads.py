@@ -71,14 +71,24 @@ class FairThreads:
                 work = self._next()
 
     def _next(self) -> _Work | None:
-        """Take a thread for whoever is next in turn and may have one; None when there is nobody."""
+        """Take a thread for whoever is next in turn and may have one; None when there is nobody.
+
+        What was given up costs its owner no turn.
+        """
         if not self._free:
             return None
-        owner = next((owner for owner in self._queues if self._may_run(owner)), None)
-        if owner is None:
-            return None
-        work = self._queues[owner].popleft()
-        if self._queues[owner]:
+        while True:
+            owner = next((owner for owner in self._queues if self._may_run(owner)), None)
+            if owner is None:
+                return None
+            queue = self._queues[owner]
+            while queue and queue[0].ended.cancelled():
+                queue.popleft()
+            if queue:
+                break
+            del self._queues[owner]
+        work = queue.popleft()
+        if queue:
             self._queues.move_to_end(owner)
         else:
             del self._queues[owner]

@@ -120,3 +120,18 @@ def test_what_waits_at_the_close_is_cancelled_and_what_runs_ends(slow: Slow) -> 
     assert [one.result(WAIT_S) for one in mine[:4]] == [True] * 4
     with pytest.raises(CancelledError):
         mine[4].result(WAIT_S)
+
+
+def test_what_was_given_up_costs_its_owner_no_turn(slow: Slow) -> None:
+    mine, others = slow.submit(ME, 54), slow.submit(OTHER, 54)
+    slow.until_began(6)  # of both together; two threads are left to what is ours
+    for one in (*mine[4:], *others[4:]):
+        one.cancel()
+    last = slow.submit(ME, 1)
+    again = slow.submit(OTHER, 20)
+    slow.may_end.set()
+
+    assert last[0].result(WAIT_S)
+    assert all(one.result(WAIT_S) for one in again)
+    assert slow.began[6:].count(OTHER) >= 20
+    assert ME in slow.began[6:10]  # not behind fifty turns of the other
