@@ -1,6 +1,5 @@
 """Settings of the database and of the object store; the clients beside them take these alone."""
 
-import re
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
@@ -12,7 +11,6 @@ from core.settings import Settings
 
 MIB = 1024 * 1024
 
-_UP_TO_PASSWORD = re.compile(r"^[^:]*://[^:/]*")
 _DRIVERS = frozenset({"postgresql", "postgres", "postgresql+psycopg"})
 
 
@@ -49,13 +47,15 @@ class DatabaseSettings(Settings):
     @classmethod
     def _is_a_postgres_url(cls, url: SecretStr) -> SecretStr:
         text = url.get_secret_value()
-        if _UP_TO_PASSWORD.sub("", text).count("@") > 1:  # the rest of it would be told as a host
-            raise ValueError("an @ in the password is written %40")
         try:
             parsed = make_url(text)
         except (ArgumentError, ValueError):
             # Without its cause: SQLAlchemy quotes the text, password included.
             raise ValueError("not a URL like postgresql://user@host/name") from None
+        option = text.partition("?")[2].partition("=")[0]
+        if any("@" in part for part in (parsed.host or "", parsed.database or "", option)):
+            # Part of a password, most likely, which would be told as that of a host.
+            raise ValueError("an @ in the password is written %40")
         if parsed.drivername not in _DRIVERS:
             raise ValueError("the scheme must be postgresql")
         return url

@@ -32,6 +32,14 @@ def test_a_user_may_hold_an_at_sign() -> None:
 
 
 @pytest.mark.parametrize(
+    "rest", ["db/jobs?sslrootcert=/etc/x@y.pem", "db/jobs?application_name=a@b&user=x@y"]
+)
+def test_an_option_may_hold_an_at_sign(rest: str) -> None:
+    settings = DatabaseSettings.from_env({URL: f"postgresql://me:{SECRET}@{rest}"})
+    assert settings.sqlalchemy_url().host == "db"
+
+
+@pytest.mark.parametrize(
     "env",
     [
         {},
@@ -41,6 +49,8 @@ def test_a_user_may_hold_an_at_sign() -> None:
         {URL: f"postgresql://me:{SECRET}@db:port/jobs"},
         {URL: f"postgresql://me:p@{SECRET}@db/jobs"},
         {URL: f"postgresql://me:p@ss:{SECRET}@db/jobs"},
+        {URL: f"postgresql://me:p@a/{SECRET}@db/jobs"},
+        {URL: f"postgresql://me:p@a?{SECRET}@db/jobs"},
         {URL: f"postgresql://me:{SECRET}"},
         {URL: f"postgresql://me:{SECRET}@db/jobs", "MILLRACE_DATABASE_POOL_SIZE": "0"},
         {URL: f"postgresql://me:{SECRET}@db/jobs", "MILLRACE_DATABASE_POOLSIZE": "5"},
