@@ -20,6 +20,7 @@ _STREAM_SILENCE_S: Final = 90.0
 _CONNECT_S: Final = 5.0
 _TRY_S_MIN: Final = 1.0  # with little time left, still as long as a good server may need
 _OURS: Final = ("application/json", "text/event-stream")
+_NO_CONTENT: Final = 204  # of a stream that has ended
 
 UrlOption: TypeAlias = Annotated[
     str,
@@ -62,11 +63,10 @@ def connect(url: str, key: str) -> "openai.OpenAI":
 def bounded(client: "openai.OpenAI", left_s: float) -> "openai.OpenAI":
     """Return the client for a call that may take what is left of a time, in seconds.
 
-    It tries once, unless there is time for all tries of a server that says nothing.
+    All its tries together wait for that long, about, for a server that says nothing.
     """
-    if left_s >= (client.max_retries + 1) * SILENCE_S:
-        return client
-    return _patient(client.with_options(max_retries=0), min(SILENCE_S, max(_TRY_S_MIN, left_s)))
+    silence_s = max(_TRY_S_MIN, left_s / (client.max_retries + 1))
+    return client if silence_s >= SILENCE_S else _patient(client, silence_s)
 
 
 def streaming(client: "openai.OpenAI") -> "openai.OpenAI":
@@ -110,8 +110,8 @@ def _refuse_others(answer: "httpx2.Response") -> None:
     Files are of any kind; their objects were asked for before.
     """
     kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-    is_file = answer.url.path.endswith("/content")
-    if answer.is_success and not is_file and kind not in _OURS:
+    is_of_any = answer.url.path.endswith("/content") or answer.status_code == _NO_CONTENT
+    if answer.is_success and not is_of_any and kind not in _OURS:
         where = f"{answer.url.scheme}://{answer.url.netloc.decode()}"
         raise OtherServerError(
             f"{where} is no Millrace API. --url or MILLRACE_URL says where it is."

@@ -16,10 +16,15 @@ _TRIES_MAX: Final = 30
 """Times in a row that a stream may break off without a result; a restart takes less."""
 
 _PAUSE_S: Final = 1.0
+_NO_CONTENT: Final = 204
 
 
 class StreamBrokenError(CommandError):
     """The stream broke off again and again."""
+
+
+class _EndedError(Exception):
+    """The job has ended, and nothing lies behind what was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +39,13 @@ class Event:
 def results_of(client: "openai.OpenAI", job: str, after: int) -> Iterator[Event]:
     """Yield each result behind `after` once, and last the event of the job's end.
 
-    A server that is away, fails or is busy is asked again. Raises StreamBrokenError, and what the
-    client raises for a refusal.
+    Nothing when that lies behind `after`, too. A server that is away, fails or is busy is asked
+    again. Raises what the client raised last, or StreamBrokenError.
     """
     import httpx2
     import openai
 
-    tries = 0
+    tries, last = 0, Exception()
     while tries < _TRIES_MAX:
         try:
             for event in events(_open(client, job, after)):
@@ -48,15 +53,19 @@ def results_of(client: "openai.OpenAI", job: str, after: int) -> Iterator[Event]
                 yield event
                 if event.name:
                     return
+        except _EndedError:
+            return
         except (
             httpx2.TransportError,
             openai.APIConnectionError,
             openai.InternalServerError,
             openai.RateLimitError,
-        ):
-            pass  # cut, away or busy; what the server refuses is raised
+        ) as failure:
+            last = failure  # cut, away or busy; what the server refuses is raised
         tries += 1
         time.sleep(_PAUSE_S)
+    if isinstance(last, openai.APIStatusError):
+        raise last
     raise StreamBrokenError
 
 
@@ -85,12 +94,18 @@ def _open(client: "openai.OpenAI", job: str, after: int) -> Iterator[bytes]:
         "last-event-id": str(after),
         "x-stainless-raw-response": "stream",  # how the client is asked not to read it all
     }
-    answer = streaming(client).get(
-        f"/batches/{in_path(job)}/results",
-        cast_to=APIResponse[bytes],
-        options={"headers": headers},
+    answer = (
+        streaming(client)
+        .with_options(max_retries=0)
+        .get(
+            f"/batches/{in_path(job)}/results",
+            cast_to=APIResponse[bytes],
+            options={"headers": headers},
+        )
     )
     try:
+        if answer.status_code == _NO_CONTENT:
+            raise _EndedError
         yield from answer.iter_bytes()
     finally:
         answer.close()

@@ -42,3 +42,21 @@ def test_a_refusal_is_raised() -> None:
         list(results_of(connect(server.url, "sk-1"), "batch_1", 0))
 
     assert server.seen == [PATH] * 2
+
+
+def test_what_the_server_said_last_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_stream, "_TRIES_MAX", 3)
+    with (
+        serving(refusal(500)) as server,
+        pytest.raises(openai.InternalServerError, match="Not now"),
+    ):
+        list(results_of(connect(server.url, "sk-1"), "batch_1", 0))
+
+    assert server.seen == [PATH] * 3
+
+
+def test_nothing_lies_behind_the_end() -> None:
+    with serving(Answer(b"", status=204, kind="")) as server:
+        assert list(results_of(connect(server.url, "sk-1"), "batch_1", 99)) == []
+
+    assert server.seen == [PATH]
