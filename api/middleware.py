@@ -32,8 +32,10 @@ class RequestEnvelope:
     def __init__(self, app: ASGIApp, *, in_flight_max: int, online_in_flight_max: int) -> None:
         """More requests at once are refused; online calls wait long and are counted apart."""
         self._app = app
-        self._online = Slots("requests_in_flight", online_in_flight_max, retry_after_s=1)
-        self._others = Slots("requests_in_flight", in_flight_max, retry_after_s=1)
+        self._online = Slots(
+            "online_requests", online_in_flight_max, kind="online calls", retry_after_s=1
+        )
+        self._others = Slots("requests_in_flight", in_flight_max, kind="requests", retry_after_s=1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""

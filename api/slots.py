@@ -15,9 +15,11 @@ class Slots:
     More are refused, not queued, and told when to come again.
     """
 
-    def __init__(self, name: str, count_max: int, *, retry_after_s: int = 5) -> None:
-        """All are free; `name` is the kind in metrics and in answers."""
-        self._name, self._retry_after_s = name, retry_after_s
+    def __init__(
+        self, name: str, count_max: int, *, kind: str = "", retry_after_s: int = 5
+    ) -> None:
+        """All are free; `name` is the kind in metrics, `kind` in answers, where it differs."""
+        self._name, self._kind, self._retry_after_s = name, kind or name, retry_after_s
         self._count_max, self._of_tenant_max = count_max, tenant_share(count_max)
         self._count = 0
         self._of_tenant: Counter[UUID] = Counter()
@@ -72,10 +74,6 @@ class Slots:
             code="slow_down",
             headers={"retry-after": str(self._retry_after_s)},
         )
-
-    @property
-    def _kind(self) -> str:
-        return self._name.replace("_", " ")
 
 
 def tenant_share(count_max: int) -> int:

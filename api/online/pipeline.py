@@ -66,7 +66,7 @@ class CallPipeline:
         try:
             await self._serve_charged(exchange, principal, parsed, charge, headers)
         except (ApiError, MillraceError):
-            self._uncharge(charge)  # it was not sent; what was is settled
+            self._uncharge(charge, headers)  # it was not sent; what was is settled
             raise
 
     async def _serve_charged(
@@ -84,7 +84,7 @@ class CallPipeline:
         if cache_key is not None:
             found = online.cache.find(cache_key)
             if found is not None:
-                self._uncharge(charge)
+                self._uncharge(charge, headers)
                 await self._finish(exchange, found, headers)
                 return
             headers.append(MISS)
@@ -92,7 +92,7 @@ class CallPipeline:
         headers += begun.headers
         if begun.answer is not None:
             if begun.job is None:
-                self._uncharge(charge)
+                self._uncharge(charge, headers)
                 headers.remove(_version(planned))  # its own is of the version that answered then
             self._send_only(planned, begun)
             await self._finish(exchange, begun.answer, headers)
@@ -123,9 +123,12 @@ class CallPipeline:
         headers += buckets.headers(now_s=now_s)
         return Charge(buckets, parsed.token_count)
 
-    def _uncharge(self, charge: Charge) -> None:
-        """Give back the tokens of a call that is not sent."""
-        charge.settle(0, now_s=self._online.clock.monotonic_s())
+    def _uncharge(self, charge: Charge, headers: RawHeaders) -> None:
+        """Give back the tokens of a call that is not sent, and say what is left with them."""
+        now_s = self._online.clock.monotonic_s()
+        charge.settle(0, now_s=now_s)
+        left = dict(charge.buckets.headers(now_s=now_s))
+        headers[:] = [(name, left.get(name, value)) for name, value in headers]
 
     def _require_room(self, planned: PlannedCall) -> None:
         """Refuse what would wait in vain. Raises ApiError (429 or 503)."""

@@ -85,18 +85,18 @@ class TenantBuckets:
 class Charge:
     """The estimate that a call was charged, until more is known. The first word counts."""
 
-    __slots__ = ("_buckets", "_estimated", "_is_open")
+    __slots__ = ("_estimated", "_is_open", "buckets")
 
     def __init__(self, buckets: TenantBuckets, estimated: int) -> None:
         """`estimated` tokens were taken from `buckets`."""
-        self._buckets, self._estimated = buckets, estimated
+        self.buckets, self._estimated = buckets, estimated
         self._is_open = True
 
     def settle(self, used: int, *, now_s: float) -> None:
         """Charge what was used instead: less comes back, more is taken."""
         if self._is_open:
             self._is_open = False
-            self._buckets.settle(self._estimated, used, now_s=now_s)
+            self.buckets.settle(self._estimated, used, now_s=now_s)
 
     def keep(self) -> None:
         """Let the estimate stand: what is used will not be known here."""

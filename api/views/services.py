@@ -44,7 +44,9 @@ class Views:
     follower_slots: Slots
     pages: ResultPages
     audits: Slots = field(default_factory=lambda: Slots("audits", _AUDITS_MAX))
-    searches: Slots = field(default_factory=lambda: Slots("searches", _SEARCHES_MAX))
+    searches: Slots = field(
+        default_factory=lambda: Slots("searches", _SEARCHES_MAX, kind="searches of items")
+    )
     _looks: dict[tuple[str, str], _Look] = field(default_factory=dict)
 
     async def dispatched(self, job: Any) -> dict[int, str]:
@@ -75,7 +77,7 @@ def open_views(
         services,
         kafka,
         Followers(services.database, interval_s=interval_s, on_failure=on_failure),
-        Slots("followers", services.settings.followers_max),
+        Slots("followers", services.settings.followers_max, kind="streams of results"),
         ResultPages(services.database),
     )
 
