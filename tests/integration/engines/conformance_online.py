@@ -301,9 +301,9 @@ class OnlineEmbeddingsConformance(EmbeddingsConformance):
         assert answer.status_code == 200
         assert answer.input_tokens == item.input_tokens
         assert {type(one["embedding"]) for one in content_of(answer)["data"]} == {str}
-        # An engine may run the two texts together or apart, which moves the last digits.
+        # An engine may run the two texts together or apart: bfloat16 rounds them otherwise then.
         for vector, other in zip(vectors_of(answer), vectors_of(item), strict=True):
-            assert vector == pytest.approx(other, rel=1e-3, abs=1e-4)
+            assert vector == pytest.approx(other, abs=5e-3)
         assert await counts_of(engine) == IDLE
 
     async def test_vectors_do_not_stream(self, engine: Engine) -> None:
