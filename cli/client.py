@@ -1,6 +1,7 @@
 """The connection of user commands: the official client, pointed at this installation."""
 
 import re
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
@@ -20,7 +21,6 @@ _STREAM_SILENCE_S: Final = 90.0
 _CONNECT_S: Final = 5.0
 _TRY_S_MIN: Final = 1.0  # with little time left, still as long as a good server may need
 _OURS: Final = ("application/json", "text/event-stream")
-_NO_CONTENT: Final = 204  # of a stream that has ended
 
 UrlOption: TypeAlias = Annotated[
     str,
@@ -110,7 +110,7 @@ def _refuse_others(answer: "httpx2.Response") -> None:
     Files are of any kind; their objects were asked for before.
     """
     kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-    is_of_any = answer.url.path.endswith("/content") or answer.status_code == _NO_CONTENT
+    is_of_any = answer.url.path.endswith("/content") or answer.status_code == HTTPStatus.NO_CONTENT
     if answer.is_success and not is_of_any and kind not in _OURS:
         where = f"{answer.url.scheme}://{answer.url.netloc.decode()}"
         raise OtherServerError(

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from cli.client import streaming
@@ -16,7 +17,6 @@ _TRIES_MAX: Final = 30
 """Times in a row that a stream may break off without a result; a restart takes less."""
 
 _PAUSE_S: Final = 1.0
-_NO_CONTENT: Final = 204
 
 
 class StreamBrokenError(CommandError):
@@ -104,7 +104,7 @@ def _open(client: "openai.OpenAI", job: str, after: int) -> Iterator[bytes]:
         )
     )
     try:
-        if answer.status_code == _NO_CONTENT:
+        if answer.status_code == HTTPStatus.NO_CONTENT:
             raise _EndedError
         yield from answer.iter_bytes()
     finally:
