@@ -89,7 +89,7 @@ class StreamRecording:
     def _keep(self, data: bytes) -> None:
         """Remember one part more, or from now on nothing of this stream."""
         is_too_long = len(self._sent) + len(data) > RECORD_BYTES_MAX
-        if not is_too_long and self._room.take(self._claim.tenant_id, len(data)):
+        if not is_too_long and self._room.take(self._claim.tenant_id, len(data)) is None:
             self._sent += data
             self._held_bytes += len(data)
             return

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from api.online.byte_room import Lack
 from api.online.durable_streams import RECORD_BYTES_MAX, StreamRecording
 from api.online.recording_room import RecordingRoom
 from api.online.streams import DONE, STREAM_HEADERS
@@ -82,7 +83,7 @@ def free_bytes(room: RecordingRoom, tenant_id: UUID = TENANT) -> int:
     low, high = 0, 1 << 30
     while low < high:
         middle = (low + high + 1) // 2
-        if room.take(tenant_id, middle):
+        if room.take(tenant_id, middle) is None:
             room.give_back(tenant_id, middle)
             low = middle
         else:
@@ -146,9 +147,9 @@ def test_what_is_no_stream_is_not_remembered(head: dict[str, Any]) -> None:
 
 def test_a_tenant_has_half_of_the_room_and_all_share_it() -> None:
     room = RecordingRoom(1000)
-    assert room.take(TENANT, 500)
-    assert not room.take(TENANT, 1)
-    assert room.take(OTHER, 300)
+    assert room.take(TENANT, 500) is None
+    assert room.take(TENANT, 1) is Lack.OF_SHARE
+    assert room.take(OTHER, 300) is None
     assert free_bytes(room, THIRD) == 200
     room.give_back(TENANT, 500)
     assert free_bytes(room, THIRD) == 500
