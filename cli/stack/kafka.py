@@ -39,6 +39,15 @@ rootLogger.appenderRef.file.ref = file
 """
 
 
+SEGMENT_BYTES = 128 * 1024 * 1024
+INDEX_BYTES = 512 * 1024
+"""Of each index of a segment, which holds 12 bytes for each 4 KiB of the segment at most.
+
+The broker maps an index and grows it by touching it. With large folios in the page cache (ext4
+since Linux 6.16) the first touch fills the whole file: at Kafka's own 10 MiB the record that meets
+it waits for 2 ms, and in a virtual machine with no memory at hand for 40.
+"""
+
 SESSION_TIMEOUT_S = 6.0
 """Silence after which a member's partitions go to others: the clients' own default."""
 
@@ -160,7 +169,8 @@ def server_properties(
         "share.coordinator.state.topic.num.partitions": 2,
         "num.partitions": 1,
         "log.retention.hours": retention_days * 24,
-        "log.segment.bytes": 128 * 1024 * 1024,
+        "log.segment.bytes": SEGMENT_BYTES,
+        "log.index.size.max.bytes": INDEX_BYTES,
         "log.cleaner.dedupe.buffer.size": 32 * 1024 * 1024,  # it lies in the heap from the start
         "auto.create.topics.enable": "false",
         "group.initial.rebalance.delay.ms": 0,

@@ -91,6 +91,17 @@ def test_offsets_outlive_the_longest_window_and_a_week() -> None:
     assert heartbeats >= 3, "the broker would be fenced"
 
 
+def test_no_segment_ends_because_an_index_is_full() -> None:
+    lines = server_properties(Path("/log"), 1, 2, session_ms=6000).splitlines()
+    properties = dict(line.split("=", 1) for line in lines)
+    entries = int(properties["log.segment.bytes"]) // 4096  # Kafka's log.index.interval.bytes
+    bytes_of_an_entry_of_the_time_index = 12
+
+    assert entries * bytes_of_an_entry_of_the_time_index < int(
+        properties["log.index.size.max.bytes"]
+    )
+
+
 def test_one_data_folder_serves_one_stack(tmp_path: Path) -> None:
     with exclusive(tmp_path), pytest.raises(DataFolderInUseError), exclusive(tmp_path):
         pass
