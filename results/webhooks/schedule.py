@@ -31,6 +31,12 @@ TRIED_FOR_S: Final = sum(DELAYS_S)
 
 RETRY_AFTER_S_MAX: Final = DAY_S
 _JITTER: Final = 0.1
+QUIET_S: Final = DAY_S * (1 + _JITTER) + _HOUR_S
+"""After so long without a try of a lane, its failures before say nothing of now.
+
+The longest wait of one message, and an hour for rests and turns.
+"""
+
 _THROTTLE_S: Final = 10.0  # when a throttling receiver names no time
 _BREAK_S: Final = 5.0
 _BREAK_S_MAX: Final = 5 * _MINUTE_S

@@ -4,14 +4,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from results.webhooks.claiming import Delivery
-from results.webhooks.schedule import DAY_S, Failure, lane_block_s, next_delay_s
+from results.webhooks.schedule import DAY_S, QUIET_S, Failure, lane_block_s, next_delay_s
 from results.webhooks.settings import WebhookSettings
 from results.webhooks.tables import (
     webhook_attempts,
@@ -56,8 +56,9 @@ class Settler:
         """Return the delivery's state now, or None when another try has been claimed since."""
         failure = attempt.failure
         delay_s = None
+        endpoint_age_s = 0.0
         if failure is not None and not delivery.is_test:
-            _lock_endpoint(connection, delivery.endpoint_id)
+            endpoint_age_s = _lock_endpoint(connection, delivery.endpoint_id)
         if failure is None:
             state = DELIVERED
         else:
@@ -68,7 +69,7 @@ class Settler:
             return None
         _remember(connection, delivery, attempt)
         if not delivery.is_test:
-            self._judge_lane(connection, delivery, failure)
+            self._judge_lane(connection, delivery, failure, endpoint_age_s)
         return state
 
     def _end_try(
@@ -92,7 +93,11 @@ class Settler:
         return changed.rowcount == 1
 
     def _judge_lane(
-        self, connection: sa.Connection, delivery: Delivery, failure: Failure | None
+        self,
+        connection: sa.Connection,
+        delivery: Delivery,
+        failure: Failure | None,
+        endpoint_age_s: float,
     ) -> None:
         if failure is None:
             connection.execute(
@@ -102,20 +107,11 @@ class Settler:
         if failure.is_gone:
             disable(connection, delivery.endpoint_id, GONE)
             return
-        lane = connection.execute(
-            insert(webhook_lanes)
-            .values(lane=delivery.lane, failure_count=1)
-            .on_conflict_do_update(
-                index_elements=[webhook_lanes.c.lane],
-                set_={"failure_count": webhook_lanes.c.failure_count + 1},
-            )
-            .returning(
-                webhook_lanes.c.failure_count,
-                sa.extract("epoch", sa.func.now() - webhook_lanes.c.failing_since).label("for_s"),
-            )
-        ).one()
         scale = self.settings.time_scale
-        if lane.for_s >= self.settings.disable_after_days * DAY_S * scale:
+        lane = _fail_lane(connection, delivery.lane, QUIET_S * scale)
+        # Callbacks share a lane: a new one is not blamed for what the host did before.
+        failing_s = min(lane.for_s, endpoint_age_s)
+        if failing_s >= self.settings.disable_after_days * DAY_S * scale:
             disable(connection, delivery.endpoint_id, FAILING)
             return
         block_s = scale * lane_block_s(
@@ -165,13 +161,41 @@ def drop_waiting(connection: sa.Connection, endpoint_id: UUID) -> None:
     )
 
 
-def _lock_endpoint(connection: sa.Connection, endpoint_id: UUID) -> None:
-    """Put failures of an endpoint in line: the one that disables it ends deliveries of others."""
-    connection.execute(
-        sa.select(webhook_endpoints.c.id)
+def _lock_endpoint(connection: sa.Connection, endpoint_id: UUID) -> float:
+    """Return the age of an endpoint in seconds, 0 when it is gone, and put its failures in line.
+
+    The one that disables it ends deliveries of others.
+    """
+    age_s: float | None = connection.scalar(
+        sa.select(_seconds_since(webhook_endpoints.c.created_at))
         .where(webhook_endpoints.c.id == endpoint_id)
         .with_for_update(key_share=True)
     )
+    return age_s or 0.0
+
+
+def _fail_lane(connection: sa.Connection, lane: str, quiet_s: float) -> sa.Row[Any]:
+    """Count a failure; return `failure_count`, and `for_s`: how long there were failures alone.
+
+    Both begin anew when the last failure is more than `quiet_s` ago: nothing was tried since.
+    """
+    table = webhook_lanes
+    is_quiet = table.c.last_failed_at < sa.func.now() - seconds(quiet_s)
+    statement = insert(table).values(lane=lane, failure_count=1)
+    counted = {
+        "failure_count": sa.case((is_quiet, 1), else_=table.c.failure_count + 1),
+        "failing_since": sa.case((is_quiet, sa.func.now()), else_=table.c.failing_since),
+        "last_failed_at": sa.func.now(),
+    }
+    return connection.execute(
+        statement.on_conflict_do_update(index_elements=[table.c.lane], set_=counted).returning(
+            table.c.failure_count, _seconds_since(table.c.failing_since).label("for_s")
+        )
+    ).one()
+
+
+def _seconds_since(moment: sa.ColumnElement[datetime]) -> sa.ColumnElement[float]:
+    return sa.cast(sa.extract("epoch", sa.func.now() - moment), sa.Double)
 
 
 def _remember(connection: sa.Connection, delivery: Delivery, attempt: Attempt) -> None:

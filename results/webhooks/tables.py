@@ -51,7 +51,13 @@ webhook_endpoints: Final = Table(
     _moment("updated_at", nullable=False),
     _moment("disabled_at"),
     Column[str]("disabled_reason", Text, comment="gone or failing"),
-    Index("ix_webhook_endpoints_tenant_id", "tenant_id", "created_at", "id"),
+    Index(
+        "ix_webhook_endpoints_listed",
+        "tenant_id",
+        "created_at",
+        "id",
+        postgresql_where=text("job_id IS NULL"),
+    ),
     Index(
         "ix_webhook_endpoints_job_id",
         "job_id",
@@ -171,6 +177,7 @@ webhook_lanes: Final = Table(
     Column[str]("lane", Text, primary_key=True),
     Column[int]("failure_count", Integer, nullable=False, comment="since the last success"),
     _moment("failing_since", nullable=False),
+    _moment("last_failed_at", nullable=False),
     _moment("blocked_until", comment="an open breaker, or a throttling receiver"),
     comment="Lanes in trouble: a success deletes the row",
 )

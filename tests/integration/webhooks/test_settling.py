@@ -1,0 +1,112 @@
+"""Goal: an endpoint is disabled for failing all along, and the end of a try is written once."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from results.webhooks.callbacks import Callback, add_callback
+from results.webhooks.claiming import Delivery, Room, claim
+from results.webhooks.removal import MessageRemoval
+from results.webhooks.schedule import Failure
+from results.webhooks.settings import WebhookSettings
+from results.webhooks.settling import Attempt, Settler
+from results.webhooks.tables import webhook_endpoints, webhook_lanes, webhook_messages
+from results.webhooks.urls import parse_url
+from tests.integration.jobs.rows import add_job
+from tests.integration.webhooks.conftest import SEALER, Site
+
+URL = "https://8.8.8.8/hook"
+UNWELL = Attempt(0.0, 0.1, Failure(503), 503, "5xx")
+WELL = Attempt(0.0, 0.1, None, 200, None)
+SETTLER = Settler(WebhookSettings(), lambda: 0.5)
+
+
+def claimed(site: Site) -> Delivery:
+    room = Room(
+        slots=9,
+        suspect_slots=9,
+        lane_slots_max=4,
+        tenant_slots_max=9,
+        busy_tenants={},
+        proven_lanes=(),
+    )
+    with site.engine.begin() as connection:
+        (delivery,), _ = claim(connection, room, holder="test", lease_s=60)
+    return delivery
+
+
+def settled(site: Site, delivery: Delivery, attempt: Attempt = UNWELL) -> str | None:
+    with site.engine.begin() as connection:
+        return SETTLER.settle(connection, delivery, attempt)
+
+
+def lanes(site: Site) -> list[sa.Row[Any]]:
+    with site.engine.begin() as connection:
+        return list(connection.execute(sa.select(webhook_lanes)).all())
+
+
+def old_endpoint(site: Site) -> UUID:
+    endpoint, _ = site.endpoint(URL)
+    with site.engine.begin() as connection:
+        connection.execute(
+            sa.update(webhook_endpoints).values(created_at=sa.text("now() - interval '9 days'"))
+        )
+    return endpoint
+
+
+def add_failures(site: Site, lane: str, *, since_h: int, until_h: int, count: int = 40) -> None:
+    """A lane that failed, as of hours ago."""
+    values = {
+        "lane": lane,
+        "failure_count": count,
+        "failing_since": sa.text(f"now() - interval '{since_h} hours'"),
+        "last_failed_at": sa.text(f"now() - interval '{until_h} hours'"),
+    }
+    with site.engine.begin() as connection:
+        connection.execute(webhook_lanes.insert().values(values))
+
+
+def test_one_failure_after_days_without_a_try_disables_nothing(site: Site) -> None:
+    endpoint = old_endpoint(site)
+    add_failures(site, f"e:{endpoint.hex}", since_h=144, until_h=66)
+    site.send()
+
+    assert settled(site, claimed(site)) == "pending"
+    assert site.row(endpoint).disabled_at is None
+    (lane,) = lanes(site)
+    assert (lane.failure_count, lane.failing_since) == (1, lane.last_failed_at)
+
+
+def test_failures_with_tries_all_along_disable(site: Site) -> None:
+    endpoint = old_endpoint(site)
+    add_failures(site, f"e:{endpoint.hex}", since_h=144, until_h=26)  # the longest wait
+    site.send()
+    settled(site, claimed(site))
+
+    assert site.row(endpoint).disabled_reason == "failing"
+    assert site.states(endpoint) == ["dropped"]
+
+
+def test_a_new_callback_is_not_blamed_for_what_its_host_did_before(site: Site) -> None:
+    with site.engine.begin() as connection:
+        job_id = add_job(connection, site.tenant_id)
+        callback = Callback(URL, parse_url(URL, allow_private=False))
+        endpoint = add_callback(connection, site.tenant_id, job_id, callback, SEALER)
+    add_failures(site, site.row(endpoint).lane, since_h=144, until_h=1)
+    with site.engine.begin() as connection:
+        connection.execute(sa.update(webhook_endpoints).values(job_id=None))  # for `send`
+    site.send()
+
+    assert settled(site, claimed(site)) == "pending"
+    assert site.row(endpoint).disabled_at is None
+    assert [lane.failure_count for lane in lanes(site)] == [41]
+
+
+def test_lanes_go_when_they_were_quiet_for_long(site: Site) -> None:
+    add_failures(site, "c:quiet", since_h=400, until_h=49)
+    add_failures(site, "c:failing", since_h=400, until_h=47)
+    MessageRemoval(site.engine, 30).step()
+
+    assert [lane.lane for lane in lanes(site)] == ["c:failing"]
