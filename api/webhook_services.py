@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Final
 from uuid import UUID
@@ -15,6 +14,7 @@ from results.webhooks.callbacks import Callback
 from results.webhooks.endpoints import check_event_types
 from results.webhooks.events import TERMINAL_EVENTS
 from results.webhooks.look_ups import LookUps, LookUpsBusyError
+from results.webhooks.open_files import ShortageError
 from results.webhooks.resolving import AddressRefusedError, allowed_addresses, system_resolver
 from results.webhooks.sealing import Sealer
 from results.webhooks.settings import WebhookSettings
@@ -37,9 +37,7 @@ class WebhookServices:
     def sealer(self) -> Sealer:
         """The sealer of secrets. Raises ApiError when this installation has no key for it."""
         if self.optional_sealer is None:
-            raise ApiError(
-                400, "Webhooks are not set up on this installation.", code="webhooks_unavailable"
-            )
+            raise _no_key()
         return self.optional_sealer
 
     async def checked_url(self, tenant_id: UUID, text: str, *, param: str) -> ReceiverUrl:
@@ -60,7 +58,7 @@ class WebhookServices:
             raise ApiError(
                 400, "The host has no public address.", code="invalid_value", param=param
             ) from None
-        except (TimeoutError, LookUpsBusyError):
+        except (TimeoutError, LookUpsBusyError, ShortageError):
             raise unavailable(
                 "The host could not be looked up in time.",
                 retry_after_s=2,
@@ -83,7 +81,8 @@ class WebhookServices:
             return None
         if events is not None:
             check_event_types(events, param="callback_events")
-        assert self.sealer
+        if self.optional_sealer is None:
+            raise _no_key()
         url = await self.checked_url(tenant_id, text, param="callback_url")
         return Callback(text, url, events or TERMINAL_EVENTS)
 
@@ -91,12 +90,17 @@ class WebhookServices:
 def webhook_services(settings: WebhookSettings) -> WebhookServices:
     """Return the services that `settings` describe."""
     keys = settings.keys()
-    resolve = system_resolver(ThreadPoolExecutor(_LOOK_UP_THREADS, "look-ups"))
     return WebhookServices(
         settings=settings,
         reach=reach_of(settings),
-        look_ups=LookUps(resolve, count_max=_LOOK_UP_THREADS, wait_s=_LOOK_UP_S),
+        look_ups=LookUps(system_resolver, count_max=_LOOK_UP_THREADS, wait_s=_LOOK_UP_S),
         optional_sealer=Sealer(keys, secrets.token_bytes) if keys else None,
+    )
+
+
+def _no_key() -> ApiError:
+    return ApiError(
+        400, "Webhooks are not set up on this installation.", code="webhooks_unavailable"
     )
 
 

@@ -9,7 +9,6 @@ import ssl
 import sys
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from core.clock import SystemClock
@@ -23,6 +22,7 @@ from results.__main__ import process_name, require_connections, serve_metrics
 from results.webhooks.addresses import reach_of
 from results.webhooks.delivering import DATABASE_THREADS, Deliverer
 from results.webhooks.look_ups import LookUps
+from results.webhooks.open_files import allow_open_files
 from results.webhooks.posting import Poster
 from results.webhooks.reader import GROUP, EventReader
 from results.webhooks.removal import MessageRemoval
@@ -44,8 +44,10 @@ LOG = logging.getLogger(__name__)
 ROLE: Final = GROUP
 _BROKER_WAIT_S: Final = 60.0
 _JOIN_S: Final = 5.0
-_REMOVAL_INTERVAL_S: Final = 60.0
+_REMOVAL_INTERVAL_S: Final = 600.0
 _LOOK_UPS_MAX: Final = 256  # threads, made when needed
+_LOOK_UP_FILES: Final = 2
+_OTHER_FILES: Final = 256  # of Postgres, Kafka, metrics and the interpreter
 _OTHER_CONNECTIONS: Final = 3  # reader, watcher, removal
 
 
@@ -71,16 +73,16 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     if settings.allow_private:
         LOG.warning("webhooks may reach private addresses: for development only")
     require_connections(database, DATABASE_THREADS + _OTHER_CONNECTIONS)
+    look_ups_max = min(settings.slots_max, _LOOK_UPS_MAX)
+    require_open_files(settings.slots_max, look_ups_max)
     serve_metrics(settings.metrics_host, settings.metrics_port)
     LogAdmin(kafka).wait_for_broker(_BROKER_WAIT_S)
     engine = create_engine(database, application_name=ROLE)
     name = process_name(ROLE)
-    look_ups_max = min(settings.slots_max, _LOOK_UPS_MAX)
-    threads = ThreadPoolExecutor(look_ups_max, "look-ups")
     clock = SystemClock()
     deliverer = Deliverer(
         engine=engine,
-        look_ups=LookUps(system_resolver(threads), count_max=look_ups_max),
+        look_ups=LookUps(system_resolver, count_max=look_ups_max),
         poster=Poster(
             reach=reach_of(settings),
             tls=ssl.create_default_context(),
@@ -119,7 +121,17 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
             consumer.close()
             producer.close()
             engine.dispose()
-            threads.shutdown(wait=False, cancel_futures=True)
+
+
+def require_open_files(slots_max: int, look_ups_max: int) -> None:
+    """Make sure that each try can have its connection. Raises SettingsError."""
+    wanted = slots_max + _LOOK_UP_FILES * look_ups_max + _OTHER_FILES
+    allowed = allow_open_files(wanted)
+    if allowed < wanted:
+        raise SettingsError(
+            f"{WebhookSettings.env_prefix}SLOTS_MAX={slots_max} takes {wanted} open files and "
+            f"{allowed} are allowed: raise the hard limit (ulimit -Hn), or lower it"
+        )
 
 
 if __name__ == "__main__":

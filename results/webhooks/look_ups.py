@@ -24,7 +24,7 @@ class LookUps:
     """Of one process; used on one loop."""
 
     def __init__(self, resolve: Resolver, *, count_max: int, wait_s: float = _WAIT_S) -> None:
-        """`count_max` at once in all: no more than `resolve` has threads."""
+        """`count_max` at once in all."""
         self._resolve = resolve
         self._wait_s = wait_s
         self._places = asyncio.Semaphore(count_max)

@@ -22,7 +22,7 @@ FIRST_TRY_AGE: Final = Histogram(
 RUNNING: Final = Gauge("millrace_webhook_tries_running", "Tries that run in this process")
 PUT_OFF: Final = Counter(
     "millrace_webhook_tries_put_off",
-    "Tries that did not begin, as look-ups of their tenant took all its threads",
+    "Tries that did not begin, for want of a thread for a look-up, a file or memory",
 )
 ENDED: Final = Counter(
     "millrace_webhook_deliveries_ended",

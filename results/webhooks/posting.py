@@ -14,6 +14,7 @@ from typing import Final
 import httptools
 
 from results.webhooks.addresses import Reach
+from results.webhooks.open_files import ShortageError, is_shortage
 from results.webhooks.resolving import AddressRefusedError, allowed_addresses
 from results.webhooks.urls import ReceiverUrl
 
@@ -55,7 +56,7 @@ class Poster:
         headers: Mapping[str, str],
         body: bytes,
     ) -> Answer:
-        """Return the answer to one request. Raises PostError.
+        """Return the answer to one request. Raises PostError, ShortageError.
 
         `looked_up` gives the addresses of the host: the time for that is the try's, too.
         """
@@ -71,8 +72,8 @@ class Poster:
             raise PostError("tls_failed") from None
         except httptools.HttpParserError:
             raise PostError("not_http") from None
-        except OSError:
-            raise PostError("disconnected") from None
+        except OSError as error:
+            raise (ShortageError if is_shortage(error) else PostError("disconnected")) from None
 
     async def _exchange(self, connected: socket.socket, url: ReceiverUrl, request: bytes) -> Answer:
         try:
@@ -101,8 +102,10 @@ class Poster:
                 opened.setblocking(False)
                 # In numbers, so nothing is looked up again: a name cannot change its mind here.
                 await asyncio.get_running_loop().sock_connect(opened, (address, url.port))
-            except OSError:
+            except OSError as error:
                 opened.close()
+                if is_shortage(error):
+                    raise
             except BaseException:
                 opened.close()
                 raise

@@ -1,0 +1,29 @@
+"""Files that this process may have open, each connection one: what it lacks is no receiver's fault."""
+
+import errno
+import resource
+import socket
+from typing import Final
+
+_SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+
+
+class ShortageError(Exception):
+    """This process had no file, memory or thread for a try; of the receiver this says nothing."""
+
+
+def is_shortage(error: OSError) -> bool:
+    """Whether a call failed for want of something of our own."""
+    if isinstance(error, socket.gaierror):  # numbers of its own
+        return error.errno == socket.EAI_MEMORY
+    return error.errno in _SHORT
+
+
+def allow_open_files(wanted: int) -> int:
+    """Raise the soft limit to `wanted`, as far as the hard one lets; return what is allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return allowed

@@ -1,0 +1,102 @@
+"""Goal: what this process lacks is told from what a receiver did, and is made sure of at start."""
+
+import errno
+import resource
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from results.webhooks.addresses import Reach
+from results.webhooks.open_files import ShortageError, is_shortage
+from results.webhooks.posting import Poster
+from results.webhooks.resolving import AddressRefusedError, allowed_addresses
+from results.webhooks.urls import parse_url
+
+ROOT = Path(__file__).parents[4]
+URL = parse_url("http://127.0.0.1:9/", allow_private=True)
+
+
+@contextmanager
+def no_file_left() -> Iterator[None]:
+    with socket.socket() as probe:
+        lowest_free = probe.fileno()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def addresses() -> list[str]:
+    return ["127.0.0.1"]
+
+
+async def test_no_receiver_is_blamed_for_files_that_we_lack() -> None:
+    tls = ssl.create_default_context()
+    poster = Poster(Reach(allow_private=True), tls, timeout_s=5.0)
+    with no_file_left(), pytest.raises(ShortageError):
+        await poster.post(URL, addresses(), {}, b"")
+
+
+@pytest.mark.parametrize(
+    ("failure", "raised"),
+    [
+        (OSError(errno.EMFILE, "x"), ShortageError),
+        (OSError(errno.ENFILE, "x"), ShortageError),
+        (OSError(errno.ENOMEM, "x"), ShortageError),
+        (socket.gaierror(socket.EAI_MEMORY, "x"), ShortageError),
+        (socket.gaierror(socket.EAI_NONAME, "x"), AddressRefusedError),
+        (socket.gaierror(socket.EAI_AGAIN, "x"), AddressRefusedError),
+        (UnicodeError("x"), AddressRefusedError),
+    ],
+)
+async def test_a_look_up_that_lacked_something_refuses_no_address(
+    failure: Exception, raised: type[Exception]
+) -> None:
+    async def looked_up() -> list[str]:
+        raise failure
+
+    with pytest.raises(raised):
+        await allowed_addresses(looked_up(), Reach())
+
+
+def test_what_a_receiver_does_is_no_shortage() -> None:
+    assert not any(
+        is_shortage(OSError(number, "x"))
+        for number in (errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ETIMEDOUT)
+    )
+
+
+LIMITED = """
+import resource
+from core.errors import SettingsError
+from results.webhooks.__main__ import require_open_files
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 1000))
+require_open_files(400, 100)
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+try:
+    require_open_files(800, 100)
+except SettingsError as error:
+    print(error)
+"""
+
+
+def test_the_limit_is_raised_as_far_as_tries_need_or_the_role_says_what_to_do() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=True,
+    )
+    limits, refusal = done.stdout.splitlines()
+    assert limits == "856 1000"
+    assert refusal.startswith("MILLRACE_WEBHOOKS_SLOTS_MAX=800 takes 1256 open files and 1000")
