@@ -18,6 +18,7 @@ from core.ids import EVENT, public_id
 from results.webhooks import metrics
 from results.webhooks.claiming import Delivery, Room, claim, release
 from results.webhooks.look_ups import LookUps, LookUpsBusyError
+from results.webhooks.open_files import ShortageError
 from results.webhooks.posting import Poster, PostError
 from results.webhooks.schedule import Failure, retry_after_s
 from results.webhooks.sealing import Sealer, SecretUnreadableError
@@ -34,6 +35,7 @@ DATABASE_THREADS: Final = 4
 _LEASE_MARGIN_S: Final = 30.0  # a claim outlives a wait for a look-up, its try and the end's row
 _PROVEN_MAX: Final = 10_000
 _GAP_S: Final = 0.01  # between two claims, so that many ends are one look
+_SETTLE_PAUSE_S: Final = 1.0
 _HEADERS: Final = {
     "content-type": "application/json",
     "user-agent": "millrace-webhooks/1",
@@ -61,6 +63,10 @@ class Deliverer:
     )
     _away_since_s: float | None = None
     _proven: dict[str, None] = field(default_factory=dict)  # lanes, the latest success last
+
+    @property
+    def _lease_s(self) -> float:
+        return self.settings.timeout_s + _LEASE_MARGIN_S
 
     def wake(self) -> None:
         """Look for deliveries now; from any thread."""
@@ -127,10 +133,9 @@ class Deliverer:
         )
         if room.slots <= 0:
             return []
-        lease_s = limits.timeout_s + _LEASE_MARGIN_S
         try:
             claimed, is_more = await self._transaction(
-                lambda c: claim(c, room, holder=self.holder, lease_s=lease_s)
+                lambda c: claim(c, room, holder=self.holder, lease_s=self._lease_s)
             )
         except DATABASE_AWAY as failure:
             now_s = self.clock.monotonic_s()
@@ -153,18 +158,17 @@ class Deliverer:
             "endpoint": delivery.endpoint_id,
             "try": delivery.try_count,
         }
+        claim_ends_s = self.clock.monotonic_s() + self._lease_s
         try:
             attempt = await self._try(delivery)
-            state = await self._transaction(lambda c: self.settler.settle(c, delivery, attempt))
-        except LookUpsBusyError:
+            state = await self._settle(delivery, attempt, claim_ends_s)
+        except (LookUpsBusyError, ShortageError):
             metrics.PUT_OFF.inc()
             LOG.info("put off", extra=facts)
             with contextlib.suppress(*DATABASE_AWAY):  # its claim ends by itself
                 await self._transaction(lambda c: put_off(c, delivery))
         except DATABASE_AWAY:
             LOG.warning("end of a try not written: database away", extra=facts)
-        except SecretUnreadableError as error:
-            LOG.error(error.code, extra=facts)  # noqa: TRY400  no cause, and nothing to trace
         except Exception:
             LOG.exception("a try failed", extra=facts)
         else:
@@ -184,17 +188,13 @@ class Deliverer:
                 del self._proven[next(iter(self._proven))]
 
     async def _try(self, delivery: Delivery) -> Attempt:
-        """Return how the try ended. Raises LookUpsBusyError before it began."""
-        message_id = public_id(EVENT, delivery.message_id)
-        secrets = [self.sealer.open(delivery.sealed_secret, delivery.secret_owner)]
-        if delivery.sealed_old_secret is not None:
-            secrets.append(self.sealer.open(delivery.sealed_old_secret, delivery.secret_owner))
-        headers = signed_headers(secrets, message_id, int(delivery.now_s), delivery.body)
+        """Return how the try ended. Raises LookUpsBusyError, ShortageError: it could not be made."""
         began_s = self.clock.monotonic_s()
         status_code: int | None = None
         failure: Failure | None = None
         error_code: str | None = None
         try:
+            headers = self._signed(delivery)
             url = parse_url(delivery.url, allow_private=self.settings.allow_private)
             looked_up = await self.look_ups.begin(delivery.tenant_id, url)
             began_s = self.clock.monotonic_s()  # the wait for a place was ours
@@ -206,10 +206,43 @@ class Deliverer:
                 failure = Failure(status_code, wait_s)
         except PostError as error:
             failure, error_code = Failure(None), error.code
+        except SecretUnreadableError:
+            failure, error_code = Failure(None), "secret_unreadable"
         except UrlError:  # the rules have become stricter, or private ones are no longer allowed
             failure, error_code = Failure(None), "address_refused"
         duration_s = self.clock.monotonic_s() - began_s
         return Attempt(delivery.now_s, duration_s, failure, status_code, error_code)
+
+    def _signed(self, delivery: Delivery) -> dict[str, str]:
+        """Return the headers that sign. Raises SecretUnreadableError."""
+        owner, old = delivery.secret_owner, delivery.sealed_old_secret
+        facts = {"endpoint": delivery.endpoint_id, "is_callback": owner == delivery.tenant_id}
+        secrets: list[bytes] = []
+        try:
+            secrets.append(self.sealer.open(delivery.sealed_secret, owner))
+            if old is not None:
+                secrets.append(self.sealer.open(old, owner))
+        except SecretUnreadableError as error:
+            LOG.error(error.code, extra={**facts, "is_old": bool(secrets)})  # noqa: TRY400  no cause
+            if not secrets:
+                raise
+        message_id = public_id(EVENT, delivery.message_id)
+        return signed_headers(secrets, message_id, int(delivery.now_s), delivery.body)
+
+    async def _settle(
+        self, delivery: Delivery, attempt: Attempt, claim_ends_s: float
+    ) -> str | None:
+        """Write how a try ended, as often as it takes while nobody else may repeat it.
+
+        Raises one of DATABASE_AWAY.
+        """
+        while True:
+            try:
+                return await self._transaction(lambda c: self.settler.settle(c, delivery, attempt))
+            except DATABASE_AWAY:
+                if self.clock.monotonic_s() + _SETTLE_PAUSE_S > claim_ends_s:
+                    raise
+            await asyncio.sleep(_SETTLE_PAUSE_S)
 
     async def _transaction(self, work: Callable[[sa.Connection], T]) -> T:
         def run() -> T:

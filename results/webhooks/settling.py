@@ -53,7 +53,7 @@ class Settler:
     fraction: Callable[[], float]  # random, uniform in [0, 1)
 
     def settle(self, connection: sa.Connection, delivery: Delivery, attempt: Attempt) -> str | None:
-        """Return the delivery's state now, or None when another try has been claimed since."""
+        """Return the delivery's state now; None: it was written, or another try was claimed since."""
         failure = attempt.failure
         delay_s = None
         endpoint_age_s = 0.0
@@ -75,12 +75,14 @@ class Settler:
     def _end_try(
         self, connection: sa.Connection, delivery: Delivery, state: str, delay_s: float | None
     ) -> bool:
-        """Write the state, unless the claim was lost to a later one."""
+        """Write the state, unless that was done or the claim was lost to a later one."""
         wait_s = (delay_s or 0.0) * self.settings.time_scale
         changed = connection.execute(
             sa.update(webhook_deliveries)
             .where(_is(delivery), webhook_deliveries.c.try_count == delivery.try_count)
             .where(webhook_deliveries.c.state == PENDING)
+            # So a repeat of what was committed, though its answer was lost, changes nothing.
+            .where(webhook_deliveries.c.failure_count == delivery.failure_count)
             .values(
                 state=state,
                 claimed_by=None,

@@ -12,7 +12,7 @@ from results.webhooks.removal import MessageRemoval
 from results.webhooks.schedule import Failure
 from results.webhooks.settings import WebhookSettings
 from results.webhooks.settling import Attempt, Settler
-from results.webhooks.tables import webhook_endpoints, webhook_lanes, webhook_messages
+from results.webhooks.tables import webhook_endpoints, webhook_lanes
 from results.webhooks.urls import parse_url
 from tests.integration.jobs.rows import add_job
 from tests.integration.webhooks.conftest import SEALER, Site
@@ -102,6 +102,20 @@ def test_a_new_callback_is_not_blamed_for_what_its_host_did_before(site: Site) -
     assert settled(site, claimed(site)) == "pending"
     assert site.row(endpoint).disabled_at is None
     assert [lane.failure_count for lane in lanes(site)] == [41]
+
+
+@pytest.mark.parametrize("attempt", [WELL, UNWELL], ids=["well", "unwell"])
+def test_an_end_that_is_written_again_changes_nothing(site: Site, attempt: Attempt) -> None:
+    endpoint, _ = site.endpoint(URL)
+    site.send()
+    delivery = claimed(site)
+    state = settled(site, delivery, attempt)
+    before = site.deliveries(endpoint), lanes(site)
+
+    assert state == ("delivered" if attempt is WELL else "pending")
+    assert settled(site, delivery, attempt) is None
+    assert (site.deliveries(endpoint), lanes(site)) == before
+    assert len(site.attempts(endpoint)) == 1
 
 
 def test_lanes_go_when_they_were_quiet_for_long(site: Site) -> None:

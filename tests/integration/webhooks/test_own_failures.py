@@ -1,0 +1,140 @@
+"""Goal: what fails on our side costs a receiver neither a message nor a repeat."""
+
+import asyncio
+import errno
+import random
+from dataclasses import dataclass
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+from openai import OpenAI
+
+from results.webhooks import settling
+from results.webhooks.claiming import Delivery
+from results.webhooks.endpoints import rotate_secret
+from results.webhooks.settling import Attempt, Settler
+from results.webhooks.signatures import secret_text
+from results.webhooks.tables import webhook_endpoints
+from tests.integration.webhooks.conftest import (
+    SEALER,
+    Site,
+    delivering,
+    fast_settings,
+    new_deliverer,
+    until,
+)
+from tests.integration.webhooks.receivers import ok, receiving
+
+WEBHOOKS = OpenAI(api_key="none").webhooks
+
+
+def spoil(site: Site, column: str, endpoint: UUID) -> None:
+    """As if it was sealed under a key that is gone."""
+    with site.engine.begin() as connection:
+        connection.execute(
+            sa.update(webhook_endpoints)
+            .where(webhook_endpoints.c.id == endpoint)
+            .values({column: b"\x01" + b"x" * 80})
+        )
+
+
+async def test_an_unreadable_secret_is_a_failure_that_history_shows(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    with receiving(ok) as receiver:
+        endpoint, _ = site.endpoint(receiver.url)
+        spoil(site, "sealed_secret", endpoint)
+        site.send()
+        async with delivering(new_deliverer(site.engine, fast_settings())):
+            await until(lambda: len(site.attempts(endpoint)) >= 2, "tries")
+            with site.engine.begin() as connection:
+                _, secret = rotate_secret(
+                    connection, site.tenant_id, endpoint, SEALER, keep_old=True
+                )
+            await until(lambda: site.states(endpoint) == ["delivered"], "delivery")
+
+    (request,) = receiver.requests  # nothing was sent without a signature
+    WEBHOOKS.verify_signature(request.body, request.headers, secret=secret_text(secret))
+    codes = [attempt.error_code for attempt in site.attempts(endpoint)]
+    assert set(codes[:-1]) == {"secret_unreadable"}
+    assert codes[-1] is None
+    told = [vars(r) for r in caplog.records if r.message == "webhook_secret_unreadable"]
+    assert {entry["endpoint"] for entry in told} == {endpoint}
+    assert [entry["is_old"] for entry in told] == [False] * (len(codes) - 1) + [True]
+
+
+async def test_an_unreadable_old_secret_does_not_keep_the_new_one_from_signing(site: Site) -> None:
+    with receiving(ok) as receiver:
+        endpoint, _ = site.endpoint(receiver.url)
+        with site.engine.begin() as connection:
+            _, secret = rotate_secret(connection, site.tenant_id, endpoint, SEALER, keep_old=True)
+        spoil(site, "sealed_old_secret", endpoint)
+        site.send()
+        async with delivering(new_deliverer(site.engine, fast_settings())):
+            await until(lambda: site.states(endpoint) == ["delivered"], "delivery")
+
+    (request,) = receiver.requests
+    WEBHOOKS.verify_signature(request.body, request.headers, secret=secret_text(secret))
+    assert len(site.attempts(endpoint)) == 1
+
+
+async def test_files_that_we_lack_are_held_against_no_endpoint(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "_PUT_OFF_S", 0.05)
+    asked = []
+
+    async def resolve(_host: str, _port: int) -> list[str]:
+        asked.append(1)
+        if len(asked) < 3:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return ["127.0.0.1"]
+
+    with receiving(ok) as receiver:
+        endpoint, _ = site.endpoint(f"http://good.example.com:{receiver.port}/")
+        site.send()
+        async with delivering(new_deliverer(site.engine, fast_settings(), resolve=resolve)):
+            await until(lambda: site.states(endpoint) == ["delivered"], "delivery")
+
+    (delivery,) = site.deliveries(endpoint)
+    assert (len(asked), delivery.failure_count) == (3, 0)
+    assert [a.error_code for a in site.attempts(endpoint)] == [None]
+
+
+@dataclass
+class Blinking:
+    """A database that is away when the end of a try is to be written, or as it has been."""
+
+    settler: Settler
+    left: int
+    is_late: bool
+
+    def settle(self, connection: sa.Connection, delivery: Delivery, attempt: Attempt) -> str | None:
+        if self.left == 0:
+            return self.settler.settle(connection, delivery, attempt)
+        self.left -= 1
+        if self.is_late:
+            self.settler.settle(connection, delivery, attempt)
+            connection.commit()
+        raise sa.exc.OperationalError("COMMIT", None, Exception("away"))
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before", "after the commit"])
+async def test_a_database_that_blinks_has_nothing_sent_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    monkeypatch.setattr("results.webhooks.delivering._SETTLE_PAUSE_S", 0.05)
+    blinking = Blinking(Settler(fast_settings(), random.random), 3, is_late)
+    with receiving(ok) as receiver:
+        endpoint, _ = site.endpoint(receiver.url)
+        site.send()
+        deliverer = new_deliverer(site.engine, fast_settings())
+        deliverer.settler = blinking  # type: ignore[assignment]
+        async with delivering(deliverer):
+            await until(lambda: site.states(endpoint) == ["delivered"], "delivery")
+            await asyncio.to_thread(site.send)
+            await until(lambda: site.states(endpoint) == ["delivered"] * 2, "the next one")
+
+    assert len(receiver.requests) == 2
+    assert [a.number for a in site.attempts(endpoint)] == [1, 1]
