@@ -115,10 +115,12 @@ def replay(
     if wanted.failed_only:
         query = query.where(table.c.state != "delivered")
     chosen = query.order_by(table.c.created_at, table.c.message_id).limit(REPLAYS_MAX)
+    locked = chosen.with_for_update(skip_locked=True)
     replayed = connection.execute(
         sa.update(table)
         .where(table.c.endpoint_id == endpoint.id)
-        .where(table.c.message_id.in_(chosen.with_for_update(skip_locked=True)))
+        # Chosen once: a plan that chose again for each row would pass over what it has locked.
+        .where(table.c.message_id == sa.any_(sa.func.array(locked.scalar_subquery())))
         .values(
             state=PENDING,
             failure_count=0,
