@@ -7,7 +7,9 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from tenancy.errors import AnswersNotKeptError
 from tenancy.tables import tenants, usage_ledger
+from tenancy.tenants import change_tenant
 
 NO_JOB: Final = UUID(int=0)
 """The job of a ledger row that no job stands behind."""
@@ -35,10 +37,15 @@ def response_cache_ttls(connection: sa.Connection) -> dict[UUID, int]:
 
 
 def set_response_cache(connection: sa.Connection, tenant_id: UUID, ttl_s: int | None) -> None:
-    """Let answers of a tenant live for `ttl_s` seconds, or turn that off with None."""
-    connection.execute(
-        sa.update(tenants).where(tenants.c.id == tenant_id).values(response_cache_ttl_s=ttl_s)
-    )
+    """Let answers of a tenant live for `ttl_s` seconds, or turn that off with None.
+
+    Raises AnswersNotKeptError for a tenant that retains nothing.
+    """
+    keeps_nothing = sa.select(tenants.c.zero_retention).where(tenants.c.id == tenant_id)
+    if ttl_s is not None and connection.scalar(keeps_nothing.with_for_update(key_share=True)):
+        raise AnswersNotKeptError
+    values = {"response_cache_ttl_s": ttl_s}
+    change_tenant(connection, tenant_id, values, values)
 
 
 def add_cache_hits(connection: sa.Connection, hits: Mapping[CacheHits, int]) -> None:

@@ -22,3 +22,10 @@ class TenantRefusedError(MillraceError):
 
     code = "tenant_refused"
     disposition = Disposition.REJECT
+
+
+class AnswersNotKeptError(MillraceError):
+    """This tenant retains nothing, so no answer can be given again: `off` is its only choice."""
+
+    code = "zero_retention"
+    disposition = Disposition.REJECT

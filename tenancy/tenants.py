@@ -72,13 +72,13 @@ def set_zero_retention(connection: sa.Connection, tenant_id: UUID, *, on: bool) 
             (tenants.c.zero_retention, tenants.c.zero_retention_since), else_=sa.func.now()
         )
         values |= {"zero_retention_since": began, "response_cache_ttl_s": None}
-    _change(connection, tenant_id, values, {"zero_retention": on})
+    change_tenant(connection, tenant_id, values, {"zero_retention": on})
 
 
 def set_call_timeout(connection: sa.Connection, tenant_id: UUID, timeout_ms: int | None) -> None:
     """Bound the time of a tenant's online calls; with None the installation's limit holds."""
     values = {"call_timeout_ms": timeout_ms}
-    _change(connection, tenant_id, values, values)
+    change_tenant(connection, tenant_id, values, values)
 
 
 def keeps_nothing(tenant_id: UUID | sa.ColumnElement[Any]) -> sa.ScalarSelect[bool]:
@@ -102,9 +102,10 @@ def stored_bytes_max(
     return default if own is None else own
 
 
-def _change(
+def change_tenant(
     connection: sa.Connection, tenant_id: UUID, values: Mapping[str, object], details: Details
 ) -> None:
+    """Change columns of a tenant, and record the act with `details`."""
     connection.execute(sa.update(tenants).where(tenants.c.id == tenant_id).values(**values))
     act = Act(
         tenant_id=tenant_id,
