@@ -41,10 +41,15 @@ def add_callback(
             name="callback",
             url=callback.text,
             event_types=list(dict.fromkeys(callback.event_types)),
-            lane=f"c:{tenant_id.hex}:{callback.url.origin}",
+            lane=callback_lane(tenant_id, callback.url),
         )
     )
     return endpoint_id
+
+
+def callback_lane(tenant_id: UUID, url: ReceiverUrl) -> str:
+    """Return the lane that the callbacks of a tenant to one host share."""
+    return f"c:{tenant_id.hex}:{url.origin}"
 
 
 def rotate_callback_secret(

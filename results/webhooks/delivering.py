@@ -188,7 +188,7 @@ class Deliverer:
                 del self._proven[next(iter(self._proven))]
 
     async def _try(self, delivery: Delivery) -> Attempt:
-        """Return how the try ended. Raises LookUpsBusyError, ShortageError: it could not be made."""
+        """Return how the try ended. Raises LookUpsBusyError, ShortageError: there was none."""
         began_s = self.clock.monotonic_s()
         status_code: int | None = None
         failure: Failure | None = None

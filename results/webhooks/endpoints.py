@@ -13,12 +13,15 @@ import sqlalchemy as sa
 from core.ids import new_uuid
 from jobs.pages import Cursor, Page, read_page
 from jobs.refusals import FieldRefusedError, RequestRefusedError
+from jobs.tables import jobs
+from results.webhooks.callbacks import callback_lane
 from results.webhooks.events import EVENT_TYPES
 from results.webhooks.recording import watch_running_jobs
 from results.webhooks.sealing import Sealer
-from results.webhooks.settling import drop_waiting
+from results.webhooks.settling import PENDING, drop_waiting
 from results.webhooks.signatures import secret_hint
-from results.webhooks.tables import webhook_endpoints, webhook_lanes
+from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_lanes
+from results.webhooks.urls import parse_url
 from tenancy.tables import tenants
 
 ENDPOINT: Final = "whe"
@@ -106,7 +109,7 @@ def find_endpoint(
 ) -> sa.Row[Any]:
     """Return an endpoint, or a callback. Raises EndpointMissingError, also for foreign ids."""
     row = connection.execute(
-        sa.select(webhook_endpoints).where(_owned(tenant_id), _is(endpoint_id))
+        sa.select(webhook_endpoints).where(_shown(tenant_id), _is(endpoint_id))
     ).one_or_none()
     if row is None:
         raise EndpointMissingError
@@ -114,11 +117,11 @@ def find_endpoint(
 
 
 def find_callback(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
-    """Return the callback of a job. Raises EndpointMissingError: it has none, or is not yours."""
+    """Return the callback of a job. Raises EndpointMissingError: none, not yours, or deleted."""
     if job_id is None:  # to SQL it would mean every endpoint that is no callback
         raise EndpointMissingError
     row = connection.execute(
-        sa.select(webhook_endpoints).where(_owned(tenant_id), webhook_endpoints.c.job_id == job_id)
+        sa.select(webhook_endpoints).where(_shown(tenant_id), webhook_endpoints.c.job_id == job_id)
     ).one_or_none()
     if row is None:
         raise EndpointMissingError
@@ -144,6 +147,8 @@ def change_endpoint(
         values["name"] = change.name
     if change.url is not None and change.url != row.url:
         values["url"] = change.url
+        if row.job_id is not None:
+            values["lane"] = _move_callback(connection, row, change.url)
     if change.event_types is not None and set(change.event_types) != set(row.event_types):
         values["event_types"] = _unique(change.event_types)
     is_enabled = row.disabled_at is None
@@ -151,7 +156,8 @@ def change_endpoint(
         values |= {"disabled_at": sa.func.now(), "disabled_reason": "owner"}
         drop_waiting(connection, row.id)
     if (change.enabled or "url" in values) and change.enabled is not False:
-        connection.execute(sa.delete(webhook_lanes).where(webhook_lanes.c.lane == row.lane))
+        lane = values.get("lane", row.lane)
+        connection.execute(sa.delete(webhook_lanes).where(webhook_lanes.c.lane == lane))
         if not is_enabled:
             values |= {"disabled_at": None, "disabled_reason": None}
     if not values:
@@ -198,6 +204,21 @@ def rotate_secret(
     return changed, secret
 
 
+def _move_callback(connection: sa.Connection, row: sa.Row[Any], url: str) -> str:
+    """Let what waits for a callback wait in the lane of its new host; return that lane."""
+    lane = callback_lane(row.tenant_id, parse_url(url, allow_private=True))
+    connection.execute(
+        sa.update(webhook_deliveries)
+        .where(
+            webhook_deliveries.c.endpoint_id == row.id,
+            webhook_deliveries.c.state == PENDING,
+            webhook_deliveries.c.is_test.is_(False),
+        )
+        .values(lane=lane)
+    )
+    return lane
+
+
 def _update(connection: sa.Connection, endpoint_id: UUID, values: dict[str, object]) -> sa.Row[Any]:
     return connection.execute(
         sa.update(webhook_endpoints)
@@ -217,7 +238,7 @@ def _locked(
     """Lock an endpoint; with `key_share` others may go on to add rows that name it."""
     row = connection.execute(
         sa.select(webhook_endpoints)
-        .where(_owned(tenant_id), _is(endpoint_id))
+        .where(_shown(tenant_id), _is(endpoint_id))
         .with_for_update(key_share=key_share)
     ).one_or_none()
     if row is None:
@@ -227,6 +248,14 @@ def _locked(
 
 def _owned(tenant_id: UUID) -> sa.ColumnElement[bool]:
     return webhook_endpoints.c.tenant_id == tenant_id
+
+
+def _shown(tenant_id: UUID) -> sa.ColumnElement[bool]:
+    """Of a deleted batch nothing shows, its callback either; that it ended is told all the same."""
+    is_gone = sa.exists().where(
+        jobs.c.id == webhook_endpoints.c.job_id, jobs.c.deleted_at.is_not(None)
+    )
+    return sa.and_(_owned(tenant_id), ~is_gone)
 
 
 def _is(endpoint_id: UUID | None) -> sa.ColumnElement[bool]:

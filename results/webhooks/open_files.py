@@ -1,4 +1,4 @@
-"""Files that this process may have open, each connection one: what it lacks is no receiver's fault."""
+"""Files that this process may have open, one for each connection, and what it may be short of."""
 
 import errno
 import resource

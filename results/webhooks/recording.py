@@ -103,15 +103,18 @@ def listeners_of(
     connection: sa.Connection, tenant_ids: Iterable[UUID], job_ids: Iterable[UUID]
 ) -> list[Listener]:
     """Return the endpoints of tenants, and the callbacks of jobs, that are not disabled."""
-    found = connection.execute(
-        sa.select(webhook_endpoints)
-        .where(
-            webhook_endpoints.c.tenant_id.in_(list(tenant_ids)),
-            webhook_endpoints.c.disabled_at.is_(None),
-            webhook_endpoints.c.job_id.is_(None) | webhook_endpoints.c.job_id.in_(list(job_ids)),
+    of_tenants = webhook_endpoints.c.tenant_id.in_(list(tenant_ids))
+    # Two looks by an index each: callbacks, of which there may be many, are passed over by neither.
+    kinds = (webhook_endpoints.c.job_id.is_(None), webhook_endpoints.c.job_id.in_(list(job_ids)))
+    found = [
+        row
+        for kind in kinds
+        for row in connection.execute(
+            sa.select(webhook_endpoints)
+            .where(of_tenants, webhook_endpoints.c.disabled_at.is_(None), kind)
+            .with_for_update(key_share=True, read=True)  # so that none is deleted before the commit
         )
-        .with_for_update(key_share=True, read=True)  # so that none is deleted before the commit
-    )
+    ]
     return [
         Listener(
             row.id,

@@ -28,6 +28,17 @@ DELETE FROM webhook_endpoints WHERE id = ANY(ARRAY(
 ))
 """)
 
+_DELETED: Final = sa.text("""
+DELETE FROM webhook_endpoints WHERE id = ANY(ARRAY(
+    SELECT e.id FROM webhook_endpoints e JOIN jobs j ON j.id = e.job_id
+    WHERE j.deleted_at < now() - interval '1 day' AND NOT EXISTS (
+        SELECT FROM webhook_deliveries d WHERE d.endpoint_id = e.id AND d.state = 'pending'
+    )
+    LIMIT :slice FOR UPDATE OF e SKIP LOCKED
+))
+""")
+"""Callbacks of deleted batches; the news of their end may still be on the way, for a day."""
+
 _WATCHES: Final = sa.text("""
 DELETE FROM webhook_watches WHERE job_id = ANY(ARRAY(
     SELECT w.job_id FROM webhook_watches w WHERE w.created_at < now() - make_interval(days => :days)
@@ -55,7 +66,7 @@ class MessageRemoval:
 
     def step(self) -> None:
         """Remove all that is old, or as much until `is_over`. Raises one of DATABASE_AWAY."""
-        for statement in (_MESSAGES, _CALLBACKS, _WATCHES, _LANES):
+        for statement in (_MESSAGES, _CALLBACKS, _DELETED, _WATCHES, _LANES):
             count = _SLICE
             while count == _SLICE and not self.is_over():
                 with self.engine.begin() as connection:

@@ -53,7 +53,7 @@ class Settler:
     fraction: Callable[[], float]  # random, uniform in [0, 1)
 
     def settle(self, connection: sa.Connection, delivery: Delivery, attempt: Attempt) -> str | None:
-        """Return the delivery's state now; None: it was written, or another try was claimed since."""
+        """Return the delivery's state now; None: written before, or claimed anew since."""
         failure = attempt.failure
         delay_s = None
         endpoint_age_s = 0.0
