@@ -13,11 +13,19 @@ from storage.settings import DatabaseSettings
 Cursor: TypeAlias = psycopg.Cursor[tuple[Any, ...]]
 """The driver's cursor; named here so that no other room imports the driver."""
 
-_CUT: Final = (psycopg.errors.IdleInTransactionSessionTimeout, psycopg.errors.TransactionTimeout)
-"""A session that Postgres ended because this process was frozen, or slow, in a transaction.
+_CUT: Final = (
+    psycopg.errors.IdleInTransactionSessionTimeout,
+    psycopg.errors.TransactionTimeout,
+    psycopg.errors.ReadOnlySqlTransaction,
+)
+"""A session of no more use: Postgres ended it because this process was frozen, or slow, in a
+transaction, or the server behind it only reads, as a standby does.
 
 Class 25 of SQLSTATE, so the driver takes them for errors of ours.
 """
+
+_ONLY_READS: Final = ("in_hot_standby", "default_transaction_read_only")
+"""What the server tells of itself, unasked, whenever it changes."""
 
 DATABASE_AWAY: Final[tuple[type[Exception], ...]] = (
     sqlalchemy.exc.OperationalError,
@@ -27,7 +35,8 @@ DATABASE_AWAY: Final[tuple[type[Exception], ...]] = (
 )
 """For `except`: the world's fault, so the same transaction may succeed later.
 
-A lost or refused connection, a restart, a deadlock, a lock or statement timeout, a full disk.
+A lost or refused connection, a restart, a server that only reads, a deadlock, a lock or statement
+timeout, a full disk.
 Refused data and wrong SQL are not among them: trying those again would be a loop.
 """
 
@@ -50,6 +59,7 @@ def create_engine(settings: DatabaseSettings, *, application_name: str) -> sqlal
         **_pool_options(settings),
     )
     sqlalchemy.event.listen(engine, "handle_error", _recognise_a_cut, retval=True)
+    sqlalchemy.event.listen(engine, "checkout", _refuse_one_that_only_reads)
     return engine
 
 
@@ -88,13 +98,14 @@ def connect_options(settings: DatabaseSettings, *, application_name: str) -> dic
     return {
         "application_name": application_name,
         "connect_timeout": settings.connect_timeout_s,
+        "target_session_attrs": "read-write",  # of several hosts the primary; no standby alone
         "options": " ".join([*flags, own]).strip(),  # the operator's own options win
         **_KEEPALIVE,
     }
 
 
 def _recognise_a_cut(context: sqlalchemy.engine.ExceptionContext) -> BaseException | None:
-    """Return the error of a lost connection for a session that Postgres cut; None for others."""
+    """Return the error of a lost connection for a session of no more use; None for others."""
     cut = context.original_exception
     if not isinstance(cut, _CUT):
         return None
@@ -102,6 +113,12 @@ def _recognise_a_cut(context: sqlalchemy.engine.ExceptionContext) -> BaseExcepti
     return sqlalchemy.exc.OperationalError(
         context.statement, None, cut, hide_parameters=True, connection_invalidated=True
     )
+
+
+def _refuse_one_that_only_reads(driver: psycopg.Connection, *_: object) -> None:
+    """Let the pool connect anew, which waits for a server that takes writes."""
+    if any(driver.info.parameter_status(name) == "on" for name in _ONLY_READS):
+        raise sqlalchemy.exc.DisconnectionError("the server only reads")
 
 
 def _pool_options(settings: DatabaseSettings) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from api.database import Database, DatabaseAwayError
 from storage.postgres import create_engine
 from storage.settings import DatabaseSettings
+from tests.conftest import execute
 from tests.stacks import await_true
 
 
@@ -79,4 +80,19 @@ async def test_transactions_of_one_tenant_that_hang_delay_nobody_else(database_u
         assert count == 4
     finally:
         may_end.set()
+        database.close()
+
+
+async def test_an_api_whose_server_only_reads_is_not_ready(
+    database_url: str, postgres_url: str
+) -> None:
+    name = sa.make_url(database_url).database
+    execute(postgres_url, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    settings = DatabaseSettings.model_validate({"url": database_url})
+    database = Database(create_engine(settings, application_name="test"), threads=1, timeout_s=10)
+    try:
+        assert await database.hindrance(10) == "database away"
+        execute(postgres_url, f"ALTER DATABASE {name} RESET default_transaction_read_only")
+        assert await database.hindrance(10) is None
+    finally:
         database.close()

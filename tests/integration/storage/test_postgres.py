@@ -13,6 +13,7 @@ import sqlalchemy.exc
 from storage.notifications import Notifications
 from storage.postgres import DATABASE_AWAY, create_engine, raw_cursor
 from storage.settings import DatabaseSettings
+from tests.conftest import execute, with_database
 
 UNUSED_URL = "postgresql://postgres@127.0.0.1:1/postgres"  # nobody listens on port 1
 
@@ -221,6 +222,51 @@ def test_a_database_that_is_not_there_is_away() -> None:
     engine = create_engine(settings_for(UNUSED_URL), application_name="test")
     with pytest.raises(DATABASE_AWAY):
         engine.connect()
+
+
+@pytest.fixture
+def read_only_url(postgres_url: str) -> Iterator[str]:
+    """The URL of a database whose new sessions only read, as on a standby."""
+    name = f"read_only_{uuid.uuid4().hex[:12]}"
+    execute(postgres_url, f"CREATE DATABASE {name}")
+    execute(postgres_url, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    yield with_database(postgres_url, name)
+    execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_a_server_that_only_reads_is_away(read_only_url: str) -> None:
+    engine = create_engine(settings_for(read_only_url), application_name="test")
+    with pytest.raises(DATABASE_AWAY, match="read-only"):
+        engine.connect()
+    with Notifications(settings_for(read_only_url), "any") as waiting:
+        assert not waiting.wait(0.2)
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_a_write_that_is_refused_for_now_is_away(
+    engine: sa.Engine, table: str, *, raw: bool
+) -> None:
+    insert = f"INSERT INTO {table} VALUES (1, NULL)"
+
+    def write() -> None:
+        with engine.begin() as connection:
+            connection.execute(sa.text("SET TRANSACTION READ ONLY"))
+            if raw:
+                raw_cursor(connection).execute(insert)
+            else:
+                connection.execute(sa.text(insert))
+
+    with pytest.raises(DATABASE_AWAY):
+        write()
+
+
+def test_a_session_that_only_reads_from_now_on_is_replaced(engine: sa.Engine, table: str) -> None:
+    with engine.begin() as connection:
+        first = connection.scalar(sa.text("SELECT pg_backend_pid()"))
+        connection.execute(sa.text("SET default_transaction_read_only = on"))
+    with engine.begin() as connection:
+        assert connection.scalar(sa.text("SELECT pg_backend_pid()")) != first
+        connection.execute(sa.text(f"INSERT INTO {table} VALUES (1, NULL)"))
 
 
 @pytest.mark.parametrize("statement", ["SELEC 1", "SELECT 1/0", "SELECT 'x'::int"])
