@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
 from jobs.renewing import Place, renew
-from results.audit.log_reading import CLOCKS_DIFFER_S_MAX
+from results.held_log import CLOCKS_DIFFER_S_MAX
 from results.writer import GROUP
 from topics.catalogue import RESULTS
 from topics.groups import GroupOffsets

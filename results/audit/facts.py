@@ -16,7 +16,8 @@ _FAILED: Final = Outcome.FAILED.value
 
 _READ: Final = """
 SELECT item_index, outcome, status_code, attempt, input_tokens, output_tokens, cached_tokens,
-    reasoning_tokens, error_code, coalesce(octet_length(body), 0), body_key, copied_from
+    reasoning_tokens, error_code, coalesce(octet_length(body), 0), body_key, copied_from,
+    extract(epoch FROM finished_at)::float8
 FROM items
 WHERE job_day = %b::int AND job_id = %b::uuid
     AND item_index >= %b::int AND item_index < %b::int
@@ -55,15 +56,19 @@ class RowFacts(Facts):
         """Items whose result Postgres refused: the log has what no row can hold."""
         self.originals = array("i")
         """The original of each item that is a copy, else -1; empty when there are no copies."""
+        self.first_row_s: float | None = None
+        """When the first of them was written."""
 
     def read(self, connection: sa.Connection, job: tuple[UUID, int], span: range) -> None:
         """Take in the rows of a span of indexes; `job` is its id and day."""
         job_id, day = job
         cursor = raw_cursor(connection)
         cursor.execute(_READ, [day, job_id, span.start, span.stop], prepare=False)
-        for index, *said in cursor:
+        for index, *said, written_s in cursor:
             if index >= len(self.known):
                 continue  # of a file that was appended meanwhile
+            if self.first_row_s is None or written_s < self.first_row_s:
+                self.first_row_s = written_s
             self.note(index, tuple(said))
             if said[0] == _FAILED:
                 self.failed_attempts[index] = said[2]

@@ -9,6 +9,7 @@ from uuid import UUID
 from core.errors import RecordUnreadableError
 from results.audit.facts import Facts, RowFacts
 from results.audit.log_judge import LogJudge
+from results.held_log import CLOCKS_DIFFER_S_MAX, partition_log
 from results.reading import read_record
 from results.writer import GROUP
 from topics.catalogue import RESULTS
@@ -18,9 +19,6 @@ from topics.settings import KafkaSettings
 from topics.stretches import Stretch, StretchReader
 
 _CLIENT: Final = "millrace-audit"
-
-CLOCKS_DIFFER_S_MAX: Final = 600
-"""How far apart the clocks of Postgres and a broker may be before a job's begin is missed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,11 @@ def judge_log(
     judge = LogJudge(rows, Facts(len(rows.known)))
     reader = StretchReader(settings, RESULTS, client_id=_CLIENT)
     try:
-        stretch, holds_first = stretch_of(reader, job_id, created_at)
+        log = partition_log(reader, job_partition(job_id, RESULTS.partition_count))
+        created_s = created_at.timestamp()
+        holds_first = log.holds(created_s, rows.first_row_s)
+        since_ms = int((created_s - CLOCKS_DIFFER_S_MAX) * 1000)
+        stretch = reader.since(log.stretch.partition, max(0, since_ms))
         for records in reader.read([stretch], stop_at_s):
             for record in records:
                 if record.key == job_id.bytes:
@@ -79,14 +81,6 @@ def judge_log(
     finally:
         reader.close()
     return LogRead(judge, holds_first, was_in_time, stretch, time.monotonic() - started_s)
-
-
-def stretch_of(reader: StretchReader, job_id: UUID, created_at: datetime) -> tuple[Stretch, bool]:
-    """Return where the records of a job can be, and whether the log still holds its first one."""
-    partition = job_partition(job_id, RESULTS.partition_count)
-    since_ms = int((created_at.timestamp() - CLOCKS_DIFFER_S_MAX) * 1000)
-    whole, stretch = reader.whole(partition), reader.since(partition, max(0, since_ms))
-    return stretch, whole.first == 0 or whole.first < stretch.first
 
 
 def _take(judge: LogJudge, received: Received, *, is_late: bool) -> None:

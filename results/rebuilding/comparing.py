@@ -1,5 +1,6 @@
 """Live tables against their shadows: digests first, and what differs where these do."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
@@ -112,14 +113,21 @@ SELECT j.kind <> 'batch' OR (
 ) FROM jobs j WHERE j.id = :job
 """
 
+_FIRST_ROW: Final = f"SELECT extract(epoch FROM min(finished_at))::float8 FROM items WHERE {_SPAN}"  # noqa: S608
+
+
+def first_row_s(connection: sa.Connection, job: tuple[UUID, int], total_count: int) -> float | None:
+    """Return when the first row of a job was written; None when there is none."""
+    spans = _spans(job, total_count)
+    moments = [connection.scalar(_statement(_FIRST_ROW), span) for span in spans]
+    return min((moment for moment in moments if moment is not None), default=None)
+
 
 def compare(connection: sa.Connection, job: tuple[UUID, int], total_count: int) -> Comparison:
     """Compare one job, given by its id and day, window by window."""
-    job_id, day = job
     live, shadow = sha256(), sha256()
     missing = extra = different = 0
-    for first in range(0, total_count, WINDOW_ITEMS):
-        span = {"day": day, "job": job_id, "first": first, "last": first + WINDOW_ITEMS}
+    for span in _spans(job, total_count):
         digests = [
             str(connection.scalar(_statement(_digest_of(table)), span))
             for table in ("items", f"{SCHEMA}.items")
@@ -131,7 +139,7 @@ def compare(connection: sa.Connection, job: tuple[UUID, int], total_count: int) 
             missing, extra, different = map(
                 sum, zip((missing, extra, different), counts, strict=True)
             )
-    one = {"job": job_id}
+    one = {"job": job[0]}
     counters_agree, ended = connection.execute(_statement(_COUNTERS), one).one()
     return Comparison(
         live.hexdigest(),
@@ -144,6 +152,12 @@ def compare(connection: sa.Connection, job: tuple[UUID, int], total_count: int) 
         bool(connection.scalar(_statement(_ORDER), one)),
         ended,
     )
+
+
+def _spans(job: tuple[UUID, int], total_count: int) -> Iterator[dict[str, object]]:
+    job_id, day = job
+    for first in range(0, total_count, WINDOW_ITEMS):
+        yield {"day": day, "job": job_id, "first": first, "last": first + WINDOW_ITEMS}
 
 
 def _digest_of(table: str) -> str:

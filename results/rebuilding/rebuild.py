@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from jobs.days import job_day
 from jobs.tables import jobs
-from results.rebuilding.comparing import Comparison, compare
+from results.rebuilding.comparing import Comparison, compare, first_row_s
 from results.rebuilding.replaying import LogReplay
 from results.rebuilding.shadow import begin_jobs
 from results.rebuilding.swapping import swap
@@ -73,7 +73,7 @@ def rebuild(
         for job in group:
             if not job.is_settled:
                 yield Rebuilt(job.job_id, job.kind, Verdict.NOT_ENDED)
-            elif not log.holds(job.created_s):
+            elif not log.holds(job.created_s, _first_row_s(live, job)):
                 yield Rebuilt(job.job_id, job.kind, Verdict.LOG_BEGINS_LATER)
             else:
                 held.append(job)
@@ -82,6 +82,11 @@ def rebuild(
             replay.run(shadow, log, [job.job_id for job in held])
         for job in held:
             yield _settle(live, job, apply=apply)
+
+
+def _first_row_s(live: sa.Engine, job: _Job) -> float | None:
+    with live.connect() as connection:
+        return first_row_s(connection, (job.job_id, job.day), job.total_count)
 
 
 def _settle(live: sa.Engine, job: _Job, *, apply: bool) -> Rebuilt:

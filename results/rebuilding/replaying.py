@@ -5,11 +5,9 @@ since. Whether the log still holds a job from its first record on is known befor
 """
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -20,6 +18,7 @@ from jobs.retries import RetryRules
 from results.closing import JobCloser
 from results.deduplicating import CopyWriter
 from results.groups import Entry, grouped
+from results.held_log import PartitionLog, partition_log
 from results.judging import Judge
 from results.open_work import do_all
 from results.partitions import DayPartitions
@@ -29,31 +28,17 @@ from results.writing import ItemWriter
 from topics.catalogue import RESULTS
 from topics.received import Received
 from topics.settings import KafkaSettings
-from topics.stretches import Stretch, StretchReader
+from topics.stretches import StretchReader
 
 LOG = logging.getLogger(__name__)
 
 _CLIENT: Final = "millrace-rebuild"
-_CLOCKS_DIFFER_S_MAX: Final = 600
-"""How far apart the clocks of Postgres and a broker may be before a job's begin is missed."""
 
 
 class LogTooSlowError(MillraceError):
     """The log could not be read to its end in time."""
 
     code = "log_too_slow"
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLog:
-    """What the log holds of one partition of `results`."""
-
-    stretch: Stretch
-    begins_s: float  # when its first record was appended; 0: nothing was ever deleted
-
-    def holds(self, created_s: float) -> bool:
-        """Whether a job that was created then is there from its first record on."""
-        return self.begins_s < max(created_s - _CLOCKS_DIFFER_S_MAX, 0) or self.begins_s == 0
 
 
 class LogReplay:
@@ -67,16 +52,9 @@ class LogReplay:
         """Return what the log holds of a partition now. Raises LogUnavailableError."""
         reader = StretchReader(self._kafka, RESULTS, client_id=_CLIENT)
         try:
-            whole = reader.whole(number)
-            if whole.first == 0:
-                return PartitionLog(whole, 0.0)
-            first = Stretch(number, whole.first, min(whole.first + 1, whole.end))
-            for records in reader.read([first], time.monotonic() + self._timeout_s):
-                for record in records:
-                    return PartitionLog(whole, record.appended_ms / 1000)
+            return partition_log(reader, number)
         finally:
             reader.close()
-        return PartitionLog(whole, math.inf)  # nothing is left of it
 
     def run(self, shadow: sa.Engine, log: PartitionLog, job_ids: Collection[UUID]) -> int:
         """Judge the records of these jobs; return their number.

@@ -1,6 +1,7 @@
 """Goal: the log tells again what the rows say, names what differs, and puts it right when asked."""
 
 import time
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -14,8 +15,9 @@ from jobs.days import job_day
 from results.audit.facts import RowFacts
 from results.audit.log_reading import LogRead, judge_log, written_up_to
 from results.audit.report import compare_items
+from results.held_log import PartitionLog
 from results.rebuilding.rebuild import Rebuilt, Verdict, rebuild
-from results.rebuilding.replaying import LogReplay, PartitionLog
+from results.rebuilding.replaying import LogReplay
 from results.rebuilding.shadow import SCHEMA, RebuildRunsError, shadow_engine
 from results.settings import WriterSettings
 from results.tables import items, job_slices
@@ -32,6 +34,8 @@ from tests.integration.results.outcomes import (
     outcome,
 )
 from tests.integration.results.test_writer import lag, running, send, until
+from topics.admin import LogAdmin
+from topics.catalogue import DEAD_LETTERS, RESULTS
 from topics.producer import LogProducer
 from topics.records import Close, ItemOutcome, Outcomes
 from topics.settings import KafkaSettings
@@ -255,7 +259,7 @@ def test_a_job_whose_log_is_gone_or_cut_is_refused(
     partition = LogReplay.partition
 
     def begins_now(self: LogReplay, number: int) -> PartitionLog:
-        return replace(partition(self, number), begins_s=time.time() + 1)
+        return replace(partition(self, number), begins_s=time.time() + 60)
 
     monkeypatch.setattr(LogReplay, "partition", begins_now)
     (refused,) = rebuilt(engine, kafka, database, [job_id], apply=True)
@@ -272,6 +276,36 @@ def test_a_job_whose_log_is_gone_or_cut_is_refused(
     assert cut.verdict is Verdict.LOG_INCOMPLETE
     assert item_table(engine, job_id) == []
     assert before != state_of(engine, job_id)
+
+
+def test_a_log_that_was_lost_and_begun_again_takes_no_result_back(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
+) -> None:
+    """The new topic begins at 0, as one that never lost anything; the close is all it holds."""
+    job_id = add_running_job(engine, TOTAL)
+    send(producer, job_id, said(job_id, *[outcome(index) for index in range(30)]))
+    producer.flush(10)
+    with running(engine, kafka):
+        until(lambda: len(item_table(engine, job_id)) == 30)
+    with engine.begin() as connection:
+        before = items.c.finished_at - sa.text("interval '1 minute'")
+        connection.execute(sa.update(items).values(finished_at=before))
+    again = kafka.model_copy(update={"topic_prefix": f"{kafka.topic_prefix}again."})
+    LogAdmin(again).create([RESULTS, DEAD_LETTERS])
+    with closing(LogProducer(again, client_id="test")) as other:
+        send(other, job_id, Close(job_id, 0, CloseReason.CANCELLED))
+        other.flush(10)
+    with running(engine, again):
+        until(lambda: job(engine, job_id)["settled_at"] is not None)
+    books = state_of(engine, job_id)
+
+    (refused,) = rebuilt(engine, again, database, [job_id], apply=True)
+    _, read = judged(engine, again, job_id)
+
+    assert refused.verdict is Verdict.LOG_BEGINS_LATER
+    assert not read.holds_first
+    assert state_of(engine, job_id) == books
+    assert counters(engine, job_id)["succeeded"] == 30
 
 
 def test_one_rebuild_at_a_time_and_a_crash_leaves_no_hindrance(
