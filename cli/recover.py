@@ -13,7 +13,8 @@ def recover_jobs(data: DataOption = None) -> None:
 
     For operators: talks to Postgres and Kafka itself, and refuses while a results writer runs.
     Unfinished jobs become newer than what the log holds of them, and the results writer's group
-    goes back to before the first of them began. Repeating it does no harm.
+    goes back to before the first of them began and to an hour before the last bill. Repeating it
+    does no harm.
     """
     with exit_codes():
         engine = create_engine(database_settings(data), application_name="millrace-recover")
@@ -23,4 +24,5 @@ def recover_jobs(data: DataOption = None) -> None:
             engine.dispose()
         typer.echo(f"jobs {done.job_count} records {done.record_count}")
         if not done.first_is_held:
-            typer.echo("the log begins later than the first job: repair does the rest", err=True)
+            said = "the log begins later: repair does the rest of the jobs; bills may be lost"
+            typer.echo(said, err=True)

@@ -2,7 +2,8 @@
 
 1. Nobody writes results: the group has no member.
 2. Unfinished jobs become newer than anything the log holds of them (`jobs.renewing`).
-3. The results writer's group goes back to before the first of them began.
+3. The results writer's group goes back to before the first of them began, and to before the last
+   bill that the database knows: reports of calls are of no job.
 
 Then the roles start. The writer reads again: results that the restored rows lack come back as they
 were, billed once; those that they have change nothing. Repair emits what the log lacks. Any step
@@ -11,6 +12,7 @@ may be repeated, so a crash between two of them is answered by the same command.
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -18,12 +20,18 @@ from core.errors import Disposition, MillraceError
 from jobs.renewing import Place, renew
 from results.held_log import CLOCKS_DIFFER_S_MAX
 from results.writer import GROUP
+from tenancy.tables import usage_ledger
 from topics.catalogue import RESULTS
 from topics.groups import GroupOffsets
 from topics.settings import KafkaSettings
 from topics.stretches import StretchReader
 
-_CLIENT = "millrace-recover"
+_CLIENT: Final = "millrace-recover"
+
+_LAG_S_MAX: Final = 3600
+"""How far the writer may have been behind when the backup was taken, for no bill to be missed."""
+
+_LAST_BILL: Final = sa.select(usage_ledger.c.created_at).order_by(usage_ledger.c.id.desc()).limit(1)
 
 
 class RolesRunError(MillraceError):
@@ -39,7 +47,7 @@ class Recovered:
 
     job_count: int  # unfinished jobs that were renewed
     record_count: int  # records of results that will be read again
-    first_is_held: bool  # False: the log begins later than the first of the jobs
+    first_is_held: bool  # False: the log begins later than what is read again should
 
 
 def recover(engine: sa.Engine, kafka: KafkaSettings) -> Recovered:
@@ -61,20 +69,29 @@ def recover(engine: sa.Engine, kafka: KafkaSettings) -> Recovered:
         job_count += len(rows)
         oldest = oldest or rows[0].created_at
         after = Place(rows[-1].created_at, rows[-1].id)
-    if oldest is None:
-        return Recovered(0, 0, first_is_held=True)
-    since_ms = int((oldest.timestamp() - CLOCKS_DIFFER_S_MAX) * 1000)
-    record_count, first_is_held = _rewind(kafka, group, max(0, since_ms))
+    with engine.connect() as connection:
+        last_bill = connection.scalar(_LAST_BILL)
+    record_count, first_is_held = _rewind(kafka, group, since_s(oldest, last_bill))
     return Recovered(job_count, record_count, first_is_held)
 
 
-def _rewind(kafka: KafkaSettings, group: GroupOffsets, since_ms: int) -> tuple[int, bool]:
+def since_s(oldest_job: datetime | None, last_bill: datetime | None) -> float:
+    """Return from when on the log is read again, given what the restored database knows.
+
+    Without any bill that is from its begin on: nothing tells since when they are missing.
+    """
+    bills_s = last_bill.timestamp() - _LAG_S_MAX if last_bill else 0
+    jobs_s = oldest_job.timestamp() - CLOCKS_DIFFER_S_MAX if oldest_job else bills_s
+    return max(0, min(bills_s, jobs_s))
+
+
+def _rewind(kafka: KafkaSettings, group: GroupOffsets, moment_s: float) -> tuple[int, bool]:
     """Move the writer's group back to a moment, never forward."""
     numbers = range(RESULTS.partition_count)
     reader = StretchReader(kafka, RESULTS, client_id=_CLIENT, group=GROUP)
     try:
         committed = reader.committed(numbers)
-        stretches = [reader.since(number, since_ms) for number in numbers]
+        stretches = [reader.since(number, int(moment_s * 1000)) for number in numbers]
         begins = [reader.whole(number).first for number in numbers]
     finally:
         reader.close()

@@ -1,0 +1,78 @@
+"""Goal: after a restore the bills of calls come back from the log, each once."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+
+from core.ids import new_uuid
+from results.call_tables import billed_calls
+from results.recovery import recover
+from tenancy.tables import usage_ledger
+from tests.integration.results.outcomes import add_running_job, job_ref, outcome
+from tests.integration.results.test_writer import lag, running, send, until
+from topics.producer import LogProducer
+from topics.records import CallRef, Outcomes
+from topics.settings import KafkaSettings
+
+
+@pytest.fixture
+def producer(kafka: KafkaSettings) -> Iterator[LogProducer]:
+    with closing(LogProducer(kafka, client_id="test")) as producer:
+        yield producer
+
+
+def report(producer: LogProducer) -> UUID:
+    call = new_uuid()
+    job = msgspec.structs.replace(job_ref(call), call=CallRef("c", 0))
+    send(producer, call, Outcomes(job, [outcome(0, body=b"")]))
+    producer.flush(10)
+    return call
+
+
+def billed(engine: sa.Engine) -> tuple[set[object], int]:
+    """The calls that are known, and how many the ledger has."""
+    with engine.connect() as connection:
+        known = set(connection.scalars(sa.select(billed_calls.c.request_id)))
+        return known, int(connection.scalar(sa.select(sa.func.sum(usage_ledger.c.item_count))) or 0)
+
+
+def restore_before(engine: sa.Engine, call: UUID) -> None:
+    """Put the books back to when that call was not known yet; it must be the last."""
+    with engine.begin() as connection:
+        connection.execute(sa.delete(billed_calls).where(billed_calls.c.request_id == call))
+        connection.execute(sa.text("ALTER TABLE usage_ledger DISABLE TRIGGER append_only"))
+        newest = sa.select(sa.func.max(usage_ledger.c.id)).scalar_subquery()
+        connection.execute(sa.delete(usage_ledger).where(usage_ledger.c.id == newest))
+        connection.execute(sa.text("ALTER TABLE usage_ledger ENABLE TRIGGER append_only"))
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("has_job", [True, False])
+def test_bills_after_the_backup_come_back(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, *, known: bool, has_job: bool
+) -> None:
+    """Whether the backup knows a bill or none, and an unfinished job or none."""
+    calls = set()
+    with running(engine, kafka):
+        for _ in range(1 + known):
+            last = report(producer)
+            calls.add(last)
+            until(lambda: billed(engine)[0] == calls)
+        until(lambda: lag(kafka) == 0)
+    restore_before(engine, last)
+    assert billed(engine) == (calls - {last}, int(known))
+    if has_job:  # newer than the reports, so that what it needs is behind them
+        add_running_job(engine, 3, created_at=datetime.now(UTC) + timedelta(minutes=20))
+
+    recovered = recover(engine, kafka)
+    with running(engine, kafka):
+        until(lambda: lag(kafka) == 0)
+
+    assert recovered.job_count == int(has_job)
+    assert recovered.first_is_held
+    assert billed(engine) == (calls, len(calls))
