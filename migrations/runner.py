@@ -1,19 +1,33 @@
 """Bring a database to the newest revision; safe to call from several processes at once."""
 
+import time
 from pathlib import Path
+from typing import Final
 
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 
 from core.errors import MillraceError
-from storage.refusals import lacking_right
+from storage.refusals import lacking_right, waited_for_lock
 from storage.settings import DatabaseSettings
 
-LOCK_TIMEOUT_S = 10
-"""A revision that cannot get its lock fails rather than block every writer behind it."""
+LOCK_TIMEOUT_S: Final = 1
+"""Longest wait of a revision for a lock: every later query of its table queues behind it."""
 
-_ADVISORY_LOCK = 0x6D696C6C  # one upgrade at a time in one database
+_TRIES: Final = 30
+_PAUSE_S: Final = 2.0
+"""Between tries, so that those who queued behind a revision come first."""
+
+_ADVISORY_LOCK: Final = 0x6D696C6C  # one upgrade at a time in one database
+_TURN_S_MAX: Final = 1800.0
+_TURN_ASK_S: Final = 0.2
+
+
+class UpgradeRunsError(MillraceError):
+    """Another upgrade of this database takes too long. See what it waits for."""
+
+    code = "upgrade_runs"
 
 
 class RightMissingError(MillraceError):
@@ -25,18 +39,17 @@ class RightMissingError(MillraceError):
 def upgrade(url: str) -> None:
     """Apply every revision that the database at `url` lacks.
 
-    Raises ValidationError, RightMissingError; what was applied before a refusal stays.
+    Waits for another upgrade, and tries again while a lock is taken. Raises ValidationError,
+    RightMissingError, UpgradeRunsError; what was applied before a refusal stays.
     """
     settings = DatabaseSettings.model_validate({"url": url})
     engine = sa.create_engine(settings.sqlalchemy_url(), poolclass=sa.NullPool)
     try:
         with engine.connect() as connection:
+            _take_turn(connection)
             connection.execute(sa.text(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'"))
-            connection.execute(
-                sa.text("SELECT pg_advisory_lock(:key)").bindparams(key=_ADVISORY_LOCK)
-            )
             connection.commit()
-            command.upgrade(alembic_config(connection), "head")
+            _apply(connection)
             connection.commit()
     except sa.exc.ProgrammingError as error:
         right = lacking_right(error)
@@ -45,6 +58,36 @@ def upgrade(url: str) -> None:
         raise RightMissingError(right) from error
     finally:
         engine.dispose()
+
+
+def _take_turn(connection: sa.Connection) -> None:
+    """Wait for the advisory lock. Raises UpgradeRunsError.
+
+    It is asked for again and again: who waits inside a statement is an older transaction that the
+    other's build of an index waits for.
+    """
+    give_up_at = time.monotonic() + _TURN_S_MAX
+    ask = sa.select(sa.func.pg_try_advisory_lock(_ADVISORY_LOCK))
+    while not connection.scalar(ask):
+        connection.commit()
+        if time.monotonic() >= give_up_at:
+            raise UpgradeRunsError
+        time.sleep(_TURN_ASK_S)
+    connection.commit()
+
+
+def _apply(connection: sa.Connection) -> None:
+    """Apply what is missing; a revision that did not get its lock goes again from its begin."""
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            command.upgrade(alembic_config(connection), "head")
+        except sa.exc.OperationalError as error:
+            connection.rollback()
+            if not waited_for_lock(error) or not tries_left:
+                raise
+            time.sleep(_PAUSE_S)
+        else:
+            return
 
 
 def alembic_config(connection: sa.Connection) -> Config:

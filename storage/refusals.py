@@ -21,3 +21,8 @@ def lacking_right(error: sqlalchemy.exc.DBAPIError) -> str | None:
     if isinstance(cause, psycopg.errors.InsufficientPrivilege):
         return cause.diag.message_primary
     return None
+
+
+def waited_for_lock(error: sqlalchemy.exc.DBAPIError) -> bool:
+    """Whether Postgres gave up the wait for a lock; nothing was done then."""
+    return isinstance(error.orig, psycopg.errors.LockNotAvailable)

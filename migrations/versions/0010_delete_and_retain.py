@@ -7,6 +7,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
+from migrations.indexes import build, is_new
+
 revision = "0010"
 down_revision = "0009"
 branch_labels = None
@@ -42,6 +44,13 @@ INDEXES = {
 
 def upgrade() -> None:
     """Apply."""
+    if is_new("jobs", "deleted_at"):
+        _change_tables()
+    for (table, name), (columns, condition) in INDEXES.items():
+        build(name, table, columns, condition)
+
+
+def _change_tables() -> None:
     op.add_column(
         "jobs",
         sa.Column(
@@ -68,9 +77,6 @@ def upgrade() -> None:
     op.create_check_constraint(
         "removed_when_deleted", "jobs", "removal_due_at IS NULL OR deleted_at IS NOT NULL"
     )
-    for (table, name), (columns, condition) in INDEXES.items():
-        where = None if condition is None else sa.text(condition)
-        op.create_index(name, table, columns, postgresql_where=where)
     _create_deletions()
     op.create_table(
         "sweep_leases",

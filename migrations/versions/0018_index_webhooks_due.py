@@ -6,6 +6,8 @@ What waits already counts as due until it is tried: its lane is looked at in vai
 import sqlalchemy as sa
 from alembic import op
 
+from migrations.indexes import build, is_new
+
 revision = "0018"
 down_revision = "0017"
 branch_labels = None
@@ -20,18 +22,19 @@ INDEXES = {
 
 def upgrade() -> None:
     """Apply."""
-    op.add_column(
-        "webhook_deliveries",
-        sa.Column(
-            "is_due",
-            sa.Boolean(),
-            server_default=sa.text("true"),
-            nullable=False,
-            comment="a claim finds its lane; false: not before next_try_at",
-        ),
-    )
+    if is_new("webhook_deliveries", "is_due"):
+        op.add_column(
+            "webhook_deliveries",
+            sa.Column(
+                "is_due",
+                sa.Boolean(),
+                server_default=sa.text("true"),
+                nullable=False,
+                comment="a claim finds its lane; false: not before next_try_at",
+            ),
+        )
     for name, (columns, condition) in INDEXES.items():
-        op.create_index(name, "webhook_deliveries", columns, postgresql_where=sa.text(condition))
+        build(name, "webhook_deliveries", columns, condition)
 
 
 def downgrade() -> None:

@@ -1,7 +1,8 @@
 """Count a tenant's open batches, and the files that it stores, without looking at its past."""
 
-import sqlalchemy as sa
 from alembic import op
+
+from migrations.indexes import build
 
 revision = "0020"
 down_revision = "0019"
@@ -20,7 +21,7 @@ INDEXES = {
 def upgrade() -> None:
     """Apply."""
     for (table, name), condition in INDEXES.items():
-        op.create_index(name, table, ["tenant_id"], postgresql_where=sa.text(condition))
+        build(name, table, ["tenant_id"], condition)
 
 
 def downgrade() -> None:

@@ -1,5 +1,9 @@
 """The revisions against real Postgres: they give the schema that the tables say, and undo."""
 
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from uuid import uuid4
 
 import pytest
@@ -8,7 +12,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from migrations.runner import alembic_config
+from migrations.runner import LOCK_TIMEOUT_S, alembic_config, upgrade
 from migrations.schema import SCHEMA
 
 
@@ -33,6 +37,104 @@ def test_each_revision_can_be_undone(engine: sa.Engine) -> None:
         connection.commit()
         command.upgrade(alembic_config(connection), "head")
         connection.commit()
+        assert differences(connection) == []
+
+
+@contextmanager
+def upgrading(url: str) -> Iterator[None]:
+    """An upgrade beside the block, which must have succeeded soon after it."""
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(upgrade, url)
+        yield
+        running.result(40)
+
+
+def go_back(engine: sa.Engine, revision: str) -> None:
+    with engine.connect() as connection:
+        command.downgrade(alembic_config(connection), revision)
+        connection.commit()
+
+
+def until(is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def waits_for_a_lock(engine: sa.Engine) -> bool:
+    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    with engine.connect() as connection:
+        return bool(connection.scalar(sa.text(f"{query} AND datname = current_database()")))
+
+
+def add_tenant(connection: sa.Connection) -> None:
+    statement = sa.text("INSERT INTO tenants (id, name) VALUES (:id, :name)")
+    connection.execute(statement, {"id": uuid4(), "name": uuid4().hex})
+
+
+def touch_files(connection: sa.Connection) -> None:
+    connection.execute(sa.text("UPDATE files SET removed_at = now()"))
+
+
+def test_an_index_holds_up_no_writer(engine: sa.Engine, database_url: str) -> None:
+    """Its build waits for a transaction that is open; those that come later do not wait for it."""
+    go_back(engine, "0019")
+    with engine.connect() as old:
+        touch_files(old)
+        with upgrading(database_url):
+            until(lambda: waits_for_a_lock(engine))
+            with engine.begin() as later:
+                later.execute(sa.text("SET LOCAL lock_timeout = '500ms'"))
+                touch_files(later)
+            old.commit()
+    with engine.connect() as connection:
+        assert differences(connection) == []
+
+
+def test_a_build_that_was_cut_begins_again(engine: sa.Engine, database_url: str) -> None:
+    """The column is there already, and one of the indexes is not valid."""
+    go_back(engine, "0017")
+    with engine.begin() as connection:
+        column = "ADD COLUMN is_due boolean NOT NULL DEFAULT true"
+        connection.execute(sa.text(f"ALTER TABLE webhook_deliveries {column}"))
+        name = "ix_webhook_deliveries_due"
+        connection.execute(sa.text(f"CREATE INDEX {name} ON webhook_deliveries (lane)"))
+        invalid = f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{name}'::regclass"
+        connection.execute(sa.text(invalid))
+    upgrade(database_url)
+    with engine.connect() as connection:
+        broken = sa.text("SELECT count(*) FROM pg_index WHERE NOT indisvalid")
+        assert connection.scalar(broken) == 0
+        columns = {i["name"]: i["column_names"] for i in sa.inspect(connection).get_indexes(
+            "webhook_deliveries")}  # fmt: skip
+        assert columns[name] == ["lane", "next_try_at"]
+
+
+def test_a_lock_that_is_taken_is_asked_for_again(engine: sa.Engine, database_url: str) -> None:
+    go_back(engine, "0018")
+    with engine.connect() as busy:
+        add_tenant(busy)
+        with upgrading(database_url):
+            until(lambda: waits_for_a_lock(engine))
+            until(lambda: not waits_for_a_lock(engine))  # it has let those behind it go first
+            with engine.begin() as later:
+                add_tenant(later)
+            busy.commit()
+    with engine.connect() as connection:
+        assert differences(connection) == []
+
+
+def test_two_upgrades_take_turns(engine: sa.Engine, database_url: str) -> None:
+    """The second one waits longer than for any lock, and holds up no index of the first."""
+    go_back(engine, "0009")
+    with engine.connect() as old:
+        touch_files(old)
+        with upgrading(database_url), upgrading(database_url):
+            until(lambda: waits_for_a_lock(engine))
+            time.sleep(LOCK_TIMEOUT_S + 0.5)
+            old.commit()
+    with engine.connect() as connection:
         assert differences(connection) == []
 
 
