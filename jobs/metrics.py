@@ -45,6 +45,9 @@ JOB_FAILURES: Final = Counter(
 OUTBOX_RELAYED: Final = Counter(
     "millrace_outbox_relayed_total", "Records moved from the outbox to the log."
 )
+OUTBOX_PUT_ASIDE: Final = Counter(
+    "millrace_outbox_put_aside_total", "Records that are too large for the log."
+)
 OUTBOX_PENDING: Final = Gauge("millrace_outbox_pending", "Records waiting in the outbox.")
 OUTBOX_OLDEST_AGE: Final = Gauge(
     "millrace_outbox_oldest_age_seconds", "Age of the oldest record in the outbox."

@@ -5,7 +5,7 @@ its lock on the job, so that a failure that comes twice leads on once (ADR 20).
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -22,10 +22,12 @@ from results.locking import LockedJob
 from results.statements import BURY, FIND_ATTEMPTS, RECORD_ATTEMPTS, SCHEDULE_RETRIES
 from storage.postgres import Cursor, raw_cursor
 from topics.catalogue import DEAD_LETTERS
+from topics.codec import encode
 from topics.records import DeadItem, DeadItems, FailedAttempt, ItemOutcome
 
 _RECORD_ITEMS_MAX: Final = 250
-"""Of one dead-letter record: with custom ids of 2 KB each it still fits the broker's limit."""
+_RECORD_BYTES_MAX: Final = 500_000
+"""Of one dead-letter record's items. One of 100 attempts and a long custom id has 10 KB."""
 
 _CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -134,12 +136,26 @@ def bury(connection: sa.Connection, jobs: JobItems, locked: Mapping[UUID, Locked
             continue
         count += len(buried)
         tenant_id, now_s = buried[0]
-        letters = _letters(cursor, job_id, dead, now_s)
-        for first in range(0, len(letters), _RECORD_ITEMS_MAX):
-            part = letters[first : first + _RECORD_ITEMS_MAX]
+        for part in parts_of(_letters(cursor, job_id, dead, now_s)):
             record = DeadItems(job_id, day, tenant_id, part)
             connection.execute(outbox_insert(DEAD_LETTERS, record, job_id=job_id))
     return count
+
+
+def parts_of(letters: Sequence[DeadItem]) -> Iterator[list[DeadItem]]:
+    """Yield the letters in their order, as many at a time as one record holds."""
+    part: list[DeadItem] = []
+    part_bytes = 0
+    for letter in letters:
+        letter_bytes = len(encode(letter))
+        is_full = len(part) == _RECORD_ITEMS_MAX or part_bytes + letter_bytes > _RECORD_BYTES_MAX
+        if part and is_full:
+            yield part
+            part, part_bytes = [], 0
+        part.append(letter)
+        part_bytes += letter_bytes
+    if part:
+        yield part
 
 
 def code_of(failure: ItemOutcome) -> str:

@@ -1,10 +1,13 @@
 """Goal: what was committed reaches the log in order, at least once, whoever relays."""
 
+import random
+
 import pytest
 import sqlalchemy as sa
 
 from core.clock import SystemClock
 from core.ids import new_uuid
+from core.limits import RECORD_BYTES_MAX
 from core.states import JobState
 from jobs.outbox_relay import CLAIM_MAX, OutboxRelay, backlog, claimed, relay
 from jobs.outbox_rows import event_insert
@@ -73,6 +76,36 @@ def test_rows_stay_when_the_log_refuses_them(
     with pytest.raises(DeliveryError):
         OutboxRelay(engine, producer, SystemClock()).step()
     assert waiting(engine) == 1
+
+
+def test_a_row_that_no_broker_takes_stops_no_other(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+) -> None:
+    add_events(engine, 3)
+    with engine.begin() as connection:
+        second = sa.select(sa.func.min(outbox.c.id) + 1).scalar_subquery()
+        large = sa.update(outbox).where(outbox.c.id == second)
+        connection.execute(large.values(value=b"x" * RECORD_BYTES_MAX))
+    relay_ = OutboxRelay(engine, producer, SystemClock())
+    relay_.step()
+    add_events(engine, 1)
+    relay_.step()
+    assert events(kafka) == [0.0, 2.0, 0.0]
+    assert waiting(engine) == 0
+    with engine.connect() as connection:
+        assert len(connection.execute(sa.select(outbox.c.id)).all()) == 1
+
+
+def test_the_largest_row_that_is_sent_is_taken(
+    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+) -> None:
+    add_events(engine, 1)
+    with engine.begin() as connection:
+        body = random.Random(1).randbytes(RECORD_BYTES_MAX - 1100)  # which no codec makes smaller
+        connection.execute(sa.update(outbox).values(value=body))
+    OutboxRelay(engine, producer, SystemClock()).step()
+    (record,) = records_of(kafka, EVENTS)
+    assert record.value == body
 
 
 def test_one_relay_at_a_time(
