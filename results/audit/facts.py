@@ -50,10 +50,9 @@ class RowFacts(Facts):
     def __init__(self, total_count: int) -> None:
         """No row was read yet."""
         super().__init__(total_count)
-        self.failed_attempts = array("h", bytes(2 * total_count))
-        """Of items that failed, the number of the execution that was their last; else 0."""
-        self.unstorable: set[int] = set()
-        """Items whose result Postgres refused: the log has what no row can hold."""
+        self.unstorable: dict[int, int] = {}
+        """Items whose result Postgres refused, and the execution that gave it: the log has what no
+        row can hold."""
         self.originals = array("i")
         """The original of each item that is a copy, else -1; empty when there are no copies."""
         self.first_row_s: float | None = None
@@ -70,10 +69,8 @@ class RowFacts(Facts):
             if self.first_row_s is None or written_s < self.first_row_s:
                 self.first_row_s = written_s
             self.note(index, tuple(said))
-            if said[0] == _FAILED:
-                self.failed_attempts[index] = said[2]
-                if said[7] == UNSTORABLE_CODE:
-                    self.unstorable.add(index)
+            if said[0] == _FAILED and said[7] == UNSTORABLE_CODE:
+                self.unstorable[index] = said[2]
         cursor.execute(_READ_COPIES, [job_id, span.start, span.stop], prepare=False)
         for index, original in cursor:
             if not self.originals:

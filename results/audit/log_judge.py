@@ -41,8 +41,15 @@ class LogJudge:
     counts: LogCounts = field(default_factory=LogCounts)
     tally: Tally = field(default_factory=Tally)
     closed_reason: CloseReason | None = None
-    _given: dict[int, tuple[Outcome, int]] = field(default_factory=dict)
-    """Of originals with a result: how they ended, and the fingerprint of their copies' rows."""
+    _given: Facts = field(init=False)
+    """What the rows of copies say of each original that has a result; without copies, nothing."""
+    _ends: bytearray = field(init=False)
+    """How those originals ended."""
+
+    def __post_init__(self) -> None:
+        """Take as much room as the copies need: `rows` were read before."""
+        count = len(self.rows.originals)
+        self._given, self._ends = Facts(count), bytearray(count)
 
     def take(self, record: Outcomes | Close | CopiesDue, *, is_late: bool) -> None:
         """Judge the next record; call `finish` behind the last one."""
@@ -66,9 +73,9 @@ class LogJudge:
 
     def _copy(self) -> None:
         for index, original in enumerate(self.rows.originals):
-            if original not in self._given or self.facts.known[index]:
+            if original < 0 or not self._given.known[original] or self.facts.known[index]:
                 continue
-            outcome, fingerprint = self._given[original]
+            outcome, fingerprint = Outcome(self._ends[original]), self._given.prints[original]
             if index in self.rows.unstorable:
                 fingerprint = self.rows.prints[index]
             self.facts.known[index] = 1
@@ -86,7 +93,7 @@ class LogJudge:
         if self.facts.known[index]:
             self.counts.repeats += 1
             return False
-        if item.retryable and self.rows.failed_attempts[index] != item.attempt:
+        if item.retryable and not self._was_last(item):
             self.counts.retries += 1
             return False
         if index in self.rows.unstorable:
@@ -94,15 +101,25 @@ class LogJudge:
             self.facts.known[index] = 1
             self.facts.prints[index] = self.rows.prints[index]
             self.tally = self.tally._replace(failed=self.tally.failed + 1)
-            if self.rows.originals:
-                self._given[index] = (Outcome.FAILED, 0)
+            self._give(index, Outcome.FAILED, ())
             return False
         self.facts.note(index, said_by(item))
-        if self.rows.originals:
-            self._given[index] = (item.outcome, hash(said_by_copy(item)))
+        self._give(index, item.outcome, said_by_copy(item))
         if is_late:
             self.late.add(index)
         return True
+
+    def _was_last(self, failure: ItemOutcome) -> bool:
+        """Whether the row is of this failure, though it may pass: not of another of its attempt."""
+        index = failure.index
+        if index in self.rows.unstorable:
+            return self.rows.unstorable[index] == failure.attempt
+        return bool(self.rows.known[index]) and self.rows.prints[index] == hash(said_by(failure))
+
+    def _give(self, index: int, outcome: Outcome, said: tuple[object, ...]) -> None:
+        if self.rows.originals:
+            self._given.note(index, said)
+            self._ends[index] = outcome.value
 
     def _close(self, close: Close, is_late: bool) -> None:
         """End what is open; a second close changes nothing."""

@@ -1,5 +1,6 @@
 """Goal: the log is judged by the writer's rules, and what differs from the rows is named."""
 
+import tracemalloc
 from array import array
 from typing import Any
 from uuid import UUID
@@ -24,10 +25,8 @@ def rows_of(total: int, *items: ItemOutcome, close: dict[int, Outcome] | None = 
     rows = RowFacts(total)
     for item in items:
         rows.note(item.index, said_by(item))
-        if item.outcome is Outcome.FAILED:
-            rows.failed_attempts[item.index] = item.attempt
         if item.error_code == UNSTORABLE_CODE:
-            rows.unstorable.add(item.index)
+            rows.unstorable[item.index] = item.attempt
     for index, end in (close or {}).items():
         rows.note(index, said_by_close(end, f"batch_{end.label}"))
     return rows
@@ -113,6 +112,31 @@ def test_a_failure_that_may_pass_is_final_where_the_row_says_so() -> None:
     assert not compare_items(rows, judge).is_any
     assert (judge.counts.retries, judge.counts.repeats) == (2, 1)
     assert (judge.tally.failed, judge.tally.succeeded) == (1, 1)
+
+
+def test_an_execution_that_comes_twice_is_final_where_its_failure_cannot_pass() -> None:
+    """The first failure of attempt 2 led to a retry; the second, of the same attempt, ended it."""
+    final = failed(0, attempt=2)
+    rows = rows_of(1, final)
+    passing = failed(0, attempt=2, retryable=True, status_code=500)
+    judge = judged(rows, said(passing), said(final))
+
+    assert not compare_items(rows, judge).is_any
+    assert (judge.counts.retries, judge.tally.failed) == (1, 1)
+
+
+def test_an_audit_of_copies_takes_a_few_bytes_an_item() -> None:
+    count = 20_000
+    rows = RowFacts(count)
+    rows.originals = array("i", [-1]) * count
+    record = said(*[outcome(index) for index in range(count)])
+    tracemalloc.start()
+    try:
+        judge = judged(rows, record)
+        assert tracemalloc.get_traced_memory()[0] < 40 * count
+        assert judge.counts.outcomes == count
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_row_that_stands_for_an_unstorable_result_agrees() -> None:
