@@ -20,7 +20,7 @@ from jobs.copies import keep_copies
 from jobs.expansion import InputChangedError
 from jobs.held_leases import HeldLeases
 from jobs.input_files import InputFile, InputFiles, appended_files
-from jobs.input_lines import Line, input_lines
+from jobs.input_lines import Line, custom_id_of, input_lines
 from jobs.inputs_tables import job_inputs
 from jobs.lease_queue import LeaseQueue
 from jobs.leases import Lease
@@ -48,13 +48,6 @@ _APPENDED_BYTES: Final = (
 )
 SMALL: Final = jobs.c.input_bytes + _APPENDED_BYTES <= SMALL_BYTES_MAX
 """Jobs of which all that a verdict may read is little."""
-
-
-class _Named(msgspec.Struct, gc=False):
-    custom_id: str
-
-
-_NAMED: Final = msgspec.json.Decoder(_Named)
 
 
 class AppendValidator:
@@ -176,7 +169,7 @@ class AppendValidator:
 def _custom_id(line: bytes | None, index: int) -> str:
     """Return the id in a line that was found valid. Raises InputChangedError."""
     try:
-        return _NAMED.decode(line or b"").custom_id
+        return custom_id_of(line or b"")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise InputChangedError(index=index) from None
 

@@ -9,7 +9,7 @@ whoever begins anew after a crash finds the same.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -20,9 +20,11 @@ from jobs.copies_tables import item_copies
 from jobs.duplicates import Duplicates
 from jobs.expansion import InputChangedError
 from jobs.input_files import InputFile
-from jobs.input_lines import Line
+from jobs.input_lines import Line, custom_id_of
 from jobs.leases import Lease
 from jobs.tables import jobs
+
+T = TypeVar("T")
 
 _ROWS_MAX: Final = 5000  # of one transaction
 
@@ -44,12 +46,7 @@ class _Request(msgspec.Struct, gc=False):
     body: dict[str, Any]
 
 
-class _Named(msgspec.Struct, gc=False):
-    custom_id: str
-
-
 _REQUEST: Final = msgspec.json.Decoder(_Request)
-_NAMED: Final = msgspec.json.Decoder(_Named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +100,7 @@ def find_copies(
     for file in files:
         assert seen.count == file.first_index
         for _, _, line in read_lines(file.key):
-            seen.add(_decoded(_REQUEST, line).body)
+            seen.add(_decoded(_REQUEST.decode, line).body)
     new = files[-1]
     copies = seen.copies(new.first_index)
     wanted = next(copies, None)
@@ -111,7 +108,7 @@ def find_copies(
         return
     for index, (_, _, line) in enumerate(read_lines(new.key), new.first_index):
         if index == wanted[0]:
-            yield Copy(*wanted, _decoded(_NAMED, line).custom_id)
+            yield Copy(*wanted, _decoded(custom_id_of, line))
             wanted = next(copies, None)
             if wanted is None:
                 return
@@ -146,8 +143,8 @@ def _insert(connection: sa.Connection, job_id: UUID, copies: Sequence[Copy]) -> 
     )
 
 
-def _decoded(decoder: "msgspec.json.Decoder[Any]", line: bytes | None) -> Any:
+def _decoded(decode: Callable[[bytes], T], line: bytes | None) -> T:
     try:
-        return decoder.decode(line or b"")
+        return decode(line or b"")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise InputChangedError from None

@@ -3,12 +3,25 @@
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
+import msgspec
+
 Line: TypeAlias = tuple[int, int, bytes | None]
 """Line number (from 1, blank lines counted), byte offset of its start, and its bytes without the
 newline; None when it is longer than the limit. A tuple, because it is made a million times a job.
 """
 
+
+class _Named(msgspec.Struct, gc=False):
+    custom_id: str
+
+
+_NAMED: Final = msgspec.json.Decoder(_Named)
 BOM: Final = b"\xef\xbb\xbf"
+
+
+def custom_id_of(line: bytes) -> str:
+    """Return the `custom_id` of a line that was validated. Raises what msgspec raises."""
+    return _NAMED.decode(line).custom_id
 
 
 def input_lines(

@@ -1,12 +1,10 @@
 """The `custom_id` of items that no consumer ever read, from the input file, in item order."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeAlias
-
-import msgspec
+from typing import TypeAlias
 
 from core.errors import MillraceError
-from jobs.input_lines import Line, input_lines
+from jobs.input_lines import Line, custom_id_of, input_lines
 from storage.objects import Blocks
 
 
@@ -14,13 +12,6 @@ class InputShorterError(MillraceError):
     """The input file holds fewer items than its job counted."""
 
     code = "input_shorter"
-
-
-class _Named(msgspec.Struct, gc=False):
-    custom_id: str
-
-
-_NAMED: Final = msgspec.json.Decoder(_Named)
 
 
 OpenInput: TypeAlias = Callable[[], Blocks]
@@ -48,7 +39,7 @@ class CustomIds:
         for _, _, line in self._lines:
             self._next_index += 1
             if self._next_index > item_index:
-                return _NAMED.decode(line or b"").custom_id
+                return custom_id_of(line or b"")
         raise InputShorterError(index=item_index)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from jobs.input_lines import input_lines
+from jobs.input_lines import custom_id_of, input_lines
 from jobs.settings import LINE_BYTES_CEILING
 from results.custom_ids import CustomIds, InputShorterError
 from results.views.result_file_lines import ResultFileLines
@@ -18,12 +18,6 @@ from results.views.sources import InputPart, ResultSource, StoredFile
 from storage.errors import ObjectMissingError
 from storage.objects import ObjectStore
 
-
-class _Named(msgspec.Struct, gc=False):
-    custom_id: str
-
-
-_NAMED: Final = msgspec.json.Decoder(_Named)
 _ESCAPES: Final = (b"\\u", b"\\/")
 """How else than we do may others write a character."""
 
@@ -164,6 +158,6 @@ def _has(line: bytes, custom_id: str) -> bool:
     if msgspec.json.encode(custom_id) not in line and not any(e in line for e in _ESCAPES):
         return False
     try:
-        return _NAMED.decode(line).custom_id == custom_id
+        return custom_id_of(line) == custom_id
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
