@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import httpx
 import msgspec
@@ -43,6 +43,13 @@ def input_lines(
         line = {"custom_id": f"item-{number}", "method": "POST", "url": ENDPOINT, "body": body}
         lines.append(json.dumps(line))
     return ("\n".join(lines) + "\n").encode()
+
+
+class CancelAnswer(NamedTuple):
+    """What a cancel came to."""
+
+    at_s: float  # when it was answered, seconds since the epoch
+    refused: bool  # right only of a job that had ended by then
 
 
 @dataclass(slots=True)
@@ -132,6 +139,11 @@ class Client:
 
     def cancel(self, job_id: str, until_s: float) -> float | None:
         """Cancel a job and return when that was answered; None for a job that had ended."""
+        answer = self.ask_cancel(job_id, until_s)
+        return None if answer.refused else answer.at_s
+
+    def ask_cancel(self, job_id: str, until_s: float) -> CancelAnswer:
+        """Ask until a cancel is accepted, or refused for good. Raises DrillError."""
         while time.monotonic() < until_s:
             self.recorder.note(self.name, "cancel", job_id, "invoke")
             answer = self.call("POST", f"/v1/batches/{job_id}/cancel")
@@ -139,7 +151,7 @@ class Client:
                 answer.is_success or answer.status_code == HTTPStatus.BAD_REQUEST
             ):
                 self.recorder.note(self.name, "cancel", job_id, "ok", status=answer.status_code)
-                return time.time() if answer.is_success else None
+                return CancelAnswer(time.time(), not answer.is_success)
             self.recorder.note(self.name, "cancel", job_id, "info")
             time.sleep(PAUSE_S)
         raise DrillError(f"cancel {job_id}: no answer in time")

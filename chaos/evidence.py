@@ -160,14 +160,6 @@ def settled(engine: sa.Engine) -> int:
         return int(connection.execute(query).scalar_one())
 
 
-def deadline_s(engine: sa.Engine, job: str) -> float:
-    """Return a job's deadline, seconds since the epoch."""
-    with engine.connect() as connection:
-        query = sa.text("SELECT extract(epoch FROM expires_at) FROM jobs WHERE id = :job")
-        found = connection.execute(query, {"job": parse_public_id(JOB, job)}).scalar_one()
-        return float(found)
-
-
 class Life(NamedTuple):
     """When a job was created, seconds since the epoch, and how long it took to complete."""
 
@@ -191,11 +183,18 @@ def lives(engine: sa.Engine, jobs: Collection[str]) -> dict[str, Life]:
         }
 
 
-def cancelled_s(engine: sa.Engine, job: str) -> float:
-    """Return when a job was cancelled for good, seconds since the epoch; infinite if it was not."""
+def ended_s(engine: sa.Engine, job: str, status: str | None = None) -> float:
+    """Return when a job ended, in `status` where that is asked; infinite if it did not.
+
+    Seconds since the epoch, by the database's clock.
+    """
+    query = sa.text(
+        "SELECT extract(epoch FROM coalesce(completed_at, failed_at, expired_at, cancelled_at)) "
+        "FROM jobs WHERE id = :job AND state = coalesce(:status, state)"
+    )
+    bound = {"job": parse_public_id(JOB, job), "status": status}
     with engine.connect() as connection:
-        query = sa.text("SELECT extract(epoch FROM cancelled_at) FROM jobs WHERE id = :job")
-        found = connection.execute(query, {"job": parse_public_id(JOB, job)}).scalar_one()
+        found = connection.execute(query, bound).scalar_one_or_none()
         return float("inf") if found is None else float(found)
 
 

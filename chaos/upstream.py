@@ -1,4 +1,4 @@
-"""An upstream that notes when each item begins, by this machine's clock, which is Postgres' too."""
+"""An upstream that notes when each item begins and is answered, by the clock that Postgres has."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
-from chaos.judges.executions import Start
+from chaos.judges.executions import Answer, Start
 
 LATENCY_S: Final = 0.05
 _START_S_MAX: Final = 10.0
@@ -23,11 +23,18 @@ class RecordingUpstream:
         """Nothing has begun."""
         self.url = ""
         self._starts: list[tuple[float, str]] = []
+        self._answers: list[tuple[float, str]] = []
 
     def starts(self, name: str) -> list[Start]:
         """Return the executions of items whose text is `name`, a space, and what tells them."""
         return [
             Start(at_s, text) for at_s, text in list(self._starts) if text.startswith(f"{name} ")
+        ]
+
+    def answers(self, name: str) -> list[Answer]:
+        """Return the answers to items of that name; whoever asked may have been gone."""
+        return [
+            Answer(at_s, text) for at_s, text in list(self._answers) if text.startswith(f"{name} ")
         ]
 
     async def handle(self, request: web.Request) -> web.Response:
@@ -39,6 +46,7 @@ class RecordingUpstream:
         text = body["messages"][0]["content"]
         self._starts.append((began_s, text))
         await asyncio.sleep(LATENCY_S)
+        self._answers.append((time.time(), text))
         tokens = len(text)
         return web.json_response(
             {

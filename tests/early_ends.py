@@ -6,23 +6,23 @@ A stack must run `openai_http` before a `RecordingUpstream`, which knows when ea
 import random
 import time
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-import sqlalchemy as sa
 from openai.types import Batch
 
-from core.ids import JOB, parse_public_id
-from jobs.tables import jobs
 from tests.job_checks import ENDPOINT, assert_conserved, chat_line, ended, outcomes_of, watch
 from tests.recording_upstream import RecordingUpstream
-from tests.stacks import Stack
+from tests.stacks import Stack, await_value
 
 CANCEL_S_MAX = 5.0
 """After a cancel has returned, nothing begins later than this (P7)."""
 
 TERMINAL_S_MAX = 30.0
 """After its close a job is terminal within this while workers live (P7, P8)."""
+
+WINDOW_S = 30
+SESSION_S = 6.0
+"""Of a group's member, by default."""
 
 MODEL = "small"
 
@@ -82,6 +82,7 @@ def cancel_at_random(
     done = watch(stack.client, job.id, ended)
     ended_s = time.time() - cancelled_s
     assert done.status == "cancelled", done
+    await_silence(stack, cancelled_s, kills=kills)
     assert_conserved(stack.client, done, count)
     assert outcomes_of(done)["cancelled"] > 0
     return EarlyEnd(done, ended_s, max(upstream.starts(name)) - cancelled_s)
@@ -94,12 +95,15 @@ def expire(
     names = [f"{name}-{number}" for number in range(jobs_count)]
     # All at once: one that begins seconds before the others may have ended when they expire.
     files = [upload_items(stack, own_name, count) for own_name in names]
-    made = [start(stack, file_id, completion_window="30s") for file_id in files]
-    deadlines = [expires_at(stack, job.id).timestamp() for job in made]
+    made, deadlines = [], []
+    for file_id in files:
+        made.append(start(stack, file_id, completion_window=f"{WINDOW_S}s"))
+        deadlines.append(time.time() + WINDOW_S)  # as its owner reckons, whatever the row says
+    over = [(watch(stack.client, job.id, ended, timeout_s=120), time.time()) for job in made]
+    await_silence(stack, deadlines[-1], kills=False)
     ends = []
-    for own_name, job, deadline_s in zip(names, made, deadlines, strict=True):
-        done = watch(stack.client, job.id, ended, timeout_s=120)
-        ended_s = time.time() - deadline_s
+    for own_name, (done, seen_s), deadline_s in zip(names, over, deadlines, strict=True):
+        ended_s = seen_s - deadline_s
         assert done.status in {"expired", "completed"}, done  # the most urgent may be done
         assert_conserved(stack.client, done, count)
         assert (outcomes_of(done)["expired"] > 0) is (done.status == "expired")
@@ -108,11 +112,9 @@ def expire(
     return ends
 
 
-def expires_at(stack: Stack, job_id: str) -> datetime:
-    """Return a job's deadline to the microsecond, which the API rounds."""
-    engine = sa.create_engine(stack.state.database_url)
-    with engine.connect() as connection:
-        query = sa.select(jobs.c.expires_at).where(jobs.c.id == parse_public_id(JOB, job_id))
-        found: datetime = connection.execute(query).scalar_one()
-    engine.dispose()
-    return found
+def await_silence(stack: Stack, close_s: float, *, kills: bool) -> None:
+    """Wait until nothing of a closed job may begin, and a killed replica would have begun it."""
+    if kills:
+        await_value(lambda: stack.pid("gpu-consumer"), "the replica")
+        time.sleep(SESSION_S)  # it joins, and meets what it had
+    time.sleep(max(0.0, close_s + CANCEL_S_MAX - time.time()))

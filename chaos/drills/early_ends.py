@@ -2,14 +2,16 @@
 
 import random
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
+
+import sqlalchemy as sa
 
 from chaos import evidence
-from chaos.clients import Client, input_lines
+from chaos.clients import CancelAnswer, Client, input_lines
 from chaos.drills.books import Ended, judge_books
+from chaos.drills.kept_items import by_number, judge_kept
 from chaos.drills.setting import Setting
 from chaos.evidence import Files
 from chaos.failures import DrillError
@@ -17,12 +19,20 @@ from chaos.hosts import wait_until
 from chaos.judges.executions import Start, began_after, latest_s
 from chaos.measures import Measure
 from chaos.nemeses.processes import kill
+from chaos.settings_of_drills import SESSION_S
 
 CANCEL_S_MAX: Final = 5.0
 TERMINAL_S_MAX: Final = 30.0
 TOLD_S_MAX: Final = 240.0
+WINDOW_S: Final = 30
+CREATED_S_MAX: Final = 1.0
+"""A window begins within the call that creates its job, which takes so long at most."""
+
+REPLICA: Final = "a/gpu-consumer"
 MODEL: Final = "small"
-CANCELLED_ITEMS: Final = 200
+CANCELLED_ITEMS: Final = (200, 400)
+"""Of each job of a long run and a quick one, whose few jobs would else be over too soon."""
+
 EXPIRING_ITEMS: Final = 20_000
 """Of all jobs that expire together: more than run within the window."""
 
@@ -35,30 +45,35 @@ def cancel(setting: Setting) -> list[Measure]:
     chance = random.Random(setting.seed)
     kills = setting.seed % 2 == 1
     group = f"cancel-{setting.seed}"
-    client = setting.client(group)
+    client, engine = setting.client(group), setting.running.engine
     until_s = time.monotonic() + TOLD_S_MAX
-    numbers = range(setting.size(40, 10))
-    moments = {number: chance.randrange(1, CANCELLED_ITEMS // 2) for number in numbers}
-    files = {n: _upload(client, group, n, CANCELLED_ITEMS, until_s) for n in moments}
+    size = setting.size(*CANCELLED_ITEMS)
+    moments = {n: chance.randrange(1, size // 2) for n in range(setting.size(40, 10))}
+    moments[0] = size // 2  # so that much of one has finished by then
+    files = {n: _upload(client, group, n, size, until_s) for n in moments}
     ids = {n: client.create(f"{group}-{n}", file_id, until_s)["id"] for n, file_id in files.items()}
     if kills:
         setting.note("with kills of the worker")
-    cancelled_s = _cancel_each(setting, group, moments, ids, kills=kills)
-    ended = evidence.all_ended(setting.running.engine, client, ids.values(), until_s)
-    by_job = starts_by_job(setting.starts(group)())
-    measures = []
-    for number, at_s in cancelled_s.items():
-        job = ended[ids[number]]
-        if at_s is None:
-            setting.note(f"{job['id']} had ended when its cancel came: no trial")
+    asked, deaths_s = _cancel_each(setting, group, moments, ids, kills=kills)
+    last_s = max(answer.at_s for answer in asked.values())
+    ended = evidence.all_ended(engine, client, ids.values(), until_s)
+    _await_silence(setting, last_s, deaths_s)
+    by_job = by_number(setting.starts(group)())
+    measures = [_judge_refusals(engine, asked, ids)]
+    closed_s: dict[int, float] = {}
+    for number, answer in asked.items():
+        if answer.refused:
+            setting.note(f"{ids[number]} had ended when its cancel came: no trial")
             continue
-        terminal_s = evidence.cancelled_s(setting.running.engine, job["id"]) - at_s
+        closed_s[number] = answer.at_s
+        ended_s = evidence.ended_s(engine, ids[number], "cancelled")
+        status = ended[ids[number]]["status"]
         measures += [
             Measure(
                 promise="P7",
                 what="from cancel to the last item that began",
                 unit="s",
-                value=round(latest_s(by_job[number], at_s), 2),
+                value=round(latest_s(by_job[number], answer.at_s), 2),
                 limit=CANCEL_S_MAX,
                 size=len(by_job[number]),
             ),
@@ -66,87 +81,150 @@ def cancel(setting: Setting) -> list[Measure]:
                 promise="P7",
                 what="from cancel until terminal",
                 unit="s",
-                value=max(0.0, round(terminal_s, 2)),
+                value=max(0.0, round(ended_s - answer.at_s, 2)),
                 limit=TERMINAL_S_MAX,
-                evidence="" if job["status"] == "cancelled" else job["status"],
+                evidence="" if status == "cancelled" else status,
             ),
         ]
-    if not measures:
+    if not closed_s:
         raise DrillError("every job had ended before its cancel")
-    books = [Ended(job, CANCELLED_ITEMS) for job in ended.values()]
-    return [*measures, *judge_books(setting.running.engine, client, books)]
+    outputs = {number: Files(client, ended[ids[number]]).output for number in closed_s}
+    kept = judge_kept(setting, "P7", group, closed_s, outputs, deaths_s)
+    books = [Ended(job, size) for job in ended.values()]
+    return [*measures, kept, *judge_books(engine, client, books)]
 
 
 def _cancel_each(
     setting: Setting, group: str, moments: Mapping[int, int], ids: Mapping[int, str], *, kills: bool
-) -> dict[int, float | None]:
-    """Cancel each job once so many of its items have begun; return when each was answered.
-
-    None: it had ended by then.
-    """
+) -> tuple[dict[int, CancelAnswer], list[float]]:
+    """Cancel each job once so many of its items have begun; return the answers, and the kills."""
     client = setting.client(f"{group}-cancels")
     until_s = time.monotonic() + TOLD_S_MAX
     seen = setting.starts(group)
-    asked: dict[int, Future[float | None]] = {}
+    asked: dict[int, Future[CancelAnswer]] = {}
+    deaths_s: list[float] = []
 
     def all_asked() -> bool:
-        by_job = starts_by_job(seen())
+        by_job = by_number(seen())
         for number, moment in moments.items():
             if number not in asked and len(by_job[number]) >= moment:
-                asked[number] = pool.submit(client.cancel, ids[number], until_s)
+                asked[number] = pool.submit(client.ask_cancel, ids[number], until_s)
                 if kills and len(asked) % CANCELS_FOR_A_KILL == CANCELS_FOR_A_KILL // 2:
-                    kill(setting.running, "a/gpu-consumer")
+                    deaths_s.append(time.time())
+                    kill(setting.running, REPLICA)
         return len(asked) == len(moments)
 
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:  # none waits for another's answer
         wait_until(all_asked, TOLD_S_MAX, "progress")
-        return {number: answer.result() for number, answer in asked.items()}
+        return {number: answer.result() for number, answer in asked.items()}, deaths_s
+
+
+def _await_silence(setting: Setting, close_s: float, deaths_s: Sequence[float]) -> None:
+    """Wait until nothing of closed jobs may begin, and what was killed would have begun it."""
+    if deaths_s:
+        host, _, role = REPLICA.partition("/")
+        setting.running.hosts[host].pid(role, TOLD_S_MAX)
+        time.sleep(2 * SESSION_S)  # it joins, and meets what lay on its partitions
+    time.sleep(max(0.0, close_s + CANCEL_S_MAX - time.time()))
+
+
+def _judge_refusals(
+    engine: sa.Engine, asked: Mapping[int, CancelAnswer], ids: Mapping[int, str]
+) -> Measure:
+    """A cancel may be refused of a job only that had ended when the answer came."""
+    wrong = [
+        ids[number]
+        for number, answer in asked.items()
+        if answer.refused and evidence.ended_s(engine, ids[number]) > answer.at_s
+    ]
+    return Measure(
+        promise="P7",
+        what="cancels of running jobs that were refused",
+        value=len(wrong),
+        size=len(asked),
+        evidence=" ".join(wrong[:5]),
+    )
 
 
 def expire(setting: Setting) -> list[Measure]:
     """Let jobs of the shortest window expire together."""
     group = f"expire-{setting.seed}"
-    client = setting.client("expiring")
+    client, engine = setting.client("expiring"), setting.running.engine
     until_s = time.monotonic() + TOLD_S_MAX
     numbers = range(setting.size(25, 10))
     size = EXPIRING_ITEMS // len(numbers)
     # All at once: one that begins seconds before the others may have ended when they expire.
     files = {n: _upload(client, group, n, size, until_s) for n in numbers}
-    ids = {
-        n: client.create(f"{group}-{n}", file_id, until_s, completion_window="30s")["id"]
-        for n, file_id in files.items()
-    }
-    ended = evidence.all_ended(setting.running.engine, client, ids.values(), until_s)
-    by_job = starts_by_job(setting.starts(group)())
-    measures = []
-    for number, job_id in ids.items():
-        done, due_s = ended[job_id], evidence.deadline_s(setting.running.engine, job_id)
-        codes = set(Files(client, done).error_codes().values())
-        ended_at = done.get("expired_at") or done.get("completed_at")  # the first may be done
-        ended_s = ended_at - due_s if ended_at else float("inf")
-        measures += [
-            Measure(
-                promise="P8",
-                what="items that began after expires_at",
-                value=len(began_after(by_job[number], due_s)),
-                size=len(by_job[number]),
-            ),
-            Measure(
-                promise="P8",
-                what="from expires_at until terminal",
-                unit="s",
-                value=max(0.0, round(ended_s, 2)),
-                limit=TERMINAL_S_MAX,
-            ),
-            Measure(
-                promise="P8",
-                what="codes of unfinished items other than batch_expired",
-                value=len(codes - {"batch_expired"}),
-                evidence=str(sorted(codes)),
-            ),
-        ]
+    ids, due_s = {}, {}
+    window = f"{WINDOW_S}s"
+    for n, file_id in files.items():
+        job = client.create(f"{group}-{n}", file_id, until_s, completion_window=window)
+        ids[n], due_s[n] = job["id"], time.time() + WINDOW_S
+    ended = evidence.all_ended(engine, client, ids.values(), until_s)
+    _await_silence(setting, max(due_s.values()), ())
+    by_job = by_number(setting.starts(group)())
+    measures: list[Measure] = []
+    expired_s: dict[int, float] = {}
+    outputs = {}
+    for number, at_s in due_s.items():
+        done = ended[ids[number]]
+        if _is_in_time(engine, done, by_job[number], at_s):
+            setting.note(f"{done['id']} completed within its window: no trial")
+            continue
+        files_of = Files(client, done)
+        outputs[number], expired_s[number] = files_of.output, at_s
+        measures += _judge_expiry(engine, done, by_job[number], files_of, at_s)
+    if not expired_s:
+        raise DrillError("every job completed within its window: none expired")
+    kept = judge_kept(setting, "P8", group, expired_s, outputs)
     books = [Ended(job, size) for job in ended.values()]
-    return [*measures, *judge_books(setting.running.engine, client, books)]
+    return [*measures, kept, *judge_books(engine, client, books)]
+
+
+def _is_in_time(
+    engine: sa.Engine, done: Mapping[str, Any], starts: Sequence[Start], due_s: float
+) -> bool:
+    """Whether a job had nothing left to run when its window was over."""
+    if done["status"] != "completed" or began_after(starts, due_s):
+        return False
+    return evidence.ended_s(engine, done["id"]) <= due_s + TERMINAL_S_MAX
+
+
+def _judge_expiry(
+    engine: sa.Engine, done: Mapping[str, Any], starts: Sequence[Start], files: Files, due_s: float
+) -> list[Measure]:
+    """Judge one job by the clock of who asked for its window."""
+    codes = set(files.error_codes().values())
+    after_s = evidence.ended_s(engine, done["id"], "expired") - due_s
+    return [
+        Measure(
+            promise="P8",
+            what="items that began after expires_at",
+            value=len(began_after(starts, due_s)),
+            size=len(starts),
+        ),
+        Measure(
+            promise="P8",
+            what="from expires_at until terminal",
+            unit="s",
+            value=max(0.0, round(after_s, 2)),
+            limit=TERMINAL_S_MAX,
+            evidence="" if done["status"] == "expired" else done["status"],
+        ),
+        Measure(
+            promise="P8",
+            what="from an expiry to the end of its window",
+            unit="s",
+            value=max(0.0, round(-after_s, 2)),
+            limit=CREATED_S_MAX,
+        ),
+        Measure(
+            promise="P8",
+            what="codes of unfinished items other than batch_expired",
+            value=len(codes - {"batch_expired"}),
+            evidence=str(sorted(codes)),
+        ),
+    ]
 
 
 def _upload(client: Client, group: str, number: int, count: int, until_s: float) -> str:
@@ -154,11 +232,3 @@ def _upload(client: Client, group: str, number: int, count: int, until_s: float)
     texts = {item: f"{group} {number} {item}" for item in range(count)}
     content = input_lines(count, MODEL, texts)
     return client.upload(f"file-{group}-{number}", content, until_s)
-
-
-def starts_by_job(starts: Iterable[Start]) -> defaultdict[int, list[Start]]:
-    """Return the executions of each job of a group, by the number in the texts of its items."""
-    found: defaultdict[int, list[Start]] = defaultdict(list)
-    for start in starts:
-        found[int(start.item.split(" ")[1])].append(start)
-    return found

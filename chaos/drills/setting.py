@@ -29,10 +29,14 @@ class Setting:
 
     def starts(self, name: str) -> Callable[[], list[Start]]:
         """Return what tells the executions of a job's items so far, by the name in their texts."""
-        upstream = self.upstream
-        if upstream is None:
-            raise DrillError("this installation has no upstream that notes executions")
+        upstream = self.recording()
         return lambda: upstream.starts(name)
+
+    def recording(self) -> RecordingUpstream:
+        """Return the upstream that notes executions. Raises DrillError where there is none."""
+        if self.upstream is None:
+            raise DrillError("this installation has no upstream that notes executions")
+        return self.upstream
 
     def client(self, name: str, *, host: str | None = None) -> Client:
         """Return a client of one host, or of all in turn."""

@@ -1,12 +1,19 @@
 """P3, P7 and P8: what began, how often, and when, as an upstream that notes everything saw it."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 
 class Start(NamedTuple):
     """An execution of an item began."""
+
+    at_s: float
+    item: str
+
+
+class Answer(NamedTuple):
+    """An execution of an item was answered."""
 
     at_s: float
     item: str
@@ -35,3 +42,24 @@ def began_after(starts: Iterable[Start], moment_s: float) -> list[Start]:
 def latest_s(starts: Sequence[Start], since_s: float) -> float:
     """Return seconds from a moment to the last beginning; negative when all lie before it."""
     return max((start.at_s - since_s for start in starts), default=0.0)
+
+
+def finished_before(
+    answers: Iterable[Answer], moment_s: float, deaths_s: Sequence[float], *, commit_s: float
+) -> set[str]:
+    """Return the items that a commit of every role lies behind before `moment_s`.
+
+    What was answered shortly before a role died may be lost with it, and has not finished.
+    """
+    return {
+        answer.item
+        for answer in answers
+        if answer.at_s + commit_s < moment_s
+        and not any(answer.at_s <= death_s <= answer.at_s + commit_s for death_s in deaths_s)
+    }
+
+
+def wrongly_kept(finished: Set[str], answered: Set[str], output: Set[str]) -> dict[str, str]:
+    """Return items that an output file lacks though they had finished, or has though none ran."""
+    lacking = dict.fromkeys(sorted(finished - output), "finished, and not in the output")
+    return lacking | dict.fromkeys(sorted(output - answered), "in the output, and never answered")

@@ -5,7 +5,7 @@ from chaos.drills.lives import GRAPH
 from chaos.drills.stops import Stop, lost_in
 from chaos.histories import Operation, Phase
 from chaos.judges import acceptance, executions, fencing, poison, refused_lines, results, states
-from chaos.judges.executions import Start
+from chaos.judges.executions import Answer, Start
 from chaos.judges.fencing import CursorStep, LeaseStep
 from chaos.judges.results import Usage
 from chaos.judges.states import Transition
@@ -165,6 +165,20 @@ def test_executions_are_counted_and_timed() -> None:
     assert executions.began_after(starts, 4.0) == [Start(5.0, "a")]
     assert executions.latest_s(starts, 4.0) == 1.0
     assert executions.latest_s([], 4.0) == 0.0
+
+
+def test_what_was_answered_well_before_the_end_has_finished() -> None:
+    answers = [Answer(1.0, "a"), Answer(4.0, "b"), Answer(8.5, "c")]
+    assert executions.finished_before(answers, 10.0, [], commit_s=2.0) == {"a", "b"}
+    assert executions.finished_before(answers, 10.0, [5.0], commit_s=2.0) == {"a"}
+    again = [*answers, Answer(6.0, "b")]  # it ran again after the death that lost its answer
+    assert executions.finished_before(again, 10.0, [5.0], commit_s=2.0) == {"a", "b"}
+
+
+def test_an_output_file_holds_what_finished_and_nothing_that_never_ran() -> None:
+    assert executions.wrongly_kept({"a"}, {"a", "b"}, {"a", "b"}) == {}
+    wrong = executions.wrongly_kept({"a", "b"}, {"a", "b"}, {"a", "c"})
+    assert set(wrong) == {"b", "c"}
 
 
 def test_each_kill_answers_for_what_runs_again_after_it() -> None:
