@@ -14,6 +14,7 @@ from chaos.drills.books import Ended, judge_books
 from chaos.drills.bystander import bystander, judge_bystander
 from chaos.drills.oddities import BAD_LINES, ODDITIES, bad_file
 from chaos.drills.setting import MODEL, Setting
+from chaos.failures import NotServedError
 from chaos.judges.poison import wrongly_failed
 from chaos.judges.refused_lines import wrongly_told
 from chaos.judges.results import compare_ids
@@ -62,7 +63,10 @@ def _judge_items(client: Client, job: Mapping[str, Any], kinds: Mapping[int, str
     codes = {place: ODDITIES[kind].code for place, kind in kinds.items()}
     wanted = {f"item-{place}": code for place, code in codes.items() if code is not None}
     wrong = wrongly_failed(wanted, evidence.Files(client, job).error_codes())
-    shown = client.json_lines(f"/v1/batches/{job['id']}/results")
+    try:
+        shown = client.json_lines(f"/v1/batches/{job['id']}/results")
+    except NotServedError:
+        shown = []  # all of them are missing
     return [
         Measure(
             promise="P13",
@@ -83,23 +87,22 @@ def _judge_items(client: Client, job: Mapping[str, Any], kinds: Mapping[int, str
 
 
 def _judge_starts(starts: int, kinds: Mapping[int, str]) -> list[Measure]:
-    """Compare with all poison, as promised, and with what ends its process, as aimed at."""
-    poison = sum(ODDITIES[kind].code is not None for kind in kinds.values())
+    """Compare with the items that end their process: all other poison costs no start."""
     ending = sum(kind in ENDS_ITS_PROCESS for kind in kinds.values())
     return [
         Measure(
             promise="P13",
-            what="starts of the replica for each item that must fail",
-            value=starts / poison,
+            what="starts of the replica for each item that ends it",
+            value=starts / ending,
             limit=TRIES_MAX,
-            size=poison,
+            size=ending,
         ),
         Measure(
             promise="P13",
-            what="of them for each item that ends it",
-            value=starts / ending,
-            limit=TRIES_MAX,
-            relation="goal",
+            what="starts of the replica that were seen",
+            value=starts,
+            limit=1,  # none: such an item ended nothing, or the count is blind
+            relation=">=",
             size=ending,
         ),
     ]
