@@ -18,10 +18,16 @@ from chaos.nemeses.processes import kill
 from chaos.reporting import MEDIAN
 from chaos.settings_of_drills import SESSION_S
 
-GAP_ITEMS: Final = 450
-"""At most so many items begin from when a role works again until its next death."""
+BATCH_ITEMS: Final = 100
+IN_FLIGHT_MAX: Final = {"gpu-consumer": 3 * BATCH_ITEMS, "batcher": 4 * BATCH_ITEMS}
+"""Executions that one death may repeat: two granted batches and what the engine runs; of a batcher
+also what is dispatched within a commit interval, here less than a batch."""
 
-ITEMS_A_KILL: Final = {"gpu-consumer": GAP_ITEMS, "batcher": 1500}
+GAP: Final = (2.0, 2.5)
+"""Times so many begin from when a role works again until its next death: more than may be repeated,
+or too much could not show."""
+
+ITEMS_A_KILL: Final = {"gpu-consumer": 900, "batcher": 2000}
 """The replica goes on while its batcher is away, and nothing goes on without the replica."""
 
 JOIN_S: Final = {"gpu-consumer": 0.0, "batcher": SESSION_S}
@@ -29,10 +35,6 @@ JOIN_S: Final = {"gpu-consumer": 0.0, "batcher": SESSION_S}
 
 JOB_S_MAX: Final = 400.0
 MODEL: Final = "small"
-BATCH_ITEMS: Final = 100
-IN_FLIGHT_MAX: Final = {"gpu-consumer": 3 * BATCH_ITEMS, "batcher": 2000}
-"""Executions that one death may repeat: two granted batches and what the engine runs; what is
-dispatched within a commit interval."""
 
 
 def run(setting: Setting) -> list[Measure]:
@@ -50,13 +52,14 @@ def run(setting: Setting) -> list[Measure]:
     seen = setting.starts(name)
     killed_s: list[float] = []
     for _ in range(kills):
-        _await_work(setting, role, seen, chance.randrange(GAP_ITEMS // 3, GAP_ITEMS), items)
+        gap = round(IN_FLIGHT_MAX[role] * chance.uniform(*GAP))
+        _await_work(setting, role, seen, gap, items)
         if begun(seen()) == items:
             setting.note(f"only {len(killed_s)} kills: the work is done")
             break
         killed_s.append(time.time())
         kill(setting.running, f"a/{role}")
-    _await_work(setting, role, seen, IN_FLIGHT_MAX[role], items)
+    _await_work(setting, role, seen, round(IN_FLIGHT_MAX[role] * GAP[0]), items)
     client.cancel(job["id"], until_s)  # what a kill repeats has come; the rest tells nothing
     ended = evidence.all_ended(setting.running.engine, client, [job["id"]], until_s)
     if not killed_s:
