@@ -11,13 +11,14 @@ from typing import Any, Final, NamedTuple
 import httpx
 import msgspec
 
-from chaos.failures import DrillError
+from chaos.failures import NotServedError
 from chaos.histories import Recorder
 from chaos.judges.states import TIMESTAMPS
 
 ENDPOINT: Final = "/v1/chat/completions"
 CALL_S_MAX: Final = 15.0
 PAUSE_S: Final = 0.2
+READ_TRIES: Final = 20
 _LINE: Final = msgspec.json.Decoder(dict[str, Any])
 TERMINAL: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 PASSING: Final = frozenset({409, 429, 500, 502, 503, 504, 507})
@@ -84,7 +85,7 @@ class Client:
     ) -> httpx.Response:
         """Repeat a call under one idempotency key until it succeeds or is refused for good.
 
-        Raises DrillError when time is up.
+        Raises NotServedError when it is refused, or time is up.
         """
         while True:
             self.recorder.note(self.name, op, key, "invoke")
@@ -99,9 +100,9 @@ class Client:
             else:
                 self.recorder.note(self.name, op, key, "fail", status=answer.status_code)
                 if answer.status_code not in PASSING:
-                    raise DrillError(f"{op}: {answer.status_code} {answer.text[:300]}")
+                    raise NotServedError(f"{op}: {answer.status_code} {answer.text[:300]}")
             if time.monotonic() > until_s:
-                raise DrillError(f"{op} {key}: no success in time")
+                raise NotServedError(f"{op} {key}: no success in time")
             time.sleep(PAUSE_S)
 
     def upload(self, key: str, content: bytes, until_s: float) -> str:
@@ -154,7 +155,7 @@ class Client:
                 return CancelAnswer(time.time(), not answer.is_success)
             self.recorder.note(self.name, "cancel", job_id, "info")
             time.sleep(PAUSE_S)
-        raise DrillError(f"cancel {job_id}: no answer in time")
+        raise NotServedError(f"cancel {job_id}: no answer in time")
 
     def watch(self, job_id: str) -> dict[str, Any] | None:
         """Look at a job once and write down its state; None when there was no answer."""
@@ -184,22 +185,36 @@ class Client:
         return ended
 
     def lines(self, file_id: str | None) -> list[dict[str, Any]]:
-        """Return the lines of an output or error file. Raises DrillError."""
+        """Return the lines of an output or error file. Raises NotServedError."""
         if file_id is None:
             return []
-        return self.json_lines(f"/v1/files/{file_id}/content")
+        return self.json_lines(_content(file_id))
 
     def json_lines(self, path: str) -> list[dict[str, Any]]:
-        """Return lines of JSON, strictly read: NaN is none. Raises DrillError."""
-        for _ in range(20):
+        """Return lines of JSON, strictly read: NaN is none. Raises NotServedError."""
+        found = self._read(path)
+        if found is None:
+            raise NotServedError(f"{path} cannot be read")
+        try:
+            return [_LINE.decode(line) for line in found.split(b"\n") if line]
+        except msgspec.DecodeError as mistake:
+            raise NotServedError(f"{path} is not JSON: {mistake}") from None
+
+    def content(self, file_id: str) -> bytes | None:
+        """Return the bytes of a file; None when it cannot be read."""
+        return self._read(_content(file_id))
+
+    def _read(self, path: str) -> bytes | None:
+        for _ in range(READ_TRIES):
             answer = self.call("GET", path)
             if answer is not None and answer.is_success:
-                try:
-                    return [_LINE.decode(line) for line in answer.content.split(b"\n") if line]
-                except msgspec.DecodeError as mistake:
-                    raise DrillError(f"{path} is not JSON: {mistake}") from None
+                return answer.content
             time.sleep(PAUSE_S)
-        raise DrillError(f"{path} cannot be read")
+        return None
+
+
+def _content(file_id: str) -> str:
+    return f"/v1/files/{file_id}/content"
 
 
 class Watchers:

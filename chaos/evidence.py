@@ -5,14 +5,14 @@ holder may do, in the transaction that does it: nothing between two looks can be
 note as their owner, since the role of a tenant may not; `session_user` is the host all the same.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from chaos.clients import Client
-from chaos.failures import DrillError
+from chaos.failures import NotServedError
 from chaos.judges.fencing import CursorStep, LeaseStep
 from chaos.judges.results import Usage
 from chaos.judges.states import TIMESTAMPS, Transition
@@ -217,13 +217,23 @@ def last_lease_step(engine: sa.Engine) -> int:
 
 
 def all_ended(
-    engine: sa.Engine, client: Client, job_ids: Collection[str], until_s: float
+    engine: sa.Engine,
+    client: Client,
+    job_ids: Collection[str],
+    until_s: float,
+    *,
+    note: Callable[[str], None] = lambda _: None,
 ) -> dict[str, dict[str, Any]]:
-    """Return jobs as they ended, once all have. Raises DrillError when time is up."""
+    """Return jobs as they ended, or as they are when time is up: judges see what they lack."""
     ended = client.await_ends(job_ids, until_s)
-    if len(ended) < len(job_ids):
-        raise DrillError(f"not terminal: {stuck(engine)}")
-    return ended
+    late = {job_id: client.watch(job_id) for job_id in job_ids if job_id not in ended}
+    if late:
+        client.recorder.note(client.name, "stuck", " ".join(late), "fail", jobs=stuck(engine))
+        note(f"not terminal: {' '.join(late)}")
+    unknown = {"status": "unknown"}
+    return ended | {
+        job_id: {**unknown, **(job or {}), "id": job_id} for job_id, job in late.items()
+    }
 
 
 def stuck(engine: sa.Engine) -> list[dict[str, Any]]:
@@ -246,9 +256,17 @@ class Files:
     """Output and error file of a job that has ended."""
 
     def __init__(self, client: Client, job: Mapping[str, Any]) -> None:
-        """Read both. Raises DrillError."""
-        self.output = client.lines(job.get("output_file_id"))
-        self.errors = client.lines(job.get("error_file_id"))
+        """Read both; of one that cannot be read every line counts as missing."""
+        self.unreadable: list[str] = []
+        self.output = self._lines(client, job.get("output_file_id"))
+        self.errors = self._lines(client, job.get("error_file_id"))
+
+    def _lines(self, client: Client, file_id: str | None) -> list[dict[str, Any]]:
+        try:
+            return client.lines(file_id)
+        except NotServedError as failure:
+            self.unreadable.append(str(failure))
+            return []
 
     def custom_ids(self) -> list[str]:
         """Return those of both files."""

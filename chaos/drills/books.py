@@ -31,8 +31,10 @@ def judge_books(engine: sa.Engine, client: Client, jobs: Iterable[Ended]) -> lis
         )
         if miscount.total or disagreement:
             evidence.append(
-                f"{job['id']}: {len(miscount.missing)} missing, {len(miscount.doubled)} doubled, "
-                f"{len(miscount.foreign)} foreign, bill differs by {disagreement}"
+                f"{job['id']}, {job['status']}: {len(miscount.missing)} missing, "
+                f"{len(miscount.doubled)} doubled, {len(miscount.foreign)} foreign, "
+                f"bill differs by {disagreement}"
+                + "".join(f", {told}" for told in files.unreadable)
             )
         wrong += miscount.total
         items += size

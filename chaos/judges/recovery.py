@@ -34,14 +34,30 @@ def seconds_to_recover(
     the rate never came back.
     """
     goal = share * rate_before(samples, killed_s, over_s=over_s)
+    return seconds_to_goal(samples, killed_s, goal, over_s=over_s)
+
+
+def seconds_to_goal(
+    samples: Sequence[Sample], since_s: float, goal: float, *, over_s: float, settled_s: float = 0.0
+) -> float | None:
+    """Return seconds from a moment until the rate is `goal` again, in a window of `over_s`.
+
+    It has to be so high on the mean for `settled_s` after that window, too: a burst of what had
+    piled up is no recovery. The first window that falls short comes first: 0 when none did, None
+    when the rate never came back.
+    """
+    whole_s = over_s + settled_s
     windows = [
-        (sample.at_s, rate(samples, sample.at_s, sample.at_s + over_s))
-        for sample in samples
-        if sample.at_s >= killed_s and sample.at_s + over_s <= samples[-1].at_s
+        (at_s, rate(samples, at_s, at_s + over_s))
+        for at_s, _ in samples
+        if at_s >= since_s and at_s + over_s <= samples[-1].at_s
     ]
     dip_s = next((at_s for at_s, found in windows if found < goal), None)
     if dip_s is None:
         return 0.0
-    return next(
-        (at_s - killed_s for at_s, found in windows if at_s > dip_s and found >= goal), None
-    )
+    for at_s, found in windows:
+        if at_s <= dip_s or found < goal or at_s + whole_s > samples[-1].at_s:
+            continue
+        if not settled_s or rate(samples, at_s + over_s, at_s + whole_s) >= goal:
+            return at_s - since_s
+    return None

@@ -29,9 +29,12 @@ def mount(folder: Path, size_mb: int) -> Cure:
 
 
 def fill(folder: Path) -> Cure:
-    """Take all space that is left; the cure gives it back."""
+    """Take all space that is left, also what was freed since it was last taken.
+
+    The cure gives all of it back.
+    """
     filler = folder / _FILLER
-    descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT, 0o600)
+    descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     piece = _PIECE
     try:
         while piece:

@@ -44,6 +44,19 @@ def test_a_rate_of_too_few_samples_is_none() -> None:
     assert recovery.rate([Sample(1.0, 5)], 0.0, 2.0) == 0.0
 
 
+def test_a_burst_of_what_had_piled_up_is_no_recovery() -> None:
+    seen = samples(100, 100, 0, 0, 150, 0, 50, *[100] * 6)
+    assert recovery.seconds_to_goal(seen, 2.0, 90.0, over_s=1.0) == pytest.approx(1.6, abs=0.11)
+    took_s = recovery.seconds_to_goal(seen, 2.0, 90.0, over_s=1.0, settled_s=3.0)
+    assert took_s is not None
+    assert took_s > 4
+
+
+def test_a_dip_that_comes_late_is_seen_before_its_end_is() -> None:
+    seen = samples(100, 100, 100, 100, 0, 0)
+    assert recovery.seconds_to_goal(seen, 1.0, 90.0, over_s=1.0, settled_s=3.0) is None
+
+
 def probe(asked_s: float, status: int, took_s: float = 0.1, *, retry_after: bool = True) -> Probe:
     return Probe(asked_s=asked_s, took_s=took_s, status=status, retry_after=retry_after)
 

@@ -1,0 +1,69 @@
+"""What probes were told that they had created: jobs must complete, files be there."""
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from chaos import evidence
+from chaos.drills.books import Ended, judge_books
+from chaos.drills.setting import Setting
+from chaos.failures import DrillError
+from chaos.judges.acceptance import broken_promises, probed_ids
+from chaos.measures import Measure
+
+JOBS: Final = "batch_"
+FILES: Final = "file-"
+READ_AT_ONCE: Final = 8
+
+
+def judge_jobs(setting: Setting, promise: str, *, items: int, until_s: float) -> list[Measure]:
+    """Return whether every job of the probes, each of `items`, completed whole.
+
+    They are of a day's window and nobody cancels them, so any other end is a loss.
+    """
+    engine, client = setting.running.engine, setting.client("end")
+    ids = _acknowledged(setting, JOBS)
+    ended = evidence.all_ended(engine, client, ids, until_s, note=setting.note)
+    broken = broken_promises(ids, evidence.states(engine), {"completed"})
+    return [
+        Measure(
+            promise=promise,
+            what="acknowledged jobs missing or not completed",
+            value=len(broken),
+            size=len(ids),
+            evidence="; ".join(f"{job}: {state}" for job, state in list(broken.items())[:5]),
+        ),
+        *judge_books(engine, client, [Ended(job, items) for job in ended.values()]),
+    ]
+
+
+def judge_files(setting: Setting, promise: str, content: bytes) -> Measure:
+    """Return whether every file of the probes is there, to the byte."""
+    client, ids = setting.client("reader"), _acknowledged(setting, FILES)
+    with ThreadPoolExecutor(READ_AT_ONCE) as pool:
+        found = dict(zip(ids, pool.map(client.content, ids), strict=True))
+    return files_measure(promise, found, content)
+
+
+def files_measure(promise: str, found: Mapping[str, bytes | None], content: bytes) -> Measure:
+    """Compare files, None where one cannot be read, with what was uploaded."""
+    wrong = {
+        file_id: "cannot be read" if held is None else f"{len(held)} bytes, others than were sent"
+        for file_id, held in found.items()
+        if held != content
+    }
+    return Measure(
+        promise=promise,
+        what="acknowledged files missing or of other content",
+        value=len(wrong),
+        size=len(found),
+        evidence="; ".join(f"{file_id}: {told}" for file_id, told in list(wrong.items())[:5]),
+    )
+
+
+def _acknowledged(setting: Setting, prefix: str) -> Collection[str]:
+    """Return what probes created of a kind. Raises DrillError when there is nothing to judge."""
+    found = probed_ids(setting.recorder.so_far())
+    if not (known := sorted(one for one in found if one.startswith(prefix))):
+        raise DrillError(f"no {prefix} was acknowledged")
+    return known

@@ -1,0 +1,71 @@
+"""Goal: what the installation owes its client and does not give is broken, and not just untried."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from chaos.clients import Client
+from chaos.drills.acknowledged import files_measure
+from chaos.evidence import Files
+from chaos.failures import NotServedError
+from chaos.histories import Recorder
+
+Answer = Callable[[httpx.Request], httpx.Response]
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Answer], Client]]:
+    monkeypatch.setattr("chaos.clients.PAUSE_S", 0.0)
+    recorder = Recorder(tmp_path / "h.jsonl")
+
+    def made(answer: Answer) -> Client:
+        http = httpx.Client(transport=httpx.MockTransport(answer))
+        return Client("c", ["http://host"], "key", recorder, http)
+
+    yield made
+    recorder.close()
+
+
+def test_a_file_that_cannot_be_read_has_no_lines_and_a_reason(
+    client: Callable[[Answer], Client],
+) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if "file-good" in str(request.url):
+            return httpx.Response(200, content=b'{"custom_id": "item-0"}\n')
+        return httpx.Response(404)
+
+    files = Files(client(answer), {"output_file_id": "file-good", "error_file_id": "file-gone"})
+    assert files.custom_ids() == ["item-0"]
+    (told,) = files.unreadable
+    assert "file-gone" in told
+
+
+def test_a_file_of_what_is_no_json_cannot_be_read(client: Callable[[Answer], Client]) -> None:
+    files = Files(
+        client(lambda _: httpx.Response(200, content=b"nonsense\n")), {"output_file_id": "file-1"}
+    )
+    assert files.unreadable
+
+
+def test_a_refused_cancel_is_told_with_its_moment(client: Callable[[Answer], Client]) -> None:
+    began_s = time.time()
+    refused = client(lambda _: httpx.Response(400)).ask_cancel("batch_1", time.monotonic() + 5)
+    assert refused.refused
+    assert began_s <= refused.at_s <= time.time()
+    taken = client(lambda _: httpx.Response(200)).ask_cancel("batch_1", time.monotonic() + 5)
+    assert not taken.refused
+
+
+def test_a_refusal_for_good_is_no_fault_of_the_harness(client: Callable[[Answer], Client]) -> None:
+    with pytest.raises(NotServedError):
+        client(lambda _: httpx.Response(422)).upload("k", b"{}\n", time.monotonic() + 5)
+
+
+def test_acknowledged_files_are_compared_to_the_byte() -> None:
+    found = {"file-1": b"{}\n", "file-2": None, "file-3": b"{}"}
+    measure = files_measure("P12", found, b"{}\n")
+    assert (measure.value, measure.size) == (2, 3)
+    assert files_measure("P12", {"file-1": b"{}\n"}, b"{}\n").passed
