@@ -20,13 +20,22 @@ from core.ids import JOB, parse_public_id, public_id
 
 _STAMPS: Final = ", ".join(f"'{name}'" for name in TIMESTAMPS)
 
-_INSTALL: Final = f"""
+_INSTALL: Final = rf"""
 CREATE SCHEMA chaos;
 CREATE TABLE chaos.transitions (sequence bigserial, job_id uuid, old text, new text,
     changed text[]);
 CREATE TABLE chaos.leases (sequence bigserial, job_id uuid, role text, host text, claims boolean,
-    epoch bigint);
+    epoch bigint, fenced boolean, named_epoch bigint);
 CREATE TABLE chaos.cursors (sequence bigserial, job_id uuid, old int, new int);
+
+CREATE FUNCTION chaos.note_write(job uuid, acting text, named bigint) RETURNS void
+LANGUAGE sql SECURITY DEFINER AS $$
+    -- Who fences a write locks or writes the lease's row in the same transaction.
+    INSERT INTO chaos.leases (job_id, role, host, claims, epoch, fenced, named_epoch)
+    SELECT job, acting, session_user, false, max(epoch), coalesce(bool_or(
+        pg_current_xact_id()::xid IN (xmin, xmax)), false), named
+    FROM public.job_leases WHERE job_id = job AND role = acting;
+$$;
 
 CREATE FUNCTION chaos.note_job() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE acting text;
@@ -37,14 +46,16 @@ BEGIN
         WHERE to_jsonb(OLD) ->> name IS NOT NULL
             AND to_jsonb(OLD) ->> name IS DISTINCT FROM to_jsonb(NEW) ->> name);
     acting := CASE
+        WHEN NEW.kind <> 'batch' THEN NULL
+        WHEN OLD.total_count IS NULL AND NEW.total_count IS NOT NULL THEN 'intake'
         WHEN NEW.state = OLD.state THEN NULL
-        WHEN OLD.state = 'finalizing' AND NEW.state IN ('completed', 'expired') THEN 'finaliser'
         WHEN OLD.state = 'validating' AND NEW.state IN ('in_progress', 'failed') THEN 'intake'
+        WHEN NEW.state IN ('completed', 'expired', 'cancelled') THEN 'finaliser'
     END;
     IF acting IS NOT NULL THEN
-        INSERT INTO chaos.leases (job_id, role, host, claims, epoch)
-        SELECT NEW.id, acting, session_user, false, max(epoch)
-        FROM public.job_leases WHERE job_id = NEW.id AND role = acting;
+        PERFORM chaos.note_write(NEW.id, acting, CASE WHEN acting = 'finaliser' THEN (
+            SELECT min(substring(object_key FROM '/([0-9]+)/[^/]+$')::bigint) FROM public.files
+            WHERE id IN (NEW.output_file_id, NEW.error_file_id)) END);
     END IF;
     RETURN NULL;
 END $$;
@@ -66,9 +77,7 @@ CREATE FUNCTION chaos.note_cursor() RETURNS trigger LANGUAGE plpgsql SECURITY DE
 BEGIN
     INSERT INTO chaos.cursors (job_id, old, new)
     VALUES (NEW.job_id, OLD.item_index, NEW.item_index);
-    INSERT INTO chaos.leases (job_id, role, host, claims, epoch)
-    SELECT NEW.job_id, 'intake', session_user, false, max(epoch)
-    FROM public.job_leases WHERE job_id = NEW.job_id AND role = 'intake';
+    PERFORM chaos.note_write(NEW.job_id, 'intake', NULL);
     RETURN NULL;
 END $$;
 CREATE TRIGGER chaos_note AFTER UPDATE ON public.job_cursors
@@ -104,8 +113,8 @@ def lease_steps(engine: sa.Engine) -> list[LeaseStep]:
     """Return claims of leases and what was written under them."""
     with engine.connect() as connection:
         query = sa.text(
-            "SELECT sequence, job_id, role, host, claims, coalesce(epoch, 0) AS epoch "
-            "FROM chaos.leases ORDER BY sequence"
+            "SELECT sequence, job_id, role, host, claims, coalesce(epoch, 0) AS epoch, "
+            "coalesce(fenced, true) AS fenced, named_epoch FROM chaos.leases ORDER BY sequence"
         )
         return [
             LeaseStep(
@@ -115,6 +124,8 @@ def lease_steps(engine: sa.Engine) -> list[LeaseStep]:
                 user=row.host,
                 claims=row.claims,
                 epoch=row.epoch,
+                is_fenced=row.fenced,
+                named_epoch=row.named_epoch,
             )
             for row in connection.execute(query)
         ]

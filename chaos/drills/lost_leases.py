@@ -12,7 +12,7 @@ from chaos.clients import input_lines
 from chaos.drills.books import Ended, judge_books
 from chaos.drills.lives import judge_lives
 from chaos.drills.setting import MODEL, Setting
-from chaos.drills.stops import Stop, judge_stops, lost_in
+from chaos.drills.stops import Stop, judge_stops, lost_in, with_enough_losses
 from chaos.hosts import wait_until
 from chaos.measures import Measure
 from chaos.nemeses.processes import pause
@@ -52,7 +52,8 @@ def run(setting: Setting) -> list[Measure]:
         client.cancel(job_id, until_s)
     ended = evidence.all_ended(engine, client, job_ids, until_s)
     books = judge_books(engine, client, [Ended(job, ITEMS) for job in ended.values()])
-    return [*judge_stops(setting, stops), *books, *judge_lives(setting)]
+    found = [*judge_stops(setting, stops), *books, *judge_lives(setting)]
+    return with_enough_losses(found, wanted)
 
 
 def _stop(setting: Setting, held_min: int) -> Stop:
@@ -68,7 +69,9 @@ def _stop(setting: Setting, held_min: int) -> Stop:
     host = max(held, key=lambda name: held[name])
     began = evidence.last_lease_step(engine)
     cure = pause(setting.running, f"{host}/{ROLE}")
-    time.sleep(STOPPED_S)
-    ended = evidence.last_lease_step(engine)
-    cure()
+    try:
+        time.sleep(STOPPED_S)
+        ended = evidence.last_lease_step(engine)
+    finally:
+        cure()
     return Stop(host, ROLE, began, ended)

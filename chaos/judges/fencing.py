@@ -14,19 +14,32 @@ class LeaseStep(msgspec.Struct, frozen=True, kw_only=True):
     user: str  # the database user: each host has its own
     claims: bool  # a new holder; else a write of what the lease protects
     epoch: int  # as the lease row had it
+    is_fenced: bool = True  # its transaction held the lease's row
+    named_epoch: int | None = None  # under which it was prepared, where the write tells
 
 
 def zombie_writes(steps: Iterable[LeaseStep]) -> list[LeaseStep]:
-    """Return writes by a host that did not hold the lease when they were accepted."""
-    holder: dict[tuple[str, str], str] = {}
+    """Return writes that were accepted and must not have been.
+
+    That is a write by a host that did not hold the lease then, without a look at the lease, or
+    under another epoch than the holder's. A claim whose epoch is not above all before it holds
+    nothing.
+    """
+    last: dict[tuple[str, str], LeaseStep] = {}
     wrong = []
     for step in sorted(steps, key=lambda step: step.sequence):
-        place = step.job, step.role
+        claim = last.get((step.job, step.role))
         if step.claims:
-            holder[place] = step.user
-        elif holder.get(place) not in (None, step.user):
+            if claim is None or step.epoch > claim.epoch:
+                last[step.job, step.role] = step
+        elif claim is None or not _is_by_holder(step, claim):
             wrong.append(step)
     return wrong
+
+
+def _is_by_holder(write: LeaseStep, claim: LeaseStep) -> bool:
+    named = write.epoch if write.named_epoch is None else write.named_epoch
+    return write.is_fenced and write.user == claim.user and write.epoch == named == claim.epoch
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +49,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     user: str  # who had it
     sequence: int  # of the claim
     late_writes: int  # accepted of who had it, afterwards
+    was_used: bool = False  # who had it had written under it
 
 
 def losses(steps: Iterable[LeaseStep], role: str) -> list[Loss]:
@@ -43,9 +57,11 @@ def losses(steps: Iterable[LeaseStep], role: str) -> list[Loss]:
     ordered = sorted((step for step in steps if step.role == role), key=lambda step: step.sequence)
     late = zombie_writes(ordered)
     holder: dict[str, str] = {}
+    used: set[str] = set()
     found = []
     for step in ordered:
         if not step.claims:
+            used.add(step.job)
             continue
         before = holder.get(step.job, step.user)
         if before != step.user:
@@ -54,9 +70,16 @@ def losses(steps: Iterable[LeaseStep], role: str) -> list[Loss]:
                 for write in late
             )
             found.append(
-                Loss(job=step.job, user=before, sequence=step.sequence, late_writes=writes)
+                Loss(
+                    job=step.job,
+                    user=before,
+                    sequence=step.sequence,
+                    late_writes=writes,
+                    was_used=step.job in used,
+                )
             )
         holder[step.job] = step.user
+        used.discard(step.job)
     return found
 
 

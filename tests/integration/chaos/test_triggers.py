@@ -85,6 +85,41 @@ def test_a_verdict_from_an_old_epoch_is_seen(world: World) -> None:
     assert late.user == first
 
 
+def test_an_unfenced_write_of_the_holder_is_seen(world: World) -> None:
+    lock = "SELECT 1 FROM job_leases WHERE job_id = :job AND role = 'intake' FOR UPDATE"
+    first, _ = HOSTS
+    world.act(first, claim(1))
+    world.act(first, lock, move(100))
+    assert zombie_writes(evidence.lease_steps(world.engine)) == []
+
+    world.act(first, move(200))
+
+    (late,) = zombie_writes(evidence.lease_steps(world.engine))
+    assert not late.is_fenced
+
+
+@pytest.mark.parametrize(("counted", "role"), [(None, "intake"), (3, "finaliser")])
+def test_the_end_of_a_cancelled_job_is_a_holders_write(
+    world: World, counted: int | None, role: str
+) -> None:
+    cancelling = (
+        "UPDATE jobs SET state = 'cancelling', cancelling_at = now(), "
+        f"total_count = {counted or 'NULL'} WHERE id = :job"
+    )
+    end = (
+        "UPDATE jobs SET state = 'cancelled', cancelled_at = now(), "
+        "total_count = coalesce(total_count, 0) WHERE id = :job"
+    )
+    first, second = HOSTS
+    taken = claim(1).replace("'intake'", f"'{role}'")
+    world.act(first, taken)
+    world.act(second, claim(2).replace("'intake'", f"'{role}'"))
+    world.act(first, cancelling, end)
+
+    late = zombie_writes(evidence.lease_steps(world.engine))
+    assert (late[-1].user, late[-1].role) == (first, role)
+
+
 def test_a_cursor_that_goes_back_is_seen(world: World) -> None:
     world.act(HOSTS[0], claim(1), move(100), move(50))
 

@@ -1,14 +1,20 @@
 """Goal: each judge finds the violation that was planted, and nothing where there is none."""
 
+import pytest
+from msgspec.structs import replace
+
 from chaos.doubles import doubles_since
 from chaos.drills.lives import GRAPH
-from chaos.drills.stops import Stop, lost_in
+from chaos.drills.stops import Stop, lost_in, with_enough_losses
+from chaos.failures import DrillError
 from chaos.histories import Operation, Phase
 from chaos.judges import acceptance, executions, fencing, poison, refused_lines, results, states
 from chaos.judges.executions import Answer, Start
 from chaos.judges.fencing import CursorStep, LeaseStep
 from chaos.judges.results import Usage
 from chaos.judges.states import Transition
+from chaos.measures import Measure
+from chaos.reporting import LOST
 
 
 def step(op: str, key: str, phase: Phase, t: float = 0.0, **detail: object) -> Operation:
@@ -126,6 +132,22 @@ def test_a_zombies_write_is_found() -> None:
     assert fencing.zombie_writes([late, *taken]) == [late]
 
 
+def test_a_write_counts_only_under_the_holders_epoch() -> None:
+    claim = lease(1, "host_a", claims=True, epoch=2)
+    write = lease(2, "host_a", claims=False, epoch=2)
+    assert fencing.zombie_writes([claim, replace(write, named_epoch=2)]) == []
+    for wrong in (
+        replace(write, named_epoch=1),
+        replace(write, epoch=3),
+        replace(write, is_fenced=False),
+        replace(write, job="never claimed"),
+    ):
+        assert fencing.zombie_writes([claim, wrong]) == [wrong]
+    again = lease(2, "host_b", claims=True, epoch=2)
+    late = lease(3, "host_b", claims=False, epoch=2)
+    assert fencing.zombie_writes([claim, again, late]) == [late]
+
+
 def test_leases_that_changed_hands_are_told_with_what_was_written_late() -> None:
     steps = [
         lease(1, "host_a", claims=True, epoch=1),
@@ -141,6 +163,17 @@ def test_leases_that_changed_hands_are_told_with_what_was_written_late() -> None
     assert fencing.losses(steps, "finaliser") == []
     late = [*steps, lease(6, "host_b", claims=False, epoch=4)]
     assert [loss.late_writes for loss in fencing.losses(late, "intake")] == [0, 1]
+    used = [steps[0], lease(2, "host_a", claims=False, epoch=1), *steps[2:]]
+    assert [loss.was_used for loss in fencing.losses(used, "intake")] == [True, False]
+
+
+def test_a_drill_that_lost_nothing_has_tried_nothing() -> None:
+    lost = Measure(promise="P9", what=LOST, value=0)
+    broken = Measure(promise="P2", what="doubled", value=1)
+    assert with_enough_losses([lost], 1) == [lost]
+    assert with_enough_losses([broken], 1) == [broken]
+    with pytest.raises(DrillError):
+        with_enough_losses([], 1)
 
 
 def test_a_stop_answers_for_what_was_lost_meanwhile() -> None:
