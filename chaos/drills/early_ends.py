@@ -25,9 +25,6 @@ CANCEL_S_MAX: Final = 5.0
 TERMINAL_S_MAX: Final = 30.0
 TOLD_S_MAX: Final = 240.0
 WINDOW_S: Final = 30
-CREATED_S_MAX: Final = 1.0
-"""A window begins within the call that creates its job, which takes so long at most."""
-
 REPLICA: Final = "a/gpu-consumer"
 MODEL: Final = "small"
 CANCELLED_ITEMS: Final = (200, 400)
@@ -59,7 +56,8 @@ def cancel(setting: Setting) -> list[Measure]:
     ended = evidence.all_ended(engine, client, ids.values(), until_s)
     _await_silence(setting, last_s, deaths_s)
     by_job = by_number(setting.starts(group)())
-    measures = [_judge_refusals(engine, asked, ids)]
+    refusals = _judge_refusals(engine, asked, ids)
+    measures: list[Measure] = []
     closed_s: dict[int, float] = {}
     for number, answer in asked.items():
         if answer.refused:
@@ -86,12 +84,12 @@ def cancel(setting: Setting) -> list[Measure]:
                 evidence="" if status == "cancelled" else status,
             ),
         ]
-    if not closed_s:
+    if not closed_s and not refusals.breaks_a_promise:
         raise DrillError("every job had ended before its cancel")
     outputs = {number: Files(client, ended[ids[number]]).output for number in closed_s}
     kept = judge_kept(setting, "P7", group, closed_s, outputs, deaths_s)
     books = [Ended(job, size) for job in ended.values()]
-    return [*measures, kept, *judge_books(engine, client, books)]
+    return [refusals, *measures, kept, *judge_books(engine, client, books)]
 
 
 def _cancel_each(
@@ -155,9 +153,10 @@ def expire(setting: Setting) -> list[Measure]:
     size = EXPIRING_ITEMS // len(numbers)
     # All at once: one that begins seconds before the others may have ended when they expire.
     files = {n: _upload(client, group, n, size, until_s) for n in numbers}
-    ids, due_s = {}, {}
+    ids, due_s, due_from_s = {}, {}, {}
     window = f"{WINDOW_S}s"
     for n, file_id in files.items():
+        due_from_s[n] = time.time() + WINDOW_S  # the window begins within the call
         job = client.create(f"{group}-{n}", file_id, until_s, completion_window=window)
         ids[n], due_s[n] = job["id"], time.time() + WINDOW_S
     ended = evidence.all_ended(engine, client, ids.values(), until_s)
@@ -174,6 +173,7 @@ def expire(setting: Setting) -> list[Measure]:
         files_of = Files(client, done)
         outputs[number], expired_s[number] = files_of.output, at_s
         measures += _judge_expiry(engine, done, by_job[number], files_of, at_s)
+        measures.append(_judge_window(engine, done, due_from_s[number]))
     if not expired_s:
         raise DrillError("every job completed within its window: none expired")
     kept = judge_kept(setting, "P8", group, expired_s, outputs)
@@ -213,18 +213,21 @@ def _judge_expiry(
         ),
         Measure(
             promise="P8",
-            what="from an expiry to the end of its window",
-            unit="s",
-            value=max(0.0, round(-after_s, 2)),
-            limit=CREATED_S_MAX,
-        ),
-        Measure(
-            promise="P8",
             what="codes of unfinished items other than batch_expired",
             value=len(codes - {"batch_expired"}),
             evidence=str(sorted(codes)),
         ),
     ]
+
+
+def _judge_window(engine: sa.Engine, done: Mapping[str, Any], due_from_s: float) -> Measure:
+    early_s = due_from_s - evidence.ended_s(engine, done["id"], "expired")
+    return Measure(
+        promise="P8",
+        what="from an expiry to the end of its window",
+        unit="s",
+        value=max(0.0, round(early_s, 2)),
+    )
 
 
 def _upload(client: Client, group: str, number: int, count: int, until_s: float) -> str:
