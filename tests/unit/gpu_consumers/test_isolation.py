@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
@@ -48,6 +49,35 @@ async def lives_of(batch: Batch, log: Log, attempts: Attempts) -> int:
         assert isinstance(failure, EngineDeadError)
         assert life.consumer.offsets == []
     raise AssertionError
+
+
+class Rest:
+    """The rest of what may end its process: it lasts until the test ends it."""
+
+    LASTS_S = 77.0
+
+    def __init__(self, sleep: Callable[[float], Awaitable[None]]) -> None:
+        self.begun, self._over, self._sleep = asyncio.Event(), asyncio.Event(), sleep
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds != self.LASTS_S:
+            return await self._sleep(seconds)
+        self.begun.set()
+        await self._over.wait()
+        return None
+
+    async def end_when(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():
+                await self._sleep(0)
+        self._over.set()
+
+
+@pytest.fixture
+def rest(monkeypatch: pytest.MonkeyPatch) -> Rest:
+    found = Rest(asyncio.sleep)
+    monkeypatch.setattr(asyncio, "sleep", found.sleep)
+    return found
 
 
 async def test_a_first_delivery_writes_no_attempt_and_runs_with_others() -> None:
@@ -169,15 +199,16 @@ async def test_a_death_between_two_units_charges_neither() -> None:
     assert [len(run) for run in after.engine.runs] == [10]
 
 
-async def test_what_is_innocent_lets_the_new_go_too_where_a_process_may_end() -> None:
+async def test_what_is_innocent_lets_the_new_go_too_where_a_process_may_end(rest: Rest) -> None:
     attempts = Attempts()
     poison, beside, new = batch_of(b"crash"), batch_of(b"{}", b"{}"), batch_of(b"{}")
     attempts.known[poison.batch_id] = Attempt(poison.batch_id, 1, first_units(1), True)
-    life = Life(Log(), attempts, TouchyEngine(), rest_s=0.05)
+    life = Life(Log(), attempts, TouchyEngine(), rest_s=Rest.LASTS_S)
     life.lane.begin(delivery(poison, old=True))
     life.lane.begin(delivery(beside, old=True, offset=1))
-    await asyncio.sleep(0.01)
+    await rest.begun.wait()
     life.lane.begin(delivery(new, offset=2))
+    await rest.end_when(lambda: bool(life.engine.runs))
 
     assert isinstance(await life.end(), EngineDeadError)
     assert [len(run) for run in life.engine.runs] == [1, 2, 1]
@@ -226,14 +257,15 @@ async def test_what_has_ended_is_passed_over_when_it_comes_again() -> None:
     assert attempts.known == {}
 
 
-async def test_what_ends_beside_a_danger_is_not_run_again_after_the_next_death() -> None:
+async def test_what_ends_beside_a_danger_is_not_run_again_after_the_next_death(rest: Rest) -> None:
     poison, new = batch_of(b"crash"), batch_of(b"{}", b"{}")
     log, attempts = Log(), Attempts()
     attempts.known[poison.batch_id] = Attempt(poison.batch_id, 1, first_units(1), True)
-    life = Life(log, attempts, TouchyEngine(), rest_s=0.05)
+    life = Life(log, attempts, TouchyEngine(), rest_s=Rest.LASTS_S)
     life.lane.begin(delivery(poison, old=True))
-    await asyncio.sleep(0.01)
+    await rest.begun.wait()
     life.lane.begin(delivery(new, offset=1))
+    await rest.end_when(lambda: life.consumer.offsets == [1])
     assert isinstance(await life.end(), EngineDeadError)
     assert life.consumer.offsets == [1]  # and it cannot be committed before the other
 
