@@ -150,8 +150,10 @@ def test_observers_may_miss_states_but_never_see_one_taken_back() -> None:
         watched(3, "completed", in_progress_at=2, finalizing_at=2, completed_at=3),
     ]
     assert states.went_back(life, GRAPH) == []
-    assert states.went_back([*life, watched(4, "finalizing", in_progress_at=2)], GRAPH) == [
-        "job: completed and then finalizing"
+    back = watched(4, "finalizing", in_progress_at=2, finalizing_at=2)
+    assert states.went_back([*life, back], GRAPH) == [
+        "job: completed and then finalizing",
+        "job: completed_at was 3 and is None",
     ]
 
 
