@@ -12,7 +12,7 @@ from benchmarks.machine import OUTSIDE_SERVICES, describe
 from chaos.asking import parse, wanted
 from chaos.interrupts import end_by_exceptions
 from chaos.leftovers import sweep
-from chaos.reporting import table, write_json
+from chaos.reporting import broken_lines, table, write_json
 from chaos.runs import Run, run_scene
 from chaos.scenes import SCENES
 from topics.settings import CLIENT_LOG
@@ -46,10 +46,9 @@ def main(arguments: Sequence[str]) -> int:
     sys.stdout.write(table(run.measures) + "\n")
     for reason in run.untried:
         sys.stdout.write(f"\nnot tried: {reason}\n")
-    broken = [measure for measure in run.measures if measure.breaks_a_promise]
-    for measure in broken:
-        note(f"BROKEN {measure.promise} {measure.what}: {measure.value:g} {measure.evidence}")
-        note(f"       seed {measure.seed}, alone: {measure.rerun}")
+    broken = broken_lines(run.measures)
+    for line in broken:
+        note(line)
     note(f"all numbers are in {asked.json}")
     return 1 if broken or run.untried else 0
 

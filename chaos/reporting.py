@@ -47,6 +47,16 @@ def table(measures: Sequence[Measure]) -> str:
     return "\n".join(lines)
 
 
+def broken_lines(measures: Sequence[Measure]) -> list[str]:
+    """Return what broke a promise, and how to run its round again."""
+    return [
+        f"BROKEN {measure.promise} {measure.what}: {measure.value:g} {measure.evidence}\n"
+        f"{'':10}  seed {measure.seed}, alone: {measure.rerun}"
+        for measure in measures
+        if measure.breaks_a_promise
+    ]
+
+
 def number(value: float) -> str:
     """Return a figure without digits that mean nothing."""
     if value == float("inf"):

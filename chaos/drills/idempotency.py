@@ -1,18 +1,17 @@
 """P5: one key, one job: many threads, the API killed between commit and answer, replays, misuse."""
 
 import random
-import threading
 import time
-from collections.abc import Sized
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from typing import Final, Self
+from typing import Final
 
 import httpx
 import sqlalchemy as sa
 
 from chaos.clients import ENDPOINT, PASSING, PAUSE_S, Client, input_lines
 from chaos.drills.another_tenant import another_tenant
+from chaos.drills.killed_commits import Killing, slow_commits
 from chaos.drills.setting import MODEL, Setting
 from chaos.failures import DrillError
 from chaos.judges.acceptance import (
@@ -23,15 +22,10 @@ from chaos.judges.acceptance import (
     replays_that_differ,
 )
 from chaos.measures import Measure
-from chaos.nemeses.cure import missed
-from chaos.nemeses.processes import kill
 
 TOLD_S_MAX: Final = 240.0
 THREADS: Final = 50
 TOGETHER: Final = 8
-KILLS: Final = 4
-ALIVE_S_MAX: Final = 60.0
-_PAUSE_S: Final = 0.005
 
 
 def run(setting: Setting) -> list[Measure]:
@@ -42,7 +36,11 @@ def run(setting: Setting) -> list[Measure]:
     client = setting.client("p5")
     file_id = client.upload(f"file-{mark}", input_lines(1, MODEL), until_s)
     answered: list[str] = []
-    with Killing(setting, answered, THREADS * keys) as killing, ThreadPoolExecutor(THREADS) as pool:
+    with (
+        slow_commits(setting.running.engine),
+        Killing(setting, answered, THREADS * keys) as killing,
+        ThreadPoolExecutor(THREADS) as pool,
+    ):
         walks = [
             pool.submit(_walk, setting, number, mark, keys, file_id, answered)
             for number in range(THREADS)
@@ -52,8 +50,8 @@ def run(setting: Setting) -> list[Measure]:
     history = setting.recorder.so_far()
     broken, lost = broken_connections(history), len(lost_answers(history))
     setting.note(f"{killing.count} kills, {broken} connections broken, {lost} first answers lost")
-    if not killing.count or not broken:
-        raise DrillError("no kill met a request")
+    if not killing.count or not broken or not lost:
+        raise DrillError("no kill fell between a commit and its answer")
     ids = acknowledged(history)
     replays = replays_that_differ(history)
     made = _count(setting, mark)
@@ -86,39 +84,6 @@ def run(setting: Setting) -> list[Measure]:
         _measure("jobs of another tenant's same keys that were not new", _others(setting, mark), 3),
         _measure("keys of a wrong form that were let in", _wrong_forms(client, mark, file_id), 3),
     ]
-
-
-class Killing:
-    """Kills the APIs in turn for a block, each when so many of its answers are there."""
-
-    def __init__(self, setting: Setting, answered: Sized, wanted: int) -> None:
-        """Nothing is killed yet."""
-        self.count = 0
-        self._setting, self._answered, self._wanted = setting, answered, wanted
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._kill, daemon=True)
-
-    def __enter__(self) -> Self:
-        """Begin."""
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End."""
-        self._stop.set()
-        self._thread.join()
-
-    def _kill(self) -> None:
-        chance = random.Random(self._setting.seed)
-        hosts = list(self._setting.running.hosts)
-        for turn in range(KILLS):
-            goal = (turn + chance.uniform(0.5, 1.0)) / KILLS * self._wanted
-            while len(self._answered) < goal:
-                if self._stop.wait(_PAUSE_S):
-                    return
-            host = hosts[turn % len(hosts)]
-            self._setting.running.hosts[host].pid("api", ALIVE_S_MAX)
-            self.count += kill(self._setting.running, f"{host}/api") is not missed
 
 
 def _walk(

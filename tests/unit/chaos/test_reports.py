@@ -7,7 +7,7 @@ import msgspec
 from chaos.bounds import failure_rate_bound
 from chaos.histories import Recorder, read
 from chaos.measures import OTHERS, Measure, Relation, summarise
-from chaos.reporting import number, table, write_json
+from chaos.reporting import broken_lines, number, table, write_json
 
 
 def measure(promise: str, value: float, limit: float = 0, relation: Relation = "<=") -> Measure:
@@ -59,6 +59,13 @@ def test_a_missed_goal_counts_and_breaks_no_promise() -> None:
     (found,) = summarise([missed])
     assert found.failures == 1
     assert "goal ≤ 2" in table([missed])
+
+
+def test_what_broke_says_how_to_run_it_again() -> None:
+    broken = msgspec.structs.replace(measure("P1", 9), seed=8, rerun="python -m chaos --seed 8")
+    (line,) = broken_lines([measure("P1", 0), measure("A12", 9, relation="goal"), broken])
+    assert line.startswith("BROKEN P1 w: 9")
+    assert line.endswith("seed 8, alone: python -m chaos --seed 8")
 
 
 def test_promises_come_in_their_order() -> None:
