@@ -85,7 +85,9 @@ def _trials(summary: Summary) -> str:
     told = str(summary.trials)
     if wanted := _wanted(summary):
         told += f" of {wanted[0]} {wanted[1]}"
-    return told if summary.rounds == summary.trials else f"{told}, {summary.rounds} rounds"
+    if summary.rounds == summary.trials:
+        return told
+    return f"{told}, {summary.rounds} round{'s' * (summary.rounds > 1)}"
 
 
 def _wanted(summary: Summary) -> tuple[int, str] | None:
