@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
@@ -21,6 +20,7 @@ from tests.unit.gpu_consumers.bulk_bench import (
     covered,
     delivery,
 )
+from tests.unit.gpu_consumers.rests import Rest
 from topics.records import Attempt, Batch, ItemOutcome, Unit
 
 
@@ -49,35 +49,6 @@ async def lives_of(batch: Batch, log: Log, attempts: Attempts) -> int:
         assert isinstance(failure, EngineDeadError)
         assert life.consumer.offsets == []
     raise AssertionError
-
-
-class Rest:
-    """The rest of what may end its process: it lasts until the test ends it."""
-
-    LASTS_S = 77.0
-
-    def __init__(self, sleep: Callable[[float], Awaitable[None]]) -> None:
-        self.begun, self._over, self._sleep = asyncio.Event(), asyncio.Event(), sleep
-
-    async def sleep(self, seconds: float) -> None:
-        if seconds != self.LASTS_S:
-            return await self._sleep(seconds)
-        self.begun.set()
-        await self._over.wait()
-        return None
-
-    async def end_when(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
-            while not condition():
-                await self._sleep(0)
-        self._over.set()
-
-
-@pytest.fixture
-def rest(monkeypatch: pytest.MonkeyPatch) -> Rest:
-    found = Rest(asyncio.sleep)
-    monkeypatch.setattr(asyncio, "sleep", found.sleep)
-    return found
 
 
 async def test_a_first_delivery_writes_no_attempt_and_runs_with_others() -> None:
