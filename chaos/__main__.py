@@ -2,43 +2,53 @@
 
 import logging
 import os
-import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from benchmarks.machine import OUTSIDE_SERVICES, describe
 from chaos.asking import parse, wanted
-from chaos.reporting import table, write_json
+from chaos.interrupts import end_by_exceptions
+from chaos.leftovers import sweep
+from chaos.reporting import broken_lines, table, write_json
 from chaos.runs import Run, run_scene
 from chaos.scenes import SCENES
 from topics.settings import CLIENT_LOG
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what was asked for; 1 when a promise was broken or could not be tried."""
+    """Run what was asked for; 1 when a promise was broken or not tried, 2 when nothing can run."""
     asked = parse(arguments)
     if named := [name for name in OUTSIDE_SERVICES if name in os.environ]:
         sys.stderr.write(f"unset {', '.join(named)}: drills need services that they may break\n")
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that children are stopped
+    chosen = [
+        (scene, parts)
+        for scene in SCENES
+        if (parts := [part for part in scene.parts if wanted(part, asked)])
+    ]
+    if not chosen:
+        sys.stderr.write("no drill named by --part tries what --promise names; see --help\n")
+        return 2
+    end_by_exceptions()
     CLIENT_LOG.setLevel(logging.CRITICAL)  # brokers die here all the time
     note = notes(time.monotonic())
+    sweep(asked.work or Path(tempfile.gettempdir()), note)
     note(f"seed {asked.seed}: repeat the plans with --seed {asked.seed}")
     facts = describe() | {"seed": asked.seed, "command": " ".join(["python -m chaos", *arguments])}
     run = Run(asked, note)
-    for scene in SCENES:
-        parts = [part for part in scene.parts if wanted(part, asked)]
-        if parts:
-            run_scene(run, scene, parts)
-            facts |= {"seconds": round(time.monotonic() - run.began_s), "untried": run.untried}
-            write_json(asked.json, facts, run.measures)
+    for scene, parts in chosen:
+        run_scene(run, scene, parts)
+        facts |= {"seconds": round(time.monotonic() - run.began_s), "untried": run.untried}
+        write_json(asked.json, facts, run.measures)
     sys.stdout.write(table(run.measures) + "\n")
     for reason in run.untried:
         sys.stdout.write(f"\nnot tried: {reason}\n")
-    broken = [measure for measure in run.measures if measure.breaks_a_promise]
-    for measure in broken:
-        note(f"BROKEN {measure.promise} {measure.what}: {measure.value:g} {measure.evidence}")
+    broken = broken_lines(run.measures)
+    for line in broken:
+        note(line)
     note(f"all numbers are in {asked.json}")
     return 1 if broken or run.untried else 0
 

@@ -5,9 +5,11 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
+from chaos.nemeses import clocks
 from chaos.scenes import SCENES, Part
 
 SEEDS = 2**31
+SKEWS = {"ahead": clocks.SKEW_S, "behind": -clocks.SKEW_S}
 DESCRIPTION = "Break a running installation on purpose, and judge what it promised."
 
 
@@ -25,6 +27,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parts = [part.name for scene in SCENES for part in scene.parts]
     parser.add_argument("--part", action="append", choices=parts, help="only this drill")
     parser.add_argument("--trials", type=_count, help="of each part, in place of its own number")
+    parser.add_argument(
+        "--clock", choices=SKEWS, help="of the pair's second host; else by the parity of the seed"
+    )
     parser.add_argument("--long", action="store_true", help="many trials, under an hour")
     parser.add_argument("--json", type=Path, default=Path("out/chaos.json"), help="all numbers")
     parser.add_argument("--work", type=Path, help="where installations keep their data meanwhile")
@@ -43,6 +48,18 @@ def wanted(part: Part, asked: argparse.Namespace) -> bool:
     names = set(asked.promise or part.promises)
     named = not asked.part or part.name in asked.part
     return named and trials_of(part, asked) > 0 and bool(names & part.promises)
+
+
+def skew_s(asked: argparse.Namespace) -> float:
+    """Return by how many seconds the clock of the second host of a pair is wrong."""
+    return SKEWS[asked.clock or ("ahead" if asked.seed % 2 else "behind")]
+
+
+def rerun(part: Part, seed: int, asked: argparse.Namespace) -> str:
+    """Return the command that runs one round of a run by itself."""
+    clock = next(name for name, seconds in SKEWS.items() if seconds == skew_s(asked))
+    words = f"python -m chaos --part {part.name} --trials 1 --seed {seed} --clock {clock}"
+    return f"{words} --long" if asked.long else words
 
 
 def _count(text: str) -> int:

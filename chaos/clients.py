@@ -1,5 +1,6 @@
 """Clients that write down what they do and hear; each call is one attempt, nothing is hidden."""
 
+import hashlib
 import json
 import threading
 import time
@@ -62,6 +63,7 @@ class Client:
     key: str
     recorder: Recorder
     http: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=CALL_S_MAX))
+    failure: str = ""  # why there was no answer, the last time that there was none
     _turn: int = 0
 
     def call(
@@ -77,7 +79,8 @@ class Client:
                 headers={"authorization": f"Bearer {self.key}", **(headers or {})},
                 **content,
             )
-        except httpx.HTTPError:
+        except httpx.HTTPError as failure:
+            self.failure = type(failure).__name__
             return None
 
     def insist(
@@ -85,17 +88,19 @@ class Client:
     ) -> httpx.Response:
         """Repeat a call under one idempotency key until it succeeds or is refused for good.
 
-        Raises NotServedError when it is refused, or time is up.
+        Raises NotServedError when it is refused, when time is up, and for a success that names
+        nothing: it acknowledged what nobody can ask for.
         """
         while True:
             self.recorder.note(self.name, op, key, "invoke")
             answer = ask()
             if answer is None:
-                self.recorder.note(self.name, op, key, "info")
+                self.recorder.note(self.name, op, key, "info", failure=self.failure)
             elif answer.is_success:
-                self.recorder.note(
-                    self.name, op, key, "ok", id=answer.json().get("id"), status=answer.status_code
-                )
+                made = acknowledged_id(answer)
+                self.recorder.note(self.name, op, key, "ok", id=made, **told(answer))
+                if made is None:
+                    raise NotServedError(f"{op} {key}: {answer.status_code} without an id")
                 return answer
             else:
                 self.recorder.note(self.name, op, key, "fail", status=answer.status_code)
@@ -175,7 +180,9 @@ class Client:
     def await_ends(self, job_ids: Iterable[str], until_s: float) -> dict[str, dict[str, Any]]:
         """Poll jobs until all have ended or time is up; return those that have."""
         waiting, ended = list(job_ids), {}
-        while waiting and time.monotonic() < until_s:
+        is_last = False  # each is looked at once, however late it is
+        while waiting and not is_last:
+            is_last = time.monotonic() >= until_s
             for job_id in list(waiting):
                 job = self.watch(job_id)
                 if job is not None and job["status"] in TERMINAL:
@@ -183,6 +190,19 @@ class Client:
                     waiting.remove(job_id)
             time.sleep(PAUSE_S / 2)
         return ended
+
+    def missing_files(self, file_ids: Iterable[str]) -> list[str]:
+        """Return the files that cannot be found. Raises NotServedError without an answer."""
+        found = {file_id: self._status(f"/v1/files/{file_id}") for file_id in file_ids}
+        return [file_id for file_id, status in found.items() if status != HTTPStatus.OK]
+
+    def _status(self, path: str) -> int:
+        for _ in range(READ_TRIES):
+            answer = self.call("GET", path)
+            if answer is not None and answer.status_code not in PASSING:
+                return answer.status_code
+            time.sleep(PAUSE_S)
+        raise NotServedError(f"{path}: no answer in time")
 
     def lines(self, file_id: str | None) -> list[dict[str, Any]]:
         """Return the lines of an output or error file. Raises NotServedError."""
@@ -217,8 +237,33 @@ def _content(file_id: str) -> str:
     return f"/v1/files/{file_id}/content"
 
 
+def acknowledged_id(answer: httpx.Response) -> str | None:
+    """Return the id of what an answer says it made; None when it names nothing."""
+    try:
+        found = answer.json()["id"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, str) and found else None
+
+
+def told(answer: httpx.Response) -> dict[str, object]:
+    """Return what tells whether two answers are the same, without what they hold."""
+    return {
+        "status": answer.status_code,
+        "replayed": answer.headers.get("idempotent-replayed") == "true",
+        "digest": hashlib.sha256(answer.content).hexdigest(),
+    }
+
+
+LAST_LOOKS: Final = 3
+"""At a job that has ended: enough to see it change when it must not."""
+
+
 class Watchers:
-    """Threads that look at jobs all the time, each with the address of one host."""
+    """Threads that look at jobs all the time, each with the address of one host.
+
+    Each looks at those that have not ended, and at each that has a few times more.
+    """
 
     def __init__(self, clients: Sequence[Client]) -> None:
         """Nothing is watched yet."""
@@ -244,9 +289,14 @@ class Watchers:
             thread.join()
 
     def _watch(self, client: Client) -> None:
+        looks: dict[str, int] = {}  # at jobs that had ended
         while not self._stop.is_set():
             for job_id in list(self._jobs):
-                client.watch(job_id)
+                if looks.get(job_id, 0) >= LAST_LOOKS:
+                    continue
+                job = client.watch(job_id)
+                if job is not None and job["status"] in TERMINAL:
+                    looks[job_id] = looks.get(job_id, 0) + 1
                 if self._stop.wait(0.02):
                     return
             self._stop.wait(0.05)

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from chaos.clients import Client
 from chaos.failures import NotServedError
 from chaos.judges.fencing import CursorStep, LeaseStep
-from chaos.judges.results import Usage
+from chaos.judges.results import Tally, Usage, tally_of
 from chaos.judges.states import TIMESTAMPS, Transition
 from core.ids import JOB, parse_public_id, public_id
 
@@ -102,9 +102,15 @@ def states(engine: sa.Engine) -> dict[str, str]:
 def transitions(engine: sa.Engine) -> list[Transition]:
     """Return every update of a job's row."""
     with engine.connect() as connection:
-        query = sa.text("SELECT job_id, old, new, changed FROM chaos.transitions ORDER BY sequence")
+        query = sa.text("SELECT * FROM chaos.transitions ORDER BY sequence")
         return [
-            Transition(job=row.job_id.hex, old=row.old, new=row.new, changed_stamps=row.changed)
+            Transition(
+                sequence=row.sequence,
+                job=row.job_id.hex,
+                old=row.old,
+                new=row.new,
+                changed_stamps=row.changed,
+            )
             for row in connection.execute(query)
         ]
 
@@ -134,9 +140,9 @@ def lease_steps(engine: sa.Engine) -> list[LeaseStep]:
 def cursor_steps(engine: sa.Engine) -> list[CursorStep]:
     """Return every move of a cursor."""
     with engine.connect() as connection:
-        query = sa.text("SELECT job_id, old, new FROM chaos.cursors ORDER BY sequence")
+        query = sa.text("SELECT * FROM chaos.cursors ORDER BY sequence")
         return [
-            CursorStep(job=row.job_id.hex, old=row.old, new=row.new)
+            CursorStep(sequence=row.sequence, job=row.job_id.hex, old=row.old, new=row.new)
             for row in connection.execute(query)
         ]
 
@@ -151,15 +157,15 @@ def ledger(engine: sa.Engine, job: str) -> Usage:
     )
 
 
-def counters(engine: sa.Engine, job: str, executed: int) -> Usage:
-    """Return what a job's counters say; they count outcomes, so `executed` is given."""
-    found = _usage(
-        engine,
-        "SELECT 0 AS items, input_tokens AS taken, output_tokens AS given "
-        "FROM job_counters WHERE job_id = :job",
-        job,
+def counters(engine: sa.Engine, job: str) -> Tally:
+    """Return what a job's counters say."""
+    query = sa.text(
+        "SELECT succeeded, failed, cancelled, expired, input_tokens, output_tokens "
+        "FROM job_counters WHERE job_id = :job"
     )
-    return Usage(items=executed, input_tokens=found.input_tokens, output_tokens=found.output_tokens)
+    with engine.connect() as connection:
+        found = connection.execute(query, {"job": parse_public_id(JOB, job)}).mappings().one()
+        return Tally(**{str(name): int(count) for name, count in found.items()})
 
 
 def settled(engine: sa.Engine) -> int:
@@ -295,6 +301,10 @@ class Files:
     def error_codes(self) -> dict[str, str]:
         """Return custom id to code, of the items that failed."""
         return {line["custom_id"]: _code(line) for line in self.errors}
+
+    def tally(self) -> Tally:
+        """Return how many lines tell of each outcome, and their tokens."""
+        return tally_of(self.usage(), len(self.output), map(_code, self.errors))
 
 
 def _code(line: Mapping[str, Any]) -> str:

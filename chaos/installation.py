@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from chaos.failures import DrillError
 from chaos.hosts import ROOT, Host, await_ready, start_host, wait_until
+from chaos.interrupts import cleaned_up
 from chaos.nemeses import disk
 from chaos.proxy import Proxy
 from chaos.services import Addresses, hold_file
@@ -83,7 +84,7 @@ class Installation:
 @contextmanager
 def installed(shape: Shape) -> Iterator[Installation]:
     """Run an installation for a block, from the main thread. Raises DrillError."""
-    with contextlib.ExitStack() as closing:
+    with cleaned_up() as closing:
         for folder, size_mb in shape.mounts.items():
             closing.callback(disk.mount(shape.data / folder, size_mb))
         services = _start_services(shape)

@@ -5,19 +5,32 @@ from pathlib import Path
 
 import msgspec
 
-from chaos.measures import Measure, Summary, summarise
+from chaos.measures import OTHERS, Measure, Summary, summarise
 
-WANTED = {"P1": 20, "P2": 20, "P3": 100, "P4": 20, "P7": 200, "P8": 100}
-"""Trials that a promise asks for in all, where it asks for a number; a run may have fewer."""
+PER_ROUND = {"P1": (20, "storms"), "P2": (20, "storms"), "P4": (20, "storms")}
+PER_ITEM = {"P3": (100, "kills"), "P7": (200, "cancelled jobs"), "P8": (100, "expired jobs")}
+"""Trials that a promise asks for in all, where it asks for a number, and what one is; a run may
+have fewer. Of those of `PER_ITEM` one round has many; their other lines have one a round."""
 
 LOST = "writes accepted under a lease lost while its holder was stopped"
-LOST_WANTED = 500
-"""Of P9 only this line counts lost leases; its others count drills."""
+LOST_WANTED = (500, "lost leases")
+"""Of P9 only this line counts lost leases; its others count rounds."""
 
 MEDIAN = "median"
-"""A line that begins so is not one for each thing that is tried."""
+BROKEN_OFF = "rounds that broke off before they were judged"
+"""Lines that begin so count rounds, not what is tried in them."""
 
-_HEAD = ("promise", "measured", "worst", "pass", "trials", "failed", "95 % bound", "looked at")
+_HEAD = (
+    "promise",
+    "measured",
+    "in",
+    "worst",
+    "pass",
+    "trials",
+    "failed",
+    "95 % bound",
+    "looked at",
+)
 
 
 def write_json(path: Path, facts: Mapping[str, object], measures: Sequence[Measure]) -> None:
@@ -34,6 +47,16 @@ def table(measures: Sequence[Measure]) -> str:
     return "\n".join(lines)
 
 
+def broken_lines(measures: Sequence[Measure]) -> list[str]:
+    """Return what broke a promise, and how to run its round again."""
+    return [
+        f"BROKEN {measure.promise} {measure.what}: {measure.value:g} {measure.evidence}\n"
+        f"{'':10}  seed {measure.seed}, alone: {measure.rerun}"
+        for measure in measures
+        if measure.breaks_a_promise
+    ]
+
+
 def number(value: float) -> str:
     """Return a figure without digits that mean nothing."""
     if value == float("inf"):
@@ -45,25 +68,45 @@ def _cells(summary: Summary) -> list[str]:
     unit = f" {summary.unit}" if summary.unit else ""
     relation = {"<=": "≤", ">=": "≥", "goal": "goal ≤", "report": ""}[summary.relation]
     goal = "reported" if summary.relation == "report" else f"{relation} {number(summary.limit)}"
-    bound = "" if summary.relation == "report" else f"{100 * summary.bound:.1f} %"
     return [
         summary.promise,
         summary.what,
+        summary.part,
         number(summary.worst) + unit,
         goal,
         _trials(summary),
         str(summary.failures),
-        bound,
+        _bound(summary),
         f"{summary.size:,}",
     ]
 
 
 def _trials(summary: Summary) -> str:
-    wanted = LOST_WANTED if summary.what == LOST else WANTED.get(summary.promise)
-    is_counted = summary.relation != "report" and not summary.what.startswith(MEDIAN)
-    if wanted is None or not is_counted:
-        return str(summary.trials)
-    return f"{summary.trials} of {wanted}"
+    told = str(summary.trials)
+    if wanted := _wanted(summary):
+        told += f" of {wanted[0]} {wanted[1]}"
+    if summary.rounds == summary.trials:
+        return told
+    return f"{told}, {summary.rounds} round{'s' * (summary.rounds > 1)}"
+
+
+def _wanted(summary: Summary) -> tuple[int, str] | None:
+    """Return how many trials are wanted, and what one is; None where no number is."""
+    if summary.what == LOST:
+        return LOST_WANTED
+    is_other = summary.relation == "report" or summary.part == OTHERS
+    if is_other or summary.what.startswith((MEDIAN, BROKEN_OFF)):
+        return None
+    if summary.promise in PER_ITEM and summary.trials > summary.rounds:
+        return PER_ITEM[summary.promise]
+    return PER_ROUND.get(summary.promise)
+
+
+def _bound(summary: Summary) -> str:
+    if summary.relation == "report":
+        return ""
+    by_round = f" ({100 * summary.round_bound:.1f} % by round)"
+    return f"{100 * summary.bound:.1f} %" + by_round * (summary.rounds < summary.trials)
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Runs: the trials of every drill that was asked for, each scene on an installation of its own."""
+"""Runs: the rounds of every drill that was asked for, each scene on an installation of its own."""
 
 import argparse
 import contextlib
@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.work_folders import work_folder
-from chaos.asking import SEEDS, trials_of
+from chaos.asking import SEEDS, rerun, skew_s, trials_of
+from chaos.drills.lives import Lives
 from chaos.drills.setting import Setting
 from chaos.evidence import install_triggers
 from chaos.failures import DrillError
 from chaos.histories import Recorder
 from chaos.installation import Installation, installed
+from chaos.leftovers import claim
 from chaos.measures import Measure, summarise
+from chaos.rounds import Round, run_round
 from chaos.scenes import Part, Scene
 from chaos.upstream import RecordingUpstream, recording_upstream
 
@@ -41,16 +44,28 @@ class Run:
         """Whether no part may begin a second trial any more; each has its first in any case."""
         return time.monotonic() - self.began_s > FURTHER_TRIALS_S
 
-    def give_up(self, what: str, failure: DrillError) -> None:
+    def give_up(self, what: str, reason: object) -> None:
         """Remember what could not be tried."""
-        self.untried.append(f"{what}: {failure}")
+        self.untried.append(f"{what}: {reason}")
         self.note(f"NOT TRIED {self.untried[-1]}")
+
+    def add(self, found: Sequence[Measure]) -> None:
+        """Add what a round found; what looked at nothing was not tried."""
+        for measure in found:
+            if not measure.was_tried:
+                what = f"{measure.promise} {measure.what} in {measure.part}, seed {measure.seed}"
+                self.give_up(what, f"there was nothing to look at; {measure.rerun}")
+        tried = [measure for measure in found if measure.was_tried]
+        self.measures.extend(tried)
+        _show(tried, self.note)
 
 
 def run_scene(run: Run, scene: Scene, parts: Sequence[Part]) -> None:
     """Run the trials of a scene on one installation; what it finds is added as it is found."""
     name, asked = f"chaos-{scene.name}", run.asked
     with work_folder(name, parent=asked.work, keep=asked.keep, note=run.note) as work:
+        if not asked.keep:
+            claim(work)
         try:
             _run_parts(run, scene, parts, work)
         except DrillError as failure:
@@ -62,17 +77,18 @@ def run_scene(run: Run, scene: Scene, parts: Sequence[Part]) -> None:
 def _run_parts(run: Run, scene: Scene, parts: Sequence[Part], work: Path) -> None:
     with contextlib.ExitStack() as stack:
         upstream = stack.enter_context(recording_upstream()) if scene.records else None
-        shape = scene.shape(work, upstream.url if upstream else "", run.asked.seed)
+        shape = scene.shape(work, upstream.url if upstream else "", skew_s(run.asked))
         running = stack.enter_context(installed(shape))
         run.note(f"{scene.name}: ready")
         install_triggers(running.engine)
+        lives = Lives(running.engine)
         for part in parts:
             for trial in range(run.trials(part)):
                 if trial and run.is_late():
                     run.note(f"{part.name}: no further trial, the time is up")
                     break
                 run.note(f"{scene.name} {part.name} {trial + 1} of {run.trials(part)}")
-                _run_trial(run, running, upstream, part, trial)
+                _run_trial(run, running, upstream, part, trial, lives)
 
 
 def _run_trial(
@@ -81,26 +97,24 @@ def _run_trial(
     upstream: RecordingUpstream | None,
     part: Part,
     trial: int,
+    lives: Lives,
 ) -> None:
     """Run one trial, whose seed follows from the run's."""
     work = running.shape.data
+    seed = (run.asked.seed + trial) % SEEDS
     recorder = Recorder(work / "histories" / f"{part.name}-{trial}.jsonl")
     setting = Setting(
         running=running,
         recorder=recorder,
-        seed=(run.asked.seed + trial) % SEEDS,
+        seed=seed,
         long=run.asked.long,
         work=work,
         note=run.note,
         upstream=upstream,
     )
+    one = Round(part.name, part.promises, seed, rerun(part, seed, run.asked))
     try:
-        found = part.drill(setting)
-    except DrillError as failure:
-        run.give_up(f"{part.name} {trial + 1}, seed {setting.seed}", failure)
-    else:
-        run.measures.extend(found)
-        _show(found, run.note)
+        run.add(run_round(one, lambda: part.drill(setting), lambda: lives.judge(recorder.so_far())))
     finally:
         recorder.close()
 

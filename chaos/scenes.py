@@ -46,17 +46,15 @@ class Scene:
     """An installation and the drills that run on it, in their order."""
 
     name: str
-    shape: Callable[[Path, str, int], Shape]  # of its data folder, the upstream's URL and the seed
+    shape: Callable[[Path, str, float], Shape]
+    """Of its data folder, the upstream's URL, and how wrong the clock of a second host is."""
+
     parts: tuple[Part, ...]
     records: bool = False  # items run on an upstream that notes executions
 
 
-def _pair(data: Path, _url: str, seed: int) -> Shape:
-    """Two hosts on one broker, with a simulated engine; the clock of the second is wrong.
-
-    It is ahead under odd seeds, behind under even ones.
-    """
-    skew_s = clocks.SKEW_S if seed % 2 else -clocks.SKEW_S
+def _pair(data: Path, _url: str, skew_s: float) -> Shape:
+    """Two hosts on one broker, with a simulated engine; the clock of the second is wrong."""
     return Shape(
         data=data,
         options=_SIMULATED,
@@ -65,31 +63,31 @@ def _pair(data: Path, _url: str, seed: int) -> Shape:
     )
 
 
-def _poisoned(data: Path, _url: str, _seed: int) -> Shape:
+def _poisoned(data: Path, _url: str, _skew_s: float) -> Shape:
     """One host whose engine meets faults, with the usual bound on executions."""
     options = ("--simulated-latency-ms", "20", "--simulated-concurrency", "64")
     return Shape(data=data, options=options, env=POISONED_ROLES)
 
 
-def _recorded(data: Path, url: str, _seed: int) -> Shape:
+def _recorded(data: Path, url: str, _skew_s: float) -> Shape:
     """One host before an upstream that notes executions."""
     engine = ("--engine", "openai_http", "--upstream", url, "--model", early_ends.MODEL)
     return Shape(data=data, options=(*engine, "--concurrency", "16"))
 
 
-def _engine(data: Path, _url: str, _seed: int) -> Shape:
+def _engine(data: Path, _url: str, _skew_s: float) -> Shape:
     """One host with vLLM and a small model of random weights."""
     model = ensure_tiny_llama(cache_dir(os.environ) / "models" / engine_recovery.MODEL)
     options = ("--engine", "vllm", "--model", f"{engine_recovery.MODEL}={model}")
     return Shape(data=data, options=options)
 
 
-def _cluster(data: Path, _url: str, _seed: int) -> Shape:
+def _cluster(data: Path, _url: str, _skew_s: float) -> Shape:
     """One host on three brokers."""
     return Shape(data=data, options=_SIMULATED, env=CLUSTER_ROLES, broker_count=3)
 
 
-def _small_disks(data: Path, _url: str, _seed: int) -> Shape:
+def _small_disks(data: Path, _url: str, _skew_s: float) -> Shape:
     """One host; database, log and object store each on a small disk of its own."""
     mounts = dict.fromkeys(disk_full.FOLDERS.values(), disk_full.SIZE_MB)
     return Shape(data=data, options=_SIMULATED, mounts=mounts)

@@ -1,7 +1,6 @@
 """P5: one key, one job: many threads, the API killed between commit and answer, replays, misuse."""
 
 import random
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
@@ -12,26 +11,49 @@ import sqlalchemy as sa
 
 from chaos.clients import ENDPOINT, PASSING, PAUSE_S, Client, input_lines
 from chaos.drills.another_tenant import another_tenant
+from chaos.drills.killed_commits import Killing, slow_commits
 from chaos.drills.setting import MODEL, Setting
 from chaos.failures import DrillError
-from chaos.judges.acceptance import acknowledged, answers_that_disagree
+from chaos.judges.acceptance import (
+    acknowledged,
+    answers_that_disagree,
+    broken_connections,
+    lost_answers,
+    replays_that_differ,
+)
 from chaos.measures import Measure
-from chaos.nemeses.processes import kill
 
 TOLD_S_MAX: Final = 240.0
-KILL_EVERY_S: Final = 3.0
+THREADS: Final = 50
+TOGETHER: Final = 8
 
 
 def run(setting: Setting) -> list[Measure]:
     """Create jobs under shared keys and judge what exists afterwards."""
-    keys, threads = setting.size(200, 40), setting.size(24, 8)
+    keys = setting.size(200, 40)
     until_s = time.monotonic() + TOLD_S_MAX
     mark = f"p5-{setting.seed}"
     client = setting.client("p5")
     file_id = client.upload(f"file-{mark}", input_lines(1, MODEL), until_s)
-    with Killing(setting), ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda number: _walk(setting, number, mark, keys, file_id), range(threads)))
-    ids = acknowledged(setting.recorder.so_far())
+    answered: list[str] = []
+    with (
+        slow_commits(setting.running.engine),
+        Killing(setting, answered, THREADS * keys) as killing,
+        ThreadPoolExecutor(THREADS) as pool,
+    ):
+        walks = [
+            pool.submit(_walk, setting, number, mark, keys, file_id, answered)
+            for number in range(THREADS)
+        ]
+        for walk in walks:
+            walk.result()
+    history = setting.recorder.so_far()
+    broken, lost = broken_connections(history), len(lost_answers(history))
+    setting.note(f"{killing.count} kills, {broken} connections broken, {lost} first answers lost")
+    if not killing.count or not broken or not lost:
+        raise DrillError("no kill fell between a commit and its answer")
+    ids = acknowledged(history)
+    replays = replays_that_differ(history)
     made = _count(setting, mark)
     reused = _misuse(client, mark, keys, file_id)
     disagree = answers_that_disagree(setting.recorder.so_far())
@@ -42,6 +64,20 @@ def run(setting: Setting) -> list[Measure]:
     )
     return [
         _measure("jobs beyond or short of one a key", abs(made - keys), keys),
+        Measure(
+            promise="P5",
+            what="keys whose answers are not one answer and its replays",
+            value=len(replays),
+            size=len(answered),
+            evidence=str(list(replays.items())[:3]) if replays else "",
+        ),
+        Measure(
+            promise="P5",
+            what="jobs whose own answer a kill took away",
+            value=lost,
+            relation="report",
+            size=broken,
+        ),
         _measure("keys answered with different ids", len(disagree), len(ids)),
         _measure("changed bodies that were not refused with 422", reused, keys),
         _measure("answers 5xx other than 503", failures, len(ids)),
@@ -50,41 +86,22 @@ def run(setting: Setting) -> list[Measure]:
     ]
 
 
-class Killing:
-    """Kills the APIs in turn for a block."""
+def _walk(
+    setting: Setting, number: int, mark: str, keys: int, file_id: str, answered: list[str]
+) -> None:
+    """Ask with every key, a few at a time in an order of its own; add each that was answered.
 
-    def __init__(self, setting: Setting) -> None:
-        """Nothing is killed yet."""
-        self._setting = setting
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._kill, daemon=True)
-
-    def __enter__(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        """End."""
-        self._stop.set()
-        self._thread.join()
-
-    def _kill(self) -> None:
-        chance = random.Random(self._setting.seed)
-        hosts = list(self._setting.running.hosts)
-        for turn in range(4):
-            if self._stop.wait(chance.uniform(0.3, KILL_EVERY_S)):
-                return
-            kill(self._setting.running, f"{hosts[turn % len(hosts)]}/api")
-
-
-def _walk(setting: Setting, number: int, mark: str, keys: int, file_id: str) -> None:
-    """Ask with every key, each thread in an order of its own."""
-    order = list(range(keys))
-    random.Random(f"{setting.seed}-{number}").shuffle(order)
+    All threads come to a key at about the same time, so that keys are new until the end.
+    """
+    chance = random.Random(f"{setting.seed}-{number}")
+    few = [range(first, min(first + TOGETHER, keys)) for first in range(0, keys, TOGETHER)]
+    order = [key for some in few for key in chance.sample(some, len(some))]
     client = setting.client(f"p5-{number}")
     until_s = time.monotonic() + TOLD_S_MAX
     for key in order:
-        client.create(f"{mark}-{key}", file_id, until_s, metadata={"drill": mark})
+        answered.append(
+            client.create(f"{mark}-{key}", file_id, until_s, metadata={"drill": mark})["id"]
+        )
 
 
 def _misuse(client: Client, mark: str, keys: int, file_id: str) -> int:

@@ -10,7 +10,6 @@ from typing import Final
 from chaos import evidence
 from chaos.clients import input_lines
 from chaos.drills.books import Ended, judge_books
-from chaos.drills.lives import judge_lives
 from chaos.drills.setting import MODEL, Setting
 from chaos.drills.stops import Stop, judge_stops, lost_in, with_enough_losses
 from chaos.hosts import wait_until
@@ -52,7 +51,7 @@ def run(setting: Setting) -> list[Measure]:
         client.cancel(job_id, until_s)
     ended = evidence.all_ended(engine, client, job_ids, until_s)
     books = judge_books(engine, client, [Ended(job, ITEMS) for job in ended.values()])
-    found = [*judge_stops(setting, stops), *books, *judge_lives(setting)]
+    found = [*judge_stops(setting, stops), *books]
     return with_enough_losses(found, wanted)
 
 

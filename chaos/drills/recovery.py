@@ -15,11 +15,13 @@ from chaos.clients import input_lines
 from chaos.doubles import doubles_seen, doubles_since
 from chaos.drills.books import Ended, judge_books
 from chaos.drills.setting import MODEL, Setting
+from chaos.failures import DrillError
 from chaos.hosts import wait_until
 from chaos.installation import Installation
 from chaos.judges.recovery import Sample, rate_before, seconds_to_recover
 from chaos.measures import Measure
 from chaos.nemeses import processes, services
+from chaos.nemeses.cure import missed
 from chaos.nemeses.redelivery import POOL, topics_of
 from chaos.settings_of_drills import SESSION_S
 from topics.admin import LogAdmin
@@ -128,11 +130,12 @@ def _one(setting: Setting, name: str, kill: Callable[[], object]) -> list[Measur
     wait_until(lambda: evidence.settled(running.engine) > began + 200, PROGRESS_S_MAX, "progress")
     serving: Future[float] | None = None
 
-    def kill_it() -> None:
+    def kill_it() -> object:
         nonlocal serving
-        kill()
+        cure = kill()
         if name == BROKER:
             serving = _in_thread(partial(_seconds_to_serve, running))
+        return cure
 
     recovered = watch_kill(setting, name, kill_it)
     if name in JUDGED:
@@ -156,11 +159,14 @@ def watch_kill(
     """Kill while items end, and return how long it took until they did as before, as a report.
 
     The rate is that of the second half of `lead_s`; windows of `over_s` are compared with it.
+    Raises DrillError when there was nobody to kill.
     """
     sampler = Sampler(setting.running)
     time.sleep(lead_s)
     killed_s = time.monotonic()
-    kill()
+    if kill() is missed:
+        sampler.stop()
+        raise DrillError(f"{name} was not there to be killed")
     rate = rate_before(sampler.samples, killed_s, over_s=lead_s / 2)
     samples = sampler.until_recovered(killed_s, over_s=over_s, watched_s=watched_s)
     note_samples(setting, name, samples, killed_s)

@@ -7,12 +7,12 @@ was acknowledged must end. 5. History, rows and files are judged.
 import random
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 from chaos import evidence
 from chaos.clients import TERMINAL, Client, Watchers, input_lines
 from chaos.drills.books import Ended, judge_books
-from chaos.drills.lives import judge_lives
 from chaos.drills.setting import MODEL, Setting
 from chaos.failures import DrillError
 from chaos.judges.acceptance import acknowledged, answers_that_disagree, broken_promises
@@ -23,6 +23,8 @@ from chaos.settings_of_drills import FINALISER_LEASE_S
 
 HEALED_S_MAX: Final = 600.0
 CANCELLED_SHARE: Final = 0.15
+APPLIED_SHARE: Final = 0.8
+"""Of the faults of a plan; a few meet a process that another has just killed."""
 
 
 def run(setting: Setting) -> list[Measure]:
@@ -43,9 +45,10 @@ def run(setting: Setting) -> list[Measure]:
     jobs.run(watchers)
     conductor.join()
     setting.note(f"healed; {len(faults)} faults, {len(jobs.sizes)} jobs")
-    healed_s = time.monotonic()
-    ended = setting.client("end").await_ends(list(jobs.sizes), healed_s + HEALED_S_MAX)
-    took_s = time.monotonic() - healed_s
+    healed_s = conductor.healed_s  # clients may have insisted for long since then
+    accepted = set(acknowledged(setting.recorder.so_far()).values()) | jobs.sizes.keys()
+    ended = setting.client("end").await_ends(accepted, healed_s + HEALED_S_MAX)
+    took_s = time.monotonic() - healed_s if ended.keys() >= accepted else float("inf")
     watchers.stop()
     for unhappy in evidence.stuck(running.engine):
         setting.note(f"stuck: {unhappy}")
@@ -54,16 +57,30 @@ def run(setting: Setting) -> list[Measure]:
         *judge_books(
             running.engine,
             setting.client("reader"),
-            [Ended(job, jobs.sizes[key]) for key, job in ended.items()],
+            [Ended(job, jobs.sizes[key]) for key, job in ended.items() if key in jobs.sizes],
         ),
-        *judge_lives(setting),
+        *judge_faults(len(faults), conductor.failures, conductor.unhealed),
+    ]
+
+
+def judge_faults(planned: int, missed: Sequence[str], unhealed: Sequence[str]) -> list[Measure]:
+    """Say how much of a plan came true: a storm that hit nobody proves nothing."""
+    return [
         Measure(
             promise="P1",
-            what="faults that could not be applied",
-            value=len(conductor.failures),
-            size=len(faults),
-            relation="report",
-            evidence="; ".join(conductor.failures),
+            what="share of the faults that hit somebody",
+            value=1 - len(missed) / max(planned, 1),
+            limit=APPLIED_SHARE,
+            relation=">=",
+            size=planned,
+            evidence="; ".join(missed),
+        ),
+        Measure(
+            promise="P1",
+            what="faults that could not be healed",
+            value=len(unhealed),
+            size=planned,
+            evidence="; ".join(unhealed),
         ),
     ]
 
@@ -121,8 +138,9 @@ def _judge_acceptance(setting: Setting, jobs: Jobs, took_s: float) -> list[Measu
     history = list(setting.recorder.so_far())
     accepted = acknowledged(history)
     broken = broken_promises(accepted.values(), evidence.states(setting.running.engine), TERMINAL)
-    files = answers_that_disagree(history, "upload")
-    disagree = answers_that_disagree(history) | files
+    files = set(acknowledged(history, "upload").values())
+    lost = setting.client("files").missing_files(files)
+    disagree = answers_that_disagree(history) | answers_that_disagree(history, "upload")
     errors = [
         step
         for step in history
@@ -138,16 +156,24 @@ def _judge_acceptance(setting: Setting, jobs: Jobs, took_s: float) -> list[Measu
         ),
         Measure(
             promise="P1",
+            what="acknowledged files that are missing",
+            value=len(lost),
+            size=len(files),
+            evidence=" ".join(lost[:5]),
+        ),
+        Measure(
+            promise="P1",
             what="from heal until all were terminal",
             unit="s",
             value=round(took_s, 1),
             limit=HEALED_S_MAX,
+            size=len(accepted),
         ),
         Measure(
             promise="P1",
             what="creations that never succeeded",
             value=len(jobs.failures),
-            size=len(accepted),
+            size=len(accepted) + len(jobs.failures),
             evidence="; ".join(jobs.failures[:5]),
         ),
         Measure(

@@ -13,7 +13,6 @@ from typing import Final
 from chaos import evidence
 from chaos.clients import PAUSE_S, input_lines
 from chaos.drills.books import Ended, judge_books
-from chaos.drills.lives import judge_lives
 from chaos.drills.setting import MODEL, Setting
 from chaos.drills.stops import Stop, judge_stops, with_enough_losses
 from chaos.failures import DrillError
@@ -78,7 +77,7 @@ def run(setting: Setting) -> list[Measure]:
         running.engine, client, [Ended(job, sizes[key]) for key, job in ended.items()]
     )
     stops = [Stop(host, role, began, over) for role in LEASED]
-    found = [*judge_stops(setting, stops), *books, *judge_lives(setting)]
+    found = [*judge_stops(setting, stops), *books]
     return with_enough_losses(found, 1)
 
 

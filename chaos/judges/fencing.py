@@ -89,6 +89,7 @@ class CursorStep(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     old: int
     new: int
+    sequence: int = 0  # in the order of the database
 
 
 def cursors_that_went_back(steps: Iterable[CursorStep]) -> list[CursorStep]:

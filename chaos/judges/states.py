@@ -27,6 +27,7 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
     old: str
     new: str
     changed_stamps: list[str] = []  # timestamps that were set before and differ now
+    sequence: int = 0  # in the order of the database
 
 
 def illegal(transitions: Iterable[Transition], graph: Graph) -> list[Transition]:
@@ -85,12 +86,36 @@ def _contradictions(
     return wrong
 
 
+_ORDERS = (
+    ("created_at", "in_progress_at", "finalizing_at", "completed_at"),
+    ("created_at", "in_progress_at", "finalizing_at", "expired_at"),
+    ("created_at", "in_progress_at", "finalizing_at", "cancelling_at", "cancelled_at"),
+    ("created_at", "failed_at"),
+)
+"""The stamps of each legal life; a life may leave out what lies in the middle."""
+
+_NEEDED = {
+    "completed": {"in_progress_at", "finalizing_at", "completed_at"},
+    "expired": {"in_progress_at", "finalizing_at", "expired_at"},
+    "cancelled": {"cancelling_at", "cancelled_at"},
+    "failed": {"failed_at"},
+}
+"""What a job that ended must show."""
+
+_ENDS = frozenset({"completed_at", "expired_at", "cancelled_at", "failed_at"})
+
+
 def _disorder(step: Operation) -> list[str]:
-    """Timestamps follow the order of the states."""
-    order = ("created_at", "in_progress_at", "finalizing_at", "completed_at")
-    times = [(name, step.detail[name]) for name in order if step.detail.get(name) is not None]
-    return [
+    """Timestamps follow the order of the states; one end, and no stamp of a state not reached."""
+    stamps = {name: at for name, at in step.detail.items() if name.endswith("_at") and at}
+    wrong = {
         f"{step.key}: {name} before {earlier}"
-        for (earlier, then), (name, at) in pairwise(times)
-        if at < then
-    ]
+        for order in _ORDERS
+        for earlier, name in pairwise(name for name in order if name in stamps)
+        if stamps[name] < stamps[earlier]
+    }
+    status = step.detail["status"]
+    missing = _NEEDED.get(status, set()) - stamps.keys()
+    wrong |= {f"{step.key}: {status} without {name}" for name in missing}
+    foreign = (stamps.keys() & _ENDS) - {f"{status}_at"}
+    return sorted(wrong | {f"{step.key}: {status} with {name}" for name in foreign})

@@ -13,7 +13,7 @@ from chaos.failures import DrillError
 from chaos.histories import Recorder
 from chaos.installation import Installation
 from chaos.nemeses import network, processes, redelivery, services
-from chaos.nemeses.cure import Cure
+from chaos.nemeses.cure import Cure, missed
 from chaos.planning import Fault, Kind
 from core.errors import MillraceError
 
@@ -30,6 +30,9 @@ FAULTS: Final[Mapping[str, Apply]] = {
     "rewind": redelivery.rewind,
     "lose-records": redelivery.lose,
 }
+
+_EXPECTED: Final = (DrillError, KafkaException, MillraceError, OSError, psutil.Error)
+"""What a fault may meet in the middle of others."""
 
 _TOPICS: Final = ("requests", "batches", "results")
 _FATAL_ROLES: Final = (
@@ -73,7 +76,9 @@ class Conductor:
         """Nothing happens yet."""
         self._running, self._faults, self._recorder = running, faults, recorder
         self._thread = threading.Thread(target=self._run, name="nemesis", daemon=True)
-        self.failures: list[str] = []
+        self.failures: list[str] = []  # faults that hit nobody, and why
+        self.unhealed: list[str] = []
+        self.healed_s = float("inf")  # monotonic; when the last fault was healed
 
     def start(self) -> None:
         """Begin the plan now."""
@@ -96,17 +101,24 @@ class Conductor:
                     heapq.heappush(cures, (fault.ends_s, number, name, cure))
         finally:  # or what is stopped would stay so, and be taken for what it is not
             self._heal(cures, began_s, float("inf"))
+            self.healed_s = time.monotonic()
 
     def _apply(self, fault: Fault, name: str) -> Cure | None:
         self._recorder.note("nemesis", "fault", name, "invoke", lasts_s=fault.lasts_s)
         try:
             cure = FAULTS[fault.kind](self._running, fault.target)
-        except (DrillError, KafkaException, MillraceError, OSError, psutil.Error) as failure:
-            self._recorder.note("nemesis", "fault", name, "fail", reason=type(failure).__name__)
-            self.failures.append(f"{name}: {type(failure).__name__}")
+        except _EXPECTED as failure:
+            self._fail(name, type(failure).__name__)
+            return None
+        if cure is missed:
+            self._fail(name, "nobody there")
             return None
         self._recorder.note("nemesis", "fault", name, "ok")
         return cure
+
+    def _fail(self, name: str, reason: str) -> None:
+        self._recorder.note("nemesis", "fault", name, "fail", reason=reason)
+        self.failures.append(f"{name}: {reason}")
 
     def _heal(
         self, cures: list[tuple[float, int, str, Cure]], began_s: float, until_s: float
@@ -114,5 +126,10 @@ class Conductor:
         while cures and cures[0][0] <= until_s:
             ends_s, _, name, cure = heapq.heappop(cures)
             time.sleep(max(0.0, began_s + ends_s - time.monotonic()))
-            cure()
-            self._recorder.note("nemesis", "heal", name, "ok")
+            try:
+                cure()
+            except Exception as failure:  # noqa: BLE001  the others still have to be healed
+                self._recorder.note("nemesis", "heal", name, "fail", reason=type(failure).__name__)
+                self.unhealed.append(f"{name}: {failure!r}")
+            else:
+                self._recorder.note("nemesis", "heal", name, "ok")

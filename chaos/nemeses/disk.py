@@ -22,10 +22,20 @@ def mount(folder: Path, size_mb: int) -> Cure:
     if found.returncode:
         raise DrillError(f"mount is not permitted here: {found.stderr.strip()}")
 
-    def unmount() -> None:
-        subprocess.run(("umount", "-l", str(folder)), timeout=_COMMAND_S_MAX, check=False)
+    return lambda: unmount(folder)
 
-    return unmount
+
+def unmount(folder: Path) -> None:
+    """Take a disk away again, whoever still has files of it open. Raises DrillError."""
+    found = subprocess.run(
+        ("umount", "-l", str(folder)),
+        capture_output=True,
+        text=True,
+        timeout=_COMMAND_S_MAX,
+        check=False,
+    )
+    if found.returncode:
+        raise DrillError(f"{folder} stays mounted, unmount it by hand: {found.stderr.strip()}")
 
 
 def fill(folder: Path) -> Cure:

@@ -1,26 +1,25 @@
 """kill -9 and SIGSTOP of roles; a target is `host/role`, e.g. `a/intake`."""
 
-import contextlib
 import os
 import signal
 
 from chaos.installation import Installation
-from chaos.nemeses.cure import Cure, nothing
+from chaos.nemeses.cure import Cure, missed, nothing
 
 
 def kill(running: Installation, target: str) -> Cure:
-    """Kill a role; its supervisor starts it again. A role that is dead already is left alone."""
-    signal_role(running, target, signal.SIGKILL)
-    return nothing
+    """Kill a role; its supervisor starts it again. A role that is dead already is `missed`."""
+    return missed if signal_role(running, target, signal.SIGKILL) is None else nothing
 
 
 def pause(running: Installation, target: str) -> Cure:
     """Stop a role in the middle of whatever it does, and let it go on."""
     pid = signal_role(running, target, signal.SIGSTOP)
+    if pid is None:
+        return missed
 
     def resume() -> None:
-        if pid is not None:
-            send(pid, signal.SIGCONT)
+        send(pid, signal.SIGCONT)
 
     return resume
 
@@ -29,12 +28,13 @@ def signal_role(running: Installation, target: str, number: signal.Signals) -> i
     """Signal a role and return its process; None when it does not live."""
     host, _, role = target.partition("/")
     pid = running.hosts[host].roles().get(role)
-    if pid is not None:
-        send(pid, number)
-    return pid
+    return pid if pid is not None and send(pid, number) else None
 
 
-def send(pid: int, number: signal.Signals) -> None:
-    """Signal a process that may be gone."""
-    with contextlib.suppress(ProcessLookupError):
+def send(pid: int, number: signal.Signals) -> bool:
+    """Signal a process; return whether it was there."""
+    try:
         os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True

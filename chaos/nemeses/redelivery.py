@@ -1,5 +1,6 @@
 """Work that comes again, or not at all: records twice, offsets taken back, records deleted."""
 
+import math
 import random
 import signal
 import time
@@ -10,7 +11,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from chaos.installation import Installation
-from chaos.nemeses.cure import Cure, nothing
+from chaos.nemeses.cure import Cure, missed, nothing
 from chaos.nemeses.processes import send
 from chaos.settings_of_drills import SESSION_S
 from results.writer import GROUP as WRITER_GROUP
@@ -37,12 +38,14 @@ def topics_of(pool: str) -> Mapping[str, tuple[Topic, str, str]]:
 
 
 def publish_again(running: Installation, target: str, pool: str = POOL) -> Cure:
-    """Publish a tenth of a topic's records once more, as they are."""
+    """Publish a tenth of a topic's records once more, as they are; one at least."""
     topic, _, _ = topics_of(pool)[target]
     tail = TopicTail(running.kafka, topic, client_id="chaos-again")
     records = tail.read_to_end(_READ_S_MAX)
     tail.close()
-    count = min(RECORDS_MAX, round(len(records) * SHARE))
+    if not records:
+        return missed
+    count = min(RECORDS_MAX, math.ceil(len(records) * SHARE))
     producer = LogProducer(running.kafka, client_id="chaos-again")
     for record in random.Random(len(records)).sample(records, count):
         producer.send(
@@ -65,15 +68,13 @@ def rewind(running: Installation, target: str, pool: str = POOL) -> Cure:
     """
     topic, group, role = topics_of(pool)[target]
     pids = [host.roles().get(role) for host in running.hosts.values()]
-    members = [pid for pid in pids if pid is not None]
-    for pid in members:
-        send(pid, signal.SIGSTOP)
+    members = [pid for pid in pids if pid is not None and send(pid, signal.SIGSTOP)]
     try:
         _commit(running, topic, group, BATCHES_BACK if target == "batches" else None)
     finally:
         for pid in members:
             send(pid, signal.SIGCONT)
-    return nothing
+    return nothing if members else missed
 
 
 def lose(running: Installation, target: str, pool: str = POOL) -> Cure:
@@ -83,9 +84,8 @@ def lose(running: Installation, target: str, pool: str = POOL) -> Cure:
     ends = [
         TopicPartition(topic.name, number, OFFSET_END) for number in range(topic.partition_count)
     ]
-    for future in admin.delete_records(ends).values():
-        future.result(_READ_S_MAX)
-    return nothing
+    kept_from = [found.result(_READ_S_MAX) for found in admin.delete_records(ends).values()]
+    return nothing if any(place.low_watermark > 0 for place in kept_from) else missed
 
 
 def _commit(running: Installation, topic: Topic, group: str, back: int | None) -> None:

@@ -169,9 +169,11 @@ async def test_a_second_try_does_not_prolong_an_item() -> None:
     async def post(peer: Peer) -> bool:
         nonlocal tries
         tries += 1
-        await asyncio.sleep(1.7)
-        if tries == 2:
-            await peer.send(ANSWER)
+        if tries == 1:
+            await asyncio.sleep(1.0)
+            return False
+        await asyncio.sleep(1.5)  # in time for an item that had begun anew
+        await peer.send(ANSWER)
         return False
 
     async with engine_for(answering(post), item_timeout_s=2) as (engine, _):

@@ -1,6 +1,8 @@
 """Goal: what owners decide and the database's time says reaches every held chunk."""
 
 import asyncio
+import threading
+from collections.abc import Callable
 from uuid import UUID
 
 import msgspec
@@ -70,8 +72,12 @@ async def clock_at(database_s: float) -> DatabaseClock:
 
 
 async def known(clock: DatabaseClock) -> None:
+    await until(lambda: clock.database_s() is not None)
+
+
+async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
-        while clock.database_s() is None:  # noqa: ASYNC110  a thread answers
+        while not condition():  # noqa: ASYNC110  a thread answers
             await asyncio.sleep(0.001)
 
 
@@ -91,21 +97,28 @@ async def test_a_database_that_is_away_leaves_what_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(database_clock, "ASK_S", 0.0)
-    answers = iter([100.0])
-    inner = HeldClock()
+    inner, is_away, refused = HeldClock(), threading.Event(), 0
+    answer_s = 100.0
 
     def ask() -> float:
-        try:
-            return next(answers)
-        except StopIteration:
-            raise OperationalError("away", {}, Exception()) from None
+        nonlocal refused
+        if is_away.is_set():
+            refused += 1
+            raise OperationalError("away", {}, Exception())
+        return answer_s
 
     clock = DatabaseClock(inner, ask)
     following = asyncio.create_task(clock.follow())
     await known(clock)
+    is_away.set()
+    await until(lambda: refused > 1)
     inner.now_s += 7
-    await asyncio.sleep(0.01)
     assert clock.database_s() == 107.0
+    assert not following.done()
+
+    answer_s = 90.0  # what it said before was late on its way
+    is_away.clear()
+    await until(lambda: clock.database_s() == 90.0)
     following.cancel()
 
 

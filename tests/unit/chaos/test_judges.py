@@ -56,6 +56,33 @@ def test_one_key_has_one_id() -> None:
     }
 
 
+def answer(key: str, *, replayed: bool, digest: str = "d", status: int = 200) -> Operation:
+    return step("create", key, "ok", id="1", replayed=replayed, digest=digest, status=status)
+
+
+def test_a_key_has_one_answer_and_its_replays() -> None:
+    fine = [answer("k", replayed=False), answer("k", replayed=True), answer("m", replayed=True)]
+    assert acceptance.replays_that_differ(fine) == {}
+    assert acceptance.lost_answers(fine) == ["m"]
+    for wrong in (
+        answer("k", replayed=False),
+        answer("k", replayed=True, digest="e"),
+        answer("k", replayed=True, status=201),
+    ):
+        assert acceptance.replays_that_differ([*fine, wrong]).keys() == {"k"}
+
+
+def test_a_kill_that_met_a_request_is_known() -> None:
+    refused = step("create", "k", "info", failure="ConnectError")
+    assert acceptance.broken_connections([refused, step("create", "k", "ok")]) == 0
+    assert acceptance.broken_connections([step("create", "k", "info", failure="ReadError")]) == 1
+
+
+def test_an_acknowledgement_without_an_id_is_a_promise_that_is_broken() -> None:
+    accepted = acceptance.acknowledged([step("create", "k", "ok", id=None)])
+    assert acceptance.broken_promises(accepted.values(), {"batch_1": "completed"}, {"completed"})
+
+
 def test_items_are_there_once() -> None:
     assert results.compare_ids(["a", "b"], ["b", "a"]).total == 0
     miscount = results.compare_ids(["a", "b", "c"], ["a", "a", "c", "x"])
@@ -65,11 +92,45 @@ def test_items_are_there_once() -> None:
 
 def test_a_bill_is_exact_or_it_is_wrong() -> None:
     right = Usage(items=2, input_tokens=10, output_tokens=5)
-    assert results.billing_difference(right, right, right) == 0
-    doubled = Usage(items=2, input_tokens=10, output_tokens=6)
-    assert results.billing_difference(right, right, doubled) == 1
-    assert results.billing_difference(right, doubled, right) == 1
-    assert results.billing_difference(doubled, right, right) == 1
+    assert right.difference(right) == 0
+    assert right.difference(Usage(items=2, input_tokens=10, output_tokens=6)) == 1
+    assert right.difference(Usage(items=4, input_tokens=10, output_tokens=5)) == 2
+
+
+SHOWN: dict[str, object] = {
+    "request_counts": {"total": 6, "completed": 2, "failed": 1},
+    "millrace": {"succeeded": 2, "failed": 1, "cancelled": 2, "expired": 1},
+    "usage": {"input_tokens": 10, "output_tokens": 5},
+}
+CODES = ["item_timeout", "batch_cancelled", "batch_cancelled", "batch_expired"]
+
+
+def miscounted(shown: dict[str, object] = SHOWN, **counted: int) -> list[str]:
+    files = results.tally_of(Usage(items=2, input_tokens=10, output_tokens=5), 2, CODES)
+    counters = replace(files, **counted)
+    told = {"files": files, "counters": counters, "job": results.tally_shown(shown)}
+    return results.miscounted(6, told, {"request_counts": 6})
+
+
+def test_counters_agree_with_the_files() -> None:
+    assert miscounted() == []
+    assert miscounted(succeeded=3, failed=0) == [
+        "succeeded: files 2, counters 3",
+        "failed: files 1, counters 0",
+    ]
+    assert miscounted(expired=2) == ["counters: 7 items of 6", "expired: files 1, counters 2"]
+    assert miscounted(output_tokens=6) == ["output_tokens: files 5, counters 6"]
+
+
+def test_a_job_shows_what_its_files_hold() -> None:
+    completed = {**SHOWN, "request_counts": {"total": 6, "completed": 3, "failed": 1}}
+    assert "succeeded: files 2, job -1" in miscounted(completed)
+    billed = {**SHOWN, "usage": {"input_tokens": 10, "output_tokens": 4}}
+    assert miscounted(billed) == ["output_tokens: files 5, job 4"]
+    assert len(miscounted({})) == 7  # each number, and their sum
+    assert results.miscounted(6, {"files": results.Tally(failed=6)}, {"request_counts": 5}) == [
+        "request_counts: 5 items of 6"
+    ]
 
 
 def test_jobs_move_along_the_graph_only() -> None:
@@ -89,11 +150,13 @@ def test_observers_may_miss_states_but_never_see_one_taken_back() -> None:
     life = [
         watched(1, "validating"),
         watched(2, "finalizing", in_progress_at=2),
-        watched(3, "completed", in_progress_at=2),
+        watched(3, "completed", in_progress_at=2, finalizing_at=2, completed_at=3),
     ]
     assert states.went_back(life, GRAPH) == []
-    assert states.went_back([*life, watched(4, "finalizing", in_progress_at=2)], GRAPH) == [
-        "job: completed and then finalizing"
+    back = watched(4, "finalizing", in_progress_at=2, finalizing_at=2)
+    assert states.went_back([*life, back], GRAPH) == [
+        "job: completed and then finalizing",
+        "job: completed_at was 3 and is None",
     ]
 
 
@@ -112,6 +175,42 @@ def test_a_timestamp_stays_and_has_its_order() -> None:
     assert len(states.went_back(lost, GRAPH)) == 1
     early = [watched(9, "completed", in_progress_at=5, finalizing_at=4, completed_at=6)]
     assert states.went_back(early, GRAPH) == ["job: finalizing_at before in_progress_at"]
+
+
+@pytest.mark.parametrize(
+    ("status", "stamps", "wrong"),
+    [
+        ("cancelled", {"cancelling_at": 3, "cancelled_at": 2}, "cancelled_at before cancelling_at"),
+        ("cancelling", {"in_progress_at": 3, "cancelling_at": 2}, "cancelling_at before in_prog"),
+        ("cancelling", {"cancelling_at": 0.5}, "cancelling_at before created_at"),
+        (
+            "expired",
+            {"in_progress_at": 2, "finalizing_at": 4, "expired_at": 3},
+            "expired_at before",
+        ),
+        ("failed", {"failed_at": 0.5}, "failed_at before created_at"),
+        ("failed", {}, "failed without failed_at"),
+        ("cancelled", {"cancelled_at": 2}, "cancelled without cancelling_at"),
+        ("in_progress", {"in_progress_at": 2, "failed_at": 3}, "in_progress with failed_at"),
+    ],
+)
+def test_every_end_has_its_stamps_in_order(status: str, stamps: dict[str, int], wrong: str) -> None:
+    (told,) = states.went_back([watched(9, status, **stamps)], GRAPH)
+    assert wrong in told
+
+
+@pytest.mark.parametrize(
+    ("status", "stamps"),
+    [
+        ("cancelled", {"cancelling_at": 2, "cancelled_at": 2}),
+        ("cancelled", {"in_progress_at": 1, "cancelling_at": 2, "cancelled_at": 3}),
+        ("cancelling", {"in_progress_at": 1, "finalizing_at": 2, "cancelling_at": 3}),
+        ("expired", {"in_progress_at": 1, "finalizing_at": 2, "expired_at": 3}),
+        ("failed", {"failed_at": 1}),
+    ],
+)
+def test_every_legal_end_passes(status: str, stamps: dict[str, int]) -> None:
+    assert states.went_back([watched(9, status, **stamps)], GRAPH) == []
 
 
 def lease(sequence: int, user: str, *, claims: bool, epoch: int) -> LeaseStep:

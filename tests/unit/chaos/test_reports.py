@@ -4,9 +4,10 @@ from pathlib import Path
 
 import msgspec
 
+from chaos.bounds import failure_rate_bound
 from chaos.histories import Recorder, read
-from chaos.measures import Measure, Relation, summarise
-from chaos.reporting import number, table, write_json
+from chaos.measures import OTHERS, Measure, Relation, summarise
+from chaos.reporting import broken_lines, number, table, write_json
 
 
 def measure(promise: str, value: float, limit: float = 0, relation: Relation = "<=") -> Measure:
@@ -17,6 +18,27 @@ def test_trials_of_a_measure_are_summed_up() -> None:
     (found,) = summarise([measure("P2", value) for value in (0, 0, 3, 0)])
     assert (found.worst, found.trials, found.failures) == (3, 4, 1)
     assert 0.7 < found.bound < 0.8
+
+
+def test_what_one_round_shares_is_told_apart_from_chance() -> None:
+    """Of P7 each cancelled job is a trial: 4 in 2 rounds, of which one failed in all of its own."""
+    found = [
+        msgspec.structs.replace(measure("P7", value), part="cancel", rerun=seed)
+        for seed, value in (("1", 0), ("1", 0), ("2", 3), ("2", 3))
+    ]
+    (summary,) = summarise(found)
+    assert (summary.trials, summary.rounds, summary.failures) == (4, 2, 2)
+    assert summary.round_bound == failure_rate_bound(1, 2) > summary.bound
+    assert "| 4 of 200 cancelled jobs, 2 rounds | 2 | 90.2 % (97.5 % by round) |" in table(found)
+
+
+def test_trials_of_other_drills_are_not_those_of_a_promise() -> None:
+    storms = [msgspec.structs.replace(measure("P2", 0), part="storm", rerun="a")]
+    others = [msgspec.structs.replace(measure("P2", 0), part=OTHERS, rerun=r) for r in "bcd"]
+    assert [found.trials for found in summarise(storms + others)] == [1, 3]
+    lines = table(storms + others)
+    assert "| storm | 0 | ≤ 0 | 1 of 20 storms | 0 | 95.0 % |" in lines
+    assert "| other drills | 0 | ≤ 0 | 3 | 0 | 63.2 % |" in lines
 
 
 def test_more_can_be_better() -> None:
@@ -39,6 +61,13 @@ def test_a_missed_goal_counts_and_breaks_no_promise() -> None:
     assert "goal ≤ 2" in table([missed])
 
 
+def test_what_broke_says_how_to_run_it_again() -> None:
+    broken = msgspec.structs.replace(measure("P1", 9), seed=8, rerun="python -m chaos --seed 8")
+    (line,) = broken_lines([measure("P1", 0), measure("A12", 9, relation="goal"), broken])
+    assert line.startswith("BROKEN P1 w: 9")
+    assert line.endswith("seed 8, alone: python -m chaos --seed 8")
+
+
 def test_promises_come_in_their_order() -> None:
     names = ["A12", "P10", "P2", "P1"]
     assert [found.promise for found in summarise([measure(n, 0) for n in names])] == [
@@ -52,7 +81,7 @@ def test_promises_come_in_their_order() -> None:
 def test_a_table_has_a_line_for_each_measure() -> None:
     lines = table([measure("P1", 0), measure("P2", 2)]).splitlines()
     assert len(lines) == 4
-    assert lines[3].startswith("| P2 | w | 2 | ≤ 0 | 1 of 20 | 1 | 100.0 % |")
+    assert lines[3].startswith("| P2 | w |  | 2 | ≤ 0 | 1 of 20 storms | 1 | 100.0 % |")
 
 
 def test_the_json_holds_every_number(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.asking import parse, trials_of, wanted
+from chaos.__main__ import main
+from chaos.asking import parse, rerun, skew_s, trials_of, wanted
 from chaos.brokers import Broker, properties
 from chaos.scenes import SCENES
 
@@ -57,7 +58,7 @@ def test_only_what_was_named_is_tried() -> None:
 
 def test_shapes_are_those_of_their_scenes(tmp_path: Path) -> None:
     url = "http://127.0.0.1:1/v1"
-    shapes = {scene.name: scene.shape(tmp_path, url, 7) for scene in SCENES}
+    shapes = {scene.name: scene.shape(tmp_path, url, 400) for scene in SCENES}
     assert shapes["pair"].host_names == ("a", "b")
     assert shapes["cluster"].broker_count == 3
     assert "http://127.0.0.1:1/v1" in shapes["recorded"].options
@@ -66,8 +67,28 @@ def test_shapes_are_those_of_their_scenes(tmp_path: Path) -> None:
 
 def test_the_clock_of_the_second_host_is_ahead_or_behind(tmp_path: Path) -> None:
     (pair,) = (scene for scene in SCENES if scene.name == "pair")
-    offsets = [pair.shape(tmp_path, "", seed).env_of["b"] for seed in (7, 8)]
+    asked = [parse(["--seed", seed]) for seed in ("7", "8")]
+    offsets = [pair.shape(tmp_path, "", skew_s(one)).env_of["b"] for one in asked]
     assert [offset["CHAOS_CLOCK_OFFSET_S"] for offset in offsets] == ["400", "-400"]
+
+
+def test_a_round_runs_alone_as_it_did_among_others() -> None:
+    """Its seed is the run's and its number, while the clock is that of the run."""
+    (storm,) = (part for part in PARTS if part.name == "storm")
+    asked = parse(["--seed", "7", "--long"])
+    command = rerun(storm, 8, asked)
+    words = command.removeprefix("python -m chaos ").split()
+    alone = parse(words)
+    assert (alone.seed, alone.part, alone.long) == (8, ["storm"], True)
+    assert trials_of(storm, alone) == 1
+    assert skew_s(alone) == skew_s(asked) != skew_s(parse(["--seed", "8"]))
+
+
+def test_a_run_of_nothing_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    report = tmp_path / "chaos.json"
+    assert main(["--promise", "P12", "--part", "storm", "--json", str(report)]) == 2
+    assert "no drill" in capsys.readouterr().err
+    assert not report.exists()
 
 
 def broker(node: int) -> Broker:

@@ -20,6 +20,7 @@ from tests.unit.gpu_consumers.bulk_bench import (
     covered,
     delivery,
 )
+from tests.unit.gpu_consumers.rests import Rest
 from topics.records import Attempt, Batch, ItemOutcome, Unit
 
 
@@ -169,15 +170,16 @@ async def test_a_death_between_two_units_charges_neither() -> None:
     assert [len(run) for run in after.engine.runs] == [10]
 
 
-async def test_what_is_innocent_lets_the_new_go_too_where_a_process_may_end() -> None:
+async def test_what_is_innocent_lets_the_new_go_too_where_a_process_may_end(rest: Rest) -> None:
     attempts = Attempts()
     poison, beside, new = batch_of(b"crash"), batch_of(b"{}", b"{}"), batch_of(b"{}")
     attempts.known[poison.batch_id] = Attempt(poison.batch_id, 1, first_units(1), True)
-    life = Life(Log(), attempts, TouchyEngine(), rest_s=0.05)
+    life = Life(Log(), attempts, TouchyEngine(), rest_s=Rest.LASTS_S)
     life.lane.begin(delivery(poison, old=True))
     life.lane.begin(delivery(beside, old=True, offset=1))
-    await asyncio.sleep(0.01)
+    await rest.begun.wait()
     life.lane.begin(delivery(new, offset=2))
+    await rest.end_when(lambda: bool(life.engine.runs))
 
     assert isinstance(await life.end(), EngineDeadError)
     assert [len(run) for run in life.engine.runs] == [1, 2, 1]
@@ -226,14 +228,15 @@ async def test_what_has_ended_is_passed_over_when_it_comes_again() -> None:
     assert attempts.known == {}
 
 
-async def test_what_ends_beside_a_danger_is_not_run_again_after_the_next_death() -> None:
+async def test_what_ends_beside_a_danger_is_not_run_again_after_the_next_death(rest: Rest) -> None:
     poison, new = batch_of(b"crash"), batch_of(b"{}", b"{}")
     log, attempts = Log(), Attempts()
     attempts.known[poison.batch_id] = Attempt(poison.batch_id, 1, first_units(1), True)
-    life = Life(log, attempts, TouchyEngine(), rest_s=0.05)
+    life = Life(log, attempts, TouchyEngine(), rest_s=Rest.LASTS_S)
     life.lane.begin(delivery(poison, old=True))
-    await asyncio.sleep(0.01)
+    await rest.begun.wait()
     life.lane.begin(delivery(new, offset=1))
+    await rest.end_when(lambda: life.consumer.offsets == [1])
     assert isinstance(await life.end(), EngineDeadError)
     assert life.consumer.offsets == [1]  # and it cannot be committed before the other
 

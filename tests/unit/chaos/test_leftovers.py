@@ -1,0 +1,87 @@
+"""Goal: what a killed run left is removed, what lives or was kept is not; no signal cuts that."""
+
+import os
+import signal
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from chaos import leftovers
+from chaos.failures import DrillError
+from chaos.interrupts import cleaned_up, end_by_exceptions
+from chaos.leftovers import Owner, claim, sweep
+from chaos.nemeses.disk import unmount
+
+
+def folder(parent: Path, name: str, owner: Owner | None) -> Path:
+    made = parent / f"millrace-chaos-{name}"
+    (made / "services").mkdir(parents=True)
+    if owner:
+        (made / "owner.json").write_bytes(msgspec.json.encode(owner))
+    return made
+
+
+def test_only_folders_of_the_dead_are_removed(tmp_path: Path) -> None:
+    dead = folder(tmp_path, "dead", Owner(os.getpid(), 1.0))  # its pid was given away again
+    kept = folder(tmp_path, "kept", None)
+    mine = folder(tmp_path, "mine", None)
+    claim(mine)
+    said: list[str] = []
+
+    sweep(tmp_path, said.append)
+
+    assert [one.exists() for one in (dead, kept, mine)] == [False, True, True]
+    assert len(said) == 1
+
+
+def test_a_folder_whose_disk_stays_mounted_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = folder(tmp_path, "dead", Owner(os.getpid(), 1.0))
+
+    class Disk:
+        mountpoint = str(dead / "services")
+
+    def refuse(found: Path) -> None:
+        raise DrillError(f"{found} stays mounted")
+
+    monkeypatch.setattr("psutil.disk_partitions", lambda **_: [Disk()])
+    monkeypatch.setattr(leftovers, "unmount", refuse)
+    said: list[str] = []
+    sweep(tmp_path, said.append)
+    assert dead.exists()
+    assert "stays mounted" in said[0]
+
+
+def test_an_unmount_that_fails_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DrillError, match="stays mounted"):
+        unmount(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_run_and_a_second_one_does_not_end_its_clean_up(
+    number: signal.Signals,
+) -> None:
+    before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
+    done: list[str] = []
+
+    def clean_up() -> None:
+        signal.raise_signal(number)
+        done.append("unmounted")
+
+    def work() -> None:
+        with cleaned_up() as closing:
+            closing.callback(clean_up)
+            signal.raise_signal(number)
+
+    try:
+        end_by_exceptions()
+        with pytest.raises((SystemExit, KeyboardInterrupt)):
+            work()
+        assert done == ["unmounted"]
+        with pytest.raises((SystemExit, KeyboardInterrupt)):
+            signal.raise_signal(number)  # as before
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

@@ -1,0 +1,120 @@
+"""Goal: a round that tried nothing, broke off or lost a thread can never pass."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from chaos.asking import parse
+from chaos.drills.lives import Unseen
+from chaos.drills.storm import judge_faults
+from chaos.failures import DrillError
+from chaos.judges.states import Transition
+from chaos.measures import OTHERS, Measure
+from chaos.reporting import BROKEN_OFF
+from chaos.rounds import Round, run_round
+from chaos.runs import Run
+
+ONE = Round("storm", frozenset({"P1"}), 7, "python -m chaos --part storm --seed 7")
+
+
+def good(size: int = 1, promise: str = "P1") -> Measure:
+    return Measure(promise=promise, what="w", value=0, size=size)
+
+
+def no_lives() -> list[Measure]:
+    return []
+
+
+def broken(drill: Callable[[], list[Measure]]) -> Measure:
+    """Return the one line that tells whether a round broke off."""
+    (found,) = [m for m in run_round(ONE, drill, no_lives) if m.what == BROKEN_OFF]
+    return found
+
+
+def test_a_round_that_ends_well_says_so_and_where_it_comes_from() -> None:
+    found = run_round(ONE, lambda: [good(), good(promise="P2")], no_lives)
+    assert [m.breaks_a_promise for m in found] == [False] * 3
+    assert {(m.promise, m.part) for m in found} == {("P1", "storm"), ("P2", OTHERS)}
+    assert {(m.seed, m.rerun) for m in found} == {(7, ONE.rerun)}
+
+
+@pytest.mark.parametrize("failure", [DrillError("not terminal"), KeyError("status")])
+def test_a_round_that_breaks_off_has_failed(failure: Exception) -> None:
+    def drill() -> list[Measure]:
+        raise failure
+
+    found = broken(drill)
+    assert found.breaks_a_promise
+    assert str(failure) in found.evidence
+
+
+def test_a_thread_that_dies_fails_its_round() -> None:
+    answer: dict[str, str] = {}
+
+    def drill() -> list[Measure]:
+        client = threading.Thread(target=lambda: answer["id"], name="client-3")
+        client.start()
+        client.join()
+        return [good()]
+
+    found = broken(drill)
+    assert found.breaks_a_promise
+    assert "client-3 died: KeyError" in found.evidence
+
+
+def test_a_promise_of_which_nothing_was_measured_has_failed() -> None:
+    assert broken(lambda: [good(promise="P2")]).breaks_a_promise
+
+
+def test_lives_are_judged_even_of_a_round_that_breaks_off() -> None:
+    def drill() -> list[Measure]:
+        raise DrillError("not terminal")
+
+    wrong = Measure(promise="P6", what="illegal", value=1)
+    assert wrong.what in {m.what for m in run_round(ONE, drill, lambda: [wrong])}
+
+
+def test_what_passes_by_need_not_happen_where_another_promise_is_tried() -> None:
+    lives = [good(0, "P1"), good(0, "P9")]
+    found = run_round(ONE, lambda: [good()], lambda: lives)
+    assert [(m.promise, m.size) for m in found if m.what == "w"] == [("P1", 1), ("P1", 0)]
+
+
+def test_nothing_looked_at_is_nothing_tried() -> None:
+    said: list[str] = []
+    run = Run(parse([]), said.append)
+    report = Measure(promise="P1", what="seconds", value=1, size=0, relation="report")
+    run.add([good(0), good(3), report])
+    assert [m.size for m in run.measures] == [3, 0]
+    (reason,) = run.untried
+    assert "P1 w" in reason
+
+
+@pytest.mark.parametrize(
+    ("planned", "missed", "unhealed", "fails"),
+    [
+        (10, 2, 0, False),
+        (10, 3, 0, True),
+        (10, 0, 1, True),
+    ],
+)
+def test_a_storm_must_hit_and_be_healed(
+    planned: int, missed: int, unhealed: int, fails: bool
+) -> None:
+    found = judge_faults(planned, ["kill a/api"] * missed, ["pause b/api"] * unhealed)
+    assert any(m.breaks_a_promise for m in found) == fails
+
+
+def test_a_storm_without_faults_was_no_storm() -> None:
+    assert not any(m.was_tried for m in judge_faults(0, [], []))
+
+
+def move(sequence: int) -> Transition:
+    return Transition(job="j", old="validating", new="in_progress", sequence=sequence)
+
+
+def test_a_row_is_judged_once_however_late_it_is_committed() -> None:
+    unseen = Unseen()
+    assert [m.sequence for m in unseen.of([move(1), move(3)])] == [1, 3]
+    assert [m.sequence for m in unseen.of([move(1), move(2), move(3), move(4)])] == [2, 4]
