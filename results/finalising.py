@@ -85,7 +85,7 @@ def finalise(
             if stored is not None:
                 store.delete(stored.key)
         raise
-    _delete_leftovers(store, lease)
+    _delete_leftovers(store, lease, check)
     return state
 
 
@@ -144,11 +144,14 @@ def _add_file(
     return file.file_id
 
 
-def _delete_leftovers(store: ObjectStore, lease: Lease) -> None:
-    """Remove what the files made useless, and what attempts left that died before the end."""
+def _delete_leftovers(store: ObjectStore, lease: Lease, check: Callable[[], None]) -> None:
+    """Remove what the files made useless, and what attempts left that died before the end.
+
+    What a stop leaves, or a store that is away, the sweep of orphans finds.
+    """
     try:
         _delete_older_epochs(store, lease)
-        _delete_answers(store, lease.job_id)
+        _delete_answers(store, lease.job_id, check)
     except MillraceError as error:  # the job has ended well; a few bytes are left over
         LOG.warning("objects left over", extra={"job": lease.job_id, "code": error.code})
 
@@ -162,11 +165,12 @@ def _delete_older_epochs(store: ObjectStore, lease: Lease) -> None:
             store.delete(found.key)
 
 
-def _delete_answers(store: ObjectStore, job_id: UUID) -> None:
+def _delete_answers(store: ObjectStore, job_id: UUID, check: Callable[[], None]) -> None:
     """Remove answers that were too large for a record: the files hold them now."""
     for _ in range(_ANSWER_ROUNDS_MAX):
         found = list(islice(store.list(answer_prefix(job_id)), _ANSWERS_PER_ROUND))
         for answer in found:
+            check()
             store.delete(answer.key)
         if len(found) < _ANSWERS_PER_ROUND:
             return

@@ -1,7 +1,11 @@
-"""The item rows of a settled job in index order, in constant memory."""
+"""The item rows of a settled job in index order, in constant memory.
+
+Rows are held before they are yielded, and no transaction is open meanwhile: whoever takes them may
+copy an object of the store for each, which lasts as long as the store wants.
+"""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -11,13 +15,15 @@ from results.output_lines import ItemRow
 from storage.postgres import raw_cursor
 
 PAGE_ITEMS: Final = 5000
-"""Rows of one query: between two the lease is looked at and no transaction is open."""
+"""Rows of one transaction at most: between two the lease is looked at."""
 
-_CHUNK_ROWS: Final = 100  # held at once; bodies of 1 MB make 100 MB of them
+PAGE_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of bodies that end a page; what one query brings may exceed it."""
 
-PAGE_OPTIONS: Final = "SET LOCAL statement_timeout = '600s'; SET LOCAL enable_sort = off"
-"""The object store's pace counts into a page's time. A sort would hold a page at once; the key has
-the order already, which the planner does not always believe."""
+QUERY_ROWS: Final = 100  # bodies of 512 KiB make 50 MiB of them
+
+PAGE_OPTIONS: Final = "SET LOCAL enable_sort = off"
+"""The key has the order already, which the planner does not always believe."""
 
 READ_ITEMS: Final = """
 SELECT item_index, outcome, status_code, custom_id, error_code, error_message, body, body_key,
@@ -38,25 +44,37 @@ class RowMissingError(MillraceError):
 def item_rows(
     engine: sa.Engine, job_id: UUID, *, day: int, total_count: int, check: Callable[[], None]
 ) -> Iterator[ItemRow]:
-    """Yield one row for every index below `total_count`; `check` is called before each page.
+    """Yield one row for every index below `total_count`.
 
+    `check` is called before each page, and before each row whose body is an object.
     Raises RowMissingError, and whatever `check` raises.
     """
     expected = 0
-    for first in range(0, total_count, PAGE_ITEMS):
+    while expected < total_count:
         check()
-        last = min(first + PAGE_ITEMS, total_count)
-        for row in map(ItemRow._make, _page(engine, [day, job_id, first, last])):
+        rows = _page(engine, job_id, day, range(expected, min(expected + PAGE_ITEMS, total_count)))
+        if not rows:
+            raise RowMissingError(job=job_id, index=expected)
+        for row in rows:
             if row.item_index != expected:
                 raise RowMissingError(job=job_id, index=expected)
+            if row.body_key is not None:
+                check()
             expected += 1
             yield row
-    if expected != total_count:
-        raise RowMissingError(job=job_id, index=expected)
 
 
-def _page(engine: sa.Engine, parameters: list[Any]) -> Iterator[tuple[Any, ...]]:
+def _page(engine: sa.Engine, job_id: UUID, day: int, indexes: range) -> list[ItemRow]:
+    """Return the rows of the first of `indexes`: as many as have PAGE_BYTES, or all."""
+    rows: list[ItemRow] = []
+    size_bytes = 0
     with engine.connect() as connection:
         cursor = raw_cursor(connection)
         cursor.execute(PAGE_OPTIONS)
-        yield from cursor.stream(READ_ITEMS, parameters, binary=True, size=_CHUNK_ROWS)
+        while indexes and size_bytes < PAGE_BYTES:
+            asked, indexes = indexes[:QUERY_ROWS], indexes[QUERY_ROWS:]
+            cursor.execute(READ_ITEMS, [day, job_id, asked.start, asked.stop], binary=True)
+            found = list(map(ItemRow._make, cursor))
+            size_bytes += sum(len(row.body or b"") for row in found)
+            rows += found
+    return rows

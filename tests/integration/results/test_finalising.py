@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +14,8 @@ import sqlalchemy as sa
 
 from core.clock import SystemClock
 from core.errors import LeaseLostError
+from core.object_names import answer_prefix
 from core.states import CloseReason, JobState
-from jobs.days import job_day
 from jobs.files_tables import files
 from jobs.leases import Lease, claim
 from jobs.progress_tables import job_leases
@@ -25,7 +23,9 @@ from jobs.tables import jobs
 from results import finalising
 from results.closing import JobCloser
 from results.finalising import READY, finalise
-from results.item_rows import PAGE_ITEMS, PAGE_OPTIONS, READ_ITEMS, RowMissingError, item_rows
+from results.item_rows import (
+    RowMissingError,
+)
 from results.open_work import do_all
 from results.partitions import DayPartitions
 from results.tables import items
@@ -36,7 +36,6 @@ from tests.integration.results.outcomes import (
     add_running_job,
     event_count,
     failed,
-    item_table,
     job,
     outcome,
 )
@@ -306,6 +305,19 @@ def test_a_store_that_fails_after_the_end_does_not_undo_it(
     assert finalise(engine, store, take(engine), check=always) is JobState.COMPLETED
 
 
+def test_a_stop_leaves_what_the_files_made_useless(engine: sa.Engine, store: LocalObjects) -> None:
+    job_id = settle(engine, [outcome(0)])
+    put(store, f"{answer_prefix(job_id)}0", b"{}")
+    looks = iter([None, LeaseLostError()])
+
+    def check() -> None:
+        if lost := next(looks):
+            raise lost
+
+    assert finalise(engine, store, take(engine), check=check) is JobState.COMPLETED
+    assert len(list(store.list(answer_prefix(job_id)))) == 1
+
+
 def test_a_missing_row_is_noticed(engine: sa.Engine, store: LocalObjects) -> None:
     job_id = settle(engine, [outcome(n) for n in range(3)])
     for gone in (2, 1):
@@ -325,75 +337,3 @@ def test_a_terminal_job_is_not_claimed(engine: sa.Engine, store: LocalObjects) -
     with engine.begin() as connection:
         assert not claim(connection, role="finaliser", holder="x", ttl_s=1, limit=9, where=READY)
         assert connection.scalar(sa.select(sa.func.count()).select_from(job_leases)) == 1
-
-
-def test_rows_are_read_by_the_index_without_a_sort(engine: sa.Engine) -> None:
-    job_id = settle(engine, [outcome(n) for n in range(2000)])
-    day = item_table(engine, job_id)[0].job_day
-    query = READ_ITEMS.replace("%b", "{}").format(day, f"'{job_id}'", 500, 900)
-    with engine.connect() as connection:
-        connection.execute(sa.text("ANALYZE items"))
-        connection.exec_driver_sql(PAGE_OPTIONS)
-        plan = "\n".join(connection.scalars(sa.text(f"EXPLAIN {query}")))
-
-    assert "Index Scan" in plan
-    assert "Sort" not in plan
-    assert "Seq Scan" not in plan
-
-
-def test_the_lease_is_looked_at_before_every_page(engine: sa.Engine) -> None:
-    count = 2 * PAGE_ITEMS + 1
-    job_id = settle(engine, [outcome(n) for n in range(count)])
-    day = item_table(engine, job_id)[0].job_day
-    looks: list[int] = []
-
-    rows = item_rows(engine, job_id, day=day, total_count=count, check=lambda: looks.append(1))
-
-    assert [row.item_index for row in rows] == list(range(count))
-    assert len(looks) == 3
-
-
-FINALISE_TWO = """
-import resource, sys
-from core.clock import SystemClock
-from pathlib import Path
-from storage.local_objects import LocalObjects
-from tests.integration.results.outcomes import engine_of
-from tests.integration.results.test_finalising import always, take
-from results.finalising import finalise
-engine, store = engine_of(sys.argv[1]), LocalObjects(Path(sys.argv[2]), clock=SystemClock())
-for _ in range(2):  # the small one first: it loads the code
-    finalise(engine, store, take(engine), check=always)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-"""
-
-
-@pytest.mark.timeout(300)
-def test_200_000_items_need_no_more_memory_than_a_page(
-    engine: sa.Engine, database_url: str, tmp_path: Path
-) -> None:
-    """200 MB of bodies; counted in a process of its own."""
-    settle(engine, [outcome(0)])
-    large = add_running_job(engine, 200_000)
-    fill = """
-        INSERT INTO items SELECT :job, :day, n, 1, 200, 1, 0, 0, 0, 0, now(), 'request-' || n,
-            NULL, NULL, convert_to('{"text":"' || repeat('x', 1000) || '"}', 'UTF8'), NULL
-        FROM generate_series(0, 199999) AS n
-    """
-    day = job_day(job(engine, large)["created_at"])
-    with engine.begin() as connection:
-        connection.execute(sa.text(fill), {"job": large, "day": day})
-        ended = {"state": "finalizing", "settled_at": sa.func.now()}
-        connection.execute(sa.update(jobs).where(jobs.c.id == large).values(ended))
-
-    ran = subprocess.run(
-        [sys.executable, "-c", FINALISE_TWO, database_url, str(tmp_path / "objects")],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=True,
-    )
-
-    small_kib, large_kib = map(int, ran.stdout.split())
-    assert job(engine, large)["state"] == "completed"
-    assert large_kib - small_kib < 32 * 1024

@@ -1,0 +1,147 @@
+"""Goal: rows come in order and in bounded pages, and no transaction waits for an object store."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from pydantic import SecretStr
+
+from core.clock import SystemClock
+from core.states import JobState
+from jobs.days import job_day
+from jobs.tables import jobs
+from results import item_rows as pages
+from results.finalising import finalise
+from results.item_rows import PAGE_ITEMS, PAGE_OPTIONS, QUERY_ROWS, READ_ITEMS, item_rows
+from storage.local_objects import LocalObjects
+from storage.objects import Blocks
+from storage.postgres import create_engine
+from storage.settings import DatabaseSettings
+from tests.integration.results.outcomes import add_running_job, item_table, job, outcome
+from tests.integration.results.test_finalising import always, lines, put, settle, take
+
+IDLE_S = 0.1
+
+
+def test_rows_are_read_by_the_index_without_a_sort(engine: sa.Engine) -> None:
+    job_id = settle(engine, [outcome(n) for n in range(2000)])
+    day = item_table(engine, job_id)[0].job_day
+    query = READ_ITEMS.replace("%b", "{}").format(day, f"'{job_id}'", 500, 900)
+    with engine.connect() as connection:
+        connection.execute(sa.text("ANALYZE items"))
+        connection.exec_driver_sql(PAGE_OPTIONS)
+        plan = "\n".join(connection.scalars(sa.text(f"EXPLAIN {query}")))
+
+    assert "Index Scan" in plan
+    assert "Sort" not in plan
+    assert "Seq Scan" not in plan
+
+
+class SlowObjects(LocalObjects):
+    """Takes longer for an object than Postgres bears with an idle transaction."""
+
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+        time.sleep(4 * IDLE_S)
+        return super().read(key, offset=offset, length=length)
+
+
+def test_a_slow_store_keeps_no_transaction_open(
+    database_url: str, engine: sa.Engine, tmp_path: Path
+) -> None:
+    store = SlowObjects(tmp_path / "objects", clock=SystemClock())
+    put(store, "bodies/large", b"{}")
+    job_id = settle(engine, [outcome(n, body=b"", body_key="bodies/large") for n in range(3)])
+    strict = create_engine(
+        DatabaseSettings(url=SecretStr(database_url), idle_transaction_timeout_s=IDLE_S),
+        application_name="strict",
+    )
+
+    assert finalise(strict, store, take(engine), check=always) is JobState.COMPLETED
+
+    strict.dispose()
+    assert len(lines(engine, store, job(engine, job_id)["output_file_id"])) == 3
+
+
+def test_a_page_ends_at_its_bytes(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "PAGE_BYTES", 1000)
+    count = 2 * QUERY_ROWS + 1
+    job_id = settle(engine, [outcome(n) for n in range(count)])
+    day = item_table(engine, job_id)[0].job_day
+    looks: list[int] = []
+
+    rows = item_rows(engine, job_id, day=day, total_count=count, check=lambda: looks.append(1))
+
+    assert [row.item_index for row in rows] == list(range(count))
+    assert len(looks) == 3
+
+
+def test_the_lease_is_looked_at_before_every_object(engine: sa.Engine) -> None:
+    stored = [outcome(n, body=b"", body_key="bodies/large") for n in range(3)]
+    job_id = settle(engine, [*stored, outcome(3)])
+    day = item_table(engine, job_id)[0].job_day
+    looks: list[int] = []
+
+    list(item_rows(engine, job_id, day=day, total_count=4, check=lambda: looks.append(1)))
+
+    assert len(looks) == 1 + 3
+
+
+def test_the_lease_is_looked_at_before_every_page(engine: sa.Engine) -> None:
+    count = 2 * PAGE_ITEMS + 1
+    job_id = settle(engine, [outcome(n) for n in range(count)])
+    day = item_table(engine, job_id)[0].job_day
+    looks: list[int] = []
+
+    rows = item_rows(engine, job_id, day=day, total_count=count, check=lambda: looks.append(1))
+
+    assert [row.item_index for row in rows] == list(range(count))
+    assert len(looks) == 3
+
+
+FINALISE_TWO = """
+import resource, sys
+from core.clock import SystemClock
+from pathlib import Path
+from storage.local_objects import LocalObjects
+from tests.integration.results.outcomes import engine_of
+from tests.integration.results.test_finalising import always, take
+from results.finalising import finalise
+engine, store = engine_of(sys.argv[1]), LocalObjects(Path(sys.argv[2]), clock=SystemClock())
+for _ in range(2):  # the small one first: it loads the code
+    finalise(engine, store, take(engine), check=always)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_200_000_items_need_no_more_memory_than_a_page(
+    engine: sa.Engine, database_url: str, tmp_path: Path
+) -> None:
+    """200 MB of bodies; counted in a process of its own."""
+    settle(engine, [outcome(0)])
+    large = add_running_job(engine, 200_000)
+    fill = """
+        INSERT INTO items SELECT :job, :day, n, 1, 200, 1, 0, 0, 0, 0, now(), 'request-' || n,
+            NULL, NULL, convert_to('{"text":"' || repeat('x', 1000) || '"}', 'UTF8'), NULL
+        FROM generate_series(0, 199999) AS n
+    """
+    day = job_day(job(engine, large)["created_at"])
+    with engine.begin() as connection:
+        connection.execute(sa.text(fill), {"job": large, "day": day})
+        ended = {"state": "finalizing", "settled_at": sa.func.now()}
+        connection.execute(sa.update(jobs).where(jobs.c.id == large).values(ended))
+
+    ran = subprocess.run(
+        [sys.executable, "-c", FINALISE_TWO, database_url, str(tmp_path / "objects")],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+
+    small_kib, large_kib = map(int, ran.stdout.split())
+    assert job(engine, large)["state"] == "completed"
+    assert large_kib - small_kib < 32 * 1024
