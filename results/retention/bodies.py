@@ -111,7 +111,7 @@ class BodyRemoval:
         return removed, True
 
     def _finish(self, row: sa.Row[Any]) -> None:
-        """Remove the objects, then say so. Raises what the store raises."""
+        """Remove the objects, then say so unless a stop cut it. Raises what the store raises."""
         prefix = result_prefix(row.id)
         object_count = self._delete_below(prefix) + self._delete_below(answer_prefix(row.id))
         with self.engine.connect() as connection:
@@ -121,6 +121,8 @@ class BodyRemoval:
             self.store.delete(key)
         object_count += len(others)
         REMOVED.labels("object").inc(object_count)
+        if self.is_over():
+            return  # objects may be left, and a stop is never taken back: another turn finds them
         with self.engine.begin() as connection:
             if found:
                 mark_removed(connection, [removal.file_id for removal in found])

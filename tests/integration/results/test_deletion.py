@@ -1,5 +1,7 @@
 """Goal: a deleted batch shows nowhere, leaves no body anywhere, and stays on the bill."""
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -31,6 +33,7 @@ from results.tables import items, job_slices
 from results.writing import ItemWriter
 from storage.errors import ObjectStoreAwayError
 from storage.local_objects import LocalObjects
+from storage.objects import ObjectInfo
 from storage.postgres import create_engine
 from storage.settings import DatabaseSettings
 from tenancy.deletions import deletions
@@ -255,6 +258,34 @@ def test_a_removal_that_is_cut_goes_on(
         connection.execute(sa.update(jobs).values(removal_due_at=sa.func.now()))
     removal.step(ROWS_MAX)
     assert stored(store) == set()
+
+
+def test_a_stop_between_objects_does_not_say_that_they_are_gone(
+    engine: sa.Engine, store: LocalObjects, key_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id, tenant_id = ended(engine, store)
+    delete(engine, tenant_id, job_id, key_id)
+    stop = threading.Event()
+    real_list = store.list
+
+    def stopped_list(prefix: str) -> Iterator[ObjectInfo]:
+        stop.set()
+        return real_list(prefix)
+
+    with monkeypatch.context() as stopping:
+        stopping.setattr(store, "list", stopped_list)
+        BodyRemoval(engine, store, stop.is_set).step(ROWS_MAX)
+
+    assert [key for key in stored(store) if key.startswith("results/")]
+    with engine.connect() as connection:
+        named = sa.select(files.c.removed_at).where(files.c.object_key.startswith("results/"))
+        assert set(connection.scalars(named)) == {None}
+        assert connection.scalars(sa.select(deletions.c.what)).all() == ["batch"]
+
+    BodyRemoval(engine, store).step(ROWS_MAX)
+    assert stored(store) == set()
+    with engine.connect() as connection:
+        assert connection.execute(due_query(1)).one_or_none() is None
 
 
 def test_a_removal_that_fails_keeps_no_other(
