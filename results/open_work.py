@@ -1,18 +1,22 @@
 """Work that needs more than one transaction: a step at a time, in turn, between other records.
 
-A close of a million items takes seconds, and so do a million copies of one; the results of all
+A close of a million items takes a minute, and so do a million copies of one; the results of all
 other jobs must not wait for them. Until the last step the offsets of its records are not committed:
-whoever owns a partition after us reads them again and goes on where rows are missing.
+whoever owns a partition after us reads them again. A close or copies that this finds begun go on
+where rows are missing.
 """
 
 import threading
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 from topics.offsets import Partition
+
+CROWD: Final = 32
+"""Beyond, works end one after another: in turn, none would before nearly all have."""
 
 
 class Step(Protocol):
@@ -28,6 +32,7 @@ class _Open:
     offsets: dict[Partition, int]  # of the first of its records in each partition
     job_ids: frozenset[UUID]
     steps: deque[Step]
+    item_count: int
 
 
 class OpenWork:
@@ -41,25 +46,46 @@ class OpenWork:
         """Return how many are open."""
         return len(self._open)
 
+    @property
+    def item_count(self) -> int:
+        """Return the items that open work has in memory; a close has none."""
+        return sum(one.item_count for one in self._open)
+
     def begin(
-        self, offsets: Mapping[Partition, int], job_ids: Collection[UUID], steps: Iterable[Step]
+        self,
+        offsets: Mapping[Partition, int],
+        job_ids: Collection[UUID],
+        steps: Iterable[Step],
+        *,
+        item_count: int = 0,
     ) -> None:
-        """Do the first step of what records of these jobs, the first at `offsets`, ask for."""
-        self._go_on(_Open(dict(offsets), frozenset(job_ids), deque(steps)))
+        """Do the first step of what records of these jobs, the first at `offsets`, ask for.
+
+        `item_count`: how many items the steps have in memory.
+        """
+        one = _Open(dict(offsets), frozenset(job_ids), deque(steps), item_count)
+        _do_first(one)
+        if one.steps:
+            self._open.append(one)
 
     def is_open(self, job_id: UUID) -> bool:
         """Whether there is work left of a job."""
         return any(job_id in one.job_ids for one in self._open)
 
     def step(self, job_id: UUID | None = None) -> None:
-        """Do one step of what has waited longest, of one job or all.
+        """Do one step of what has waited longest, of one job or all; in a crowd it stays first.
 
         Raises what the step raises, and stays. Nothing when none is open: its partitions may be
         lost between two tries.
         """
         for one in self._open:
             if job_id is None or job_id in one.job_ids:
-                self._go_on(one)
+                _do_first(one)
+                if not one.steps:
+                    self._open.remove(one)
+                elif len(self._open) <= CROWD:
+                    self._open.remove(one)
+                    self._open.append(one)
                 return
 
     def committable(self, finished: Mapping[Partition, int]) -> dict[Partition, int]:
@@ -78,15 +104,12 @@ class OpenWork:
                 one.offsets.pop(partition, None)
         self._open = deque(one for one in self._open if one.offsets)
 
-    def _go_on(self, one: _Open) -> None:
-        if one.steps:
-            follow = one.steps[0]()
-            one.steps.popleft()
-            one.steps.extendleft(reversed(follow))
-        if one in self._open:
-            self._open.remove(one)
-        if one.steps:
-            self._open.append(one)
+
+def _do_first(one: _Open) -> None:
+    if one.steps:
+        follow = one.steps[0]()
+        one.steps.popleft()
+        one.steps.extendleft(reversed(follow))
 
 
 def do_all(steps: Iterable[Step], stop: threading.Event) -> bool:

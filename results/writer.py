@@ -1,12 +1,12 @@
 """The loop of the results writer: read, group, write, commit offsets, in this order.
 
-Nothing is held between rounds but offsets, so a revoked partition needs no clean-up: what was
-written stays right, and what was not is delivered to its new owner.
+Between rounds it holds offsets and open work. Of a revoked partition both are forgotten, and what
+was read of it is left alone: what was written stays right, and the rest comes to the new owner.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
@@ -16,7 +16,7 @@ from results.call_bills import CallBill, bills_of
 from results.groups import Group, grouped
 from results.judging import Judge
 from results.metrics import DATABASE_RETRIES
-from results.open_work import OpenWork
+from results.open_work import OpenWork, Step
 from results.reading import read_entry
 from results.settings import WriterSettings
 from storage.postgres import DATABASE_AWAY
@@ -33,7 +33,12 @@ T = TypeVar("T")
 GROUP: Final = "results-writer"
 _IDLE_POLL_S: Final = 0.5  # how soon a stop is noticed
 _BUSY_POLL_S: Final = 0.001  # while there is work to go on with
-_OPEN_MAX: Final = 32
+_STAY_S: Final = 5.0
+"""Longest pause between two polls. The group goes on without a member that does not poll for 300 s,
+and each owner after it would begin the same work again."""
+
+_SHARE_S_MAX: Final = 5.0  # of open work in one round: so long do the records of others wait
+_OPEN_ITEMS_MAX: Final = 160_000
 """Beyond, new records wait: else a job whose items have many copies would open work without end."""
 
 _FLUSH_S: Final = 30.0
@@ -54,13 +59,16 @@ class ResultsWriter:
     _read: list[Received] = field(default_factory=list)  # polled, not yet judged
     _open: OpenWork = field(default_factory=OpenWork)
     _finished: dict[Partition, int] = field(default_factory=dict)  # durable, not yet committed
+    _lost: set[Partition] = field(default_factory=set)  # in this round: others judge what was read
+    _is_paused: bool = False
+    _polled_s: float = 0.0  # monotonic
 
     def run(self, consumer: LogConsumer, stop: threading.Event) -> None:
         """Judge records until `stop`.
 
         1. Poll until the group is full or has waited. 2. Write each group in a transaction. 3. Go
-        on with what is open, for as long as 2 took. 4. Commit the offsets of what is durable. A
-        crash before that delivers records again, which changes nothing.
+        on with what is open, for as long as 2 took but for a bound. 4. Commit the offsets of what
+        is durable. A crash before that delivers records again, which changes nothing.
 
         Raises SchemaTooNewError, LogUnavailableError, DeliveryError, and one of DATABASE_AWAY after
         `database_wait_s`: the offsets stay where they are.
@@ -70,6 +78,7 @@ class ResultsWriter:
             self._gather(consumer, stop)
             began_s = self.clock.monotonic_s()
             read, self._read = self._read, []
+            self._lost.clear()
             entries = (read_entry(record, self.producer) for record in read)
             limits = self.settings
             for group in grouped(
@@ -77,7 +86,7 @@ class ResultsWriter:
             ):
                 if not self._judge(group, consumer, stop):
                     break
-                self._finished |= group.next_offsets
+                self._finished |= self._kept(group.next_offsets)
             self._go_on(consumer, stop, self.clock.monotonic_s() - began_s)
             if self.clock.monotonic_s() >= commit_at:
                 self._commit(consumer)
@@ -91,10 +100,16 @@ class ResultsWriter:
         for partition in lost:
             self._finished.pop(partition, None)
         self._open.forget(lost)
+        self._lost |= lost
 
     def _gather(self, consumer: LogConsumer, stop: threading.Event) -> None:
         """Poll until a group is full or its first record has waited `group_wait_s`."""
+        if self._open.item_count > _OPEN_ITEMS_MAX:
+            return
         limits = self.settings
+        if self._is_paused:
+            consumer.resume(consumer.assigned)
+            self._is_paused = False
         wait_s = _BUSY_POLL_S if self._open else _IDLE_POLL_S
         full_at = None
         while not stop.is_set():
@@ -103,7 +118,7 @@ class ResultsWriter:
             if room <= 0 or size >= limits.group_bytes_max or wait_s <= 0:
                 return
             self._read += consumer.poll(room, wait_s)
-            now = self.clock.monotonic_s()
+            self._polled_s = now = self.clock.monotonic_s()
             if not self._read:
                 return
             full_at = full_at or now + limits.group_wait_s
@@ -113,33 +128,44 @@ class ResultsWriter:
         """Make a group durable, and begin what it asks for besides; False when `stop` came first.
 
         A close leaves copies without a row to nobody, so those before it on the log come first:
-        whoever reads the log again must find the same.
+        whoever reads the log again must find the same. They are forgotten with their partition, so
+        what is left of it is not judged here.
         """
         if isinstance(group.alone, Close):
             while self._open.is_open(job_id := group.alone.job_id) and not stop.is_set():
                 self._patiently(partial(self._open.step, job_id), consumer, stop)
         if stop.is_set():
             return False
+        if not self._kept(group.offsets):
+            return True
         calls = [bill for record in group.calls for bill in bills_of(record)]
         if calls:
             self._patiently(lambda: self.bill(calls), consumer, stop)
         if steps := self._patiently(lambda: self.judge.judge(group), consumer, stop):
-            begin = partial(self._open.begin, group.offsets, group.job_ids, steps)
-            self._patiently(begin, consumer, stop)
+            self._patiently(partial(self._begin, group, steps), consumer, stop)
         return True
 
+    def _begin(self, group: Group, steps: Sequence[Step]) -> None:
+        if kept := self._kept(group.offsets):
+            self._open.begin(kept, group.job_ids, steps, item_count=group.item_count)
+
+    def _kept(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Return the offsets of partitions that were ours ever since their records were read."""
+        return {place: offset for place, offset in offsets.items() if place not in self._lost}
+
     def _go_on(self, consumer: LogConsumer, stop: threading.Event, share_s: float) -> None:
-        """Do steps of what is open for `share_s`, one at least."""
-        until_s = self.clock.monotonic_s() + share_s
+        """Do steps of what is open for `share_s`, within a bound, one at least."""
+        until_s = self.clock.monotonic_s() + min(share_s, _SHARE_S_MAX)
         while self._open and not stop.is_set():
             self._patiently(self._open.step, consumer, stop)
-            if self.clock.monotonic_s() >= until_s and len(self._open) <= _OPEN_MAX:
+            if self.clock.monotonic_s() >= until_s:
                 return
 
     def _patiently(self, write: Callable[[], T], consumer: LogConsumer, stop: threading.Event) -> T:
-        """Try again while Postgres is away, staying a member of the group meanwhile.
+        """Try again while Postgres is away, staying a member of the group in any case.
 
-        Raises the last failure after `database_wait_s`, or on `stop`.
+        Partitions may be lost meanwhile. Raises the last failure after `database_wait_s`, or on
+        `stop`.
         """
         give_up_at = self.clock.monotonic_s() + self.settings.database_wait_s
         backoff_s = _BACKOFF_S
@@ -151,14 +177,19 @@ class ResultsWriter:
                     raise
                 LOG.warning("database away", extra={"error": type(failure).__name__})
                 DATABASE_RETRIES.inc()
-                consumer.pause(consumer.assigned)
-                # Paused, so this waits; only a partition that is new to us can bring a record.
-                self._read += consumer.poll(1, backoff_s)
+                self._stay(consumer, backoff_s)
                 backoff_s = min(2 * backoff_s, _BACKOFF_S_MAX)
             else:
-                if backoff_s > _BACKOFF_S:
-                    consumer.resume(consumer.assigned)
+                if self.clock.monotonic_s() - self._polled_s >= _STAY_S:
+                    self._stay(consumer, 0)
                 return done
+
+    def _stay(self, consumer: LogConsumer, wait_s: float) -> None:
+        """Poll without reading on; only a partition that is new to us can bring a record."""
+        consumer.pause(consumer.assigned)
+        self._is_paused = True
+        self._read += consumer.poll(1, wait_s)
+        self._polled_s = self.clock.monotonic_s()
 
     def _commit(self, consumer: LogConsumer) -> None:
         if not self._finished:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from results.open_work import OpenWork, Step, do_all
+from results.open_work import CROWD, OpenWork, Step, do_all
 
 HERE, THERE = ("results", 1), ("results", 2)
 JOB = UUID(int=1)
@@ -52,6 +52,28 @@ def test_works_go_on_in_turn() -> None:
         ("longer", 3),
         ("longer", 4),
     ]
+
+
+def test_in_a_crowd_works_end_one_after_another() -> None:
+    work, opened = Work(), OpenWork()
+    for number in range(CROWD + 2):
+        opened.begin({HERE: number}, [JOB], work.steps(str(number), 3))
+    begun = len(work.done)
+    for _ in range(5):
+        opened.step()
+    assert work.done[begun:] == [("0", 2), ("0", 3), ("1", 2), ("1", 3), ("2", 2)]
+    opened.step()  # no crowd any more
+    assert work.done[-1] == ("3", 2)
+
+
+def test_items_of_open_work_are_counted() -> None:
+    work, opened = Work(), OpenWork()
+    opened.begin({HERE: 0}, [JOB], work.steps("a", 2), item_count=7)
+    opened.begin({HERE: 1}, [JOB], work.steps("b", 3), item_count=5)
+    opened.begin({HERE: 2}, [JOB], work.steps("c", 1), item_count=9)
+    assert opened.item_count == 12
+    opened.step()
+    assert opened.item_count == 5
 
 
 def test_what_follows_from_a_step_comes_before_the_next() -> None:

@@ -1,18 +1,23 @@
 """Goal: offsets are offered until the broker takes them, and none behind what is not durable."""
 
 import dataclasses
+import itertools
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import cast
 from uuid import UUID
 
+import pytest
+import sqlalchemy.exc
+
+import results.writer
 from core.clock import Clock
 from core.ids import new_uuid
 from core.states import CloseReason
 from results.groups import Group
 from results.judging import Judge
-from results.open_work import Step
+from results.open_work import CROWD, Step
 from results.settings import WriterSettings
 from results.writer import ResultsWriter
 from tests.unit.results.test_reading import job_ref
@@ -34,13 +39,25 @@ class Member:
         self._records = list(records)
         self.offered: list[dict[Partition, int]] = []
         self._polls_left = polls
+        self.assigned = frozenset({("results", 1)})
+        self.is_paused = False
+        self.on_poll: Callable[[], None] = lambda: None
 
     def poll(self, count_max: int, timeout_s: float) -> list[Received]:
+        self.on_poll()
         self._polls_left -= 1
         if not self._polls_left:
             self._stop.set()
-        found, self._records = self._records, []
+        if self.is_paused:
+            return []
+        found, self._records = self._records[:count_max], self._records[count_max:]
         return found
+
+    def pause(self, partitions: frozenset[Partition]) -> None:
+        self.is_paused = partitions == self.assigned
+
+    def resume(self, partitions: frozenset[Partition]) -> None:
+        self.is_paused = not partitions
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> bool:
         self.offered.append(dict(next_offsets))
@@ -75,6 +92,36 @@ class Copying(Done):
     def _of(self, kind: str, job_id: UUID, number: int) -> list[Step]:
         self.done.append((kind, job_id))
         return [partial(self._of, kind, job_id, number + 1)] if number < SLICES else []
+
+
+class Slow(Copying):
+    """Takes seconds for a step, by a clock of its own."""
+
+    def __init__(self, step_s: float) -> None:
+        super().__init__()
+        self.now_s, self._step_s = 0.0, step_s
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def _of(self, kind: str, job_id: UUID, number: int) -> list[Step]:
+        self.now_s += self._step_s
+        return super()._of(kind, job_id, number)
+
+
+class Away(Copying):
+    """Postgres is away, and back, before each second step of copies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_away = False
+
+    def _of(self, kind: str, job_id: UUID, number: int) -> list[Step]:
+        if kind == "copies" and number > 1:
+            self._is_away = not self._is_away
+            if self._is_away:
+                raise sqlalchemy.exc.TimeoutError
+        return super()._of(kind, job_id, number)
 
 
 def received(offset: int, record: Outcomes | Close) -> Received:
@@ -147,3 +194,61 @@ def test_a_close_comes_behind_the_copies_before_it() -> None:
     its = [kind for kind, job in judge.done if job == job_id]
     assert its == ["outcomes", *["copies"] * SLICES, *["close"] * SLICES]
     assert judge.done.index(("close", job_id)) < len(judge.done) - SLICES  # others take turns
+
+
+def test_many_long_closes_keep_no_others_and_no_member_waiting() -> None:
+    stop, judge = threading.Event(), Slow(2.0)
+    closes = [received(n, Close(new_uuid(), 0, CloseReason.CANCELLED)) for n in range(2 * CROWD)]
+    other = new_uuid()
+    settings = WriterSettings(group_wait_s=0, poll_records_max=len(closes))
+    writer = dataclasses.replace(a_writer(judge), settings=settings, clock=cast(Clock, judge))
+    member = Member(stop, *closes, outcomes_record(len(closes), other), polls=10_000)
+    polled_s = [0.0]
+
+    def look() -> None:
+        polled_s.append(judge.now_s)
+        if judge.done.count(("close", other)) or len(judge.done) >= len(closes) * SLICES:
+            stop.set()
+
+    member.on_poll = look
+    writer.run(cast(LogConsumer, member), stop)
+
+    gaps = [later - sooner for sooner, later in itertools.pairwise(polled_s)]
+    assert max(gaps) < 10
+    at = judge.done.index(("outcomes", other))
+    assert at < len(closes) + 10  # a few steps after each close has begun
+
+
+def test_a_close_is_left_alone_once_its_partition_is_lost() -> None:
+    stop, judge, job_id = threading.Event(), Away(), new_uuid()
+    close = received(8, Close(job_id, 0, CloseReason.CANCELLED))
+    settings = WriterSettings(group_wait_s=0, group_items_max=1)
+    writer = dataclasses.replace(a_writer(judge), settings=settings)
+    member = Member(stop, outcomes_record(7, job_id), close, polls=5)
+
+    def lose() -> None:
+        if judge.done:
+            member.assigned = frozenset()
+            writer.revoked([("results", 1)])
+
+    member.on_poll = lose
+    writer.run(cast(LogConsumer, member), stop)
+
+    assert judge.done == [("outcomes", job_id), ("copies", job_id)]
+    assert all(("results", 1) not in offsets for offsets in member.offered)
+
+
+def test_a_job_with_too_many_open_copies_stops_the_reading() -> None:
+    stop, judge = threading.Event(), Copying()
+    other = new_uuid()
+    many = [outcomes_record(n) for n in range(3)]
+    settings = WriterSettings(group_wait_s=0, group_items_max=1, poll_records_max=3)
+    writer = dataclasses.replace(a_writer(judge), settings=settings)
+    member = Member(stop, *many, outcomes_record(3, other), polls=10)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(results.writer, "_OPEN_ITEMS_MAX", 2)
+        writer.run(cast(LogConsumer, member), stop)
+
+    at = judge.done.index(("outcomes", other))
+    ended = [job for kind, job in judge.done[:at] if kind == "copies"]
+    assert max(map(ended.count, ended)) == SLICES
