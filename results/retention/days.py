@@ -4,6 +4,7 @@ A partition is detached CONCURRENTLY, which reads and writes of `items` do not w
 dropped as a table of its own. The ledger is no part of it.
 """
 
+import logging
 import re
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
@@ -12,6 +13,9 @@ import sqlalchemy as sa
 
 from jobs.days import job_day
 from jobs.tables import jobs
+from storage.postgres import DATABASE_AWAY
+
+LOG: Final = logging.getLogger(__name__)
 
 DAYS_KEPT_MIN: Final = 2
 """Younger partitions stay: jobs are still created into them, or were at midnight."""
@@ -25,16 +29,20 @@ FROM pg_class parent
 JOIN pg_class c ON c.relnamespace = parent.relnamespace AND c.relkind = 'r'
     AND c.relname ~ '^items_[0-9]{8}$'
 LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
-WHERE parent.oid = 'items'::regclass ORDER BY c.relname
+WHERE parent.oid = 'items'::regclass ORDER BY is_pending DESC, c.relname
 """)
+"""What is half detached comes first: until it is done, Postgres detaches nothing else."""
+
+_UNDEFINED_TABLE: Final = "42P01"
 _TIMEOUTS: Final = "SET statement_timeout = '20s'; SET lock_timeout = '5s'"
 
 
 def drop_unneeded_days(engine: sa.Engine) -> int:
     """Drop partitions of days of which no job is left but tombstones; return how many.
 
-    One that a process left half detached is found again. Raises one of DATABASE_AWAY, also when
-    a lock cannot be had: the next turn tries again.
+    Each is tried once; one that a process left half detached is found again. One that Postgres does
+    not give up now, as while a backup reads it, is logged and left to the next turn.
+    Raises one of DATABASE_AWAY.
     """
     with engine.connect() as connection:
         today = job_day(connection.execute(sa.select(sa.func.now())).scalar_one())
@@ -45,9 +53,7 @@ def drop_unneeded_days(engine: sa.Engine) -> int:
             and day <= today - DAYS_KEPT_MIN
             and connection.execute(needed_query(day)).one_or_none() is None
         ]
-    for table in due:
-        _drop(engine, table)
-    return len(due)
+    return sum(_drop(engine, table) for table in due)
 
 
 def day_of(name: str) -> int | None:
@@ -76,16 +82,33 @@ def needed_query(day: int) -> sa.Select[Any]:
     )
 
 
-def _drop(engine: sa.Engine, table: sa.Row[Any]) -> None:
-    """Detach and drop. Neither may run in a transaction with anything else."""
+def _drop(engine: sa.Engine, table: sa.Row[Any]) -> bool:
+    """Detach and drop; whether it is gone. Neither may run in a transaction with anything else."""
     alone = engine.execution_options(isolation_level="AUTOCOMMIT")
     with alone.connect() as connection:
-        connection.exec_driver_sql(_TIMEOUTS)
         try:
+            connection.exec_driver_sql(_TIMEOUTS)
             if table.is_attached:
-                how = "FINALIZE" if table.is_pending else "CONCURRENTLY"
-                detach = f"ALTER TABLE items DETACH PARTITION {table.relname} {how}"
-                connection.exec_driver_sql(detach)
-            connection.exec_driver_sql(f"DROP TABLE {table.relname}")
+                _detach(connection, table)
+            connection.exec_driver_sql(f"DROP TABLE IF EXISTS {table.relname}")
+        except DATABASE_AWAY as failure:
+            if connection.invalidated:
+                raise
+            LOG.info(
+                "a day of items stays for now",
+                extra={"table": table.relname, "error": type(failure).__name__},
+            )
+            return False
         finally:
             connection.invalidate()  # its timeouts are its own
+    return True
+
+
+def _detach(connection: sa.Connection, table: sa.Row[Any]) -> None:
+    """Make it a table of its own; nothing when a rival has done so, or dropped it."""
+    how = "FINALIZE" if table.is_pending else "CONCURRENTLY"
+    try:
+        connection.exec_driver_sql(f"ALTER TABLE items DETACH PARTITION {table.relname} {how}")
+    except sa.exc.ProgrammingError as failure:
+        if getattr(failure.orig, "sqlstate", None) != _UNDEFINED_TABLE:
+            raise

@@ -21,7 +21,6 @@ from results.retention.lease import take
 from results.retention.metrics import REMOVED, WAITING
 from results.retention.settings import RetentionSettings
 from storage.objects import ObjectStore
-from storage.postgres import DATABASE_AWAY
 
 LOG = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ class RetentionSweep:
         if days.file_days is not None:
             self._slices("file_ended", ages.end_old_files, days=days.file_days)
         if self._turn % _IDLE_TURNS == 0:
-            self._drop_days()
+            REMOVED.labels("day").inc(drop_unneeded_days(self.engine))
             self._slices("tombstone", ages.purge_tombstones, days=days.tombstone_days)
         self._turn += 1
         self._remove_requests()
@@ -82,13 +81,6 @@ class RetentionSweep:
             return False
         with self.engine.begin() as connection:
             return take(connection, LEASE, self.holder, ttl_s=_LEASE_S)
-
-    def _drop_days(self) -> None:
-        """Drop what can be dropped now; a long transaction, as of a backup, is waited for later."""
-        try:
-            REMOVED.labels("day").inc(drop_unneeded_days(self.engine))
-        except DATABASE_AWAY as failure:
-            LOG.info("a day of items stays for now", extra={"error": type(failure).__name__})
 
     def _slices(self, kind: str, do: Callable[..., int], **given: Any) -> None:
         """Do slices until one finds nothing."""

@@ -27,8 +27,8 @@ from results.retention.sweep import RetentionSweep
 from results.tables import items
 from results.writing import ItemWriter
 from storage.local_objects import LocalObjects
-from storage.postgres import DATABASE_AWAY
 from tenancy.deletions import deletions
+from tests.conftest import execute
 from tests.integration.jobs.rows import without_guards
 from tests.integration.results.outcomes import add_running_job, job, ledger, outcome
 from tests.integration.results.test_deletion import add_file, put, stored
@@ -200,8 +200,7 @@ def test_a_day_that_nobody_needs_is_dropped_whole(
     with engine.begin() as writer:
         writer.execute(sa.select(items.c.item_index).limit(1))
         monkeypatch.setattr(days, "_TIMEOUTS", "SET statement_timeout = '300ms'")
-        with pytest.raises(DATABASE_AWAY):
-            drop_unneeded_days(engine)
+        assert drop_unneeded_days(engine) == 0
         monkeypatch.undo()
         # It waits, and neither writes nor reads wait behind it.
         writer.execute(sa.text("SET LOCAL lock_timeout = '5s'"))
@@ -216,6 +215,63 @@ def test_a_day_that_nobody_needs_is_dropped_whole(
     assert partitions(engine) == {partition_name(now - 12), partition_name(now)}
     assert rows_of(engine, needed) == 1
     assert ledger(engine, gone) == bill
+
+
+def bury(engine: sa.Engine, job_id: UUID) -> None:
+    tenant_id = job(engine, job_id)["tenant_id"]
+    with engine.begin() as connection:
+        delete_batch(connection, tenant_id, job_id, key_id=new_uuid())
+
+
+def test_a_half_detached_day_keeps_no_earlier_one(
+    engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier, later = ended_job(engine, days_ago=12), ended_job(engine, days_ago=11)
+    bury(engine, later)
+    with engine.begin() as writer:
+        writer.execute(sa.select(items.c.item_index).limit(1))
+        monkeypatch.setattr(days, "_TIMEOUTS", "SET statement_timeout = '300ms'")
+        assert drop_unneeded_days(engine) == 0
+        monkeypatch.undo()
+    bury(engine, earlier)
+
+    assert drop_unneeded_days(engine) == 2
+    assert partitions(engine) == set()
+
+
+def test_a_day_that_somebody_reads_keeps_no_other(
+    engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, other = ended_job(engine, days_ago=12), ended_job(engine, days_ago=11)
+    for job_id in (read, other):
+        bury(engine, job_id)
+    name = partition_name(today(engine) - 12)
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"ALTER TABLE items DETACH PARTITION {name}"))
+    monkeypatch.setattr(days, "_TIMEOUTS", "SET lock_timeout = '300ms'")
+    with engine.begin() as backup:
+        backup.execute(sa.text(f"LOCK TABLE {name} IN ACCESS SHARE MODE"))
+        assert drop_unneeded_days(engine) == 1
+    assert drop_unneeded_days(engine) == 1
+
+
+@pytest.mark.parametrize("how", ["DETACH PARTITION", "DROP TABLE"])
+def test_a_rival_that_was_faster_is_no_failure(
+    engine: sa.Engine, database_url: str, how: str
+) -> None:
+    gone = ended_job(engine, days_ago=11)
+    bury(engine, gone)
+    name = partition_name(today(engine) - 11)
+    statement = f"DROP TABLE {name}" if how == "DROP TABLE" else f"ALTER TABLE items {how} {name}"
+
+    def be_faster(*arguments: Any) -> None:
+        if "DETACH" in arguments[2]:
+            execute(database_url, statement)
+
+    sa.event.listen(engine, "before_cursor_execute", be_faster)
+    assert drop_unneeded_days(engine) == 1
+    sa.event.remove(engine, "before_cursor_execute", be_faster)
+    assert partitions(engine) == set()
 
 
 def test_names_of_partitions_are_read_back() -> None:
