@@ -1,5 +1,6 @@
 """Idempotency keys that are past their time, and forgetting them."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -24,10 +25,18 @@ class ExpiredKey:
     body_key: str | None
 
 
-def expired_keys(connection: sa.Connection, limit: int) -> list[ExpiredKey]:
-    """Return keys past their time, oldest first; delete their objects, then forget them."""
+def expired_keys(
+    connection: sa.Connection, limit: int, *, but: Collection[str] = ()
+) -> list[ExpiredKey]:
+    """Return keys past their time, oldest first; delete their objects, then forget them.
+
+    Keys whose objects are `but` are left out.
+    """
     columns = [*_PRIMARY, _KEYS.expires_at, _KEYS.body_key]
     query = sa.select(*columns).where(_KEYS.expires_at <= sa.func.now())
+    if but:
+        others = _KEYS.body_key != sa.all_(sa.literal(list(but), sa.ARRAY(sa.Text)))
+        query = query.where(sa.or_(_KEYS.body_key.is_(None), others))
     rows = connection.execute(query.order_by(_KEYS.expires_at).limit(limit))
     return [ExpiredKey(*row) for row in rows]
 

@@ -5,7 +5,7 @@
 3. `mark_removed` in another. A crash before it repeats step 2, which is harmless.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -29,12 +29,18 @@ class Removal:
     object_key: str
 
 
-def files_to_remove(connection: sa.Connection, *, limit: int) -> list[Removal]:
+def files_to_remove(
+    connection: sa.Connection, *, limit: int, but: Collection[str] = ()
+) -> list[Removal]:
     """Return files that were deleted or have expired and that no unfinished job reads.
 
-    They can never be pinned again: a new job needs a file that shows.
+    They can never be pinned again: a new job needs a file that shows. Those whose objects are `but`
+    are left out.
     """
-    return [Removal(row.id, row.object_key) for row in connection.execute(removal_query(limit))]
+    query = removal_query(limit)
+    if but:
+        query = query.where(files.c.object_key != sa.all_(sa.literal(list(but), sa.ARRAY(sa.Text))))
+    return [Removal(row.id, row.object_key) for row in connection.execute(query)]
 
 
 def mark_removed(connection: sa.Connection, file_ids: Sequence[UUID]) -> int:

@@ -1,13 +1,14 @@
 """Idempotency keys past their time: their objects go first, then their rows."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import sqlalchemy as sa
 
 from core.errors import MillraceError
-from jobs.expired_keys import expired_keys, forget
+from jobs.expired_keys import ExpiredKey, expired_keys, forget
+from results.refusals import Refusals
 from results.retention.metrics import REMOVED
 from storage.objects import ObjectStore
 
@@ -22,20 +23,44 @@ class KeyRemoval:
 
     engine: sa.Engine
     store: ObjectStore
+    _refusals: Refusals = field(default_factory=Refusals)
 
     def step(self) -> None:
-        """Remove all that is due. Raises one of DATABASE_AWAY; a store that is away waits."""
-        count = ROUND_MAX
-        while count == ROUND_MAX:
-            with self.engine.connect() as connection:
-                due = expired_keys(connection, ROUND_MAX)
-            try:
-                for key in due:
-                    if key.body_key is not None:
-                        self.store.delete(key.body_key)
-            except MillraceError as failure:
-                LOG.warning("answers of keys stay", extra={"code": failure.code})
-                return
+        """Remove all that is due. Raises one of DATABASE_AWAY.
+
+        A store that is away is asked again in the next step; what it refuses keeps no other key.
+        """
+        while self._round():
+            pass
+
+    def _round(self) -> bool:
+        """Remove some of what is due; whether it is worth going on."""
+        with self.engine.connect() as connection:
+            due = expired_keys(connection, ROUND_MAX, but=self._refusals.resting)
+        gone = [key for key in due if key.body_key is None]
+        failure = self._delete_objects(due, gone)
+        if gone:
             with self.engine.begin() as connection:
-                count = forget(connection, due) if due else 0
-            REMOVED.labels("key").inc(count)
+                REMOVED.labels("key").inc(forget(connection, gone))
+        if failure is not None:
+            LOG.warning("answers of keys stay", extra={"code": failure.code})
+        self._refusals.wake(is_last=len(due) < ROUND_MAX)
+        return failure is None and len(due) == ROUND_MAX
+
+    def _delete_objects(
+        self, due: list[ExpiredKey], gone: list[ExpiredKey]
+    ) -> MillraceError | None:
+        """Add to `gone` whose object is; return the last failure."""
+        last: MillraceError | None = None
+        for key in due:
+            if key.body_key is None:
+                continue
+            try:
+                refusal = self._refusals.delete(self.store, key.body_key)
+            except MillraceError as away:
+                return away
+            if refusal is None:
+                gone.append(key)
+            else:
+                last = refusal
+        return last

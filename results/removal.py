@@ -1,14 +1,15 @@
 """Objects of files that were deleted or have expired: removed once no unfinished job reads them."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import sqlalchemy as sa
 
-from core.errors import Disposition, MillraceError
+from core.errors import MillraceError
 from jobs.file_removal import files_to_remove, mark_removed
 from results import metrics
+from results.refusals import Refusals
 from storage.objects import ObjectStore
 
 LOG = logging.getLogger(__name__)
@@ -23,27 +24,29 @@ class FileRemoval:
 
     engine: sa.Engine
     store: ObjectStore
+    _refusals: Refusals = field(default_factory=Refusals)
 
     def step(self) -> None:
         """Remove what is due, a round of it. Raises one of DATABASE_AWAY.
 
         A store that is away is asked again in the next round; a file that it refuses to give up
-        does not keep the others.
+        rests until the others were tried.
         """
         with self.engine.begin() as connection:
-            due = files_to_remove(connection, limit=ROUND_FILES_MAX)
+            due = files_to_remove(connection, limit=ROUND_FILES_MAX, but=self._refusals.resting)
         gone = []
         for removal in due:
             try:
-                self.store.delete(removal.object_key)
-            except MillraceError as failure:
-                LOG.warning(
-                    "an object stays", extra={"file": removal.file_id, "code": failure.code}
-                )
-                if failure.disposition is Disposition.RETRY:
-                    break
-                continue
-            gone.append(removal.file_id)
+                failure = self._refusals.delete(self.store, removal.object_key)
+            except MillraceError as away:
+                LOG.warning("an object stays", extra={"file": removal.file_id, "code": away.code})
+                break
+            if failure is None:
+                gone.append(removal.file_id)
+            else:
+                facts = {"file": removal.file_id, "code": failure.code}
+                LOG.warning("an object stays", extra=facts)
+        self._refusals.wake(is_last=len(due) < ROUND_FILES_MAX)
         if gone:
             with self.engine.begin() as connection:
                 metrics.FILES_REMOVED.inc(mark_removed(connection, gone))

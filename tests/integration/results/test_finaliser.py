@@ -21,14 +21,14 @@ from jobs.files_tables import files
 from jobs.held_leases import HeldLeases
 from jobs.progress_tables import job_leases
 from jobs.tables import jobs
-from results import metrics
+from results import metrics, removal
 from results.finaliser import CHANNEL, ROLE, Finaliser
 from results.finalising import READY
 from results.partitions import DayPartitions
 from results.removal import FileRemoval
 from results.settings import FinaliserSettings
 from results.writing import ItemWriter
-from storage.errors import ObjectStoreAwayError
+from storage.errors import ObjectStoreAwayError, ObjectStoreRefusedError
 from storage.local_objects import LocalObjects
 from storage.notifications import Notifications
 from storage.postgres import DATABASE_AWAY
@@ -262,3 +262,37 @@ def test_a_store_that_is_away_is_asked_again(
     assert removed_count(engine) == 1
     assert list(store.list("")) == []
     assert job(engine, job_id)["state"] == "completed"
+
+
+def test_files_that_the_store_refuses_keep_no_others(
+    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removal, "ROUND_FILES_MAX", 2)
+    for _ in range(5):
+        add_running_job(engine, 1, state="completed", completed_at=sa.func.now())
+    with engine.begin() as connection:
+        for n, file_id in enumerate(connection.scalars(sa.select(files.c.id)).all()):
+            changes = {
+                "object_key": f"files/{n}",
+                "expires_at": sa.text(f"now() - interval '{9 - n} d'"),
+            }
+            connection.execute(sa.update(files).where(files.c.id == file_id).values(changes))
+    for n in range(5):
+        put(store, f"files/{n}")
+    delete, refused = store.delete, {"files/0", "files/1", "files/3"}
+
+    def refusing(key: str) -> None:
+        if key in refused:
+            raise ObjectStoreRefusedError
+        delete(key)
+
+    monkeypatch.setattr(store, "delete", refusing)
+    role = FileRemoval(engine, store)
+    for _ in range(3):
+        role.step()
+    assert {found.key for found in store.list("")} == refused
+    refused.clear()  # its operator has acted
+    for _ in range(3):
+        role.step()
+    assert list(store.list("")) == []
+    assert removed_count(engine) == 5

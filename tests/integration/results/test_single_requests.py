@@ -37,6 +37,7 @@ from jobs.requests import (
     is_answered_well,
     request_input_key,
 )
+from results import key_removal
 from results.closing import JobCloser
 from results.finalising import READY
 from results.key_removal import KeyRemoval
@@ -45,7 +46,7 @@ from results.orphan_sweep import OrphanSweep
 from results.partitions import DayPartitions
 from results.single_requests import RequestEnding
 from results.writing import ItemWriter
-from storage.errors import ObjectMissingError
+from storage.errors import ObjectMissingError, ObjectStoreRefusedError
 from storage.local_objects import LocalObjects
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.results.outcomes import failed, job, ledger, outcome
@@ -212,6 +213,45 @@ def test_answers_of_expired_keys_go(engine: sa.Engine, store: LocalObjects) -> N
     KeyRemoval(engine, store).step()
     with pytest.raises(ObjectMissingError):
         store.size("idempotency/1")
+    with engine.connect() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(idempotency_keys)) == 0
+
+
+def test_answers_that_the_store_refuses_keep_no_other_keys(
+    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_removal, "ROUND_MAX", 2)
+    with engine.begin() as connection:
+        tenant_id = add_tenant(connection)
+        for n, body_key in enumerate(
+            ["idempotency/0", None, "idempotency/2", "idempotency/3", None]
+        ):
+            claim = Claim(
+                tenant_id=tenant_id,
+                scope=Scope.CLIENT,
+                key=str(n),
+                route="POST /v1/completions",
+                body_sha256=b"",
+                keep_s=-10.0 + n,
+            )
+            save(connection, claim, Answer(200, b"", body_key=body_key))
+    delete, stays = store.delete, {"idempotency/0", "idempotency/2"}
+
+    def failing(key: str) -> None:
+        if key in stays:
+            raise ObjectStoreRefusedError
+        delete(key)
+
+    monkeypatch.setattr(store, "delete", failing)
+    role = KeyRemoval(engine, store)
+    for _ in range(3):
+        role.step()
+    with engine.connect() as connection:
+        left = set(connection.scalars(sa.select(idempotency_keys.c.key)))
+    assert left == {"0", "2"}
+    stays.clear()
+    for _ in range(3):
+        role.step()
     with engine.connect() as connection:
         assert connection.scalar(sa.select(sa.func.count()).select_from(idempotency_keys)) == 0
 
