@@ -44,6 +44,15 @@ class Place(NamedTuple):
     job_id: UUID
 
 
+def unvalidated_count(connection: sa.Connection) -> int:
+    """Return the unfinished jobs whose items nobody has counted: no result of theirs can be judged.
+
+    Intake counts them; before it does, a results writer passes over what the log holds of them.
+    """
+    query = sa.select(sa.func.count()).where(_UNFINISHED, jobs.c.total_count.is_(None))
+    return connection.execute(query).scalar_one()
+
+
 def renew(connection: sa.Connection, after: Place | None) -> list[sa.Row[Any]]:
     """Renew a slice of the unfinished jobs behind a place; return their rows in their order."""
     query = sa.select(jobs).where(_UNFINISHED)

@@ -11,7 +11,7 @@ from jobs import renewing
 from jobs.leases import claim
 from jobs.outbox_tables import outbox
 from jobs.progress_tables import job_leases
-from jobs.renewing import JUMP, Place, renew
+from jobs.renewing import JUMP, Place, renew, unvalidated_count
 from jobs.tables import jobs
 from tests.integration.jobs.rows import add_job, add_tenant
 from topics.catalogue import CONTROL
@@ -35,6 +35,17 @@ def all_renewed(connection: sa.Connection) -> list[sa.Row[Any]]:
     while rows := renew(connection, Place(found[-1].created_at, found[-1].id) if found else None):
         found += rows
     return found
+
+
+def test_jobs_whose_items_nobody_counted_are_told(database_url: str) -> None:
+    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        tenant_id = add_tenant(connection)
+        add_job(connection, tenant_id, state="validating")
+        add_job(connection, tenant_id, state="cancelling", close_reason="cancelled")
+        add_job(connection, tenant_id, state="in_progress", total_count=1)
+        add_job(connection, tenant_id, state="failed")
+        assert unvalidated_count(connection) == 2
 
 
 def test_unfinished_jobs_are_renewed_and_others_left_alone(database_url: str) -> None:
