@@ -27,16 +27,14 @@ from storage.objects import ObjectStore
 
 LOG = logging.getLogger(__name__)
 
-_RULES: Final[tuple[tuple[str, FindOrphans], ...]] = (
-    (FILES, without_file),
-    (RESULTS, without_file),
-    (ANSWERS, of_ended_batches),
-    (ANSWERS, of_no_job),
-    (ANSWERS, spare_answers),
-    (REQUESTS, of_no_open_request),
-    (KEYED_ANSWERS, without_key),
-    (KEYS, of_no_kept_job),
-    (CALL_KEYS, of_calls),
+_RULES: Final[tuple[tuple[str, tuple[FindOrphans, ...]], ...]] = (
+    (FILES, (without_file,)),
+    (RESULTS, (without_file,)),
+    (ANSWERS, (of_ended_batches, of_no_job, spare_answers)),
+    (REQUESTS, (of_no_open_request,)),
+    (KEYED_ANSWERS, (without_key,)),
+    (KEYS, (of_no_kept_job,)),
+    (CALL_KEYS, (of_calls,)),
 )
 _LOOKED_UP_AT_ONCE: Final = 500
 
@@ -58,18 +56,18 @@ class OrphanSweep:
         """
         try:
             metrics.UPLOADS_SWEPT.inc(self.store.sweep_temporary(self.age_s))
-            for prefix, find in _RULES:
-                self._sweep(prefix, find)
+            for prefix, rules in _RULES:
+                self._sweep(prefix, rules)
         except MillraceError as failure:
             LOG.warning("the sweep of objects was cut short", extra={"code": failure.code})
 
-    def _sweep(self, prefix: str, find: FindOrphans) -> None:
+    def _sweep(self, prefix: str, rules: tuple[FindOrphans, ...]) -> None:
         old = self._old_keys(prefix)
         while keys := list(islice(old, _LOOKED_UP_AT_ONCE)):
             if self.is_over():
                 return
             with self.engine.begin() as connection:
-                orphans = find(connection, keys)
+                orphans = set().union(*(find(connection, keys) for find in rules))
             for key in orphans:
                 self.store.delete(key)
                 metrics.ORPHANS_REMOVED.inc()

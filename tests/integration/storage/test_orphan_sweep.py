@@ -17,7 +17,7 @@ from jobs.idempotency import Answer, Claim, Scope, save
 from jobs.tables import jobs
 from results.orphan_sweep import OrphanSweep
 from storage.errors import ObjectStoreAwayError
-from storage.objects import ObjectStore
+from storage.objects import ObjectInfo, ObjectStore
 from storage.postgres import create_engine
 from storage.settings import DatabaseSettings
 from tests.integration.jobs.rows import add_job, add_tenant
@@ -174,7 +174,7 @@ def test_a_deleted_file_that_a_job_reads_is_not_touched(
 
 
 def test_large_answers_go_with_the_end_of_their_batch_alone(
-    engine: sa.Engine, tenant_id: UUID, store: ObjectStore
+    engine: sa.Engine, tenant_id: UUID, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with engine.begin() as connection:
         running = add_job(connection, tenant_id, state="in_progress")
@@ -187,7 +187,17 @@ def test_large_answers_go_with_the_end_of_their_batch_alone(
     put(store, f"{answer_prefix(new_uuid())}1")  # of a call whose caller died
     for number in range(3):
         put(store, f"{answer_prefix(ended)}{number}")
-    sweep(engine, store)
+    listed: list[str] = []
+    list_objects = store.list
+
+    def listing(prefix: str) -> Iterator[ObjectInfo]:
+        listed.append(prefix)
+        return list_objects(prefix)
+
+    with monkeypatch.context() as watched:
+        watched.setattr(store, "list", listing)
+        sweep(engine, store)
+    assert listed.count("answers/") == 1
     assert keys(store) == kept
 
 
