@@ -1,7 +1,7 @@
 """What is old enough to go: batches, single requests, files without an end, tombstones.
 
-What changes rows does one slice in the caller's transaction and locks nothing that somebody else
-has: locked rows are left to the next turn.
+What changes rows does one slice in the caller's transaction. Rows that somebody else has locked are
+left to the next turn, but for those of removed files: nobody keeps them long.
 """
 
 from collections import Counter

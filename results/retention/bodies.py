@@ -6,7 +6,7 @@ Batches take turns: after about SLICE_ROWS rows one waits behind all others that
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 from uuid import UUID
@@ -62,6 +62,7 @@ class BodyRemoval:
     engine: sa.Engine
     store: ObjectStore
     is_over: Callable[[], bool] = lambda: False
+    _keyless: set[UUID] = field(default_factory=set)  # of the batches that still wait
 
     def step(self, rows_max: int) -> int:
         """Remove up to about `rows_max` rows, the batches taking turns; return how many.
@@ -81,11 +82,13 @@ class BodyRemoval:
         """Remove up to about `rows_max` rows of one batch, and what follows the last of them."""
         removed = 0
         try:
-            if row.zero_retention:
+            if row.zero_retention and row.id not in self._keyless:
                 destroy_key(self.store, row.id)  # what is left after it says nothing
+                self._keyless.add(row.id)
             removed, is_whole = self._rows_of(row, rows_max)
             if is_whole:
                 self._finish(row)
+                self._keyless.discard(row.id)
             else:
                 self._put_off(row.id, 0)
         except MillraceError as failure:

@@ -201,6 +201,29 @@ def test_a_key_that_cannot_go_keeps_no_other_and_none_goes_twice(
     assert sorted(asked) == sorted([*map(job_key_name, past), refused])
 
 
+def test_a_batch_of_many_slices_asks_for_its_key_once(
+    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = ended_job(engine, days_ago=0.2)
+    retain_nothing(engine, store, job_id)
+    with engine.begin() as connection:
+        due = sa.update(jobs).where(jobs.c.id == job_id).values(removal_due_at=sa.func.now())
+        connection.execute(due.values(deleted_at=sa.func.now()))
+    asked: list[str] = []
+    delete = store.delete
+
+    def deleting(key: str) -> None:
+        asked.append(key)
+        delete(key)
+
+    monkeypatch.setattr(store, "delete", deleting)
+    removal = BodyRemoval(engine, store)
+    for _ in range(3):
+        removal.step(1)
+    assert job(engine, job_id)["removal_due_at"] is None
+    assert asked.count(job_key_name(job_id)) == 1
+
+
 def unused_file(engine: sa.Engine, tenant_id: UUID, *, days_ago: float) -> UUID:
     """An upload that no batch names."""
     file_id = new_uuid()
