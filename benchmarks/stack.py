@@ -48,7 +48,7 @@ def running_stack(
     """
     command = (sys.executable, "-m", "cli.main", "up", "--data", str(data), "--port", "0")
     child = Child(name="up", argv=(*command, *options), env=env or {}, dies_by=signal.SIGTERM)
-    log = data / "benchmark" / "up.log"
+    log = data / "logs" / "up.log"
     log.unlink(missing_ok=True)  # of an earlier run on the same data, with another port
     process = spawn(child, log.parent)
     try:

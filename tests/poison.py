@@ -88,5 +88,5 @@ def run_poison(stack: Stack, faults: Sequence[str], seed: int) -> Poisoned:
 
 def _deaths(stack: Stack) -> int:
     """Count the deaths of the replica, as the supervisor logs them."""
-    lines = (stack.data / "up.log").read_text().splitlines()
+    lines = (stack.data / "logs" / "up.log").read_text().splitlines()
     return sum("child_died" in line and "gpu-" in line for line in lines)

@@ -98,7 +98,8 @@ class Stack:
 def start_stack(data: Path, *options: str, model: str = "simulated") -> Stack:
     """Start `millrace up` on `data` and wait for its ready line."""
     data.mkdir(parents=True, exist_ok=True)
-    log = (data / "up.log").open("a")
+    (data / "logs").mkdir(exist_ok=True)
+    log = (data / "logs" / "up.log").open("a")
     process = subprocess.Popen(
         [sys.executable, "-m", "cli.main", "up", "--data", str(data), "--port", "0", *options],
         stdout=subprocess.PIPE,
@@ -109,7 +110,7 @@ def start_stack(data: Path, *options: str, model: str = "simulated") -> Stack:
     assert process.stdout is not None
     line = process.stdout.readline()
     ready = _READY.fullmatch(line)
-    assert ready, f"{line!r}; see {data}/up.log and {data}/logs"
+    assert ready, f"{line!r}; see {data}/logs"
     return Stack(process, ready[1], ready[2], data, model)
 
 

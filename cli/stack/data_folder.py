@@ -5,8 +5,18 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from cli.stack.errors import DataFolderInUseError
+from core.errors import SettingsError
+
+_LOCK: Final = "stack.lock"
+
+_PRIVATE: Final = ("kafka", "logs", "objects", "postgres")
+"""Folders in a data folder whose files others may not read."""
+
+_NAMES: Final = {*_PRIVATE, "key", "lost+found", "ports.json", "stack.json", "webhook-key"}
+"""What a data folder without its lock may hold: one that was copied, or prepared by hand."""
 
 
 def cache_dir(env: Mapping[str, str]) -> Path:
@@ -18,14 +28,19 @@ def cache_dir(env: Mapping[str, str]) -> Path:
 
 @contextmanager
 def exclusive(data_dir: Path) -> Iterator[None]:
-    """Hold `data_dir` (made when absent) for one stack. Raises DataFolderInUseError.
+    """Hold `data_dir` (made when absent) for one stack.
 
-    The kernel drops the hold with the process, however that ends.
+    The kernel drops the hold with the process, however that ends. Raises DataFolderInUseError, and
+    SettingsError for a folder that holds files of somebody else.
     """
-    data_dir.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(data_dir / "stack.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    _require_ours(data_dir)
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(data_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         _hold(descriptor, data_dir)
+        for name in _PRIVATE:
+            if not os.path.lexists(data_dir / name):
+                (data_dir / name).mkdir(mode=0o700)
         yield
     finally:
         os.close(descriptor)
@@ -39,8 +54,21 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
+def _require_ours(data_dir: Path) -> None:
+    """Refuse what a stack would fill, and clear of temporary files, by mistake."""
+    if not data_dir.is_dir() or (data_dir / _LOCK).exists():
+        return
+    if strangers := sorted({entry.name for entry in data_dir.iterdir()} - _NAMES):
+        raise SettingsError(
+            f"--data {data_dir} holds {strangers[0]}, which is not of `millrace up`: "
+            "give an empty folder, or one of an earlier `millrace up`"
+        )
+
+
 def _hold(descriptor: int, data_dir: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise DataFolderInUseError(f"Another stack runs on {data_dir}.") from None
+        raise DataFolderInUseError(
+            f"Another stack runs on {data_dir}: stop it, or give another folder by --data."
+        ) from None

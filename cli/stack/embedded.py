@@ -75,9 +75,8 @@ class EmbeddedStack:
         self.key = ""
 
     def __enter__(self) -> Self:
-        """Hold the data folder. Raises DataFolderInUseError."""
+        """Hold the data folder. Raises DataFolderInUseError, SettingsError."""
         self._closing.enter_context(exclusive(self._options.data))
-        self._options.data.chmod(0o700)
         shutil.rmtree(temporary_folder(self._options.data), ignore_errors=True)
         temporary_folder(self._options.data).mkdir()
         return self

@@ -15,6 +15,7 @@ from cli.stack.jars import LOCK_FILE, read_lock
 from cli.stack.kafka import server_properties
 from cli.stack.ports import HOST, kept_ports
 from cli.stack.postgres import _SOCKET_NAME, SOCKET_PATH_BYTES_MAX, socket_dir
+from core.errors import SettingsError
 
 NAMES = ("broker", "controller")
 
@@ -113,3 +114,41 @@ def test_the_cache_can_be_named() -> None:
     assert cache_dir({"MILLRACE_CACHE": "/c"}) == Path("/c")
     assert cache_dir({"XDG_CACHE_HOME": "/x"}) == Path("/x/millrace")
     assert cache_dir({}) == Path.home() / ".cache" / "millrace"
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "tmp", "src"])
+def test_a_folder_with_files_of_somebody_else_is_left_as_it_is(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    tmp_path.chmod(0o755)
+
+    with pytest.raises(SettingsError, match=f"holds {name}.*give an empty folder"):
+        exclusive(tmp_path).__enter__()
+
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_data_folder_comes_back_with_whatever_it_holds(tmp_path: Path) -> None:
+    with exclusive(tmp_path):
+        (tmp_path / "tmp").mkdir()
+        (tmp_path / "cluster.tar").touch()
+    with exclusive(tmp_path):
+        pass
+
+
+def test_a_data_folder_that_was_copied_without_its_lock_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "objects").symlink_to(tmp_path / "not-there-yet")
+    (tmp_path / "webhook-key").touch()
+    with exclusive(tmp_path):
+        pass
+
+
+def test_files_in_a_data_folder_are_private_and_a_given_folder_keeps_its_rights(
+    tmp_path: Path,
+) -> None:
+    tmp_path.chmod(0o755)
+    with exclusive(tmp_path), exclusive(tmp_path / "objects" / "made"):
+        modes = {f.name: f.stat().st_mode & 0o777 for f in tmp_path.iterdir() if f.is_dir()}
+        assert modes == dict.fromkeys(("kafka", "logs", "objects", "postgres"), 0o700)
+        assert tmp_path.stat().st_mode & 0o777 == 0o755
+        assert (tmp_path / "objects" / "made").stat().st_mode & 0o777 == 0o700
