@@ -18,6 +18,7 @@ from cli.demo_stack import Endpoint, demo_stack
 from cli.demo_texts import collect, standard_library
 from cli.exits import ExitCode
 from cli.stack.data_folder import cache_dir
+from core.shutdown import hang_up_as_term
 
 DEFAULT_OUT = Path("out/demo")
 
@@ -38,6 +39,7 @@ def demo(
     """
     # A SIGTERM ends this process as Ctrl-C does, through the code that stops the stack.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    hang_up_as_term()
     if not _demo(texts, prompts, out):
         raise typer.Exit(ExitCode.FAILED)
 

@@ -1,5 +1,8 @@
 """The stack of the demo: `millrace up` as a child on a folder that goes with it."""
 
+import contextlib
+import fcntl
+import os
 import re
 import shutil
 import signal
@@ -19,6 +22,8 @@ READY_S_MAX = 330.0
 
 STOP_S_MAX = 20.0
 _POLL_S = 0.1
+_PREFIX = "millrace-demo-"
+_YOUNG_S = 60.0  # a folder so young may belong to a demo that is about to lock it
 _NAME = "up"
 _SAYS = "millrace:"
 _READY = re.compile(rb"^ready (http://\S+) key (\S+)$", re.MULTILINE)
@@ -39,7 +44,9 @@ def demo_stack(models: Mapping[str, Path], logs_of_failure: Path) -> Iterator["S
     When the block fails, or asks for it, the logs are kept in `logs_of_failure`. A killed demo
     takes the stack along: the kernel tells it to stop.
     """
-    data = Path(tempfile.mkdtemp(prefix="millrace-demo-"))
+    remove_left_overs(Path(tempfile.gettempdir()), time.time())
+    data = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    held = _held(data)
     try:
         process = spawn(_up(models, data), data / "logs")
         try:
@@ -53,6 +60,34 @@ def demo_stack(models: Mapping[str, Path], logs_of_failure: Path) -> Iterator["S
             _stop(process)
     finally:
         shutil.rmtree(data, ignore_errors=True)
+        os.close(held)
+
+
+def remove_left_overs(folder: Path, now_s: float) -> None:
+    """Remove from `folder` what demos left behind that were killed; `now_s` is the time of day.
+
+    A demo holds its folder by a lock, which the kernel drops with it.
+    """
+    for data in folder.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # of somebody else, held, or just removed
+            if now_s - data.lstat().st_mtime < _YOUNG_S:
+                continue
+            held = _held(data)
+            try:
+                shutil.rmtree(data, ignore_errors=True)
+            finally:
+                os.close(held)
+
+
+def _held(data: Path) -> int:
+    """Lock a demo's folder and return what holds it. Raises OSError when another process does."""
+    descriptor = os.open(data, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 class StartingStack:

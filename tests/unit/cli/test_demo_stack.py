@@ -1,6 +1,7 @@
 """Goal: whatever a demo fails by, the logs of its stack can be read afterwards."""
 
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,3 +44,28 @@ def test_a_demo_without_a_failure_keeps_none(tmp_path: Path) -> None:
         pass
 
     assert not (tmp_path / "logs").exists()
+
+
+def test_what_a_killed_demo_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    left = tmp_path / "millrace-demo-left"
+    other = tmp_path / "else"
+    for folder in (left, other):
+        (folder / "logs").mkdir(parents=True)
+
+    demo_stack.remove_left_overs(tmp_path, time.time())
+    assert left.exists(), "it may be of a demo that begins"
+    demo_stack.remove_left_overs(tmp_path, time.time() + 120)
+
+    assert not left.exists()
+    assert other.exists()
+
+
+def test_the_folder_of_a_demo_that_runs_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with demo_stack.demo_stack({}, tmp_path / "logs"):
+        (data,) = tmp_path.glob("millrace-demo-*")
+        demo_stack.remove_left_overs(tmp_path, time.time() + 120)
+        assert data.exists()
+    assert not data.exists()

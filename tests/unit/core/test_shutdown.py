@@ -1,0 +1,86 @@
+"""Goal: whatever signal asks a process to stop, it stops in order; unless it was told to ignore it."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+WAITS = """
+from core.shutdown import stop_on_signals
+stop = stop_on_signals()
+print("waiting", flush=True)
+print("stopped" if stop.wait(20) else "went on", flush=True)
+"""
+
+WORKS = """
+import time
+from core.shutdown import cut_short_by_signals, stop_on_signals
+stop = stop_on_signals()
+try:
+    with cut_short_by_signals():
+        print("waiting", flush=True)
+        time.sleep(20)
+except KeyboardInterrupt:
+    print("cut", stop.is_set(), flush=True)
+print("stopped" if stop.wait(20) else "went on", flush=True)
+time.sleep(20)
+"""
+
+
+def started(program: str, *before: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [*before, sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_asks_for_a_stop_in_order(number: signal.Signals) -> None:
+    process = started(WAITS)
+    process.send_signal(number)
+
+    assert process.communicate(timeout=30)[0] == "stopped\n"
+    assert process.returncode == 0
+
+
+def test_a_hang_up_that_is_ignored_stays_so() -> None:
+    process = started(WAITS, "nohup")
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    process.terminate()
+
+    assert process.communicate(timeout=30)[0] == "stopped\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_work_that_cannot_ask_is_cut_short(number: signal.Signals) -> None:
+    process = started(WORKS)
+    process.send_signal(number)
+    assert process.stdout is not None
+
+    assert process.stdout.readline() == "cut True\n"
+    assert process.stdout.readline() == "stopped\n"
+    process.kill()
+    process.communicate(timeout=30)
+
+
+def test_an_impatient_second_interrupt_ends_it_at_once() -> None:
+    process = started(WORKS)
+    process.send_signal(signal.SIGINT)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "cut True\n"
+    assert process.stdout.readline() == "stopped\n"
+    process.send_signal(signal.SIGINT)
+
+    assert "KeyboardInterrupt" in process.communicate(timeout=30)[1]
