@@ -1,6 +1,7 @@
 """Where the stack keeps its data and its downloads."""
 
 import fcntl
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from typing import Final
 
 from cli.stack.errors import DataFolderInUseError
 from core.errors import SettingsError
+
+_LOG = logging.getLogger(__name__)
 
 _LOCK: Final = "stack.lock"
 
@@ -50,7 +53,11 @@ def exclusive(data_dir: Path) -> Iterator[None]:
 def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on `path`, so that of two that come at once one does the work."""
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _LOG.warning("waiting for another process", extra={"lock": str(path)})
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

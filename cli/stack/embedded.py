@@ -11,7 +11,7 @@ import logging
 import random
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from cli.stack.state import StackState, remove_state, write_state
 from cli.stack.supervisor import Supervisor
 from cli.stack.webhook_key import ROLES as WEBHOOK_ROLES
 from cli.stack.webhook_key import webhook_env
+from core.shutdown import cut_short_by_signals
 from topics.settings import KafkaSettings
 
 _LOG = logging.getLogger(__name__)
@@ -88,20 +89,32 @@ class EmbeddedStack:
         self._closing.close()
 
     def start(self, should_stop: Callable[[], bool]) -> None:
-        """Start everything and return when a call and an item can run. Raises StackError."""
+        """Start everything and return when a call and an item can run, or when it should stop.
+
+        In the main thread only. Raises StackError.
+        """
+        try:
+            self._start(should_stop)
+        except KeyboardInterrupt:
+            if not should_stop():
+                raise
+
+    def _start(self, should_stop: Callable[[], bool]) -> None:
         began_s = time.monotonic()
         data = self._options.data
         ports = self._ports()
-        broker, server = self._services()
+        with _cut_short(should_stop):
+            broker, server = self._services()
         servers = broker.bootstrap_servers if broker else self._env[_KAFKA]
         database_url = server.url if server else self._env[_DATABASE]
         env = shared_env(servers, database_url, data)
         if broker and _PROTOCOL not in self._env:
             env[_PROTOCOL] = "consumer"  # its sessions are as short as those of the other kind
         self._start_replicas(env, ports)
-        self._start_services(broker, server)
+        self._start_services(broker, server, should_stop)
         log = KafkaSettings.from_env({**self._env, **env})  # outside brokers: copies, encryption
-        self.key = ensure_installed(data, log, database_url, self._options.models)
+        with _cut_short(should_stop):
+            self.key = ensure_installed(data, log, database_url, self._options.models)
         self.url = f"http://{HOST}:{ports['api']}"
         names = [name for name in CONTROL_PLANE if name != "api"]
         roles = FirstWords(data / "logs", names)
@@ -118,9 +131,12 @@ class EmbeddedStack:
         )
         waits: dict[str, Callable[[], bool]] = {n: partial(roles.said, n) for n in names}
         waits["the API"] = partial(is_ready, ports["api"])
-        with replicas_ready(log, self._wanted_credit()) as waits["a model"]:
+        with contextlib.ExitStack() as watching:
+            with _cut_short(should_stop):
+                credit = replicas_ready(log, self._wanted_credit())
+                waits["a model"] = watching.enter_context(credit)
             for what, ready in waits.items():
-                self._wait_until(ready, should_stop, what)
+                self._wait_until(ready, should_stop, what, READY_S_MAX)
         _LOG.info("ready", extra={"seconds": round(time.monotonic() - began_s, 1)})
 
     def run(self, should_stop: Callable[[], bool]) -> None:
@@ -128,11 +144,9 @@ class EmbeddedStack:
         self._supervisor.run(should_stop)
 
     def _wait_until(
-        self, ready: Callable[[], bool], should_stop: Callable[[], bool], what: str
+        self, ready: Callable[[], bool], should_stop: Callable[[], bool], what: str, s_max: float
     ) -> None:
-        self._supervisor.wait_until(
-            lambda: should_stop() or ready(), timeout_s=READY_S_MAX, what=what
-        )
+        self._supervisor.wait_until(lambda: should_stop() or ready(), timeout_s=s_max, what=what)
 
     def _wanted_credit(self) -> list[tuple[str, str]]:
         """Return the pools that must grant credit, each with a class that it serves."""
@@ -172,17 +186,18 @@ class EmbeddedStack:
         return broker, server
 
     def _start_services(
-        self, broker: kafka.EmbeddedKafka | None, server: postgres.EmbeddedPostgres | None
+        self,
+        broker: kafka.EmbeddedKafka | None,
+        server: postgres.EmbeddedPostgres | None,
+        should_stop: Callable[[], bool],
     ) -> None:
         if broker:
             self._supervisor.start([broker.child()])
         if server:
             self._supervisor.start([server.child()])
-            self._supervisor.wait_until(
-                server.is_ready, timeout_s=postgres.READY_S_MAX, what="Postgres"
-            )
+            self._wait_until(server.is_ready, should_stop, "Postgres", postgres.READY_S_MAX)
         if broker:
-            self._supervisor.wait_until(broker.is_ready, timeout_s=kafka.READY_S_MAX, what="Kafka")
+            self._wait_until(broker.is_ready, should_stop, "Kafka", kafka.READY_S_MAX)
 
     def _start_control_plane(self, env: Mapping[str, str], ports: Mapping[str, int]) -> None:
         # Not for replicas: vLLM makes sockets there, whose paths may not be long.
@@ -205,3 +220,12 @@ class EmbeddedStack:
                 "MILLRACE_GPU_METRICS_PORT": str(ports[name]),
             }
             self._supervisor.start([role_child(name, "gpu-consumer", own)])
+
+
+@contextlib.contextmanager
+def _cut_short(should_stop: Callable[[], bool]) -> Iterator[None]:
+    """Raise KeyboardInterrupt at a stop signal, also at one that came before the block."""
+    with cut_short_by_signals():
+        if should_stop():
+            raise KeyboardInterrupt
+        yield

@@ -8,8 +8,8 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,7 +57,11 @@ def read_lock(text: str) -> dict[str, str]:
 def _download(lock: Mapping[str, str], wanted: Path) -> None:
     for left_over in wanted.parent.glob(f"{_PARTIAL}*"):  # of a download that was killed
         shutil.rmtree(left_over)
-    with tempfile.TemporaryDirectory(dir=wanted.parent, prefix=_PARTIAL) as partial:
+    with tempfile.TemporaryDirectory(
+        dir=wanted.parent,
+        prefix=_PARTIAL,
+        ignore_cleanup_errors=True,  # downloads that are cut short may still write
+    ) as partial:
         context = _maven(Path(partial) / "maven")
         ready = Path(partial) / "ready"
         ready.mkdir()
@@ -68,8 +72,9 @@ def _download(lock: Mapping[str, str], wanted: Path) -> None:
                 raise JarMismatchError(f"{coordinate} is not the jar that the lock names.")
             jar.rename(ready / jar.name)
 
-        with ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as pool:
-            list(pool.map(fetch, lock))
+        with ThreadPool(DOWNLOADS_AT_ONCE) as pool:  # its end waits for no download
+            for _ in pool.imap_unordered(fetch, lock):
+                pass
         ready.rename(wanted)
 
 
