@@ -37,9 +37,3 @@ class DataFolderInUseError(StackError):
     """Another stack runs on this data folder."""
 
     code = "data_folder_in_use"
-
-
-class DataFolderUnreachableError(StackError):
-    """Postgres refuses to run as root, and the user nobody cannot reach the data folder."""
-
-    code = "data_folder_unreachable"

@@ -9,9 +9,10 @@ import stat
 import subprocess
 import tempfile
 from pathlib import Path
+from urllib.parse import quote
 
 from cli.stack.child import Child
-from cli.stack.errors import DataFolderUnreachableError, StackError
+from cli.stack.errors import StackError
 
 DATABASE = "millrace"
 COMMAND_TIMEOUT_S = 60.0
@@ -19,7 +20,7 @@ READY_S_MAX = 60.0
 """How long a start may take; after kill -9 the write-ahead log is replayed first."""
 
 SOCKET_PATH_BYTES_MAX = 107
-_NOBODY = 65534  # whom root's server runs as
+_NOBODY = 65534  # whom root's server takes itself for
 _SOCKET_NAME = ".s.PGSQL.5432"
 
 SETTINGS = {
@@ -48,8 +49,7 @@ class EmbeddedPostgres:
     def prepare(self) -> None:
         """Create the cluster and its database, once.
 
-        Raises StackError when initdb refuses, DataFolderUnreachableError when run as root where
-        neither user namespaces nor the user nobody can reach the folder.
+        Raises StackError when initdb refuses, and when run as root without user namespaces.
         """
         self._home.mkdir(parents=True, exist_ok=True)
         _make_private(self._socket_dir)
@@ -60,7 +60,7 @@ class EmbeddedPostgres:
     @property
     def url(self) -> str:
         """The SQLAlchemy URL of the database."""
-        return f"postgresql+psycopg://postgres@/{DATABASE}?host={self._socket_dir}"
+        return f"postgresql+psycopg://postgres@/{DATABASE}?host={quote(str(self._socket_dir))}"
 
     def child(self) -> Child:
         """The postmaster. SIGINT is its fast stop: SIGTERM would wait for every session."""
@@ -129,17 +129,10 @@ class EmbeddedPostgres:
         namespace = ("unshare", "--user", f"--map-user={_NOBODY}", f"--map-group={_NOBODY}")
         if _succeeds(*namespace, "true"):
             return namespace
-        for folder in (self._home, self._socket_dir):
-            shutil.chown(folder, "nobody", "nogroup")
-        nobody = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
-        program = str(binaries() / "postgres")
-        if not _succeeds(*nobody, "test", "-w", str(self._home), "-a", "-x", program):
-            raise DataFolderUnreachableError(
-                "Postgres refuses to run as root, and the user nobody cannot reach "
-                f"{self._home} or {program}: run as another user, or use folders open to all."
-            )
-        # A change of user forgets the parent-death signal; setpriv sets it again.
-        return (*nobody, "--pdeathsig", "INT")
+        raise StackError(
+            "Postgres refuses to run as root, and root may make no user namespace here: "
+            "run as another user."
+        )
 
     def _remove_stale_locks(self) -> None:
         """Remove the lock files of a killed postmaster.
@@ -177,8 +170,7 @@ def _make_private(folder: Path) -> None:
     """Create `folder` for us alone; one that somebody else made in a shared place is refused."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.lstat()
-    owners = {0, _NOBODY} if os.geteuid() == 0 else {os.geteuid()}
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid not in owners:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise StackError(f"{folder} belongs to somebody else.")
     folder.chmod(0o700)
 

@@ -22,6 +22,9 @@ from cli.stack.data_folder import cache_dir
 from cli.stack.kafka import EmbeddedKafka
 from cli.stack.postgres import EmbeddedPostgres
 from cli.stack.supervisor import Supervisor
+from migrations.runner import upgrade
+from storage.notifications import Notifications
+from storage.settings import DatabaseSettings
 
 READY_S_MAX = 40.0
 
@@ -175,13 +178,18 @@ def test_a_stale_lock_with_a_foreign_pid_does_not_hinder_a_start(tmp_path: Path)
         supervisor.stop()
 
 
-def test_a_data_folder_deeper_than_a_socket_path(tmp_path: Path) -> None:
-    server = EmbeddedPostgres(tmp_path / ("d" * 100))
+@pytest.mark.parametrize("name", ["d" * 100, "a+b%41&c=d #e"], ids=["deep", "signs of URLs"])
+def test_a_data_folder_whose_name_is_hard(tmp_path: Path, name: str) -> None:
+    server = EmbeddedPostgres(tmp_path / name)
     server.prepare()
     supervisor = Supervisor(tmp_path / "logs")
     supervisor.start([server.child()])
     try:
         supervisor.wait_until(server.is_ready, timeout_s=READY_S_MAX, what="Postgres")
+        upgrade(server.url)
+        settings = DatabaseSettings.model_validate({"url": server.url})
+        with Notifications(settings, "anything") as notifications:
+            assert notifications.wait(READY_S_MAX)
     finally:
         supervisor.stop()
 

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from cli.stack.errors import StackError
 from cli.stack.postgres import EmbeddedPostgres, _make_private
@@ -38,3 +39,24 @@ def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "socket").symlink_to(tmp_path / "target")
     with pytest.raises(StackError, match="belongs to somebody else"):
         _make_private(tmp_path / "socket")
+
+
+def test_root_without_user_namespaces_is_told_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = EmbeddedPostgres(tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr("cli.stack.postgres._make_private", lambda _: None)
+    monkeypatch.setattr("cli.stack.postgres._succeeds", lambda *_: False)
+
+    with pytest.raises(StackError, match="run as another user"):
+        server.prepare()
+
+
+def test_the_url_names_a_folder_with_signs_that_urls_know(tmp_path: Path) -> None:
+    server = EmbeddedPostgres(tmp_path / "a+b%41&c=d #e?")
+
+    url = make_url(server.url)
+
+    assert url.query["host"] == str(tmp_path / "a+b%41&c=d #e?" / "postgres" / "socket")
+    assert list(url.query) == ["host"]
