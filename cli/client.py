@@ -1,8 +1,8 @@
 """The connection of user commands: the official client, pointed at this installation."""
 
-import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from urllib.parse import urlsplit
 
 import typer
 
@@ -99,9 +99,19 @@ def api_base(url: str) -> str:
 
     Raises typer.BadParameter.
     """
-    if not re.match(r"https?://[^/]", url):
+    if not _is_address(url):
         raise typer.BadParameter(f"{url!r} is none: give http://HOST:PORT", param_hint="--url")
     return url.rstrip("/").removesuffix("/v1") + "/v1"
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        # A port that is no number, or none of TCP, is told when it is read.
+        named = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:
+        return False
+    return bool(named) and url.isprintable() and " " not in url
 
 
 def _refuse_others(answer: "httpx2.Response") -> None:

@@ -130,6 +130,12 @@ def edits_of(patch: bytes, sets: list[str]) -> dict[str, Any]:
                 inner[name] = {}
             inner = inner[name]
         inner[keys[-1]] = _value(value)
+    try:
+        json.dumps(edits, allow_nan=False)
+    except ValueError:
+        raise typer.BadParameter(
+            "NaN and infinity are no numbers of JSON", param_hint="--set, --edit"
+        ) from None
     return edits
 
 

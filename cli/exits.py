@@ -92,6 +92,8 @@ _BY_STATUS = {
     504: ExitCode.TIMEOUT,
 }
 
+_NOT_OF_THIS_SCHEMA = frozenset({"42P01", "42703"})  # no such table, no such column
+
 _BY_CODE = {
     "deadline_exceeded": ExitCode.TIMEOUT,  # said in the middle of a stream
     "invalid_settings": ExitCode.USAGE,
@@ -139,11 +141,17 @@ def verdict_on(failure: Exception) -> Verdict | None:
     if isinstance(failure, DATABASE_AWAY):
         return Verdict(ExitCode.FAILED, f"Postgres does not answer: {drivers_words(failure)}")
     if isinstance(failure, sqlalchemy.exc.ProgrammingError):
-        return Verdict(ExitCode.FAILED, "The database does not hold the schema of this release.")
+        return Verdict(ExitCode.FAILED, _told_of_schema(failure))
     if isinstance(failure, OSError) and not isinstance(failure, BrokenPipeError):
         where = f"{failure.filename}: " if failure.filename else ""
         return Verdict(ExitCode.FAILED, f"{where}{failure.strerror or failure}")
     return _verdict_on_call(failure)
+
+
+def _told_of_schema(failure: sqlalchemy.exc.ProgrammingError) -> str:
+    if getattr(failure.orig, "sqlstate", None) in _NOT_OF_THIS_SCHEMA:
+        return "The database does not hold the schema of this release: run `python -m migrations`."
+    return f"Postgres refuses: {drivers_words(failure)}"
 
 
 def _verdict_on_call(failure: Exception) -> Verdict | None:
@@ -166,7 +174,7 @@ def _verdict_on_call(failure: Exception) -> Verdict | None:
     if isinstance(failure, openai.APIError):  # an event of a stream
         code = _BY_CODE.get(failure.code or "", ExitCode.FAILED)
         return Verdict(code, f"{failure.message} ({failure.code})")
-    if isinstance(failure, openai.OpenAIError | httpx2.HTTPError):
+    if isinstance(failure, openai.OpenAIError | httpx2.HTTPError | httpx2.InvalidURL):
         return Verdict(ExitCode.FAILED, f"The call failed: {failure}")
     return None
 

@@ -24,7 +24,8 @@ app = typer.Typer(
 def create(
     name: Annotated[str, typer.Argument(help="A name that no other tenant has.")],
     stored_bytes_max: Annotated[
-        int | None, typer.Option(min=0, help="Bytes of files it may keep; else the default.")
+        int | None,
+        typer.Option(min=0, max=2**63 - 1, help="Bytes of files it may keep; else the default."),
     ] = None,
     zero_retention: Annotated[
         bool, typer.Option("--zero-retention", help="It keeps nothing but the ledger.")

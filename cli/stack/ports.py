@@ -8,6 +8,11 @@ import socket
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+_Port: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 
 HOST = "127.0.0.1"
 LOWEST, HIGHEST = 20_000, 32_000
@@ -22,10 +27,11 @@ _ANSWER_S_MAX = 2.0
 def kept_ports(path: Path, names: tuple[str, ...], rng: random.Random) -> Mapping[str, int]:
     """Return one free port a name: those in `path` while all are still free, else new ones.
 
-    The choice is written to `path`, and no other stack of the machine chooses these ports while
-    this process lives: its servers may listen long after. Raises OSError when no port is free.
+    A damaged file holds none. The choice is written to `path`, and no other stack of the machine
+    chooses these ports while this process lives: its servers may listen long after. Raises OSError
+    when no port is free.
     """
-    kept: dict[str, int] = json.loads(path.read_text()) if path.exists() else {}
+    kept = _ports_in(path)
     if set(kept) == set(names) and all(is_free(port) and _claim(port) for port in kept.values()):
         return kept
     ports = dict(zip(names, _free_ports(len(names), rng), strict=True))
@@ -33,6 +39,13 @@ def kept_ports(path: Path, names: tuple[str, ...], rng: random.Random) -> Mappin
     partial.write_text(json.dumps(ports))
     partial.replace(path)
     return ports
+
+
+def _ports_in(path: Path) -> dict[str, int]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, _Port])
+    except (FileNotFoundError, msgspec.DecodeError):
+        return {}
 
 
 def is_free(port: int) -> bool:

@@ -15,12 +15,19 @@ def test_a_base_url_ends_with_the_version(url: str) -> None:
     assert api_base(url) == "http://h:1/v1"
 
 
-@pytest.mark.parametrize("url", ["foo", "", "http://", "https:///x", "ftp://h"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("foo", "", "http://", "https:///x", "ftp://h", "http://h:port", "http://h:99999"),
+        *("http://h\x01:1", "http://h\n:1", "http://h h:1", "http://[::1:1", "http://:1"),
+    ],
+)
 def test_an_address_that_is_none_is_wrong_usage(url: str) -> None:
-    done = CliRunner().invoke(app, ["batch", "list", "--url", url, "--key", "sk-none"])
+    for command in (["batch", "list"], ["chat", "-p", "hello"], ["bench-online"]):
+        done = CliRunner().invoke(app, [*command, "--url", url, "--key", "sk-none"])
 
-    assert done.exit_code == ExitCode.USAGE
-    assert "give http://HOST:PORT" in done.stderr
+        assert done.exit_code == ExitCode.USAGE, done.output
+        assert "give http://HOST:PORT" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("text", ["sk-1", " sk-1", "sk-1\n", "sk-1\r\n"])

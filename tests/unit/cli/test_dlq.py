@@ -50,3 +50,18 @@ def test_a_letter_shows_what_is_known() -> None:
     assert shown["index"] == "0"
     assert shown["attempt 1"].endswith("slow")
     assert "message" not in shown
+
+
+@pytest.mark.parametrize(
+    ("patch", "sets"),
+    [
+        (b"{}", ["temperature=NaN"]),
+        (b"{}", ["a.b=-Infinity"]),
+        (b"{}", ["a=[1e999]"]),
+        (b'{"a": NaN}', []),
+    ],
+    ids=str,
+)
+def test_a_number_that_json_does_not_know_is_refused(patch: bytes, sets: list[str]) -> None:
+    with pytest.raises(typer.BadParameter, match="no numbers of JSON"):
+        edits_of(patch, sets)

@@ -18,6 +18,7 @@ from cli.exits import (
     exit_codes,
     verdict_on,
 )
+from cli.main import app as millrace
 from core.errors import MillraceError, SettingsError
 from registry.models import ModelRefusedError
 from tenancy.errors import TenantExistsError, TenantMissingError
@@ -150,3 +151,34 @@ def test_a_group_tells_a_failure_on_stderr_alone() -> None:
     assert result.exit_code == ExitCode.NOT_FOUND
     assert result.stdout == ""
     assert result.stderr == "millrace: No such job.\n"
+
+
+class Refusal(Exception):  # noqa: N818  a driver's
+    """What a driver raises."""
+
+    def __init__(self, sqlstate: str) -> None:
+        super().__init__("permission denied for table jobs\nmore")
+        self.sqlstate = sqlstate
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "told"),
+    [
+        ("42P01", "run `python -m migrations`"),
+        ("42703", "run `python -m migrations`"),
+        ("42501", "Postgres refuses: permission denied for table jobs"),
+    ],
+)
+def test_a_refused_statement_says_what_to_do(sqlstate: str, told: str) -> None:
+    verdict = verdict_on(sqlalchemy.exc.ProgrammingError("SELECT", None, Refusal(sqlstate)))
+
+    assert verdict is not None
+    assert told in verdict.message
+    assert "more" not in verdict.message
+
+
+def test_a_number_beyond_the_database_is_wrong_usage() -> None:
+    given = ["tenants", "create", "x", "--stored-bytes-max", "99999999999999999999"]
+    done = CliRunner().invoke(millrace, given)
+
+    assert done.exit_code == ExitCode.USAGE, done.output

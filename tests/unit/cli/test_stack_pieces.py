@@ -152,3 +152,17 @@ def test_files_in_a_data_folder_are_private_and_a_given_folder_keeps_its_rights(
         assert modes == dict.fromkeys(("kafka", "logs", "objects", "postgres"), 0o700)
         assert tmp_path.stat().st_mode & 0o777 == 0o755
         assert (tmp_path / "objects" / "made").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"broker": "x", "controller": 1}', '{"broker": 0, "controller": 99999}'],
+)
+def test_ports_are_chosen_anew_when_their_file_is_damaged(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "ports.json"
+    path.write_text(text)
+
+    chosen = kept_ports(path, NAMES, random.Random(3))
+
+    assert set(chosen) == set(NAMES)
+    assert json.loads(path.read_text()) == chosen
