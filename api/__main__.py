@@ -7,8 +7,6 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
-from prometheus_client import start_http_server
-
 from api.app import create_app
 from api.online.online import OnlineSetup
 from api.online.settings import OnlineSettings
@@ -17,6 +15,7 @@ from api.settings import ApiSettings
 from core.clock import SystemClock
 from core.errors import MillraceError
 from core.logs import configure_logs
+from core.metrics_server import serve_metrics
 from core.role_life import run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
@@ -73,8 +72,7 @@ def serve(env: Mapping[str, str]) -> None:
         webhooks=webhooks,
     )
     server = http_server(app, settings)
-    if settings.metrics_port is not None:
-        start_http_server(settings.metrics_port, settings.metrics_host)
+    serve_metrics(settings)
     sys.setswitchinterval(_SWITCH_S)
     gc.collect()
     gc.freeze()

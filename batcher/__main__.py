@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import uvloop
-from prometheus_client import start_http_server
 
 from batcher.database_clock import database_time
 from batcher.parts import Surroundings
@@ -19,6 +18,7 @@ from batcher.role import run_batcher
 from batcher.settings import BatcherSettings
 from core.clock import SystemClock
 from core.logs import configure_logs
+from core.metrics_server import serve_metrics
 from core.role_life import run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
@@ -66,8 +66,7 @@ def run_from_env(env: Mapping[str, str], stop: threading.Event) -> None:
     settings, kafka, database = read_all(
         env, BatcherSettings.from_env, KafkaSettings.from_env, DatabaseSettings.from_env
     )
-    if settings.metrics_port is not None:
-        start_http_server(settings.metrics_port, settings.metrics_host)
+    serve_metrics(settings)
     run(settings, kafka, database, stop)
 
 

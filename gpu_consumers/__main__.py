@@ -13,9 +13,9 @@ import threading  # noqa: E402  the line above comes first, in spawned children 
 from collections.abc import Mapping  # noqa: E402
 
 import uvloop  # noqa: E402
-from prometheus_client import start_http_server  # noqa: E402
 
 from core.logs import configure_logs  # noqa: E402
+from core.metrics_server import serve_metrics  # noqa: E402
 from core.role_life import run_role  # noqa: E402
 from core.settings import read_all  # noqa: E402
 from core.shutdown import stop_on_signals  # noqa: E402
@@ -65,8 +65,7 @@ async def run(
     stop: threading.Event,
 ) -> None:
     """Build a replica and run it until `stop`."""
-    if settings.metrics_port is not None:
-        start_http_server(settings.metrics_port, settings.metrics_host)
+    serve_metrics(settings)
     metrics.ENGINE.info({"engine": engine_settings.kind, "model": engine_settings.model_name})
     LogAdmin(kafka).wait_for_broker(_START_S_MAX)
     LogAdmin(kafka).create([ATTEMPTS, *pool_topics(settings.pool)])

@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from prometheus_client import start_http_server
-
 from core.clock import SystemClock
 from core.ids import new_uuid
 from core.logs import configure_logs
+from core.metrics_server import serve_metrics
 from core.role_life import run_role, say_ready
 from core.settings import read_all
 from core.shutdown import stop_on_signals
@@ -64,8 +63,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     )
     holder = f"{_NAME}-{socket.gethostname()}-{new_uuid().hex[:8]}"
     clock = SystemClock()
-    if settings.metrics_port is not None:
-        start_http_server(settings.metrics_port, settings.metrics_host)
+    serve_metrics(settings)
     LogAdmin(kafka).wait_for_broker(_START_S_MAX)
     with contextlib.ExitStack() as closing:
         engine = create_engine(database, application_name=_NAME)

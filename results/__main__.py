@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from prometheus_client import start_http_server
-
 from core.clock import SystemClock
 from core.errors import SettingsError
 from core.ids import new_uuid
 from core.logs import configure_logs
+from core.metrics_server import serve_metrics
 from core.role_life import run_role, say_ready
 from core.settings import read_all
 from core.shutdown import stop_on_signals
@@ -65,7 +64,7 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
     )
     require_connections(database, 2)  # one to write, one to make a day's partition meanwhile
     engine = create_engine(database, application_name=GROUP)
-    serve_metrics(settings.metrics_host, settings.metrics_port)
+    serve_metrics(settings)
     LogAdmin(kafka).wait_for_broker(_BROKER_WAIT_S)
     name = process_name(GROUP)
     producer = LogProducer(kafka, client_id=name)
@@ -113,7 +112,7 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
     # To claim, for heartbeats, to remove files, orphans and what is old, to end requests.
     require_connections(database, settings.jobs_max + 6)
     engine = create_engine(database, application_name=ROLE)
-    serve_metrics(settings.metrics_host, settings.metrics_port)
+    serve_metrics(settings)
     clock = SystemClock()
     finaliser = Finaliser(
         engine=engine,
@@ -153,12 +152,6 @@ def require_connections(database: DatabaseSettings, count: int) -> None:
     """Raises SettingsError for a pool in which threads of this role would wait for each other."""
     if database.pool_size < count:
         raise SettingsError(f"{database.env_prefix}POOL_SIZE: this role needs at least {count}")
-
-
-def serve_metrics(host: str, port: int | None) -> None:
-    """Let Prometheus read, when a port was given."""
-    if port is not None:
-        start_http_server(port, host)
 
 
 def in_turn(*steps: Callable[[], None]) -> Callable[[], None]:

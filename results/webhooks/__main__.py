@@ -14,11 +14,12 @@ from typing import Final
 from core.clock import SystemClock
 from core.errors import SettingsError
 from core.logs import configure_logs
+from core.metrics_server import serve_metrics
 from core.role_life import run_role, say_ready
 from core.settings import read_all
 from core.shutdown import stop_on_signals
 from jobs.background import Background
-from results.__main__ import process_name, require_connections, serve_metrics
+from results.__main__ import process_name, require_connections
 from results.webhooks.addresses import reach_of
 from results.webhooks.delivering import DATABASE_THREADS, Deliverer
 from results.webhooks.look_ups import LookUps
@@ -75,7 +76,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     require_connections(database, DATABASE_THREADS + _OTHER_CONNECTIONS)
     look_ups_max = min(settings.slots_max, _LOOK_UPS_MAX)
     require_open_files(settings.slots_max, look_ups_max)
-    serve_metrics(settings.metrics_host, settings.metrics_port)
+    serve_metrics(settings)
     LogAdmin(kafka).wait_for_broker(_BROKER_WAIT_S)
     engine = create_engine(database, application_name=ROLE)
     name = process_name(ROLE)

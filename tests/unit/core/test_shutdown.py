@@ -1,4 +1,4 @@
-"""Goal: whatever signal asks a process to stop, it stops in order; unless it was told to ignore it."""
+"""Goal: whatever signal asks a process to stop, it stops in order, and work is cut short."""
 
 import signal
 import subprocess

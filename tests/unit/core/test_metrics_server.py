@@ -1,0 +1,43 @@
+"""Goal: a port that Prometheus cannot have is told as a wrong setting, and none is needed."""
+
+import socket
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from core.errors import SettingsError
+from core.metrics_server import serve_metrics
+from tests.ports import free_port
+
+
+@dataclass(frozen=True)
+class Role:
+    """Settings of a role."""
+
+    env_prefix: ClassVar[str] = "MILLRACE_ROLE_"
+    metrics_port: int | None
+    metrics_host: str = "127.0.0.1"
+
+
+def test_a_port_in_use_is_a_wrong_setting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SettingsError, match=f"MILLRACE_ROLE_METRICS_PORT.*{port}.*in use"):
+            serve_metrics(Role(port))
+
+
+def test_an_address_that_is_not_ours_is_a_wrong_setting() -> None:
+    with pytest.raises(SettingsError, match="MILLRACE_ROLE_METRICS_PORT"):
+        serve_metrics(Role(0, "192.0.2.1"))
+
+
+def test_a_port_that_was_given_answers_and_none_is_needed(tmp_path: Path) -> None:
+    serve_metrics(Role(None))
+    port = free_port(tmp_path)
+    serve_metrics(Role(port))
+
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        assert answer.status == 200
