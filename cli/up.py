@@ -36,17 +36,26 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
     ] = 8080,
     engine: Annotated[EngineKind, typer.Option(help="What executes items.")] = EngineKind.SIMULATED,
     upstream: Annotated[
-        str | None, typer.Option(help="openai_http: base URL of the upstream.")
+        str | None,
+        typer.Option(
+            envvar="MILLRACE_ENGINE_UPSTREAM", help="openai_http: base URL of the upstream."
+        ),
     ] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(help="A model to serve, NAME=PATH (PATH for vllm alone); may be repeated."),
     ] = None,
     simulated_latency_ms: Annotated[
-        float, typer.Option(help="simulated: milliseconds an item takes.", min=0)
+        float,
+        typer.Option(
+            envvar="MILLRACE_ENGINE_SIMULATED_LATENCY_MS",
+            help="simulated: milliseconds an item takes.",
+            min=0,
+        ),
     ] = 0.0,
     simulated_concurrency: Annotated[
-        int, typer.Option(help="simulated: items at once.", min=1)
+        int,
+        typer.Option(envvar="MILLRACE_ENGINE_CONCURRENCY", help="simulated: items at once.", min=1),
     ] = 64,
     simulated_token_ms: Annotated[
         float | None, typer.Option(help="simulated: milliseconds a streamed token takes.", min=0)

@@ -27,6 +27,7 @@ from cli.stack.role_children import (
     CONTROL_PLANE,
     api_env,
     replica_env,
+    require_own,
     role_child,
     served_classes,
     shared_env,
@@ -68,6 +69,7 @@ class EmbeddedStack:
 
         Raises SettingsError.
         """
+        require_own(env)
         self._options, self._env = options, env
         self._session_timeout_s = KafkaSettings.from_env({_KAFKA: "", **env}).session_timeout_s
         self._closing = contextlib.ExitStack()
@@ -107,7 +109,7 @@ class EmbeddedStack:
             broker, server = self._services()
         servers = broker.bootstrap_servers if broker else self._env[_KAFKA]
         database_url = server.url if server else self._env[_DATABASE]
-        env = shared_env(servers, database_url, data)
+        env = shared_env(servers, database_url, data, self._env)
         if broker and _PROTOCOL not in self._env:
             env[_PROTOCOL] = "consumer"  # its sessions are as short as those of the other kind
         self._start_replicas(env, ports)

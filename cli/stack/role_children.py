@@ -8,6 +8,7 @@ from pathlib import Path
 from cli.stack.child import BACKOFF_S_MAX, Child
 from cli.stack.ports import HOST
 from cli.stack.served_models import ServedModel
+from core.errors import SettingsError
 from gpu_consumers.settings import ReplicaSettings
 from topics.catalogue import JOB_CLASSES
 
@@ -71,14 +72,32 @@ def role_child(name: str, role: str, env: Mapping[str, str]) -> Child:
     )
 
 
-def shared_env(kafka: str, database_url: str, data: Path) -> dict[str, str]:
-    """Return the variables that every role of the stack reads."""
-    return {
-        "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": kafka,
-        "MILLRACE_DATABASE_URL": database_url,
-        "MILLRACE_OBJECTS_KIND": "local",
-        "MILLRACE_OBJECTS_ROOT": str(data.absolute() / "objects"),
+def shared_env(kafka: str, database_url: str, data: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that every role of the stack reads beside those of `env`.
+
+    An object store that `env` names is used instead of the folder in `data`.
+    """
+    services = {"MILLRACE_KAFKA_BOOTSTRAP_SERVERS": kafka, "MILLRACE_DATABASE_URL": database_url}
+    if env.get("MILLRACE_OBJECTS_KIND", "local") != "local" or "MILLRACE_OBJECTS_ROOT" in env:
+        return services
+    return {**services, "MILLRACE_OBJECTS_ROOT": str(data.absolute() / "objects")}
+
+
+def require_own(env: Mapping[str, str]) -> None:
+    """Refuse variables that would not count. Raises SettingsError, which says what does."""
+    ports = {port for _, _, port in CONTROL_PLANE.values() if port}
+    instead = {
+        **dict.fromkeys([*ports, "MILLRACE_GPU_METRICS_PORT"], "DATA/stack.json tells the ports"),
+        "MILLRACE_API_HOST": f"the API listens on {HOST} alone",
+        "MILLRACE_API_PORT": "give --port",
+        "MILLRACE_BATCHER_JOB_CLASS": "a batcher of each class is started",
+        "MILLRACE_ENGINE_KIND": "give --engine",
+        "MILLRACE_ENGINE_MODEL_NAME": "give --model",
+        "MILLRACE_ENGINE_MODEL_PATH": "give --model",
+        "MILLRACE_GPU_POOL": "each --model has a pool of its own",
     }
+    if refused := [f"{name}: {what}" for name, what in sorted(instead.items()) if name in env]:
+        raise SettingsError(f"`millrace up` sets these itself: {'; '.join(refused)}")
 
 
 def temporary_folder(data: Path) -> Path:

@@ -8,6 +8,8 @@ from typer.testing import CliRunner
 
 from cli.exits import ExitCode
 from cli.main import app
+from cli.stack.embedded import StackOptions
+from cli.stack.role_children import shared_env
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +62,54 @@ def test_a_folder_that_cannot_be_made_is_told_in_one_line() -> None:
 
     assert done.exit_code == ExitCode.FAILED
     assert done.stderr == "millrace: /proc/none: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("MILLRACE_API_PORT", "give --port"),
+        ("MILLRACE_API_HOST", "127.0.0.1 alone"),
+        ("MILLRACE_WRITER_METRICS_PORT", "stack.json"),
+        ("MILLRACE_GPU_METRICS_PORT", "stack.json"),
+        ("MILLRACE_ENGINE_KIND", "give --engine"),
+        ("MILLRACE_BATCHER_JOB_CLASS", "each class"),
+    ],
+)
+def test_a_variable_that_would_not_count_is_refused(
+    name: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "simulated" if name == "MILLRACE_ENGINE_KIND" else "1")
+
+    done = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "data")])
+
+    assert done.exit_code == ExitCode.USAGE, done.output
+    assert name in done.stderr
+    assert told in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"), [([], "7"), (["--simulated-concurrency", "9"], "9")], ids=str
+)
+def test_the_environment_sets_an_engine_unless_an_option_does(
+    given: list[str], wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[StackOptions] = []
+    monkeypatch.setenv("MILLRACE_ENGINE_CONCURRENCY", "7")
+    monkeypatch.setenv("MILLRACE_ENGINE_SIMULATED_LATENCY_MS", "5")
+    monkeypatch.setattr("cli.up._run", lambda options, _: asked.append(options))
+
+    done = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "data"), *given])
+
+    assert done.exit_code == 0, done.output
+    assert asked[0].engine_env["MILLRACE_ENGINE_CONCURRENCY"] == wanted
+    assert asked[0].engine_env["MILLRACE_ENGINE_SIMULATED_LATENCY_MS"] == "5.0"
+
+
+def test_an_object_store_of_the_environment_is_used(tmp_path: Path) -> None:
+    def objects(env: dict[str, str]) -> str | None:
+        return shared_env("k", "d", tmp_path, env).get("MILLRACE_OBJECTS_ROOT")
+
+    assert objects({}) == objects({"MILLRACE_OBJECTS_KIND": "local"}) == str(tmp_path / "objects")
+    assert objects({"MILLRACE_OBJECTS_KIND": "s3"}) is None
+    assert objects({"MILLRACE_OBJECTS_ROOT": "/elsewhere"}) is None
