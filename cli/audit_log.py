@@ -8,7 +8,7 @@ from uuid import UUID
 import sqlalchemy as sa
 import typer
 
-from cli.exits import CommandError, CommandGroup, ExitCode, NotFoundError
+from cli.exits import CommandError, ExitCode, NotFoundError
 from cli.services import DataOption, transaction
 from cli.tables import Form, FormOption, write_json, write_table
 from core.ids import TENANT, parse_public_id, public_id
@@ -24,7 +24,6 @@ from tenancy.audit_reading import (
 from tenancy.tenants import find_tenant
 
 app = typer.Typer(
-    cls=CommandGroup,
     no_args_is_help=True,
     help="Read and verify the audit log. For operators: talks to Postgres itself.",
 )

@@ -7,7 +7,7 @@ import typer
 
 from cli.batch_options import ErrorsOption, IdArgument, OutputOption
 from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect
-from cli.exits import EXIT_CODES_HELP, CommandGroup, ExitCode, JobNotEndedError
+from cli.exits import EXIT_CODES_HELP, ExitCode, JobNotEndedError
 from cli.job_progress import exit_code_of, progress_of
 from cli.job_views import LIST_HEADERS, list_row, say_where, status_rows
 from cli.path_ids import in_path
@@ -17,7 +17,6 @@ from cli.tables import Form, FormOption, write_json, write_table
 from cli.watch import watch
 
 app = typer.Typer(
-    cls=CommandGroup,
     no_args_is_help=True,
     help="Submit bulk jobs, watch them, fetch their results, cancel and delete them.",
     epilog=EXIT_CODES_HELP,

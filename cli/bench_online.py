@@ -9,7 +9,7 @@ import uvloop
 
 from cli.chat_models import chat_model
 from cli.client import DEFAULT_URL, KeyOption, UrlOption, api_base, connect, sent_key
-from cli.exits import ExitCode, exit_codes
+from cli.exits import ExitCode
 from cli.load import Seen, load, percentile
 from cli.load_connection import Target
 from cli.tables import Form, FormOption, write_json, write_table
@@ -38,24 +38,21 @@ def bench_online(  # noqa: PLR0913, PLR0917  each one is an option of the comman
     Times are of calls that succeeded; errors are counted by status and code. This client shares
     the machine with the server if it runs there. Exit code 1 when no call succeeded.
     """
-    with exit_codes():
-        with connect(url, key) as client:
-            name = model or chat_model(client)
-        body = {
-            "model": name,
-            "messages": [{"role": "user", "content": prompt}],
-            "max_tokens": max_tokens,
-            "stream": stream,
-        }
-        target = Target(api_base(url), sent_key(key), json.dumps(body).encode())
-        seen = uvloop.run(
-            load(target, client_count=clients, seconds=seconds, call_timeout_s=timeout)
-        )
-        found = {"model": name, "clients": clients, "stream": stream, **result(seen, stream=stream)}
-        if form is Form.JSON:
-            write_json(found)
-        else:
-            write_table(("measure", "value"), result_rows(found))
+    with connect(url, key) as client:
+        name = model or chat_model(client)
+    body = {
+        "model": name,
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": max_tokens,
+        "stream": stream,
+    }
+    target = Target(api_base(url), sent_key(key), json.dumps(body).encode())
+    seen = uvloop.run(load(target, client_count=clients, seconds=seconds, call_timeout_s=timeout))
+    found = {"model": name, "clients": clients, "stream": stream, **result(seen, stream=stream)}
+    if form is Form.JSON:
+        write_json(found)
+    else:
+        write_table(("measure", "value"), result_rows(found))
     if not seen.latencies_s:
         raise typer.Exit(ExitCode.FAILED)
 

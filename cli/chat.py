@@ -9,7 +9,7 @@ import typer
 
 from cli.chat_models import chat_model
 from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect, streaming
-from cli.exits import ExitCode, exit_codes, verdict_on
+from cli.exits import ExitCode, verdict_on
 
 if TYPE_CHECKING:
     import openai
@@ -43,7 +43,7 @@ def chat(  # noqa: PLR0913, PLR0917  each one is an option of the command line
 
     With --prompt, or with a pipe as stdin, ask once: the answer alone is on stdout.
     """
-    with exit_codes(), connect(url, key) as client:
+    with connect(url, key) as client:
         asked: dict[str, Any] = {"model": model or chat_model(client)}
         if max_tokens is not None:
             asked["max_completion_tokens"] = max_tokens

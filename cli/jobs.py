@@ -5,13 +5,12 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
-from cli.exits import EXIT_CODES_HELP, CommandGroup
+from cli.exits import EXIT_CODES_HELP
 from cli.job_views import time_text
 from cli.path_ids import checked_id, in_path
 from cli.tables import Form, FormOption, write_json, write_table
 
 app = typer.Typer(
-    cls=CommandGroup,
     no_args_is_help=True,
     help="Look at single requests that were answered 202, and cancel them.",
     epilog=EXIT_CODES_HELP,

@@ -5,7 +5,7 @@ from typing import Annotated
 import sqlalchemy as sa
 import typer
 
-from cli.exits import CommandGroup, NotFoundError
+from cli.exits import NotFoundError
 from cli.services import DataOption, transaction
 from cli.tables import Form, FormOption, write_json, write_table
 from core.ids import KEY, parse_public_id, public_id
@@ -15,7 +15,6 @@ from tenancy.tables import tenants
 from tenancy.tenants import find_tenant
 
 app = typer.Typer(
-    cls=CommandGroup,
     no_args_is_help=True,
     help="Create, list and revoke API keys. For operators: talks to Postgres itself.",
 )

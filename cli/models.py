@@ -4,14 +4,12 @@ from typing import Annotated
 
 import typer
 
-from cli.exits import CommandGroup
 from cli.services import DataOption, transaction
 from cli.tables import Form, FormOption, write_json, write_table
 from registry.models import ENDPOINTS, ENGINES, ModelVersion, add_model
 from registry.models import list_models as newest_versions
 
 app = typer.Typer(
-    cls=CommandGroup,
     no_args_is_help=True,
     help="Register and list models. For operators: talks to Postgres itself.",
 )

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import typer
 
-from cli.exits import ExitCode, NotFoundError, exit_codes
+from cli.exits import ExitCode, NotFoundError
 from cli.services import DataOption, database_settings, kafka_settings
 from cli.tables import Form, FormOption, write_json, write_table
 from core.ids import JOB, SINGLE, parse_public_id, public_id
@@ -42,14 +42,13 @@ def rebuild_jobs(
     """
     if (job is None) == (not all_jobs):
         raise typer.BadParameter("give either an ID or --all")
-    with exit_codes():
-        found = _rebuilt(_ids(job), apply, timeout, data)
-        if form is Form.JSON:
-            write_json([as_json(one) for one in found])
-        else:
-            write_table(_HEADERS, [row(one) for one in found])
-        if any(one.verdict not in {Verdict.SAME, Verdict.SWAPPED} for one in found):
-            raise typer.Exit(ExitCode.FAILED)
+    found = _rebuilt(_ids(job), apply, timeout, data)
+    if form is Form.JSON:
+        write_json([as_json(one) for one in found])
+    else:
+        write_table(_HEADERS, [row(one) for one in found])
+    if any(one.verdict not in {Verdict.SAME, Verdict.SWAPPED} for one in found):
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _ids(job: str | None) -> list[UUID] | None:

@@ -2,7 +2,6 @@
 
 import typer
 
-from cli.exits import exit_codes
 from cli.services import DataOption, database_settings, kafka_settings
 from jobs.renewing import unvalidated_count
 from results.recovery import recover
@@ -17,18 +16,17 @@ def recover_jobs(data: DataOption = None) -> None:
     goes back to before the first of them began and to an hour before the last bill. Repeating it
     does no harm.
     """
-    with exit_codes():
-        engine = create_engine(database_settings(data), application_name="millrace-recover")
-        try:
-            done = recover(engine, kafka_settings(data))
-            with engine.connect() as connection:
-                unvalidated = unvalidated_count(connection)
-        finally:
-            engine.dispose()
-        typer.echo(f"jobs {done.job_count} records {done.record_count}")
-        if unvalidated:
-            said = f"{unvalidated} jobs wait for validation: start intake alone until none does"
-            typer.echo(said, err=True)
-        if not done.first_is_held:
-            said = "the log begins later: repair does the rest of the jobs; bills may be lost"
-            typer.echo(said, err=True)
+    engine = create_engine(database_settings(data), application_name="millrace-recover")
+    try:
+        done = recover(engine, kafka_settings(data))
+        with engine.connect() as connection:
+            unvalidated = unvalidated_count(connection)
+    finally:
+        engine.dispose()
+    typer.echo(f"jobs {done.job_count} records {done.record_count}")
+    if unvalidated:
+        said = f"{unvalidated} jobs wait for validation: start intake alone until none does"
+        typer.echo(said, err=True)
+    if not done.first_is_held:
+        said = "the log begins later: repair does the rest of the jobs; bills may be lost"
+        typer.echo(said, err=True)

@@ -5,7 +5,6 @@ from typing import Annotated
 import sqlalchemy as sa
 import typer
 
-from cli.exits import CommandGroup
 from cli.services import DataOption, transaction
 from cli.tables import Form, FormOption, write_json, write_table
 from core.ids import TENANT, public_id
@@ -14,7 +13,6 @@ from tenancy.tables import tenants
 from tenancy.tenants import create_tenant, find_tenant, set_call_timeout, set_zero_retention
 
 app = typer.Typer(
-    cls=CommandGroup,
     no_args_is_help=True,
     help="Create, list and set up tenants. For operators: talks to Postgres itself.",
 )

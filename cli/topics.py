@@ -4,7 +4,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from cli.exits import CommandGroup, ExitCode
+from cli.exits import ExitCode
 from cli.services import DataOption, kafka_settings, known_pools
 from cli.tables import Form, FormOption, write_json, write_table
 from topics.admin import LogAdmin
@@ -14,7 +14,6 @@ BROKER_S_MAX = 15.0
 _ANY_POOL = "<pool>"
 
 app = typer.Typer(
-    cls=CommandGroup,
     no_args_is_help=True,
     short_help="List, create and check the topics of the log.",
     help="List, create and check the topics of the log. For operators: talks to Kafka itself. "
