@@ -1,12 +1,12 @@
 """What a stack needs before its roles start: topics, schema, models, a tenant and its key."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import sqlalchemy as sa
 
+from cli.stack.private_files import write_private
 from cli.stack.served_models import ServedModel
 from core.errors import RecordUnreadableError
 from migrations.runner import upgrade
@@ -97,9 +97,5 @@ def _kept_key(path: Path, connection: sa.Connection) -> str:
         tenant_id = create_tenant(connection, TENANT)
     key = create_key(connection, tenant_id, "millrace up")
     # Before the commit: a written key that was not committed is simply made anew.
-    partial = path.with_suffix(".partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(key.secret)
-    partial.replace(path)
+    write_private(path, key.secret.encode())
     return key.secret

@@ -1,10 +1,10 @@
 """What a running embedded stack tells other commands: `DATA/stack.json`, readable by its owner."""
 
-import os
 from pathlib import Path
 
 import msgspec
 
+from cli.stack.private_files import write_private
 from core.errors import SettingsError
 
 _NAME = "stack.json"
@@ -22,12 +22,7 @@ class StackState(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_state(data: Path, state: StackState) -> None:
     """Replace the state in `data`; a reader meets the old one or the new one, never a half."""
-    partial = data / f".{_NAME}.partial"
-    partial.unlink(missing_ok=True)
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(state)))
-    partial.replace(data / _NAME)
+    write_private(data / _NAME, msgspec.json.format(msgspec.json.encode(state)))
 
 
 def read_state(data: Path) -> StackState | None:

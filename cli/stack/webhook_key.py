@@ -1,12 +1,12 @@
 """The key of a stack that encrypts signing secrets, kept in its data folder."""
 
 import base64
-import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from cli.stack.private_files import write_private
 from results.webhooks.settings import KEY_BYTES, WebhookSettings
 
 ROLES: Final = frozenset({"api", "webhooks"})
@@ -25,9 +25,5 @@ def webhook_env(data: Path, env: Mapping[str, str], *, allow_private: bool) -> d
 def _kept_key(path: Path) -> str:
     """Return the key in `path`, which is made when absent. Lost, it takes every secret with it."""
     if not path.exists():
-        partial = path.with_suffix(".partial")
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode())
-        partial.replace(path)
+        write_private(path, base64.b64encode(secrets.token_bytes(KEY_BYTES)))
     return path.read_text().strip()

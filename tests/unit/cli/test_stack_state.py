@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from cli.services import NoStackError, database_settings, kafka_settings
+from cli.stack.private_files import write_private
 from cli.stack.state import StackState, read_state, remove_state, write_state
 from core.errors import SettingsError
 
@@ -74,3 +75,14 @@ def test_services_are_named_by_variables(monkeypatch: pytest.MonkeyPatch) -> Non
 
     assert database_settings(None).url.get_secret_value() == STATE.database_url
     assert kafka_settings(None).bootstrap_servers == "broker:9092"
+
+
+def test_a_private_file_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    (tmp_path / ".key.partial").write_text("of a writer that was killed")
+    write_private(path, b"a longer old one")
+    write_private(path, b"new")
+
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == ["key"]
