@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 LOG_BYTES_MAX = 10 * 1024 * 1024
-"""A child's log that is larger when the child starts is moved aside to `<name>.log.1`."""
+"""A child's log that is larger goes on empty; what it held is in `<name>.log.1`."""
 
 BACKOFF_S_MAX = 5.0
 
@@ -139,6 +140,16 @@ def _give_way(pid: int, niceness: int) -> None:
 def _log_path(name: str, log_dir: Path) -> Path:
     log_dir.mkdir(parents=True, exist_ok=True)
     path = log_dir / f"{name}.log"
-    if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
-        path.replace(path.with_suffix(".log.1"))
+    shorten_log(path)
     return path
+
+
+def shorten_log(path: Path) -> None:
+    """Empty a log that is too large and keep a copy; what is written meanwhile may be lost.
+
+    Its writer appends, so it needs not know. Nothing happens where there is no room for a copy.
+    """
+    with suppress(OSError):
+        if path.stat().st_size > LOG_BYTES_MAX:
+            shutil.copyfile(path, path.with_suffix(".log.1"))
+            os.truncate(path, 0)

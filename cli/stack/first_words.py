@@ -32,7 +32,7 @@ class FirstWords:
     def _news(self, name: str, log: Path) -> list[bytes]:
         """Return the whole lines that came since the last look."""
         if log.stat().st_size < self._read[name]:
-            self._read[name] = 0  # a log that was too large is moved aside when its child starts
+            self._read[name] = 0  # a log that was too large begins anew
         with log.open("rb") as file:
             file.seek(self._read[name])
             whole, newline, _ = file.read().rpartition(b"\n")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from cli.stack.child import Child, Process, spawn
+from cli.stack.child import Child, Process, shorten_log, spawn
 from cli.stack.errors import SettingsRefusedError, StackTimeoutError
 from cli.stack.last_words import reason_in
 from core.clock import Clock, SystemClock
@@ -25,6 +25,9 @@ KILL_RESERVE_S = 1.0
 """Of `STOP_S_MAX`, what each later stage keeps for itself."""
 
 POLL_S = 0.05
+
+LOGS_EVERY_S = 10.0
+"""How often the size of logs is looked at."""
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +65,7 @@ class Supervisor:
         self._clock = clock or SystemClock()
         self._sleep = sleep
         self._watched: dict[str, _Watched] = {}
+        self._logs_due_s = self._clock.monotonic_s()
 
     def start(self, children: Iterable[Child]) -> None:
         """Start `children` in this order. Raises OSError when a program cannot be run."""
@@ -72,13 +76,17 @@ class Supervisor:
             self._watched[child.name] = watched
 
     def step(self) -> None:
-        """Bury the dead and start those whose wait is over. Never blocks."""
+        """Bury the dead, start those whose wait is over, shorten logs. Waits for nothing."""
         now_s = self._clock.monotonic_s()
         for watched in self._watched.values():
             if watched.process is not None and watched.process.has_ended():
                 self._mourn(watched, watched.process, now_s)
             elif watched.process is None and watched.child.restart and now_s >= watched.due_s:
                 self._begin_again(watched, now_s)
+        if now_s >= self._logs_due_s:
+            self._logs_due_s = now_s + LOGS_EVERY_S
+            for name in self._watched:
+                shorten_log(self._log_path(name))
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Keep the children running until `should_stop`; the caller then calls `stop`."""
@@ -172,7 +180,8 @@ class Supervisor:
         watched.refused = code == WRONG_SETTINGS
         if now_s - watched.started_s >= HEALTHY_S:
             watched.deaths = 0
-        self._postpone(watched, now_s, f"exit code {code}")
+        told = f": {reason_in(self._log_path(watched.child.name))}" if watched.refused else ""
+        self._postpone(watched, now_s, f"exit code {code}{told}")
 
     def _postpone(self, watched: _Watched, now_s: float, reason: str) -> None:
         watched.deaths += 1

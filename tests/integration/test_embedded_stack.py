@@ -242,7 +242,7 @@ def test_a_childs_own_children_end_with_it(tmp_path: Path, ending: str) -> None:
     )
 
 
-def test_a_child_writes_to_its_log_which_is_moved_aside_when_large(tmp_path: Path) -> None:
+def test_a_child_writes_to_its_log_which_is_emptied_when_large(tmp_path: Path) -> None:
     log = tmp_path / "talker.log"
     with log.open("wb") as file:
         file.truncate(11 * 1024 * 1024)

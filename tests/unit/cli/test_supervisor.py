@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.child import Child
+from cli.stack.child import LOG_BYTES_MAX, Child
 from cli.stack.errors import SettingsRefusedError, StackTimeoutError
 from cli.stack.supervisor import (
     BACKOFF_S_MIN,
     HEALTHY_S,
+    LOGS_EVERY_S,
     STOP_S_MAX,
     Supervisor,
     backoff_s,
@@ -253,3 +254,31 @@ def test_a_wait_that_takes_too_long_tells_why_children_died(tmp_path: Path) -> N
 
     with pytest.raises(StackTimeoutError, match="after 5 s; writer: no broker; see the logs"):
         world.supervisor.wait_until(lambda: False, timeout_s=5, what="writer")
+
+
+def test_a_role_that_refuses_its_settings_later_is_told_and_ends_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "gpu.log").write_text('{"event":"the role ends","reason":"no such folder"}\n')
+    world = World(log_dir=tmp_path)
+    world.exit_code = 2
+    world.supervisor.start([role("api"), role("gpu")])
+    world.kill_newest()
+
+    world.supervisor.run(lambda: world.clock.now_s > 130)
+
+    assert world.supervisor.pid("api") is not None
+    assert world.supervisor.restarts()["gpu"] == 1
+    assert [r.reason for r in caplog.records] == ["exit code 2: no such folder"]  # type: ignore[attr-defined]
+
+
+def test_a_log_that_grows_is_shortened_while_its_child_writes(tmp_path: Path) -> None:
+    world = World(log_dir=tmp_path)
+    world.supervisor.start([role("api")])
+    with (tmp_path / "api.log").open("ab") as written:
+        written.truncate(LOG_BYTES_MAX + 1)
+        world.supervisor.run(lambda: world.clock.now_s > 100 + 2 * LOGS_EVERY_S)
+        written.write(b"more")
+
+    assert (tmp_path / "api.log").read_bytes() == b"more"
+    assert (tmp_path / "api.log.1").stat().st_size == LOG_BYTES_MAX + 1
