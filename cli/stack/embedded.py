@@ -81,7 +81,7 @@ class EmbeddedStack:
         """Hold the data folder. Raises DataFolderInUseError, SettingsError."""
         self._closing.enter_context(exclusive(self._options.data))
         shutil.rmtree(temporary_folder(self._options.data), ignore_errors=True)
-        temporary_folder(self._options.data).mkdir()
+        temporary_folder(self._options.data).mkdir(mode=0o700)
         return self
 
     def __exit__(self, *_: object) -> None:
