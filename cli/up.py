@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -24,6 +24,16 @@ class EngineKind(StrEnum):
     VLLM = "vllm"
     SIMULATED = "simulated"
     OPENAI_HTTP = "openai_http"
+
+
+_LatencyOption: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        envvar="MILLRACE_ENGINE_SIMULATED_LATENCY_MS",
+        help="simulated: milliseconds an item takes.",
+        min=0,
+    ),
+]
 
 
 def up(  # noqa: PLR0913, PLR0917  one parameter an option
@@ -45,14 +55,7 @@ def up(  # noqa: PLR0913, PLR0917  one parameter an option
         list[str] | None,
         typer.Option(help="A model to serve, NAME=PATH (PATH for vllm alone); may be repeated."),
     ] = None,
-    simulated_latency_ms: Annotated[
-        float,
-        typer.Option(
-            envvar="MILLRACE_ENGINE_SIMULATED_LATENCY_MS",
-            help="simulated: milliseconds an item takes.",
-            min=0,
-        ),
-    ] = 0.0,
+    simulated_latency_ms: _LatencyOption = 0.0,
     simulated_concurrency: Annotated[
         int,
         typer.Option(envvar="MILLRACE_ENGINE_CONCURRENCY", help="simulated: items at once.", min=1),
