@@ -4,8 +4,9 @@ Rows are held before they are yielded, and no transaction is open meanwhile: who
 copy an object of the store for each, which lasts as long as the store wants.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Final
+import contextlib
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, Final, cast
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -18,9 +19,9 @@ PAGE_ITEMS: Final = 5000
 """Rows of one transaction at most: between two the lease is looked at."""
 
 PAGE_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of bodies that end a page; what one query brings may exceed it."""
+"""Bytes of bodies that end a page with the chunk they are in."""
 
-QUERY_ROWS: Final = 100  # bodies of 512 KiB make 50 MiB of them
+CHUNK_ROWS: Final = 100  # come at once; bodies of 512 KiB make 50 MiB of them
 
 PAGE_OPTIONS: Final = "SET LOCAL enable_sort = off"
 """The key has the order already, which the planner does not always believe."""
@@ -71,10 +72,15 @@ def _page(engine: sa.Engine, job_id: UUID, day: int, indexes: range) -> list[Ite
     with engine.connect() as connection:
         cursor = raw_cursor(connection)
         cursor.execute(PAGE_OPTIONS)
-        while indexes and size_bytes < PAGE_BYTES:
-            asked, indexes = indexes[:QUERY_ROWS], indexes[QUERY_ROWS:]
-            cursor.execute(READ_ITEMS, [day, job_id, asked.start, asked.stop], binary=True)
-            found = list(map(ItemRow._make, cursor))
-            size_bytes += sum(len(row.body or b"") for row in found)
-            rows += found
+        asked = [day, job_id, indexes.start, indexes.stop]
+        stream = cast(
+            "Generator[tuple[Any, ...]]",
+            cursor.stream(READ_ITEMS, asked, binary=True, size=CHUNK_ROWS),
+        )
+        with contextlib.closing(stream):  # what was not read of it is cancelled
+            for row in map(ItemRow._make, stream):
+                rows.append(row)
+                size_bytes += len(row.body or b"")
+                if size_bytes >= PAGE_BYTES and len(rows) % CHUNK_ROWS == 0:
+                    break
     return rows

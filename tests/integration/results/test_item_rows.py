@@ -15,7 +15,7 @@ from jobs.days import job_day
 from jobs.tables import jobs
 from results import item_rows as pages
 from results.finalising import finalise
-from results.item_rows import PAGE_ITEMS, PAGE_OPTIONS, QUERY_ROWS, READ_ITEMS, item_rows
+from results.item_rows import CHUNK_ROWS, PAGE_ITEMS, PAGE_OPTIONS, READ_ITEMS, item_rows
 from storage.local_objects import LocalObjects
 from storage.objects import Blocks
 from storage.postgres import create_engine
@@ -67,7 +67,7 @@ def test_a_slow_store_keeps_no_transaction_open(
 
 def test_a_page_ends_at_its_bytes(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "PAGE_BYTES", 1000)
-    count = 2 * QUERY_ROWS + 1
+    count = 2 * CHUNK_ROWS + 1
     job_id = settle(engine, [outcome(n) for n in range(count)])
     day = item_table(engine, job_id)[0].job_day
     looks: list[int] = []
