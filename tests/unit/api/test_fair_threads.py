@@ -1,6 +1,7 @@
 """Goal: whose work is slow, or much, waits for himself alone; keys are looked up whoever waits."""
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
 from uuid import UUID
@@ -19,6 +20,7 @@ class Slow:
     def __init__(self, count: int) -> None:
         self.threads = FairThreads(count, "test")
         self.may_end = threading.Event()
+        self.takes_s = 0.0  # from then on
         self.began: list[Owner] = []
         self._begins = threading.Semaphore(0)
 
@@ -26,7 +28,9 @@ class Slow:
         def work() -> bool:
             self.began.append(owner)
             self._begins.release()
-            return self.may_end.wait(WAIT_S)
+            may_end = self.may_end.wait(WAIT_S)
+            time.sleep(self.takes_s)
+            return may_end
 
         return [self.threads.submit(owner, work) for _ in range(count)]
 
@@ -129,6 +133,7 @@ def test_what_was_given_up_costs_its_owner_no_turn(slow: Slow) -> None:
         one.cancel()
     last = slow.submit(ME, 1)
     again = slow.submit(OTHER, 20)
+    slow.takes_s = 0.05  # longer than a thread that has its turn takes to begin
     slow.may_end.set()
 
     assert last[0].result(WAIT_S)
