@@ -13,7 +13,6 @@ _NO: Final = ("0", "false", "f", "no", "n", "off")
 _MEANINGS: Final[dict[StreamField, bool]] = {
     True: True,  # equal to 1 and 1.0
     False: False,
-    None: False,
     **dict.fromkeys(_YES, True),
     **dict.fromkeys(_NO, False),
 }
@@ -21,6 +20,8 @@ _MEANINGS: Final[dict[StreamField, bool]] = {
 
 def asks_to_stream(field: StreamField) -> bool:
     """Return what `stream` says, read as pydantic's lax mode reads it. Raises ValueError."""
+    if field is None:  # as bulk items have it
+        return False
     meaning = _MEANINGS.get(field.lower() if isinstance(field, str) else field)
     if meaning is None:
         raise ValueError("`stream` is no boolean")

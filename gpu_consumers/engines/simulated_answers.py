@@ -20,10 +20,15 @@ from gpu_consumers.engines.simulated_requests import (
     embeddings_body,
     inputs_of,
 )
-from gpu_consumers.engines.simulated_text import input_tokens_of
+from gpu_consumers.engines.simulated_text import Reply, input_tokens_of
 
 DIMENSIONS_DEFAULT = 8
 DIMENSIONS_MAX = 4096
+
+_USAGE = b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}'
+_TEXT_ANSWER = (
+    b'{"id":"%b-%08x","object":"%b","created":%d,"model":%b,"choices":[%b],"usage":' + _USAGE + b"}"
+)
 
 
 def chat_answer(body: bytes, model: bytes, created_s: int) -> Answer:
@@ -33,18 +38,8 @@ def chat_answer(body: bytes, model: bytes, created_s: int) -> Answer:
         return chat
     if chat.stream:
         return stream_refused()
-    choices = b",".join(
-        [
-            b'{"index":%d,"message":{"role":"assistant","content":"%b","refusal":null},'
-            b'"logprobs":null,"finish_reason":"%b"}' % (index, choice.text, choice.finish)
-            for index, choice in enumerate(chat.choices)
-        ]
-    )
-    return _text_answer(
-        b'{"id":"chatcmpl-%08x","object":"chat.completion","created":%d,"model":%b,"choices":[%b],'
-        % (chat.digest, created_s, model, choices),
-        chat,
-    )
+    choices = b",".join(map(_chat_choice, range(len(chat.choices)), chat.choices))
+    return _text_answer(b"chatcmpl", b"chat.completion", choices, chat, model, created_s)
 
 
 def completion_answer(body: bytes, model: bytes, created_s: int) -> Answer:
@@ -59,11 +54,7 @@ def completion_answer(body: bytes, model: bytes, created_s: int) -> Answer:
         % (index, choice.text, choice.finish)
         for index, choice in enumerate(completion.choices)
     )
-    return _text_answer(
-        b'{"id":"cmpl-%08x","object":"text_completion","created":%d,"model":%b,"choices":[%b],'
-        % (completion.digest, created_s, model, choices),
-        completion,
-    )
+    return _text_answer(b"cmpl", b"text_completion", choices, completion, model, created_s)
 
 
 def embeddings_answer(body: bytes, model: bytes, created_s: int) -> Answer:
@@ -100,11 +91,7 @@ def embeddings_answer(body: bytes, model: bytes, created_s: int) -> Answer:
 
 def usage_json(input_tokens: int, output_tokens: int) -> bytes:
     """Return the counts as text endpoints state them."""
-    return b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}' % (
-        input_tokens,
-        output_tokens,
-        input_tokens + output_tokens,
-    )
+    return _USAGE % (input_tokens, output_tokens, input_tokens + output_tokens)
 
 
 def unit_vector(text: str | list[int], dimensions: int) -> tuple[float, ...]:
@@ -117,9 +104,20 @@ def unit_vector(text: str | list[int], dimensions: int) -> tuple[float, ...]:
     return struct.unpack(f"<{dimensions}f", narrow)
 
 
-def _text_answer(head: bytes, writing: Writing) -> Answer:
+def _chat_choice(index: int, choice: Reply) -> bytes:
+    return (
+        b'{"index":%d,"message":{"role":"assistant","content":"%b","refusal":null},'
+        b'"logprobs":null,"finish_reason":"%b"}' % (index, choice.text, choice.finish)
+    )
+
+
+def _text_answer(
+    prefix: bytes, kind: bytes, choices: bytes, writing: Writing, model: bytes, created_s: int
+) -> Answer:
     inputs, outputs = writing.input_tokens, writing.output_tokens
-    return Answer(200, b'%b"usage":%b}' % (head, usage_json(inputs, outputs)), inputs, outputs)
+    named = (prefix, writing.digest, kind, created_s, model)
+    body = _TEXT_ANSWER % (*named, choices, inputs, outputs, inputs + outputs)
+    return Answer(200, body, inputs, outputs)
 
 
 def _packed(vector: tuple[float, ...]) -> str:

@@ -27,7 +27,7 @@ class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class _TextBody(msgspec.Struct):
+class _TextBody(msgspec.Struct, gc=False):
     """What both endpoints that write text have in common."""
 
     max_tokens: int | None = None
@@ -37,12 +37,12 @@ class _TextBody(msgspec.Struct):
     stream_options: _StreamOptions | None = None
 
 
-class _Message(msgspec.Struct):
+class _Message(msgspec.Struct, gc=False):
     role: str
     content: str | list[msgspec.Raw] | None = None
 
 
-class _ChatBody(_TextBody, kw_only=True):
+class _ChatBody(_TextBody, kw_only=True, gc=False):
     messages: list[_Message]
     max_completion_tokens: int | None = None
 
@@ -59,7 +59,7 @@ class EmbeddingsBody(msgspec.Struct):
     dimensions: int | None = None
 
 
-class Writing(msgspec.Struct, frozen=True):
+class Writing(msgspec.Struct, frozen=True, gc=False):
     """What the reply to a body will say."""
 
     digest: int

@@ -3,7 +3,8 @@
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+
+import msgspec
 
 BYTES_PER_TOKEN = 4
 OUTPUT_TOKENS_DEFAULT = 64
@@ -17,7 +18,7 @@ _HEAD_CHARS = len("Simulated 00000000. ")
 _SENTENCE = "No model has read the prompt. "
 
 
-class Reply(NamedTuple):
+class Reply(msgspec.Struct, frozen=True, gc=False):
     """One choice. The text is ASCII and needs no escape in JSON."""
 
     tokens: int
