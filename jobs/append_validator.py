@@ -49,6 +49,10 @@ _APPENDED_BYTES: Final = (
 SMALL: Final = jobs.c.input_bytes + _APPENDED_BYTES <= SMALL_BYTES_MAX
 """Jobs of which all that a verdict may read is little."""
 
+_ANY_WAITS: Final = sa.select(
+    sa.exists().where(_ITS.state == sa.literal_column("'validating'"))  # as the partial index says
+)
+
 
 class AppendValidator:
     """Judges what was appended. Used by one thread."""
@@ -84,9 +88,8 @@ class AppendValidator:
                 raise
 
     def _any_waits(self) -> bool:
-        waits = sa.exists().where(job_inputs.c.state == sa.literal_column("'validating'"))
         with self._engine.begin() as connection:
-            return bool(connection.scalar(sa.select(waits)))
+            return bool(connection.scalar(_ANY_WAITS))
 
     def _judge(self, lease: Lease) -> None:
         """The process loop of one job: whatever fails, it is put aside alone and others go on."""
