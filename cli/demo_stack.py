@@ -23,6 +23,7 @@ READY_S_MAX = 330.0
 STOP_S_MAX = 20.0
 _POLL_S = 0.1
 _PREFIX = "millrace-demo-"
+_LOCK = "demo.lock"
 _YOUNG_S = 60.0  # a folder so young may belong to a demo that is about to lock it
 _NAME = "up"
 _SAYS = "millrace:"
@@ -45,8 +46,9 @@ def demo_stack(models: Mapping[str, Path], logs_of_failure: Path) -> Iterator["S
     takes the stack along: the kernel tells it to stop.
     """
     remove_left_overs(Path(tempfile.gettempdir()), time.time())
-    data = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    held = _held(data)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    held = _held(folder, os.O_CREAT)
+    data = folder / "data"
     try:
         process = spawn(_up(models, data), data / "logs")
         try:
@@ -59,29 +61,34 @@ def demo_stack(models: Mapping[str, Path], logs_of_failure: Path) -> Iterator["S
         finally:
             _stop(process)
     finally:
-        shutil.rmtree(data, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         os.close(held)
 
 
 def remove_left_overs(folder: Path, now_s: float) -> None:
     """Remove from `folder` what demos left behind that were killed; `now_s` is the time of day.
 
-    A demo holds its folder by a lock, which the kernel drops with it.
+    A demo holds its folder by the lock of a file in it, which the kernel drops with the process.
+    What only has such a name, or is of another user, stays.
     """
-    for data in folder.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # of somebody else, held, or just removed
-            if now_s - data.lstat().st_mtime < _YOUNG_S:
+    for left in folder.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # no folder of a demo, held, or just removed
+            found = left.lstat()
+            if found.st_uid != os.geteuid() or now_s - found.st_mtime < _YOUNG_S:
                 continue
-            held = _held(data)
+            held = _held(left)
             try:
-                shutil.rmtree(data, ignore_errors=True)
+                shutil.rmtree(left, ignore_errors=True)
             finally:
                 os.close(held)
 
 
-def _held(data: Path) -> int:
-    """Lock a demo's folder and return what holds it. Raises OSError when another process does."""
-    descriptor = os.open(data, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+def _held(folder: Path, flags: int = 0) -> int:
+    """Lock a demo's folder and return what holds it.
+
+    Raises OSError when another process does, or, without O_CREAT, when no demo made it.
+    """
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | flags, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -108,8 +108,8 @@ def _cancel_each(
             if number not in asked and len(by_job[number]) >= moment:
                 asked[number] = pool.submit(client.ask_cancel, ids[number], until_s)
                 if kills and len(asked) % CANCELS_FOR_A_KILL == CANCELS_FOR_A_KILL // 2:
-                    deaths_s.append(time.time())
                     kill(setting.running, REPLICA)
+                    deaths_s.append(time.time())  # later than what was answered before
         return len(asked) == len(moments)
 
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:  # none waits for another's answer
@@ -171,7 +171,7 @@ def expire(setting: Setting) -> list[Measure]:
             setting.note(f"{done['id']} completed within its window: no trial")
             continue
         files_of = Files(client, done)
-        outputs[number], expired_s[number] = files_of.output, at_s
+        outputs[number], expired_s[number] = files_of.output, due_from_s[number]
         measures += _judge_expiry(engine, done, by_job[number], files_of, at_s)
         measures.append(_judge_window(engine, done, due_from_s[number]))
     if not expired_s:

@@ -3,6 +3,7 @@
 import fcntl
 import logging
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,8 +43,7 @@ def exclusive(data_dir: Path) -> Iterator[None]:
     try:
         _hold(descriptor, data_dir)
         for name in _PRIVATE:
-            if not os.path.lexists(data_dir / name):
-                (data_dir / name).mkdir(mode=0o700)
+            _make_private(data_dir / name)
         yield
     finally:
         os.close(descriptor)
@@ -70,6 +70,17 @@ def _require_ours(data_dir: Path) -> None:
             f"--data {data_dir} holds {strangers[0]}, which is not of `millrace up`: "
             "give an empty folder, or one of an earlier `millrace up`"
         )
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder, or close one of ours that a copy or an earlier release left open."""
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        found = folder.lstat()
+        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        if is_ours and found.st_mode & 0o077:
+            folder.chmod(0o700)
 
 
 def _hold(descriptor: int, data_dir: Path) -> None:

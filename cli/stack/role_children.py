@@ -78,7 +78,7 @@ def shared_env(kafka: str, database_url: str, data: Path, env: Mapping[str, str]
     An object store that `env` names is used instead of the folder in `data`.
     """
     services = {"MILLRACE_KAFKA_BOOTSTRAP_SERVERS": kafka, "MILLRACE_DATABASE_URL": database_url}
-    if env.get("MILLRACE_OBJECTS_KIND", "local") != "local" or "MILLRACE_OBJECTS_ROOT" in env:
+    if _names_objects(env):
         return services
     return {**services, "MILLRACE_OBJECTS_ROOT": str(data.absolute() / "objects")}
 
@@ -96,8 +96,18 @@ def require_own(env: Mapping[str, str]) -> None:
         "MILLRACE_ENGINE_MODEL_PATH": "give --model",
         "MILLRACE_GPU_POOL": "each --model has a pool of its own",
     }
+    if _names_objects(env) and "MILLRACE_DATABASE_URL" not in env:
+        # Beside an empty database every file of an older one is an orphan, which is swept.
+        raise SettingsError(
+            "MILLRACE_OBJECTS_KIND, MILLRACE_OBJECTS_ROOT: files go with the database that knows "
+            "them: set its MILLRACE_DATABASE_URL, too, or unset these"
+        )
     if refused := [f"{name}: {what}" for name, what in sorted(instead.items()) if name in env]:
         raise SettingsError(f"`millrace up` sets these itself: {'; '.join(refused)}")
+
+
+def _names_objects(env: Mapping[str, str]) -> bool:
+    return env.get("MILLRACE_OBJECTS_KIND", "local") != "local" or "MILLRACE_OBJECTS_ROOT" in env
 
 
 def temporary_folder(data: Path) -> Path:

@@ -47,16 +47,18 @@ def test_a_demo_without_a_failure_keeps_none(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_demo_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
-    left = tmp_path / "millrace-demo-left"
+    left, kept = tmp_path / "millrace-demo-left", tmp_path / "millrace-demo-data"
     other = tmp_path / "else"
-    for folder in (left, other):
-        (folder / "logs").mkdir(parents=True)
+    for folder in (left, kept, other):
+        (folder / "data" / "logs").mkdir(parents=True)
+    (left / "demo.lock").touch()
 
     demo_stack.remove_left_overs(tmp_path, time.time())
     assert left.exists(), "it may be of a demo that begins"
     demo_stack.remove_left_overs(tmp_path, time.time() + 120)
 
     assert not left.exists()
+    assert kept.exists(), "a folder that somebody named so is no demo's"
     assert other.exists()
 
 

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 from cli.exits import ExitCode
 from cli.main import app
 from cli.stack.embedded import StackOptions
-from cli.stack.role_children import shared_env
+from cli.stack.role_children import require_own, shared_env
+from core.errors import SettingsError
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +105,21 @@ def test_the_environment_sets_an_engine_unless_an_option_does(
     assert done.exit_code == 0, done.output
     assert asked[0].engine_env["MILLRACE_ENGINE_CONCURRENCY"] == wanted
     assert asked[0].engine_env["MILLRACE_ENGINE_SIMULATED_LATENCY_MS"] == "5.0"
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"MILLRACE_OBJECTS_KIND": "s3", "MILLRACE_S3_BUCKET": "jobs"},
+        {"MILLRACE_OBJECTS_ROOT": "/objects"},
+    ],
+)
+def test_an_object_store_goes_with_its_database(named: dict[str, str]) -> None:
+    require_own({"MILLRACE_DATABASE_URL": "postgresql://db/jobs", **named})
+    require_own({"MILLRACE_OBJECTS_KIND": "local"})
+
+    with pytest.raises(SettingsError, match="MILLRACE_DATABASE_URL"):
+        require_own(named)
 
 
 def test_an_object_store_of_the_environment_is_used(tmp_path: Path) -> None:
