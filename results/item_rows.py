@@ -50,10 +50,12 @@ def item_rows(
     `check` is called before each page, and before each row whose body is an object.
     Raises RowMissingError, and whatever `check` raises.
     """
-    expected = 0
+    expected, asked = 0, PAGE_ITEMS
     while expected < total_count:
         check()
-        rows = _page(engine, job_id, day, range(expected, min(expected + PAGE_ITEMS, total_count)))
+        indexes = range(expected, min(expected + asked, total_count))
+        rows, size_bytes = _page(engine, job_id, day, indexes)
+        asked = _rows_to_ask_for(len(rows), size_bytes)
         if not rows:
             raise RowMissingError(job=job_id, index=expected)
         for row in rows:
@@ -65,8 +67,14 @@ def item_rows(
             yield row
 
 
-def _page(engine: sa.Engine, job_id: UUID, day: int, indexes: range) -> list[ItemRow]:
-    """Return the rows of the first of `indexes`: as many as have PAGE_BYTES, or all."""
+def _rows_to_ask_for(row_count: int, size_bytes: int) -> int:
+    """Return how many rows like those of the last page have PAGE_BYTES: cutting a page costs."""
+    fitting = PAGE_BYTES * row_count // max(1, size_bytes)
+    return max(CHUNK_ROWS, min(PAGE_ITEMS, fitting // CHUNK_ROWS * CHUNK_ROWS))
+
+
+def _page(engine: sa.Engine, job_id: UUID, day: int, indexes: range) -> tuple[list[ItemRow], int]:
+    """Return the rows of the first of `indexes`, as many as have PAGE_BYTES, and their bytes."""
     rows: list[ItemRow] = []
     size_bytes = 0
     with engine.connect() as connection:
@@ -81,6 +89,7 @@ def _page(engine: sa.Engine, job_id: UUID, day: int, indexes: range) -> list[Ite
             for row in map(ItemRow._make, stream):
                 rows.append(row)
                 size_bytes += len(row.body or b"")
-                if size_bytes >= PAGE_BYTES and len(rows) % CHUNK_ROWS == 0:
+                is_full = size_bytes >= PAGE_BYTES and len(rows) % CHUNK_ROWS == 0
+                if is_full and len(rows) < len(indexes):
                     break
-    return rows
+    return rows, size_bytes

@@ -117,12 +117,22 @@ class ResultsWriter:
             size = sum(len(record.value or b"") for record in self._read)
             if room <= 0 or size >= limits.group_bytes_max or wait_s <= 0:
                 return
-            self._read += consumer.poll(room, wait_s)
-            self._polled_s = now = self.clock.monotonic_s()
+            now = self._poll(consumer, room, wait_s)
             if not self._read:
                 return
             full_at = full_at or now + limits.group_wait_s
             wait_s = full_at - now
+
+    def _poll(self, consumer: LogConsumer, room: int, wait_s: float) -> float:
+        """Read on; return the monotonic time after it.
+
+        What was read before may be revoked meanwhile, and what a poll brings before it is told so.
+        """
+        found = consumer.poll(room, wait_s)
+        ours = consumer.assigned
+        self._read += [record for record in found if (record.topic, record.partition) in ours]
+        self._polled_s = self.clock.monotonic_s()
+        return self._polled_s
 
     def _judge(self, group: Group, consumer: LogConsumer, stop: threading.Event) -> bool:
         """Make a group durable, and begin what it asks for besides; False when `stop` came first.
@@ -188,8 +198,7 @@ class ResultsWriter:
         """Poll without reading on; only a partition that is new to us can bring a record."""
         consumer.pause(consumer.assigned)
         self._is_paused = True
-        self._read += consumer.poll(1, wait_s)
-        self._polled_s = self.clock.monotonic_s()
+        self._poll(consumer, 1, wait_s)
 
     def _commit(self, consumer: LogConsumer) -> None:
         if not self._finished:

@@ -5,6 +5,7 @@ import sys
 import time
 from pathlib import Path
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from pydantic import SecretStr
@@ -76,6 +77,25 @@ def test_a_page_ends_at_its_bytes(engine: sa.Engine, monkeypatch: pytest.MonkeyP
 
     assert [row.item_index for row in rows] == list(range(count))
     assert len(looks) == 3
+
+
+def test_only_the_first_page_of_large_rows_is_cut(
+    engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuts: list[object] = []
+    cancel = psycopg.Connection._try_cancel
+    monkeypatch.setattr(
+        psycopg.Connection, "_try_cancel", lambda c, **kw: cuts.append(cancel(c, **kw))
+    )
+    monkeypatch.setattr(pages, "PAGE_BYTES", 1000)
+    count = 5 * CHUNK_ROWS
+    job_id = settle(engine, [outcome(n) for n in range(count)])
+    day = item_table(engine, job_id)[0].job_day
+
+    rows = item_rows(engine, job_id, day=day, total_count=count, check=always)
+
+    assert [row.item_index for row in rows] == list(range(count))
+    assert len(cuts) == 1
 
 
 def test_the_lease_is_looked_at_before_every_object(engine: sa.Engine) -> None:

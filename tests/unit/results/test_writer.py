@@ -53,6 +53,9 @@ class Member:
         found, self._records = self._records[:count_max], self._records[count_max:]
         return found
 
+    def add(self, *records: Received) -> None:
+        self._records += records
+
     def pause(self, partitions: frozenset[Partition]) -> None:
         self.is_paused = partitions == self.assigned
 
@@ -236,6 +239,25 @@ def test_a_close_is_left_alone_once_its_partition_is_lost() -> None:
 
     assert judge.done == [("outcomes", job_id), ("copies", job_id)]
     assert all(("results", 1) not in offsets for offsets in member.offered)
+
+
+def test_what_is_revoked_while_more_is_read_is_forgotten() -> None:
+    stop, judge, lost, other = threading.Event(), Copying(), new_uuid(), new_uuid()
+    settings = WriterSettings(group_wait_s=1, poll_records_max=2)
+    writer = dataclasses.replace(a_writer(judge), settings=settings)
+    member = Member(stop, outcomes_record(7, lost))
+    polls: list[None] = []
+
+    def lose() -> None:
+        polls.append(None)
+        if len(polls) == 2:  # in one round: there is room for a second record
+            writer.revoked([("results", 1)])
+            member.add(outcomes_record(8, other), outcomes_record(9, other))
+
+    member.on_poll = lose
+    writer.run(cast(LogConsumer, member), stop)
+
+    assert {job for _, job in judge.done} == {other}
 
 
 def test_a_job_with_too_many_open_copies_stops_the_reading() -> None:
