@@ -14,6 +14,7 @@ from results.webhooks.settings import WebhookSettings
 from tenancy.api_keys import create_key, revoke_key
 from tests.conftest import execute, with_database
 from tests.integration.api.conftest import new_site, running
+from tests.integration.api.durable_site import until
 from tests.integration.api.every_route.worlds import Two, add_world
 from topics.admin import LogAdmin
 from topics.catalogue import CALLERS, CAPACITY, REPLIES, REQUESTS_INTERACTIVE
@@ -49,6 +50,7 @@ def two(
             revoke_key(connection, revoked.key_id)
         owner, stranger = add_world(site, site.key), add_world(site, site.other_key)
         with site.client(site.key) as one, site.client(site.other_key) as other:
+            until(lambda: one.get("/readyz").status_code == 200)  # the ends of the log are found
             yield Two(site, owner, stranger, revoked, one, other)
     execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
     assert failures == []
