@@ -3,13 +3,13 @@
 import fcntl
 import logging
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from cli.stack.errors import DataFolderInUseError
+from cli.stack.private_files import is_own_folder
 from core.errors import SettingsError
 
 _LOG = logging.getLogger(__name__)
@@ -77,9 +77,7 @@ def _make_private(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
-        found = folder.lstat()
-        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-        if is_ours and found.st_mode & 0o077:
+        if is_own_folder(folder) and folder.stat().st_mode & 0o077:
             folder.chmod(0o700)
 
 

@@ -5,7 +5,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import tempfile
 from pathlib import Path
@@ -13,6 +12,7 @@ from urllib.parse import quote
 
 from cli.stack.child import Child
 from cli.stack.errors import StackError
+from cli.stack.private_files import is_own_folder
 
 DATABASE = "millrace"
 COMMAND_TIMEOUT_S = 60.0
@@ -169,8 +169,7 @@ def socket_dir(home: Path) -> Path:
 def _make_private(folder: Path) -> None:
     """Create `folder` for us alone; one that somebody else made in a shared place is refused."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+    if not is_own_folder(folder):
         raise StackError(f"{folder} belongs to somebody else.")
     folder.chmod(0o700)
 

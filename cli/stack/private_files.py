@@ -1,6 +1,7 @@
-"""Files that their owner alone reads, replaced as a whole."""
+"""Files that their owner alone reads, replaced as a whole, and the folders that they lie in."""
 
 import os
+import stat
 from pathlib import Path
 
 
@@ -19,3 +20,9 @@ def write_private(path: Path, data: bytes) -> None:
         os.fsync(folder)  # the new name
     finally:
         os.close(folder)
+
+
+def is_own_folder(folder: Path) -> bool:
+    """Whether this is a folder of ours: no link to one, and nobody else's."""
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()

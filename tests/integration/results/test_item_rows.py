@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -23,13 +24,19 @@ from storage.postgres import create_engine
 from storage.settings import DatabaseSettings
 from tests.integration.results.outcomes import add_running_job, item_table, job, outcome
 from tests.integration.results.test_finalising import always, lines, put, settle, take
+from topics.records import ItemOutcome
 
 IDLE_S = 0.1
 
 
+def settled(engine: sa.Engine, outcomes: list[ItemOutcome]) -> tuple[UUID, int]:
+    """Return a settled job of these items, and its day."""
+    job_id = settle(engine, outcomes)
+    return job_id, item_table(engine, job_id)[0].job_day
+
+
 def test_rows_are_read_by_the_index_without_a_sort(engine: sa.Engine) -> None:
-    job_id = settle(engine, [outcome(n) for n in range(2000)])
-    day = item_table(engine, job_id)[0].job_day
+    job_id, day = settled(engine, [outcome(n) for n in range(2000)])
     query = READ_ITEMS.replace("%b", "{}").format(day, f"'{job_id}'", 500, 900)
     with engine.connect() as connection:
         connection.execute(sa.text("ANALYZE items"))
@@ -69,8 +76,7 @@ def test_a_slow_store_keeps_no_transaction_open(
 def test_a_page_ends_at_its_bytes(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "PAGE_BYTES", 1000)
     count = 2 * CHUNK_ROWS + 1
-    job_id = settle(engine, [outcome(n) for n in range(count)])
-    day = item_table(engine, job_id)[0].job_day
+    job_id, day = settled(engine, [outcome(n) for n in range(count)])
     looks: list[int] = []
 
     rows = item_rows(engine, job_id, day=day, total_count=count, check=lambda: looks.append(1))
@@ -89,8 +95,7 @@ def test_only_the_first_page_of_large_rows_is_cut(
     )
     monkeypatch.setattr(pages, "PAGE_BYTES", 1000)
     count = 5 * CHUNK_ROWS
-    job_id = settle(engine, [outcome(n) for n in range(count)])
-    day = item_table(engine, job_id)[0].job_day
+    job_id, day = settled(engine, [outcome(n) for n in range(count)])
 
     rows = item_rows(engine, job_id, day=day, total_count=count, check=always)
 
@@ -100,8 +105,7 @@ def test_only_the_first_page_of_large_rows_is_cut(
 
 def test_the_lease_is_looked_at_before_every_object(engine: sa.Engine) -> None:
     stored = [outcome(n, body=b"", body_key="bodies/large") for n in range(3)]
-    job_id = settle(engine, [*stored, outcome(3)])
-    day = item_table(engine, job_id)[0].job_day
+    job_id, day = settled(engine, [*stored, outcome(3)])
     looks: list[int] = []
 
     list(item_rows(engine, job_id, day=day, total_count=4, check=lambda: looks.append(1)))
@@ -111,8 +115,7 @@ def test_the_lease_is_looked_at_before_every_object(engine: sa.Engine) -> None:
 
 def test_the_lease_is_looked_at_before_every_page(engine: sa.Engine) -> None:
     count = 2 * PAGE_ITEMS + 1
-    job_id = settle(engine, [outcome(n) for n in range(count)])
-    day = item_table(engine, job_id)[0].job_day
+    job_id, day = settled(engine, [outcome(n) for n in range(count)])
     looks: list[int] = []
 
     rows = item_rows(engine, job_id, day=day, total_count=count, check=lambda: looks.append(1))
