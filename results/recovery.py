@@ -18,8 +18,10 @@ import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
 from jobs.renewing import Place, renew
+from results.call_tables import billed_calls
 from results.held_log import CLOCKS_DIFFER_S_MAX
 from results.writer import GROUP
+from tenancy.cached_answers import NO_JOB
 from tenancy.tables import usage_ledger
 from topics.catalogue import RESULTS
 from topics.groups import GroupOffsets
@@ -31,7 +33,19 @@ _CLIENT: Final = "millrace-recover"
 _LAG_S_MAX: Final = 3600
 """How far the writer may have been behind when the backup was taken, for no bill to be missed."""
 
-_LAST_BILL: Final = sa.select(usage_ledger.c.created_at).order_by(usage_ledger.c.id.desc()).limit(1)
+_LAST_OF_ITEMS: Final = (
+    sa.select(usage_ledger.c.created_at)
+    .where(usage_ledger.c.job_id != NO_JOB, usage_ledger.c.item_count > 0)
+    .order_by(usage_ledger.c.id.desc())
+    .limit(1)
+)
+_LAST_BILL: Final = sa.select(
+    sa.func.greatest(
+        _LAST_OF_ITEMS.scalar_subquery(),
+        sa.select(sa.func.max(billed_calls.c.billed_at)).scalar_subquery(),
+    )
+)
+"""The newest that came from the log; cache hits, which the api adds, tell nothing of the writer."""
 
 
 class RolesRunError(MillraceError):
