@@ -21,6 +21,7 @@ _PAUSE_S: Final = 2.0
 
 _ADVISORY_LOCK: Final = 0x6D696C6C  # one upgrade at a time in one database
 _TURN_S_MAX: Final = 1800.0
+"""How long an upgrade waits for another, and after which none begins again."""
 _TURN_ASK_S: Final = 0.2
 
 
@@ -43,7 +44,10 @@ def upgrade(url: str) -> None:
     RightMissingError, UpgradeRunsError; what was applied before a refusal stays.
     """
     settings = DatabaseSettings.model_validate({"url": url})
-    engine = sa.create_engine(settings.sqlalchemy_url(), poolclass=sa.NullPool)
+    primary = {"target_session_attrs": "read-write"}  # of several hosts; no standby alone
+    engine = sa.create_engine(
+        settings.sqlalchemy_url(), connect_args=primary, poolclass=sa.NullPool
+    )
     try:
         with engine.connect() as connection:
             _take_turn(connection)
@@ -78,12 +82,14 @@ def _take_turn(connection: sa.Connection) -> None:
 
 def _apply(connection: sa.Connection) -> None:
     """Apply what is missing; a revision that did not get its lock goes again from its begin."""
+    give_up_at = time.monotonic() + _TURN_S_MAX
     for tries_left in reversed(range(_TRIES)):
         try:
             command.upgrade(alembic_config(connection), "head")
         except sa.exc.OperationalError as error:
             connection.rollback()
-            if not waited_for_lock(error) or not tries_left:
+            is_late = time.monotonic() >= give_up_at
+            if not waited_for_lock(error) or not tries_left or is_late:
                 raise
             time.sleep(_PAUSE_S)
         else:

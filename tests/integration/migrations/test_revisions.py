@@ -8,10 +8,12 @@ from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
+import sqlalchemy.exc
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
+from migrations import runner
 from migrations.runner import LOCK_TIMEOUT_S, alembic_config, upgrade
 from migrations.schema import SCHEMA
 
@@ -123,6 +125,19 @@ def test_a_lock_that_is_taken_is_asked_for_again(engine: sa.Engine, database_url
             busy.commit()
     with engine.connect() as connection:
         assert differences(connection) == []
+
+
+def test_a_late_try_is_the_last(
+    engine: sa.Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "_TURN_S_MAX", 0.1)
+    go_back(engine, "0018")
+    with engine.connect() as busy:
+        add_tenant(busy)
+        begun_s = time.monotonic()
+        with pytest.raises(sqlalchemy.exc.OperationalError, match="lock timeout"):
+            upgrade(database_url)
+    assert time.monotonic() - begun_s < LOCK_TIMEOUT_S + runner._PAUSE_S
 
 
 def test_two_upgrades_take_turns(engine: sa.Engine, database_url: str) -> None:

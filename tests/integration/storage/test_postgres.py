@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 import sqlalchemy.exc
 
+from migrations.runner import upgrade
 from storage.notifications import Notifications
 from storage.postgres import DATABASE_AWAY, create_engine, raw_cursor
 from storage.settings import DatabaseSettings
@@ -240,6 +241,8 @@ def test_a_server_that_only_reads_is_away(read_only_url: str) -> None:
         engine.connect()
     with Notifications(settings_for(read_only_url), "any") as waiting:
         assert not waiting.wait(0.2)
+    with pytest.raises(DATABASE_AWAY, match="read-only"):
+        upgrade(read_only_url)
 
 
 @pytest.mark.parametrize("raw", [True, False])
