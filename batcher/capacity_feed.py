@@ -28,7 +28,9 @@ class CapacityFeed:
         on_failure: Callable[[BaseException], None],
     ) -> None:
         """Both callbacks run in the thread."""
-        self._tail = TopicTail(settings, CAPACITY, client_id=f"{client_id}-capacity")
+        self._tail = TopicTail(
+            settings, CAPACITY, client_id=f"{client_id}-capacity", past_counts=False
+        )
         self._deliver, self._on_failure = deliver, on_failure
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="capacity-tail", daemon=True)

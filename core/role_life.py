@@ -23,8 +23,8 @@ def say_ready() -> None:
 def run_role(run: Callable[[], object], *, away: tuple[type[Exception], ...] = ()) -> int:
     """Run a role until a signal and return its exit code; the last line of its log says why.
 
-    `away` names what the role's services raise when they were away for too long. A defect passes,
-    with its traceback.
+    `away` names what the role's services raise when they were away for too long. Of a defect the
+    log has the traceback, without texts that may quote what clients sent.
     """
     try:
         run()
@@ -39,6 +39,9 @@ def run_role(run: Callable[[], object], *, away: tuple[type[Exception], ...] = (
         kind = f"{type(failure).__module__}.{type(failure).__name__}"
         # Without the message: a driver's may hold the statement and its values.
         _say_end("service_away", f"A service was away for too long: {kind}.")
+        return CANNOT_GO_ON
+    except Exception:  # noqa: BLE001  or Python would print the text of the error
+        _LOG.critical("the role ends", extra={"code": "defect"}, exc_info=True)
         return CANNOT_GO_ON
     return ENDED_BY_SIGNAL
 

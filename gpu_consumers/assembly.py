@@ -101,7 +101,7 @@ def build(
         lanes=lanes,
         pool=shared.pool,
         tasks=shared.tasks,
-        demand=TopicTail(kafka, DEMAND, client_id=f"{replica_id}-demand"),
+        demand=TopicTail(kafka, DEMAND, client_id=f"{replica_id}-demand", past_counts=False),
         watches=watches,
         failures=failures,
     )

@@ -77,8 +77,9 @@ class FinaliserSettings(Settings):
     orphan_interval_s: float = Field(default=3600, ge=0.1, le=7 * 86_400)
     """Pause between two looks at all objects for those that a crash left behind."""
 
-    orphan_age_s: float = Field(default=86_400, ge=3600, le=365 * 86_400)
-    """How old they must be. An upload that has moved nothing for so long is cut."""
+    orphan_age_s: float = Field(default=86_400, ge=3 * 3600, le=365 * 86_400)
+    """How old they must be, three hours at least: keys of calls live for two. An upload that has
+    moved nothing for so long is cut."""
 
     stop_grace_s: float = Field(default=20, ge=0, le=600)
     """How long a stop waits for jobs that are begun; then they are left to another process."""

@@ -29,7 +29,9 @@ class Callers:
         on_news: Callable[[CallerNews], None] = lambda _: None,
     ) -> None:
         """`on_news` is called in the thread, after the news are known here."""
-        self._tail = TopicTail(settings, CALLERS, client_id=f"{client_id}-callers")
+        self._tail = TopicTail(
+            settings, CALLERS, client_id=f"{client_id}-callers", past_counts=False
+        )
         self._clock, self._on_news = clock, on_news
         self._known = KnownCallers(since_s=clock.monotonic_s())
         self._asked: tuple[float, dict[int, int]] | None = None  # ends that are not reached yet

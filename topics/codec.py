@@ -36,7 +36,7 @@ def kind_of(headers: Iterable[tuple[str, bytes]] | None) -> str:
     found = dict(headers or ())
     try:
         kind, version = found["kind"].decode(), int(found["schema"])
-    except (KeyError, ValueError, AttributeError):
+    except (KeyError, ValueError, AttributeError, TypeError):  # a header may be null
         raise RecordUnreadableError("the record has no readable kind and schema headers") from None
     if kind not in SCHEMA_VERSIONS or version > SCHEMA_VERSIONS[kind]:
         raise SchemaTooNewError(kind=kind, version=version)

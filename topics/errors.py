@@ -9,6 +9,15 @@ class DeliveryError(MillraceError):
     code = "delivery_failed"
 
 
+class ProducerFatalError(DeliveryError):
+    """The producer will never send again: the log lost records that it had acknowledged.
+
+    Only a new process, with a new producer, mends that.
+    """
+
+    code = "producer_failed"
+
+
 class LogUnavailableError(MillraceError):
     """The log does not answer."""
 

@@ -60,5 +60,5 @@ def item_range(headers: Iterable[tuple[str, bytes]] | None) -> ItemRange:
             first_index=int(first),
             last_index=int(last),
         )
-    except (KeyError, ValueError, AttributeError):
+    except (KeyError, ValueError, AttributeError, TypeError):  # a header may be null
         raise RecordUnreadableError("the record's headers do not name its items") from None

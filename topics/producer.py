@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from core.limits import RECORD_BYTES_MAX
 from topics.codec import Headers
-from topics.errors import DeliveryError
+from topics.errors import DeliveryError, ProducerFatalError
 from topics.settings import CLIENT_LOG, KafkaSettings
 
 _LOG = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class LogProducer:
                     raise DeliveryError("the local queue stayed full") from None
                 time.sleep(0.005)  # the poll thread makes room
             except KafkaException as error:
-                raise DeliveryError(_reason(error.args[0])) from None
+                raise _failure(error.args[0]) from None
         with self._condition:
             self._sent += 1
 
@@ -195,7 +195,7 @@ class LogProducer:
         self, on_delivery: OnDelivery | None
     ) -> Callable[[KafkaError | None, Message], None]:
         def report(error: KafkaError | None, _message: Message) -> None:
-            failure = None if error is None else DeliveryError(_reason(error))
+            failure = None if error is None else _failure(error)
             with self._condition:
                 self._reported += 1
                 self._failure = self._failure or failure
@@ -206,6 +206,8 @@ class LogProducer:
         return report
 
 
-def _reason(error: KafkaError) -> str:
-    """The broker's own words; they name topics and codes, never a record's content."""
-    return f"{error.name()}: {error.str()}"
+def _failure(error: KafkaError) -> DeliveryError:
+    """In the broker's own words; they name topics and codes, never a record's content."""
+    is_fatal = error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001
+    kind = ProducerFatalError if is_fatal else DeliveryError
+    return kind(f"{error.name()}: {error.str()}")

@@ -1,10 +1,20 @@
 """A record as it was read, whoever reads it: a member of a group, or one that follows alone."""
 
 from dataclasses import dataclass
+from typing import Final
 
-from confluent_kafka import Message
+from confluent_kafka import KafkaError, Message
 
 from topics.errors import LogUnavailableError
+
+_REFUSED: Final = frozenset(
+    {
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
+"""A broker's refusals: a client asks again for ever, and gets no record meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +33,13 @@ class Received:
 def received(messages: list[Message], prefix: str) -> list[Received]:
     """Return what a client consumed; temporary errors are left to the client's own retries.
 
-    Raises LogUnavailableError for errors that only a new client could mend.
+    Raises LogUnavailableError for errors that only a new client or an operator could mend.
     """
     records = []
     for message in messages:
         error = message.error()
         if error is not None:
-            if error.fatal():
+            if error.fatal() or error.code() in _REFUSED:
                 raise LogUnavailableError(error.str())
             continue
         records.append(

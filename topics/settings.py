@@ -1,9 +1,9 @@
 """How this process reaches the log."""
 
 import logging
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal, Self
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 
 from core.settings import Settings
 
@@ -21,7 +21,7 @@ class KafkaSettings(Settings):
 
     env_prefix: ClassVar[str] = "MILLRACE_KAFKA_"
 
-    bootstrap_servers: str
+    bootstrap_servers: str = Field(min_length=1)
     """Comma-separated `host:port` list. No default: a wrong guess would look like an outage."""
 
     topic_prefix: str = Field(default="", pattern=r"^[a-zA-Z0-9._-]*$", max_length=64)
@@ -58,6 +58,16 @@ class KafkaSettings(Settings):
     sasl_username: str | None = None
     sasl_password: SecretStr | None = None
     ssl_ca_location: str | None = None
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        if self.min_insync_replicas > self.replication_factor:
+            raise ValueError("min_insync_replicas above replication_factor: nothing could be sent")
+        if self.security_protocol.startswith("SASL_") != bool(self.sasl_mechanism):
+            raise ValueError("a security_protocol with SASL needs sasl_mechanism, and no other has")
+        if self.sasl_mechanism and not (self.sasl_username and self.sasl_password):
+            raise ValueError("sasl_mechanism needs sasl_username and sasl_password")
+        return self
 
     @property
     def heartbeat_s(self) -> float:

@@ -26,10 +26,12 @@ class TopicTail:
         *,
         client_id: str,
         partitions: Sequence[int] | None = None,
+        past_counts: bool = True,
     ) -> None:
         """Start at the oldest record of each partition, unless `skip_to_end` comes first.
 
-        `partitions` are all of the topic when None.
+        `partitions` are all of the topic when None. `past_counts` says where to go on when the log
+        has lost the place of this reader: at the oldest record again, or else at the newest.
         """
         self._prefix = settings.topic_prefix
         name = self._prefix + topic.name
@@ -43,13 +45,13 @@ class TopicTail:
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
+                "auto.offset.reset": "earliest" if past_counts else "latest",
                 "fetch.wait.max.ms": 500,
                 "queued.max.messages.kbytes": 8 * 1024,
             },
             logger=CLIENT_LOG,
         )
-        self._is_reading = False
+        self._is_reading = self._is_missing = False
         self._reached: dict[int, int] = {}  # partition to the end that was read last
 
     def skip_to_end(self, timeout_s: float) -> None:
@@ -79,10 +81,13 @@ class TopicTail:
         first = self._consumer.consume(1, timeout_s)
         more = self._consumer.consume(_COUNT_MAX, 0) if first else []
         messages = first + more
-        if any(map(tells_of_missing_topic, messages)):
-            raise LogUnavailableError("the topic is gone")
+        self._is_missing = self._is_missing or any(map(tells_of_missing_topic, messages))
         self._note_ends(messages)
-        return received(messages, self._prefix)
+        records = received(messages, self._prefix)
+        if self._is_missing and not records:  # those that came with the word are read already
+            self._is_missing = False
+            raise LogUnavailableError("the topic is gone")
+        return records
 
     def has_read(self, ends: Mapping[int, int]) -> bool:
         """Whether everything below these offsets of partitions was returned, or skipped."""

@@ -9,7 +9,7 @@ from api.online.log_health import LogHealth
 from core.clock import Clock
 from topics.catalogue import CALLERS
 from topics.codec import encode, kind_headers
-from topics.errors import DeliveryError
+from topics.errors import DeliveryError, ProducerFatalError
 from topics.known_callers import BEAT_S, SILENCE_S_MAX
 from topics.producer import Sender
 from topics.records import CallerNews
@@ -34,6 +34,7 @@ class NewsPublisher:
         self._unacknowledged = 0
         self._was_heard = False
         self._said_s = clock.monotonic_s()  # when the newest acknowledged news were sent
+        self._fatal: ProducerFatalError | None = None
 
     @property
     def was_heard(self) -> bool:
@@ -51,12 +52,14 @@ class NewsPublisher:
         self._soon()
 
     async def run(self, on_lost: Callable[[float], None]) -> None:
-        """Beat until cancelled.
+        """Beat until cancelled. Raises ProducerFatalError: nothing can be sent any more.
 
         `on_lost` gets the moment before which calls were sent that others may have given up.
         """
         while True:
             self.say()
+            if self._fatal is not None:
+                raise self._fatal
             now_s = self._clock.monotonic_s()
             if now_s - self._said_s > LOST_S:
                 on_lost(now_s)
@@ -85,6 +88,7 @@ class NewsPublisher:
                 on_delivery=report,
             )
         except DeliveryError as failure:
+            self._note(failure)
             report(failure)  # what was decided stays for the next news
         else:
             self._aborted, self._permitted = [], []
@@ -96,6 +100,11 @@ class NewsPublisher:
         if failure is None:
             self._was_heard = True
             self._said_s = max(self._said_s, sent_s)
+        self._note(failure)
+
+    def _note(self, failure: BaseException | None) -> None:
+        if isinstance(failure, ProducerFatalError):
+            self._fatal = failure
 
     def _soon(self) -> None:
         if not self._is_scheduled:

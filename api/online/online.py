@@ -12,7 +12,6 @@ from typing import Final
 from api.background import watched
 from api.online import metrics
 from api.online.call_keys import CallKeys
-from api.online.calls import DurableCalls
 from api.online.durable import DurableRequests
 from api.online.large_bodies import LargeBodies
 from api.online.log_health import LogHealth
@@ -54,7 +53,6 @@ class OnlineSetup:
     settings: OnlineSettings
     kafka: KafkaSettings
     on_failure: Callable[[MillraceError], None]  # in any thread: the process cannot go on
-    durable: DurableCalls | None = None
 
 
 class Online:
@@ -64,9 +62,8 @@ class Online:
         """Connect to nothing yet."""
         settings = setup.settings
         self.settings, self.services, self.clock = settings, services, clock
-        self.durable: DurableCalls = setup.durable or DurableRequests(
-            services, clock, RecordingRoom(settings.recordings_bytes_max)
-        )
+        recordings = RecordingRoom(settings.recordings_bytes_max)
+        self.durable = DurableRequests(services, clock, recordings)
         self.cache = ResponseCache(clock, bytes_max=settings.cache_bytes_max)
         self.caller_id = f"api-{new_uuid().hex}"
         self.call_keys = CallKeys(services.objects, clock, self.caller_id)
@@ -108,13 +105,14 @@ class Online:
                 REPLIES,
                 client_id=f"{self.caller_id}-replies",
                 partitions=[self.reply_partition],
+                past_counts=False,
             ),
             "replies-tail",
             reader.take,
             self._setup.on_failure,
         )
         self._capacity = TailThread(
-            TopicTail(kafka, CAPACITY, client_id=f"{self.caller_id}-capacity"),
+            TopicTail(kafka, CAPACITY, client_id=f"{self.caller_id}-capacity", past_counts=False),
             "capacity-tail",
             self._hear_capacity,
             self._setup.on_failure,

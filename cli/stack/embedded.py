@@ -71,7 +71,7 @@ class EmbeddedStack:
         """
         require_own(env)
         self._options, self._env = options, env
-        self._session_timeout_s = KafkaSettings.from_env({_KAFKA: "", **env}).session_timeout_s
+        self._session_timeout_s = KafkaSettings.from_env({_KAFKA: "ours", **env}).session_timeout_s
         self._closing = contextlib.ExitStack()
         self._supervisor = Supervisor(options.data / "logs")
         self.url = ""

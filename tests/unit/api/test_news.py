@@ -3,11 +3,13 @@
 import asyncio
 from dataclasses import dataclass, field
 
+import pytest
+
 from api.online.log_health import LogHealth
 from api.online.news import LOST_S, NewsPublisher
 from core.ids import new_uuid
 from topics.codec import Headers, decode_value
-from topics.errors import DeliveryError
+from topics.errors import DeliveryError, ProducerFatalError
 from topics.producer import OnDelivery
 from topics.records import CallerNews
 
@@ -28,6 +30,7 @@ class Log:
     """Takes records; acknowledges when it is told to."""
 
     is_full: bool = False
+    refusal: DeliveryError | None = None
     news: list[CallerNews] = field(default_factory=list)
     reports: list[OnDelivery] = field(default_factory=list)
 
@@ -43,6 +46,8 @@ class Log:
     ) -> None:
         if self.is_full:
             raise DeliveryError
+        if self.refusal is not None:
+            raise self.refusal
         self.news.append(decode_value(CallerNews, value))
         assert on_delivery is not None
         self.reports.append(on_delivery)
@@ -118,3 +123,19 @@ async def test_silence_of_the_log_is_noticed() -> None:
     assert health.oldest_s() > 0
     assert await asyncio.wait_for(lost, 5) == clock.now_s
     beating.cancel()
+
+
+async def test_a_producer_that_can_send_no_more_ends_the_beats() -> None:
+    """By what it says at once, or of a record that it took."""
+    for at_once in (True, False):
+        log = Log()
+        news, _ = publisher(log, StillClock())
+        beating = asyncio.create_task(news.run(lambda _: None))
+        await turn()
+        fatal = ProducerFatalError("out of order")
+        if at_once:
+            log.refusal = fatal
+        else:
+            log.reports[0](fatal)
+        with pytest.raises(ProducerFatalError):
+            await asyncio.wait_for(beating, 5)

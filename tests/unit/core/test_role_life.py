@@ -64,6 +64,16 @@ def test_a_role_that_was_stopped_ends_well(lines: Callable[[], list[dict[str, ob
     assert [line["event"] for line in lines()] == ["ready"]
 
 
-def test_a_defect_passes() -> None:
-    with pytest.raises(ZeroDivisionError):
-        run_role(lambda: 1 / 0, away=(AwayError,))
+def test_a_defect_is_told_by_where_it_is_alone(
+    lines: Callable[[], list[dict[str, object]]],
+) -> None:
+    row = "(a secret)"
+
+    def run() -> None:
+        raise ValueError("Failing row contains " + row)
+
+    assert run_role(run, away=(AwayError,)) == CANNOT_GO_ON
+    (line,) = lines()
+    assert (line["event"], line["code"]) == ("the role ends", "defect")
+    assert "ValueError" in str(line["traceback"])
+    assert row not in json.dumps(line)

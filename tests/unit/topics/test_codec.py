@@ -1,12 +1,13 @@
 """Goal: what is written can be read back, and what cannot be read says so without quoting it."""
 
+from typing import cast
 from uuid import UUID
 
 import pytest
 
 from core.errors import RecordUnreadableError, SchemaTooNewError
 from core.outcomes import Outcome
-from topics.codec import decode, encode, kind_headers
+from topics.codec import Headers, decode, encode, kind_headers, kind_of
 from topics.headers import chunk_headers, item_range
 from topics.partitioner import request_partition, shuffle_shard
 from topics.records import Chunk, Item, ItemOutcome, JobRef, Outcomes
@@ -65,6 +66,14 @@ def test_an_unreadable_value_is_refused_and_never_quoted(value: bytes | None) ->
 def test_a_record_without_headers_is_refused() -> None:
     with pytest.raises(RecordUnreadableError):
         decode(Chunk, encode(CHUNK), None)
+
+
+@pytest.mark.parametrize("name", ["kind", "schema", "items", "job", "day", "tenant"])
+def test_a_header_without_a_value_is_refused(name: str) -> None:
+    """As tools write it that copy records."""
+    headers = [(n, None if n == name else v) for n, v in chunk_headers(CHUNK, "bulk")]
+    with pytest.raises(RecordUnreadableError):
+        (kind_of if name in {"kind", "schema"} else item_range)(cast(Headers, headers))
 
 
 def test_a_tenant_stays_inside_its_shard() -> None:
