@@ -117,12 +117,17 @@ def decode_row(record: type[R], row: sa.Row[tuple[object, ...]]) -> R:
             "output_expires_after.seconds",
         ),
         ({"output_expires_after": {"anchor": "created_at"}}, "seconds"),
+        (
+            {"output_expires_after": {"anchor": "x\n'" * 9999, "seconds": 3600}},
+            "output_expires_after.anchor",
+        ),
     ],
 )
 def test_a_bad_field_is_named(site: Site, change: dict[str, object], param: str) -> None:
     with site.client() as client:
         answer = client.post("/v1/batches", json=batch_body(file_id(client)) | change)
         assert refused(answer, 400)["param"] == param
+        assert len(answer.content) < 1000  # whatever was sent
 
     with site.engine.connect() as connection:
         own = sa.select(jobs.c.id).where(jobs.c.tenant_id == site.tenant_id)

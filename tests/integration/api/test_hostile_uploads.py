@@ -154,6 +154,20 @@ def test_a_trickle_and_a_silence_are_cut(open_site: OpenSite) -> None:
     until_empty(site)
 
 
+def test_an_upload_may_take_longer_than_its_span(open_site: OpenSite) -> None:
+    """As long as it brings enough in each."""
+    site = open_site(upload_idle_timeout_s=0.3)
+    with connect(site) as connection:
+        connection.sendall(form_head(site) + chunk(PURPOSE))
+        connection.sendall(chunk(part("file", b"", '; filename="f"').removesuffix(b"\r\n")))
+        began_s = time.monotonic()
+        while time.monotonic() - began_s < 1.0:
+            connection.sendall(chunk(b"x" * 1000))
+            time.sleep(0.01)
+        connection.sendall(chunk(b"\r\n" + END) + b"0\r\n\r\n")
+        assert read_answer(connection).status == 200
+
+
 def test_a_json_body_that_never_ends_is_cut(open_site: OpenSite) -> None:
     site = open_site(json_body_timeout_s=0.5)
     kind = {"Content_Type": "application/json", "Content_Length": "100"}
