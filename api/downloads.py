@@ -6,11 +6,10 @@ from typing import Any
 
 import sqlalchemy as sa
 from fastapi import Request, Response
-from starlette.responses import StreamingResponse
-from starlette.types import Message, Send
 
 from api import metrics
 from api.answers import ApiError
+from api.bounded_streams import BoundedStream
 from api.byte_ranges import ByteRange, RangeUnsatisfiableError, parse_range
 from api.filenames import content_disposition
 from api.services import Services
@@ -43,7 +42,7 @@ async def file_content(request: Request, row: sa.Row[Any], services: Services) -
         blocks,
         206 if part else 200,
         headers,
-        block_timeout_s=services.settings.download_idle_timeout_s,
+        idle_timeout_s=services.settings.download_idle_timeout_s,
     )
 
 
@@ -67,27 +66,24 @@ def _etag(row: sa.Row[Any]) -> str:
     return f'"{row.id.hex}"'
 
 
-class _ObjectResponse(StreamingResponse):
-    """Blocks read by threads; a client that does not take them is cut."""
+class _ObjectResponse(BoundedStream):
+    """Blocks read by threads."""
 
     def __init__(
-        self, blocks: Blocks, status: int, headers: dict[str, str], *, block_timeout_s: float
+        self, blocks: Blocks, status: int, headers: dict[str, str], *, idle_timeout_s: float
     ) -> None:
-        super().__init__(_read(blocks), status, headers, media_type="application/octet-stream")
+        super().__init__(
+            _read(blocks),
+            status,
+            headers,
+            media_type="application/octet-stream",
+            idle_timeout_s=idle_timeout_s,
+        )
         self._blocks = blocks
-        self._block_timeout_s = block_timeout_s
 
-    async def stream_response(self, send: Send) -> None:
-        """See `StreamingResponse`."""
-
-        async def bounded_send(message: Message) -> None:
-            async with asyncio.timeout(self._block_timeout_s):
-                await send(message)
-
-        try:
-            await super().stream_response(bounded_send)
-        finally:
-            self._blocks.close()
+    async def close(self) -> None:
+        """See `BoundedStream`."""
+        self._blocks.close()
 
 
 async def _read(blocks: Blocks) -> AsyncIterator[bytes]:

@@ -73,7 +73,6 @@ class RequestEnvelope:
             await self._app(scope, receive, exchange.send)
         except asyncio.CancelledError:  # only by a server that stops and whose grace is over
             if exchange.status is not None:
-                exchange.cut = not exchange.is_whole
                 raise  # the server closes the connection
             await error_answer(shutting_down())(scope, receive, exchange.send)
         except Exception as error:  # noqa: BLE001  the process loop of a server
@@ -90,7 +89,6 @@ class RequestEnvelope:
             if exchange.is_whole:
                 return  # the framework answered with `crash_answer` and raised again
             if exchange.status is not None:
-                exchange.cut = True
                 raise ConnectionAbortedError from None  # the server closes the connection
             await crash_answer()(scope, receive, exchange.send)
 
@@ -123,7 +121,6 @@ class _Exchange:
         self.request_id = public_id(REQUEST, request_id)
         self.status: int | None = None  # None: not answered yet
         self.is_whole = False  # the answer's last byte was sent
-        self.cut = False  # the answer began and broke off
         self._scope = scope
         self._send = send
         self._begun_s = time.monotonic()
@@ -142,6 +139,6 @@ class _Exchange:
         """Put the request into the metrics, under its route and not its path."""
         route = getattr(self._scope.get("route"), "path", "unknown")
         method = self._scope["method"] if self._scope["method"] in _METHODS else "other"
-        status = "cut" if self.cut or self.status is None else str(self.status)
+        status = str(self.status) if self.is_whole else "cut"
         metrics.REQUESTS.labels(route, method, status).inc()
         metrics.REQUEST_SECONDS.labels(route).observe(time.monotonic() - self._begun_s)

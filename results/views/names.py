@@ -135,8 +135,9 @@ def _position(store: ObjectStore, file: StoredFile, custom_id: str) -> int | Non
     """Return the number of the line that has the id, from 0 and without blank ones."""
     with store.read(file.key) as blocks:
         lines = input_lines(blocks, line_bytes_max=LINE_BYTES_CEILING)
+        encoded = msgspec.json.encode(custom_id)
         for position, (_, _, line) in enumerate(lines):
-            if line is not None and _has(line, custom_id):
+            if line is not None and _has(line, custom_id, encoded):
                 return position
     return None
 
@@ -145,17 +146,18 @@ def _in_results(store: ObjectStore, file: StoredFile, job_id: UUID, custom_id: s
     try:
         with store.read(file.key) as blocks:
             lines = input_lines(blocks, line_bytes_max=LINE_BYTES_CEILING)
+            encoded = msgspec.json.encode(custom_id)
             for _, _, line in lines:
-                if line is not None and _has(line, custom_id):
+                if line is not None and _has(line, custom_id, encoded):
                     return int(line[line.index(job_id.hex.encode()) + 32 :][:8], 16)
     except ObjectMissingError:
         pass
     return None
 
 
-def _has(line: bytes, custom_id: str) -> bool:
+def _has(line: bytes, custom_id: str, encoded: bytes) -> bool:
     """Whether a line's `custom_id` is this one. Most lines are told apart without parsing."""
-    if msgspec.json.encode(custom_id) not in line and not any(e in line for e in _ESCAPES):
+    if encoded not in line and not any(e in line for e in _ESCAPES):
         return False
     try:
         return custom_id_of(line) == custom_id

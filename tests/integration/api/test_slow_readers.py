@@ -1,11 +1,16 @@
-"""Goal: a reader that does not keep up is cut, and costs no more than its buffer."""
+"""Goal: a reader that does not keep up is cut, costs no more than its buffer, and is no crash."""
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from prometheus_client import REGISTRY
 
+from tests.integration.api.answers import file_id
+from tests.integration.api.conftest import OpenSite
+from tests.integration.api.durable_site import until
 from tests.integration.api.online_site import ASK, ENDPOINT, Online, online_site
 from tests.integration.api.pool import PlayedPool, good_end
 from tests.integration.api.wire import closes, connect, head
@@ -95,3 +100,23 @@ def test_a_reader_that_only_hesitates_gets_everything(
 
     assert received.count(PIECE) == count
     assert received.count(b"data: [DONE]") == 1
+
+
+def test_a_download_that_nobody_reads_is_cut(open_site: OpenSite) -> None:
+    site = open_site(download_idle_timeout_s=0.3)
+    size = 40_000_000  # more than the sockets hold
+    with site.client() as client:
+        name = file_id(client, b"x" * size)
+    crashes = REGISTRY.get_sample_value("millrace_api_crashes_total")
+    with connect(site) as connection:
+        connection.sendall(head(site, f"/v1/files/{name}/content", "GET"))
+        assert connection.recv(4) == b"HTTP"
+        route = {"route": "/v1/files/{file_id}/content", "method": "GET", "status": "cut"}
+        until(lambda: REGISTRY.get_sample_value("millrace_api_requests_total", route))
+        received = 0
+        with suppress(ConnectionResetError):
+            while data := connection.recv(1 << 20):
+                received += len(data)
+
+    assert received < size
+    assert REGISTRY.get_sample_value("millrace_api_crashes_total") == crashes
