@@ -27,6 +27,15 @@ class ClientConnection:
         """Whether the body of the newest request, and so of all before it, has arrived."""
         return not self._protocol.cycle.more_body
 
+    def notice_leaving(self) -> None:
+        """Read on, so that its end is noticed: the body of the newest request was taken.
+
+        What came with the last of a large body left the socket unread. A request sent ahead is
+        still left there, or a client could fill memory with them.
+        """
+        if not self._protocol.pipeline:
+            self._protocol.flow.resume_reading()
+
     def watch(self, on_lost: Callable[[], None]) -> None:
         """Call `on_lost` when the client is gone; at once when it is already."""
         if self._is_lost:
@@ -45,6 +54,11 @@ class ClientConnection:
         watchers, self._watchers = self._watchers, []
         for on_lost in watchers:
             on_lost()
+
+    def drop(self) -> None:
+        """End the connection in the middle of an answer that its client does not take."""
+        self._protocol.cycle.disconnected = True  # nothing is written after it
+        self._protocol.transport.abort()
 
     def cut(self, last: bytes) -> None:
         """End an answer of unknown length with `last` behind all that waits to be read, and close.

@@ -55,7 +55,8 @@ class Claim:
     body_sha256: bytes = field(repr=False)
     keep_s: float  # how long its answer may be given again
     attempt: int = 0  # tries that its client has made before, as it says
-    age_s: float = 0.0  # since it arrived here
+    age_s: Callable[[], float] = field(default=float, compare=False)
+    """How long ago it arrived here; asked when it is judged, however long it waited for that."""
     holder: UUID = field(default_factory=new_uuid)
 
 
@@ -164,7 +165,7 @@ def _lock(connection: sa.Connection, claim: Claim) -> None:
 
 
 def _row_query(claim: Claim) -> sa.Select[Any]:
-    arrived = _NOW - seconds(claim.age_s)
+    arrived = _NOW - seconds(claim.age_s())
     return sa.select(
         idempotency_keys,
         (_keys.expires_at <= _NOW).label("is_over"),

@@ -8,6 +8,9 @@ DEADLINE: Final = "deadline_exceeded"
 QUEUE_TIMEOUT: Final = "queue_timeout"
 SLOW_READER: Final = "slow_reader"
 
+HERE_ALONE: Final = frozenset({"server_restarting", "log_unavailable"})
+"""Failures of this process and its way to the log: a call that is committed goes on."""
+
 
 def slow_reader() -> ApiError:
     """Return why a stream is cut whose reader does not keep up."""

@@ -1,13 +1,11 @@
-"""What the parts of an online call hand to each other, and the seams for durable ones."""
+"""What the parts of an online call hand to each other."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
 from starlette.types import Send
 
-from api.answers import ApiError
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
 from topics.records import JobRef
@@ -40,6 +38,11 @@ class PlannedCall:
     job: JobRef  # what its record says
     timeout_s: float
     queue_timeout_s: float | None  # None: it may wait until its deadline
+    planned_s: float  # monotonic; its times count from here
+
+    def left_s(self, wait_s: float, *, now_s: float) -> float:
+        """Return what is left of a time of this call; 0 when it is over."""
+        return max(0.0, wait_s - (now_s - self.planned_s))
 
     @property
     def is_durable(self) -> bool:
@@ -80,41 +83,3 @@ class Begun:
     line_bytes: int = 0  # of the line stored under the job's `input_key`
     recording: Recording | None = None  # of what is sent to the client
     headers: tuple[tuple[bytes, bytes], ...] = ()  # of whatever the answer will be
-
-
-class DurableCalls(Protocol):
-    """Calls that outlive their connection."""
-
-    async def begin(
-        self, call: PlannedCall, headers: Mapping[bytes, bytes], refused: ApiError | None
-    ) -> Begun:
-        """Commit a call before it is produced. `headers` are by lower-case name.
-
-        `refused` says why there is no room for it; what was answered before needs none. Raises it,
-        ApiError for a call that may not be durable or whose key is in use, and DatabaseAwayError.
-        """
-        ...
-
-    async def expire(self, call: PlannedCall) -> None:
-        """Bring the deadline of a committed call forward to now: it was not begun in time."""
-        ...
-
-    def accepted(self, call: PlannedCall) -> Finished:
-        """Return the 202 of a call that is committed and has no answer yet."""
-        ...
-
-
-class AnswerCache(Protocol):
-    """Answers that may be given again. A key stands for tenant, version and canonical body."""
-
-    def key_of(self, call: PlannedCall) -> bytes | None:
-        """Return the key of a call whose answer may be kept, or None."""
-        ...
-
-    def find(self, key: bytes) -> Finished | None:
-        """Return the answer that was kept."""
-        ...
-
-    def keep(self, key: bytes, answer: Finished) -> None:
-        """Remember a good answer for a while."""
-        ...

@@ -19,10 +19,12 @@ import msgspec
 
 from api.answers import ApiError
 from api.database import DatabaseAwayError
+from api.online.call_failures import deadline_exceeded
 from api.online.calls import Begun, Finished, ParsedCall, PlannedCall
 from api.online.durable_answers import accepted_answer, finished, given_again, to_keep
 from api.online.durable_streams import StreamRecording
 from api.online.durable_transactions import commit_request, hold_stream
+from api.online.exchange import Exchange
 from api.online.idempotency import Repeats, repeats_of
 from api.online.preferences import preferred_wait_s
 from api.online.recording_room import RecordingRoom
@@ -45,7 +47,7 @@ _EXPIRE_S_MAX: Final = 1.0  # its client has waited long enough
 
 
 class DurableRequests:
-    """Implements `DurableCalls` with jobs of kind `request`."""
+    """Jobs of kind `request`."""
 
     def __init__(self, services: Services, clock: Clock, recordings: RecordingRoom) -> None:
         """Hold nothing yet."""
@@ -57,26 +59,25 @@ class DurableRequests:
         self._waiting: OrderedDict[UUID, Claim] = OrderedDict()  # keys of calls that may end as 202
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def begin(
-        self, call: PlannedCall, headers: Mapping[bytes, bytes], refused: ApiError | None
-    ) -> Begun:
-        """Commit a call, or find what was answered to it before.
+    async def begin(self, call: PlannedCall, exchange: Exchange, refused: ApiError | None) -> Begun:
+        """Commit a call before it is produced, or find what was answered to it before.
 
-        Raises `refused` for a call that is neither answered nor in flight, ApiError,
-        KeyInFlightError, KeyReusedError, DatabaseAwayError, and what a store raises.
+        `refused` says why there is no room for it; what was answered before needs none. Raises it
+        for a call that is neither answered nor in flight, ApiError, KeyInFlightError,
+        KeyReusedError, DatabaseAwayError, and what a store raises.
         """
         parsed = call.parsed
         if parsed.stream and parsed.background:
             raise ApiError(
                 400, "A call in the background does not stream.", code="stream_not_supported"
             )
-        claim = self._claim(call.principal, parsed, headers)
+        claim = self._claim(call.principal, parsed, exchange)
         if parsed.stream:
             assert claim is not None  # else it is no call of ours
             return await self._begin_stream(call, claim, refused)
         if refused is not None:
             return await self._only_again(claim, refused)
-        return await self._begin_request(call, claim, _wait_s(headers, self._services))
+        return await self._begin_request(call, claim, _wait_s(exchange.headers, self._services))
 
     async def expire(self, call: PlannedCall) -> None:
         """End a committed call that nobody will begin, and with it what its key stands for.
@@ -99,21 +100,18 @@ class DurableRequests:
             task.add_done_callback(self._tasks.discard)
         return finished(answer, is_old=False)
 
-    def _claim(
-        self, principal: Principal, parsed: ParsedCall, headers: Mapping[bytes, bytes]
-    ) -> Claim | None:
+    def _claim(self, principal: Principal, parsed: ParsedCall, exchange: Exchange) -> Claim | None:
         """Retries without a key are known in the background only: others hold a connection."""
-        now_s = self._clock.monotonic_s()
         repeats: Repeats = repeats_of(
-            headers,
+            exchange.headers,
             principal,
             f"POST {parsed.endpoint}",
             settings=self._services.settings,
-            arrived_s=now_s,
+            arrived_s=exchange.arrived_s,
         )
         if repeats.key is None and not parsed.background:
             return None
-        return repeats.claim(_body_sha256(parsed), now_s=now_s)
+        return repeats.claim(_body_sha256(parsed), self._clock.monotonic_s)
 
     async def _only_again(self, claim: Claim | None, refused: ApiError) -> Begun:
         """Answer a call that there is no room for, if it was answered before."""
@@ -135,7 +133,7 @@ class DurableRequests:
         )
         new = _new_request(call, len(line))
         objects, database = self._objects, self._services.database
-        await asyncio.to_thread(write_object, objects, new.input_key, line)
+        await self._write(call, new.input_key, line)
         accepted = accepted_answer(new.job_id, self._public_url) if call.parsed.background else None
         kept = None if accepted is None else to_keep(accepted, call.job)
         try:
@@ -171,6 +169,18 @@ class DurableRequests:
         if answer is not None:
             return Begun(None, answer=await given_again(answer, claim.scope, self._objects))
         return Begun(call.job, recording=StreamRecording(services, claim, self._recordings))
+
+    async def _write(self, call: PlannedCall, key: str, line: bytes) -> None:
+        """Store the line of a call. Raises ApiError (504) at its deadline, and what a store does.
+
+        What is written later than that is swept, as of any call that was not committed.
+        """
+        left_s = call.left_s(call.timeout_s, now_s=self._clock.monotonic_s())
+        try:
+            async with asyncio.timeout(left_s):
+                await asyncio.to_thread(write_object, self._objects, key, line)
+        except TimeoutError:
+            raise deadline_exceeded() from None
 
     def _remember(self, job_id: UUID, claim: Claim) -> None:
         self._waiting[job_id] = claim

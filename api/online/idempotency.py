@@ -47,7 +47,7 @@ class Repeats:
     tries_before: int | None  # None: its client does not count them, or wants no protection
     settings: ApiSettings = field(repr=False)
 
-    def claim(self, body_sha256: bytes, *, now_s: float) -> Claim | None:
+    def claim(self, body_sha256: bytes, now_s: Callable[[], float]) -> Claim | None:
         """Return what to look up and to save, None when each such POST counts."""
         if self.key is not None:
             return self._claim(Scope.CLIENT, self.key, body_sha256, now_s)
@@ -61,7 +61,9 @@ class Repeats:
         """Return the same for what may be done again: only a key of the client's makes a repeat."""
         return replace(self, tries_before=None)
 
-    def _claim(self, scope: Scope, key: str, body_sha256: bytes, now_s: float) -> Claim:
+    def _claim(
+        self, scope: Scope, key: str, body_sha256: bytes, now_s: Callable[[], float]
+    ) -> Claim:
         settings = self.settings
         is_own = scope is Scope.CLIENT
         return Claim(
@@ -72,7 +74,7 @@ class Repeats:
             body_sha256=body_sha256,
             keep_s=settings.idempotency_keep_s if is_own else settings.retry_protection_s,
             attempt=self.tries_before or 0,
-            age_s=max(0.0, now_s - self.arrived_s),
+            age_s=lambda: max(0.0, now_s() - self.arrived_s),
         )
 
 
@@ -127,7 +129,7 @@ async def answer_once(
     `work` and what it answers are committed together. Raises what it raises, KeyInFlightError,
     KeyReusedError, DatabaseAwayError; then nothing is saved.
     """
-    claim = repeats.claim(body_sha256, now_s=services.keys.now_s())
+    claim = repeats.claim(body_sha256, services.keys.now_s)
     answer, is_old = await services.database.run_for(
         repeats.principal.tenant_id, idempotency.answer_once, claim, work
     )
@@ -147,7 +149,7 @@ async def answer_later(
 
     `begin` and the key, which is held for HELD_S at most, are committed together.
     """
-    claim = repeats.claim(body_sha256, now_s=services.keys.now_s())
+    claim = repeats.claim(body_sha256, services.keys.now_s)
     tenant_id, run_for = repeats.principal.tenant_id, services.database.run_for
     if claim is None:
         return await finish(await run_for(tenant_id, begin)), False
@@ -181,7 +183,7 @@ async def known_answer(repeats: Repeats, services: Services, body_sha256: bytes)
     For routes that check much before they work: a check may end otherwise the second time. Raises
     KeyInFlightError, KeyReusedError, DatabaseAwayError.
     """
-    claim = repeats.claim(body_sha256, now_s=services.keys.now_s())
+    claim = repeats.claim(body_sha256, services.keys.now_s)
     if claim is None:
         return None
     answer = await services.database.run_for(claim.tenant_id, idempotency.look, claim)
@@ -192,7 +194,7 @@ async def known_answer(repeats: Repeats, services: Services, body_sha256: bytes)
 
 async def may_be_known(repeats: Repeats, services: Services) -> bool:
     """Whether a body that was not read yet may be one that was answered already."""
-    claim = repeats.claim(b"", now_s=services.keys.now_s())
+    claim = repeats.claim(b"", services.keys.now_s)
     if claim is None or (claim.scope is Scope.RETRY and not claim.attempt):
         return False
     return await services.database.run_for(claim.tenant_id, idempotency.may_be_known, claim)

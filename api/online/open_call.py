@@ -26,6 +26,7 @@ class OpenCall:
         "failure",
         "has_begun",
         "heard_s",
+        "is_cut",
         "job",
         "keep_alive_due",
         "left",
@@ -49,6 +50,7 @@ class OpenCall:
         self.end: ReplyEnd | None = None
         self.failure: ApiError | None = None
         self.left = False  # its client went away
+        self.is_cut = False  # its reader takes too little
         self.heard_s = 0.0
         self.keep_alive_due = False
         self.sending_since_s: float | None = None  # a write waits for the reader
@@ -124,6 +126,7 @@ class OpenCall:
 
     def cut(self) -> None:
         """End it because its reader takes too little; a write that waits for it is cancelled."""
+        self.is_cut = True
         self.pieces = []
         self.failure = self.failure or slow_reader()
         if self.sending_since_s is not None and self.writer is not None:

@@ -163,7 +163,7 @@ class CallPipeline:
             refused = no_room
         if planned.is_durable or has_key(exchange.headers):
             with self._online.calls.coming(planned.job):
-                return await self._online.durable.begin(planned, exchange.headers, refused)
+                return await self._online.durable.begin(planned, exchange, refused)
         if refused is not None:
             raise refused
         return Begun(planned.job)

@@ -29,7 +29,7 @@ async def plan_call(
     tenant that retains nothing also what a store raises.
     """
     route = await online.routes.find(parsed.model, parsed.endpoint)
-    now_s = online.clock.wall_s()
+    now_s, planned_s = online.clock.wall_s(), online.clock.monotonic_s()
     timeout_s = _timeout_s(exchange, parsed, principal, online.settings)
     queue_timeout_s = _queue_timeout_s(exchange, parsed, online.settings, timeout_s)
     call = CallRef(
@@ -50,6 +50,7 @@ async def plan_call(
         job=job,
         timeout_s=timeout_s,
         queue_timeout_s=queue_timeout_s,
+        planned_s=planned_s,
     )
 
 

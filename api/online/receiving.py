@@ -42,6 +42,7 @@ async def _read(exchange: Exchange, bytes_max: int) -> bytes:
         _require_room(byte_count, bytes_max)
         exchange.body_hold.reach(byte_count)
         if not message.get("more_body", False):
+            exchange.connection.notice_leaving()
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

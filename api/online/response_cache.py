@@ -53,7 +53,10 @@ class _Entry:
 
 
 class ResponseCache:
-    """Implements `AnswerCache`: least recently used first out, bounded in bytes. On the loop."""
+    """Least recently used first out, bounded in bytes. All on the event loop.
+
+    A key stands for tenant, version and canonical body.
+    """
 
     def __init__(self, clock: Clock, *, bytes_max: int) -> None:
         """No tenant is known yet, so nothing is kept before the first look at Postgres."""

@@ -4,9 +4,18 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
+import msgspec
+
+from api.answers import ApiError
 from api.online import metrics
 from api.online.answering import finished_error, send_finished
-from api.online.call_failures import DEADLINE, QUEUE_TIMEOUT, deadline_exceeded, shutting_down
+from api.online.call_failures import (
+    DEADLINE,
+    HERE_ALONE,
+    QUEUE_TIMEOUT,
+    deadline_exceeded,
+    shutting_down,
+)
 from api.online.call_keys import hidden_item, opened_body
 from api.online.calls import Begun, Finished, PlannedCall, RawHeaders
 from api.online.exchange import Exchange
@@ -19,7 +28,7 @@ from api.online.streams import StreamAnswer
 from api.online.timings import Timings
 from jobs.token_counts import prompt_token_count
 from storage.body_ciphers import Place, Way
-from topics.records import JobRef
+from topics.records import JobRef, ReplyEnd
 
 BEGUN_WORD_S: Final = 0.25
 """Time for a replica's word that a call has begun; one that comes later finds the call ended."""
@@ -52,11 +61,19 @@ class RunningCall:
             await self._open(job, begun.wait_s, line_bytes)
             return
         with self._online.calls.coming(job):
-            key, line_bytes = await self._store()
+            key, line_bytes = await self._stored()
         try:
-            await self._open(_with_input(job, key), begun.wait_s, line_bytes)
+            await self._open(msgspec.structs.replace(job, input_key=key), begun.wait_s, line_bytes)
         finally:
             await self._online.bodies.drop(key)
+
+    async def _stored(self) -> tuple[str, int]:
+        """As `_store`. Raises ApiError (504) at the deadline."""
+        try:
+            async with asyncio.timeout(self._left_s(self._planned.timeout_s)):
+                return await self._store()
+        except TimeoutError:
+            raise deadline_exceeded() from None
 
     async def _store(self) -> tuple[str, int]:
         """Store a body that fits no record; return its key and the length of its line."""
@@ -75,19 +92,31 @@ class RunningCall:
         call = OpenCall(job, now_s=online.clock.monotonic_s(), cipher=cipher)
         online.calls.add(call)
         self._exchange.connection.watch(call.leave)
-        timeout_s = self._planned.timeout_s
-        timers = [loop.call_later(timeout_s, lambda: call.fail(deadline_exceeded()))]
+        left_s = self._left_s(self._planned.timeout_s)
+        timers = [loop.call_later(left_s, lambda: call.fail(deadline_exceeded()))]
         if job.call is not None and job.call.begin_by_s:
             patience_s = job.call.begin_by_s + BEGUN_WORD_S - online.clock.wall_s()
             timers.append(loop.call_later(patience_s, call.give_up_waiting))
         try:
-            self._send(call, line_bytes)
+            self._send_or_wait(call, line_bytes, wait_s)
             await self._answer(call, wait_s)
         finally:
             for timer in timers:
                 timer.cancel()
             self._exchange.connection.forget(call.leave)
             self._close(call)
+
+    def _left_s(self, wait_s: float) -> float:
+        return self._planned.left_s(wait_s, now_s=self._online.clock.monotonic_s())
+
+    def _send_or_wait(self, call: OpenCall, line_bytes: int, wait_s: float | None) -> None:
+        """Send its record. Raises ApiError, unless its client may be told to look later."""
+        try:
+            self._send(call, line_bytes)
+        except ApiError as failure:
+            if wait_s is None:
+                raise
+            call.fail(failure)
 
     def _send(self, call: OpenCall, line_bytes: int) -> None:
         """Send its record, and hold its body no longer: thousands of calls may wait."""
@@ -101,7 +130,10 @@ class RunningCall:
     async def _answer(self, call: OpenCall, wait_s: float | None) -> None:
         send = self._exchange.send
         if self._planned.parsed.stream:
-            stream = StreamAnswer(self._exchange, self._headers, self._timings, self._online.clock)
+            clock = self._online.clock
+            stream = StreamAnswer(
+                self._exchange, self._headers, self._timings, clock, self._whole_body
+            )
             await stream.run(call)
             return
         try:
@@ -109,31 +141,25 @@ class RunningCall:
                 await call.ended()
             else:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s):
+                    async with asyncio.timeout(self._left_s(wait_s)):
                         await call.ended()
         except asyncio.CancelledError:
             call.fail(shutting_down())
         if not call.left:
-            await send_finished(send, await self._finished(call))
+            await send_finished(send, await self._finished(call, may_be_later=wait_s is not None))
 
-    async def _finished(self, call: OpenCall) -> Finished:
+    async def _finished(self, call: OpenCall, *, may_be_later: bool) -> Finished:
         """Return the answer to a call that does not stream."""
         online = self._online
-        if call.failure is not None:
+        goes_on = may_be_later and call.failure is not None and call.failure.code in HERE_ALONE
+        if call.failure is not None and not goes_on:
             if call.is_durable and call.failure.code == QUEUE_TIMEOUT:
-                assert online.durable is not None
                 await online.durable.expire(self._planned)
             return finished_error(call.failure, self._headers)
         if call.end is None:
-            assert online.durable is not None
             accepted = online.durable.accepted(self._planned)
             return Finished(accepted.status, accepted.body, [*self._headers, *accepted.headers])
-        body = call.end.body
-        if call.end.body_key is not None:
-            body = await online.bodies.fetch(call.end.body_key)
-            await online.bodies.drop(call.end.body_key)  # the row of a durable call has its own
-            if call.cipher is not None:
-                body = opened_body(call.job, body, call.cipher)
+        body = await self._whole_body(call, call.end)
         self._timings.heard_s = call.heard_s
         timing = self._timings.at_end(call.end, now_s=online.clock.monotonic_s())
         headers = [*self._headers, (b"server-timing", timing)]
@@ -142,6 +168,14 @@ class RunningCall:
         if self._cache_key is not None:
             online.cache.keep(self._cache_key, answer)
         return answer
+
+    async def _whole_body(self, call: OpenCall, end: ReplyEnd) -> bytes:
+        """Return the body of an end, also one that fits no record. Raises what a store raises."""
+        if end.body_key is None:
+            return end.body
+        body = await self._online.bodies.fetch(end.body_key)
+        await self._online.bodies.drop(end.body_key)  # the row of a durable call has its own
+        return body if call.cipher is None else opened_body(call.job, body, call.cipher)
 
     def _close(self, call: OpenCall) -> None:
         online, end = self._online, call.end
@@ -180,8 +214,3 @@ def _how(call: OpenCall) -> str:
     if call.end is None:
         return "accepted"
     return "answered" if call.end.status_code < 400 else "error"
-
-
-def _with_input(job: JobRef, key: str) -> JobRef:
-    fields = {name: getattr(job, name) for name in job.__struct_fields__}
-    return JobRef(**{**fields, "input_key": key})

@@ -5,17 +5,23 @@ the head goes out with a comment, and then a refusal comes as an event.
 """
 
 import asyncio
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
 
-from api.answers import error_body
+from api.answers import ApiError, error_body
 from api.online import metrics
 from api.online.answering import finished_error, send_finished
-from api.online.call_failures import SLOW_READER, shutting_down, stream_interrupted
+from api.online.call_failures import shutting_down, stream_interrupted
 from api.online.calls import Finished, RawHeaders
 from api.online.exchange import Exchange
 from api.online.open_call import OpenCall
 from api.online.timings import Timings
 from core.clock import Clock
+from core.errors import MillraceError
+from topics.records import ReplyEnd
+
+WholeBody: TypeAlias = Callable[[OpenCall, ReplyEnd], Awaitable[bytes]]
+"""Returns the body of an end, also one that lies in the object store."""
 
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 DONE: Final = b"data: [DONE]\n\n"
@@ -41,12 +47,18 @@ class StreamAnswer:
     """The answer to one call that streams."""
 
     def __init__(
-        self, exchange: Exchange, headers: RawHeaders, timings: Timings, clock: Clock
+        self,
+        exchange: Exchange,
+        headers: RawHeaders,
+        timings: Timings,
+        clock: Clock,
+        whole_body: WholeBody,
     ) -> None:
         """`headers` are those of every answer to the call."""
         self._send, self._connection = exchange.send, exchange.connection
         self._headers = headers
         self._timings, self._clock = timings, clock
+        self._whole_body = whole_body
         self._is_begun = self._has_pieces = False
 
     async def run(self, call: OpenCall) -> None:
@@ -56,12 +68,13 @@ class StreamAnswer:
             while not await self._step(call):
                 pass
         except asyncio.CancelledError:
-            if call.failure is not None and call.failure.code == SLOW_READER:
+            if call.is_cut and call.failure is not None:
                 self._connection.cut(event(error_body(call.failure)))
                 return
-            call.fail(stream_interrupted() if self._is_begun else shutting_down())
+            failure = stream_interrupted() if self._is_begun else shutting_down()
+            call.fail(failure)  # unless its end is here already, and could not be written
             if not call.left:
-                await self._fail(call)
+                await self._fail(call, call.failure or failure)
 
     async def _step(self, call: OpenCall) -> bool:
         """Write what there is; return whether that was the end."""
@@ -71,10 +84,10 @@ class StreamAnswer:
         if call.pieces:
             return await self._write_pieces(call)
         if call.failure is not None:
-            await self._fail(call)
+            await self._fail(call, call.failure)
             return True
         if call.end is not None:
-            await self._end(call)
+            await self._end(call, call.end)
             return True
         await self._keep_alive(call)
         return False
@@ -90,22 +103,25 @@ class StreamAnswer:
         call.buffered_bytes -= sum(map(len, pieces))
         return is_last
 
-    async def _end(self, call: OpenCall) -> None:
-        assert call.end is not None
-        if call.end.status_code < 400:
+    async def _end(self, call: OpenCall, end: ReplyEnd) -> None:
+        if end.status_code < 400:
             await self._write(call, DONE, more=False)
-        elif self._is_begun:
-            await self._write(call, event(call.end.body), more=False)
-        else:
-            answer = Finished(call.end.status_code, call.end.body, self._headers)
-            await send_finished(self._send, answer)
-
-    async def _fail(self, call: OpenCall) -> None:
-        assert call.failure is not None
+            return
+        try:
+            body = await self._whole_body(call, end)
+        except (ApiError, MillraceError):
+            await self._fail(call, stream_interrupted())
+            return
         if self._is_begun:
-            await self._write(call, event(error_body(call.failure)), more=False)
+            await self._write(call, event(body), more=False)
         else:
-            await send_finished(self._send, finished_error(call.failure, self._headers))
+            await send_finished(self._send, Finished(end.status_code, body, self._headers))
+
+    async def _fail(self, call: OpenCall, failure: ApiError) -> None:
+        if self._is_begun:
+            await self._write(call, event(error_body(failure)), more=False)
+        else:
+            await send_finished(self._send, finished_error(failure, self._headers))
 
     async def _keep_alive(self, call: OpenCall) -> None:
         call.keep_alive_due = False

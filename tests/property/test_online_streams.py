@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.types import Message
+from starlette.types import Message, Send
 
 from api.online.call_failures import deadline_exceeded, stream_interrupted
 from api.online.exchange import Exchange
@@ -22,7 +22,10 @@ ENVELOPE = b'{"error":{"message":"m","type":"t","param":null,"code":"engine"}}'
 
 steps = st.lists(
     st.sampled_from(
-        ["piece", "pieces", "other", "keep_alive", "good", "bad", "deadline", "lost", "turn"]
+        [
+            *("piece", "pieces", "other", "keep_alive", "good", "bad", "large", "gone"),
+            *("deadline", "lost", "turn"),
+        ]
     ),
     max_size=12,
 )
@@ -50,6 +53,16 @@ class Client:
             self.ended = not message.get("more_body", False)
 
 
+async def whole_body(_: OpenCall, end: ReplyEnd) -> bytes:
+    """Fetch what fits no record, as far as it is still there."""
+    if end.body_key is None:
+        return end.body
+    await asyncio.sleep(0)
+    if end.body_key == "gone":
+        raise stream_interrupted()
+    return ENVELOPE
+
+
 def open_call() -> OpenCall:
     job = JobRef(
         job_id=new_uuid(),
@@ -70,22 +83,26 @@ def reply(call: OpenCall, *pieces: bytes, end: ReplyEnd | None = None) -> Reply:
     return Reply(call.job.job_id, EXECUTION, list(pieces), end)
 
 
-async def play(names: list[str], lingers: bool) -> tuple[Client, list[bytes]]:
-    client, call = Client(lingers), open_call()
-    said: list[bytes] = []
+def answering(call: OpenCall, send: Send) -> asyncio.Task[None]:
     exchange = cast("Any", Exchange)(
         request_id=call.job.job_id,
         endpoint="",
         headers={},
         receive=None,
-        send=client.send,
+        send=send,
         connection=None,
         body_hold=None,
         arrived_s=0.0,
         count_for=None,
     )
-    answer = StreamAnswer(exchange, [], Timings(0.0), SystemClock())
-    running = asyncio.create_task(answer.run(call))
+    answer = StreamAnswer(exchange, [], Timings(0.0), SystemClock(), whole_body)
+    return asyncio.create_task(answer.run(call))
+
+
+async def play(names: list[str], lingers: bool) -> tuple[Client, list[bytes]]:
+    client, call = Client(lingers), open_call()
+    said: list[bytes] = []
+    running = answering(call, client.send)
 
     def say(count: int) -> list[bytes]:
         new = [b"%d" % (len(said) + number) for number in range(count)]
@@ -108,6 +125,8 @@ async def play(names: list[str], lingers: bool) -> tuple[Client, list[bytes]]:
                 call.hear(reply(call, end=ReplyEnd(200, b"")), now_s=1.0)
             case "bad":
                 call.hear(reply(call, end=ReplyEnd(502, ENVELOPE)), now_s=1.0)
+            case "large" | "gone":
+                call.hear(reply(call, end=ReplyEnd(502, b"", body_key=name)), now_s=1.0)
             case "deadline":
                 call.fail(deadline_exceeded())
             case "lost":
@@ -133,3 +152,23 @@ def test_pieces_in_order_and_one_end(names: list[str], lingers: bool) -> None:
     assert events.startswith(whole)
     end = events.removeprefix(whole)
     assert end == DONE or (end.startswith(b'data: {"error"') and end.count(b"data: ") == 1)
+
+
+async def test_a_stop_while_the_end_waits_for_its_reader_is_told() -> None:
+    client, call = Client(lingers=False), open_call()
+    is_waiting, may_write = asyncio.Event(), asyncio.Event()
+
+    async def send(message: Message) -> None:
+        if b"[DONE]" in message.get("body", b""):
+            is_waiting.set()
+            await may_write.wait()
+        await client.send(message)
+
+    running = answering(call, send)
+    call.hear(reply(call, b"{}", end=ReplyEnd(200, b"")), now_s=1.0)
+    await asyncio.wait_for(is_waiting.wait(), 5)
+    running.cancel()
+    await asyncio.wait_for(running, 5)
+
+    assert client.ended
+    assert b'"code":"stream_interrupted"' in client.body

@@ -128,6 +128,19 @@ def test_a_client_of_http_1_0_that_leaves_aborts_its_stream(online: Online) -> N
 
 
 @pytest.mark.timeout(300)
+def test_a_client_that_leaves_behind_a_large_body_aborts_its_call(online: Online) -> None:
+    """More than the server takes ahead of whoever reads it."""
+    online.pool.script = say_nothing
+    body = json.dumps({**ASK, "messages": [{"role": "user", "content": "x" * 200_000}]}).encode()
+    with connect(online.site) as connection:
+        connection.sendall(call(online.site, b"", Content_Length=str(len(body)), **WAITS))
+        assert connection.recv(65536) == CONTINUE  # its route reads
+        connection.sendall(body)
+        asked = online.pool.only_chunk()
+    online.pool.wait_for(lambda: online.pool.aborted(asked.job.job_id))
+
+
+@pytest.mark.timeout(300)
 def test_bodies_that_are_announced_and_never_sent_hold_up_nobody(
     kafka: KafkaSettings, database_url: str, tmp_path: Path
 ) -> None:

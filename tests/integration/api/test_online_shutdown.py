@@ -19,7 +19,7 @@ def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
 
 @pytest.mark.timeout(300)
 def test_calls_that_last_are_told(kafka: KafkaSettings, database_url: str, tmp_path: Path) -> None:
-    with ThreadPoolExecutor(3) as threads, ExitStack() as stack:
+    with ThreadPoolExecutor(4) as threads, ExitStack() as stack:
         online = stack.enter_context(online_site(kafka, database_url, tmp_path))
         pool, client = online.pool, online.client()
         pool.script = say_nothing
@@ -29,6 +29,9 @@ def test_calls_that_last_are_told(kafka: KafkaSettings, database_url: str, tmp_p
         pool.wait_for(lambda: len(pool.chunks) == 2)
         ending = threads.submit(client.post, ENDPOINT, json=ASK)
         pool.wait_for(lambda: len(pool.chunks) == 3)
+        patient = {"Prefer": "wait=60"}
+        kept = threads.submit(client.post, ENDPOINT, json=ASK, headers=patient)
+        pool.wait_for(lambda: len(pool.chunks) == 4)
         pool.reply(pool.chunks[1], pieces=[b'{"n":0}'])
         pool.reply(pool.chunks[2], end=good_end(b"{}"))
         assert ending.result().status_code == 200
@@ -42,6 +45,10 @@ def test_calls_that_last_are_told(kafka: KafkaSettings, database_url: str, tmp_p
         error = json.loads(events[1].removeprefix("data: "))["error"]
         assert error["code"] == "stream_interrupted"
         assert len(events) == 2
+        accepted = kept.result()  # it goes on: another try would be another call
+        assert accepted.status_code == 202
+        assert accepted.json()["id"].endswith(pool.chunks[3].job.job_id.hex)
         assert pool.aborted(pool.chunks[0].job.job_id)
+        assert not pool.aborted(pool.chunks[3].job.job_id)
         assert pool.news[-1].leaving
         client.close()

@@ -1,5 +1,7 @@
 """Idempotency keys against real Postgres: one effect, one answer, and who is told to wait."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
 import pytest
@@ -173,9 +175,21 @@ def test_a_first_try_that_its_own_retry_overtook_repeats_it(
     engine: sa.Engine, tenant: UUID
 ) -> None:
     assert once(engine, retry(tenant, 1)) == (CREATED, False)
-    assert once(engine, retry(tenant, 0, age_s=60.0)) == (CREATED, True)
+    assert once(engine, retry(tenant, 0, age_s=lambda: 60.0)) == (CREATED, True)
     new = Answer(200, b"n")
-    assert once(engine, retry(tenant, 0, age_s=0.0), new) == (new, False)
+    assert once(engine, retry(tenant, 0, age_s=lambda: 0.0), new) == (new, False)
+
+
+def test_a_first_try_that_waited_for_its_own_retry_repeats_it(
+    engine: sa.Engine, tenant: UUID
+) -> None:
+    arrived_s = time.monotonic()
+    first = retry(tenant, 0, age_s=lambda: time.monotonic() - arrived_s)
+    with ThreadPoolExecutor(1) as threads:
+        with engine.begin() as connection:
+            idempotency.answer_once(connection, retry(tenant, 1), lambda _: CREATED)
+            waiting = threads.submit(once, engine, first, Answer(200, b"n"))
+        assert waiting.result(20) == (CREATED, True)
 
 
 def test_expired_keys_are_forgotten_but_not_those_taken_again(

@@ -66,6 +66,9 @@ class Upload:
     async def receive(self) -> dict[str, object]:
         return await self._messages.get()
 
+    def notice_leaving(self) -> None:
+        pass
+
     def send(self, body: bytes, *, more: bool) -> None:
         self._messages.put_nowait({"type": "http.request", "body": body, "more_body": more})
 

@@ -20,7 +20,7 @@ def said(
 
 
 def derived_key(repeats: Repeats, body_sha256: bytes = b"b") -> str:
-    claim = repeats.claim(body_sha256, now_s=11.0)
+    claim = repeats.claim(body_sha256, lambda: 11.0)
     assert claim is not None
     assert claim.scope is Scope.RETRY
     return claim.key
@@ -35,15 +35,15 @@ def test_a_key_that_is_none(key: bytes) -> None:
 
 @pytest.mark.parametrize("key", [b"x", b"x" * 255, b'"quoted"', "schlüssel".encode("latin-1")])
 def test_a_key_of_the_client(key: bytes) -> None:
-    claim = said({b"idempotency-key": key}).claim(b"b", now_s=12.5)
+    claim = said({b"idempotency-key": key}).claim(b"b", lambda: 12.5)
     assert claim is not None
     assert (claim.scope, claim.key) == (Scope.CLIENT, key.decode("latin-1"))
-    assert (claim.keep_s, claim.age_s) == (86_400.0, 2.5)
+    assert (claim.keep_s, claim.age_s()) == (86_400.0, 2.5)
 
 
 def test_a_key_of_the_client_counts_more_than_its_tries() -> None:
     claim = said({b"idempotency-key": b"k", b"x-stainless-retry-count": b"1"}).claim(
-        b"b", now_s=10.0
+        b"b", lambda: 10.0
     )
     assert claim is not None
     assert claim.scope is Scope.CLIENT
@@ -51,8 +51,8 @@ def test_a_key_of_the_client_counts_more_than_its_tries() -> None:
 
 def test_what_may_be_done_again_is_repeated_by_a_key_alone() -> None:
     tries = {b"x-stainless-retry-count": b"1"}
-    assert said(tries).of_own_key().claim(b"b", now_s=10.0) is None
-    claim = said({b"idempotency-key": b"k", **tries}).of_own_key().claim(b"b", now_s=10.0)
+    assert said(tries).of_own_key().claim(b"b", lambda: 10.0) is None
+    claim = said({b"idempotency-key": b"k", **tries}).of_own_key().claim(b"b", lambda: 10.0)
     assert claim is not None
     assert (claim.scope, claim.key) == (Scope.CLIENT, "k")
 
@@ -67,7 +67,7 @@ def test_what_may_be_done_again_is_repeated_by_a_key_alone() -> None:
     ],
 )
 def test_a_post_that_counts_each_time(headers: dict[bytes, bytes]) -> None:
-    assert said(headers).claim(b"b", now_s=10.0) is None
+    assert said(headers).claim(b"b", lambda: 10.0) is None
 
 
 def test_a_retry_has_the_key_of_its_first_try_and_of_nothing_else() -> None:

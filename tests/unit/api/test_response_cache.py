@@ -62,7 +62,9 @@ def call(
         call=CallRef("caller", 0, stream=parsed.stream, durable=durable),
     )
     route = ModelVersion("m", version, "p", "simulated", (endpoint,), datetime.now(UTC))
-    return PlannedCall(UUID(int=9), Principal(tenant, UUID(int=8)), parsed, route, job, 1.0, None)
+    return PlannedCall(
+        UUID(int=9), Principal(tenant, UUID(int=8)), parsed, route, job, 1.0, None, 0.0
+    )
 
 
 @pytest.fixture
