@@ -13,6 +13,7 @@ from uuid import UUID
 
 from core.clock import Clock
 from core.errors import PoolUnavailableError
+from core.ids import new_uuid
 from gpu_consumers import metrics
 from gpu_consumers.call_ends import CallEnds
 from gpu_consumers.call_serving import CallServing
@@ -140,7 +141,7 @@ class OnlineExecution:
             batch=batch,
             job=job,
             item=item,
-            replies=self._parts.replies.open(job.call, job.job_id, batch.batch_id),
+            replies=self._parts.replies.open(job.call, job.job_id, new_uuid()),
             arrived_s=arrived_s,
             may_have_run=delivery.may_have_run or part.redelivered,
             waited_s=part.waited_s,

@@ -145,7 +145,7 @@ class Reply(Record, frozen=True):
     """A part of the answer to one online request, in order within one execution."""
 
     request_id: UUID
-    execution_id: UUID  # the batch that brought it; parts of two executions never mix
+    execution_id: UUID  # new for each, also of one record that two replicas run; they never mix
     pieces: list[bytes]  # JSON payloads of server-sent events
     end: ReplyEnd | None = None  # without pieces and end it says that the execution has begun
 

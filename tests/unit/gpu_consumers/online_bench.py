@@ -40,6 +40,8 @@ from topics.records import (
 
 Serve = Callable[[bytes, Emit | None], Answer]
 
+PLACE = ("batches.p.interactive", 0)
+
 
 class Log:
     """Takes records and acknowledges them at once."""
@@ -180,12 +182,14 @@ class OnlineBench:
         )
         self.finished = 0
 
-    def begin(self, *chunks: Chunk, may_have_run: bool = False) -> None:
+    def begin(
+        self, *chunks: Chunk, may_have_run: bool = False, batch_id: UUID | None = None
+    ) -> None:
         def finished() -> None:
             self.finished += 1
 
-        record = Received("batches.p.interactive", 0, 0, None, [], b"", 0)
-        batch = Batch(uuid4(), "b", [*chunks])
+        record = Received(*PLACE, 0, None, [], b"", 0)
+        batch = Batch(batch_id or uuid4(), "b", [*chunks])
         self.execution.begin(Delivery(record, batch, 1, may_have_run), finished)
 
     def news(
