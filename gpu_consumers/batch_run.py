@@ -60,7 +60,7 @@ class BatchRun:
         """End what runs for one part of it; the others go on."""
         for its, task in self.parts:
             if its is job:
-                task.cancel()
+                cancel_once(task)
 
     async def until_cut(self, work: Coroutine[Any, Any, None]) -> Ending:
         """Do what a cut may end; raises what it raises, unless that is an ending."""
@@ -84,6 +84,12 @@ class BatchRun:
         if not is_ending(failure):
             raise failure
         return Ending.AWAY if isinstance(failure, PoolUnavailableError) else Ending.OUT_OF_MEMORY
+
+
+def cancel_once(task: asyncio.Task[None]) -> None:
+    """Cancel, unless it lets go already: a second cancellation would cut that short."""
+    if not task.cancelling():
+        task.cancel()
 
 
 def is_ending(failure: BaseException) -> bool:

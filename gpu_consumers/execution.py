@@ -14,7 +14,7 @@ from functools import partial
 from core.clock import Clock
 from gpu_consumers import metrics
 from gpu_consumers.acknowledgements import Acknowledgements
-from gpu_consumers.batch_run import BatchRun, Cut, Ending, is_ending
+from gpu_consumers.batch_run import BatchRun, Cut, Ending, cancel_once, is_ending
 from gpu_consumers.capacity import CapacityPublisher
 from gpu_consumers.delivery import Delivery
 from gpu_consumers.engines.engine import Answer, Engine
@@ -234,7 +234,9 @@ async def _all_of(tasks: Sequence[asyncio.Task[None]]) -> None:
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
-        running = [task for task in tasks if task.cancel()]
+        running = [task for task in tasks if not task.done()]
+        for task in running:
+            cancel_once(task)
         if running:
             await asyncio.wait(running)
     failures = [task.exception() for task in tasks if not task.cancelled()]

@@ -34,7 +34,7 @@ class ItemPool:
         """`run` is called for each item. The pool is the only one on `slots`."""
         self._run = run
         self._slots = slots
-        slots.on_bulk_room = self._hire
+        slots.on_bulk_room, slots.bulk_waiting = self._hire, self._waiting_count
         self._waiting: deque[_Call] = deque()  # calls with items not yet started
         self._workers: set[asyncio.Task[None]] = set()  # the loop holds them weakly
 
@@ -55,10 +55,12 @@ class ItemPool:
         """Start a worker for each waiting item that has a place; each works until none waits."""
         if not self._waiting:
             return
-        wanted = sum(len(call.bodies) - call.started for call in self._waiting)
-        for _ in range(self._slots.take_bulk(wanted)):
+        for _ in range(self._slots.take_bulk(self._waiting_count())):
             worker = asyncio.create_task(self._work())
             self._workers.add(worker)
+
+    def _waiting_count(self) -> int:
+        return sum(len(call.bodies) - call.started for call in self._waiting)
 
     async def _work(self) -> None:
         worker = asyncio.current_task()
@@ -82,6 +84,7 @@ class ItemPool:
                 self._slots.give_bulk(1)
             # Here and not in a callback: the next call must see at once that a place is free.
             self._workers.discard(worker)
+            self._hire()  # a worker that was cancelled leaves items of others behind
 
     async def _run_item(self, call: _Call, index: int) -> None:
         try:
@@ -113,4 +116,3 @@ class ItemPool:
             worker.cancel()
         if running:
             await asyncio.wait(running)
-            self._hire()

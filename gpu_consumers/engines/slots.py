@@ -17,6 +17,7 @@ class SlotCounts:
     bulk: int
     online: int
     waiting: int  # online calls without a place
+    idle: int = 0  # bulk items without a place, though there is room for them
 
 
 def square_root_headroom(total: int) -> int:
@@ -34,6 +35,8 @@ class Slots:
         self.headroom = headroom
         self.on_bulk_room: Callable[[], None] = _nothing
         """Called when online calls have left room in which bulk items may start."""
+        self.bulk_waiting: Callable[[], int] = _none
+        """Returns how many bulk items have no place."""
         self._free = total
         self._bulk = self._online = 0
         self._waiting: dict[asyncio.Future[None], None] = {}  # oldest first
@@ -41,7 +44,8 @@ class Slots:
     @property
     def counts(self) -> SlotCounts:
         """Who holds places now."""
-        return SlotCounts(self._bulk, self._online, len(self._waiting))
+        idle = self.bulk_waiting() if self._free > self.headroom else 0
+        return SlotCounts(self._bulk, self._online, len(self._waiting), idle)
 
     async def enter(self) -> None:
         """Take a place for an online call, in the order of arrival; each needs one `leave`."""
@@ -98,3 +102,8 @@ class Slots:
 
 def _nothing() -> None:
     """Nobody has bulk items."""
+
+
+def _none() -> int:
+    """Nobody has bulk items."""
+    return 0

@@ -49,9 +49,9 @@ class Steps:
         return 0.0
 
 
-async def watch(bulk: int, *, ends_every_s: int, looks: int = 60) -> None:
+async def watch(bulk: int, *, ends_every_s: int, idle: int = 0, looks: int = 60) -> None:
     engine, clock = Engines(), Steps(looks)
-    engine.slots = SlotCounts(bulk, 0, 0)
+    engine.slots = SlotCounts(bulk, 0, 0, idle)
     await watch_progress(cast(Engine, engine), lambda: int(clock.now_s) // ends_every_s, 10, clock)
 
 
@@ -60,9 +60,10 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_watch, "LOOK_S", 0)
 
 
-async def test_items_that_run_and_never_end_are_noticed() -> None:
+@pytest.mark.parametrize(("bulk", "idle"), [(3, 0), (0, 3)])
+async def test_items_that_run_or_could_and_never_end_are_noticed(bulk: int, idle: int) -> None:
     with pytest.raises(EngineStalledError) as failure:
-        await watch(3, ends_every_s=1000)
+        await watch(bulk, idle=idle, ends_every_s=1000)
     assert isinstance(failure.value, EngineDeadError)
 
 

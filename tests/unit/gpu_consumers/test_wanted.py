@@ -1,6 +1,7 @@
 """Goal: nothing begins, and nothing useless runs on, once a job is closed or past its deadline."""
 
 import asyncio
+from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
@@ -8,6 +9,7 @@ import pytest
 
 from core.errors import EngineDeadError
 from gpu_consumers.cutting import LOOK_S, Cutting
+from gpu_consumers.engines.engine import Finished
 from gpu_consumers.wanted import LATE_S_MAX, Wanted
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.bulk_bench import Life, Log, TouchyEngine, batch_of, delivery
@@ -27,11 +29,30 @@ class HeldClock:
         return 1e12
 
 
+class SlowToLetGo(TouchyEngine):
+    """An engine that goes on for a while after a cancellation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_let_go = asyncio.Event()
+        self.held = 0
+
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
+        self.held += 1
+        try:
+            await super().execute(endpoint, bodies, finished)
+        finally:
+            try:
+                await self.may_let_go.wait()
+            finally:
+                self.held -= 1
+
+
 class Bench:
     """A lane whose clock stands still and whose batchers said that it is 1,000,000."""
 
-    def __init__(self) -> None:
-        self.life = Life(Log(), Attempts(), TouchyEngine())
+    def __init__(self, engine: TouchyEngine | None = None) -> None:
+        self.life = Life(Log(), Attempts(), engine or TouchyEngine())
         self.clock = HeldClock()
         self.life.time.heard(1_000_000.0, monotonic_s=100.0)
         self.wanted = Wanted(self.life.closed, self.life.time, self.clock)  # type: ignore[arg-type]
@@ -129,6 +150,22 @@ async def test_a_close_cuts_what_runs_at_once(monkeypatch: pytest.MonkeyPatch) -
     async with asyncio.timeout(10):
         assert await bench.outcome() == ([0], [], [0])
     watching.cancel()
+
+
+async def test_a_batch_ends_when_its_engine_has_let_go_of_all_of_it() -> None:
+    engine = SlowToLetGo()
+    bench = Bench(engine)
+    await bench.hold(mixed(1_000_001.0))
+    bench.clock.now_s += 1.0
+    try:
+        for cut in (bench.cutting.look, bench.cutting.look, bench.life.lane.hand_back):
+            cut()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert engine.held == 2
+    finally:
+        engine.may_let_go.set()
+    assert await bench.outcome() == ([0], [0, 1], [0])
 
 
 @pytest.mark.parametrize("old", [False, True])

@@ -7,7 +7,7 @@ import pytest
 from core.errors import EngineDeadError
 from gpu_consumers.engines.engine import Answer
 from gpu_consumers.engines.item_pool import ItemPool
-from gpu_consumers.engines.slots import Slots
+from gpu_consumers.engines.slots import SlotCounts, Slots
 
 
 class Runner:
@@ -66,6 +66,44 @@ async def test_a_cancelled_call_stops_its_items_and_only_its_own() -> None:
     runner.gate.set()
     await second
     assert reported == [b"b"] * 3
+
+
+async def test_a_call_that_is_cancelled_twice_leaves_its_places_to_others() -> None:
+    may_let_go = asyncio.Event()
+
+    async def run(endpoint: str, body: bytes) -> Answer:
+        if body == b"a":
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await may_let_go.wait()
+        return Answer(200, body)
+
+    slots = Slots(2)
+    pool = ItemPool(run, slots)
+    first = asyncio.create_task(pool.execute("/", [b"a"] * 4, lambda *_: None))
+    second = asyncio.create_task(pool.execute("/", [b"b"] * 3, lambda *_: None))
+    await turns()
+    for _ in range(2):
+        first.cancel()
+        await turns()
+    assert first.cancelled()
+    may_let_go.set()
+    await asyncio.wait_for(second, 5)
+    assert slots.counts == SlotCounts(0, 0, 0)
+
+
+async def test_items_that_wait_for_room_are_not_idle() -> None:
+    slots = Slots(2)
+    pool = ItemPool(Runner(), slots)
+    call = asyncio.create_task(pool.execute("/", [b"x"] * 3, lambda *_: None))
+    await turns()
+    assert slots.counts == SlotCounts(bulk=2, online=0, waiting=0, idle=0)
+    slots.give_bulk(1)  # and nobody heard of it
+    assert slots.counts.idle == 1
+    slots.take_bulk(1)
+    call.cancel()
+    await asyncio.wait([call])
 
 
 async def test_a_failure_ends_its_call_and_cancels_the_rest_of_it() -> None:
