@@ -91,7 +91,7 @@ class BatchExecution:
         """Execute a batch with others; return when its records are acknowledged.
 
         None when there was nothing to ask. An object store that is away is part of the pool. What
-        was too much at once is neither published nor put back. Cancelling the call leaves the
+        was too much at once is not put back, wherever the store is. Cancelling the call leaves the
         batch to its redelivery. Raises EngineDeadError, DeliveryError, and whatever else the
         process cannot go on with.
         """
@@ -101,8 +101,10 @@ class BatchExecution:
         began_s = self._clock.monotonic_s()
         ending = await self.ask(run, positions)
         metrics.EXECUTION_SECONDS.observe(self._clock.monotonic_s() - began_s)
-        puts_back = ending is not Ending.OUT_OF_MEMORY and run.cut is not Cut.DROP
-        await self.publish(run, positions, puts_back=puts_back)
+        if ending is Ending.OUT_OF_MEMORY:
+            await self.publish(run, positions, puts_back=False)
+            return ending
+        await self.publish(run, positions, puts_back=run.cut is not Cut.DROP)
         return Ending.AWAY if run.store_away else ending
 
     def hand_back(self) -> None:
