@@ -137,7 +137,9 @@ class OnlineLane:
         self._execution.begin(delivery, finished)
 
     async def let_go(self, partitions: Collection[Partition], *, lost: bool) -> None:
-        """Go on: callers wait for these, and nobody else runs them."""
+        """Go on: callers wait for these. What may have run before is told of as put down."""
+        telling = self._execution.let_go(partitions, lost=lost)
+        await asyncio.wait([telling], timeout=LET_GO_S)
 
     def drain(self) -> None:
         """Put back at once what still comes: its callers wait, and others can run it."""

@@ -9,7 +9,8 @@ from gpu_consumers.engines.engine import Answer, Meter
 from gpu_consumers.fingerprints import Stamp, stamp_of
 from gpu_consumers.replies import ReplyStream
 from storage.body_ciphers import BodyCipher
-from topics.records import Batch, Item, JobRef
+from topics.offsets import Partition
+from topics.records import Attempt, Batch, Item, JobRef
 
 
 class Cut(StrEnum):
@@ -43,7 +44,10 @@ class OnlineCall:
     arrived_s: float
     may_have_run: bool  # and nobody has permitted it yet
     waited_s: float  # in the batcher
+    place: Partition  # that it lies on
     generation: int = 0  # of the assignment that brought it
+    attempt: Attempt | None = None  # what the log tells of this execution, by us
+    has_moved: bool = False  # its partition has another owner, who alone tells of it from then on
     task: asyncio.Task[None] | None = None
     cut: Cut | None = None
     is_cuttable: bool = True  # False once its end is being published

@@ -6,7 +6,7 @@ call back where its pool failed it. 5. Report the batch finished when all of it 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -32,6 +32,7 @@ from gpu_consumers.wanted_calls import WantedCalls
 from storage.objects import ObjectStore
 from topics.callers import Callers
 from topics.control import JobControls
+from topics.offsets import Partition
 from topics.producer import LogProducer
 from topics.records import CallerNews, Chunk, Item
 
@@ -125,6 +126,14 @@ class OnlineExecution:
                 if number % _LOOK_COUNT == 0:
                     await asyncio.sleep(0)
 
+    def let_go(self, partitions: Collection[Partition], *, lost: bool) -> asyncio.Task[None]:
+        """Go on with calls of partitions that move; return what tells their next owner of them.
+
+        A durable one may run there, too: that it left here is no crash.
+        """
+        moving = [call for call in self._running.values() if call.place in partitions]
+        return self._parts.tasks.start(self._parts.suspects.let_go(moving, lost=lost))
+
     def drain(self) -> None:
         """Run what has begun; what comes now goes back."""
         self._is_draining = True
@@ -145,6 +154,7 @@ class OnlineExecution:
             arrived_s=arrived_s,
             may_have_run=delivery.may_have_run or part.redelivered,
             waited_s=part.waited_s,
+            place=(delivery.record.topic, delivery.record.partition),
             generation=delivery.generation,
         )
 

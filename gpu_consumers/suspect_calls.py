@@ -5,8 +5,10 @@ ended with their process runs while no other suspect does, and is charged when t
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+
+import msgspec
 
 from core.errors import PoolUnavailableError
 from gpu_consumers import metrics
@@ -32,27 +34,49 @@ class SuspectCalls:
         if crashes >= self._crashes_max:
             metrics.ITEMS_CHARGED.labels("crash").inc()
             yield False
-            await self._log.forget(call.request_id)
+            await self._forget(call)
             return
         runs_alone = crashes >= _ALONE_FROM
         if runs_alone:
             await self._alone.acquire()
         try:
             try:
-                unit = Unit(0, 1, crashes)
-                await self._log.say(Attempt(call.request_id, life, [unit], is_running=True))
+                await self._begin(call, life, crashes)
                 yield True
             except PoolUnavailableError:
-                await self._log.forget(call.request_id)
+                await self._forget(call)
                 raise
             except asyncio.CancelledError:
                 if call.cut is not None:  # or else the process ends, and that counts
-                    await self._log.forget(call.request_id)
+                    await self._forget(call)
                 raise
-            await self._log.forget(call.request_id)
+            await self._forget(call)
         finally:
             if runs_alone:
                 self._alone.release()
+
+    async def let_go(self, calls: Collection[OnlineCall], *, lost: bool) -> None:
+        """Leave what is told of calls to the next owner of their partitions. Raises DeliveryError.
+
+        The last word is that they did not end us. Of `lost` ones their owner may have told by now.
+        """
+        for call in calls:
+            call.has_moved = True
+        if not lost:
+            told = [call.attempt for call in calls if call.attempt is not None]
+            put_down = [msgspec.structs.replace(attempt, is_running=False) for attempt in told]
+            await asyncio.gather(*map(self._log.say, put_down))
+
+    async def _begin(self, call: OnlineCall, life: int, crashes: int) -> None:
+        if not call.has_moved:
+            call.attempt = Attempt(call.request_id, life, [Unit(0, 1, crashes)], is_running=True)
+            await self._log.say(call.attempt)
+
+    async def _forget(self, call: OnlineCall) -> None:
+        """Tell nothing more of the call; what the next owner told would go with it."""
+        if not call.has_moved:
+            call.attempt = None
+            await self._log.forget(call.request_id)
 
     async def _before(self, call: OnlineCall) -> tuple[int, int]:
         """Return which owner this is, and the executions that ended with their process."""

@@ -11,8 +11,10 @@ from core.clock import SystemClock
 from core.errors import EngineDeadError, PoolUnavailableError
 from gpu_consumers.attempt_log import AttemptLog
 from gpu_consumers.capacity import CapacityPublisher, ReplicaIdentity
+from gpu_consumers.consumer import BatchConsumer
 from gpu_consumers.delivery import Delivery
 from gpu_consumers.engines.engine import Answer, Emit, Engine, Meter
+from gpu_consumers.lanes import OnlineLane
 from gpu_consumers.online_execution import OnlineExecution, OnlineParts
 from gpu_consumers.pool_health import PoolHealth
 from gpu_consumers.replies import ReplyPublisher
@@ -180,6 +182,7 @@ class OnlineBench:
                 clock=clock,
             )
         )
+        self.lane = OnlineLane(cast(BatchConsumer, None), self.capacity, self.execution)
         self.finished = 0
 
     def begin(

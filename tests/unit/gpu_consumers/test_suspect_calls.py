@@ -9,8 +9,8 @@ import pytest
 from core.errors import EngineDeadError
 from core.outcomes import Outcome
 from tests.unit.gpu_consumers.attempts import Attempts
-from tests.unit.gpu_consumers.online_bench import OnlineBench, call
-from topics.records import Attempt
+from tests.unit.gpu_consumers.online_bench import PLACE, OnlineBench, call
+from topics.records import Attempt, Unit
 
 DURABLE = call(1, stream=False, durable=True)
 
@@ -89,6 +89,73 @@ async def test_a_call_that_is_cut_while_its_attempt_is_told_of_leaves_nothing_be
     await bench.end()
     assert len(bench.log.put_back) == 1
     assert bench.attempts.known == {}
+
+
+async def owner(attempts: Attempts) -> OnlineBench:
+    """Return a replica that runs the call, which came again."""
+    bench = OnlineBench(attempts)
+    bench.begin(DURABLE, may_have_run=True)
+    await bench.settle()
+    assert bench.engine.running == 1
+    return bench
+
+
+async def test_a_partition_that_moves_charges_nobody() -> None:
+    attempts = Attempts()
+    owners = []
+    for number in (1, 2, 3, 4):
+        owners.append(await owner(attempts))
+        await owners[-1].lane.let_go({PLACE}, lost=False)
+        told = Attempt(UUID(int=1), number, [Unit(0, 1, 1)], is_running=False)
+        assert attempts.known == {UUID(int=1): told}
+    await life(attempts, dies=False)
+    assert attempts.known == {}
+    for bench in owners:
+        bench.engine.go.set()
+        await bench.end()
+
+
+async def test_another_partition_that_moves_changes_nothing() -> None:
+    attempts = Attempts()
+    bench = await owner(attempts)
+    await bench.lane.let_go({(PLACE[0], 1)}, lost=False)
+    assert attempts.known[UUID(int=1)].is_running
+    bench.engine.go.set()
+    await bench.end()
+    assert attempts.known == {}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_who_ran_a_call_before_its_partition_moved_hides_no_crash(lost: bool) -> None:
+    attempts = Attempts()
+    before = await owner(attempts)
+    await before.lane.let_go({PLACE}, lost=lost)
+    await life(attempts, dies=True)
+    told = attempts.known[UUID(int=1)]
+    before.engine.go.set()
+    await before.end()
+
+    assert before.log.statuses() == [200]
+    assert told.is_running
+    assert attempts.known == {UUID(int=1): told}
+
+
+async def test_a_call_that_begins_after_its_partition_moved_is_told_of_by_its_owner() -> None:
+    bench = OnlineBench()
+    is_read, read = asyncio.Event(), bench.attempts.before
+
+    async def before(batch_id: UUID, generation: int) -> Attempt | None:
+        await is_read.wait()
+        return await read(batch_id, generation)
+
+    bench.attempts.before = before  # type: ignore[method-assign]
+    bench.begin(DURABLE, may_have_run=True)
+    await bench.settle()
+    await bench.lane.let_go({PLACE}, lost=False)
+    is_read.set()
+    bench.engine.go.set()
+    await bench.end()
+    assert (bench.log.statuses(), bench.attempts.said) == ([200], [])
 
 
 async def test_two_that_ended_twice_run_one_after_the_other() -> None:
