@@ -32,8 +32,9 @@ from gpu_consumers.engines.stream_events import StreamEvents
 from gpu_consumers.engines.stream_options import StreamOptions, asking_for_usage, wanted_options
 from gpu_consumers.engines.upstream_answers import fault_answer, judged
 
-POOL_FAILURES = frozenset({401, 429, 503, 529})
-"""Statuses about the upstream or our key to it. 529 is what some hosts say when overloaded."""
+POOL_FAILURES = frozenset({401, 402, 429, 503, 529})
+"""Statuses about the upstream or our key to it: with 402 its credits are used up. 529 is what some
+hosts say when overloaded."""
 
 GATEWAY_FAILURES = frozenset({502, 504})
 """Statuses of a gateway before a server that is away, or that this one item was too much for."""

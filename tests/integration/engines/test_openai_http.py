@@ -78,7 +78,7 @@ async def test_one_place_is_enough_for_many_calls() -> None:
             await asyncio.wait_for(run(engine, CHAT, [chat_body()] * 2), 5)
 
 
-@pytest.mark.parametrize("status", [401, 429, 503, 529])
+@pytest.mark.parametrize("status", [401, 402, 429, 503, 529])
 async def test_an_upstream_that_cannot_serve_is_the_pools_failure(status: int) -> None:
     async with engine_for(Upstream("m", respond=always(status))) as engine:
         with pytest.raises(PoolUnavailableError) as raised:
