@@ -164,13 +164,18 @@ class OpenAIHttpEngine:
             if events is not None and events.began:
                 return events.interrupted()
             return fault_answer(fault)
-        if status in POOL_FAILURES:
-            raise PoolUnavailableError(upstream=self._base, status_code=status)
+        self._require_service(status)
         if status in GATEWAY_FAILURES and not await self._is_there():
             raise PoolUnavailableError(upstream=self._base, status_code=status)
         if events is not None and events.began:
             return events.end()
-        return judged(status, content)
+        answer = judged(status, content)
+        self._require_service(answer.status_code)  # a router may say so under a status of 200
+        return answer
+
+    def _require_service(self, status: int) -> None:
+        if status in POOL_FAILURES:
+            raise PoolUnavailableError(upstream=self._base, status_code=status)
 
     async def _is_there(self) -> bool:
         """Whether the upstream answers what is no item: then its failure was about the item."""

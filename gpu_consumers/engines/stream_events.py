@@ -9,25 +9,23 @@ import msgspec
 
 from gpu_consumers.engines.engine import Answer, Emit, Meter
 from gpu_consumers.engines.error_answers import error_answer
+from gpu_consumers.engines.stated_errors import NULL, answer_of_event, is_stated
 from gpu_consumers.engines.stream_options import StreamOptions
 from gpu_consumers.engines.usage import Usage, check_text, is_json_object, with_counts
 
 DONE = b"[DONE]"
 """The payload of the last event of a stream of the OpenAI API."""
 
-_OK, _ERROR_STATUS_MIN, _ERROR_STATUS_MAX = 200, 400, 599
-_BAD_GATEWAY = 502
-_SERVER_ERROR_MIN = 500
+_OK, _BAD_GATEWAY = 200, 502
 _USAGE_BEGINS = b',"usage":{'
 _USAGE_NULL = b',"usage":null'
 _USAGE_FIELD = re.compile(rb',"usage":\{(?:[^{}]|\{[^{}]*\})*\}')  # numbers, two levels deep
-_ABSENT = msgspec.Raw(b"null")
 
 
 class _Choice(msgspec.Struct):
     index: int = 0
-    token_ids: msgspec.Raw = _ABSENT  # vLLM's own, where the client asked for them
-    logprobs: msgspec.Raw = _ABSENT
+    token_ids: msgspec.Raw = NULL  # vLLM's own, where the client asked for them
+    logprobs: msgspec.Raw = NULL
 
 
 class _Logprobs(msgspec.Struct):
@@ -38,20 +36,12 @@ class _Logprobs(msgspec.Struct):
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
     usage: Usage | None = None
-    error: msgspec.Raw = _ABSENT
-
-
-class _Error(msgspec.Struct):
-    message: str | None = None
-    type: str | None = None
-    param: str | None = None
-    code: int | str | None = None
+    error: msgspec.Raw = NULL
 
 
 _chunk = msgspec.json.Decoder(_Chunk)
 _token_ids = msgspec.json.Decoder(list[int] | None)
 _logprobs = msgspec.json.Decoder(_Logprobs | None)
-_error = msgspec.json.Decoder(_Error)
 
 
 class StreamEvents:
@@ -102,8 +92,9 @@ class StreamEvents:
             return self._fail(_fault("answer_not_json", "A stream's event is no JSON object."))
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return self._fail(_fault("answer_not_json", "A stream's event is not JSON."))
-        if not chunk.choices and bytes(chunk.error) != b"null":
-            return self._fail(_error_answer(chunk.error))
+        is_error = is_stated(chunk.error)
+        if is_error and not chunk.choices:
+            return self._fail(answer_of_event(chunk.error))
         if chunk.usage is not None and not chunk.choices:
             self._total = chunk.usage
             if self._wants_usage:
@@ -112,7 +103,7 @@ class StreamEvents:
         # In this order: a listener that takes no more is not charged for what it refused.
         self._pass_on(without_usage(payload, self._stripped) if self._strips_usage else payload)
         self._count(chunk, payload)
-        return True
+        return not is_error or self._fail(answer_of_event(chunk.error))
 
     def end(self) -> Answer:
         """Return how the stream ended; one without its last event broke off."""
@@ -176,25 +167,6 @@ def without_usage(payload: bytes, instead: bytes = b"") -> bytes:
     if found is None:
         return payload
     return payload[: found.start()] + instead + payload[found.end() :]
-
-
-def _error_answer(raw: msgspec.Raw) -> Answer:
-    """Return an error event as an answer: its status is its code where that is one."""
-    try:
-        error = _error.decode(raw)
-    except msgspec.ValidationError:
-        return _fault("stream_interrupted", "The stream broke off with an error.")
-    status = error.code if isinstance(error.code, int) else _BAD_GATEWAY
-    if not _ERROR_STATUS_MIN <= status <= _ERROR_STATUS_MAX:
-        status = _BAD_GATEWAY
-    kind = "server_error" if status >= _SERVER_ERROR_MIN else "invalid_request_error"
-    return error_answer(
-        status,
-        error.message or "The stream broke off with an error.",
-        type_=kind if isinstance(error.code, int) else error.type or kind,
-        param=error.param,
-        code=error.code if isinstance(error.code, str) else None,
-    )
 
 
 def _fault(code: str, message: str) -> Answer:

@@ -3,6 +3,7 @@
 import msgspec
 
 from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.stated_errors import NULL, is_stated, status_of_whole
 
 
 class _InputDetails(msgspec.Struct):
@@ -31,6 +32,7 @@ class Usage(msgspec.Struct):
 
 class _Body(msgspec.Struct):
     usage: Usage | None = None
+    error: msgspec.Raw = NULL
 
 
 _body = msgspec.json.Decoder(_Body)
@@ -48,15 +50,20 @@ def is_json_object(body: bytes) -> bool:
 
 
 def answer_with_usage(status_code: int, body: bytes) -> Answer | None:
-    """Return the answer with its counts, zeros where it states none; None if it is no object."""
+    """Return the answer with its counts, zeros where it states none; None if it is no object.
+
+    A body that states an error, and no answer beside it, gets the status of that.
+    """
     try:
         check_text(body)
-        usage = _body.decode(body).usage
+        stated = _body.decode(body)
+        if is_stated(stated.error):
+            status_code = status_of_whole(stated.error, body) or status_code
     except msgspec.ValidationError:  # JSON, but not the counts we know
         return Answer(status_code, body) if is_json_object(body) else None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
-    return with_counts(Answer(status_code, body), usage)
+    return with_counts(Answer(status_code, body), stated.usage)
 
 
 def with_counts(answer: Answer, usage: Usage | None) -> Answer:

@@ -86,6 +86,22 @@ async def test_an_upstream_that_cannot_serve_is_the_pools_failure(status: int) -
     assert raised.value.facts["status_code"] == status
 
 
+async def test_an_error_under_a_good_status_is_a_failure() -> None:
+    body = b'{"error":{"code":400,"message":"no"}}'
+    async with engine_for(Upstream("m", respond=always(200, body))) as engine:
+        (answer,) = await run(engine, CHAT, [chat_body()])
+        assert answer == Answer(400, body)
+        assert await engine.serve(CHAT, chat_body(), None) == answer
+
+
+async def test_a_pools_failure_under_a_good_status_is_the_pools() -> None:
+    body = b'{"error":{"code":429,"message":"later"}}'
+    async with engine_for(Upstream("m", respond=always(200, body))) as engine:
+        with pytest.raises(PoolUnavailableError) as raised:
+            await engine.execute(CHAT, [chat_body()], lambda *_: pytest.fail("reported"))
+    assert raised.value.facts["status_code"] == 429
+
+
 @pytest.mark.parametrize("status", [502, 504])
 async def test_a_gateway_before_nothing_charges_nobody_however_long(status: int) -> None:
     upstream = Upstream("m", respond=always(status))

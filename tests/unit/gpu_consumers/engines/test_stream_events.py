@@ -121,6 +121,17 @@ def test_an_error_event_ends_the_stream(error: object, status: int, code: str | 
     assert envelope["code"] == code
 
 
+def test_an_error_beside_the_last_choice_ends_the_stream_behind_it() -> None:
+    error = {"message": "Provider disconnected", "code": "server_error"}
+    choice = {"index": 0, "delta": {"content": "b"}, "finish_reason": "error"}
+    last = msgspec.json.encode({"error": error, "choices": [choice]})
+    events, emitted = told(TOKEN, last, TOKEN, DONE)
+    assert emitted == [TOKEN, last]
+    answer = events.end()
+    assert (answer.status_code, answer.output_tokens) == (502, 2)
+    assert msgspec.json.decode(answer.body)["error"]["code"] == "server_error"
+
+
 @pytest.mark.parametrize("payload", [b"{", b"7", b'"text"', b'{"a":"\xff"}', b"[" * 100_000])
 def test_what_is_no_object_never_reaches_the_client(payload: bytes) -> None:
     events, emitted = told(payload)
