@@ -39,6 +39,7 @@ from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.stream_events import StreamEvents
 from gpu_consumers.engines.stream_options import StreamOptions
 from gpu_consumers.engines.vllm_answers import Rendered, answer_of
+from gpu_consumers.engines.vllm_priority import scheduler_priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +109,7 @@ class VllmServing:
         events: StreamEvents | None = None
         try:
             request = route.request.validate_json(body)
-            if is_bulk:  # lower is earlier; among themselves items keep the order they ask for
-                request.priority = max(request.priority, 0) + 1
+            request.priority = scheduler_priority(request.priority, is_bulk=is_bulk)
             if endpoint not in STREAMED_ENDPOINTS or not request.stream:
                 return await self._limit.run(_whole(route, request))
             if emit is None:

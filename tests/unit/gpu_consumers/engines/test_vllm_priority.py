@@ -1,0 +1,18 @@
+"""Goal: whatever clients ask for, calls go before items, and no call before another."""
+
+import pytest
+
+from gpu_consumers.engines.vllm_priority import scheduler_priority
+
+ASKED = [-(2**31), -1, 0, 1, 2**31]
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_all_calls_are_alike(asked: int) -> None:
+    assert scheduler_priority(asked, is_bulk=False) == 0
+
+
+def test_items_come_behind_in_the_order_that_they_ask_for() -> None:
+    items = [scheduler_priority(asked, is_bulk=True) for asked in ASKED]
+    assert items == sorted(items)
+    assert min(items) > 0
