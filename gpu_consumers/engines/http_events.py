@@ -42,6 +42,7 @@ class EventLines:
     def _take_line(self, line: bytes) -> bool:
         """Return False when the line ends the last event."""
         if line.startswith(b"data:"):
+            self._held_bytes += 1  # an empty line takes room, too
             self._hold(self._data, line[5:].removeprefix(b" "))
         elif not line and self._data:
             # JSON that was written on several lines is the same with spaces.

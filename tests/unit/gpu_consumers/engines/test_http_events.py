@@ -45,6 +45,13 @@ def test_an_event_has_a_bound(text: bytes) -> None:
         lines.feed((text or b"x") * 100)
 
 
+@pytest.mark.parametrize("line", [b"data:\n", b"data: \r\n"])
+def test_an_event_of_empty_lines_has_the_bound(line: bytes) -> None:
+    lines = EventLines(Taken(), event_bytes_max=100)
+    with pytest.raises(AnswerTooLargeError):
+        lines.feed(line * 101)
+
+
 def test_many_events_in_one_part_have_none() -> None:
     taken = Taken()
     EventLines(taken, event_bytes_max=100).feed(b"data: 1\n\n" * 1000)
