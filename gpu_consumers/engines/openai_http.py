@@ -29,7 +29,12 @@ from gpu_consumers.engines.item_pool import ItemPool
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.slots import SlotCounts, Slots
 from gpu_consumers.engines.stream_events import StreamEvents
-from gpu_consumers.engines.stream_options import StreamOptions, asking_for_usage, wanted_options
+from gpu_consumers.engines.stream_options import (
+    StreamOptions,
+    asking_for_usage,
+    choices_of_prompt,
+    wanted_options,
+)
 from gpu_consumers.engines.upstream_answers import fault_answer, judged
 
 POOL_FAILURES = frozenset({401, 402, 429, 503, 529})
@@ -113,7 +118,7 @@ class OpenAIHttpEngine:
                 meter.began()
             if emit is None or wanted is None:
                 return await self._ask(endpoint, body)
-            events = StreamEvents(emit, wanted, meter)
+            events = StreamEvents(emit, wanted, meter, choices_per_prompt=choices_of_prompt(body))
             return await self._run(endpoint, asking_for_usage(body), events)
         finally:
             self._slots.leave()

@@ -54,17 +54,20 @@ class StreamEvents:
         meter: Meter | None = None,
         *,
         strips_usage: bool = False,
+        choices_per_prompt: int = 1,
     ) -> None:
         """`strips_usage`: counts within chunks were asked for by us, not by the client.
 
-        A client that asked for counts at the end sees null before, as OpenAI's API has it.
+        A client that asked for counts at the end sees null before, as OpenAI's API has it. Choices
+        are numbered through all prompts of a completion, `choices_per_prompt` of each.
         """
         self._emit = emit
         self._wants_usage = wanted.include_usage is True
         self._strips_usage = strips_usage
         self._stripped = _USAGE_NULL if self._wants_usage else b""
         self._total: Usage | None = None  # of all choices, stated at the end
-        self._running: Usage | None = None  # the last that a chunk stated, of its choice
+        self._choices_per_prompt = choices_per_prompt
+        self._running: dict[int, Usage] = {}  # by prompt, the last that a chunk of it stated
         self._output_tokens: dict[int, int] = {}  # by choice, as stated or else counted
         self._failure: Answer | None = None
         self._has_ended = False
@@ -120,9 +123,14 @@ class StreamEvents:
         """Return the answer with the counts of the whole stream, or of what was emitted of it."""
         if self._total is not None:
             return with_counts(answer, self._total)
-        counted = with_counts(answer, self._running)
-        output_tokens = sum(self._output_tokens.values())
-        return msgspec.structs.replace(counted, output_tokens=output_tokens)
+        by_prompt = [with_counts(answer, usage) for usage in self._running.values()]
+        return msgspec.structs.replace(
+            answer,
+            input_tokens=sum(said.input_tokens for said in by_prompt),
+            output_tokens=sum(self._output_tokens.values()),
+            cached_tokens=sum(said.cached_tokens for said in by_prompt),
+            reasoning_tokens=sum(said.reasoning_tokens for said in by_prompt),
+        )
 
     def _pass_on(self, payload: bytes) -> None:
         self.has_emitted = True
@@ -138,7 +146,7 @@ class StreamEvents:
         for choice in chunk.choices:
             counted = self._output_tokens.get(choice.index, 0)
             if chunk.usage is not None and chunk.usage.completion_tokens is not None:
-                self._running = chunk.usage
+                self._running[choice.index // self._choices_per_prompt] = chunk.usage
                 counted = max(counted, chunk.usage.completion_tokens)
             else:
                 counted += _tokens_named(choice, opens_role=b'"role":' in payload)

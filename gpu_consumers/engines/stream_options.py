@@ -19,7 +19,12 @@ class _Asks(msgspec.Struct):
     stream_options: msgspec.Raw = _ABSENT
 
 
+class _Choices(msgspec.Struct):
+    n: int | None = None
+
+
 _asks = msgspec.json.Decoder(_Asks)
+_choices = msgspec.json.Decoder(_Choices, strict=False)  # as vLLM reads it
 _options = msgspec.json.Decoder(StreamOptions | None)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _optional_fields = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
@@ -43,6 +48,17 @@ def wanted_options(body: bytes) -> StreamOptions | None:
         return _options.decode(asks.stream_options) or StreamOptions()
     except msgspec.ValidationError:
         return StreamOptions()
+
+
+def choices_of_prompt(body: bytes) -> int:
+    """Return how many choices each prompt of a body has; 1 where it says nothing that can be.
+
+    The body is a JSON object.
+    """
+    try:
+        return max(_choices.decode(body).n or 1, 1)
+    except msgspec.ValidationError:
+        return 1
 
 
 def asking_for_usage(body: bytes) -> bytes:

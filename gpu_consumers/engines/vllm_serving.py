@@ -195,4 +195,10 @@ def _listening(request: Any, emit: Emit, meter: Meter | None) -> StreamEvents:
     )
     request.stream_options = VllmStreamOptions(include_usage=True, continuous_usage_stats=True)
     shows_running = wanted.include_usage and wanted.continuous_usage_stats
-    return StreamEvents(emit, wanted, meter, strips_usage=not shows_running)
+    return StreamEvents(
+        emit,
+        wanted,
+        meter,
+        strips_usage=not shows_running,
+        choices_per_prompt=request.n or 1,
+    )

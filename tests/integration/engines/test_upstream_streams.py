@@ -100,6 +100,19 @@ async def test_a_stream_that_breaks_is_told_apart_from_one_that_ends(
         assert len(server.peers) == 1  # what has begun is never asked again
 
 
+@pytest.mark.parametrize(("n", "input_tokens"), [(1, 10), (2, 5)])
+async def test_a_broken_stream_counts_each_prompt_once(n: int, input_tokens: int) -> None:
+    said = b'{"choices":[{"index":%d}],"usage":{"prompt_tokens":5,"completion_tokens":1}}'
+
+    async def post(peer: Peer) -> bool:
+        await peer.send(CHUNKED + events(said % 0, said % 1))
+        return False
+
+    async with engine_for(answering(post)) as (engine, _):
+        answer, _ = await stream(engine, CHAT, chat_body(stream=True, n=n))
+        assert (answer.input_tokens, answer.output_tokens) == (input_tokens, 2)
+
+
 async def test_a_stream_lost_before_its_first_event_is_asked_again() -> None:
     asked = 0
 

@@ -69,7 +69,7 @@ def test_a_stream_without_usage_is_counted_by_the_tokens_that_it_names(
 
 def test_a_meter_tells_what_was_emitted_until_now() -> None:
     meter, emitted = Meter(), list[bytes]()
-    events = StreamEvents(emitted.append, StreamOptions(), meter)
+    events = StreamEvents(emitted.append, StreamOptions(), meter, choices_per_prompt=2)
     assert meter.counted(NOTHING) == NOTHING
     chunk = b'{"choices":[{"index":%d}],"usage":{"prompt_tokens":5,"completion_tokens":%d}}'
     events.take(chunk % (0, 2))
@@ -83,14 +83,16 @@ def test_a_stream_without_usage_is_counted_by_its_chunks() -> None:
     assert events.end().output_tokens == 3
 
 
-def test_running_counts_add_up_over_choices() -> None:
-    def chunk(index: int, tokens: int) -> bytes:
+@pytest.mark.parametrize(("choices_per_prompt", "input_tokens"), [(1, 21), (2, 14), (3, 7)])
+def test_running_counts_add_up_over_choices_and_prompts(
+    choices_per_prompt: int, input_tokens: int
+) -> None:
+    events = StreamEvents(lambda _: None, StreamOptions(), choices_per_prompt=choices_per_prompt)
+    for index, tokens in ((0, 2), (1, 1), (0, 4), (2, 1)):
         usage = {"prompt_tokens": 7, "completion_tokens": tokens}
-        return msgspec.json.encode({"choices": [{"index": index}], "usage": usage})
-
-    events, _ = told(chunk(0, 2), chunk(1, 1), chunk(0, 4))
+        events.take(msgspec.json.encode({"choices": [{"index": index}], "usage": usage}))
     answer = events.interrupted()
-    assert (answer.status_code, answer.input_tokens, answer.output_tokens) == (502, 7, 5)
+    assert (answer.status_code, answer.input_tokens, answer.output_tokens) == (502, input_tokens, 6)
     assert msgspec.json.decode(answer.body)["error"]["code"] == "stream_interrupted"
 
 

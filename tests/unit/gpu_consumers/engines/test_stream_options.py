@@ -2,7 +2,12 @@
 
 import pytest
 
-from gpu_consumers.engines.stream_options import StreamOptions, asking_for_usage, wanted_options
+from gpu_consumers.engines.stream_options import (
+    StreamOptions,
+    asking_for_usage,
+    choices_of_prompt,
+    wanted_options,
+)
 
 
 @pytest.mark.parametrize(
@@ -37,3 +42,12 @@ def test_asking_for_usage_changes_nothing_else() -> None:
     assert b'{"x":[ 1],"include_usage":true}' in asked
     refused = b'{"stream":true,"stream_options":7}'
     assert asking_for_usage(refused) == refused
+
+
+@pytest.mark.parametrize(
+    ("n", "count"),
+    [("1", 1), ("3", 3), ('"3"', 3), ("null", 1), ("0", 1), ("-2", 1), ("[3]", 1), ('"x"', 1)],
+)
+def test_a_prompt_has_as_many_choices_as_it_asks_for(n: str, count: int) -> None:
+    assert choices_of_prompt(b'{"stream":true,"n":%b}' % n.encode()) == count
+    assert choices_of_prompt(b'{"stream":true}') == 1
