@@ -10,6 +10,7 @@ from gpu_consumers import metrics
 from gpu_consumers.bodies import load_body
 from gpu_consumers.encrypted_bodies import BODY_UNREADABLE, EncryptedBodies
 from gpu_consumers.engines.engine import Answer, Emit, Engine
+from gpu_consumers.engines.error_answers import may_pass
 from gpu_consumers.online_answers import FIRST_ERROR_STATUS
 from gpu_consumers.online_call import Cut, OnlineCall
 from gpu_consumers.outcomes import INPUT_MISSING
@@ -55,7 +56,8 @@ class CallServing:
             answer = await self._engine.serve(call.job.endpoint, body, emit, call.meter)
         finally:
             call.execution_s = self._clock.monotonic_s() - began_s
-        self._pool.answered()
+        if not may_pass(answer):  # such a failure may well be the pool's
+            self._pool.answered()
         if answer.body and answer.status_code < FIRST_ERROR_STATUS:
             return msgspec.structs.replace(answer, body=call.stamp(answer.body))
         return answer

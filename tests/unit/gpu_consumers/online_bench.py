@@ -164,6 +164,7 @@ class OnlineBench:
             replica_id="r1", pool="p", job_class="interactive", batch_items=100
         )
         self.capacity = CapacityPublisher(identity, producer, lambda: 8, clock)
+        self.pool = PoolHealth([self.capacity], backoff_s_max=1)
         self.tasks = RunningTasks(loop)
         self.execution = OnlineExecution(
             OnlineParts(
@@ -174,7 +175,7 @@ class OnlineBench:
                 callers=cast(Callers, self.known),
                 controls=cast(JobControls, self.known),
                 capacity=self.capacity,
-                pool=PoolHealth([self.capacity], backoff_s_max=1),
+                pool=self.pool,
                 tasks=self.tasks,
                 suspects=SuspectCalls(
                     cast(AttemptLog, self.attempts), asyncio.Lock(), crashes_max=3
