@@ -13,8 +13,6 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-import api.online.durable
-import api.online.sending
 from api.online.settings import OnlineSettings
 from core.ids import SINGLE, parse_public_id
 from core.outcomes import Outcome
@@ -23,7 +21,6 @@ from storage.objects import ObjectStore
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened, until
 from tests.integration.api.pool import PlayedPool, answer_at_once, say_nothing
-from topics.errors import DeliveryError
 from topics.records import Chunk, ReplyEnd
 from topics.settings import KafkaSettings
 
@@ -369,39 +366,3 @@ def test_a_stream_in_the_background_is_refused(durable: Durable) -> None:
     with durable.site.client() as client:
         answer = post(client, ASK | {"stream": True, "background": True})
     assert refused(answer, 400)["code"] == "stream_not_supported"
-
-
-@pytest.mark.parametrize("late", ["write_object", "commit_request"])
-def test_what_comes_before_the_record_counts(
-    durable: Durable, monkeypatch: pytest.MonkeyPatch, late: str
-) -> None:
-    """A store and a database that take their time are within the deadline of a call."""
-    own = getattr(api.online.durable, late)
-
-    def delayed(*args: object) -> object:
-        time.sleep(1.5)
-        return own(*args)
-
-    monkeypatch.setattr(api.online.durable, late, delayed)
-    durable.pool.script = say_nothing
-    began_s = time.monotonic()
-    with durable.site.client() as client:
-        answer = post(client, Idempotency_Key="k", X_Request_Timeout_Ms="1000")
-
-    assert refused(answer, 504)["code"] == "deadline_exceeded"
-    assert time.monotonic() - began_s < 2.4
-
-
-def test_what_is_committed_and_cannot_be_sent_is_accepted(
-    durable: Durable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Repair sends it. Another try would be another call, unless it has a key."""
-
-    def refuse(*_: object) -> None:
-        raise DeliveryError("the local queue stayed full")
-
-    monkeypatch.setattr(api.online.sending, "send_chunk", refuse)
-    with durable.site.client() as client:
-        assert post(client, Prefer="wait=60").status_code == 202
-        assert refused(post(client, Idempotency_Key="k"), 503)["code"] == "log_unavailable"
-    assert durable.job_count() == 2
