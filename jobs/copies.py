@@ -42,8 +42,9 @@ _INSERT: Final = sa.text(
 
 
 class _Request(msgspec.Struct, gc=False):
-    custom_id: str
-    body: dict[str, Any]
+    """Typed as loosely as validation reads: of a repeated key only the last one was judged."""
+
+    body: Any
 
 
 _REQUEST: Final = msgspec.json.Decoder(_Request)
@@ -100,7 +101,7 @@ def find_copies(
     for file in files:
         assert seen.count == file.first_index
         for _, _, line in read_lines(file.key):
-            seen.add(_decoded(_REQUEST.decode, line).body)
+            seen.add(_decoded(_body_of, line))
     new = files[-1]
     copies = seen.copies(new.first_index)
     wanted = next(copies, None)
@@ -141,6 +142,13 @@ def _insert(connection: sa.Connection, job_id: UUID, copies: Sequence[Copy]) -> 
             "custom_ids": [copy.custom_id for copy in copies],
         },
     )
+
+
+def _body_of(line: bytes) -> dict[str, Any]:
+    body = _REQUEST.decode(line).body
+    if type(body) is not dict:
+        raise msgspec.ValidationError("a body is no object")
+    return body
 
 
 def _decoded(decode: Callable[[bytes], T], line: bytes | None) -> T:

@@ -6,7 +6,7 @@ A crash at any arrow emits the items behind the cursor again: every reader takes
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -35,9 +35,9 @@ class InputChangedError(MillraceError):
 
 
 class _Request(msgspec.Struct, gc=False):
-    """What expansion needs of a line; validation has seen the rest."""
+    """What expansion needs of a line; validation has seen the rest, and the last of each key."""
 
-    custom_id: str
+    custom_id: Any
     body: msgspec.Raw
 
 
@@ -91,6 +91,8 @@ def item_of(index: int, offset: int, line: bytes | None, endpoint: str) -> Item:
         request = _REQUEST.decode(line or b"")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise InputChangedError(index=index) from None
+    if type(request.custom_id) is not str:
+        raise InputChangedError(index=index)
     body = bytes(request.body)
     tokens = token_count(endpoint, body, len(body))
     if len(body) <= CHUNK_BYTES_MAX:

@@ -1,7 +1,7 @@
 """Lines of an input file from any byte offset, in constant memory however long a line is."""
 
 from collections.abc import Iterable, Iterator
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -12,7 +12,9 @@ newline; None when it is longer than the limit. A tuple, because it is made a mi
 
 
 class _Named(msgspec.Struct, gc=False):
-    custom_id: str
+    """Typed as loosely as validation reads: of a repeated key only the last one was judged."""
+
+    custom_id: Any
 
 
 _NAMED: Final = msgspec.json.Decoder(_Named)
@@ -21,7 +23,10 @@ BOM: Final = b"\xef\xbb\xbf"
 
 def custom_id_of(line: bytes) -> str:
     """Return the `custom_id` of a line that was validated. Raises what msgspec raises."""
-    return _NAMED.decode(line).custom_id
+    found = _NAMED.decode(line).custom_id
+    if type(found) is not str:
+        raise msgspec.ValidationError("a custom_id is no text")
+    return found
 
 
 def input_lines(

@@ -1,7 +1,9 @@
 """The `custom_id` of items that no consumer ever read, from the input file, in item order."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
+
+import msgspec
 
 from core.errors import MillraceError
 from jobs.input_lines import Line, custom_id_of, input_lines
@@ -15,6 +17,9 @@ class InputShorterError(MillraceError):
 
 
 OpenInput: TypeAlias = Callable[[], Blocks]
+
+UNREADABLE: Final = ""
+"""In place of the id in a line that cannot be read: the other lines of its job must not wait."""
 
 
 class CustomIds:
@@ -30,22 +35,30 @@ class CustomIds:
         self._blocks: Blocks | None = None
         self._lines = self._all_lines()
         self._next_index = 0
+        self.unreadable_count = 0  # lines that were asked for and are not what validation saw
 
     def at(self, item_index: int) -> str:
-        """Return the id of an item; indexes only grow from call to call.
+        """Return the id of an item, or `UNREADABLE`; indexes only grow from call to call.
 
         Raises InputShorterError, ObjectMissingError.
         """
         for _, _, line in self._lines:
             self._next_index += 1
             if self._next_index > item_index:
-                return custom_id_of(line or b"")
+                return self._custom_id(line or b"")
         raise InputShorterError(index=item_index)
 
     def close(self) -> None:
         """Give the input file back; harmless when it was never opened."""
         if self._blocks is not None:
             self._blocks.close()
+
+    def _custom_id(self, line: bytes) -> str:
+        try:
+            return custom_id_of(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            self.unreadable_count += 1
+            return UNREADABLE
 
     def _all_lines(self) -> Iterator[Line]:
         for open_input in self._open_inputs:

@@ -77,6 +77,8 @@ def finalise(
     written = write_result_files(
         store, rows, job_id=lease.job_id, epoch=lease.epoch, custom_ids=custom_ids
     )
+    if count := custom_ids.unreadable_count:
+        LOG.error("lines of an input file are unreadable", extra={"job": job.id, "lines": count})
     try:
         with engine.begin() as connection:
             state = _end(connection, lease, job, written)

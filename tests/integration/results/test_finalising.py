@@ -203,6 +203,29 @@ def test_ids_that_no_consumer_read_come_from_the_input(
     assert [line["response"] for line in error] == [None] * 5
 
 
+def test_a_line_that_cannot_be_read_holds_up_no_job(
+    engine: sa.Engine, store: LocalObjects, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = b'{"custom_id":null,"custom_id":"a","body":{}}\njunk\n{"custom_id":"c","body":{}}'
+    put(store, "files/input", content)
+    job_id = add_running_job(
+        engine,
+        3,
+        state="cancelling",
+        close_reason="cancelled",
+        input_key="files/input",
+        input_bytes=len(content),
+    )
+    closer = JobCloser(engine, DayPartitions(engine))
+    do_all(closer.closing(Close(job_id, 0, CloseReason.CANCELLED)), threading.Event())
+
+    assert finalise(engine, store, take(engine), check=always) is JobState.CANCELLED
+
+    error = lines(engine, store, job(engine, job_id)["error_file_id"])
+    assert [line["custom_id"] for line in error] == ["a", "", "c"]
+    assert "lines of an input file are unreadable" in caplog.text
+
+
 def test_a_body_that_is_an_object_is_shown_inline(engine: sa.Engine, store: LocalObjects) -> None:
     put(store, "bodies/large", b'{\n"text": "' + b"x" * 3_000_000 + b'"}')
     job_id = settle(engine, [outcome(0, body=b"", body_key="bodies/large"), outcome(1)])

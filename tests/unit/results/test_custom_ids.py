@@ -48,3 +48,12 @@ def test_an_input_that_lacks_the_item_is_an_error() -> None:
 
     with pytest.raises(InputShorterError):
         CustomIds(open_input, input_bytes=len(INPUT)).at(3)
+
+
+def test_a_line_that_cannot_be_read_has_no_id_and_holds_up_no_other() -> None:
+    content = b'{"custom_id":"a"}\njunk\n{"custom_id":5}\n\xff\n{"custom_id":"e"}'
+    open_input, _ = opener(content)
+    custom_ids = CustomIds(open_input, input_bytes=len(content))
+
+    assert [custom_ids.at(index) for index in range(5)] == ["a", "", "", "", "e"]
+    assert custom_ids.unreadable_count == 3

@@ -1,0 +1,74 @@
+"""Goal: whoever reads a line later takes it as validation did: of a repeated key the last one."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from jobs.copies import Copy, find_copies
+from jobs.expansion import InputChangedError, item_of
+from jobs.input_files import InputFile
+from jobs.input_lines import custom_id_of, input_lines
+from jobs.validation import validate
+from registry.models import ModelVersion
+from results.custom_ids import CustomIds
+from storage.objects import Blocks
+
+ENDPOINT = "/v1/embeddings"
+MODEL = ModelVersion("m", "1", "pool", "simulated", (ENDPOINT,), datetime(2026, 1, 1, tzinfo=UTC))
+BODY = b'{"model":"m","input":"text"}'
+HEAD = b'"method":"POST","url":"/v1/embeddings",'
+REPEATED = {
+    "null, then an id": b'{"custom_id":null,"custom_id":"a",%b"body":%b}' % (HEAD, BODY),
+    "a number, then an id": b'{"custom_id":5,%b"body":%b,"custom_id":"a"}' % (HEAD, BODY),
+    "an object, then an id": b'{"custom_id":{"b":[]},%b"custom_id":"a","body":%b}' % (HEAD, BODY),
+    "another id": b'{"custom_id":"b","custom_id":"a",%b"body":%b}' % (HEAD, BODY),
+    "an escaped key": b'{"custom_id":1,"custom\\u005fid":"a",%b"body":%b}' % (HEAD, BODY),
+    "a number, then a body": b'{"custom_id":"a",%b"body":5,"body":%b}' % (HEAD, BODY),
+    "a list, then a body": b'{"body":[1],"custom_id":"a",%b"body":%b}' % (HEAD, BODY),
+    "another body": b'{"body":{"model":"x"},"custom_id":"a",%b"body":%b}' % (HEAD, BODY),
+}
+
+
+@pytest.fixture(params=REPEATED.values(), ids=[*REPEATED])
+def line(request: pytest.FixtureRequest) -> bytes:
+    found: bytes = request.param
+    return found
+
+
+def test_validation_takes_the_last(line: bytes) -> None:
+    verdict = validate(
+        lambda: [(1, 0, line)],
+        endpoint=ENDPOINT,
+        items_max=9,
+        line_bytes_max=1000,
+        find_model={"m": MODEL}.get,
+    )
+    assert (verdict.item_count, verdict.errors) == (1, ())
+
+
+def test_expansion_takes_the_last(line: bytes) -> None:
+    item = item_of(3, 40, line, ENDPOINT)
+    assert (item.custom_id, item.body) == ("a", BODY)
+
+
+def test_copies_and_their_ids_are_of_the_last(line: bytes) -> None:
+    data = b"%b\n%b" % (line, line)
+    found = find_copies([InputFile("in", 0)], lambda _: input_lines([data], line_bytes_max=1000))
+    assert list(found) == [Copy(1, 0, "a")]
+
+
+def test_names_are_the_last(line: bytes) -> None:
+    def blocks() -> Iterator[bytes]:
+        yield line
+
+    parts = blocks()
+    opened = Blocks(lambda _: next(parts, b""), lambda: None, None)
+    names = CustomIds(lambda: opened, input_bytes=len(line))
+    assert custom_id_of(line) == names.at(0) == "a"
+
+
+@pytest.mark.parametrize("custom_id", [b"null", b"5", b'{"a":1}'])
+def test_an_id_that_is_no_text_was_never_valid(custom_id: bytes) -> None:
+    with pytest.raises(InputChangedError):
+        item_of(0, 0, b'{"custom_id":%b,"body":{}}' % custom_id, ENDPOINT)
