@@ -16,7 +16,7 @@ class IntakeSettings(Settings):
     env_prefix: ClassVar[str] = "MILLRACE_INTAKE_"
 
     job_items_max: int = Field(default=1_000_000, ge=1, le=100_000_000)
-    """Requests of one input file. Default one million; validation holds 8 bytes for each."""
+    """Requests of one job, in all its files. Default one million; validation holds 8 bytes each."""
 
     line_bytes_max: int = Field(default=1024 * 1024, ge=1024, le=LINE_BYTES_CEILING)
     """Bytes of one line of an input file. Default 1 MiB, twice a very long context."""
