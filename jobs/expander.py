@@ -113,6 +113,9 @@ class Expander:
             )
             self._held.put_aside(held)
             return None
+        except BaseException:  # Postgres may be away: the reader is ahead of the cursor already
+            held.close_reader()
+            raise
         if len(items) == left:
             held.close_reader()  # the next file has its own
         if job.deduplicates:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
 
 from core.clock import SystemClock
 from core.errors import LeaseLostError
@@ -136,6 +137,29 @@ def test_only_originals_are_emitted_and_copies_are_not_outstanding(
         cursor = connection.execute(sa.select(job_cursors)).one()
     assert (load.outstanding, load.remaining) == (4, 0)
     assert (cursor.item_index, cursor.copy_count) == (10, 6)
+
+
+def test_a_database_that_hiccups_has_no_item_skipped(
+    intake: Intake, kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = intake.job(["a", "b", "a", "c", "c", "d"])
+    intake.keep(job_id)
+    intake.held.hold([job_id], 10)
+
+    def away(*_: object) -> set[int]:
+        raise OperationalError("the database is away", {}, Exception())
+
+    with monkeypatch.context() as broken:
+        broken.setattr("jobs.expander.copies_between", away)
+        with pytest.raises(OperationalError):
+            intake.expander.round({job_id: 4})
+    assert intake.expander.round({job_id: 4}) == 3
+    assert intake.expander.round({job_id: 4}) == 1
+
+    assert indexes(kafka) == [0, 1, 3, 5]
+    with intake.engine.begin() as connection:
+        cursor = connection.execute(sa.select(job_cursors)).one()
+    assert (cursor.item_index, cursor.copy_count) == (6, 2)
 
 
 def test_results_of_copies_free_no_window(intake: Intake) -> None:
