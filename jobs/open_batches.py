@@ -16,8 +16,9 @@ _IS_BATCH: Final = jobs.c.kind == sa.literal_column("'batch'")
 def require_room(connection: sa.Connection, tenant_id: UUID, *, open_max: int) -> None:
     """Raise OpenBatchesError when a tenant has `open_max` batches that have not ended.
 
-    Single requests do not count: nobody looks at all of them. Nothing is locked, so batches that
-    are created in the same moment may exceed the limit by their number.
+    Single requests do not count: rounds of intake pass them by, and repairs watch the oldest of
+    each pool. Nothing is locked, so batches that are created in the same moment may exceed the
+    limit by their number.
     """
     if connection.scalar(last_query(tenant_id, open_max=open_max)) is not None:
         raise OpenBatchesError

@@ -101,9 +101,34 @@ def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[tuple[object, ...]]:
     )
 
 
-def job_loads(connection: sa.Connection, kind: JobKind = JobKind.BATCH) -> list[JobLoad]:
-    """Return every open job of a kind, oldest first. Single requests share no window."""
-    return [JobLoad._make(row) for row in connection.execute(loads_query(kind))]
+def job_loads(connection: sa.Connection) -> list[JobLoad]:
+    """Return every open batch, oldest first. Single requests share no window."""
+    return [JobLoad._make(row) for row in connection.execute(loads_query())]
+
+
+def requests_query(pools: Collection[str], count_max: int) -> sa.Select[tuple[object, ...]]:
+    """Return the query behind `request_loads`: it reads ids of all, and the rest of few."""
+    place = sa.func.row_number().over(
+        partition_by=jobs.c.pool, order_by=(jobs.c.created_at, jobs.c.id)
+    )
+    ranked = (
+        sa.select(jobs.c.id, place.label("place"))
+        .where(OPEN, jobs.c.kind == JobKind.REQUEST.value)
+        .where(jobs.c.pool == sa.any_(sa.literal(list(pools), sa.ARRAY(sa.Text))))
+        .subquery("ranked")
+    )
+    oldest = sa.select(ranked.c.id).where(ranked.c.place <= count_max)
+    return loads_query(JobKind.REQUEST).where(jobs.c.id.in_(oldest))
+
+
+def request_loads(
+    connection: sa.Connection, pools: Collection[str], count_max: int
+) -> list[JobLoad]:
+    """Return the open single requests of `pools`: of each the oldest, at most `count_max`.
+
+    Nothing bounds how many a tenant may have open.
+    """
+    return [JobLoad._make(row) for row in connection.execute(requests_query(pools, count_max))]
 
 
 def open_jobs(connection: sa.Connection, job_ids: Collection[UUID]) -> dict[UUID, OpenJob]:

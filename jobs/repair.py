@@ -60,7 +60,8 @@ def repair_due(job_ids: Sequence[UUID], stall_limit_s: float) -> sa.ColumnElemen
     long_ago = sa.func.now() - seconds(stall_limit_s)
     return sa.and_(
         OPEN,
-        jobs.c.id.in_(job_ids),
+        # One parameter: a statement has room for 65,535.
+        jobs.c.id == sa.any_(sa.literal(list(job_ids), sa.ARRAY(sa.Uuid))),
         sa.exists().where(
             job_cursors.c.job_id == jobs.c.id,
             sa.or_(job_cursors.c.repaired_at.is_(None), job_cursors.c.repaired_at <= long_ago),

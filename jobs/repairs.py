@@ -1,18 +1,18 @@
 """Finds stalled jobs and repairs them, one at a time, in a thread of its own."""
 
 import logging
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from core.clock import Clock
 from core.errors import MillraceError
-from core.states import JobKind
 from jobs import metrics
 from jobs.capacity import PoolCapacities
 from jobs.emitting_again import EmittingAgain, tell
 from jobs.held_leases import HeldLeases
-from jobs.progress import job_loads
+from jobs.progress import job_loads, request_loads
 from jobs.repair import repair_due
 from jobs.stalls import StallWatch
 from jobs.tables import jobs
@@ -20,6 +20,9 @@ from storage.objects import ObjectStore
 from topics.producer import LogProducer
 
 _LOG = logging.getLogger(__name__)
+
+REQUESTS_MAX: Final = 1000
+"""Single requests of one pool that are watched: those behind them come up as the oldest end."""
 
 
 class Repairs:
@@ -43,10 +46,11 @@ class Repairs:
         self._watch = watch
 
     def step(self, capacities: PoolCapacities, clock: Clock) -> None:
-        """Look once at all open jobs and repair those that are due."""
-        with self._engine.begin() as connection:
-            loads = [load for kind in JobKind for load in job_loads(connection, kind)]
+        """Look once at open batches and the oldest single requests; repair those that are due."""
         pools, now_s = capacities.pools(), clock.monotonic_s()
+        with self._engine.begin() as connection:
+            loads = job_loads(connection)
+            loads += request_loads(connection, pools, REQUESTS_MAX)
         rates = {name: pool.items_per_s for name, pool in pools.items()}
         stalled = self._watch.stalled(loads, now_s, rates, capacities.began_s())
         job_ids = [load.job_id for load in stalled if load.pool in pools]

@@ -15,7 +15,7 @@ from jobs.expander import Expander
 from jobs.held_jobs import HeldJobs
 from jobs.held_leases import HeldLeases
 from jobs.leases import Lease
-from jobs.progress import EXPANSION_DUE, job_loads, loads_query
+from jobs.progress import EXPANSION_DUE, job_loads, loads_query, requests_query
 from jobs.progress_tables import job_cursors
 from jobs.tables import jobs
 from storage.local_objects import LocalObjects
@@ -237,6 +237,7 @@ def test_a_closed_job_is_let_go(
     "query",
     [
         loads_query(),
+        requests_query(["pool"], 9),
         leases.claimable("intake", 9, sa.and_(EXPANSION_DUE, jobs.c.id.in_([UUID(int=1)]))),
     ],
 )

@@ -11,12 +11,13 @@ from jobs import leases, repair
 from jobs.capacity import PoolCapacities
 from jobs.days import job_day
 from jobs.held_leases import HeldLeases
-from jobs.progress import OpenJob
+from jobs.progress import OpenJob, request_loads
 from jobs.progress_tables import job_cursors, job_leases
-from jobs.repair import MISSING
+from jobs.repair import MISSING, repair_due
 from jobs.repairs import Repairs
 from jobs.retries_tables import item_attempts, item_retries
 from jobs.stalls import StallWatch
+from jobs.tables import jobs
 from storage.local_objects import LocalObjects
 from tests.integration.jobs.held_clock import HeldClock
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
@@ -156,6 +157,58 @@ def test_the_holder_of_the_job_repairs_it_and_a_rival_does_not(
     looks.look(2 * STALL_S)
     assert len(indexes(kafka)) == CURSOR - len(DONE)
     assert looks.leases.holds(ours)
+
+
+@pytest.fixture
+def requests(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> list[UUID]:
+    """Single requests that are lost, the oldest first: four of one pool, then one of another."""
+    store_lines("in", 1)
+    added: list[UUID] = []
+    for pool in (*["pool-small"] * 4, "other"):
+        with engine.begin() as connection:
+            one = add_job(
+                connection,
+                add_tenant(connection),
+                kind="request",
+                input_file_id=None,
+                input_key="in",
+                state="in_progress",
+                model="small",
+                model_version="1",
+                pool=pool,
+                total_count=1,
+                cursor={"item_index": 1, "byte_offset": 1, "line_number": 1},
+                counters={"updated_at": sa.text("now() - interval '2 min'")},
+            )
+        added.append(one)
+    return added
+
+
+def test_of_single_requests_the_oldest_of_each_pool_are_looked_at(
+    engine: sa.Engine, requests: list[UUID]
+) -> None:
+    with engine.begin() as connection:
+        both = request_loads(connection, ["pool-small", "other", "third"], 3)
+        one = request_loads(connection, ["other"], 3)
+    assert [load.job_id for load in both] == [*requests[:3], requests[4]]
+    assert [load.job_id for load in one] == requests[4:]
+
+
+def test_however_many_single_requests_are_open_a_look_takes_some(
+    kafka: KafkaSettings, requests: list[UUID], looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.repairs.REQUESTS_MAX", 2)
+    looks.look(0)
+    looks.look(STALL_S)
+    emitted = [c.job.job_id for chunks in chunks_by_partition(kafka).values() for c in chunks]
+    assert sorted(emitted) == sorted(requests[:2])
+
+
+def test_any_number_of_jobs_may_stand_still(engine: sa.Engine, job_id: UUID) -> None:
+    still = [job_id, *(UUID(int=number) for number in range(70_000))]
+    with engine.begin() as connection:
+        query = sa.select(jobs.c.id).where(repair_due(still, STALL_S))
+        assert list(connection.scalars(query)) == [job_id]
 
 
 def test_a_repair_that_loses_its_database_keeps_the_job_from_nobody(
