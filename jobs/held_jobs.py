@@ -106,9 +106,12 @@ class HeldJobs:
             held.close_reader()
 
     def put_aside(self, held: HeldJob) -> None:
-        """Let go of a job but not of its lease: others may try it once that has run out."""
-        self._leases.put_aside(held.lease)
+        """Let go of a job but not of its lease: others may try it once that has run out.
+
+        Until then it has no part in the window of its tenant and model.
+        """
         self._drop(held)
+        self._leases.put_aside_for_all(held.lease)
 
     def _claim(self, job_ids: Sequence[UUID]) -> None:
         if not job_ids:

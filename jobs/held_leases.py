@@ -1,5 +1,6 @@
 """The leases that this process holds, kept alive by a heartbeat; safe for threads."""
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import sqlalchemy as sa
 from core.errors import LeaseLostError
 from jobs import leases
 from jobs.leases import Lease
+from storage.postgres import DATABASE_AWAY
 
 _LOG = logging.getLogger(__name__)
 HEARTBEATS_PER_TTL: Final = 3  # two may fail before a lease runs out
@@ -116,6 +118,12 @@ class HeldLeases:
     def put_aside(self, lease: Lease) -> None:
         """Stop the heartbeat: the lease runs out, and only then is the job tried again."""
         self._forget(lease)
+
+    def put_aside_for_all(self, lease: Lease) -> None:
+        """Put aside and let others see it; they cannot, for a while, when Postgres is away."""
+        self._forget(lease)
+        with contextlib.suppress(*DATABASE_AWAY), self._engine.begin() as connection:
+            leases.put_aside(connection, lease)
 
     def release_all(self) -> None:
         """Give everything back, so that a replica need not wait for the leases to run out."""

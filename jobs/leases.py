@@ -20,6 +20,9 @@ from storage.intervals import seconds
 
 _NOW = sa.func.clock_timestamp()  # not now(): a transaction may have waited for its locks
 
+NOBODY: Final = ""
+"""The holder of a lease that was put aside: until it runs out, no process works on its job."""
+
 _EXTEND: Final = sa.text("""
 WITH mine AS (
     SELECT * FROM unnest(:jobs, :roles, :holders, :epochs) AS lease (job_id, role, holder, epoch)
@@ -124,6 +127,14 @@ def extend(connection: sa.Connection, leases: Sequence[Lease], ttl_s: float) -> 
 def release(connection: sa.Connection, lease: Lease) -> None:
     """Let others claim the job at once; harmless when the lease is lost already."""
     connection.execute(sa.update(job_leases).where(_is(lease)).values(expires_at=_NOW))
+
+
+def put_aside(connection: sa.Connection, lease: Lease) -> None:
+    """Let others see that nobody works on the job, which none may claim before the lease runs out.
+
+    Harmless when the lease is lost already.
+    """
+    connection.execute(sa.update(job_leases).where(_is(lease)).values(holder=NOBODY))
 
 
 def require(connection: sa.Connection, lease: Lease) -> None:

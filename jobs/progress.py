@@ -14,6 +14,7 @@ from core.states import JobKind, JobState
 from jobs.cursors import Cursor
 from jobs.days import job_day
 from jobs.input_files import InputFile, InputFiles, appended_files
+from jobs.leases import NOBODY
 from jobs.progress_tables import job_counters, job_cursors, job_leases
 from jobs.tables import jobs
 from jobs.windows import JobLoad
@@ -81,10 +82,11 @@ def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[tuple[object, ...]]:
             jobs.c.total_count,
             job_cursors.c.item_index,
             _TERMINAL.label("terminal"),
-            job_leases.c.job_id.is_not(None).label("is_held"),
+            sa.func.coalesce(job_leases.c.holder != NOBODY, sa.false()).label("is_held"),
             jobs.c.priority,
             _LEFT_S,
             jobs.c.control_version,
+            sa.func.coalesce(job_leases.c.holder == NOBODY, sa.false()).label("is_aside"),
         )
         .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
         .join(job_counters, _COUNTED.job_id == jobs.c.id)

@@ -18,7 +18,7 @@ def wanted_jobs(
     mine: Collection[UUID],
     count_max: int,
 ) -> list[UUID]:
-    """Return the jobs to hold, the most wanted first: of `mine` and of those nobody holds.
+    """Return the jobs to hold, the most wanted first: of `mine` and of those one may claim.
 
     `loads` is of all open jobs, oldest first. A job's place is its number among those of its
     tenant and model that still have items to emit, by rank and then by age. Of equal places those
@@ -35,7 +35,7 @@ def wanted_jobs(
             continue
         pair = load.pair
         places[pair] += 1
-        if not load.is_held or load.job_id in mine:
+        if load.job_id in mine or not (load.is_held or load.is_aside):
             is_busy = 2 * outstanding[pair] >= windows[pair]
             ranked.append((places[pair], is_busy, age, load.job_id))
     return [job_id for *_, job_id in sorted(ranked)[:count_max]]

@@ -36,6 +36,7 @@ class JobLoad(NamedTuple):
     priority: int = PRIORITY_DEFAULT
     left_s: float = 0.0  # to its deadline, by the database's time
     version: int = 0  # of its control state
+    is_aside: bool = False  # no process expands it, and none may claim it yet
 
     @property
     def pair(self) -> Pair:

@@ -91,3 +91,9 @@ def test_who_waits_for_its_window_leaves_its_slot_to_who_need_not() -> None:
 def test_what_is_on_the_log_already_needs_no_slot() -> None:
     done = JobLoad(UUID(int=1), UUID(int=1), "small", "pool", 100, 100, 0, True)
     assert wanted_jobs([done], windows([done]), mine={done.job_id}, count_max=9) == []
+
+
+def test_a_job_that_was_put_aside_takes_no_slot() -> None:
+    aside, free = job(1, 1)._replace(is_aside=True), job(2, 1)
+    loads = [aside, free]
+    assert wanted_jobs(loads, windows(loads), mine=(), count_max=9) == [free.job_id]

@@ -18,6 +18,7 @@ from jobs.leases import Lease
 from jobs.progress import EXPANSION_DUE, job_loads, loads_query, requests_query
 from jobs.progress_tables import job_cursors
 from jobs.tables import jobs
+from jobs.windows import JobLoad, allowances
 from storage.local_objects import LocalObjects
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
@@ -28,7 +29,9 @@ from topics.settings import KafkaSettings
 StoreLines = Callable[[str, int], None]
 
 
-def running_job(engine: sa.Engine, count: int, **columns: object) -> UUID:
+def running_job(
+    engine: sa.Engine, count: int, *, tenant_id: UUID | None = None, **columns: object
+) -> UUID:
     given = {
         "input_key": "in",
         "state": "in_progress",
@@ -38,7 +41,7 @@ def running_job(engine: sa.Engine, count: int, **columns: object) -> UUID:
         "total_count": count,
     }
     with engine.begin() as connection:
-        return add_job(connection, add_tenant(connection), **(given | columns))
+        return add_job(connection, tenant_id or add_tenant(connection), **(given | columns))
 
 
 def cursor_of(engine: sa.Engine, job_id: UUID) -> int:
@@ -215,6 +218,38 @@ def test_a_job_that_cannot_be_read_is_put_aside_alone(
     assert process.leases.lease_of(bad) is None
     process.claim()  # not before its lease has run out
     assert process.leases.lease_of(bad) is None
+
+
+def test_a_job_that_was_put_aside_has_no_part_in_the_window(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    store_lines: StoreLines,
+    start: Callable[[str], Process],
+) -> None:
+    def loads() -> dict[UUID, JobLoad]:
+        with engine.begin() as connection:
+            return {load.job_id: load for load in job_loads(connection)}
+
+    store_lines("in", 100)
+    with engine.begin() as connection:
+        tenant_id = add_tenant(connection)
+    bad = running_job(engine, 100, tenant_id=tenant_id, input_key="gone")
+    good = running_job(engine, 100, tenant_id=tenant_id)
+    process, rival = start("a"), start("b")
+    process.claim()
+    process.expander.round({bad: 10, good: 10})
+    after = loads()
+
+    assert (after[bad].is_held, after[bad].is_aside) == (False, True)
+    assert (after[good].is_held, after[good].is_aside) == (True, False)
+    assert allowances([*after.values()], {after[bad].pair: 50}) == {good: 40}
+    rival.held.hold([bad], 10)
+    assert rival.held.ids == frozenset()  # not before its lease has run out
+    process.die()
+    assert not loads()[bad].is_aside
+    rival.held.hold([bad], 10)
+    assert rival.held.ids == {bad}
+    assert loads()[bad].is_held
 
 
 def test_a_closed_job_is_let_go(
