@@ -138,10 +138,10 @@ class AppendValidator:
             return validate(
                 read_lines,
                 endpoint=job.endpoint,
-                items_max=self._settings.job_items_max - job.total_count,
+                items_max=self._settings.job_items_max,
                 line_bytes_max=self._settings.line_bytes_max,
                 find_model=_no_other_model,
-                earlier=Earlier(job.model, read_ids),
+                earlier=Earlier(job.model, job.total_count, read_ids),
             )
         except ObjectMissingError:
             message = "The content of an input file is gone."

@@ -40,6 +40,7 @@ class Earlier:
     """What a job has already, when another file is appended to it."""
 
     model_name: str
+    item_count: int
     read_ids: ReadIds
 
 
@@ -67,7 +68,7 @@ def validate(
     find_model: FindModel,
     earlier: Earlier | None = None,
 ) -> Verdict:
-    """Check every line of a file; stops early only at `items_max` items.
+    """Check every line of a file; stops early only when its job has `items_max` items.
 
     `line_bytes_max` is what `read_lines` went by, told to those whose lines are longer.
     A file that is appended names the model of the `earlier` ones, and none of their ids. Counts
@@ -77,8 +78,9 @@ def validate(
     model = _ModelRule(endpoint, find_model, name=earlier.model_name if earlier else None)
     hashes = array("q")
     count = 0
+    room = items_max - (earlier.item_count if earlier else 0)  # below 0 after the limit was lowered
     for number, _, line in read_lines():
-        if count == items_max:
+        if count >= room:
             message = f"A batch may have at most {items_max} requests."
             findings.add(LineError(ErrorCode.TOO_MANY_TASKS, message))
             return findings.verdict(count, None)

@@ -11,7 +11,7 @@ import pytest
 from core.limits import ERROR_LINES_MAX
 from jobs.input_lines import Line, input_lines
 from jobs.line_checks import NESTING_MAX, ErrorCode, LineError
-from jobs.validation import Verdict, repeated_hashes, validate
+from jobs.validation import Earlier, Verdict, repeated_hashes, validate
 from registry.models import ModelVersion
 
 ENDPOINT = "/v1/embeddings"
@@ -225,6 +225,27 @@ def test_too_many_requests() -> None:
     assert verdict(line("a"), line("b"), items_max=2).error_count == 0
     error = only_error(verdict(line("a"), line("b"), b"junk", b"junk", items_max=2))
     assert error.code is ErrorCode.TOO_MANY_TASKS
+
+
+@pytest.mark.parametrize(
+    ("item_count", "is_refused"), [(7, False), (8, True), (10, True), (12, True)]
+)
+def test_too_many_requests_with_those_of_the_files_before(
+    item_count: int, is_refused: bool
+) -> None:
+    found = validate(
+        lambda: input_lines([b"\n".join(map(line, "abc"))], line_bytes_max=1000),
+        endpoint=ENDPOINT,
+        items_max=10,
+        line_bytes_max=1000,
+        find_model=lambda _: None,
+        earlier=Earlier("small", item_count, list),
+    )
+    assert found.error_count == is_refused
+    if is_refused:
+        error = only_error(found)
+        assert error.code is ErrorCode.TOO_MANY_TASKS
+        assert error.message == "A batch may have at most 10 requests."
 
 
 def test_a_line_above_the_limit() -> None:
