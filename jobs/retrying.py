@@ -4,8 +4,9 @@ A crash between sends them again under the same attempt number, which the judge 
 """
 
 import logging
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -45,6 +46,9 @@ _ROUND_MAX: Final = 500
 """Retries of one transaction: they, and the bytes of their bodies, are in memory at once."""
 
 _READ_MAX: Final = 100
+_SEND_S_MAX: Final = 20.0
+"""A round reads no more after this: with its flush it must end before it is cut as frozen."""
+
 _FLUSH_S_MAX: Final = 30.0
 _IDLE_S_MAX: Final = 60  # a frozen process is cut by Postgres, and the next one goes on
 _ASIDE_S: Final = 10.0  # for a job whose file cannot be read
@@ -75,6 +79,7 @@ class Retrying:
         self._keys = DataKeys(objects, clock)
         self._aside_until_s: dict[UUID, float] = {}
         self._sweep_at_s = 0.0
+        self._last: UUID | None = None
 
     def step(self, capacities: PoolCapacities) -> None:
         """Emit once what is due for the pools that can work now.
@@ -111,11 +116,17 @@ class Retrying:
             metrics.RETRIES_DELAYED.inc()
         shares = shared(room, wanted)
         sent: list[tuple[UUID, list[Retry]]] = []
-        for job_id, job in open_jobs(connection, [j for j, n in shares.items() if n]).items():
+        until_s = self._clock.monotonic_s() + _SEND_S_MAX
+        open_now = open_jobs(connection, [j for j, n in shares.items() if n])
+        for job_id in self._in_turn(open_now):
+            if self._clock.monotonic_s() >= until_s:
+                break
+            job, self._last = open_now[job_id], job_id
             claimed = claim(connection, job_id, job.ref.day, shares[job_id])
             over = [retry for retry in claimed if retry.has_ended]
             delete(connection, job_id, over)
-            sent.append((job_id, self._send(job, [r for r in claimed if not r.has_ended])))
+            wanted_now = [retry for retry in claimed if not retry.has_ended]
+            sent.append((job_id, self._send(job, wanted_now, until_s)))
         self._producer.flush(_FLUSH_S_MAX)
         for job_id, retries in sent:
             delete(connection, job_id, retries)
@@ -123,14 +134,25 @@ class Retrying:
         spend(connection, pool, budget, count)
         return count
 
-    def _send(self, job: OpenJob, retries: Sequence[Retry]) -> list[Retry]:
-        """Send a job's items; return those that were sent. A job that fails is put aside, alone."""
+    def _in_turn(self, job_ids: Collection[UUID]) -> list[UUID]:
+        """Begin behind the last job that was read, or one could take the time of every round."""
+        ordered = sorted(job_ids)
+        first = bisect_right(ordered, self._last) if self._last else 0
+        return ordered[first:] + ordered[:first]
+
+    def _send(self, job: OpenJob, retries: Sequence[Retry], until_s: float) -> list[Retry]:
+        """Send a job's items until time is up; return those that were sent.
+
+        A job that fails is put aside, alone.
+        """
         ordered = sorted(retries, key=lambda retry: retry.item_index)
         sent: list[Retry] = []
         try:
             for file, its in job.files.by_file(ordered, lambda retry: retry.item_index):
                 ref = job.ref_at(its[0].item_index)
                 for first in range(0, len(its), _READ_MAX):
+                    if self._clock.monotonic_s() >= until_s:
+                        return sent
                     part = its[first : first + _READ_MAX]
                     items = retried_items(self._objects, file, part, ref.endpoint)
                     send_items(self._producer, ref, items, self._keys)

@@ -332,6 +332,47 @@ def test_a_job_whose_file_cannot_be_read_waits_alone(
     assert indexes(kafka) == [1, 2]
 
 
+@pytest.fixture
+def slow_store(objects: LocalObjects, looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reading takes 15 s."""
+    read = objects.read
+
+    def slow(key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+        looks.clock.now_s += 15
+        return read(key, offset=offset, length=length)
+
+    monkeypatch.setattr(objects, "read", slow)
+
+
+@pytest.mark.usefixtures("slow_store")
+def test_a_slow_store_ends_a_round_and_what_was_sent_counts(
+    engine: sa.Engine, kafka: KafkaSettings, looks: Looks, add_open_job: Callable[..., UUID]
+) -> None:
+    for index in range(1, 5):
+        wait_for_retry(engine, add_open_job(), index)
+    looks.look()
+    first = indexes(kafka)
+    assert len(first) == 2
+    assert sorted([*first, *(index for index, _ in waiting(engine))]) == [1, 2, 3, 4]
+    looks.look()
+    assert indexes(kafka) == [1, 2, 3, 4]
+    assert waiting(engine) == []
+
+
+@pytest.mark.usefixtures("slow_store")
+def test_no_job_takes_the_time_of_every_round(
+    engine: sa.Engine, kafka: KafkaSettings, looks: Looks, add_open_job: Callable[..., UUID]
+) -> None:
+    low, high = sorted([add_open_job(), add_open_job()])
+    wait_for_retry(engine, low, *range(1, 251))  # three readings
+    wait_for_retry(engine, high, 299)
+    looks.look()
+    assert indexes(kafka) == list(range(1, 201))
+    wait_for_retry(engine, low, *range(1, 201), attempt=3)  # three again
+    looks.look()
+    assert 299 in indexes(kafka)
+
+
 def test_nothing_waits_mostly(engine: sa.Engine, looks: Looks) -> None:
     looks.look()
     with engine.connect() as connection:
