@@ -87,6 +87,13 @@ def delete(connection: sa.Connection, job_id: UUID, retries: Sequence[Retry]) ->
     connection.execute(sa.delete(item_retries).where(row.in_(keys)))
 
 
+def void_versions(connection: sa.Connection, job_ids: Collection[UUID]) -> dict[UUID, int]:
+    """Return below which control version records of each job are void, until the commit."""
+    query = sa.select(jobs.c.id, jobs.c.void_below).where(jobs.c.id.in_(job_ids))
+    locked = query.order_by(jobs.c.id).with_for_update(read=True)
+    return {row.id: row.void_below for row in connection.execute(locked)}
+
+
 def delete_of_ended_jobs(connection: sa.Connection) -> int:
     """Delete retries whose job takes no more results, some at a time; return how many."""
     wanted = sa.exists().where(

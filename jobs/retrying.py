@@ -34,6 +34,7 @@ from jobs.retry_queue import (
     lock_budget,
     open_budgets,
     spend,
+    void_versions,
 )
 from storage.data_keys import DataKeys
 from storage.objects import ObjectStore
@@ -79,7 +80,7 @@ class Retrying:
         self._keys = DataKeys(objects, clock)
         self._aside_until_s: dict[UUID, float] = {}
         self._sweep_at_s = 0.0
-        self._last: UUID | None = None
+        self._last: dict[str, UUID] = {}  # by pool: the job that was read last
 
     def step(self, capacities: PoolCapacities) -> None:
         """Emit once what is due for the pools that can work now.
@@ -115,30 +116,26 @@ class Retrying:
         if sum(wanted.values()) > room:
             metrics.RETRIES_DELAYED.inc()
         shares = shared(room, wanted)
-        sent: list[tuple[UUID, list[Retry]]] = []
+        done: list[tuple[UUID, list[Retry]]] = []
+        count = 0
         until_s = self._clock.monotonic_s() + _SEND_S_MAX
         open_now = open_jobs(connection, [j for j, n in shares.items() if n])
-        for job_id in self._in_turn(open_now):
+        for job_id in _in_turn(open_now, self._last.get(pool)):
             if self._clock.monotonic_s() >= until_s:
                 break
-            job, self._last = open_now[job_id], job_id
+            job, self._last[pool] = open_now[job_id], job_id
             claimed = claim(connection, job_id, job.ref.day, shares[job_id])
-            over = [retry for retry in claimed if retry.has_ended]
-            delete(connection, job_id, over)
-            wanted_now = [retry for retry in claimed if not retry.has_ended]
-            sent.append((job_id, self._send(job, wanted_now, until_s)))
+            sent = self._send(job, [r for r in claimed if not r.has_ended], until_s)
+            count += len(sent)
+            done.append((job_id, [*sent, *(r for r in claimed if r.has_ended)]))
         self._producer.flush(_FLUSH_S_MAX)
-        for job_id, retries in sent:
-            delete(connection, job_id, retries)
-        count = sum(len(retries) for _, retries in sent)
+        void_below = void_versions(connection, [job_id for job_id, _ in done])
+        for job_id, retries in done:
+            # What a pause made void meanwhile has still to come: the resume leaves it to us.
+            if void_below.get(job_id, 0) <= open_now[job_id].ref.version:
+                delete(connection, job_id, retries)
         spend(connection, pool, budget, count)
         return count
-
-    def _in_turn(self, job_ids: Collection[UUID]) -> list[UUID]:
-        """Begin behind the last job that was read, or one could take the time of every round."""
-        ordered = sorted(job_ids)
-        first = bisect_right(ordered, self._last) if self._last else 0
-        return ordered[first:] + ordered[:first]
 
     def _send(self, job: OpenJob, retries: Sequence[Retry], until_s: float) -> list[Retry]:
         """Send a job's items until time is up; return those that were sent.
@@ -175,6 +172,13 @@ class Retrying:
         self._aside_until_s = {j: s for j, s in self._aside_until_s.items() if s > now_s}
         with self._engine.begin() as connection:
             delete_of_ended_jobs(connection)
+
+
+def _in_turn(job_ids: Collection[UUID], last: UUID | None) -> list[UUID]:
+    """Begin behind the job that was read last, or one could take the time of every round."""
+    ordered = sorted(job_ids)
+    first = bisect_right(ordered, last) if last else 0
+    return ordered[first:] + ordered[:first]
 
 
 def retried_items(

@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from jobs.capacity import PoolCapacities
+from jobs.controls import pause_job, resume_job
 from jobs.days import job_day
 from jobs.retries import BudgetRules
 from jobs.retries_tables import item_attempts, item_retries, retry_budgets
@@ -199,6 +200,40 @@ def test_an_item_that_failed_again_meanwhile_keeps_its_next_retry(
     looks.look()
     assert spent == [1]
     assert waiting(engine) == [(5, 3)]
+
+
+def test_a_pause_while_retries_are_sent_loses_none(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    producer: LogProducer,
+    looks: Looks,
+    add_open_job: Callable[..., UUID],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job_id, other = add_open_job(), add_open_job()
+    wait_for_retry(engine, job_id, 5)
+    wait_for_retry(engine, other, 6)
+    flush = producer.flush
+
+    def pause_and_resume(timeout_s: float) -> None:
+        flush(timeout_s)
+        with engine.begin() as connection:
+            tenant_id = job_row(connection, job_id).tenant_id
+            pause_job(connection, tenant_id, job_id)
+        with engine.begin() as connection:
+            resume_job(connection, tenant_id, job_id)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(producer, "flush", pause_and_resume)
+        looks.look()
+    assert waiting(engine) == [(5, 2)]
+    looks.look()
+    assert waiting(engine) == []
+    with engine.connect() as connection:
+        void_below = job_row(connection, job_id).void_below
+    chunks = [c for found in chunks_by_partition(kafka).values() for c in found]
+    versions = [c.job.version for c in chunks if c.job.job_id == job_id]
+    assert [version >= void_below for version in sorted(versions)] == [False, True]
 
 
 def test_an_item_that_has_ended_is_not_sent(
