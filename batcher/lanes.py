@@ -129,6 +129,7 @@ class PoolQueue:
     lanes: dict[LaneKey, Lane]
     counters: VirtualCounters[UUID]
     item_count: int = 0
+    came_s: float = float("-inf")  # monotonic: when something was last added
 
     def next_tenant(self, lane: Lane) -> UUID:
         """Return the tenant of `lane` that the pool served least."""

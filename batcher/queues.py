@@ -45,11 +45,17 @@ class Queues:
         """Return the items that wait, by pool."""
         return {name: pool.item_count for name, pool in self.pools.items()}
 
+    def came_s(self, pool: str) -> float:
+        """Return the monotonic time at which something of `pool` was last added."""
+        known = self.pools.get(pool)
+        return float("-inf") if known is None else known.came_s
+
     def add(self, held: Held, *, now_s: float) -> None:
         """Hold a chunk."""
         job = held.job
         key = lane_of(job)
         pool = self.pools.get(key.pool) or self._new_pool(key.pool)
+        pool.came_s = now_s
         lane = pool.lanes.get(key)
         if lane is None:
             lane = pool.lanes[key] = Lane(key)

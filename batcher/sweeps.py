@@ -6,7 +6,7 @@ from batcher import metrics
 from batcher.acks import OrderedAcks
 from batcher.over import LettingGo
 from batcher.policy.credits import CreditLedger
-from batcher.policy.holding import hand_back
+from batcher.policy.holding import SOUGHT_S, hand_back, others
 from batcher.queues import Queues
 from batcher.sending import Sender
 from core.clock import Clock
@@ -41,16 +41,19 @@ class Sweeper:
         if not old:
             return
         pinning = self.acks.pinning()
+        was_full = self.queues.is_full  # the first that goes makes room
         served = {pool for pool in self.ledger.pools if self.ledger.best(pool, now_s=now_s)}
+        sought = {pool for pool in served if now_s - self.queues.came_s(pool) < SOUGHT_S}
         count = 0
         for held in old:
             if count == HAND_BACKS_MAX or self.sender.is_full:
                 return
+            wanted = sought if count else served  # the first one is for finding what came anew
             if hand_back(
                 age_s=now_s - held.ticket.arrived_s,
                 limit_s=limit_s,
                 pins=held.ticket in pinning,
-                crowds=self.queues.is_full and bool(served - {held.job.pool}),
+                crowds=was_full and others(wanted, held.job.pool),
             ):
                 count += 1
                 self.queues.remove(held)

@@ -1,5 +1,14 @@
 """Whether a record that waits long is handed back to the tail of its topic (delivery, rule 11)."""
 
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+SOUGHT_S: Final = 600.0
+"""Time after something of a pool came in which more of it is sought behind what waits for others.
+
+Long enough to read the largest read-ahead of intake once, at a hold limit of 30 s (ADR 17).
+"""
+
 
 def hand_back(*, age_s: float, limit_s: float, pins: bool, crowds: bool) -> bool:
     """Whether the record's undispatched items go to the tail again.
@@ -10,3 +19,8 @@ def hand_back(*, age_s: float, limit_s: float, pins: bool, crowds: bool) -> bool
     topic grow by everything that is held, again and again.
     """
     return age_s >= limit_s and (pins or crowds)
+
+
+def others(pools: AbstractSet[str], pool: str) -> bool:
+    """Whether `pools` has another one than `pool`."""
+    return len(pools) > (pool in pools)

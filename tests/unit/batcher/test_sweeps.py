@@ -1,0 +1,138 @@
+"""Goal: what waits for a dead pool leaves room for the others, and is not rewritten for nothing."""
+
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import pytest
+
+from batcher.acks import OrderedAcks
+from batcher.held import Held
+from batcher.over import LettingGo, OverJobs
+from batcher.policy.credits import CreditLedger
+from batcher.policy.holding import SOUGHT_S
+from batcher.queues import Queues
+from batcher.sweeps import HAND_BACKS_MAX, Sweeper
+from topics.records import Capacity, Item, JobRef
+
+LIMIT_S = 30.0
+CHUNKS = 200
+
+
+@dataclass
+class HeldClock:
+    now_s: float = 10_000.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_s(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class Recorder:
+    is_full: bool = False
+    handed_back: list[Held] = field(default_factory=list)
+
+    def hand_back(self, held: Held) -> None:
+        self.handed_back.append(held)
+
+
+class World:
+    """A sweeper over queues that 200 chunks of ten items fill."""
+
+    def __init__(self) -> None:
+        self.clock, self.recorder = HeldClock(), Recorder()
+        self.queues = Queues(items_max=10 * CHUNKS, bytes_max=10**9)
+        self.ledger = CreditLedger("b", "bulk", silence_s_max=3.0)
+        self.acks = OrderedAcks(lambda _: None)
+        over = OverJobs(lambda _: None, lambda _job, /, *, since_s: False)
+        self.sweeper = Sweeper(
+            queues=self.queues,
+            ledger=self.ledger,
+            acks=self.acks,
+            sender=self.recorder,  # type: ignore[arg-type]
+            letting_go=LettingGo(self.acks, over),
+            clock=self.clock,
+            hold_limit_s=LIMIT_S,
+        )
+
+    def come(self, pool: str, *, count: int = 1) -> list[Held]:
+        """Take over so many chunks, each from a partition of its own: none pins another."""
+        job = JobRef(UUID(int=1), 1, UUID(int=7), "m", "1", pool, "/v1/embeddings", "k", 1e9)
+        came = []
+        for number in range(count):
+            items = [Item(10 * number + n, "c", b"{}", 10) for n in range(10)]
+            ticket = self.acks.delivered(
+                ("requests.bulk", number), None, item_count=10, now_s=self.clock.now_s
+            )
+            came.append(Held(job, items, ticket))
+            self.queues.add(came[-1], now_s=self.clock.now_s)
+        return came
+
+    def grant(self, pool: str) -> None:
+        granted = {"b": 1000}
+        capacity = Capacity(f"of {pool}", 1, pool, "bulk", [0], granted, 0.0, 8)
+        self.ledger.heard(capacity, now_s=self.clock.now_s)
+
+    def served(self, pool: str) -> None:
+        """Something of a pool comes and leaves."""
+        for held in self.come(pool):
+            self.queues.remove(held)
+
+    def sweep(self) -> int:
+        """Sweep once and return how many chunks were handed back."""
+        self.recorder.handed_back.clear()
+        self.sweeper.hand_back_old()
+        return len(self.recorder.handed_back)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_dead_pool_makes_room_for_one_that_has_credit(world: World) -> None:
+    world.served("fed")
+    world.come("dead", count=CHUNKS)
+    world.clock.now_s += LIMIT_S + 10
+    world.grant("fed")
+    assert world.sweep() == HAND_BACKS_MAX
+    assert {held.job.pool for held in world.recorder.handed_back} == {"dead"}
+    assert world.sweep() == 0  # there is room: nothing more goes before it is read into
+    world.come("dead", count=HAND_BACKS_MAX)
+    assert world.sweep() == HAND_BACKS_MAX
+
+
+def test_beside_an_idle_pool_with_credit_one_chunk_a_sweep_goes(world: World) -> None:
+    world.served("idle")
+    world.come("dead", count=CHUNKS)
+    world.clock.now_s += SOUGHT_S + 1
+    world.grant("idle")
+    for _ in range(3):
+        assert world.sweep() == 1
+        world.come("dead")
+    world.queues.remove(next(world.queues.held()))
+    world.come("idle")
+    assert world.sweep() == HAND_BACKS_MAX
+
+
+def test_a_pool_of_which_nothing_ever_came_is_looked_for_all_the_same(world: World) -> None:
+    world.come("dead", count=CHUNKS)
+    world.clock.now_s += LIMIT_S + 10
+    world.grant("new")
+    assert world.sweep() == 1
+
+
+@pytest.mark.parametrize("granted", [None, "dead"])
+def test_without_another_pool_that_has_credit_nothing_goes(
+    world: World, granted: str | None
+) -> None:
+    world.served("other")
+    world.come("dead", count=CHUNKS)
+    world.clock.now_s += LIMIT_S + 10
+    if granted is not None:
+        world.grant(granted)
+    assert world.sweep() == 0
+
+
