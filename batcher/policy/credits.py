@@ -20,7 +20,7 @@ class ReplicaCredit:
     granted: int  # cumulative items for this batcher
     sent: int  # of them, items that left
     heard_s: float
-    free_since_s: float  # when its credit last grew from nothing, or a batch last left
+    free_since_s: float  # when its credit last grew from nothing
 
     @property
     def free(self) -> int:
@@ -89,9 +89,7 @@ class CreditLedger:
         """Items leave for the replica; never more than `available`."""
         known = self._replicas[replica_id]
         assert 0 < item_count <= self._free(known, now_s)
-        self._replicas[replica_id] = replace(
-            known, sent=known.sent + item_count, free_since_s=now_s
-        )
+        self._replicas[replica_id] = replace(known, sent=known.sent + item_count)
 
     def forget_silent(self, *, now_s: float) -> None:
         """Drop replicas of which nothing was heard for a day."""

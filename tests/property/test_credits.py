@@ -132,14 +132,18 @@ def test_a_silent_replica_is_forgotten_after_a_day() -> None:
     assert book.pools == frozenset()
 
 
-def test_credit_has_been_free_since_it_came_or_a_batch_last_left() -> None:
+def test_credit_has_been_free_since_it_came_whatever_left() -> None:
     book = ledger()
     book.heard(capacity(10), now_s=1.0)
     book.heard(capacity(20), now_s=1.2)
     replica = book.best("p", now_s=1.2)
     assert replica is not None
     assert replica.free_since_s == 1.0
-    book.spend("r", 20, now_s=1.5)
+    book.spend("r", 5, now_s=1.3)
+    replica = book.best("p", now_s=1.3)
+    assert replica is not None
+    assert replica.free_since_s == 1.0
+    book.spend("r", 15, now_s=1.5)
     book.heard(capacity(30), now_s=1.7)
     replica = book.best("p", now_s=1.7)
     assert replica is not None

@@ -81,7 +81,15 @@ class World:
         assert since_s <= self.clock.now_s
         return job.job_id in self.gone
 
-    def items(self, count: int, *, job: int = 1, pool: str = "p", deadline_s: float = 1e9) -> None:
+    def items(
+        self,
+        count: int,
+        *,
+        job: int = 1,
+        pool: str = "p",
+        endpoint: str = "/v1/embeddings",
+        deadline_s: float = 1e9,
+    ) -> None:
         ref = JobRef(
             job_id=UUID(int=job),
             day=1,
@@ -89,7 +97,7 @@ class World:
             model="m",
             model_version="1",
             pool=pool,
-            endpoint="/v1/embeddings",
+            endpoint=endpoint,
             input_key="k",
             deadline_s=deadline_s,
         )
@@ -182,6 +190,18 @@ def test_a_busy_engine_gets_a_part_only_after_the_wait(world: World) -> None:
     world.dispatcher.dispatch()
     assert world.recorder.sizes() == [30]
     assert world.queues.item_count == 70
+
+
+def test_full_batches_of_one_lane_do_not_restart_the_wait_of_another(world: World) -> None:
+    world.grant(10_000, concurrency=100_000)
+    world.items(5, endpoint="/v1/score", job=99)
+    for job in range(1, 6):
+        world.items(100, job=job)
+        world.dispatcher.dispatch()
+        world.clock.now_s += 0.006
+    assert [lane.endpoint for _, lane, _ in world.recorder.sent].count("/v1/score") == 1
+
+
 
 
 def test_an_interactive_item_never_waits_for_company() -> None:
