@@ -8,6 +8,9 @@ from topics.records import Chunk, Item, JobRef
 ITEM_BYTES = 200
 """Assumed size of an item beside its body: ids, numbers and Python's own."""
 
+CHUNK_BYTES = 250
+"""Bound of the size of a chunk beside its items and the strings of its job: ids and numbers."""
+
 
 class LaneKey(NamedTuple):
     """What the items of a batch have in common."""
@@ -21,6 +24,22 @@ class LaneKey(NamedTuple):
 def lane_of(job: JobRef) -> LaneKey:
     """Return the lane that a job's items wait in."""
     return LaneKey(job.pool, job.model, job.model_version, job.endpoint)
+
+
+def chunk_bytes(job: JobRef) -> int:
+    """Return a bound of the size of a chunk beside its items. Names and keys are ASCII."""
+    caller = 0 if job.call is None else len(job.call.caller_id)
+    return (
+        CHUNK_BYTES
+        + len(job.model)
+        + len(job.model_version)
+        + len(job.pool)
+        + len(job.endpoint)
+        + len(job.input_key)
+        + len(job.traceparent)
+        + len(job.key_name)
+        + caller
+    )
 
 
 class Held:
@@ -38,7 +57,7 @@ class Held:
         self.redelivered = redelivered
         self.token_count = sum(item.token_count for item in items)
         # A custom id may hold four bytes a character, and a batch must never outgrow its record.
-        self.byte_count = sum(
+        self.byte_count = chunk_bytes(job) + sum(
             len(item.body) + 4 * len(item.custom_id) + ITEM_BYTES for item in items
         )
         self.gone = False  # left the queues
@@ -48,7 +67,7 @@ class Held:
         front = Held(self.job, self.items[:count], self.ticket, redelivered=self.redelivered)
         self.items = self.items[count:]
         self.token_count -= front.token_count
-        self.byte_count -= front.byte_count
+        self.byte_count -= front.byte_count - chunk_bytes(self.job)
         return front
 
     def chunk(self, waited_s: float = 0.0) -> Chunk:

@@ -4,20 +4,23 @@ import asyncio
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from batcher.acks import OrderedAcks, Ticket
 from batcher.capacity_feed import newest
-from batcher.held import Held, lane_of
+from batcher.held import Held, chunk_bytes, lane_of
+from batcher.queues import Queues
 from batcher.sending import Identity, Sender, batch_headers, parts_of
 from batcher.unreadable import failed_outcomes, send_unreadable
 from core.errors import SchemaTooNewError
+from core.limits import RECORD_BYTES_MAX
 from core.outcomes import Outcome
 from topics.chunks import send_chunk
 from topics.codec import decode, encode, kind_headers
 from topics.headers import ItemRange, chunk_headers
 from topics.received import Received
-from topics.records import Capacity, Chunk, DeadLetter, Item, JobRef
+from topics.records import Batch, CallRef, Capacity, Chunk, DeadLetter, Item, JobRef
 
 
 def job_ref(number: int) -> JobRef:
@@ -65,6 +68,58 @@ def test_the_size_of_a_chunk_counts_its_longest_custom_ids() -> None:
     items = [Item(n, chr(0x1F600) * 512, b"x" * 100, 5) for n in range(100)]
     chunk = Held(job_ref(1), items, Ticket(("requests.bulk", 0), None, len(items), 0.0))
     assert len(encode(Chunk(chunk.job, items))) <= chunk.byte_count
+
+
+LONG = "n" * 256
+CALL = JobRef(
+    job_id=UUID(int=2**128 - 1),
+    day=2**31,
+    tenant_id=UUID(int=2**128 - 1),
+    model=LONG,
+    model_version=LONG,
+    pool="p" * 100,
+    endpoint="/v1/chat/completions",
+    input_key=LONG,
+    deadline_s=1e9 + 0.1,
+    traceparent="t" * 55,
+    call=CallRef("c" * 64, 2**31, True, True, 1e9 + 0.1),
+    version=2**63,
+    priority=2**63,
+    key_name=LONG,
+)
+SHORT_CALL = msgspec.structs.replace(
+    CALL, model="m", model_version="1", pool="p", input_key="", key_name=""
+)
+
+
+@pytest.mark.parametrize("job", [CALL, SHORT_CALL])
+def test_the_size_of_a_chunk_counts_its_job(job: JobRef) -> None:
+    empty = Chunk(job, [], redelivered=True, waited_s=0.1)
+    assert len(encode(empty)) <= chunk_bytes(job)
+
+
+@pytest.mark.parametrize("body_bytes", [2, 500, 800, 5000])
+@pytest.mark.parametrize("job", [CALL, SHORT_CALL])
+def test_a_batch_of_calls_never_outgrows_its_record(job: JobRef, body_bytes: int) -> None:
+    queues = Queues(items_max=10**6, bytes_max=10**9)
+    for number in range(1000):
+        call = msgspec.structs.replace(job, job_id=UUID(int=number))
+        item = Item(2**31, "", b"x" * body_bytes, 2**31, 2**31)
+        ticket = Ticket(("requests.interactive", 0), None, 1, 0.1)
+        queues.add(Held(call, [item], ticket, redelivered=True), now_s=0.0)
+    (lane,) = queues.pools[job.pool].fair_lanes()
+    taken = queues.take(lane, item_count_max=1000, token_count_max=2**63)
+    batch = Batch(UUID(int=1), "b" * 64, parts_of(taken, now_s=1e6), "r" * 200, 2**63)
+    headers = sum(len(name) + len(value) for name, value in batch_headers(lane.key, taken))
+    assert len(encode(batch)) + headers <= RECORD_BYTES_MAX
+    assert len(encode(batch)) > RECORD_BYTES_MAX / 2 or len(taken) == 1000
+
+
+def test_what_is_cut_off_a_chunk_leaves_a_chunk_of_the_right_size() -> None:
+    whole = held(1, list(range(10)))
+    front = whole.split(4)
+    assert front.byte_count == held(1, [0, 1, 2, 3]).byte_count
+    assert whole.byte_count == held(1, [4, 5, 6, 7, 8, 9]).byte_count
 
 
 def test_a_batch_says_what_it_holds() -> None:
