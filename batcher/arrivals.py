@@ -51,7 +51,6 @@ class Arrivals:
         self._clock = clock
         self._old_below: dict[Partition, int] = {}
         self._unchecked: list[Held] = []
-        self.unchecked_count = 0
         self._unchecked_came = asyncio.Event()
         self.received_count = 0
 
@@ -65,11 +64,6 @@ class Arrivals:
         for held in self._queues.held():
             if held.ticket.dropped:
                 self._queues.remove(held)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether reading should stop."""
-        return self._queues.is_full or self.unchecked_count >= self._queues.items_max
 
     def take(
         self, record: Received, event: Any, *, report: ReportUnreadable, settle: Settle
@@ -100,7 +94,7 @@ class Arrivals:
         held = Held(chunk.job, chunk.items, ticket, redelivered=is_old or chunk.redelivered)
         if is_old and self._finished is not None and chunk.job.call is None:
             self._unchecked.append(held)
-            self.unchecked_count += count
+            self._queues.expect(held)
             self._unchecked_came.set()
             return
         self._queues.add(held, now_s=now_s)
@@ -117,7 +111,7 @@ class Arrivals:
             if not self._unchecked:
                 self._unchecked_came.clear()
             for held, indexes in zip(chunks, ended, strict=True):
-                self.unchecked_count -= len(held.items)
+                self._queues.checked(held)
                 self._queue_rest(held, indexes)
             on_queued()
 

@@ -111,7 +111,7 @@ class Clockwork:
             dispatched_count=self.dispatcher.dispatched_count,
             acknowledged_count=self.acks.acknowledged_count,
             committed_offsets=self.stream.committed_offsets,
-            held_count=self.queues.item_count + self.arrivals.unchecked_count,
+            held_count=self.queues.item_count + self.queues.unchecked_count,
             has_credit=any(self.ledger.best(pool, now_s=now_s) for pool in pools),
         )
 

@@ -70,6 +70,7 @@ class Parts:
     ledger: CreditLedger
     time: DatabaseClock
     sender: Sender
+    queues: Queues
     dispatcher: Dispatcher
     arrivals: Arrivals
     app: faust.App
@@ -141,6 +142,7 @@ def assemble(
         ),
         ledger=core.ledger,
         sender=core.sender,
+        queues=core.queues,
         dispatcher=dispatcher,
         arrivals=arrivals,
         app=app,

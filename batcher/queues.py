@@ -29,17 +29,32 @@ class Queues:
         rank: Callable[[JobRef], int] = lambda _: 0,
     ) -> None:
         """`weight` is a tenant's share relative to others; `rank` a job's place in its tenant."""
-        self.items_max, self._bytes_max = items_max, bytes_max
+        self._items_max, self._bytes_max = items_max, bytes_max
         self._weight, self._rank = weight, rank
         self.pools: dict[str, PoolQueue] = {}
         self.item_count = 0
         self.byte_count = 0
+        self.unchecked_count = 0
+        self._unchecked_bytes = 0
         self._held: set[Held] = set()
 
     @property
     def is_full(self) -> bool:
         """Whether no more records should be taken; one chunk may exceed the bound."""
-        return self.item_count >= self.items_max or self.byte_count >= self._bytes_max
+        return (
+            self.item_count + self.unchecked_count >= self._items_max
+            or self.byte_count + self._unchecked_bytes >= self._bytes_max
+        )
+
+    def expect(self, held: Held) -> None:
+        """A chunk takes room from now on, and is added or forgotten once it is checked."""
+        self.unchecked_count += len(held.items)
+        self._unchecked_bytes += held.byte_count
+
+    def checked(self, held: Held) -> None:
+        """A chunk that was expected takes no room any more."""
+        self.unchecked_count -= len(held.items)
+        self._unchecked_bytes -= held.byte_count
 
     def waiting(self) -> dict[str, int]:
         """Return the items that wait, by pool."""

@@ -114,7 +114,7 @@ class Batcher:
 
     async def room(self) -> None:
         """See `StreamOwner`."""
-        while self._parts.arrivals.is_full:
+        while self._parts.queues.is_full:
             self._parts.dispatcher.room.clear()
             await self._parts.dispatcher.room.wait()
 

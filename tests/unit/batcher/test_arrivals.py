@@ -55,10 +55,10 @@ def raw(offset: int, value: bytes | None, headers: list[tuple[str, bytes]]) -> R
 class World:
     """Arrivals whose every callback is recorded."""
 
-    def __init__(self, ended: dict[int, set[int]] | None = None) -> None:
+    def __init__(self, ended: dict[int, set[int]] | None = None, *, bytes_max: int = 10**9) -> None:
         self.acknowledged: list[object] = []
         self.acks = OrderedAcks(self.acknowledged.append)
-        self.queues = Queues(items_max=100, bytes_max=10**9)
+        self.queues = Queues(items_max=100, bytes_max=bytes_max)
         self.closed: set[UUID] = set()
         self.gone: set[UUID] = set()
         self.reported: list[tuple[Received, OnDelivery]] = []
@@ -160,7 +160,7 @@ async def check(world: World, meanwhile: Callable[[], None] = lambda: None) -> N
     await asyncio.sleep(0)  # the first query runs in its thread
     meanwhile()
     async with asyncio.timeout(5):
-        while world.arrivals.unchecked_count:
+        while world.queues.unchecked_count:
             await queued.wait()
             queued.clear()
     task.cancel()
@@ -195,9 +195,36 @@ async def test_reading_stops_while_too_much_is_unchecked() -> None:
     world = World({})
     world.arrivals.assigned({PARTITION: 10})
     world.take(record(0, chunk_of(1, range(100))))
-    assert world.arrivals.is_full
+    assert world.queues.is_full
     await check(world)
     assert world.queues.is_full
+
+
+def is_full(world: World) -> bool:
+    return world.queues.is_full
+
+
+async def test_what_is_held_and_what_is_unchecked_have_one_bound_of_items() -> None:
+    world = World({2: set(range(50))})
+    world.arrivals.assigned({PARTITION: 10})
+    world.take(record(10, chunk_of(1, range(50))))
+    assert not is_full(world)
+    world.take(record(0, chunk_of(2, range(50))))
+    assert is_full(world)
+    await check(world)
+    assert not is_full(world)
+
+
+async def test_what_is_unchecked_is_bounded_in_bytes_too() -> None:
+    world = World({}, bytes_max=4000)
+    world.arrivals.assigned({PARTITION: 10})
+    for offset in range(2):
+        assert not is_full(world)
+        world.take(record(offset, chunk_of(offset + 1, range(10))))
+    assert is_full(world)
+    await check(world)
+    assert is_full(world)
+    assert world.queues.item_count == 20
 
 
 async def test_a_chunk_that_is_revoked_during_its_query_is_forgotten() -> None:
@@ -225,7 +252,7 @@ def test_calls_below_the_end_at_assignment_are_marked_and_not_asked_about() -> N
     world.take(record(3, call_of(4, redelivered=True)))  # marked by whoever put it back
     marked = {held.job.job_id.int: held.redelivered for held in world.queues.held()}
     assert marked == {1: True, 2: True, 3: False, 4: True}
-    assert world.arrivals.unchecked_count == 0
+    assert world.queues.unchecked_count == 0
 
 
 async def test_what_is_left_of_a_checked_chunk_stays_marked() -> None:
