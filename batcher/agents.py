@@ -35,6 +35,11 @@ UNKNOWN_END = sys.maxsize
 
 REQUEST_TIMEOUT_S = 40.0
 
+POLL_GAP_S_MAX = 14 * 24 * 3600.0
+"""Time without a poll after which aiokafka leaves the group, and never comes back. With every pool
+away nothing is polled for as long as that lasts; `watchdog` judges who could work and does not.
+The broker is told another number, `broker_rebalance_timeout`."""
+
 
 def group_of(job_class: str) -> str:
     """Return the consumer group of a class, without prefix."""
@@ -54,6 +59,7 @@ def build_app(kafka: KafkaSettings, settings: BatcherSettings, datadir: Path) ->
         broker_session_timeout=kafka.session_timeout_s,
         broker_heartbeat_interval=kafka.heartbeat_s,
         broker_request_timeout=max(REQUEST_TIMEOUT_S, kafka.session_timeout_s),
+        broker_max_poll_interval=POLL_GAP_S_MAX,
         broker_max_poll_records=settings.poll_records,
         stream_buffer_maxsize=settings.buffer_records,
         stream_wait_empty=False,  # else held events hang every stop and rebalance

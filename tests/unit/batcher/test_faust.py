@@ -163,6 +163,16 @@ async def test_the_app_is_set_up_as_measured(tmp_path: Path) -> None:
     assert app.conf.stream_buffer_maxsize == settings.buffer_records
 
 
+async def test_a_batcher_stays_in_its_group_though_it_reads_nothing_for_days(
+    tmp_path: Path,
+) -> None:
+    app = build_app(KAFKA, BatcherSettings(job_class="interactive"), tmp_path)
+    client = app.consumer._thread._create_worker_consumer(app.transport)
+    assert 7 * 24 * 3600 * 1000 < client._max_poll_interval_ms < 2**31
+    assert client._rebalance_timeout_ms == 60_000  # what the broker is told
+    await client.stop()
+
+
 def test_credentials_follow_the_settings_of_the_log() -> None:
     assert credentials(KAFKA) is None
     given = KAFKA.model_copy(
