@@ -90,6 +90,11 @@ class TenantQueue:
             self._counters.deactivate(job_id)
             self._order.remove(job_id)
 
+    @property
+    def deadline_s(self) -> float:
+        """The earliest deadline of what waits next of each job."""
+        return min(queue.first().job.deadline_s for queue in self._jobs.values())
+
     def charge(self, job: JobRef, token_count: int) -> None:
         """A job was served."""
         job_id = job_key(job)
@@ -119,7 +124,7 @@ class Lane:
         self.item_count = 0
         self.token_count = 0
         self.since_s = 0.0
-        self.deadline_s = float("inf")  # the earliest since the lane was last empty
+        self.deadline_s = float("inf")  # the earliest, or that of what left since `rank_again`
 
 
 @dataclass(slots=True)

@@ -127,11 +127,15 @@ class Queues:
             del pool.lanes[key]
 
     def rank_again(self) -> None:
-        """Ask anew for the rank of every job: deadlines come near, owners change their minds."""
+        """Ask anew for the rank of every job: deadlines come near, owners change their minds.
+
+        And for the earliest deadline of every lane: the job that had it may have left.
+        """
         for pool in self.pools.values():
             for lane in pool.lanes.values():
                 for tenant in lane.tenants.values():
                     tenant.rank_again(self._rank)
+                lane.deadline_s = min(tenant.deadline_s for tenant in lane.tenants.values())
 
     def held(self) -> Iterator[Held]:
         """Return every chunk, in no order; a snapshot, so that chunks may be removed."""

@@ -202,6 +202,24 @@ def test_full_batches_of_one_lane_do_not_restart_the_wait_of_another(world: Worl
     assert [lane.endpoint for _, lane, _ in world.recorder.sent].count("/v1/score") == 1
 
 
+def test_a_job_that_left_near_its_deadline_hurries_nobody_behind_it(world: World) -> None:
+    world.grant(30, concurrency=1000)
+    world.items(10, job=1, deadline_s=world.clock.wall_s() + 4.0)
+    (urgent,) = world.queues.held()
+    world.items(10, job=2)
+    world.queues.remove(urgent)
+    world.queues.rank_again()
+    assert world.dispatcher.dispatch() == pytest.approx(0.02)
+    assert world.recorder.sent == []
+
+
+def test_the_nearest_deadline_counts_however_often_it_is_looked_for(world: World) -> None:
+    world.grant(30, concurrency=1000)
+    for request, deadline_s in ((1, 1e9), (2, world.clock.wall_s() + 4.0), (3, 1e9)):
+        world.call(request, deadline_s=deadline_s)
+    world.queues.rank_again()
+    world.dispatcher.dispatch()
+    assert world.recorder.sizes() == [3]
 
 
 def test_an_interactive_item_never_waits_for_company() -> None:
