@@ -77,13 +77,16 @@ class CreditLedger:
         return 0 if known is None else self._free(known, now_s)
 
     def best(self, pool: str, *, now_s: float) -> ReplicaCredit | None:
-        """Return the replica of `pool` with the most free credit, or None when none has any."""
+        """Return the replica of `pool` that is best served next, or None when none has credit.
+
+        An idle one gets what there is at once, so it comes first; of several the one with most.
+        """
         free = [
             self._replicas[replica]
             for replica in self._pools.get(pool, ())
             if self._free(self._replicas[replica], now_s)
         ]
-        return max(free, key=lambda replica: replica.free, default=None)
+        return max(free, key=lambda replica: (replica.idle, replica.free), default=None)
 
     def spend(self, replica_id: str, item_count: int, *, now_s: float) -> None:
         """Items leave for the replica; never more than `available`."""

@@ -202,6 +202,16 @@ def test_full_batches_of_one_lane_do_not_restart_the_wait_of_another(world: Worl
     assert [lane.endpoint for _, lane, _ in world.recorder.sent].count("/v1/score") == 1
 
 
+def test_a_part_goes_to_an_idle_replica_and_not_to_a_busy_one_with_more_credit(
+    world: World,
+) -> None:
+    world.grant(200, replica="busy", concurrency=1000)
+    world.grant(20, replica="idle", concurrency=8)
+    world.items(5)
+    assert world.dispatcher.dispatch() is None
+    assert [replica for replica, _, _ in world.recorder.sent] == ["idle"]
+
+
 def test_a_job_that_left_near_its_deadline_hurries_nobody_behind_it(world: World) -> None:
     world.grant(30, concurrency=1000)
     world.items(10, job=1, deadline_s=world.clock.wall_s() + 4.0)
