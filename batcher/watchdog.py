@@ -31,10 +31,14 @@ class Watchdog:
         self._work_since_s: float | None = None
 
     def commit_age_s(self, seen: Observation) -> float:
-        """Return the seconds for which no offset moved though records were acknowledged since."""
+        """Return the seconds for which no offset moved though records were acknowledged since.
+
+        Without lag there is none to move: what was acknowledged lay on a partition that went away.
+        """
         last = self._committed
         if (
             last is None
+            or seen.lag == 0
             or seen.committed_offsets != last.committed_offsets
             or seen.acknowledged_count == last.acknowledged_count
         ):

@@ -77,3 +77,11 @@ def test_committed_offsets_that_move_are_none() -> None:
         )
         assert not watchdog.is_stuck(seen)
         assert watchdog.commit_age_s(seen) == 0.0
+
+
+def test_records_of_a_partition_that_went_away_are_committed_by_its_next_owner() -> None:
+    """They were acknowledged here, our sum of offsets never moves, and nothing lags."""
+    watchdog = Watchdog(60.0)
+    assert not watchdog.is_stuck(SEEN)
+    for second in range(5, 600, 5):
+        assert not watchdog.is_stuck(replace(SEEN, at_s=float(second), acknowledged_count=6, lag=0))
