@@ -196,12 +196,14 @@ class LogProducer:
     ) -> Callable[[KafkaError | None, Message], None]:
         def report(error: KafkaError | None, _message: Message) -> None:
             failure = None if error is None else _failure(error)
-            with self._condition:
-                self._reported += 1
-                self._failure = self._failure or failure
-                self._condition.notify_all()
-            if on_delivery is not None:
-                on_delivery(failure)
+            try:
+                if on_delivery is not None:
+                    on_delivery(failure)
+            finally:  # behind it, so that whoever flushed knows what it told
+                with self._condition:
+                    self._reported += 1
+                    self._failure = self._failure or failure
+                    self._condition.notify_all()
 
         return report
 

@@ -1,12 +1,15 @@
-"""Goal: a producer that closes says how much of what it took nobody acknowledged."""
+"""Goal: whoever flushes or closes a producer knows what was acknowledged and what was not."""
 
 import logging
+import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from topics.errors import ProducerFatalError
+from topics.errors import DeliveryError, ProducerFatalError
 from topics.producer import LogProducer
 from topics.settings import KafkaSettings
 
@@ -49,3 +52,55 @@ def test_what_can_send_no_more_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ProducerFatalError):
         producer.send("results", b"x", partition=0)
     producer.close(1)
+
+
+class AcknowledgesAtOnce:
+    """librdkafka with a broker that takes everything."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self._reports: list[Callable[[None, Any], None]] = []
+
+    def produce(self, *_: object, on_delivery: Callable[[None, Any], None], **__: object) -> None:
+        self._reports.append(on_delivery)
+
+    def poll(self, timeout_s: float) -> None:
+        if self._reports:
+            self._reports.pop(0)(None, None)
+        else:
+            threading.Event().wait(min(timeout_s, 0.001))
+
+    def flush(self, _timeout_s: float) -> int:
+        return 0
+
+
+@pytest.fixture
+def producer(monkeypatch: pytest.MonkeyPatch) -> LogProducer:
+    monkeypatch.setattr("topics.producer.Producer", AcknowledgesAtOnce)
+    return LogProducer(KafkaSettings(bootstrap_servers="127.0.0.1:1"), client_id="test")
+
+
+def test_whoever_flushed_was_told_of_every_acknowledgement(producer: LogProducer) -> None:
+    is_told = threading.Event()
+    told: list[BaseException | None] = []
+
+    def on_delivery(failure: BaseException | None) -> None:
+        assert is_told.wait(5)
+        told.append(failure)
+
+    producer.send("results", b"x", partition=0, on_delivery=on_delivery)
+    with pytest.raises(DeliveryError, match="in time"):
+        producer.flush(0.1)
+    is_told.set()
+    producer.flush(5)
+    assert told == [None]
+    producer.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_callback_that_fails_leaves_nobody_waiting(producer: LogProducer) -> None:
+    def on_delivery(_: BaseException | None) -> None:
+        raise RuntimeError("the loop is closed")
+
+    producer.send("results", b"x", partition=0, on_delivery=on_delivery)
+    producer.flush(5)
+    producer.close()
