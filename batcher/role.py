@@ -4,10 +4,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from batcher.parts import Surroundings, assemble
 from batcher.settings import BatcherSettings
+from batcher.starting import ends_first, in_daemon
 from batcher.unreadable import send_unreadable
 from batcher.watchdog import Watchdog
 from core.errors import MillraceError
@@ -37,11 +39,13 @@ async def run_batcher(
     5. Stop taking, acknowledge what is sent, leave the group.
     """
     admin = LogAdmin(surroundings.kafka)
-    await asyncio.to_thread(admin.wait_for_broker, settings.start_timeout_s)
+    waiting = in_daemon(partial(admin.wait_for_broker, settings.start_timeout_s))
+    if not await ends_first(waiting, stop):
+        return
     batcher = Batcher(settings, surroundings, admin)
     try:
-        await batcher.start()
-        await batcher.work(stop)
+        if await ends_first(batcher.start(), stop):
+            await batcher.work(stop)
     finally:
         await batcher.leave()
 
@@ -57,13 +61,14 @@ class Batcher:
         self._loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[BaseException] = self._loop.create_future()
         self._tasks: list[asyncio.Task[None]] = []
-        self._joined = False
+        self._connecting = self._joined = False
         self._parts = assemble(settings, surroundings, admin, self)
 
     async def start(self) -> None:
         """Read control, follow capacity, join the group. Raises LogUnavailableError."""
         parts, timeout_s = self._parts, self._settings.start_timeout_s
-        await asyncio.to_thread(parts.connect, timeout_s)
+        self._connecting = True
+        await in_daemon(partial(self._connect, timeout_s))
         self._spawn(parts.time.follow())
         self._spawn(parts.dispatcher.run(parts.clockwork.publish_news))
         self._spawn(parts.arrivals.check_redeliveries(self.wake))
@@ -104,7 +109,8 @@ class Batcher:
                 async with asyncio.timeout(half_s):
                     await parts.app.consumer.commit()
                     await parts.app.stop()
-        await asyncio.to_thread(parts.close)
+        if not self._connecting:  # else they are in use, in a thread that was left behind
+            await asyncio.to_thread(parts.close)
 
     def take(self, record: Received, event: Any) -> None:
         """See `StreamOwner`."""
@@ -143,6 +149,12 @@ class Batcher:
     def feed_failed(self, failure: BaseException) -> None:
         """See `parts.Owner`."""
         self._from_thread(self.failed, failure)
+
+    def _connect(self, timeout_s: float) -> None:
+        try:
+            self._parts.connect(timeout_s)
+        finally:
+            self._connecting = False
 
     def _take_capacity(self, news: list[Capacity]) -> None:
         now_s = self._clock.monotonic_s()

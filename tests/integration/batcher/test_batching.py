@@ -1,5 +1,6 @@
 """Goal: every item leaves on a batch, against granted credit only, whatever the process meets."""
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -46,6 +47,17 @@ def test_every_item_leaves_once_and_every_offset_is_committed(
     assert not replica.over_granted
     assert replica.partitions == {1, 3}
     assert max(sum(len(p.items) for p in b.parts) for b in replica.batches) <= 100
+
+
+def test_a_batcher_that_gets_no_partitions_hears_the_signal(
+    start_replica: StartReplica, start_batcher: StartBatcher
+) -> None:
+    replica = start_replica()
+    batcher = start_batcher(MILLRACE_KAFKA_SESSION_TIMEOUT_S=0.5)  # the broker refuses it
+    wait_until(lambda: replica.waiting, "the batcher's word that it joins")
+    began_s = time.monotonic()
+    assert batcher.stop() == 0
+    assert time.monotonic() - began_s < 10
 
 
 def test_a_killed_batcher_loses_nothing_and_repeats_little(
