@@ -66,6 +66,7 @@ class Clockwork:
                 self.queues.rank_again()
                 self.sweeper.hand_back_old()
                 self.ledger.forget_silent(now_s=self.clock.monotonic_s())
+                self.sweeper.forget_pools()
                 self._measure()
             self.dispatcher.wake()  # credit may have become void, a batch may be due
             await asyncio.sleep(TICK_S)

@@ -3,7 +3,7 @@
 Bounded by items and bytes; the owner stops taking records while `is_full`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from uuid import UUID
 
 from batcher.held import Held, lane_of
@@ -136,6 +136,15 @@ class Queues:
                 for tenant in lane.tenants.values():
                     tenant.rank_again(self._rank)
                 lane.deadline_s = min(tenant.deadline_s for tenant in lane.tenants.values())
+
+    def forget(self, known: Container[str]) -> list[str]:
+        """Drop the empty pools that are not in `known`, and return their names."""
+        gone = [
+            name for name, pool in self.pools.items() if not pool.item_count and name not in known
+        ]
+        for name in gone:
+            del self.pools[name]
+        return gone
 
     def held(self) -> Iterator[Held]:
         """Return every chunk, in no order; a snapshot, so that chunks may be removed."""

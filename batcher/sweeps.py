@@ -1,4 +1,4 @@
-"""What is looked at once a second: items of jobs that are over, and records held too long."""
+"""What is looked at once a second: jobs that are over, records held too long, forgotten pools."""
 
 from dataclasses import dataclass
 
@@ -59,3 +59,8 @@ class Sweeper:
                 self.queues.remove(held)
                 self.sender.hand_back(held)
                 metrics.HAND_BACK.inc(len(held.items))
+
+    def forget_pools(self) -> None:
+        """Forget pools that nothing waits for and no replica is of."""
+        for pool in self.queues.forget(self.ledger.pools):
+            metrics.HELD_ITEMS.remove(pool)

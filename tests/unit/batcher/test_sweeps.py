@@ -136,3 +136,12 @@ def test_without_another_pool_that_has_credit_nothing_goes(
     assert world.sweep() == 0
 
 
+def test_a_pool_that_is_empty_and_of_which_no_replica_is_known_is_forgotten(world: World) -> None:
+    world.grant("known")
+    for pool in ("known", "gone"):
+        world.served(pool)
+    world.come("waiting")
+    world.sweeper.forget_pools()
+    assert world.queues.waiting() == {"known": 0, "waiting": 10}
+    world.come("gone")
+    assert world.queues.waiting()["gone"] == 10
