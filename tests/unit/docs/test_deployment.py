@@ -21,6 +21,7 @@ BROKER_OWN = {  # of a container, not of a child on the loopback address
     "advertised.listeners",
     "log.dirs",
 }
+KIND = "MILLRACE_ENGINE_KIND"
 OPERATORS = {"topics", "models", "tenants", "keys"}
 IMPORTABLE = {  # what a GPU consumer may import, as in the import contracts
     "core",
@@ -96,6 +97,15 @@ def test_our_services_hold_no_rights_they_do_not_need() -> None:
         assert service["cap_drop"] == ["ALL"]
     text = (ROOT / "deploy/Dockerfile").read_text()
     assert text.count("\nUSER 10001:10001\n") == len(re.findall(r"^ENTRYPOINT", text, re.M))
+
+
+def test_only_an_engine_that_builds_its_kernels_may_run_what_it_writes() -> None:
+    """Docker mounts a tmpfs `noexec`; Triton loads what it has compiled below HOME."""
+    building = {n for n, s in ours().items() if s["environment"].get(KIND) == "vllm"}
+
+    assert {n for n, s in ours().items() if s["tmpfs"] == ["/tmp:exec"]} == building
+    assert all(s["tmpfs"] == ["/tmp"] for n, s in ours().items() if n not in building)
+    assert re.search(r"^ENV HOME=/tmp\b", target("gpu-consumer"), re.M)
 
 
 def test_everything_that_stays_up_is_watched() -> None:
