@@ -8,7 +8,7 @@ import msgspec
 from benchmarks.intervals import Interval
 from benchmarks.runs import Report, Row
 
-_HEAD = ("", "unit", "ours", "peer", "ratio or spread, 95 %", "goal")
+_HEAD = ("", "unit", "ours", "peer", "ratio or spread", "goal")
 
 
 def table(reports: Sequence[Report]) -> str:
@@ -47,5 +47,12 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _bounds(found: Interval, *, is_ratio: bool) -> str:
-    bounds = f"[{number(found.low)}, {number(found.high)}]"
+    bounds = f"[{number(found.low)}, {number(found.high)}] {_meaning(found)}"
     return f"× {number(found.median)} {bounds}" if is_ratio else bounds
+
+
+def _meaning(found: Interval) -> str:
+    """Say how often such bounds hold the median, where that is often enough to be said."""
+    if found.coverage is None:
+        return f"range of {found.count}"
+    return f"{found.coverage:.0%}"

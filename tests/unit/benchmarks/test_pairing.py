@@ -7,8 +7,17 @@ from pathlib import Path
 import pytest
 
 from benchmarks.intervals import interval, ratios
-from benchmarks.pairing import VOIDS_MAX, paired_row, peer_first, role_rows, run_alone, run_pairs
-from benchmarks.runs import Run, Setup, VoidRunError
+from benchmarks.pairing import (
+    VOIDS_MAX,
+    lone_row,
+    paired_row,
+    peer_first,
+    role_rows,
+    run_alone,
+    run_pairs,
+)
+from benchmarks.reporting import table
+from benchmarks.runs import Report, Run, Setup, VoidRunError
 
 
 def setup_of(pairs: int) -> Setup:
@@ -90,35 +99,45 @@ def test_roles_are_told_per_item() -> None:
     assert row.ours == pytest.approx(100.0)
 
 
-def test_an_interval_is_the_same_for_the_same_seed() -> None:
-    samples = [1.0, 1.1, 0.9, 1.3, 1.0, 0.8, 1.2]
-
-    assert interval(samples) == interval(samples)
-    assert interval(samples, seed=1).median == 1.0
-
-
-def test_an_interval_encloses_its_median_and_narrows_with_more_samples() -> None:
+def test_the_bounds_narrow_with_more_samples() -> None:
     few = interval([0.8, 1.0, 1.2])
     many = interval([0.8, 1.0, 1.2] * 20)
 
-    assert few.low <= few.median <= few.high
+    assert (few.low, few.median, few.high) == (0.8, 1.0, 1.2)
+    assert many.low <= many.median <= many.high
     assert many.high - many.low < few.high - few.low
 
 
-def test_equal_samples_leave_nothing_to_doubt() -> None:
-    found = interval([0.7] * 7)
+@pytest.mark.parametrize(
+    ("count", "covered", "low"),
+    [(2, None, 0), (3, None, 0), (5, None, 0), (6, 0.96875, 0), (7, 0.984375, 0), (15, 0.9648, 3)],
+)
+def test_bounds_say_how_often_they_hold_the_median(
+    count: int, covered: float | None, low: float
+) -> None:
+    found = interval([float(value) for value in range(count)])
 
-    assert (found.low, found.median, found.high) == (0.7, 0.7, 0.7)
+    assert (found.low, found.high, found.count) == (low, count - 1 - low, count)
+    assert found.coverage == pytest.approx(covered, abs=1e-4)
 
 
-def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
     rng = random.Random(7)
-    covered = 0
-    for _ in range(16):
-        found = interval([rng.gauss(1.0, 0.1) for _ in range(15)])
-        covered += found.low <= 1.0 <= found.high
+    found = [interval([rng.gauss(1.0, 0.1) for _ in range(15)]) for _ in range(2_000)]
+    covered = sum(one.low <= 1.0 <= one.high for one in found) / len(found)
 
-    assert covered >= 13
+    assert found[0].coverage is not None
+    assert covered == pytest.approx(found[0].coverage, abs=0.02)
+
+
+def test_a_report_calls_few_samples_a_range() -> None:
+    def printed(count: int) -> str:
+        row = lone_row("rate", "1/s", [run_of(1.0)] * count, lambda run: run.rate)
+        return table([Report(name="any", rows=[row])])
+
+    assert "[100, 100] range of 5" in printed(5)
+    assert "%" not in printed(5)
+    assert "[100, 100] 98%" in printed(7)
 
 
 def test_ratios_go_pair_by_pair() -> None:
