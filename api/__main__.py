@@ -16,6 +16,7 @@ from core.clock import SystemClock
 from core.errors import MillraceError
 from core.logs import configure_logs
 from core.metrics_server import serve_metrics
+from core.open_files import ask_for_open_files
 from core.role_life import run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
@@ -33,6 +34,9 @@ _SWITCH_S: Final = 0.0005
 _YOUNG_OBJECTS_MAX: Final = 50_000
 """Allocations between two collections. What a call leaves is freed without them; each collection
 of the many long-lived objects of the framework would stop every stream."""
+
+_OTHER_FILES: Final = 256
+"""Connections to Postgres, the log and the object store, and files of our own."""
 
 
 def main(env: Mapping[str, str]) -> int:
@@ -56,6 +60,7 @@ def serve(env: Mapping[str, str]) -> None:
         object_store_from_env,
         WebhookSettings.from_env,
     )
+    ask_for_open_files(open_files(settings, online))
     failures: list[MillraceError] = []
 
     def end_with(failure: MillraceError) -> None:
@@ -82,6 +87,13 @@ def serve(env: Mapping[str, str]) -> None:
     server.run()
     if failures:
         raise failures[0]
+
+
+def open_files(settings: ApiSettings, online: OnlineSettings) -> int:
+    """Return how many files all connections take that are let in, those to be refused included."""
+    # Of online requests twice as many as open calls are read before one is refused.
+    others = settings.requests_in_flight_max + settings.followers_max + _OTHER_FILES
+    return 2 * online.open_calls_max + others
 
 
 if __name__ == "__main__":

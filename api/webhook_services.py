@@ -9,12 +9,12 @@ from uuid import UUID
 from fastapi import Depends, Request
 
 from api.answers import ApiError, unavailable
+from core.open_files import ShortageError
 from results.webhooks.addresses import Reach, reach_of
 from results.webhooks.callbacks import Callback
 from results.webhooks.endpoints import check_event_types
 from results.webhooks.events import TERMINAL_EVENTS
 from results.webhooks.look_ups import LookUps, LookUpsBusyError
-from results.webhooks.open_files import ShortageError
 from results.webhooks.resolving import AddressRefusedError, allowed_addresses, system_resolver
 from results.webhooks.sealing import Sealer
 from results.webhooks.settings import WebhookSettings

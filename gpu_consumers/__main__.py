@@ -16,6 +16,7 @@ import uvloop  # noqa: E402
 
 from core.logs import configure_logs  # noqa: E402
 from core.metrics_server import serve_metrics  # noqa: E402
+from core.open_files import ask_for_open_files  # noqa: E402
 from core.role_life import run_role  # noqa: E402
 from core.settings import read_all  # noqa: E402
 from core.shutdown import stop_on_signals  # noqa: E402
@@ -32,6 +33,7 @@ from topics.catalogue import ATTEMPTS, pool_topics  # noqa: E402
 from topics.settings import KafkaSettings  # noqa: E402
 
 _START_S_MAX = 60.0
+_OTHER_FILES = 256  # the log, objects, the engine's own
 
 
 def main() -> None:
@@ -51,6 +53,7 @@ def run_on_loop(env: Mapping[str, str], stop: threading.Event) -> None:
         EngineSettings.from_env,
         object_store_from_env,
     )
+    ask_for_open_files(engine.items_at_once + _OTHER_FILES)  # an upstream has one for each item
     # vLLM stays on the loop it is tested on; the others spend most of their CPU in the loop.
     loop_factory = None if engine.kind == "vllm" else uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:

@@ -15,6 +15,7 @@ from core.clock import SystemClock
 from core.errors import SettingsError
 from core.logs import configure_logs
 from core.metrics_server import serve_metrics
+from core.open_files import allow_open_files
 from core.role_life import run_role, say_ready
 from core.settings import read_all
 from core.shutdown import stop_on_signals
@@ -23,7 +24,6 @@ from results.__main__ import process_name, require_connections
 from results.webhooks.addresses import reach_of
 from results.webhooks.delivering import DATABASE_THREADS, Deliverer
 from results.webhooks.look_ups import LookUps
-from results.webhooks.open_files import allow_open_files
 from results.webhooks.posting import Poster
 from results.webhooks.reader import GROUP, EventReader
 from results.webhooks.removal import MessageRemoval

@@ -15,10 +15,10 @@ import sqlalchemy as sa
 
 from core.clock import Clock
 from core.ids import EVENT, public_id
+from core.open_files import ShortageError
 from results.webhooks import metrics
 from results.webhooks.claiming import Delivery, Room, claim, release
 from results.webhooks.look_ups import LookUps, LookUpsBusyError
-from results.webhooks.open_files import ShortageError
 from results.webhooks.posting import Poster, PostError
 from results.webhooks.schedule import Failure, retry_after_s
 from results.webhooks.sealing import Sealer, SecretUnreadableError

@@ -13,8 +13,8 @@ from typing import Final
 
 import httptools
 
+from core.open_files import ShortageError, is_shortage
 from results.webhooks.addresses import Reach
-from results.webhooks.open_files import ShortageError, is_shortage
 from results.webhooks.resolving import AddressRefusedError, allowed_addresses
 from results.webhooks.urls import ReceiverUrl
 

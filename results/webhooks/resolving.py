@@ -7,8 +7,8 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
+from core.open_files import ShortageError, is_shortage
 from results.webhooks.addresses import Reach
-from results.webhooks.open_files import ShortageError, is_shortage
 from results.webhooks.urls import ReceiverUrl, is_address
 
 Resolver: TypeAlias = Callable[[str, int], Awaitable[list[str]]]

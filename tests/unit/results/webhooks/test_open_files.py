@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from core.open_files import ShortageError, is_shortage
 from results.webhooks.addresses import Reach
-from results.webhooks.open_files import ShortageError, is_shortage
 from results.webhooks.posting import Poster
 from results.webhooks.resolving import AddressRefusedError, allowed_addresses
 from results.webhooks.urls import parse_url

@@ -1,15 +1,18 @@
 """Files that this process may have open, one for each connection, and what it may be short of."""
 
 import errno
+import logging
 import resource
 import socket
 from typing import Final
+
+_LOG = logging.getLogger(__name__)
 
 _SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 
 
 class ShortageError(Exception):
-    """This process had no file, memory or thread for a try; of the receiver this says nothing."""
+    """This process had no file, memory or thread for a try; of its peer this says nothing."""
 
 
 def is_shortage(error: OSError) -> bool:
@@ -17,6 +20,16 @@ def is_shortage(error: OSError) -> bool:
     if isinstance(error, socket.gaierror):  # numbers of its own
         return error.errno == socket.EAI_MEMORY
     return error.errno in _SHORT
+
+
+def ask_for_open_files(wanted: int) -> None:
+    """Raise the soft limit to `wanted`; where the hard one is lower, go on and say so once."""
+    if (allowed := allow_open_files(wanted)) < wanted:
+        _LOG.warning(
+            "fewer open files are allowed than connections may need: raise the hard limit "
+            "(ulimit -Hn)",
+            extra={"wanted": wanted, "allowed": allowed},
+        )
 
 
 def allow_open_files(wanted: int) -> int:
