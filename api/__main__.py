@@ -17,7 +17,7 @@ from core.errors import MillraceError
 from core.logs import configure_logs
 from core.metrics_server import serve_metrics
 from core.open_files import ask_for_open_files
-from core.role_life import run_role
+from core.role_life import run_role, say_ready
 from core.settings import read_all
 from core.shutdown import stop_on_signals
 from results.webhooks.settings import WebhookSettings
@@ -84,6 +84,7 @@ def serve(env: Mapping[str, str]) -> None:
     gc.set_threshold(_YOUNG_OBJECTS_MAX)
     stop_on_signals()  # uvicorn takes the signal and raises it again when it has stopped
     log.info("listening", extra={"host": settings.host, "port": settings.port})
+    say_ready()
     server.run()
     if failures:
         raise failures[0]

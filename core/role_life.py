@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from core import metrics
 from core.errors import MillraceError, SettingsError
 
 READY: Final = "ready"
@@ -16,7 +17,8 @@ _LOG = logging.getLogger(__name__)
 
 
 def say_ready() -> None:
-    """Say that this role has begun its work; `millrace up` waits for it."""
+    """Say that this role has begun its work; `millrace up` and health checks wait for it."""
+    metrics.ROLE_READY.set(1)
     _LOG.info(READY)
 
 

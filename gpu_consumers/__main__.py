@@ -17,7 +17,7 @@ import uvloop  # noqa: E402
 from core.logs import configure_logs  # noqa: E402
 from core.metrics_server import serve_metrics  # noqa: E402
 from core.open_files import ask_for_open_files  # noqa: E402
-from core.role_life import run_role  # noqa: E402
+from core.role_life import run_role, say_ready  # noqa: E402
 from core.settings import read_all  # noqa: E402
 from core.shutdown import stop_on_signals  # noqa: E402
 from gpu_consumers import metrics  # noqa: E402
@@ -80,6 +80,7 @@ async def run(
     try:
         replica, closing = build(settings, kafka, engine, objects, silence_s_max=silence_s_max)
         with closing:
+            say_ready()
             await replica.run(stop)
     finally:
         stuck.cancel()

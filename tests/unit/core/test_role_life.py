@@ -5,9 +5,11 @@ import logging
 from collections.abc import Callable, Iterator
 
 import pytest
+from prometheus_client import REGISTRY
 
 from core.errors import EngineDeadError, SettingsError
 from core.logs import JsonFormatter
+from core.metrics import ROLE_READY
 from core.role_life import CANNOT_GO_ON, ENDED_BY_SIGNAL, WRONG_SETTINGS, run_role, say_ready
 
 
@@ -59,9 +61,18 @@ def test_a_failure_has_a_code_a_reason_and_an_exit_code(
     assert "secret" not in json.dumps(line)
 
 
+@pytest.fixture
+def not_ready() -> Iterator[None]:
+    ROLE_READY.set(0)
+    yield
+    ROLE_READY.set(0)
+
+
+@pytest.mark.usefixtures("not_ready")
 def test_a_role_that_was_stopped_ends_well(lines: Callable[[], list[dict[str, object]]]) -> None:
     assert run_role(say_ready) == ENDED_BY_SIGNAL
     assert [line["event"] for line in lines()] == ["ready"]
+    assert REGISTRY.get_sample_value("millrace_role_ready") == 1
 
 
 def test_a_defect_is_told_by_where_it_is_alone(

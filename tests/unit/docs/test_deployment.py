@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]  # the only user of YAML
+from prometheus_client import start_http_server
 
 from cli.stack.kafka import server_properties
 from cli.stack.role_children import MODULES
+from core.metrics import ROLE_READY
+from tests.ports import free_port
 from tests.unit.docs.settings_classes import settings_classes
 
 ROOT = Path(__file__).parents[3]
@@ -112,6 +115,30 @@ def test_everything_that_stays_up_is_watched() -> None:
     staying = {name: s for name, s in services().items() if "restart" in s}
 
     assert [name for name, s in staying.items() if "healthcheck" not in s] == []
+
+
+def test_a_role_is_healthy_once_it_works_and_not_before(tmp_path: Path) -> None:
+    roles = [s for name, s in ours().items() if "restart" in s and name != "api"]
+    (check,) = {tuple(service["healthcheck"]["test"]) for service in roles}
+    port = free_port(tmp_path)
+    program = check[3].replace(":9100/", f":{port}/")
+
+    def is_healthy() -> bool:
+        argv = [sys.executable, *check[2:3], program]
+        return subprocess.run(argv, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+    assert check[:3] == ("CMD", "python", "-c")
+    assert not is_healthy()
+    server, _ = start_http_server(port, "127.0.0.1")
+    try:
+        ROLE_READY.set(0)
+        assert not is_healthy()
+        ROLE_READY.set(1)
+        assert is_healthy()
+    finally:
+        ROLE_READY.set(0)
+        server.shutdown()
+        server.server_close()
 
 
 def test_only_the_api_is_published_and_on_this_machine_alone() -> None:
