@@ -8,6 +8,9 @@ from typing import cast
 import httptools
 
 EVENT = b"data: "
+DONE = b"data: [DONE]"
+ERROR = b'data: {"error"'
+_TAIL_BYTES = 16  # an event's begin, and the whole of the last one
 
 
 @dataclass(slots=True)
@@ -18,7 +21,14 @@ class Call:
     status: int = 0
     first_s: float = 0.0  # when the first byte of the body came
     ended_s: float = 0.0
-    events: int = 0  # server-sent events, the last `[DONE]` included
+    events: int = 0  # server-sent events, `[DONE]` and errors included
+    errors: int = 0  # events that say why a stream breaks off
+    is_done: bool = False  # its last event was `[DONE]`
+
+    @property
+    def pieces(self) -> int:
+        """Events that are parts of the answer."""
+        return self.events - self.errors - self.is_done
 
     @property
     def latency_s(self) -> float:
@@ -77,9 +87,11 @@ class Connection(asyncio.Protocol):
         assert call is not None
         if not call.first_s:
             call.first_s = time.perf_counter()
-        seen = self._tail + body
-        call.events += seen.count(EVENT)
-        self._tail = seen[-(len(EVENT) - 1) :]
+        tail = self._tail
+        seen = tail + body
+        call.events += seen.count(EVENT) - tail.count(EVENT)
+        call.errors += seen.count(ERROR) - tail.count(ERROR)
+        self._tail = seen[-_TAIL_BYTES:]
 
     def on_message_complete(self) -> None:
         """See `httptools`."""
@@ -88,6 +100,7 @@ class Connection(asyncio.Protocol):
         assert ended is not None
         call.ended_s = time.perf_counter()
         call.status = self._parser.get_status_code()
+        call.is_done = self._tail.rstrip().endswith(DONE)
         self._call = None
         if not ended.done():
             ended.set_result(call)

@@ -71,7 +71,7 @@ def _run(setup: Setup, url: str, key: str, roles: dict[str, int]) -> Run:
     calls = setup.count(CALLS, QUICK_CALLS)
     body = chat_body(MODEL, stream=True, max_tokens=TOKENS)
     before = cpu_by_role(roles)
-    task = Task(url=url, key=key, path=PATH, body=body, clients=1, calls=calls)
+    task = Task(url=url, key=key, path=PATH, body=body, clients=1, calls=calls, pieces_min=1)
     found = load(task, setup.work)
     used = spent(before, cpu_by_role(roles))
     facts = {f"first_p{p}_ms": percentile(found.first_bytes_s, p) * 1000 for p in PERCENTS}

@@ -88,9 +88,10 @@ class LineChild:
             os.killpg(self._popen.pid, signal.SIGKILL)
 
     def _listen(self, stdout: IO[str]) -> None:
-        for line in stdout:
-            if line.startswith("@"):
-                self._said.put(line.rstrip("\n"))
+        with stdout:
+            for line in stdout:
+                if line.startswith("@"):
+                    self._said.put(line.rstrip("\n"))
         self._said.put(None)
 
 

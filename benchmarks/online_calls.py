@@ -41,7 +41,10 @@ def warm_up(setup: Setup, url: str, key: str, path: str, body: str) -> None:
 
 
 def load(task: Task, folder: Path, name: str = "clients") -> Result:
-    """Run the clients of `task` in a process of their own. Raises VoidRunError on any refusal."""
+    """Run the clients of `task` in a process of their own.
+
+    Raises VoidRunError on any refusal and any broken stream.
+    """
     with_load = LoadRun(task, folder, name)
     try:
         with_load.wait_until_ready()
@@ -68,6 +71,8 @@ class LoadRun:
         found = msgspec.json.decode(self._child.expect("result", DONE_S_MAX), type=Result)
         if found.refused:
             raise VoidRunError(f"{found.refused} calls were refused")
+        if found.broken:
+            raise VoidRunError(f"{found.broken} streams broke off or lack pieces")
         return found
 
     def stop(self) -> None:

@@ -28,6 +28,7 @@ class Task(msgspec.Struct, kw_only=True):
     body: str
     clients: int
     calls: int  # of all clients together, warming up not counted
+    pieces_min: int = 0  # of each answer; with 1 or more it must be a whole stream
 
 
 class Result(msgspec.Struct, kw_only=True):
@@ -37,8 +38,9 @@ class Result(msgspec.Struct, kw_only=True):
     cpu_s: float
     latencies_s: list[float]
     first_bytes_s: list[float]
-    events: int
+    pieces: int  # events that are parts of answers
     refused: int  # answers of 400 and above
+    broken: int  # streams with an error, without `[DONE]`, or with fewer pieces than `pieces_min`
 
 
 async def run(task: Task) -> None:
@@ -59,12 +61,18 @@ async def run(task: Task) -> None:
         cpu_s=time.process_time() - began_cpu_s,
         latencies_s=[call.latency_s for call in calls],
         first_bytes_s=[call.first_byte_s for call in calls],
-        events=sum(call.events for call in calls),
+        pieces=sum(call.pieces for call in calls),
         refused=sum(call.status >= 400 for call in calls),
+        broken=sum(not is_whole(call, task.pieces_min) for call in calls),
     )
     say("result", msgspec.json.encode(result).decode())
     for client in clients:
         client.close()
+
+
+def is_whole(call: Call, pieces_min: int) -> bool:
+    """Whether an answer is what was asked for; of one that is no stream its status is all."""
+    return not pieces_min or (call.is_done and not call.errors and call.pieces >= pieces_min)
 
 
 async def _call(clients: list[Connection], request: bytes, count: int) -> list[Call]:

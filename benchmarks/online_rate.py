@@ -1,8 +1,8 @@
 """How many unary calls and streamed tokens one API process carries, and what open streams weigh.
 
-What: unary calls a second (64 clients, simulated engine at 5 ms); server-sent events a second (128
-streams of 256 tokens, as fast as the simulated engine gives them); resident memory of the API with
-2,000 open streams. CPU is that of every process of the stack, by role.
+What: unary calls a second (64 clients, simulated engine at 5 ms); streamed tokens a second (128
+streams of 256 tokens, as fast as the simulated engine gives them, an event each); resident memory
+of the API with 2,000 open streams. CPU is that of every process of the stack, by role.
 How: the clients are sockets in a process of their own on the same machine, so their CPU takes from
 ours; it is reported apart. Runs follow each other and the first is dropped.
 Goal: 1,500 calls/s, 20,000 tokens/s, 512 MiB.
@@ -62,13 +62,13 @@ def _unary(setup: Setup, stack: RunningStack) -> Run:
 def _streams(setup: Setup, stack: RunningStack) -> Run:
     calls = setup.count(STREAM_CALLS, QUICK_STREAM_CALLS)
     body = chat_body(MODEL, stream=True, max_tokens=STREAM_TOKENS)
-    task = _task(stack, body, clients=STREAMS, calls=calls)
+    task = _task(stack, body, clients=STREAMS, calls=calls, pieces_min=STREAM_TOKENS)
     roles = stack.roles()
     before = cpu_by_role(roles)
     found = load(task, setup.work)
     used = spent(before, cpu_by_role(roles))
     facts = {"clients_cpu_s": found.cpu_s, "calls": float(calls)}
-    return Run(items=found.events, seconds=found.seconds, cpu_s=used, facts=facts)
+    return Run(items=calls * STREAM_TOKENS, seconds=found.seconds, cpu_s=used, facts=facts)
 
 
 def _memory(setup: Setup) -> Row:
@@ -80,7 +80,7 @@ def _memory(setup: Setup) -> Row:
     )
     with running_stack(setup.work / "open", *options) as stack:
         body = chat_body(MODEL, stream=True, max_tokens=OPEN_TOKENS)
-        task = _task(stack, body, clients=streams, calls=streams)
+        task = _task(stack, body, clients=streams, calls=streams, pieces_min=OPEN_TOKENS)
         with PeakMemory({"api": stack.roles()["api"]}) as peak:
             open_streams = LoadRun(task, setup.work, "open")
             try:
@@ -96,5 +96,13 @@ def _memory(setup: Setup) -> Row:
     )
 
 
-def _task(stack: RunningStack, body: str, *, clients: int, calls: int) -> Task:
-    return Task(url=stack.url, key=stack.key, path=PATH, body=body, clients=clients, calls=calls)
+def _task(stack: RunningStack, body: str, *, clients: int, calls: int, pieces_min: int = 0) -> Task:
+    return Task(
+        url=stack.url,
+        key=stack.key,
+        path=PATH,
+        body=body,
+        clients=clients,
+        calls=calls,
+        pieces_min=pieces_min,
+    )
