@@ -39,6 +39,19 @@ def test_a_start_has_a_batcher_of_each_class_and_the_key_of_the_webhooks(start: 
     assert "MILLRACE_WEBHOOKS_SECRET_KEY" in start
 
 
+def test_a_machine_with_a_gpu_is_installed_from_the_lock_of_its_image() -> None:
+    start = section(README, "A real cluster and GPUs")
+    (lock,) = re.findall(r"^\$ pip install --no-deps --require-hashes -r (\S+)$", start, re.M)
+    pins = (ROOT / lock).read_text()
+
+    assert lock in (ROOT / "deploy/Dockerfile").read_text()
+    assert re.search(r"^vllm==", pins, re.M)
+    # The project itself is built with what the lock names, and nothing else is installed.
+    assert "$ pip install --no-deps --no-build-isolation -e ." in start
+    assert re.search(r"^setuptools==", pins, re.M)
+    assert start.index("-e .") < start.index("millrace run gpu-consumer")
+
+
 def test_every_verb_of_make_is_listed() -> None:
     verbs = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.M)
     listed = section(README, "Development").partition("lists the verbs:")[2].partition(".")[0]
