@@ -117,6 +117,19 @@ def test_everything_that_stays_up_is_watched() -> None:
     assert [name for name, s in staying.items() if "healthcheck" not in s] == []
 
 
+def test_no_log_fills_the_disk_and_what_holds_data_has_time_to_close() -> None:
+    kept = [service["logging"]["options"] for service in services().values()]
+
+    assert kept == [{"max-size": "10m", "max-file": "3"}] * len(kept)
+    assert {services()[name]["stop_grace_period"] for name in ("kafka", "postgres")} == {"60s"}
+
+
+def test_a_replica_has_one_gpu() -> None:
+    devices = services()["gpu-consumer-vllm"]["deploy"]["resources"]["reservations"]["devices"]
+
+    assert [device["device_ids"] for device in devices] == [["${GPU:-0}"]]
+
+
 def test_a_role_is_healthy_once_it_works_and_not_before(tmp_path: Path) -> None:
     roles = [s for name, s in ours().items() if "restart" in s and name != "api"]
     (check,) = {tuple(service["healthcheck"]["test"]) for service in roles}
