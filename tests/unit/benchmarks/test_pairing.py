@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from benchmarks.pairing import (
 )
 from benchmarks.reporting import table
 from benchmarks.runs import Report, Run, Setup, VoidRunError
+from benchmarks.sync_overhead import added_rows, in_turn
 
 
 def setup_of(pairs: int) -> Setup:
@@ -57,6 +59,32 @@ def test_pairs_are_interleaved_and_the_first_is_dropped() -> None:
     assert (len(pairs), voids) == (3, [])
     assert pairs[0].peer.seconds == pytest.approx(2 * 1.3)  # third of all runs
     assert [peer_first(pair) for pair in range(4)] == [False, True, False, True]
+
+
+def test_rounds_of_a_call_alternate_too() -> None:
+    order: list[str] = []
+    parts = [partial(order.append, name) for name in "ABC"]
+    for number in range(3):
+        in_turn(number, parts)
+
+    assert "".join(order) == "ABCCBAABC"
+
+
+def test_three_hops_in_a_row_are_one_sample() -> None:
+    run = Run(
+        items=100,
+        seconds=1.0,
+        cpu_s={},
+        facts={
+            f"{name}_p{percent}_ms": ms
+            for name, ms in (("facade", 16.0), ("direct", 6.0), ("hops", 2.0))
+            for percent in (50, 99)
+        },
+    )
+    added = [row for row in added_rows(1, [run]) if row.ratio is not None]
+
+    assert [(row.ours, row.peer) for row in added] == [(10.0, 2.0)] * 2
+    assert [row.ratio and row.ratio.median for row in added] == [5.0] * 2
 
 
 def test_a_void_run_is_told_and_its_pair_repeated() -> None:
