@@ -26,8 +26,8 @@ from results.partitions import DayPartitions
 from results.writing import ItemWriter
 from tests.integration.engines.upstream import Upstream, http_settings, serve
 from tests.integration.gpu_consumers.bench import POOL, Bench
+from tests.integration.jobs.retries import Looks
 from tests.integration.jobs.rows import job_row
-from tests.integration.jobs.test_retrying import Looks
 from tests.integration.results.outcomes import (
     add_running_job,
     assert_books_balance,

@@ -7,52 +7,26 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from jobs.capacity import PoolCapacities
 from jobs.controls import pause_job, resume_job
-from jobs.days import job_day
 from jobs.retries import BudgetRules
 from jobs.retries_tables import item_attempts, item_retries, retry_budgets
-from jobs.retrying import Retrying
 from storage.errors import ObjectStoreAwayError
 from storage.local_objects import LocalObjects
 from storage.objects import Blocks
 from tests.integration.jobs.conftest import input_line
-from tests.integration.jobs.held_clock import HeldClock
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
+from tests.integration.jobs.retries import (
+    OFFSETS,
+    Looks,
+    add_row,
+    emitted,
+    wait_for_retry,
+    waiting,
+)
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
-from topics.codec import encode, kind_headers
 from topics.errors import DeliveryError
 from topics.producer import LogProducer
-from topics.received import Received
-from topics.records import Capacity, Item
 from topics.settings import KafkaSettings
-
-OFFSETS = [sum(len(input_line(before)) + 1 for before in range(index)) for index in range(300)]
-RICH = BudgetRules(share=1.0, items_per_s_min=1000.0, burst_s=10.0)
-
-
-class Looks:
-    """One retry thread whose clock and pools the test sets."""
-
-    def __init__(
-        self,
-        engine: sa.Engine,
-        objects: LocalObjects,
-        producer: LogProducer,
-        rules: BudgetRules = RICH,
-    ) -> None:
-        self.clock = HeldClock()
-        self._retrying = Retrying(engine, objects, producer, rules, self.clock)
-
-    def look(self, *pools: str) -> None:
-        capacities = PoolCapacities(self.clock)
-        for pool in pools or ("pool-small",):
-            capacity = Capacity(pool, 1, pool, "bulk", [0], {}, 100.0, 1)
-            said = Received(
-                "capacity", 0, 0, pool.encode(), kind_headers(Capacity), encode(capacity), 0
-            )
-            capacities.hear([said])
-        self._retrying.step(capacities)
 
 
 @pytest.fixture
@@ -79,53 +53,6 @@ def add_open_job(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> 
             return add_job(connection, add_tenant(connection), **(given | columns))
 
     return add
-
-
-def wait_for_retry(
-    engine: sa.Engine, job_id: UUID, *item_indexes: int, due_s: float = -1, attempt: int = 2
-) -> None:
-    due_at = sa.func.now() + sa.func.make_interval(0, 0, 0, 0, 0, 0, due_s)
-    with engine.begin() as connection:
-        for index in item_indexes:
-            connection.execute(
-                item_retries.insert().values(
-                    job_id=job_id,
-                    item_index=index,
-                    attempt=attempt,
-                    due_at=due_at,
-                    line_offset=OFFSETS[index],
-                )
-            )
-
-
-def waiting(engine: sa.Engine) -> list[tuple[int, int]]:
-    query = sa.select(item_retries.c.item_index, item_retries.c.attempt)
-    with engine.connect() as connection:
-        return sorted((index, attempt) for index, attempt in connection.execute(query))
-
-
-def emitted(kafka: KafkaSettings) -> list[Item]:
-    chunks = [c for found in chunks_by_partition(kafka).values() for c in found]
-    return sorted((i for c in chunks for i in c.items), key=lambda item: item.index)
-
-
-def add_row(engine: sa.Engine, job_id: UUID, index: int) -> None:
-    with engine.begin() as connection:
-        day = job_day(job_row(connection, job_id).created_at)
-        connection.execute(
-            sa.text(
-                f"CREATE TABLE IF NOT EXISTS items_{day} PARTITION OF items "
-                f"FOR VALUES FROM ({day}) TO ({day + 1})"
-            )
-        )
-        connection.execute(
-            sa.text(
-                "INSERT INTO items (job_id, job_day, item_index, outcome, status_code, attempt, "
-                "input_tokens, output_tokens, cached_tokens, reasoning_tokens) "
-                "VALUES (:job, :day, :index, 1, 200, 1, 0, 0, 0, 0)"
-            ),
-            {"job": job_id, "day": day, "index": index},
-        )
 
 
 def test_what_is_due_comes_back_as_it_was_and_nothing_else(
