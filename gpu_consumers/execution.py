@@ -17,7 +17,7 @@ from gpu_consumers.acknowledgements import Acknowledgements
 from gpu_consumers.batch_run import BatchRun, Cut, Ending, cancel_once, is_ending
 from gpu_consumers.capacity import CapacityPublisher
 from gpu_consumers.delivery import Delivery
-from gpu_consumers.engines.engine import Answer, Engine, PoolOverloadedError
+from gpu_consumers.engines.engine import Answer, Engine
 from gpu_consumers.outcomes import (
     ANSWER_MISSING,
     by_part,
@@ -227,16 +227,14 @@ class BatchExecution:
 
 
 async def _all_of(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Wait for all but those that are cancelled, until one fails, but not by an overload.
+    """Wait for all but those that are cancelled, until one fails.
 
     Raises what it raised; of several what ends the process, if there is such.
     """
     if not tasks:
         return
     try:
-        left = set(tasks)
-        while left and not any(map(_has_failed, tasks)):
-            _, left = await asyncio.wait(left, return_when=asyncio.FIRST_EXCEPTION)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
         running = [task for task in tasks if not task.done()]
         for task in running:
@@ -247,10 +245,3 @@ async def _all_of(tasks: Sequence[asyncio.Task[None]]) -> None:
     failed = [failure for failure in failures if failure is not None]
     if failed:
         raise min(failed, key=is_ending)
-
-
-def _has_failed(task: asyncio.Task[None]) -> bool:
-    """Whether it ended so that others need not go on."""
-    if not task.done() or task.cancelled():
-        return False
-    return not isinstance(task.exception(), PoolOverloadedError | None)

@@ -5,7 +5,6 @@ from typing import Protocol
 
 import msgspec
 
-from core.errors import PoolUnavailableError
 from gpu_consumers.engines.slots import SlotCounts
 
 
@@ -51,10 +50,6 @@ def _unchanged(answer: Answer) -> Answer:
     return answer
 
 
-class PoolOverloadedError(PoolUnavailableError):
-    """The pool takes no more items at the moment; those that it has taken it goes on with."""
-
-
 class Engine(Protocol):
     """Runs request bodies of the OpenAI API; one model version, one process."""
 
@@ -82,9 +77,8 @@ class Engine(Protocol):
 
         Cancelling the call aborts what still runs. Items not reported when it raises have no
         answer. Raises PoolUnavailableError when the pool is away (hand the rest back, charge no
-        attempt; PoolOverloadedError is of these, and comes when what had begun is reported),
-        EngineOutOfMemoryError or MemoryError when this was too much at once and the engine lives
-        on, EngineDeadError when the process must end.
+        attempt), EngineOutOfMemoryError or MemoryError when this was too much at once and the
+        engine lives on, EngineDeadError when the process must end.
         """
         ...
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from gpu_consumers.engines.engine import Answer, Finished, PoolOverloadedError
+from gpu_consumers.engines.engine import Answer, Finished
 from gpu_consumers.engines.slots import Slots
 
 Run = Callable[[str, bytes], Awaitable[Answer]]
@@ -22,8 +22,6 @@ class _Call:
     bodies: Sequence[bytes]
     finished: Finished
     done: asyncio.Future[None]
-    count: int  # of its items, those that are run
-    failure: PoolOverloadedError | None = None  # it ends so when what runs has ended
     started: int = 0
     ended: int = 0
     workers: set[asyncio.Task[None]] = field(default_factory=set)  # those on its items now
@@ -41,14 +39,11 @@ class ItemPool:
         self._workers: set[asyncio.Task[None]] = set()  # the loop holds them weakly
 
     async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
-        """Run every body; raise what the first failing item raised, the others cancelled.
-
-        After PoolOverloadedError no further item starts, and those that run end first.
-        """
+        """Run every body; raise what the first failing item raised, the others cancelled."""
         if not bodies:
             return
         loop = asyncio.get_running_loop()
-        call = _Call(endpoint, bodies, finished, loop.create_future(), len(bodies))
+        call = _Call(endpoint, bodies, finished, loop.create_future())
         self._waiting.append(call)
         self._hire()
         try:
@@ -96,14 +91,11 @@ class ItemPool:
             answer = await self._run(call.endpoint, call.bodies[index])
             if not call.done.done():
                 call.finished(index, answer)
-        except PoolOverloadedError as failure:
-            call.failure, call.count = failure, call.started
-            self._withdraw(call)
         except Exception as failure:  # noqa: BLE001 - a worker's loop; it belongs to the call
             self._end(call, failure)
         call.ended += 1
-        if call.ended == call.count:
-            self._end(call, call.failure)
+        if call.ended == len(call.bodies):
+            self._end(call, None)
 
     def _end(self, call: _Call, failure: Exception | None) -> None:
         if call.done.done():
@@ -112,16 +104,13 @@ class ItemPool:
             call.done.set_result(None)
         else:
             call.done.set_exception(failure)
-        self._withdraw(call)
-
-    def _withdraw(self, call: _Call) -> None:
-        """Start no more of its items."""
         if call in self._waiting:
             self._waiting.remove(call)
 
     async def _leave(self, call: _Call) -> None:
         """Stop what a failed or cancelled call still runs, and wait until it has stopped."""
-        self._withdraw(call)
+        if call in self._waiting:
+            self._waiting.remove(call)
         running = [*call.workers]
         for worker in running:
             worker.cancel()

@@ -13,7 +13,7 @@ from core.clock import Clock, SystemClock
 from core.errors import PoolUnavailableError, SettingsError
 from core.streaming import STREAMED_ENDPOINTS
 from gpu_consumers.engines.breaker import Breaker
-from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter, PoolOverloadedError
+from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
 from gpu_consumers.engines.error_answers import item_timed_out, may_pass, stream_refused
 from gpu_consumers.engines.http_answer import (
     AnswerTooLargeError,
@@ -40,9 +40,6 @@ from gpu_consumers.engines.upstream_answers import fault_answer, judged
 POOL_FAILURES = frozenset({401, 402, 429, 503, 529})
 """Statuses about the upstream or our key to it: with 402 its credits are used up. 529 is what some
 hosts say when overloaded."""
-
-OVERLOADS = frozenset({429, 529})
-"""Of these, what stops no item that the upstream has taken."""
 
 GATEWAY_FAILURES = frozenset({502, 504})
 """Statuses of a gateway before a server that is away, or that this one item was too much for."""
@@ -183,8 +180,7 @@ class OpenAIHttpEngine:
 
     def _require_service(self, status: int) -> None:
         if status in POOL_FAILURES:
-            failure = PoolOverloadedError if status in OVERLOADS else PoolUnavailableError
-            raise failure(upstream=self._base, status_code=status)
+            raise PoolUnavailableError(upstream=self._base, status_code=status)
 
     async def _is_there(self) -> bool:
         """Whether the upstream answers what is no item: then its failure was about the item."""

@@ -201,30 +201,6 @@ async def test_a_pool_failure_ends_the_call_and_keeps_what_was_answered() -> Non
         assert {answer.status_code for answer in answers} == {200}
 
 
-@pytest.mark.parametrize("status", [429, 529])
-async def test_an_overloaded_upstream_ends_what_it_has_taken(status: int) -> None:
-    reported: dict[int, Answer] = {}
-    engine: OpenAIHttpEngine
-
-    async def respond(_: web.Request, body: bytes) -> web.StreamResponse | None:
-        while len(upstream.received) < 3:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-        if b"one too many" in body:
-            return web.Response(status=status)
-        while engine.slots.bulk == 3:  # noqa: ASYNC110 - until the refusal has come back
-            await asyncio.sleep(0.001)
-        return None
-
-    bodies = [chat_body(text) for text in ("taken", "one too many", "taken", "never asked")]
-    upstream = Upstream("m", respond=respond)
-    async with engine_for(upstream, concurrency=3) as engine:
-        with pytest.raises(PoolUnavailableError):
-            async with asyncio.timeout(10):
-                await engine.execute(CHAT, bodies, reported.__setitem__)
-    assert {index: answer.status_code for index, answer in reported.items()} == {0: 200, 2: 200}
-    assert len(upstream.received) == 3
-
-
 async def test_a_verdict_with_json_is_passed_on() -> None:
     body = b'{"error":{"message":"no","type":"t","param":null,"code":"c"}}'
     async with engine_for(Upstream("m", respond=always(422, body))) as engine:

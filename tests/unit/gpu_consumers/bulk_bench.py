@@ -13,7 +13,7 @@ from gpu_consumers.attempt_log import AttemptLog
 from gpu_consumers.capacity import CapacityPublisher, ReplicaIdentity
 from gpu_consumers.consumer import BatchConsumer
 from gpu_consumers.delivery import Delivery
-from gpu_consumers.engines.engine import Answer, Engine, Finished, PoolOverloadedError
+from gpu_consumers.engines.engine import Answer, Engine, Finished
 from gpu_consumers.execution import BatchExecution, ExecutionParts
 from gpu_consumers.isolation import Isolation
 from gpu_consumers.lanes import BulkLane
@@ -59,10 +59,7 @@ class Log:
 
 
 class TouchyEngine:
-    """Dies of `crash`, has no memory for `oom` or for more than `room` items; `hold` stops it.
-
-    It takes no `late` item.
-    """
+    """Dies of `crash`, has no memory for `oom` or for more than `room` items; `hold` stops it."""
 
     concurrency, headroom = 64, 0
 
@@ -90,8 +87,6 @@ class TouchyEngine:
                 if body == b"hold":
                     self.holds.set()
                     await self.hold.wait()
-                if body == b"late":
-                    raise PoolOverloadedError
                 if body == b"oom":
                     raise EngineOutOfMemoryError
                 if body == b"memory":

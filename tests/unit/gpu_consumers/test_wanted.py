@@ -194,18 +194,6 @@ async def test_a_batch_of_which_nobody_wants_anything_ends_at_once() -> None:
     assert bench.life.engine.running == 0
 
 
-async def test_an_overload_leaves_what_others_have_in_the_batch_alone() -> None:
-    bench = Bench()
-    late = with_deadline(batch_of(b"late", b"never", job_number=3), 1_003_600.0).parts
-    both = mixed(1_000_060.0)
-    await bench.hold(msgspec.structs.replace(both, parts=late + both.parts))
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert bench.life.engine.running == 2
-    bench.life.engine.hold.set()
-    assert await bench.outcome() == ([0, 1, 0, 1], [0, 1], [0])
-
-
 async def test_what_ends_the_process_ends_what_others_have_in_the_batch() -> None:
     bench = Bench()
     crashing = with_deadline(batch_of(b"crash", job_number=3), 1_003_600.0).parts

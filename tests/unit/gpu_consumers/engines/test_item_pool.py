@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from core.errors import EngineDeadError
-from gpu_consumers.engines.engine import Answer, PoolOverloadedError
+from gpu_consumers.engines.engine import Answer
 from gpu_consumers.engines.item_pool import ItemPool
 from gpu_consumers.engines.slots import SlotCounts, Slots
 
@@ -119,31 +119,6 @@ async def test_a_failure_ends_its_call_and_cancels_the_rest_of_it() -> None:
     assert len(reported) == count < 4
     await pool.execute("/", [b"x"] * 5, lambda i, _: reported.append(i))
     assert len(reported) == count + 5
-
-
-async def test_an_overload_ends_its_call_when_what_runs_has_ended() -> None:
-    gates = {b"long": asyncio.Event(), b"late": asyncio.Event()}
-    asked: list[bytes] = []
-
-    async def run(endpoint: str, body: bytes) -> Answer:
-        asked.append(body)
-        await gates[body].wait()
-        if body == b"late":
-            raise PoolOverloadedError
-        return Answer(200, body)
-
-    reported: list[int] = []
-    pool = ItemPool(run, Slots(3))
-    bodies = [b"long", b"late", b"long", b"long", b"long"]
-    call = asyncio.create_task(pool.execute("/", bodies, lambda i, _: reported.append(i)))
-    await turns()
-    gates[b"late"].set()
-    await turns()
-    assert not call.done()
-    gates[b"long"].set()
-    with pytest.raises(PoolOverloadedError):
-        await asyncio.wait_for(call, 5)
-    assert (reported, len(asked)) == ([0, 2], 3)
 
 
 async def test_one_place_serves_calls_without_end() -> None:
