@@ -73,7 +73,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         producers = [LogProducer(kafka, client_id=f"{holder}-{n}") for n in range(2 + PRODUCERS)]
         for producer in producers:
             closing.callback(producer.close)
-        tail = TopicTail(kafka, CAPACITY, client_id=f"{holder}-capacity")
+        tail = TopicTail(kafka, CAPACITY, client_id=f"{holder}-capacity", past_counts=False)
         closing.callback(tail.close)
         tail.skip_to_end(_START_S_MAX)
         capacities = PoolCapacities(clock)

@@ -1,5 +1,6 @@
 """What intake reads about jobs: the load of all open ones, and the whole of those it holds."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -131,6 +132,18 @@ def request_loads(
     Nothing bounds how many a tenant may have open.
     """
     return [JobLoad._make(row) for row in connection.execute(requests_query(pools, count_max))]
+
+
+def request_counts(connection: sa.Connection, pools: Collection[str]) -> Counter[str]:
+    """Return how many single requests are open, by pool."""
+    if not pools:
+        return Counter()
+    query = (
+        sa.select(jobs.c.pool, sa.func.count().label("open"))
+        .where(OPEN, jobs.c.kind == JobKind.REQUEST.value, jobs.c.pool.in_(pools))
+        .group_by(jobs.c.pool)
+    )
+    return Counter({row.pool: row.open for row in connection.execute(query)})
 
 
 def open_jobs(connection: sa.Connection, job_ids: Collection[UUID]) -> dict[UUID, OpenJob]:

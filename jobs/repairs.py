@@ -1,6 +1,7 @@
 """Finds stalled jobs and repairs them, one at a time, in a thread of its own."""
 
 import logging
+from collections import Counter
 from typing import Final
 from uuid import UUID
 
@@ -12,7 +13,7 @@ from jobs import metrics
 from jobs.capacity import PoolCapacities
 from jobs.emitting_again import EmittingAgain, tell
 from jobs.held_leases import HeldLeases
-from jobs.progress import job_loads, request_loads
+from jobs.progress import job_loads, request_counts, request_loads
 from jobs.repair import repair_due
 from jobs.stalls import StallWatch
 from jobs.tables import jobs
@@ -47,12 +48,17 @@ class Repairs:
 
     def step(self, capacities: PoolCapacities, clock: Clock) -> None:
         """Look once at open batches and the oldest single requests; repair those that are due."""
-        pools, now_s = capacities.pools(), clock.monotonic_s()
+        pools, began_s = capacities.pools(), capacities.began_s()
+        now_s = clock.monotonic_s()
         with self._engine.begin() as connection:
             loads = job_loads(connection)
-            loads += request_loads(connection, pools, REQUESTS_MAX)
+            # Of every pool that was ever heard: one that comes and goes must hide no loss.
+            requests = request_loads(connection, began_s, REQUESTS_MAX)
+            listed = Counter(load.pool for load in requests)
+            crowded = [pool for pool, count in listed.items() if count >= REQUESTS_MAX]
+            unlisted = request_counts(connection, crowded) - listed
         rates = {name: pool.items_per_s for name, pool in pools.items()}
-        stalled = self._watch.stalled(loads, now_s, rates, capacities.began_s())
+        stalled = self._watch.stalled(loads + requests, now_s, rates, began_s, unlisted)
         job_ids = [load.job_id for load in stalled if load.pool in pools]
         for job_id in self._due(job_ids):
             self._repair(job_id, now_s)

@@ -9,6 +9,7 @@ from uuid import UUID
 from jobs.windows import JobLoad
 
 _NONE: Final[Mapping[str, float]] = {}
+_NO_ITEMS: Final[Mapping[str, int]] = {}
 _TURNS: Final = 2.0  # a pool's time for all that is out, and as much again
 _LIMITS_MAX: Final = 60.0  # however slow a pool: what was lost must come to light
 _DOUBLINGS_MAX: Final = 6
@@ -42,17 +43,19 @@ class StallWatch:
         now_s: float,
         rates: Mapping[str, float] = _NONE,
         began_s: Mapping[str, float] = _NONE,
+        unlisted: Mapping[str, int] = _NO_ITEMS,
     ) -> list[JobLoad]:
         """Note the jobs of this moment; return those that have stood still for too long.
 
         That is the limit, or longer where a pool, by its rate in items per second, needs longer
         for all that is out: whoever waits for its turn has lost nothing. It counts anew from
         `began_s`, when a pool's newest replica began to work: what the last one held comes to it.
+        `unlisted` are items that are out and not among `loads`, by pool.
         It doubles with each repair that changed nothing, so that slow items are not repeated as
         fast as they run.
         """
         before, self._still = self._still, {}
-        out = Counter[str]()
+        out = Counter(unlisted)
         for load in loads:
             out[load.pool] += load.outstanding
         found = []

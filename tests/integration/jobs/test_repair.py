@@ -81,9 +81,9 @@ class Looks:
         self.leases = HeldLeases(engine, role="intake", holder="a", ttl_s=60)
         self._repairs = Repairs(engine, objects, producer, self.leases, StallWatch(STALL_S))
 
-    def look(self, at_s: float, *, pool_is_up: bool = True) -> None:
+    def look(self, at_s: float, *, pool_is_up: bool = True, items_per_s: float = 1e6) -> None:
         self.clock.now_s = at_s
-        capacity = Capacity("r", 1, "pool-small", "bulk", [0], {}, 1e6, 1, pool_is_up)
+        capacity = Capacity("r", 1, "pool-small", "bulk", [0], {}, items_per_s, 1, pool_is_up)
         said = Received("capacity", 0, 0, b"r", kind_headers(Capacity), encode(capacity), 0)
         self.capacities.hear([said])
         self._repairs.step(self.capacities, self.clock)
@@ -202,6 +202,29 @@ def test_however_many_single_requests_are_open_a_look_takes_some(
     looks.look(STALL_S)
     emitted = [c.job.job_id for chunks in chunks_by_partition(kafka).values() for c in chunks]
     assert sorted(emitted) == sorted(requests[:2])
+
+
+def test_a_pool_that_comes_and_goes_hides_no_lost_request(
+    kafka: KafkaSettings, requests: list[UUID], looks: Looks
+) -> None:
+    for number in range(20):
+        looks.look(number * STALL_S / 2, pool_is_up=number % 2 == 0)
+    looks.look(10 * STALL_S)
+    emitted = {c.job.job_id for chunks in chunks_by_partition(kafka).values() for c in chunks}
+    assert emitted == set(requests[:4])
+
+
+def test_requests_that_are_not_watched_are_counted(
+    kafka: KafkaSettings, requests: list[UUID], looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what a pool has to do first those that are watched are judged."""
+    monkeypatch.setattr("jobs.repairs.REQUESTS_MAX", 2)
+    rate = len(requests[:4]) / STALL_S  # of four requests two turns take two limits
+    looks.look(0, items_per_s=rate)
+    looks.look(1.9 * STALL_S, items_per_s=rate)
+    assert not any(chunks_by_partition(kafka).values())
+    looks.look(2 * STALL_S, items_per_s=rate)
+    assert any(chunks_by_partition(kafka).values())
 
 
 def test_any_number_of_jobs_may_stand_still(engine: sa.Engine, job_id: UUID) -> None:
