@@ -90,19 +90,19 @@ class Clockwork:
             if watchdog.is_stuck(seen):
                 raise StandstillError(held=seen.held_count, lag=seen.lag)
 
-    async def _lag(self) -> int:
-        """Records of our partitions that are not committed; 0 when the broker does not say."""
+    async def _lag(self) -> int | None:
+        """Records of our partitions that are not committed; None when the broker does not say."""
         try:
             lag = await asyncio.to_thread(
                 self.admin.lag, group_of(self.job_class), REQUESTS[self.job_class]
             )
         except LogUnavailableError:
-            return 0
+            return None
         ours = sum(lag.get(number, 0) for number in self.stream.partitions)
         LAG.labels(REQUESTS[self.job_class].name, group_of(self.job_class)).set(ours)
         return ours
 
-    def _observe(self, lag: int) -> Observation:
+    def _observe(self, lag: int | None) -> Observation:
         now_s = self.clock.monotonic_s()
         pools = [name for name, count in self.queues.waiting().items() if count]
         return Observation(

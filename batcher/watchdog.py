@@ -11,7 +11,7 @@ class Observation:
     """What one look at the process saw; counts are since its start."""
 
     at_s: float  # monotonic
-    lag: int  # records of our own partitions that are not committed, by the broker
+    lag: int | None  # records of our own partitions not committed, by the broker; None: unknown
     received_count: int
     dispatched_count: int
     acknowledged_count: int
@@ -47,7 +47,7 @@ class Watchdog:
 
     def standstill_s(self, seen: Observation) -> float:
         """Return the seconds in which there was work and room, and nothing moved."""
-        possible = seen.lag > 0 and (seen.held_count == 0 or seen.has_credit)
+        possible = bool(seen.lag) and (seen.held_count == 0 or seen.has_credit)
         before = self._moved
         moved = before is None or (seen.received_count, seen.dispatched_count) != (
             before.received_count,

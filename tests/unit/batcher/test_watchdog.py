@@ -79,6 +79,14 @@ def test_committed_offsets_that_move_are_none() -> None:
         assert watchdog.commit_age_s(seen) == 0.0
 
 
+def test_a_broker_that_does_not_say_the_lag_hides_no_standstill_of_commits() -> None:
+    watchdog = Watchdog(60.0)
+    assert not watchdog.is_stuck(SEEN)
+    late = replace(SEEN, at_s=61.0, acknowledged_count=6)
+    assert not watchdog.is_stuck(replace(late, at_s=30.0, lag=None))
+    assert watchdog.is_stuck(late)
+
+
 def test_records_of_a_partition_that_went_away_are_committed_by_its_next_owner() -> None:
     """They were acknowledged here, our sum of offsets never moves, and nothing lags."""
     watchdog = Watchdog(60.0)
