@@ -129,9 +129,11 @@ class OnlineExecution:
     def let_go(self, partitions: Collection[Partition], *, lost: bool) -> asyncio.Task[None]:
         """Go on with calls of partitions that move; return what tells their next owner of them.
 
-        A durable one may run there, too: that it left here is no crash.
+        A durable one may run there, too: that it left here is no crash. Others are committed past,
+        unless they are `lost`.
         """
-        moving = [call for call in self._running.values() if call.place in partitions]
+        running = self._running.values()
+        moving = [c for c in running if c.place in partitions and (lost or c.is_durable)]
         return self._parts.tasks.start(self._parts.suspects.let_go(moving, lost=lost))
 
     def drain(self) -> None:
