@@ -23,7 +23,7 @@ from chaos.drills import (
 from chaos.drills.setting import Drill
 from chaos.installation import Shape
 from chaos.nemeses import clocks
-from chaos.settings_of_drills import CLUSTER_ROLES, PAIR_ROLES, POISONED_ROLES
+from chaos.settings_of_drills import CLUSTER_ROLES, POISONED_ROLES
 from cli.demo_models import ensure_tiny_llama
 from cli.stack.data_folder import cache_dir
 
@@ -58,7 +58,6 @@ def _pair(data: Path, _url: str, skew_s: float) -> Shape:
     return Shape(
         data=data,
         options=_SIMULATED,
-        env=PAIR_ROLES,
         host_names=("a", "b"),
         env_of={"b": clocks.skewed(skew_s)},
     )

@@ -27,9 +27,6 @@ ROLES: Final[Mapping[str, str]] = {
 }
 """What every role of every drill reads, unless the drill says otherwise."""
 
-PAIR_ROLES: Final[Mapping[str, str]] = {**ROLES, "MILLRACE_INTAKE_WINDOW_S": "2"}
-"""A job of some thousand items is expanded for seconds, so that a stop finds intake at it."""
-
 POISON: Final[Mapping[str, str]] = {
     "crash": "item_crashes_engine",
     "freeze": "item_crashes_engine",

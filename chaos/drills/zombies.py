@@ -28,8 +28,10 @@ LEASED: Final = ("intake", "finaliser")
 
 OTHERS: Final = ("batcher", "gpu-consumer", "results-writer")
 HELD_S_MAX: Final = 3.0
-ITEMS: Final = 8000
-"""More than a window, so that intake still expands when it is stopped."""
+ITEMS: Final = 20_000
+"""More than ten seconds' work, which is a window, so that intake expands when it is stopped."""
+
+PROGRESS_MAX: Final = 2000
 
 SMALL_JOBS: Final = 20
 SMALL_ITEMS: Final = 100
@@ -51,7 +53,7 @@ def run(setting: Setting) -> list[Measure]:
     large = client.upload(f"large-{setting.seed}", input_lines(ITEMS, MODEL), until_s)
     small = client.upload(f"small-{setting.seed}", input_lines(SMALL_ITEMS, MODEL), until_s)
     sizes[client.create(f"zombie-{setting.seed}", large, until_s)["id"]] = ITEMS
-    goal = before + chance.randrange(100, ITEMS // 4)
+    goal = before + chance.randrange(100, PROGRESS_MAX)
     wait_until(lambda: evidence.settled(running.engine) >= goal, JOB_S_MAX, "progress")
     host = _busier(running, chance)
     cures: list[Cure] = []
