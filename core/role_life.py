@@ -42,11 +42,12 @@ def run_role(run: Callable[[], object], *, away: tuple[type[Exception], ...] = (
         # Without the message: a driver's may hold the statement and its values.
         _say_end("service_away", f"A service was away for too long: {kind}.")
         return CANNOT_GO_ON
-    except Exception:  # noqa: BLE001  or Python would print the text of the error
-        _LOG.critical("the role ends", extra={"code": "defect"}, exc_info=True)
+    except Exception as failure:  # noqa: BLE001  or Python would print the text of the error
+        _say_end("defect", f"A defect: {type(failure).__name__}.", exc_info=True)
         return CANNOT_GO_ON
     return ENDED_BY_SIGNAL
 
 
-def _say_end(code: str, reason: str, **more: object) -> None:
-    _LOG.critical("the role ends", extra={"code": code, "reason": reason, **more})
+def _say_end(code: str, reason: str, *, exc_info: bool = False, **more: object) -> None:
+    told = {"code": code, "reason": reason, **more}
+    _LOG.critical("the role ends", extra=told, exc_info=exc_info)

@@ -24,6 +24,12 @@ class LogUnavailableError(MillraceError):
     code = "log_unavailable"
 
 
+class LogRefusedError(LogUnavailableError):
+    """The broker does not let this user read. Only its operator mends that."""
+
+    code = "log_refused"
+
+
 class StaleMemberError(MillraceError):
     """The group goes on without this member; what it holds belongs to others now."""
 

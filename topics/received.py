@@ -5,7 +5,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, Message
 
-from topics.errors import LogUnavailableError
+from topics.errors import LogRefusedError, LogUnavailableError
 
 _REFUSED: Final = frozenset(
     {
@@ -33,13 +33,15 @@ class Received:
 def received(messages: list[Message], prefix: str) -> list[Received]:
     """Return what a client consumed; temporary errors are left to the client's own retries.
 
-    Raises LogUnavailableError for errors that only a new client or an operator could mend.
+    Raises LogUnavailableError for errors that only a new client could mend, LogRefusedError.
     """
     records = []
     for message in messages:
         error = message.error()
         if error is not None:
-            if error.fatal() or error.code() in _REFUSED:
+            if error.code() in _REFUSED:
+                raise LogRefusedError(error.str())
+            if error.fatal():
                 raise LogUnavailableError(error.str())
             continue
         records.append(

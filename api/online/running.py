@@ -151,8 +151,9 @@ class RunningCall:
     async def _finished(self, call: OpenCall, *, may_be_later: bool) -> Finished:
         """Return the answer to a call that does not stream."""
         online = self._online
-        goes_on = may_be_later and call.failure is not None and call.failure.code in HERE_ALONE
-        if call.failure is not None and not goes_on:
+        if may_be_later and call.failure is not None and call.failure.code in HERE_ALONE:
+            call.failure = None  # it goes on
+        if call.failure is not None:
             if call.is_durable and call.failure.code == QUEUE_TIMEOUT:
                 await online.durable.expire(self._planned)
             return finished_error(call.failure, self._headers)

@@ -9,7 +9,7 @@ from typing import Final
 
 from core.errors import MillraceError, RecordUnreadableError
 from topics.codec import decode
-from topics.errors import LogUnavailableError
+from topics.errors import LogRefusedError, LogUnavailableError
 from topics.missing_topics import MISSING_S_MAX
 from topics.received import Received
 from topics.records import Replies
@@ -73,6 +73,8 @@ class TailThread:
         while True:
             try:
                 return self._tail.poll(_POLL_S)
+            except LogRefusedError:  # which is told once
+                raise
             except LogUnavailableError:
                 if time.monotonic() > until_s or self._stopping.is_set():
                     raise

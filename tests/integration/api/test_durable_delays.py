@@ -35,17 +35,17 @@ def test_what_comes_before_the_record_counts(
     own = getattr(api.online.durable, late)
 
     def delayed(*args: object) -> object:
-        time.sleep(1.5)
+        time.sleep(4)
         return own(*args)
 
     monkeypatch.setattr(api.online.durable, late, delayed)
     durable.pool.script = say_nothing
     began_s = time.monotonic()
     with durable.site.client() as client:
-        answer = client.post(ENDPOINT, json=ASK, headers=KEY | {"X-Request-Timeout-Ms": "1000"})
+        answer = client.post(ENDPOINT, json=ASK, headers=KEY | {"X-Request-Timeout-Ms": "3000"})
 
     assert refused(answer, 504)["code"] == "deadline_exceeded"
-    assert time.monotonic() - began_s < 2.4
+    assert time.monotonic() - began_s < 6  # not another 3 s behind those 4
 
 
 def test_what_is_committed_and_cannot_be_sent_is_accepted(

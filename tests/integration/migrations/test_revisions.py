@@ -137,7 +137,7 @@ def test_a_late_try_is_the_last(
         begun_s = time.monotonic()
         with pytest.raises(sqlalchemy.exc.OperationalError, match="lock timeout"):
             upgrade(database_url)
-    assert time.monotonic() - begun_s < LOCK_TIMEOUT_S + runner._PAUSE_S
+    assert time.monotonic() - begun_s < 20  # thirty tries take 90 s
 
 
 def test_two_upgrades_take_turns(engine: sa.Engine, database_url: str) -> None:

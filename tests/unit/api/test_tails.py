@@ -1,12 +1,17 @@
 """Goal: replies to others who share the partition are told apart without being read."""
 
 import asyncio
+import queue
+from typing import cast
 
-from api.online.tails import ReplyReader
+from api.online.tails import ReplyReader, TailThread
+from core.errors import MillraceError
 from core.ids import new_uuid
 from topics.codec import encode, kind_headers
+from topics.errors import LogRefusedError
 from topics.received import Received
 from topics.records import Replies, Reply
+from topics.tail import TopicTail
 
 
 def record(caller: str, value: bytes | None = None) -> Received:
@@ -25,3 +30,32 @@ async def test_one_delivery_a_poll_and_only_of_ours() -> None:
 
     (replies,) = delivered
     assert [one.caller_id for one in replies] == ["me", "me"]
+
+
+class RefusedTail:
+    """A broker tells once that this user may not read."""
+
+    def __init__(self) -> None:
+        self.polls = 0
+
+    def skip_to_end(self, timeout_s: float) -> None:
+        pass
+
+    def poll(self, timeout_s: float) -> list[Received]:
+        self.polls += 1
+        if self.polls == 1:
+            raise LogRefusedError("topic authorization failed")
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_refusal_of_the_broker_ends_the_process_at_once() -> None:
+    told: queue.Queue[MillraceError] = queue.Queue()
+    tail = RefusedTail()
+    following = TailThread(cast(TopicTail, tail), "test", lambda _: None, told.put)
+    following.start()
+    assert isinstance(told.get(timeout=10), LogRefusedError)
+    following.stop()
+    assert tail.polls == 1

@@ -86,5 +86,6 @@ def test_a_defect_is_told_by_where_it_is_alone(
     assert run_role(run, away=(AwayError,)) == CANNOT_GO_ON
     (line,) = lines()
     assert (line["event"], line["code"]) == ("the role ends", "defect")
+    assert line["reason"] == "A defect: ValueError."
     assert "ValueError" in str(line["traceback"])
     assert row not in json.dumps(line)
