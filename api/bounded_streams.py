@@ -1,6 +1,7 @@
 """An answer that is written as it is made, and given up when its client stops reading."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable
 
 from starlette.responses import StreamingResponse
@@ -13,7 +14,7 @@ class _StoppedReadingError(Exception):
     """The client took nothing for too long."""
 
 
-class BoundedStream(StreamingResponse):
+class BoundedStream(StreamingResponse, ABC):
     """Writes blocks; closes what they come from, whatever happens."""
 
     def __init__(
@@ -51,6 +52,6 @@ class BoundedStream(StreamingResponse):
         finally:
             await self.close()
 
+    @abstractmethod
     async def close(self) -> None:
         """Give back what the blocks come from."""
-        raise NotImplementedError

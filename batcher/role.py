@@ -9,10 +9,11 @@ from typing import Any
 
 from batcher.parts import Surroundings, assemble
 from batcher.settings import BatcherSettings
-from batcher.starting import ends_first, in_daemon
+from batcher.starting import ends_first
 from batcher.unreadable import send_unreadable
 from batcher.watchdog import Watchdog
 from core.errors import MillraceError
+from core.futures import in_daemon
 from core.role_life import say_ready
 from topics.admin import LogAdmin
 from topics.errors import LogUnavailableError
@@ -21,6 +22,7 @@ from topics.producer import OnDelivery
 from topics.received import Received
 from topics.records import Capacity
 
+_START_THREAD = "batcher-start"
 _STOP_POLL_S = 0.1
 
 
@@ -39,7 +41,9 @@ async def run_batcher(
     5. Stop taking, acknowledge what is sent, leave the group.
     """
     admin = LogAdmin(surroundings.kafka)
-    waiting = in_daemon(partial(admin.wait_for_broker, settings.start_timeout_s))
+    waiting = in_daemon(
+        partial(admin.wait_for_broker, settings.start_timeout_s), name=_START_THREAD
+    )
     if not await ends_first(waiting, stop):
         return
     batcher = Batcher(settings, surroundings, admin)
@@ -68,7 +72,7 @@ class Batcher:
         """Read control, follow capacity, join the group. Raises LogUnavailableError."""
         parts, timeout_s = self._parts, self._settings.start_timeout_s
         self._connecting = True
-        await in_daemon(partial(self._connect, timeout_s))
+        await in_daemon(partial(self._connect, timeout_s), name=_START_THREAD)
         self._spawn(parts.time.follow())
         self._spawn(parts.dispatcher.run(parts.clockwork.publish_news))
         self._spawn(parts.arrivals.check_redeliveries(self.wake))

@@ -8,8 +8,7 @@ from uuid import UUID
 
 from jobs.windows import JobLoad
 
-_NONE: Final[Mapping[str, float]] = {}
-_NO_ITEMS: Final[Mapping[str, int]] = {}
+_NONE: Final[Mapping[str, int]] = {}
 _TURNS: Final = 2.0  # a pool's time for all that is out, and as much again
 _LIMITS_MAX: Final = 60.0  # however slow a pool: what was lost must come to light
 _DOUBLINGS_MAX: Final = 6
@@ -43,7 +42,7 @@ class StallWatch:
         now_s: float,
         rates: Mapping[str, float] = _NONE,
         began_s: Mapping[str, float] = _NONE,
-        unlisted: Mapping[str, int] = _NO_ITEMS,
+        unlisted: Mapping[str, int] = _NONE,
     ) -> list[JobLoad]:
         """Note the jobs of this moment; return those that have stood still for too long.
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from core.futures import settle
 from core.limits import RECORD_BYTES_MAX
 from topics.codec import Headers
 from topics.errors import DeliveryError, ProducerFatalError
@@ -153,16 +154,8 @@ class LogProducer:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 
-        def settle(failure: BaseException | None) -> None:
-            if done.done():
-                return
-            if failure is None:
-                done.set_result(None)
-            else:
-                done.set_exception(failure)
-
         def report(failure: BaseException | None) -> None:
-            loop.call_soon_threadsafe(settle, failure)
+            loop.call_soon_threadsafe(settle, done, failure)
 
         self.send(
             topic,

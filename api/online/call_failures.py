@@ -8,7 +8,10 @@ DEADLINE: Final = "deadline_exceeded"
 QUEUE_TIMEOUT: Final = "queue_timeout"
 SLOW_READER: Final = "slow_reader"
 
-HERE_ALONE: Final = frozenset({"server_restarting", "log_unavailable"})
+RESTARTING: Final = "server_restarting"
+LOG_AWAY: Final = "log_unavailable"
+
+HERE_ALONE: Final = frozenset({RESTARTING, LOG_AWAY})
 """Failures of this process and its way to the log: a call that is committed goes on."""
 
 
@@ -41,11 +44,11 @@ def queue_timeout() -> ApiError:
 
 def shutting_down() -> ApiError:
     """Return why a call ends that outlasts the process that holds it."""
-    return unavailable("The server is restarting.", retry_after_s=1, code="server_restarting")
+    return unavailable("The server is restarting.", retry_after_s=1, code=RESTARTING)
 
 
 def log_unavailable() -> ApiError:
     """Return why a call is refused, or ends, while the log does not answer."""
     return unavailable(
-        "The service is not available at the moment.", retry_after_s=2, code="log_unavailable"
+        "The service is not available at the moment.", retry_after_s=2, code=LOG_AWAY
     )

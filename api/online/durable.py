@@ -19,8 +19,8 @@ import msgspec
 
 from api.answers import ApiError
 from api.database import DatabaseAwayError
-from api.online.call_failures import deadline_exceeded
 from api.online.calls import Begun, Finished, ParsedCall, PlannedCall
+from api.online.deadlines import within_deadline
 from api.online.durable_answers import accepted_answer, finished, given_again, to_keep
 from api.online.durable_streams import StreamRecording
 from api.online.durable_transactions import commit_request, hold_stream
@@ -133,7 +133,9 @@ class DurableRequests:
         )
         new = _new_request(call, len(line))
         objects, database = self._objects, self._services.database
-        await self._write(call, new.input_key, line)
+        # What is written later is swept, as of any call that was not committed.
+        async with within_deadline(call, self._clock):
+            await asyncio.to_thread(write_object, objects, new.input_key, line)
         accepted = accepted_answer(new.job_id, self._public_url) if call.parsed.background else None
         kept = None if accepted is None else to_keep(accepted, call.job)
         try:
@@ -169,18 +171,6 @@ class DurableRequests:
         if answer is not None:
             return Begun(None, answer=await given_again(answer, claim.scope, self._objects))
         return Begun(call.job, recording=StreamRecording(services, claim, self._recordings))
-
-    async def _write(self, call: PlannedCall, key: str, line: bytes) -> None:
-        """Store the line of a call. Raises ApiError (504) at its deadline, and what a store does.
-
-        What is written later than that is swept, as of any call that was not committed.
-        """
-        left_s = call.left_s(call.timeout_s, now_s=self._clock.monotonic_s())
-        try:
-            async with asyncio.timeout(left_s):
-                await asyncio.to_thread(write_object, self._objects, key, line)
-        except TimeoutError:
-            raise deadline_exceeded() from None
 
     def _remember(self, job_id: UUID, claim: Claim) -> None:
         self._waiting[job_id] = claim

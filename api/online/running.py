@@ -18,6 +18,7 @@ from api.online.call_failures import (
 )
 from api.online.call_keys import hidden_item, opened_body
 from api.online.calls import Begun, Finished, PlannedCall, RawHeaders
+from api.online.deadlines import within_deadline
 from api.online.exchange import Exchange
 from api.online.large_bodies import BODY_BYTES_MAX, request_line
 from api.online.online import Online
@@ -61,19 +62,12 @@ class RunningCall:
             await self._open(job, begun.wait_s, line_bytes)
             return
         with self._online.calls.coming(job):
-            key, line_bytes = await self._stored()
+            async with within_deadline(self._planned, self._online.clock):
+                key, line_bytes = await self._store()
         try:
             await self._open(msgspec.structs.replace(job, input_key=key), begun.wait_s, line_bytes)
         finally:
             await self._online.bodies.drop(key)
-
-    async def _stored(self) -> tuple[str, int]:
-        """As `_store`. Raises ApiError (504) at the deadline."""
-        try:
-            async with asyncio.timeout(self._left_s(self._planned.timeout_s)):
-                return await self._store()
-        except TimeoutError:
-            raise deadline_exceeded() from None
 
     async def _store(self) -> tuple[str, int]:
         """Store a body that fits no record; return its key and the length of its line."""

@@ -1,12 +1,10 @@
 """Names to addresses that may be contacted: asked once, checked all, never asked again."""
 
-import asyncio
-import contextlib
 import socket
-import threading
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
+from core.futures import in_daemon
 from core.open_files import ShortageError, is_shortage
 from results.webhooks.addresses import Reach
 from results.webhooks.urls import ReceiverUrl, is_address
@@ -27,33 +25,16 @@ async def system_resolver(host: str, port: int) -> list[str]:
     The end of the process waits for no such thread, as it would for an executor's. Raises OSError,
     UnicodeError, ShortageError.
     """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[list[str]] = loop.create_future()
 
-    def tell(addresses: list[str], failure: Exception | None) -> None:
-        if answer.done():  # whoever asked was cancelled
-            return
-        if failure is None:
-            answer.set_result(addresses)
-        else:
-            answer.set_exception(failure)
-
-    def ask() -> None:
-        addresses: list[str] = []
-        failure: Exception | None = None
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
-        except Exception as error:  # noqa: BLE001  raised where it is waited for
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(tell, addresses, failure)
+    def ask() -> list[str]:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(info[4][0]) for info in found))
 
     try:
-        threading.Thread(target=ask, name="look-up", daemon=True).start()
+        addresses = in_daemon(ask, name="look-up")
     except RuntimeError:  # no thread can be started
         raise ShortageError from None
-    return await answer
+    return await addresses
 
 
 async def look_up(url: ReceiverUrl, resolve: Resolver) -> list[str]:

@@ -10,8 +10,9 @@ import pytest
 from batcher.parts import Surroundings
 from batcher.role import run_batcher
 from batcher.settings import BatcherSettings
-from batcher.starting import ends_first, in_daemon
+from batcher.starting import ends_first
 from core.clock import SystemClock
+from core.futures import in_daemon
 from topics.errors import LogUnavailableError
 from topics.settings import KafkaSettings
 
@@ -36,7 +37,7 @@ async def test_work_that_ends_before_the_signal_says_so_and_what_failed_it_is_ra
     stop = threading.Event()
     assert await ends_first(asyncio.sleep(0), stop)
     with pytest.raises(LogUnavailableError):
-        await ends_first(in_daemon(refuse), stop)
+        await ends_first(in_daemon(refuse, name="test"), stop)
 
 
 def refuse() -> None:
@@ -55,7 +56,7 @@ def test_the_end_of_the_loop_waits_for_no_thread_that_was_left_behind() -> None:
 
     async def begin() -> bool:
         asyncio.get_running_loop().call_later(0.1, stop.set)
-        return await ends_first(in_daemon(lambda: may_end.wait(10)), stop)
+        return await ends_first(in_daemon(lambda: may_end.wait(10), name="test"), stop)
 
     assert not asyncio.run(begin())
     assert time.monotonic() - began_s < 5
