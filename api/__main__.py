@@ -1,6 +1,5 @@
 """The API role: `python -m api`."""
 
-import gc
 import logging
 import os
 import sys
@@ -30,10 +29,6 @@ log = logging.getLogger("api")
 
 _SWITCH_S: Final = 0.0005
 """How long a thread keeps the interpreter from others: replies must not wait 5 ms for the loop."""
-
-_YOUNG_OBJECTS_MAX: Final = 50_000
-"""Allocations between two collections. What a call leaves is freed without them; each collection
-of the many long-lived objects of the framework would stop every stream."""
 
 _OTHER_FILES: Final = 256
 """Connections to Postgres, the log and the object store, and files of our own."""
@@ -79,9 +74,6 @@ def serve(env: Mapping[str, str]) -> None:
     server = http_server(app, settings)
     serve_metrics(settings)
     sys.setswitchinterval(_SWITCH_S)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_YOUNG_OBJECTS_MAX)
     stop_on_signals()  # uvicorn takes the signal and raises it again when it has stopped
     log.info("listening", extra={"host": settings.host, "port": settings.port})
     say_ready()

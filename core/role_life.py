@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from core import metrics
+from core.collector import calm_collector
 from core.errors import MillraceError, SettingsError
 
 READY: Final = "ready"
@@ -17,7 +18,11 @@ _LOG = logging.getLogger(__name__)
 
 
 def say_ready() -> None:
-    """Say that this role has begun its work; `millrace up` and health checks wait for it."""
+    """Say that this role has begun its work; `millrace up` and health checks wait for it.
+
+    What is loaded by now stays until the end, and the collector is told so.
+    """
+    calm_collector()
     metrics.ROLE_READY.set(1)
     _LOG.info(READY)
 

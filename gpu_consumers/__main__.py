@@ -2,7 +2,6 @@
 
 import asyncio
 import ctypes
-import gc
 import os
 import signal
 
@@ -74,7 +73,6 @@ async def run(
     LogAdmin(kafka).create([ATTEMPTS, *pool_topics(settings.pool)])
     engine = open_engine(engine_settings)
     await engine.start()
-    _calm_collector()
     silence_s_max = engine_settings.item_timeout_s + settings.engine_reaction_s
     stuck = asyncio.create_task(end_when_stuck(silence_s_max))
     try:
@@ -85,13 +83,6 @@ async def run(
     finally:
         stuck.cancel()
         await engine.stop()
-
-
-def _calm_collector() -> None:
-    """Look at what was loaded never again, and at garbage less often: 20 % of an item's CPU."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
 
 
 if __name__ == "__main__":

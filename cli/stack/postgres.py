@@ -26,7 +26,7 @@ _SOCKET_NAME = ".s.PGSQL.5432"
 SETTINGS = {
     "listen_addresses": "",
     "max_connections": "60",
-    "shared_buffers": "128MB",
+    "shared_buffers": "512MB",  # the rows of a running job: read from elsewhere they cost double
     "max_wal_size": "2GB",
     "checkpoint_timeout": "15min",
     "wal_compression": "on",

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -89,3 +91,17 @@ def test_a_defect_is_told_by_where_it_is_alone(
     assert line["reason"] == "A defect: ValueError."
     assert "ValueError" in str(line["traceback"])
     assert row not in json.dumps(line)
+
+
+def test_a_role_that_is_ready_looks_at_what_is_loaded_never_again() -> None:
+    told = """
+import gc
+from core.role_life import say_ready
+before = gc.get_threshold()
+say_ready()
+print(gc.get_freeze_count() > 1000, gc.get_threshold() > before)
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", told], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert said.stdout.split() == ["True", "True"]

@@ -1,0 +1,144 @@
+"""Files of results are rendered while what was rendered before is being written."""
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from core.clock import SystemClock
+from core.outcomes import Outcome
+from results.custom_ids import CustomIds
+from results.output_lines import ItemRow, LineTemplate
+from results.result_files import ResultFiles, write_result_files
+from storage.errors import ObjectStoreFullError
+from storage.local_objects import LocalObjects
+from storage.objects import StoredObject, Upload
+
+JOB = UUID(int=7)
+BODY = b'{"text":"' + b"x" * 300_000 + b'"}'
+WAIT_S = 20.0
+
+
+def row(index: int, outcome: Outcome = Outcome.SUCCEEDED) -> ItemRow:
+    """A row whose line is so long that every second one fills a buffer."""
+    return ItemRow(index, outcome, 200, f"id-{index}", None, None, BODY, None)
+
+
+class Watched:
+    """An upload that says when it is asked to write, and lets a test hold that up or fail it."""
+
+    def __init__(self, upload: Upload) -> None:
+        self._upload = upload
+        self.go_on, self.begun = threading.Event(), threading.Event()
+        self.go_on.set()
+        self.failure: Exception | None = None
+
+    def write(self, data: bytes) -> None:
+        self.begun.set()
+        assert self.go_on.wait(WAIT_S)
+        if self.failure is not None:
+            raise self.failure
+        self._upload.write(data)
+
+    def complete(self, *, if_absent: bool = False) -> StoredObject:
+        return self._upload.complete(if_absent=if_absent)
+
+    def abort(self) -> None:
+        self._upload.abort()
+
+    def __enter__(self) -> "Watched":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.abort()
+
+
+class WatchedStore(LocalObjects):
+    """A real store of files, whose uploads a test can get at."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, clock=SystemClock())
+        self.uploads: dict[str, Watched] = {}
+
+    def begin(self, key: str) -> Watched:  # type: ignore[override]
+        watched = Watched(super().begin(key))
+        return self.uploads.setdefault(key.rpartition("/")[2], watched)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> WatchedStore:
+    return WatchedStore(tmp_path)
+
+
+def write(store: WatchedStore, rows: Iterator[ItemRow]) -> ResultFiles:
+    ids = CustomIds([], input_bytes=1)
+    return write_result_files(store, rows, job_id=JOB, epoch=1, custom_ids=ids)
+
+
+def files_below(root: Path) -> list[Path]:
+    return [path for path in root.rglob("*") if path.is_file()]
+
+
+def test_lines_of_both_files_stay_in_order(store: WatchedStore) -> None:
+    rows = [row(i, Outcome.FAILED if i % 3 == 0 else Outcome.SUCCEEDED) for i in range(40)]
+    written = write(store, iter(rows))
+    template = LineTemplate(JOB)
+    for stored, outcome in ((written.output, Outcome.SUCCEEDED), (written.error, Outcome.FAILED)):
+        assert stored is not None
+        lines = [template.line(one, one.custom_id) for one in rows if one.outcome == outcome]
+        expected = b"".join(part for line in lines for part in line)
+        with store.read(stored.key) as blocks:
+            assert b"".join(blocks) == expected
+        assert stored.size_bytes == len(expected)
+        assert stored.sha256_hex == hashlib.sha256(expected).hexdigest()
+
+
+def test_a_slow_store_is_written_to_beside_the_rendering(store: WatchedStore) -> None:
+    def rows() -> Iterator[ItemRow]:
+        output = store.uploads["output.jsonl"]
+        output.go_on.clear()
+        yield row(0)
+        yield row(1)  # fills the first buffer
+        assert output.begun.wait(WAIT_S)
+        yield row(2)  # comes only if nobody waits for the write
+        output.go_on.set()
+
+    assert write(store, rows()).output is not None
+
+
+@pytest.mark.parametrize("count", [2, 3, 20], ids=["at the end", "behind it", "on the way"])
+def test_a_write_that_fails_leaves_no_object(
+    store: WatchedStore, tmp_path: Path, count: int
+) -> None:
+    taken = []
+
+    def rows() -> Iterator[ItemRow]:
+        store.uploads["output.jsonl"].failure = ObjectStoreFullError()
+        for index in range(count):
+            taken.append(index)
+            yield row(index)
+
+    with pytest.raises(ObjectStoreFullError):
+        write(store, rows())
+    assert len(taken) <= 4, "what nobody will keep was rendered"
+    assert files_below(tmp_path) == []
+
+
+def test_a_reader_that_fails_leaves_no_object_behind_a_slow_write(
+    store: WatchedStore, tmp_path: Path
+) -> None:
+    def rows() -> Iterator[ItemRow]:
+        output = store.uploads["output.jsonl"]
+        output.go_on.clear()
+        yield row(0)
+        yield row(1)
+        assert output.begun.wait(WAIT_S)
+        threading.Timer(0.2, output.go_on.set).start()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write(store, rows())
+    assert files_below(tmp_path) == []
