@@ -7,7 +7,6 @@ A finaliser that lost its lease deletes what it wrote; one that died leaves obje
 
 import logging
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import islice
 from typing import Any, Final
 from uuid import UUID
@@ -20,11 +19,11 @@ from core.object_names import answer_prefix
 from core.states import CloseReason, JobKind, JobState
 from jobs.days import job_day
 from jobs.files import RESULT_PURPOSE, NewFile, insert_file
-from jobs.input_files import appended_files
+from jobs.input_files import InputFile, appended_files
 from jobs.leases import Lease, require
 from jobs.outbox_rows import NOTIFY_OUTBOX, event_insert
 from jobs.tables import jobs
-from results.custom_ids import CustomIds
+from results.custom_ids import CustomIds, JobCustomIds
 from results.encrypted_rows import RowOpener
 from results.item_rows import item_rows
 from results.output_lines import ItemRow
@@ -71,9 +70,8 @@ def finalise(
     )
     if job.zero_retention:
         rows = map(RowOpener(store, job.id).opened, rows)
-    keys = [job.input_key, *(file.key for file in appended.get(job.id, ()))]
-    sizes = [job.input_bytes, *(file.size_bytes for file in appended.get(job.id, ()))]
-    custom_ids = CustomIds([partial(store.read, key) for key in keys], input_bytes=max(sizes))
+    inputs = [InputFile(job.input_key, 0, job.input_bytes), *appended.get(job.id, ())]
+    custom_ids = JobCustomIds((file.first_index, _ids_of(store, file)) for file in inputs)
     written = write_result_files(
         store, rows, job_id=lease.job_id, epoch=lease.epoch, custom_ids=custom_ids
     )
@@ -89,6 +87,12 @@ def finalise(
         raise
     _delete_leftovers(store, lease, check)
     return state
+
+
+def _ids_of(store: ObjectStore, file: InputFile) -> CustomIds:
+    return CustomIds(
+        lambda offset: store.read(file.key, offset=offset), input_bytes=file.size_bytes
+    )
 
 
 def _end(

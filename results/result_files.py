@@ -8,7 +8,7 @@ from typing import Final
 from uuid import UUID
 
 from core.object_names import RESULTS
-from results.custom_ids import CustomIds
+from results.custom_ids import JobCustomIds
 from results.output_lines import (
     ANSWER_GONE,
     CLOSING,
@@ -42,7 +42,7 @@ def write_result_files(
     *,
     job_id: UUID,
     epoch: int,
-    custom_ids: CustomIds,
+    custom_ids: JobCustomIds,
 ) -> ResultFiles:
     """Render every row into the file it belongs to; whatever is raised leaves no object.
 

@@ -102,7 +102,9 @@ class ItemNames:
 
     def _open(self, part: InputPart) -> CustomIds:
         file = part.file
-        return CustomIds(lambda: self._store.read(file.key), input_bytes=file.size_bytes)
+        return CustomIds(
+            lambda offset: self._store.read(file.key, offset=offset), input_bytes=file.size_bytes
+        )
 
 
 def part_of(source: ResultSource, index: int) -> InputPart:

@@ -226,6 +226,28 @@ def test_a_line_that_cannot_be_read_holds_up_no_job(
     assert "lines of an input file are unreadable" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [(b'{"custom_id":"a","body":{}}\n{"cust', ["a", "", ""]), (None, ["", "", ""])],
+    ids=["cut short", "gone"],
+)
+def test_an_input_that_is_no_more_whole_holds_up_no_job(
+    engine: sa.Engine, store: LocalObjects, content: bytes | None, names: list[str]
+) -> None:
+    if content is not None:
+        put(store, "files/input", content)
+    closed = {"state": "cancelling", "close_reason": "cancelled"}
+    job_id = add_running_job(engine, 3, **closed, input_key="files/input", input_bytes=100)
+    closer = JobCloser(engine, DayPartitions(engine))
+    do_all(closer.closing(Close(job_id, 0, CloseReason.CANCELLED)), threading.Event())
+
+    assert finalise(engine, store, take(engine), check=always) is JobState.CANCELLED
+
+    error = lines(engine, store, job(engine, job_id)["error_file_id"])
+    assert [line["custom_id"] for line in error] == names
+    assert {line["error"]["code"] for line in error} == {"batch_cancelled"}
+
+
 def test_a_body_that_is_an_object_is_shown_inline(engine: sa.Engine, store: LocalObjects) -> None:
     put(store, "bodies/large", b'{\n"text": "' + b"x" * 3_000_000 + b'"}')
     job_id = settle(engine, [outcome(0, body=b"", body_key="bodies/large"), outcome(1)])

@@ -64,7 +64,7 @@ def test_names_are_the_last(line: bytes) -> None:
 
     parts = blocks()
     opened = Blocks(lambda _: next(parts, b""), lambda: None, None)
-    names = CustomIds(lambda: opened, input_bytes=len(line))
+    names = CustomIds(lambda _: opened, input_bytes=len(line))
     assert custom_id_of(line) == names.at(0) == "a"
 
 

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from results.custom_ids import CustomIds, InputShorterError
+from results.custom_ids import UNREADABLE, CustomIds, InputShorterError, JobCustomIds
+from storage.errors import ObjectMissingError, ObjectStoreAwayError
 from storage.objects import Blocks
 
 INPUT = b'{"custom_id":"a","body":{}}\n\n  \n{"body":{"custom_id":"no"},"custom_id":"b"}\n' + (
@@ -12,10 +13,11 @@ INPUT = b'{"custom_id":"a","body":{}}\n\n  \n{"body":{"custom_id":"no"},"custom_
 )
 
 
-def opener(content: bytes, block_bytes: int = 7) -> tuple[Callable[[], Blocks], list[str]]:
+def opener(content: bytes, block_bytes: int = 7) -> tuple[Callable[[int], Blocks], list[str]]:
     opened: list[str] = []
 
-    def open_input() -> Blocks:
+    def open_input(offset: int) -> Blocks:
+        assert offset == 0
         opened.append("opened")
         pieces = iter([content[n : n + block_bytes] for n in range(0, len(content), block_bytes)])
         return Blocks(lambda _: next(pieces, b""), lambda: opened.append("closed"), None)
@@ -57,3 +59,78 @@ def test_a_line_that_cannot_be_read_has_no_id_and_holds_up_no_other() -> None:
 
     assert [custom_ids.at(index) for index in range(5)] == ["a", "", "", "", "e"]
     assert custom_ids.unreadable_count == 3
+
+
+class Cutting:
+    """A store that cuts each reader behind so many bytes."""
+
+    def __init__(self, content: bytes, after_bytes: int) -> None:
+        self._content, self._after_bytes = content, after_bytes
+        self.offsets: list[int] = []
+
+    def open_input(self, offset: int) -> Blocks:
+        self.offsets.append(offset)
+        left = [self._content[offset : offset + self._after_bytes]]
+        cut_at = offset + self._after_bytes
+
+        def read(_: int) -> bytes:
+            if left:
+                return left.pop()
+            if cut_at < len(self._content):
+                raise ObjectStoreAwayError
+            return b""
+
+        return Blocks(read, lambda: None, None)
+
+
+@pytest.mark.parametrize("head", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("tail", [b"", b"\n", b"\r\n\n"])
+@pytest.mark.parametrize("step", [1, 4])
+def test_a_reader_that_was_cut_goes_on_where_it_was(head: bytes, tail: bytes, step: int) -> None:
+    content = head + b"\n \n".join(b'{"custom_id":"%03d"}' % n for n in range(12)) + tail
+    store = Cutting(content, 70)
+    custom_ids = CustomIds(store.open_input, input_bytes=len(content))
+
+    wanted = range(0, 12, step)
+    assert [custom_ids.at(index) for index in wanted] == [f"{index:03}" for index in wanted]
+    assert len(store.offsets) > 3
+    assert len(set(store.offsets)) == len(store.offsets)
+    custom_ids.close()
+
+
+def test_a_store_that_stays_away_is_an_error_and_may_be_asked_again() -> None:
+    content = b'{"custom_id":"a"}\n{"custom_id":"b"}\n'
+    store = Cutting(content, 20)
+    custom_ids = CustomIds(store.open_input, input_bytes=len(content))
+
+    assert custom_ids.at(0) == "a"
+    for _ in range(2):  # too little comes of the second line each time
+        with pytest.raises(ObjectStoreAwayError):
+            custom_ids.at(1)
+    store._after_bytes = len(content)
+    assert custom_ids.at(1) == "b"
+
+
+def test_a_file_that_is_gone_or_short_leaves_the_others_their_ids() -> None:
+    def gone(_: int) -> Blocks:
+        raise ObjectMissingError
+
+    def file(content: bytes) -> CustomIds:
+        return CustomIds(opener(content)[0], input_bytes=len(content))
+
+    short = file(b'{"custom_id":"a"}\njunk\n')
+    last = file(b'{"custom_id":"f"}\n')
+    custom_ids = JobCustomIds([(0, short), (3, CustomIds(gone, input_bytes=9)), (5, last)])
+
+    found = [custom_ids.at(index) for index in range(7)]
+    assert found == ["a", *[UNREADABLE] * 4, "f", UNREADABLE]
+    assert custom_ids.unreadable_count == 5
+    custom_ids.close()
+
+
+def test_a_store_that_is_away_is_no_file_that_is_gone() -> None:
+    def away(_: int) -> Blocks:
+        raise ObjectStoreAwayError
+
+    with pytest.raises(ObjectStoreAwayError):
+        JobCustomIds([(0, CustomIds(away, input_bytes=9))]).at(0)

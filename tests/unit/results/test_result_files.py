@@ -10,7 +10,7 @@ import pytest
 
 from core.clock import SystemClock
 from core.outcomes import Outcome
-from results.custom_ids import CustomIds
+from results.custom_ids import JobCustomIds
 from results.output_lines import ItemRow, LineTemplate
 from results.result_files import ResultFiles, write_result_files
 from storage.errors import ObjectStoreFullError
@@ -74,7 +74,7 @@ def store(tmp_path: Path) -> WatchedStore:
 
 
 def write(store: WatchedStore, rows: Iterator[ItemRow]) -> ResultFiles:
-    ids = CustomIds([], input_bytes=1)
+    ids = JobCustomIds([])
     return write_result_files(store, rows, job_id=JOB, epoch=1, custom_ids=ids)
 
 

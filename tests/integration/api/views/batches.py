@@ -18,7 +18,7 @@ from jobs.files import RESULT_PURPOSE, NewFile, insert_file
 from jobs.progress_tables import job_cursors
 from jobs.tables import jobs
 from results.closing import JobCloser
-from results.custom_ids import CustomIds
+from results.custom_ids import CustomIds, JobCustomIds
 from results.item_rows import item_rows
 from results.open_work import do_all
 from results.partitions import DayPartitions
@@ -93,7 +93,10 @@ class RunningBatch:
             total_count=self.total,
             check=lambda: None,
         )
-        names = CustomIds(lambda: store.read(row.input_key), input_bytes=row.input_bytes)
+        ids = CustomIds(
+            lambda offset: store.read(row.input_key, offset=offset), input_bytes=row.input_bytes
+        )
+        names = JobCustomIds([(0, ids)])
         written = write_result_files(store, rows, job_id=self.job_id, epoch=1, custom_ids=names)
         with engine.begin() as connection:
             files = {}
