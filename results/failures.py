@@ -61,45 +61,63 @@ class FailureJudge:
     def judge(self, cursor: Cursor, jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> Judged:
         """Record failures that may pass: schedule the next attempt, or make the last one final.
 
-        Outcomes of items that have a row, or are final in this group, change nothing.
+        Of an item the first final outcome on the log counts, however the log was cut into groups:
+        what stands behind one, or comes when its item has a row, changes nothing. A failure that
+        another attempt may follow changes nothing either where a final outcome is in its group.
         """
         judged = Judged({})
         for job_id, items in jobs.items():
-            final = [item for item in items if not item.retryable]
-            if len(final) < len(items):
-                decided = {item.index for item in final}
-                open_ = [i for i in items if i.retryable and i.index not in decided]
-                again, spent = self._recorded(cursor, locked[job_id], open_)
-                self._schedule(cursor, job_id, again)
-                judged.waiting_count += len(again)
-                final += spent
+            leads_on = self._recorded(cursor, locked[job_id], self._to_record(items))
+            final, again = [], []
+            for place, item in enumerate(items):
+                if not item.retryable:
+                    final.append(item)
+                elif place not in leads_on:
+                    continue
+                elif may_try_again(item.attempt, self.rules):
+                    again.append(item)
+                else:
+                    final.append(msgspec.structs.replace(item, retryable=False))
+            self._schedule(cursor, job_id, again)
+            judged.waiting_count += len(again)
             if final:
                 judged.final[job_id] = final
         return judged
 
+    def _to_record(self, items: Sequence[ItemOutcome]) -> dict[int, ItemOutcome]:
+        """Return the failures that may lead on, by their places among `items`."""
+        final = {item.index for item in items if not item.retryable}
+        ended: set[int] = set()
+        failures = {}
+        for place, item in enumerate(items):
+            if not item.retryable:
+                ended.add(item.index)
+            elif item.index not in (final if may_try_again(item.attempt, self.rules) else ended):
+                failures[place] = item
+        return failures
+
     def _recorded(
-        self, cursor: Cursor, job: LockedJob, failures: Sequence[ItemOutcome]
-    ) -> tuple[list[ItemOutcome], list[ItemOutcome]]:
-        """Record what is new; return what may try again, and what has had its last attempt."""
-        known = existing_indexes(cursor, [f.index for f in failures], job)
-        failures = [failure for failure in failures if failure.index not in known]
+        self, cursor: Cursor, job: LockedJob, failures: Mapping[int, ItemOutcome]
+    ) -> set[int]:
+        """Record what is new of items without a row; return the places of it."""
         if not failures:
-            return [], []
+            return set()
+        known = existing_indexes(cursor, [f.index for f in failures.values()], job)
+        failures = {place: f for place, f in failures.items() if f.index not in known}
+        if not failures:
+            return set()
         columns = zip(
-            *[(f.index, f.attempt, f.status_code, code_of(f)) for f in failures], strict=True
+            *[(f.index, f.attempt, f.status_code, code_of(f)) for f in failures.values()],
+            strict=True,
         )
         cursor.execute(RECORD_ATTEMPTS, [job.job_id, *map(list, columns)], prepare=False)
         new = set(cursor)
-        again, spent = [], []
-        for failure in failures:
-            if (failure.index, failure.attempt) not in new:
-                continue
-            new.discard((failure.index, failure.attempt))
-            if may_try_again(failure.attempt, self.rules):
-                again.append(failure)
-            else:
-                spent.append(msgspec.structs.replace(failure, retryable=False))
-        return again, spent
+        places = set()
+        for place, failure in failures.items():
+            if (failure.index, failure.attempt) in new:
+                new.discard((failure.index, failure.attempt))
+                places.add(place)
+        return places
 
     def _schedule(self, cursor: Cursor, job_id: UUID, failures: Sequence[ItemOutcome]) -> None:
         if not failures:

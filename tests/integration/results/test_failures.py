@@ -1,6 +1,9 @@
 """Goal: a failure that may pass leads on once, however often it comes; the last one says why."""
 
+import itertools
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -180,6 +183,34 @@ def test_an_answer_wins_over_a_failure_of_another_execution(
     assert [row.outcome for row in item_table(engine, job_id)] == [Outcome.SUCCEEDED] * 2
     assert attempts(engine, job_id) == [(1, 1, 500, "broken")]
     assert_books_balance(engine, job_id)
+
+
+def test_the_same_log_gives_the_same_rows_however_it_is_cut(
+    engine: sa.Engine, writer: ItemWriter
+) -> None:
+    """Each item has the same outcomes in another order; each job cuts them in another way."""
+    makes: list[Callable[[int], ItemOutcome]] = [
+        partial(broken, attempt=1),
+        partial(broken, attempt=3, status_code=503),
+        partial(broken, attempt=3),
+        partial(failed, attempt=2),
+        outcome,
+    ]
+    orders = list(itertools.permutations(makes))
+    told = []
+    for cut in itertools.product([False, True], repeat=len(makes) - 1):
+        job_id = add_running_job(engine, len(orders))
+        group: list[ItemOutcome] = []
+        for place, is_last in enumerate([*cut, True]):
+            group += [order[place](index) for index, order in enumerate(orders)]
+            if is_last:
+                writer.write({job_id: group})
+                group = []
+        rows = item_table(engine, job_id)
+        told.append([(row.outcome, row.status_code, row.attempt) for row in rows])
+        assert_books_balance(engine, job_id)
+    assert len(told[0]) == len(orders)
+    assert all(rows == told[0] for rows in told)
 
 
 def test_a_failure_that_cannot_pass_is_dead_at_once(engine: sa.Engine, writer: ItemWriter) -> None:
