@@ -65,18 +65,22 @@ def grouped(entries: Iterable[Entry], *, items_max: int, bytes_max: int) -> Iter
     """Yield groups within the bounds; one record above them is a group of its own.
 
     What is no outcome ends the group before it and stands alone: it keeps its place in the order.
+    No entry behind it is taken before it has been judged.
     """
     group = Group()
     for entry in entries:
+        is_alone = isinstance(entry.record, _ALONE)
         if group.next_offsets and (
-            isinstance(entry.record, _ALONE)
-            or group.alone is not None
+            is_alone
             or group.item_count + _item_count(entry) > items_max
             or group.size_bytes + entry.size_bytes > bytes_max
         ):
             yield group
             group = Group()
         group.add(entry)
+        if is_alone:
+            yield group
+            group = Group()
     if group.next_offsets:
         yield group
 

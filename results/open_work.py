@@ -1,9 +1,10 @@
 """Work that needs more than one transaction: a step at a time, in turn, between other records.
 
 A close of a million items takes a minute, and so do a million copies of one; the results of all
-other jobs must not wait for them. Until the last step the offsets of its records are not committed:
-whoever owns a partition after us reads them again. A close or copies that this finds begun go on
-where rows are missing.
+other jobs must not wait for them. Nor for a close that has to come behind such copies: it is open
+work that begins when they have ended. Until the last step the offsets of its records are not
+committed: whoever owns a partition after us reads them again. A close or copies that this finds
+begun go on where rows are missing.
 """
 
 import threading
@@ -33,6 +34,12 @@ class _Open:
     job_ids: frozenset[UUID]
     steps: deque[Step]
     item_count: int
+    behind: "tuple[_Open, ...]" = ()  # what ends before it begins
+
+    @property
+    def waits(self) -> bool:
+        """Whether something that it is behind has steps left."""
+        return any(one.steps for one in self.behind)
 
 
 class OpenWork:
@@ -68,25 +75,38 @@ class OpenWork:
         if one.steps:
             self._open.append(one)
 
+    def begin_behind(
+        self, offsets: Mapping[Partition, int], job_id: UUID, steps: Iterable[Step]
+    ) -> None:
+        """Let work of one job begin when all that is open of it has ended."""
+        behind = tuple(one for one in self._open if job_id in one.job_ids)
+        self._open.append(_Open(dict(offsets), frozenset({job_id}), deque(steps), 0, behind))
+
     def is_open(self, job_id: UUID) -> bool:
         """Whether there is work left of a job."""
         return any(job_id in one.job_ids for one in self._open)
 
-    def step(self, job_id: UUID | None = None) -> None:
-        """Do one step of what has waited longest, of one job or all; in a crowd it stays first.
+    @property
+    def waiting_jobs(self) -> set[UUID]:
+        """The jobs that have work which waits for its begin."""
+        return {job_id for one in self._open if one.waits for job_id in one.job_ids}
+
+    def step(self) -> None:
+        """Do one step of what has waited longest and may go on; in a crowd it stays first.
 
         Raises what the step raises, and stays. Nothing when none is open: its partitions may be
         lost between two tries.
         """
         for one in self._open:
-            if job_id is None or job_id in one.job_ids:
-                _do_first(one)
-                if not one.steps:
-                    self._open.remove(one)
-                elif len(self._open) <= CROWD:
-                    self._open.remove(one)
-                    self._open.append(one)
-                return
+            if one.waits:
+                continue
+            _do_first(one)
+            if not one.steps:
+                self._open.remove(one)
+            elif len(self._open) <= CROWD:
+                self._open.remove(one)
+                self._open.append(one)
+            return
 
     def committable(self, finished: Mapping[Partition, int]) -> dict[Partition, int]:
         """Return these next offsets, none behind the records of what is open."""
@@ -102,6 +122,8 @@ class OpenWork:
         for one in self._open:
             for partition in partitions:
                 one.offsets.pop(partition, None)
+            if not one.offsets:
+                one.steps.clear()
         self._open = deque(one for one in self._open if one.offsets)
 
 

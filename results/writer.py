@@ -15,7 +15,7 @@ from core.clock import Clock
 from results.call_bills import CallBill, bills_of
 from results.groups import Group, grouped
 from results.judging import Judge
-from results.metrics import DATABASE_RETRIES
+from results.metrics import DATABASE_RETRIES, IGNORED_AFTER_CLOSE
 from results.open_work import OpenWork, Step
 from results.reading import read_entry
 from results.settings import WriterSettings
@@ -25,7 +25,7 @@ from topics.errors import StaleMemberError
 from topics.offsets import Partition
 from topics.producer import LogProducer
 from topics.received import Received
-from topics.records import Close
+from topics.records import Close, CopiesDue
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -79,7 +79,11 @@ class ResultsWriter:
             began_s = self.clock.monotonic_s()
             read, self._read = self._read, []
             self._lost.clear()
-            entries = (read_entry(record, self.producer) for record in read)
+            entries = (
+                read_entry(record, self.producer)
+                for record in read
+                if (record.topic, record.partition) not in self._lost
+            )
             limits = self.settings
             for group in grouped(
                 entries, items_max=limits.group_items_max, bytes_max=limits.group_bytes_max
@@ -137,13 +141,8 @@ class ResultsWriter:
     def _judge(self, group: Group, consumer: LogConsumer, stop: threading.Event) -> bool:
         """Make a group durable, and begin what it asks for besides; False when `stop` came first.
 
-        A close leaves copies without a row to nobody, so those before it on the log come first:
-        whoever reads the log again must find the same. They are forgotten with their partition, so
-        what is left of it is not judged here.
+        What is left of a lost partition is not judged here: its steps are forgotten with it.
         """
-        if isinstance(group.alone, Close):
-            while self._open.is_open(job_id := group.alone.job_id) and not stop.is_set():
-                self._patiently(partial(self._open.step, job_id), consumer, stop)
         if stop.is_set():
             return False
         if not self._kept(group.offsets):
@@ -151,13 +150,32 @@ class ResultsWriter:
         calls = [bill for record in group.calls for bill in bills_of(record)]
         if calls:
             self._patiently(lambda: self.bill(calls), consumer, stop)
+        for job_id in self._open.waiting_jobs & group.jobs.keys():
+            IGNORED_AFTER_CLOSE.inc(len(group.jobs.pop(job_id)))  # behind a close that waits
+        if group.alone is None and not group.jobs:
+            return True
         if steps := self._patiently(lambda: self.judge.judge(group), consumer, stop):
             self._patiently(partial(self._begin, group, steps), consumer, stop)
         return True
 
     def _begin(self, group: Group, steps: Sequence[Step]) -> None:
-        if kept := self._kept(group.offsets):
+        kept = self._kept(group.offsets)
+        if not kept:
+            return
+        if group.alone is not None and self._must_wait(group.alone):
+            self._open.begin_behind(kept, group.alone.job_id, steps)
+        else:
             self._open.begin(kept, group.job_ids, steps, item_count=group.item_count)
+
+    def _must_wait(self, record: Close | CopiesDue) -> bool:
+        """Keep a close behind the copies before it, and what follows behind the close.
+
+        A close leaves copies without a row to nobody, and whoever reads the log again must find
+        the same. They may be a million, so the records of other jobs do not wait for them.
+        """
+        if record.job_id in self._open.waiting_jobs:
+            return True
+        return isinstance(record, Close) and self._open.is_open(record.job_id)
 
     def _kept(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
         """Return the offsets of partitions that were ours ever since their records were read."""

@@ -148,11 +148,29 @@ def test_a_try_again_after_the_last_was_forgotten_does_nothing() -> None:
     assert work.done == [("w", 1)]
 
 
-def test_the_work_of_one_job_can_be_finished_first() -> None:
+def test_work_waits_for_all_that_was_open_of_its_job_and_for_no_other() -> None:
     work, opened, other = Work(), OpenWork(), UUID(int=2)
-    opened.begin({HERE: 7}, [JOB], work.steps("w", 3))
-    opened.begin({HERE: 8}, [other], work.steps("other", 3))
-    while opened.is_open(other):
-        opened.step(other)
-    assert work.done == [("w", 1), ("other", 1), ("other", 2), ("other", 3)]
-    assert opened.is_open(JOB)
+    opened.begin({HERE: 7}, [JOB, other], work.steps("w", 2))
+    opened.begin({HERE: 8}, [other], work.steps("other", 4))
+    opened.begin_behind({HERE: 9}, JOB, work.steps("close", 2))
+    opened.begin_behind({HERE: 10}, JOB, work.steps("again", 1))
+    assert opened.waiting_jobs == {JOB}
+    assert opened.committable({HERE: 12}) == {HERE: 7}
+    while opened.is_open(JOB):
+        opened.step()
+    its = [done for done in work.done if done[0] != "other"]
+    assert its == [("w", 1), ("w", 2), ("close", 1), ("close", 2), ("again", 1)]
+    assert opened.waiting_jobs == set()
+    assert opened.is_open(other)
+    assert opened.committable({HERE: 12}) == {HERE: 8}
+
+
+def test_work_that_waits_goes_with_its_partition() -> None:
+    work, opened = Work(), OpenWork()
+    opened.begin({HERE: 7, THERE: 7}, [JOB], work.steps("w", 2))
+    opened.begin_behind({HERE: 8}, JOB, work.steps("close", 1))
+    opened.forget({HERE})
+    assert opened.waiting_jobs == set()
+    while opened:
+        opened.step()
+    assert work.done == [("w", 1), ("w", 2)]

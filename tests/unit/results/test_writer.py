@@ -5,7 +5,7 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -17,7 +17,7 @@ from core.ids import new_uuid
 from core.states import CloseReason
 from results.groups import Group
 from results.judging import Judge
-from results.open_work import CROWD, Step
+from results.open_work import CROWD, OpenWork, Step
 from results.settings import WriterSettings
 from results.writer import ResultsWriter
 from tests.unit.results.test_reading import job_ref
@@ -199,6 +199,25 @@ def test_a_close_comes_behind_the_copies_before_it() -> None:
     assert judge.done.index(("close", job_id)) < len(judge.done) - SLICES  # others take turns
 
 
+def test_a_close_behind_many_copies_keeps_no_others_waiting() -> None:
+    stop, judge = threading.Event(), Copying()
+    job_id, other = new_uuid(), new_uuid()
+    close = Close(job_id, 0, CloseReason.CANCELLED)
+    records = [outcomes_record(7, job_id), received(8, close)]
+    records += [outcomes_record(9, job_id), received(10, close), outcomes_record(11, other)]
+    settings = WriterSettings(group_wait_s=0, group_items_max=1)
+    writer = dataclasses.replace(a_writer(judge), settings=settings)
+    member = Member(stop, *records, polls=6 * SLICES)
+    writer.run(cast(LogConsumer, member), stop)
+
+    its = [kind for kind, job in judge.done if job == job_id]
+    assert its == ["outcomes", *["copies"] * SLICES, *["close"] * 2 * SLICES]
+    assert judge.done[:3] == [("outcomes", job_id), ("copies", job_id), ("outcomes", other)]
+    offered = [offsets["results", 1] for offsets in member.offered]
+    assert offered == sorted(offered)
+    assert list(dict.fromkeys(offered)) == [7, 8, 10, 12]
+
+
 def test_many_long_closes_keep_no_others_and_no_member_waiting() -> None:
     stop, judge = threading.Event(), Slow(2.0)
     closes = [received(n, Close(new_uuid(), 0, CloseReason.CANCELLED)) for n in range(2 * CROWD)]
@@ -239,6 +258,30 @@ def test_a_close_is_left_alone_once_its_partition_is_lost() -> None:
 
     assert judge.done == [("outcomes", job_id), ("copies", job_id)]
     assert all(("results", 1) not in offsets for offsets in member.offered)
+
+
+def test_nothing_behind_a_close_is_judged_once_its_partition_is_lost() -> None:
+    """Not even in one group with what is kept."""
+    stop, judge, job_id, other = threading.Event(), Copying(), new_uuid(), new_uuid()
+    close = received(8, Close(job_id, 0, CloseReason.CANCELLED))
+    behind = outcomes_record(9, job_id)
+    kept = dataclasses.replace(outcomes_record(0, other), partition=2)
+    writer = dataclasses.replace(a_writer(judge), settings=WriterSettings(group_wait_s=0))
+    member = Member(stop, outcomes_record(7, job_id), close, behind, kept, polls=2)
+    member.assigned = frozenset({("results", 1), ("results", 2)})
+
+    begin = OpenWork.begin_behind
+
+    def losing(*given: Any) -> None:
+        begin(*given)
+        writer.revoked([("results", 1)])
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(OpenWork, "begin_behind", losing)
+        writer.run(cast(LogConsumer, member), stop)
+
+    assert judge.done[:3] == [("outcomes", job_id), ("copies", job_id), ("outcomes", other)]
+    assert ("outcomes", job_id) not in judge.done[1:]
 
 
 def test_what_is_revoked_while_more_is_read_is_forgotten() -> None:
