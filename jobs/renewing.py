@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from core.states import TERMINAL_STATES, CloseReason, JobKind
+from jobs.append_verdicts import APPEND_DUE
 from jobs.control_rows import change
 from jobs.outbox_rows import CONTROL_CLOSED_VERSION, NOTIFY_OUTBOX, outbox_insert
 from jobs.outbox_tables import outbox
@@ -45,11 +46,13 @@ class Place(NamedTuple):
 
 
 def unvalidated_count(connection: sa.Connection) -> int:
-    """Return the unfinished jobs whose items nobody has counted: no result of theirs can be judged.
+    """Return the unfinished jobs with items that nobody has counted: their results are of nobody.
 
-    Intake counts them; before it does, a results writer passes over what the log holds of them.
+    They are those of the job's file, or of one that was appended. Intake counts them; before it
+    does, a results writer passes over what the log holds of them.
     """
-    query = sa.select(sa.func.count()).where(_UNFINISHED, jobs.c.total_count.is_(None))
+    uncounted = sa.or_(sa.and_(_UNFINISHED, jobs.c.total_count.is_(None)), APPEND_DUE)
+    query = sa.select(sa.func.count()).select_from(jobs).where(uncounted)
     return connection.execute(query).scalar_one()
 
 

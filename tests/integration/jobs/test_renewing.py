@@ -1,5 +1,7 @@
 """Goal: after a restore, unfinished jobs are newer than anything the log may hold of them."""
 
+import re
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -8,6 +10,7 @@ import sqlalchemy as sa
 
 from core.states import CloseReason
 from jobs import renewing
+from jobs.inputs_tables import job_inputs
 from jobs.leases import claim
 from jobs.outbox_tables import outbox
 from jobs.progress_tables import job_leases
@@ -46,6 +49,37 @@ def test_jobs_whose_items_nobody_counted_are_told(database_url: str) -> None:
         add_job(connection, tenant_id, state="in_progress", total_count=1)
         add_job(connection, tenant_id, state="failed")
         assert unvalidated_count(connection) == 2
+        assert connection.scalar(sa.text(runbook_query())) == 2
+
+
+def test_jobs_with_an_appended_file_that_nobody_counted_are_told(database_url: str) -> None:
+    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        tenant_id = add_tenant(connection)
+        closed = {"state": "cancelling", "close_reason": "cancelled"}
+        open_ = {"state": "in_progress"}
+        for state, columns in (("validating", open_), ("refused", open_), ("dropped", closed)):
+            job_id = add_job(connection, tenant_id, total_count=1, **columns)
+            file_id = connection.scalar(sa.select(jobs.c.input_file_id).where(jobs.c.id == job_id))
+            connection.execute(
+                job_inputs.insert().values(
+                    job_id=job_id,
+                    number=1,
+                    file_id=file_id,
+                    object_key="files/appended",
+                    size_bytes=1,
+                    state=state,
+                )
+            )
+        assert unvalidated_count(connection) == 1
+        assert connection.scalar(sa.text(runbook_query())) == 1
+
+
+def runbook_query() -> str:
+    """What the runbook of a restore asks."""
+    text = (Path(__file__).parents[3] / "docs/operations.md").read_text()
+    (query,) = re.findall(r"`(SELECT count\(\*\) FROM jobs .*?)`", text, re.DOTALL)
+    return " ".join(query.split())
 
 
 def test_unfinished_jobs_are_renewed_and_others_left_alone(database_url: str) -> None:
