@@ -26,6 +26,7 @@ class RowOpener:
     store: ObjectStore
     job_id: UUID
     _cipher: BodyCipher | None = field(default=None, init=False, repr=False)
+    _is_gone: bool = field(default=False, init=False)  # the key: it does not come back
 
     def opened(self, row: ItemRow, *, with_objects: bool = True) -> ItemRow:
         """Return the row with its answer in clear; one that is an object is then in its row.
@@ -34,8 +35,12 @@ class RowOpener:
         objects that are gone: their rows are returned as they are.
         """
         encrypted = row.body
+        is_object = row.body_key is not None and with_objects and row.status_code
+        if self._is_gone and (encrypted or is_object):
+            return _failed(row, KeyGoneError.code)
         try:
-            if row.body_key is not None and with_objects and row.status_code:
+            if is_object:
+                assert row.body_key is not None
                 # Bounded when it was stored, and held one at a time.
                 encrypted = read_object(self.store, row.body_key)
             if not encrypted:
@@ -44,6 +49,7 @@ class RowOpener:
             body = self._key().decrypt(encrypted, Place(self.job_id, Way.OUT, index))
             return row._replace(body=body, body_key=None)
         except KeyGoneError:
+            self._is_gone = True
             return _failed(row, KeyGoneError.code)
         except BodyUnreadableError:
             return _failed(row, ANSWER_UNREADABLE)

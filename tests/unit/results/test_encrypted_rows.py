@@ -1,0 +1,45 @@
+"""Goal: rows are decrypted with the key of their job, which is looked for once."""
+
+from core.clock import SystemClock
+from core.ids import new_uuid
+from core.object_names import answer_prefix, job_key_name
+from core.outcomes import Outcome
+from results.encrypted_rows import RowOpener
+from results.output_lines import ItemRow
+from storage.body_ciphers import Place, Way
+from storage.data_keys import DataKeys, KeyGoneError
+from tests.objects_in_memory import MemoryStore
+
+JOB = new_uuid()
+
+
+def row(index: int, body: bytes | None, body_key: str | None = None) -> ItemRow:
+    return ItemRow(index, Outcome.SUCCEEDED, 200, None, None, None, body, body_key)
+
+
+def test_a_key_is_read_once() -> None:
+    store = MemoryStore()
+    cipher = DataKeys(store, SystemClock()).ensure(job_key_name(JOB))
+    rows = [row(n, cipher.encrypt(b"%d" % n, Place(JOB, Way.OUT, n))) for n in range(5)]
+
+    opener = RowOpener(store, JOB)
+    assert [opener.opened(one).body for one in rows] == [b"%d" % n for n in range(5)]
+    assert store.read_count == 1
+
+
+def test_a_key_that_is_gone_is_looked_for_once_and_no_answers_are_read() -> None:
+    store = MemoryStore()
+    large = f"{answer_prefix(JOB)}a"
+    store.objects[large] = b"encrypted"
+    opener = RowOpener(store, JOB)
+
+    said = [opener.opened(row(n, b"encrypted")) for n in range(5)]
+    said += [opener.opened(row(n, None, large)) for n in range(5, 10)]
+    assert {one.error_code for one in said} == {KeyGoneError.code}
+    assert {(one.status_code, one.body, one.body_key) for one in said} == {(0, None, None)}
+    assert store.read_count == 1
+
+    empty = row(10, None)
+    assert opener.opened(empty) == empty
+    listed = row(11, None, large)
+    assert opener.opened(listed, with_objects=False) == listed
