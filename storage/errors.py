@@ -45,7 +45,7 @@ class ObjectStoreAwayError(MillraceError):
 
 
 class ObjectStoreRefusedError(MillraceError):
-    """The object store refused the request: credentials, bucket or permissions are wrong."""
+    """The object store refused the request: credentials, bucket, folder or rights are wrong."""
 
     code = "object_store_refused"
 

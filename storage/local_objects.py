@@ -20,6 +20,7 @@ from storage.errors import (
     ObjectMissingError,
     ObjectStoreAwayError,
     ObjectStoreFullError,
+    ObjectStoreRefusedError,
 )
 from storage.objects import BLOCK_BYTES, Blocks, ObjectInfo, checked_key, checked_prefix
 from storage.uploads import CountedUpload
@@ -27,6 +28,7 @@ from storage.uploads import CountedUpload
 _TEMPORARY: Final = ".temporary"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _AWAY: Final = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE})
+_REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _PUBLISH_TRIES_MAX: Final = 8
 
 
@@ -160,7 +162,10 @@ class LocalUpload(CountedUpload):
 
 @contextlib.contextmanager
 def disk_errors() -> Iterator[None]:
-    """Tell a full or ailing disk from a bug. Raises ObjectStoreFullError, ObjectStoreAwayError."""
+    """Tell a disk that is full, ails or refuses from a bug.
+
+    Raises ObjectStoreFullError, ObjectStoreAwayError, ObjectStoreRefusedError.
+    """
     try:
         yield
     except OSError as error:
@@ -168,6 +173,8 @@ def disk_errors() -> Iterator[None]:
             raise ObjectStoreFullError from error
         if error.errno in _AWAY:
             raise ObjectStoreAwayError from error
+        if error.errno in _REFUSED:
+            raise ObjectStoreRefusedError from error
         raise
 
 

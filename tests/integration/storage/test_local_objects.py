@@ -10,7 +10,13 @@ import pytest
 
 from core.clock import SystemClock
 from core.errors import Disposition
-from storage.errors import ObjectKeyError, ObjectStoreAwayError, ObjectStoreFullError
+from results.refusals import Refusals
+from storage.errors import (
+    ObjectKeyError,
+    ObjectStoreAwayError,
+    ObjectStoreFullError,
+    ObjectStoreRefusedError,
+)
 from storage.local_objects import LocalObjects, disk_errors
 
 
@@ -33,11 +39,28 @@ def test_a_full_disk_leaves_nothing(local_store: LocalObjects, tmp_path: Path) -
     assert files(tmp_path / "objects") == []
 
 
-def test_an_ailing_disk_is_away_and_a_forbidden_one_is_a_mistake() -> None:
+def test_an_ailing_disk_is_away() -> None:
     with pytest.raises(ObjectStoreAwayError), disk_errors():
         raise OSError(errno.EIO, "input/output error")
-    with pytest.raises(PermissionError), disk_errors():
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_a_disk_that_refuses_is_a_mistake_of_its_operator(number: int) -> None:
+    with pytest.raises(ObjectStoreRefusedError) as refused, disk_errors():
+        raise OSError(number, "denied")
+    assert refused.value.disposition is Disposition.CRASH
+
+
+def test_an_object_that_the_disk_does_not_give_up_ends_nobody(
+    local_store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(self: Path, *, missing_ok: bool = False) -> None:
         raise PermissionError(errno.EACCES, "denied")
+
+    local_store.begin("a").complete()
+    with monkeypatch.context() as locked:
+        locked.setattr(Path, "unlink", denied)
+        assert isinstance(Refusals().delete(local_store, "a"), ObjectStoreRefusedError)
 
 
 def _upload_and_die(root: Path) -> None:
