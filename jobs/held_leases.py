@@ -119,6 +119,12 @@ class HeldLeases:
         """Stop the heartbeat: the lease runs out, and only then is the job tried again."""
         self._forget(lease)
 
+    def put_aside_for(self, lease: Lease, pause_s: float) -> None:
+        """Put aside for so long, or as long as ever when Postgres is away; harmless when lost."""
+        self._forget(lease)
+        with contextlib.suppress(*DATABASE_AWAY), self._engine.begin() as connection:
+            leases.extend(connection, [lease], pause_s)
+
     def put_aside_for_all(self, lease: Lease) -> None:
         """Put aside and let others see it; they cannot, for a while, when Postgres is away."""
         self._forget(lease)

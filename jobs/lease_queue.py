@@ -7,6 +7,7 @@ Each process takes turns by itself; whoever waits is served by each within one c
 """
 
 from collections import deque
+from collections.abc import Collection
 from typing import Final
 from uuid import UUID
 
@@ -38,30 +39,43 @@ class LeaseQueue:
         self._clock = clock
         self._plan: deque[tuple[UUID, UUID]] = deque()  # job and tenant
         self._plan_until_s = 0.0
-        self._served = _NOBODY  # the tenant whose turn was last
+        self.served = _NOBODY
+        """The tenant whose turn was last."""
+        self.passed_over = False
+        """Whether the last claim left jobs of tenants that it was not to serve."""
 
-    def claim(self, limit: int) -> list[Lease]:
-        """Take up to `limit` jobs that nobody holds; costs at most one look."""
+    def claim(self, limit: int, *, but_of: Collection[UUID] = ()) -> list[Lease]:
+        """Take up to `limit` jobs that nobody holds, none `but_of` these tenants.
+
+        Costs at most one look.
+        """
+        self.passed_over = False
         if limit <= 0:
             return []
         if len(self._plan) < limit or self._clock.monotonic_s() >= self._plan_until_s:
             self._look()
         claimed: list[Lease] = []
+        left: list[tuple[UUID, UUID]] = []
         while self._plan and len(claimed) < limit:
-            claimed += self._claim_next(limit - len(claimed))
+            if self._plan[0][1] in but_of:
+                left.append(self._plan.popleft())
+            else:
+                claimed += self._claim_next(limit - len(claimed), but_of)
+        self._plan.extendleft(reversed(left))
+        self.passed_over = bool(left)
         return claimed
 
     def _look(self) -> None:
-        query = turns(self._leases.role, self._where, after=self._served)
+        query = turns(self._leases.role, self._where, after=self.served)
         with self._engine.begin() as connection:
             self._plan = deque((row.id, row.tenant_id) for row in connection.execute(query))
         self._plan_until_s = self._clock.monotonic_s() + PLAN_AGE_S_MAX
 
-    def _claim_next(self, count: int) -> list[Lease]:
+    def _claim_next(self, count: int, but_of: Collection[UUID]) -> list[Lease]:
         """Claim what comes next; a rival may have been faster."""
         job_ids: list[UUID] = []
-        while self._plan and len(job_ids) < count:
-            job_id, self._served = self._plan.popleft()
+        while self._plan and len(job_ids) < count and self._plan[0][1] not in but_of:
+            job_id, self.served = self._plan.popleft()
             job_ids.append(job_id)
         return self._leases.claim(sa.and_(self._where, jobs.c.id.in_(job_ids)), count)
 

@@ -60,7 +60,7 @@ class FinaliserSettings(Settings):
     env_prefix: ClassVar[str] = "MILLRACE_FINALISER_"
 
     jobs_max: int = Field(default=2, ge=1, le=64)
-    """Jobs at once, one thread and one database connection each."""
+    """Jobs at once, one thread and one database connection each; the last for a tenant without."""
 
     look_interval_s: float = Field(default=1.0, gt=0, le=10)
     """Longest wait before looking for jobs again; a notification comes sooner, a stop does not."""

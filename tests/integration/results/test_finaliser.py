@@ -12,18 +12,21 @@ import pytest
 import sqlalchemy as sa
 
 from core.clock import SystemClock
-from core.errors import LeaseLostError
+from core.errors import LeaseLostError, MillraceError
 from core.ids import new_uuid
 from core.object_names import answer_prefix
+from core.states import JobState
 from jobs.background import Background
 from jobs.files import NewFile, delete_file, insert_file
 from jobs.files_tables import files
 from jobs.held_leases import HeldLeases
+from jobs.leases import Lease
 from jobs.progress_tables import job_leases
 from jobs.tables import jobs
 from results import metrics, removal
 from results.finaliser import CHANNEL, ROLE, Finaliser
-from results.finalising import READY
+from results.finalising import READY, finalise
+from results.item_rows import RowMissingError
 from results.partitions import DayPartitions
 from results.removal import FileRemoval
 from results.settings import FinaliserSettings
@@ -296,3 +299,55 @@ def test_files_that_the_store_refuses_keep_no_others(
         role.step()
     assert list(store.list("")) == []
     assert removed_count(engine) == 5
+
+
+def test_long_jobs_of_one_tenant_leave_a_place_to_others(
+    engine: sa.Engine, database_url: str, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long, other = [settle(engine) for _ in range(3)], settle(engine)
+    tenant_id = job(engine, long[0])["tenant_id"]
+    with engine.begin() as connection:
+        its = sa.update(jobs).where(jobs.c.id.in_(long))
+        connection.execute(its.values(tenant_id=tenant_id))
+    begun: list[UUID] = []
+    go_on = threading.Event()
+
+    def held(engine: sa.Engine, store: LocalObjects, lease: Lease, **given: Any) -> JobState:
+        if lease.job_id in long:
+            begun.append(lease.job_id)
+            assert go_on.wait(DEADLINE_S)
+        return finalise(engine, store, lease, **given)
+
+    monkeypatch.setattr("results.finaliser.finalise", held)
+    role = finaliser(engine, store, "one", jobs_max=2, look_interval_s=0.05)
+    with running(role, database_url):
+        until(lambda: begun and job(engine, other)["state"] == "completed")
+        late = settle(engine)
+        until(lambda: job(engine, late)["state"] == "completed")
+        assert len(begun) == 1
+        go_on.set()
+        until(lambda: all(job(engine, job_id)["state"] == "completed" for job_id in long))
+
+
+def test_a_job_that_fails_again_and_again_rests_longer(
+    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle(engine)
+    failures: list[MillraceError] = [RowMissingError(), RowMissingError(), ObjectStoreAwayError()]
+    failures += [RowMissingError()]
+
+    def failing(*_: Any, **__: Any) -> JobState:
+        raise failures.pop(0)
+
+    monkeypatch.setattr("results.finaliser.finalise", failing)
+    role = finaliser(engine, store, "one", lease_s=100)
+    left_s = sa.select(sa.extract("epoch", job_leases.c.expires_at - sa.func.clock_timestamp()))
+    rests = []
+    while failures:
+        (lease,) = role.leases.claim(READY, 1)
+        role._end(lease)
+        with engine.begin() as connection:
+            rests.append(round(float(connection.scalar(left_s) or 0), -2))
+            connection.execute(sa.update(job_leases).values(expires_at=sa.func.now()))
+    assert rests == [100, 200, 100, 400]
+    assert role.leases.count == 0
