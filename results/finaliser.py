@@ -56,7 +56,7 @@ class Finaliser:
         """
         ended = threading.Event()  # by the last job, later than `stop`, or by a failure
         background = Background(ended, away_s_max=self.settings.database_wait_s, clock=self.clock)
-        removal = FileRemoval(self.engine, self.store)
+        removal = FileRemoval(self.engine, self.store, ended.is_set)
         background.every(self.leases.heartbeat_s, "heartbeat", self.leases.extend_all)
         background.every(self.settings.removal_interval_s, "removal", removal.step)
         orphans = OrphanSweep(

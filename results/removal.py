@@ -1,6 +1,7 @@
 """Objects of files that were deleted or have expired: removed once no unfinished job reads them."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,14 +25,20 @@ class FileRemoval:
 
     engine: sa.Engine
     store: ObjectStore
+    is_over: Callable[[], bool] = lambda: False
     _refusals: Refusals = field(default_factory=Refusals)
 
     def step(self) -> None:
-        """Remove what is due, a round of it. Raises one of DATABASE_AWAY.
+        """Remove what is due. Raises one of DATABASE_AWAY.
 
-        A store that is away is asked again in the next round; a file that it refuses to give up
+        A store that is away is asked again in the next step; a file that it refuses to give up
         rests until the others were tried.
         """
+        while self._round() and not self.is_over():
+            pass
+
+    def _round(self) -> bool:
+        """Remove some; return whether more may be due and nothing stood in the way."""
         with self.engine.begin() as connection:
             due = files_to_remove(connection, limit=ROUND_FILES_MAX, but=self._refusals.resting)
         gone = []
@@ -50,3 +57,4 @@ class FileRemoval:
         if gone:
             with self.engine.begin() as connection:
                 metrics.FILES_REMOVED.inc(mark_removed(connection, gone))
+        return len(gone) == ROUND_FILES_MAX

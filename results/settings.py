@@ -72,7 +72,7 @@ class FinaliserSettings(Settings):
     """How long Postgres may be away before the role ends."""
 
     removal_interval_s: float = Field(default=60, ge=0.1, le=3600)
-    """Pause between two rounds that remove objects of deleted and expired files, 200 a round."""
+    """Pause between two looks for deleted and expired files, whose objects are then removed."""
 
     orphan_interval_s: float = Field(default=3600, ge=0.1, le=7 * 86_400)
     """Pause between two looks at all objects for those that a crash left behind."""

@@ -7,7 +7,8 @@ written outside the transaction, so no lease is needed: rivals only repeat delet
 """
 
 import logging
-from collections.abc import Collection, Sequence
+import random
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -30,6 +31,9 @@ LOG = logging.getLogger(__name__)
 
 ROUND_MAX: Final = 200
 """Requests of one round: its transaction takes some ten milliseconds."""
+
+_LOOK_ROUNDS: Final = 8
+"""Rounds of requests that a round chooses from, so that processes seldom choose the same."""
 
 _DELETE_THREADS: Final = 8  # a store answers in tens of milliseconds
 
@@ -54,20 +58,25 @@ class RequestEnding:
 
     engine: sa.Engine
     store: ObjectStore
+    choose: Callable[[Sequence[sa.Row[Any]], int], list[sa.Row[Any]]] = random.sample
+    """Returns so many of them: what others are not likely to end at the same time."""
 
     def step(self) -> None:
         """End everything that is settled. Raises one of DATABASE_AWAY.
 
         A store that is away delays nobody's answer, only the word that the job has ended.
         """
-        while self._round() == ROUND_MAX:
+        while self._round():
             pass
 
-    def _round(self) -> int:
+    def _round(self) -> bool:
+        """End some; return whether more may be settled and nothing stood in the way."""
         with self.engine.connect() as connection:
-            found = connection.execute(settled_query(ROUND_MAX)).all()
+            found = connection.execute(settled_query(_LOOK_ROUNDS * ROUND_MAX)).all()
         if not found:
-            return 0
+            return False
+        if len(found) > ROUND_MAX:
+            found = self.choose(found, ROUND_MAX)
         with ThreadPoolExecutor(min(_DELETE_THREADS, len(found)), "requests") as threads:
             dones = list(threads.map(self._clear, found))
         cleared = [row.id for row, done in zip(found, dones, strict=True) if done]
@@ -75,7 +84,7 @@ class RequestEnding:
             states = end_requests(connection, cleared)
         for state in states:
             metrics.JOBS_TERMINAL.labels(state).inc()
-        return len(states)
+        return len(cleared) == ROUND_MAX and bool(states)
 
     def _clear(self, row: sa.Row[Any]) -> bool:
         """Delete the input; False when the store is away: the job waits."""

@@ -301,6 +301,21 @@ def test_files_that_the_store_refuses_keep_no_others(
     assert removed_count(engine) == 5
 
 
+def test_one_step_removes_all_that_is_due(
+    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removal, "ROUND_FILES_MAX", 2)
+    for _ in range(5):
+        add_running_job(engine, 1, state="completed", completed_at=sa.func.now())
+    with engine.begin() as connection:
+        connection.execute(sa.update(files).values(expires_at=sa.text("now() - interval '1 d'")))
+    stops = iter([True])
+    FileRemoval(engine, store, lambda: next(stops)).step()
+    assert removed_count(engine) == 2
+    FileRemoval(engine, store).step()
+    assert removed_count(engine) == 5
+
+
 def test_long_jobs_of_one_tenant_leave_a_place_to_others(
     engine: sa.Engine, database_url: str, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:

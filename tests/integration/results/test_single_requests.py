@@ -1,6 +1,7 @@
 """Single requests from their row to their end, against real Postgres and a folder of objects."""
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -37,14 +38,14 @@ from jobs.requests import (
     is_answered_well,
     request_input_key,
 )
-from results import key_removal
+from results import key_removal, single_requests
 from results.closing import JobCloser
 from results.finalising import READY
 from results.key_removal import KeyRemoval
 from results.open_work import do_all
 from results.orphan_sweep import OrphanSweep
 from results.partitions import DayPartitions
-from results.single_requests import RequestEnding
+from results.single_requests import RequestEnding, end_requests
 from results.writing import ItemWriter
 from storage.errors import ObjectMissingError, ObjectStoreRefusedError
 from storage.local_objects import LocalObjects
@@ -121,6 +122,27 @@ def test_a_request_ends_with_its_answer_and_without_files(
     with engine.connect() as connection:
         states = connection.scalars(sa.text("SELECT count(*) FROM outbox")).one()
     assert states == 2  # finalizing, completed
+
+
+def test_of_many_requests_each_process_chooses_its_own(
+    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(single_requests, "ROUND_MAX", 2)
+    job_ids = [begin(engine, store)[1] for _ in range(7)]
+    ItemWriter(engine, DayPartitions(engine)).write({job_id: [outcome(0)] for job_id in job_ids})
+    offered: list[list[UUID]] = []
+
+    def newest(rows: Sequence[sa.Row[Any]], count: int) -> list[sa.Row[Any]]:
+        offered.append([row.id for row in rows])
+        if len(offered) == 2:  # a rival has just ended what others would choose, too
+            with engine.begin() as connection:
+                end_requests(connection, offered[-1][:2])
+        return list(rows[-count:])
+
+    RequestEnding(engine, store, newest).step()
+    assert offered == [job_ids, job_ids[:5]]
+    assert {job(engine, job_id)["state"] for job_id in job_ids} == {"completed"}
+    assert objects_of(store) <= {request_input_key(job_id) for job_id in job_ids[:2]}
 
 
 def test_a_refused_request_completes_with_the_refusal(
