@@ -59,9 +59,7 @@ class Finaliser:
         removal = FileRemoval(self.engine, self.store, ended.is_set)
         background.every(self.leases.heartbeat_s, "heartbeat", self.leases.extend_all)
         background.every(self.settings.removal_interval_s, "removal", removal.step)
-        orphans = OrphanSweep(
-            self.engine, self.store, self.clock, self.settings.orphan_age_s, ended.is_set
-        )
+        orphans = OrphanSweep(self.engine, self.store, self.settings.orphan_age_s, ended.is_set)
         background.every(self.settings.orphan_interval_s, "orphans", orphans.step)
         try:
             self._end_jobs(notifications, lambda: stop.is_set() or ended.is_set())

@@ -8,7 +8,6 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from core.clock import Clock
 from core.errors import MillraceError
 from core.object_names import ANSWERS, CALL_KEYS, FILES, KEYED_ANSWERS, KEYS, REQUESTS, RESULTS
 from jobs.orphans import (
@@ -41,11 +40,13 @@ _LOOKED_UP_AT_ONCE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class OrphanSweep:
-    """Any number of processes may sweep. `age_s` protects what still waits for its row."""
+    """Any number of processes may sweep. `age_s` protects what still waits for its row.
+
+    It is counted by Postgres' clock: that of a host may be days off.
+    """
 
     engine: sa.Engine
     store: ObjectStore
-    clock: Clock
     age_s: float
     is_over: Callable[[], bool] = lambda: False
 
@@ -56,13 +57,18 @@ class OrphanSweep:
         """
         try:
             metrics.UPLOADS_SWEPT.inc(self.store.sweep_temporary(self.age_s))
+            newest_s = self._now_s() - self.age_s
             for prefix, rules in _RULES:
-                self._sweep(prefix, rules)
+                self._sweep(prefix, rules, newest_s)
         except MillraceError as failure:
             LOG.warning("the sweep of objects was cut short", extra={"code": failure.code})
 
-    def _sweep(self, prefix: str, rules: tuple[FindOrphans, ...]) -> None:
-        old = self._old_keys(prefix)
+    def _now_s(self) -> float:
+        with self.engine.connect() as connection:
+            return float(connection.scalar(sa.select(sa.extract("epoch", sa.func.now()))) or 0)
+
+    def _sweep(self, prefix: str, rules: tuple[FindOrphans, ...], newest_s: float) -> None:
+        old = self._old_keys(prefix, newest_s)
         while keys := list(islice(old, _LOOKED_UP_AT_ONCE)):
             if self.is_over():
                 return
@@ -73,8 +79,7 @@ class OrphanSweep:
                 metrics.ORPHANS_REMOVED.inc()
                 LOG.info("an orphan was removed", extra={"key": key})
 
-    def _old_keys(self, prefix: str) -> Iterator[str]:
-        newest_s = self.clock.wall_s() - self.age_s
+    def _old_keys(self, prefix: str, newest_s: float) -> Iterator[str]:
         for found in self.store.list(prefix):
             if found.modified_s <= newest_s:
                 yield found.key

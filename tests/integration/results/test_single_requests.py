@@ -162,7 +162,7 @@ def test_only_the_answer_that_counts_is_kept(engine: sa.Engine, store: LocalObje
     put(store, spare, b"{}")
     end(engine, store, job_id, outcome(0, body=b"", body_key=kept))
     assert objects_of(store) == {kept, spare}  # a caller may be reading it
-    OrphanSweep(engine, store, SystemClock(), age_s=-60.0).step()
+    OrphanSweep(engine, store, age_s=-60.0).step()
     assert objects_of(store) == {kept}
 
 
@@ -293,7 +293,7 @@ def test_what_a_crash_left_of_requests_is_found(engine: sa.Engine, store: LocalO
         "idempotency/1",
     ):
         put(store, key, b"{}")
-    OrphanSweep(engine, store, SystemClock(), age_s=-60.0).step()
+    OrphanSweep(engine, store, age_s=-60.0).step()
     assert objects_of(store) == {request_input_key(open_id), answer}
 
 

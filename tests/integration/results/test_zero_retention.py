@@ -294,7 +294,7 @@ def test_keys_of_nobody_are_left_overs(
         os.utime(path, (old_s, old_s))
     put(store, "keys/calls/api-1-8", bytes(32))
 
-    OrphanSweep(engine, store, SystemClock(), 3600).step()
+    OrphanSweep(engine, store, 3600).step()
 
     left = {found.key for found in store.list("keys/")}
     assert left == {job_key_name(kept), "keys/calls/api-1-8"}
