@@ -1,5 +1,6 @@
 """Goal: what crashes left in either store goes once it is old; what anybody needs never does."""
 
+import time
 from collections.abc import Callable, Iterator
 from uuid import UUID
 
@@ -7,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 from pydantic import SecretStr
 
+from core.clock import SystemClock
 from core.ids import new_uuid
 from core.object_names import answer_prefix
 from jobs.files import NewFile, delete_file, insert_file
@@ -82,6 +84,15 @@ def test_an_object_without_its_row_goes_when_it_is_old(
     assert keys(store) == kept
     sweep(engine, store)
     assert keys(store) == kept
+
+
+def test_a_host_whose_clock_is_ahead_removes_nothing_that_is_new(
+    engine: sa.Engine, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, "files/new")
+    monkeypatch.setattr(SystemClock, "wall_s", lambda _: time.time() + 30 * DAY_S)
+    sweep(engine, store, days_later=0)
+    assert keys(store) == {"files/new"}
 
 
 def new_row(kind: str, tenant_id: UUID) -> tuple[str, Callable[[sa.Connection], None]]:
