@@ -14,6 +14,7 @@ import sqlalchemy.exc
 import typer
 from typer.core import TyperGroup
 
+from cli.streams import flush_stdout, say_last
 from core.errors import Disposition, MillraceError
 from storage.postgres import DATABASE_AWAY, drivers_words
 
@@ -109,6 +110,11 @@ _BY_CODE = {
 class CommandGroup(TyperGroup):
     """A group of commands whose expected failures end as `exit_codes` says."""
 
+    def make_context(self, *given: Any, **extra: Any) -> Any:
+        """Read the command line; --help writes here."""
+        with exit_codes():
+            return super().make_context(*given, **extra)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
         with exit_codes():
@@ -117,16 +123,22 @@ class CommandGroup(TyperGroup):
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """Turn an expected failure of the block into its line and exit code; let others pass."""
+    """Turn an expected failure of the block into its line and exit code; let others pass.
+
+    Output that cannot be written is such a failure, also at the end of the block.
+    """
     try:
-        yield
+        try:
+            yield
+        finally:
+            flush_stdout()
     except KeyboardInterrupt:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     except Exception as failure:
         verdict = verdict_on(failure)
         if verdict is None:
             raise
-        typer.echo(f"millrace: {verdict.message}", err=True)
+        say_last(f"millrace: {verdict.message}")
         raise typer.Exit(verdict.exit_code) from None
 
 
@@ -145,6 +157,8 @@ def verdict_on(failure: Exception) -> Verdict | None:
     if isinstance(failure, OSError) and not isinstance(failure, BrokenPipeError):
         where = f"{failure.filename}: " if failure.filename else ""
         return Verdict(ExitCode.FAILED, f"{where}{failure.strerror or failure}")
+    if isinstance(failure, UnicodeEncodeError) and failure.reason == "surrogates not allowed":
+        return Verdict(ExitCode.USAGE, "An argument holds bytes that are not UTF-8.")
     return _verdict_on_call(failure)
 
 

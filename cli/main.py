@@ -17,6 +17,7 @@ from cli.models import app as models
 from cli.rebuild import rebuild_jobs
 from cli.recover import recover_jobs
 from cli.roles import run
+from cli.streams import prepare_streams
 from cli.tenants import app as tenants
 from cli.topics import app as topics
 from cli.up import up
@@ -55,6 +56,7 @@ app.add_typer(topics, name="topics")
 
 def main() -> None:
     """Entry point of the console script."""
+    prepare_streams()
     app()
 
 

@@ -1,5 +1,6 @@
 """Data for people and for programs: aligned columns or JSON, on stdout."""
 
+import codecs
 import json
 import sys
 from collections.abc import Sequence
@@ -7,6 +8,8 @@ from enum import StrEnum
 from typing import Annotated, TypeAlias
 
 import typer
+
+from cli.os_errors import about
 
 
 class Form(StrEnum):
@@ -22,8 +25,11 @@ FormOption: TypeAlias = Annotated[
 
 
 def write_json(value: object) -> None:
-    """Write `value` as indented JSON, keys in their own order."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """Write `value` as indented JSON, keys in their own order; JSON's escapes but for UTF-8."""
+    encoding = sys.stdout.encoding or "utf-8"
+    is_plain = codecs.lookup(encoding).name == "utf-8"
+    with about("stdout"):
+        sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=not is_plain) + "\n")
 
 
 def write_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -32,4 +38,5 @@ def write_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+        with about("stdout"):
+            sys.stdout.write("  ".join(cells).rstrip() + "\n")

@@ -1,0 +1,98 @@
+"""Goal: whatever the standard streams are, a command ends by its exit codes, not by a traceback."""
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from cli.exits import ExitCode, exit_codes
+from cli.streams import prepare_streams
+from cli.tables import write_json, write_table
+
+MILLRACE = f"{sys.executable} -m cli.main"
+
+
+def shell(command: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a line of bash, in which $MILLRACE is the command."""
+    return subprocess.run(
+        ["bash", "-c", command],
+        check=False,
+        capture_output=True,
+        env={**os.environ, "MILLRACE": MILLRACE, **variables},
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("asked", ["topics list -o json", "topics list", "--help"])
+def test_output_that_does_not_fit_is_a_failure(asked: str) -> None:
+    done = shell(f"$MILLRACE {asked} > /dev/full")
+
+    assert done.returncode == ExitCode.FAILED
+    assert done.stderr.startswith(b"millrace: ")
+    assert done.stderr.endswith(b"No space left on device\n")
+    assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("form", ["json", "table"])
+def test_a_reader_that_leaves_ends_a_command_quietly(form: str) -> None:
+    # The pipe has no reader any more before the command begins.
+    done = shell(f"exec 3> >(exec true); wait $!; $MILLRACE topics list -o {form} >&3; echo $? >&2")
+
+    assert done.stderr == b"1\n"
+
+
+def test_a_failure_with_no_place_for_its_line_keeps_its_exit_code() -> None:
+    done = shell("$MILLRACE batch list 2> /dev/full", MILLRACE_KEY="")
+
+    assert done.returncode == ExitCode.AUTH
+
+
+def test_closed_streams_are_as_good_as_dev_null() -> None:
+    done = shell("$MILLRACE topics list <&- >&- 2>&-")
+
+    assert done.returncode == ExitCode.OK
+
+
+def latin_1(monkeypatch: pytest.MonkeyPatch, name: str, content: bytes = b"") -> io.BytesIO:
+    """Put a strict stream of Latin-1 in the place of a standard one, and return its bytes."""
+    held = io.BytesIO(content)
+    monkeypatch.setattr(sys, name, io.TextIOWrapper(held, encoding="latin-1"))
+    return held
+
+
+def test_what_an_encoding_lacks_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = latin_1(monkeypatch, "stdout")
+    prepare_streams()
+
+    write_table(("key",), [("sk-…é",), ("\udcff",)])
+    write_json({"emoji": "😀"})
+    sys.stdout.flush()
+
+    assert written.getvalue() == (
+        b'KEY\nsk-\\u2026\xe9\n\\udcff\n{\n  "emoji": "\\ud83d\\ude00"\n}\n'
+    )
+
+
+def test_bytes_of_another_encoding_can_be_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdin", typed)
+    prepare_streams()
+
+    assert sys.stdin.readline() == "caf\N{REPLACEMENT CHARACTER}\n"
+
+
+def test_what_an_end_by_exit_code_wrote_counts_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        full.write("some\n")
+        with pytest.raises(typer.Exit) as caught, exit_codes():
+            raise typer.Exit(ExitCode.ITEMS_FAILED)
+
+    assert caught.value.exit_code == ExitCode.FAILED
+    assert capsys.readouterr().err == "millrace: stdout: No space left on device\n"
