@@ -96,15 +96,24 @@ _BY_STATUS = {
 _NOT_OF_THIS_SCHEMA = frozenset({"42P01", "42703"})  # no such table, no such column
 
 _BY_CODE = {
-    "deadline_exceeded": ExitCode.TIMEOUT,  # said in the middle of a stream
+    "batch_ended": ExitCode.CONFLICT,
+    "batch_not_open": ExitCode.CONFLICT,
+    "batch_sealed": ExitCode.CONFLICT,
+    "deadline_exceeded": ExitCode.TIMEOUT,  # said in the middle of a stream, too
+    "file_not_found": ExitCode.NOT_FOUND,  # 400 where it is the input of a job
     "invalid_settings": ExitCode.USAGE,
-    "queue_timeout": ExitCode.TIMEOUT,  # the same
-    "model_refused": ExitCode.CONFLICT,
+    "job_ended": ExitCode.CONFLICT,
+    "queue_timeout": ExitCode.TIMEOUT,  # said in the middle of a stream, too
+    "model_differs": ExitCode.CONFLICT,
+    "model_refused": ExitCode.USAGE,
     "settings_refused": ExitCode.USAGE,
     "tenant_exists": ExitCode.CONFLICT,
     "tenant_missing": ExitCode.NOT_FOUND,
     "tenant_refused": ExitCode.USAGE,
+    "webhook_endpoint_disabled": ExitCode.CONFLICT,
+    "zero_retention": ExitCode.CONFLICT,
 }
+"""By the code of an error, ours or the server's: it says more than the status does."""
 
 
 class CommandGroup(TyperGroup):
@@ -183,10 +192,11 @@ def _verdict_on_call(failure: Exception) -> Verdict | None:
             f"Cannot reach {_origin(failure)}. Is it up? --url or MILLRACE_URL says where.",
         )
     if isinstance(failure, openai.APIStatusError):
-        code = _BY_STATUS.get(failure.status_code, ExitCode.FAILED)
-        return Verdict(code, _told_by(failure))
+        by_status = _BY_STATUS.get(failure.status_code, ExitCode.FAILED)
+        # Some other server's code may be anything.
+        return Verdict(_BY_CODE.get(str(failure.code), by_status), _told_by(failure))
     if isinstance(failure, openai.APIError):  # an event of a stream
-        code = _BY_CODE.get(failure.code or "", ExitCode.FAILED)
+        code = _BY_CODE.get(str(failure.code), ExitCode.FAILED)
         return Verdict(code, f"{failure.message} ({failure.code})")
     if isinstance(failure, openai.OpenAIError | httpx2.HTTPError | httpx2.InvalidURL):
         return Verdict(ExitCode.FAILED, f"The call failed: {failure}")

@@ -34,6 +34,12 @@ class ModelRefusedError(MillraceError):
     disposition = Disposition.REJECT
 
 
+class ModelDiffersError(ModelRefusedError):
+    """The version exists and differs."""
+
+    code = "model_differs"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelVersion:
     """An immutable version of a model and where it is served."""
@@ -58,7 +64,7 @@ def add_model(
     """Register a version; the one registered last under its name serves new jobs.
 
     Registering the same again changes nothing but that, and returns what is there.
-    Raises ModelRefusedError: a bad value, or the version exists and differs.
+    Raises ModelRefusedError for a bad value, ModelDiffersError.
     """
     _check(name, version, pool=pool, engine=engine, endpoints=endpoints)
     connection.execute(
@@ -82,7 +88,7 @@ def add_model(
         )
     ).one()
     if (row.pool, row.engine, set(row.endpoints)) != (pool, engine, set(endpoints)):
-        raise ModelRefusedError("The version exists and differs.", name=name, version=version)
+        raise ModelDiffersError(name=name, version=version)
     return _model(row)
 
 

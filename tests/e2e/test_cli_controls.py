@@ -51,7 +51,7 @@ def test_a_job_is_paused_hurried_and_resumed(stack: Stack, env: dict[str, str]) 
     assert said(env, "resume", job) in {"validating", "in_progress"}
     assert said(env, "watch", job) == "completed"
     late = millrace(env, "pause", job)
-    assert late.exit_code == ExitCode.FAILED
+    assert late.exit_code == ExitCode.CONFLICT
     assert "Cannot pause a batch with status 'completed'" in late.stderr
 
 

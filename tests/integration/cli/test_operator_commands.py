@@ -115,6 +115,7 @@ def test_a_model_version_never_changes() -> None:
     assert millrace(*added, "embeddings", "--pool", "m-1").stdout == "m 1\n"
     assert millrace(*added, "/v1/embeddings", "--pool", "m-1").exit_code == ExitCode.OK
     assert millrace(*added, "embeddings", "--pool", "m-2").exit_code == ExitCode.CONFLICT
+    assert millrace(*added, "embeddings", "--pool", "NO").exit_code == ExitCode.USAGE
     (listed,) = json.loads(millrace("models", "list", "-o", "json").stdout)
     assert (listed["name"], listed["pool"]) == ("m", "m-1")
     assert listed["endpoints"] == ["/v1/embeddings"]

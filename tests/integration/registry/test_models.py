@@ -5,7 +5,14 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from registry.models import ModelRefusedError, ModelVersion, add_model, find_model, list_models
+from registry.models import (
+    ModelDiffersError,
+    ModelRefusedError,
+    ModelVersion,
+    add_model,
+    find_model,
+    list_models,
+)
 
 EMBEDDINGS = ("/v1/embeddings",)
 
@@ -44,7 +51,7 @@ def test_registering_again_makes_an_old_version_serve(connection: sa.Connection)
 
     assert add(connection, "a", "1") == first
     assert find_model(connection, "a") == first
-    with pytest.raises(ModelRefusedError):
+    with pytest.raises(ModelDiffersError):
         add(connection, "a", "1", pool="q")
 
 

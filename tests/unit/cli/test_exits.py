@@ -20,7 +20,7 @@ from cli.exits import (
 )
 from cli.main import app as millrace
 from core.errors import MillraceError, SettingsError
-from registry.models import ModelRefusedError
+from registry.models import ModelDiffersError, ModelRefusedError
 from tenancy.errors import TenantExistsError, TenantMissingError
 from topics.errors import LogUnavailableError
 
@@ -53,6 +53,30 @@ def test_an_http_status_has_an_exit_code(status: int, code: ExitCode) -> None:
 
     assert verdict is not None
     assert verdict.exit_code is code
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "exit_code"),
+    [
+        (400, "batch_ended", ExitCode.CONFLICT),
+        (400, "batch_not_open", ExitCode.CONFLICT),
+        (400, "batch_sealed", ExitCode.CONFLICT),
+        (400, "job_ended", ExitCode.CONFLICT),
+        (400, "webhook_endpoint_disabled", ExitCode.CONFLICT),
+        (403, "zero_retention", ExitCode.CONFLICT),
+        (400, "file_not_found", ExitCode.NOT_FOUND),
+        (400, "invalid_value", ExitCode.FAILED),
+        (404, "batch_not_found", ExitCode.NOT_FOUND),
+        (409, ["of another server"], ExitCode.CONFLICT),
+    ],
+)
+def test_the_code_of_a_refusal_says_more_than_its_status(
+    status: int, code: object, exit_code: ExitCode
+) -> None:
+    verdict = verdict_on(refused(status, {"message": "No.", "code": code}))
+
+    assert verdict is not None
+    assert verdict.exit_code is exit_code
 
 
 def test_a_refusal_is_told_in_the_servers_words_with_the_request_id() -> None:
@@ -99,7 +123,8 @@ def test_an_unreachable_server_is_named() -> None:
         (SettingsError("MILLRACE_DATABASE_URL: Field required"), ExitCode.USAGE),
         (TenantExistsError(name="a"), ExitCode.CONFLICT),
         (TenantMissingError(name="a"), ExitCode.NOT_FOUND),
-        (ModelRefusedError(name="m"), ExitCode.CONFLICT),
+        (ModelRefusedError(name="m"), ExitCode.USAGE),
+        (ModelDiffersError(name="m"), ExitCode.CONFLICT),
         (LogUnavailableError("no broker"), ExitCode.FAILED),
         (sqlalchemy.exc.OperationalError("", None, Exception("refused")), ExitCode.FAILED),
         (sqlalchemy.exc.ProgrammingError("", None, Exception("no table")), ExitCode.FAILED),
