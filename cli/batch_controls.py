@@ -8,7 +8,7 @@ import typer
 from cli.batch_options import IdArgument
 from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
 from cli.path_ids import in_path
-from cli.uploading import uploaded
+from cli.uploading import FILE_HELP, uploaded
 from core.urgency import PRIORITY_MAX, PRIORITY_MIN
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def update(
 
 def append(
     job: IdArgument,
-    file: Annotated[str, typer.Argument(help="JSONL, one request a line; - reads stdin.")],
+    file: Annotated[str, typer.Argument(help=FILE_HELP)],
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:

@@ -21,12 +21,12 @@ from cli.submit_options import (
     SealOption,
     given,
 )
-from cli.uploading import uploaded
+from cli.uploading import FILE_HELP, uploaded
 from cli.watch import watch_to_end
 
 
 def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
-    file: Annotated[str, typer.Argument(help="JSONL, one request a line; - reads stdin.")],
+    file: Annotated[str, typer.Argument(help=FILE_HELP)],
     endpoint: Annotated[
         str, typer.Option(help="The url of every line, like /v1/chat/completions.")
     ],
@@ -95,5 +95,12 @@ def metadata_pairs(texts: list[str]) -> dict[str, str]:
         name, separator, value = text.partition("=")
         if not separator or not name:
             raise typer.BadParameter("must be KEY=VALUE", param_hint="--metadata")
+        if not _is_utf8(text):
+            raise typer.BadParameter("holds bytes that are not UTF-8", param_hint="--metadata")
         pairs[name] = value
     return pairs
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether an argument was UTF-8: other bytes come as surrogates, which nothing can send."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)

@@ -82,7 +82,7 @@ def test_a_file_whose_job_may_exist_is_named(
     done = submit(url, tmp_path)
 
     assert done.exit_code == ExitCode.FAILED
-    assert "the uploaded file is file-1\n" in done.stderr
+    assert "the uploaded file is file-1: give this id as FILE to use it\n" in done.stderr
     assert not any(call.startswith("DELETE") for call in Server.seen)
 
 

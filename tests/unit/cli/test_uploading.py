@@ -1,0 +1,181 @@
+"""Goal: what is uploaded is what was there, whole, and what became of it is always known."""
+
+import io
+import os
+import sys
+from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
+from typing import IO, Any
+
+import openai
+import pytest
+from typer.testing import CliRunner, Result
+
+from cli.client import connect
+from cli.exits import ExitCode
+from cli.main import app
+from cli.uploading import FileChangedError, input_to_upload, uploaded
+from tests.unit.cli.scripted_server import Answer, Server, serving
+
+FILE_ID = f"file-{'0' * 32}"
+FILE = Answer({"id": FILE_ID, "object": "file"})
+BATCH = Answer({"id": "batch_1", "object": "batch", "status": "validating"})
+LINE = b'{"custom_id": "1"}\n'
+
+
+def submit(server: Server, *arguments: str, stdin: bytes = b"") -> Result:
+    env = {"MILLRACE_URL": server.url, "MILLRACE_KEY": "sk-1"}
+    asked = ["batch", "submit", *arguments, "--endpoint", "/v1/embeddings"]
+    return CliRunner().invoke(app, asked, env=env, input=stdin)
+
+
+def test_a_fifo_is_uploaded_whole(tmp_path: Path) -> None:
+    fifo = tmp_path / "pipe"
+    os.mkfifo(fifo)
+    writer = Thread(target=fifo.write_bytes, args=(LINE * 10_000,))
+    writer.start()
+    with serving(FILE, BATCH) as server:
+        done = submit(server, str(fifo))
+    writer.join()
+
+    assert (done.exit_code, done.stdout) == (ExitCode.OK, "batch_1\n"), done.output
+    assert LINE * 10_000 in server.bodies[0]
+
+
+def test_a_name_of_any_bytes_is_sent(tmp_path: Path) -> None:
+    path = os.fsdecode(bytes(tmp_path) + b"/\xff.jsonl")
+    Path(path).write_bytes(LINE)
+    with serving(FILE, BATCH) as server:
+        done = submit(server, path)
+
+    assert (done.exit_code, done.stdout) == (ExitCode.OK, "batch_1\n"), done.output
+    assert 'filename="\N{REPLACEMENT CHARACTER}.jsonl"'.encode() in server.bodies[0]
+
+
+def test_bytes_that_are_not_utf_8_are_wrong_usage_before_anything_is_sent() -> None:
+    with serving(FILE, BATCH) as server:
+        done = submit(server, "-", "--metadata", os.fsdecode(b"a=\xff"), stdin=LINE)
+
+    assert done.exit_code == ExitCode.USAGE
+    assert "--metadata" in done.stderr
+    assert server.seen == []
+
+
+def test_what_cannot_be_sent_leaves_no_file() -> None:
+    with serving(FILE, Answer({"id": FILE_ID, "object": "file", "deleted": True})) as server:
+        done = submit(server, "-", "--completion-window", os.fsdecode(b"\xff"), stdin=LINE)
+
+    assert done.exit_code == ExitCode.USAGE
+    assert done.stderr == "millrace: An argument holds bytes that are not UTF-8.\n"
+    assert server.seen == ["POST /v1/files", f"DELETE /v1/files/{FILE_ID}"]
+
+
+def test_the_id_of_a_file_is_used_and_never_deleted() -> None:
+    with serving(BATCH) as server:
+        done = submit(server, FILE_ID)
+
+    assert (done.exit_code, done.stdout) == (ExitCode.OK, "batch_1\n"), done.output
+    assert server.seen == ["POST /v1/batches"]
+    assert FILE_ID.encode() in server.bodies[0]
+
+    refusal = {"error": {"message": "No such file.", "code": "file_not_found", "param": None}}
+    with serving(Answer(refusal, status=400)) as server:
+        done = submit(server, FILE_ID)
+
+    assert done.exit_code == ExitCode.NOT_FOUND
+    assert server.seen == ["POST /v1/batches"]
+
+
+def test_a_file_of_that_name_goes_before_the_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(FILE_ID).write_bytes(LINE)
+    with serving(FILE, BATCH) as server:
+        done = submit(server, FILE_ID)
+
+    assert done.exit_code == ExitCode.OK
+    assert server.seen == ["POST /v1/files", "POST /v1/batches"]
+
+
+def test_an_interrupt_names_the_file_whose_use_nobody_knows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.jsonl").write_bytes(LINE)
+    with (
+        serving(FILE) as server,
+        pytest.raises(KeyboardInterrupt),
+        uploaded(connect(server.url, "sk-1"), str(tmp_path / "in.jsonl")),
+    ):
+        raise KeyboardInterrupt
+
+    assert server.seen == ["POST /v1/files"]
+    assert f"the uploaded file is {FILE_ID}" in capsys.readouterr().err
+
+
+def test_a_use_that_is_still_on_its_way_keeps_the_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("openai._base_client.BaseClient._calculate_retry_timeout", lambda *_: 0.01)
+    refusal = {"error": {"message": "Try again.", "code": "idempotency_key_in_flight"}}
+    with serving(FILE, Answer(refusal, status=409)) as server:
+        done = submit(server, "-", stdin=LINE)
+
+    assert done.exit_code == ExitCode.CONFLICT
+    assert f"the uploaded file is {FILE_ID}" in done.stderr
+    assert not any(call.startswith("DELETE") for call in server.seen)
+
+
+class Growing:
+    """What `uploaded` uses of a client; the file grows while it is sent."""
+
+    def __init__(self, path: Path, failure: Exception) -> None:
+        self.files = SimpleNamespace(create=self._create)
+        self._path, self._failure = path, failure
+
+    def _create(self, **_: object) -> None:
+        with self._path.open("ab") as file:
+            file.write(LINE)
+        raise self._failure
+
+
+def test_a_file_that_grows_is_told_in_one_line(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(LINE)
+    cut: Any = Growing(source, RuntimeError("Too much data for declared Content-Length"))
+
+    with (
+        pytest.raises(FileChangedError, match=r"in\.jsonl: it changed while"),
+        uploaded(cut, str(source)),
+    ):
+        pass
+
+    away: Any = Growing(source, openai.OpenAIError("away"))
+    with pytest.raises(openai.OpenAIError, match="away"), uploaded(away, str(source)):
+        pass
+
+
+def test_an_upload_can_be_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in.jsonl").write_bytes(LINE)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LINE)))
+
+    for path in (str(tmp_path / "in.jsonl"), "-"):
+        with input_to_upload(path) as file:
+            first = file.read()
+            file.seek(0)
+            assert (first, file.read()) == (LINE, LINE)
+
+
+def test_a_disk_too_full_for_stdin_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: object) -> IO[bytes]:
+        return Path("/dev/full").open("r+b")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: "/scratch")
+    with serving(FILE) as server:
+        done = submit(server, "-", stdin=LINE)
+
+    assert done.exit_code == ExitCode.FAILED
+    assert done.stderr == "millrace: /scratch: No space left on device\n"
+    assert server.seen == []
