@@ -1,6 +1,5 @@
 """`millrace batch`: bulk jobs from the shell; here those verbs that are one question each."""
 
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +10,7 @@ from cli.exits import EXIT_CODES_HELP, ExitCode, JobNotEndedError
 from cli.job_progress import exit_code_of, progress_of
 from cli.job_views import LIST_HEADERS, list_row, say_where, status_rows
 from cli.path_ids import in_path
-from cli.result_files import copy_file, save_files
+from cli.result_files import STDOUT, places
 from cli.submit import submit
 from cli.tables import Form, FormOption, write_json, write_table
 from cli.watch import watch
@@ -59,10 +58,8 @@ def results(
     progress = progress_of(batch)
     if not progress.is_over:
         raise JobNotEndedError(f"The job is {progress.state}; `millrace batch watch {job}` waits.")
-    if output is None:
-        copy_file(client, batch.output_file_id, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
-    save_files(client, batch, output, errors)
+    with places(output or STDOUT, errors) as save:
+        save(client, batch)
     code = exit_code_of(progress)
     if not quiet and code is not ExitCode.OK:
         say_where(batch, output, errors)

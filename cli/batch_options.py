@@ -16,7 +16,9 @@ TimeoutOption: TypeAlias = Annotated[
 ]
 OutputOption: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="Write the output file here, whole or not at all."),
+    typer.Option(
+        "--output", "-o", help="Write the output file here, whole or not at all; - is stdout."
+    ),
 ]
 ErrorsOption: TypeAlias = Annotated[
     Path | None,

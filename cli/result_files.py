@@ -1,63 +1,114 @@
-"""Bring files of the API here: streamed, checked for length, and whole or not at all."""
+"""Places for the files of a job here: found usable before they are needed, and filled or left."""
 
+import errno
 import os
+import secrets
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from cli.exits import CommandError
+from cli.downloads import copy_file
+from cli.os_errors import about
 
 if TYPE_CHECKING:
     import openai
     from openai.types import Batch
 
-_CHUNK_BYTES = 256 * 1024
+STDOUT: Final = Path("-")
+
+Fill: TypeAlias = Callable[["openai.OpenAI", str | None], None]
+"""Writes a file of the API, an empty one without an id, to its place; raises as `copy_file`."""
+
+Save: TypeAlias = Callable[["openai.OpenAI", "Batch"], None]
+"""Writes the files of a job that has ended to their places; raises as `copy_file`."""
 
 
-class DownloadCutError(CommandError):
-    """The download ended early; nothing was kept."""
+@contextmanager
+def places(output: Path | None, errors: Path | None) -> Iterator[Save]:
+    """Make room for the files of a job where they are wanted; see `place`."""
+    with ExitStack() as stack:
+        fill_output = None if output is None else stack.enter_context(place(output))
+        fill_errors = None if errors is None else stack.enter_context(place(errors))
+
+        def save(client: "openai.OpenAI", batch: "Batch") -> None:
+            if fill_output is not None:
+                fill_output(client, batch.output_file_id)
+            if fill_errors is not None:
+                fill_errors(client, batch.error_file_id)
+
+        yield save
 
 
-def save_files(
-    client: "openai.OpenAI", batch: "Batch", output: Path | None, errors: Path | None
-) -> None:
-    """Write the files of a job that has ended where they are wanted; see `save_file`."""
-    if output is not None:
-        save_file(client, batch.output_file_id, output)
-    if errors is not None:
-        save_file(client, batch.error_file_id, errors)
+@contextmanager
+def place(target: Path) -> Iterator[Fill]:
+    """Make room for one file and yield what fills it: `target` is replaced whole or not at all.
+
+    The content goes to a new file beside it, with the rights of the one that it replaces; a link
+    stays one. What is no regular file, like /dev/null, is written to as it is; `-` is stdout.
+    Raises OSError for a target that cannot be written.
+    """
+    found = None if target == STDOUT else _status(target)
+    if target == STDOUT:
+        yield _to_stdout
+    elif found is not None and not stat.S_ISREG(found.st_mode):
+        yield lambda client, file_id: _write_through(client, file_id, target)
+    else:
+        with _beside(target, found) as fill:
+            yield fill
 
 
 def save_file(client: "openai.OpenAI", file_id: str | None, target: Path) -> None:
-    """Write a file of the API to `target`; without an id, write an empty one.
+    """Write a file of the API to `target`; see `place` and `copy_file`."""
+    with place(target) as fill:
+        fill(client, file_id)
 
-    The content goes to a new file beside it that takes its place when complete. What is no regular
-    file, like /dev/null, is written to as it is. Raises OSError, DownloadCutError, and what the
-    client raises.
-    """
-    if target.exists() and not target.is_file():
-        with target.open("wb") as sink:
-            copy_file(client, file_id, sink)
-        return
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+
+def _status(target: Path) -> os.stat_result | None:
+    """Return what lies there, behind links, or None. Raises OSError, of a folder too."""
     try:
-        with partial.open("xb") as sink:
-            copy_file(client, file_id, sink)
+        found = target.stat()
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+    return found
+
+
+def _to_stdout(client: "openai.OpenAI", file_id: str | None) -> None:
+    copy_file(client, file_id, sys.stdout.buffer, "stdout")
+    with about("stdout"):
+        sys.stdout.buffer.flush()
+
+
+def _write_through(client: "openai.OpenAI", file_id: str | None, target: Path) -> None:
+    with about(str(target)), target.open("wb") as sink:
+        copy_file(client, file_id, sink, str(target))
+
+
+@contextmanager
+def _beside(target: Path, found: os.stat_result | None) -> Iterator[Fill]:
+    real = target.resolve()
+    partial = real.with_name(f".{secrets.token_hex(8)}.partial")
+    with about(str(target)):
+        rights = 0o666 if found is None else stat.S_IMODE(found.st_mode)  # new: less the umask
+        number = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, rights)
+        if found is not None:
+            os.fchmod(number, rights)
+    sink = os.fdopen(number, "wb")
+
+    def fill(client: "openai.OpenAI", file_id: str | None) -> None:
+        copy_file(client, file_id, sink, str(target))
+        with about(str(target)):
             sink.flush()
-            os.fsync(sink.fileno())
-        partial.replace(target)
+            os.fsync(number)
+            partial.replace(real)
+
+    try:
+        yield fill
     finally:
+        with suppress(OSError):  # what could not be written cannot now
+            sink.close()
         partial.unlink(missing_ok=True)
-
-
-def copy_file(client: "openai.OpenAI", file_id: str | None, sink: IO[bytes]) -> None:
-    """Stream a file of the API into `sink`; see `save_file` for what is raised."""
-    if file_id is None:
-        return
-    expected_bytes = client.files.retrieve(file_id).bytes
-    copied_bytes = 0
-    with client.files.with_streaming_response.content(file_id) as response:
-        for chunk in response.iter_bytes(_CHUNK_BYTES):
-            sink.write(chunk)
-            copied_bytes += len(chunk)
-    if copied_bytes != expected_bytes:
-        raise DownloadCutError

@@ -10,7 +10,7 @@ from cli.batch_options import ErrorsOption, OutputOption, TimeoutOption
 from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, bounded, connect
 from cli.job_progress import exit_code_of, progress_of
 from cli.job_views import say_problems, say_where
-from cli.result_files import save_files
+from cli.result_files import STDOUT, places
 from cli.submit_options import (
     DeduplicateOption,
     FailedRatioSampleOption,
@@ -54,7 +54,8 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     """Upload FILE, create a job over it and print the job's id on stdout.
 
     With --wait, show progress on stderr until the job has ended, and say where its results are.
-    --output and --errors wait as well and write the two files.
+    --output and --errors wait as well and write the two files; with - for one of them, the id is
+    on stderr.
     """
     pairs = metadata_pairs(metadata or [])
     client = connect(url, key)
@@ -72,15 +73,16 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         failed_ratio_sample=failed_ratio_sample,
         max_total_tokens=max_total_tokens,
     )
-    with uploaded(bounded(client, until_s - time.monotonic()), file) as file_id:
-        hurried = bounded(client, until_s - time.monotonic())
-        batch = hurried.batches.create(input_file_id=file_id, **asked)
-    typer.echo(batch.id)
-    if not (wait or output or errors):
-        return
-    left_s = None if timeout is None else until_s - time.monotonic()
-    ended = watch_to_end(client, batch.id, timeout_s=left_s, quiet=quiet)
-    save_files(client, ended, output, errors)
+    with places(output, errors) as save:
+        with uploaded(bounded(client, until_s - time.monotonic()), file) as file_id:
+            hurried = bounded(client, until_s - time.monotonic())
+            batch = hurried.batches.create(input_file_id=file_id, **asked)
+        typer.echo(batch.id, err=STDOUT in {output, errors})
+        if not (wait or output or errors):
+            return
+        left_s = None if timeout is None else until_s - time.monotonic()
+        ended = watch_to_end(client, batch.id, timeout_s=left_s, quiet=quiet)
+        save(client, ended)
     if quiet:
         say_problems(ended)
     else:

@@ -1,69 +1,160 @@
-"""Goal: a fetched file is whole or not there, and what is no regular file is never replaced."""
+"""Goal: a fetched file is whole or not there, and its place is found good before it is needed."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import stat
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from cli.result_files import DownloadCutError, save_file
-from cli.uploading import input_to_upload
+from cli import downloads
+from cli.client import connect
+from cli.downloads import DownloadCutError
+from cli.exits import ExitCode
+from cli.main import app
+from cli.result_files import place, save_file
+from tests.unit.cli.batches import batch
+from tests.unit.cli.ranged_server import Plan, serving_file
+from tests.unit.cli.scripted_server import Answer, serving
+
+CONTENT = b"line 1\nline 2\n"
 
 
-def client_with(content: bytes, size_bytes: int | None = None) -> Any:
-    """Return what `save_file` uses of the client, holding one file."""
-
-    @contextmanager
-    def stream(_file_id: str) -> Iterator[SimpleNamespace]:
-        yield SimpleNamespace(iter_bytes=lambda _size: iter([content[:3], content[3:]]))
-
-    size = len(content) if size_bytes is None else size_bytes
-    files = SimpleNamespace(
-        retrieve=lambda _file_id: SimpleNamespace(bytes=size),
-        with_streaming_response=SimpleNamespace(content=stream),
-    )
-    return SimpleNamespace(files=files)
+def saved(target: Path, plan: Plan | None = None) -> None:
+    with serving_file(plan or Plan(CONTENT)) as served:
+        save_file(connect(served.url, "sk-1"), "file-1", target)
 
 
 def test_a_file_replaces_an_older_one(tmp_path: Path) -> None:
     target = tmp_path / "out.jsonl"
     target.write_bytes(b"old")
 
-    save_file(client_with(b"line 1\nline 2\n"), "file-1", target)
+    saved(target)
 
-    assert target.read_bytes() == b"line 1\nline 2\n"
+    assert target.read_bytes() == CONTENT
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_cut_download_leaves_the_older_file(tmp_path: Path) -> None:
+def test_a_cut_download_leaves_the_older_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloads, "AWAY_S_MAX", -1.0)
     target = tmp_path / "out.jsonl"
     target.write_bytes(b"old")
 
     with pytest.raises(DownloadCutError):
-        save_file(client_with(b"line", size_bytes=100), "file-1", target)
+        saved(target, Plan(CONTENT, cuts=[4]))
 
     assert target.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [target]
 
 
+def test_the_rights_of_a_file_stay(tmp_path: Path) -> None:
+    for rights in (0o600, 0o666):
+        target = tmp_path / f"{rights:o}.jsonl"
+        target.touch()
+        target.chmod(rights)
+
+        saved(target)
+
+        assert stat.S_IMODE(target.stat().st_mode) == rights
+        assert target.read_bytes() == CONTENT
+
+
+def test_a_new_file_has_the_rights_of_any(tmp_path: Path) -> None:
+    (tmp_path / "any").touch()
+
+    saved(tmp_path / "out.jsonl")
+
+    assert (tmp_path / "out.jsonl").stat().st_mode == (tmp_path / "any").stat().st_mode
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_link_stays_one(tmp_path: Path, is_there: bool) -> None:
+    folder, link = tmp_path / "else", tmp_path / "out.jsonl"
+    folder.mkdir()
+    link.symlink_to(folder / "real.jsonl")
+    if is_there:
+        link.write_bytes(b"old")
+
+    saved(link)
+
+    assert link.is_symlink()
+    assert (folder / "real.jsonl").read_bytes() == CONTENT
+    assert list(folder.iterdir()) == [folder / "real.jsonl"]
+
+
+def test_what_an_earlier_process_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / f".out.jsonl.{os.getpid()}.partial").touch()
+
+    saved(tmp_path / "out.jsonl")
+
+    assert (tmp_path / "out.jsonl").read_bytes() == CONTENT
+
+
 def test_no_file_is_an_empty_one(tmp_path: Path) -> None:
-    save_file(client_with(b""), None, tmp_path / "errors.jsonl")
+    save_file(connect("http://127.0.0.1:1", "sk-1"), None, tmp_path / "errors.jsonl")
 
     assert (tmp_path / "errors.jsonl").read_bytes() == b""
 
 
+def test_a_place_that_is_not_filled_is_left_as_it_was(tmp_path: Path) -> None:
+    with place(tmp_path / "out.jsonl"):
+        pass
+
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_device_is_written_to_and_stays() -> None:
-    save_file(client_with(b"line"), "file-1", Path("/dev/null"))
+    saved(Path("/dev/null"))
 
     assert Path("/dev/null").is_char_device()
 
 
-def test_an_upload_can_be_read_twice(tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_bytes(b"{}\n")
+def test_a_full_disk_is_told_with_the_name() -> None:
+    with pytest.raises(OSError, match=r"No space left on device: '/dev/full'"):
+        saved(Path("/dev/full"))
 
-    with input_to_upload(str(tmp_path / "in.jsonl")) as file:
-        first = file.read()
-        file.seek(0)
-        assert (first, file.read()) == (b"{}\n", b"{}\n")
+
+@pytest.mark.parametrize("name", ["none/out.jsonl", "folder", "loop"])
+def test_a_useless_target_is_told_before_anything_is_sent(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    source, target = tmp_path / "in.jsonl", tmp_path / name
+    source.write_bytes(b"{}\n")
+    with serving(Answer({})) as server:
+        env = {"MILLRACE_URL": server.url, "MILLRACE_KEY": "sk-1"}
+        asked = ["batch", "submit", str(source), "--endpoint", "/v1/embeddings", "-o", str(target)]
+        done = CliRunner().invoke(app, asked, env=env)
+
+    assert done.exit_code == ExitCode.FAILED
+    assert done.stderr.startswith(f"millrace: {target}: ")
+    assert server.seen == []
+
+
+def test_a_dash_is_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = batch("completed", output_file_id="file-1").to_dict(mode="json")
+    file = {"id": "file-1", "object": "file", "bytes": len(CONTENT)}
+    with serving(Answer(ended), Answer(file), Answer(CONTENT)) as server:
+        env = {"MILLRACE_URL": server.url, "MILLRACE_KEY": "sk-1"}
+        asked = ["batch", "results", "batch_1", "-q", "-o", "-"]
+        done = CliRunner().invoke(app, asked, env=env)
+
+    assert done.stdout_bytes == CONTENT
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_id_of_a_job_is_no_line_of_its_results(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(b"{}\n")
+    ended = batch("completed", output_file_id="file-1").to_dict(mode="json")
+    file = {"id": "file-1", "object": "file", "bytes": len(CONTENT)}
+    answers = (Answer(file), Answer(ended), Answer(ended), Answer(file), Answer(CONTENT))
+    with serving(*answers) as server:
+        env = {"MILLRACE_URL": server.url, "MILLRACE_KEY": "sk-1"}
+        asked = ["batch", "submit", str(source), "--endpoint", "/v1/embeddings", "-o", "-"]
+        done = CliRunner().invoke(app, asked, env=env)
+
+    assert done.stdout_bytes == CONTENT
+    assert done.stderr.startswith("batch_1\n")

@@ -1,0 +1,79 @@
+"""Goal: a download that breaks off goes on where it ended; one that cannot says how far it came."""
+
+import io
+
+import openai
+import pytest
+
+from cli import downloads
+from cli.client import connect
+from cli.downloads import DownloadCutError, copy_file
+from tests.unit.cli.ranged_server import TAG, Plan, serving_file
+
+CONTENT = bytes(range(256)) * 40
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nobody wait between tries."""
+    monkeypatch.setattr(downloads, "_PAUSE_S", 0.0)
+
+
+def copied(plan: Plan) -> bytes:
+    sink = io.BytesIO()
+    copy_file(connect(plan.url, "sk-1"), "file-1", sink, "out.jsonl")
+    return sink.getvalue()
+
+
+def test_a_download_goes_on_where_it_broke_off() -> None:
+    with serving_file(Plan(CONTENT, cuts=[0, 100, 5_000, 1])) as plan:
+        assert copied(plan) == CONTENT
+
+    assert plan.ranges == [
+        (None, None),
+        (None, None),
+        ("bytes=100-", TAG),
+        ("bytes=5100-", TAG),
+        ("bytes=5101-", TAG),
+    ]
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_server_that_is_busy_or_restarts_is_asked_again(status: int) -> None:
+    with serving_file(Plan(CONTENT, statuses=[status] * 4)) as plan:
+        assert copied(plan) == CONTENT
+
+
+def test_what_the_server_refuses_is_raised() -> None:
+    with serving_file(Plan(CONTENT, statuses=[404])) as plan, pytest.raises(openai.NotFoundError):
+        copied(plan)
+
+
+def test_nothing_comes_for_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downloads, "AWAY_S_MAX", -1.0)
+    with (
+        serving_file(Plan(CONTENT, cuts=[100])) as plan,
+        pytest.raises(DownloadCutError, match=r"broke off: 100 of 10,240 bytes came"),
+    ):
+        copied(plan)
+
+    with (
+        serving_file(Plan(CONTENT, statuses=[503])) as plan,
+        pytest.raises(openai.InternalServerError),
+    ):
+        copied(plan)
+
+
+def test_what_begins_again_is_not_put_behind_what_came() -> None:
+    with (
+        serving_file(Plan(CONTENT, cuts=[100], is_ranged=False)) as plan,
+        pytest.raises(DownloadCutError, match="100 of"),
+    ):
+        copied(plan)
+
+
+def test_an_empty_file_is_not_asked_for() -> None:
+    with serving_file(Plan(b"")) as plan:
+        assert copied(plan) == b""
+
+    assert plan.ranges == []
