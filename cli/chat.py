@@ -9,7 +9,7 @@ import typer
 
 from cli.chat_models import chat_model
 from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect, streaming
-from cli.exits import ExitCode, verdict_on
+from cli.exits import CommandError, ExitCode, verdict_on
 
 if TYPE_CHECKING:
     import openai
@@ -71,6 +71,10 @@ def _limited(client: "openai.OpenAI", timeout_s: float) -> "openai.OpenAI":
     )
 
 
+class AnswerCutError(CommandError):
+    """The answer broke off."""
+
+
 class Conversation:
     """What was said so far; a question without a whole answer is forgotten."""
 
@@ -82,12 +86,16 @@ class Conversation:
         self._said: list[Message] = [{"role": "system", "content": system}] if system else []
 
     def ask(self, question: str) -> str:
-        """Write the answer to stdout as it comes and return it. Raises what the client raises."""
+        """Write the answer to stdout as it comes and return it.
+
+        Raises AnswerCutError, and what the client raises.
+        """
         said: list[Message] = [*self._said, {"role": "user", "content": question}]
         began_s = time.monotonic()
         pieces: list[str] = []
         first_s: float | None = None
         tokens = 0
+        is_whole = False  # a stream that is cut may end as quietly as one that is not
         stream = self._client.chat.completions.create(
             messages=said, stream=True, stream_options={"include_usage": True}, **self._asked
         )
@@ -95,8 +103,10 @@ class Conversation:
             try:
                 for chunk in stream:
                     tokens = chunk.usage.completion_tokens if chunk.usage else tokens
-                    text = chunk.choices[0].delta.content if chunk.choices else None
-                    if text:
+                    if not chunk.choices:
+                        continue
+                    is_whole = is_whole or chunk.choices[0].finish_reason is not None
+                    if text := chunk.choices[0].delta.content:
                         first_s = first_s or time.monotonic()
                         pieces.append(text)
                         sys.stdout.write(text)
@@ -104,6 +114,8 @@ class Conversation:
             finally:
                 if pieces:
                     sys.stdout.write("\n")
+        if not is_whole:
+            raise AnswerCutError
         answer = "".join(pieces)
         self._said = [*said, {"role": "assistant", "content": answer}]
         if not self._quiet:

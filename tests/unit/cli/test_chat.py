@@ -9,7 +9,7 @@ import httpx2
 import openai
 import pytest
 
-from cli.chat import Conversation, converse, piped
+from cli.chat import AnswerCutError, Conversation, converse, piped
 from cli.chat_models import NoChatModelError, chat_model
 from cli.exits import ExitCode, verdict_on
 
@@ -20,11 +20,13 @@ def refused(status: int) -> openai.APIStatusError:
     return openai.APIStatusError("no", response=httpx2.Response(status, request=REQUEST), body=None)
 
 
-def piece(text: str | None) -> SimpleNamespace:
-    choices = [SimpleNamespace(delta=SimpleNamespace(content=text))]
+def piece(text: str | None, finish_reason: str | None = None) -> SimpleNamespace:
+    delta = SimpleNamespace(content=text)
+    choices = [SimpleNamespace(delta=delta, finish_reason=finish_reason)]
     return SimpleNamespace(usage=None, choices=choices)
 
 
+END = piece(None, "stop")
 USAGE = SimpleNamespace(usage=SimpleNamespace(completion_tokens=7), choices=[])
 
 
@@ -71,7 +73,10 @@ def talk(*answers: Stream | Exception, questions: Iterable[str] = ("one", "two")
 
 
 def test_answers_come_as_they_are_and_are_remembered(capsys: pytest.CaptureFixture[str]) -> None:
-    client = talk(Stream([piece("He"), piece(None), piece("y"), USAGE]), Stream([piece("Bye")]))
+    client = talk(
+        Stream([piece("He"), piece(None), piece("y"), END, USAGE]),
+        Stream([piece("Bye", "length")]),
+    )
 
     captured = capsys.readouterr()
     assert captured.out == "Hey\nBye\n"
@@ -90,18 +95,35 @@ def test_answers_come_as_they_are_and_are_remembered(capsys: pytest.CaptureFixtu
         refused(503),
         Stream([piece("He")], refused(500)),
         Stream([piece("He")], KeyboardInterrupt()),
+        Stream([piece("He")]),
+        Stream([]),
     ],
 )
 def test_a_question_without_a_whole_answer_is_forgotten(
     answer: Stream | Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    client = talk(answer, Stream([piece("Hey")]))
+    client = talk(answer, Stream([piece("Hey"), END]))
 
     assert [m["content"] for m in client.asked[1]] == ["be brief", "two"]
     captured = capsys.readouterr()
     assert captured.out in {"Hey\n", "He\nHey\n"}
     assert "interrupted" in captured.err or "millrace: " in captured.err
     assert not isinstance(answer, Stream) or answer.closed
+
+
+def test_an_answer_that_just_ends_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    conversation = Conversation(
+        Client(Stream([piece("He"), USAGE])),  # type: ignore[arg-type]
+        {"model": "m"},
+        system=None,
+        quiet=False,
+    )
+
+    with pytest.raises(AnswerCutError):
+        conversation.ask("one")
+
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("He\n", "")
 
 
 @pytest.mark.parametrize("status", [401, 404])
