@@ -29,7 +29,8 @@ while job.status not in {"completed", "failed", "expired", "cancelled"}:
 
 print(f"{job.id} {job.status}")
 if job.output_file_id:
-    for text in client.files.content(job.output_file_id).iter_lines():
-        line = json.loads(text)
+    # Lines of bytes: as text, an answer that holds U+2028 would be taken for two lines.
+    for line_bytes in client.files.content(job.output_file_id).content.splitlines():
+        line = json.loads(line_bytes)
         answer = line["response"]["body"]["choices"][0]["message"]["content"]
         print(f"{line['custom_id']}: {answer}")
