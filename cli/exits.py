@@ -94,6 +94,8 @@ _BY_STATUS = {
 }
 
 _NOT_OF_THIS_SCHEMA = frozenset({"42P01", "42703"})  # no such table, no such column
+_OUT_OF_TIME = frozenset({"57014", "55P03", "25P03", "25P04"})  # of a statement, lock, transaction
+_GOING_AWAY = ("08", "57P")  # classes of a connection that is lost, and of a server that stops
 
 _BY_CODE = {
     "batch_ended": ExitCode.CONFLICT,
@@ -160,7 +162,7 @@ def verdict_on(failure: Exception) -> Verdict | None:
         message = f"{failure} ({facts})" if facts else str(failure)
         return Verdict(_BY_CODE.get(failure.code, ExitCode.FAILED), message)
     if isinstance(failure, DATABASE_AWAY):
-        return Verdict(ExitCode.FAILED, f"Postgres does not answer: {drivers_words(failure)}")
+        return Verdict(ExitCode.FAILED, _told_of_postgres(failure))
     if isinstance(failure, sqlalchemy.exc.ProgrammingError):
         return Verdict(ExitCode.FAILED, _told_of_schema(failure))
     if isinstance(failure, OSError) and not isinstance(failure, BrokenPipeError):
@@ -169,6 +171,18 @@ def verdict_on(failure: Exception) -> Verdict | None:
     if isinstance(failure, UnicodeEncodeError) and failure.reason == "surrogates not allowed":
         return Verdict(ExitCode.USAGE, "An argument holds bytes that are not UTF-8.")
     return _verdict_on_call(failure)
+
+
+def _told_of_postgres(failure: Exception) -> str:
+    """Tell a server that is away from one that answered, and that from one out of time."""
+    state = str(getattr(getattr(failure, "orig", None) or failure, "sqlstate", None) or "")
+    if state in _OUT_OF_TIME:
+        what = "took too long"
+    elif state and not state.startswith(_GOING_AWAY):
+        what = "refuses"
+    else:
+        what = "does not answer"
+    return f"Postgres {what}: {drivers_words(failure)}"
 
 
 def _told_of_schema(failure: sqlalchemy.exc.ProgrammingError) -> str:

@@ -181,7 +181,7 @@ def test_a_group_tells_a_failure_on_stderr_alone() -> None:
 class Refusal(Exception):  # noqa: N818  a driver's
     """What a driver raises."""
 
-    def __init__(self, sqlstate: str) -> None:
+    def __init__(self, sqlstate: str | None) -> None:
         super().__init__("permission denied for table jobs\nmore")
         self.sqlstate = sqlstate
 
@@ -200,6 +200,28 @@ def test_a_refused_statement_says_what_to_do(sqlstate: str, told: str) -> None:
     assert verdict is not None
     assert told in verdict.message
     assert "more" not in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "told"),
+    [
+        (None, "Postgres does not answer: "),  # nobody listens there
+        ("57P03", "Postgres does not answer: "),  # it starts or stops
+        ("57014", "Postgres took too long: "),  # a statement
+        ("55P03", "Postgres took too long: "),  # a lock
+        ("53100", "Postgres refuses: "),  # its disk is full
+    ],
+)
+def test_a_database_that_is_away_is_told_from_one_that_is_slow(
+    sqlstate: str | None, told: str
+) -> None:
+    cause = Refusal(sqlstate)
+
+    verdict = verdict_on(sqlalchemy.exc.OperationalError("SELECT", None, cause))
+
+    assert verdict is not None
+    assert verdict.exit_code is ExitCode.FAILED
+    assert verdict.message == f"{told}permission denied for table jobs"
 
 
 def test_a_number_beyond_the_database_is_wrong_usage() -> None:
