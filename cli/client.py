@@ -1,5 +1,6 @@
 """The connection of user commands: the official client, pointed at this installation."""
 
+import json
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 from urllib.parse import urlsplit
@@ -20,7 +21,8 @@ SILENCE_S: Final = 60.0
 _STREAM_SILENCE_S: Final = 90.0
 _CONNECT_S: Final = 5.0
 _TRY_S_MIN: Final = 1.0  # with little time left, still as long as a good server may need
-_OURS: Final = ("application/json", "text/event-stream")
+_JSON: Final = "application/json"
+_OURS: Final = (_JSON, "text/event-stream")
 
 UrlOption: TypeAlias = Annotated[
     str,
@@ -115,14 +117,24 @@ def _is_address(url: str) -> bool:
 
 
 def _refuse_others(answer: "httpx2.Response") -> None:
-    """Raise OtherServerError for a good answer of a kind that the API gives to no command.
+    """Raise OtherServerError for a good answer that the API gives to no command.
 
-    Files are of any kind; their objects were asked for before.
+    Files are of any kind; their objects were asked for before. JSON is an object that says what.
     """
     kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
     is_of_any = answer.url.path.endswith("/content") or answer.status_code == HTTPStatus.NO_CONTENT
-    if answer.is_success and not is_of_any and kind not in _OURS:
+    if not answer.is_success or is_of_any:
+        return
+    if kind not in _OURS or (kind == _JSON and not _is_api_object(answer.read())):
         where = f"{answer.url.scheme}://{answer.url.netloc.decode()}"
         raise OtherServerError(
             f"{where} is no Millrace API. --url or MILLRACE_URL says where it is."
         )
+
+
+def _is_api_object(content: bytes) -> bool:
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and isinstance(found.get("object"), str)

@@ -67,6 +67,18 @@ def test_another_server_is_named(kind: str, command: tuple[str, ...]) -> None:
     assert len(server.seen) == 1
 
 
+@pytest.mark.parametrize("body", [[], "hello", None, {}, {"status": "ok"}, b"<no json>"])
+@pytest.mark.parametrize("command", [("batch", "status", "batch_1"), ("batch", "list")])
+def test_json_of_another_server_is_told_in_one_line(body: object, command: tuple[str, ...]) -> None:
+    with serving(Answer(body)) as server:
+        env = {"MILLRACE_URL": server.url, "MILLRACE_KEY": "sk-1"}
+        done = CliRunner().invoke(app, list(command), env=env)
+
+    assert (done.exit_code, done.stdout) == (ExitCode.FAILED, "")
+    assert done.stderr.startswith(f"millrace: {server.url} is no Millrace API.")
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_server_that_says_nothing_is_left_after_a_minute() -> None:
     timeout = connect("http://127.0.0.1:1", "sk-1").timeout
 

@@ -51,7 +51,7 @@ def test_an_id_stays_one_part_of_its_path(verb: str, asked: str) -> None:
 
 
 def test_spaces_between_events_are_not_part_of_them() -> None:
-    made = {"id": "whe_1", "signing_secret": "whsec_1"}
+    made = {"id": "whe_1", "object": "webhook_endpoint", "signing_secret": "whsec_1"}
     with serving(Answer(made)) as server:
         env = {"MILLRACE_URL": server.url, "MILLRACE_KEY": "sk-1"}
         arguments = ["webhooks", "create", "https://example.com", "--events", "a, b"]

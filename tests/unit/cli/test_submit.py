@@ -27,13 +27,19 @@ class Server(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
-        self._answer(*((200, {"id": "file-1"}) if self.path == "/v1/files" else self.created))
+        self._answer(
+            *(
+                (200, {"id": "file-1", "object": "file"})
+                if self.path == "/v1/files"
+                else self.created
+            )
+        )
 
     def do_GET(self) -> None:
         self._answer(200, FAILED)
 
     def do_DELETE(self) -> None:
-        self._answer(200, {"id": "file-1", "deleted": True})
+        self._answer(200, {"id": "file-1", "object": "file", "deleted": True})
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
