@@ -67,6 +67,9 @@ class FailureJudge:
         """
         judged = Judged({})
         for job_id, items in jobs.items():
+            if not any(item.retryable for item in items):  # nearly always
+                judged.final[job_id] = items
+                continue
             leads_on = self._recorded(cursor, locked[job_id], self._to_record(items))
             final, again = [], []
             for place, item in enumerate(items):
