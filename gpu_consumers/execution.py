@@ -130,7 +130,7 @@ class BatchExecution:
     def answer(self, run: BatchRun, position: int, answer: Answer) -> None:
         """Give an item an answer that is ours and not the engine's."""
         run.answers[position] = answer
-        self._give_back(run, position)
+        self._give_back(run, [position])
 
     async def publish(self, run: BatchRun, positions: Sequence[int], *, puts_back: bool) -> None:
         """Send the outcomes of these items; return when all that was sent is acknowledged.
@@ -188,14 +188,23 @@ class BatchExecution:
         is_over = False
         answers = run.answers
         asked = list(bodies)
+        fresh: list[int] = []  # answered in this turn of the loop
+        call_soon = asyncio.get_running_loop().call_soon
 
         def finished(index: int, answer: Answer) -> None:
             position = asked[index]
             if is_over or position in answers:
                 return  # the credit of an item comes back once
             answers[position] = answer
-            self._capacity.answered(1)
-            self._give_back(run, position)
+            if not fresh:
+                call_soon(give_back)
+            fresh.append(position)
+
+        def give_back() -> None:
+            if fresh:
+                self._capacity.answered(len(fresh))
+                self._give_back(run, fresh)
+                fresh.clear()
 
         try:
             endpoint = run.items[asked[0]][0].endpoint
@@ -211,6 +220,7 @@ class BatchExecution:
             raise
         finally:
             is_over = True
+            give_back()
 
     def _give_up(self, run: BatchRun, positions: Sequence[int]) -> None:
         """Give back the credit of items that nobody wants: the rest of the batch may take long."""
@@ -218,12 +228,13 @@ class BatchExecution:
         run.given_up |= new
         self._capacity.ended(run.delivery.batch, len(new))
 
-    def _give_back(self, run: BatchRun, position: int) -> None:
-        """Give back the credit of an item that was answered, unless it is back already."""
-        if position in run.given_up:
-            run.given_up.discard(position)
-        else:
-            self._capacity.ended(run.delivery.batch, 1)
+    def _give_back(self, run: BatchRun, positions: Sequence[int]) -> None:
+        """Give back the credits of items that were answered, but those that are back already."""
+        count = len(positions)
+        if run.given_up:
+            count -= len(run.given_up.intersection(positions))
+            run.given_up.difference_update(positions)
+        self._capacity.ended(run.delivery.batch, count)
 
 
 async def _all_of(tasks: Sequence[asyncio.Task[None]]) -> None:
