@@ -10,10 +10,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from benchmarks.machine import OUTSIDE_SERVICES, describe
+from benchmarks.machine import describe
 from benchmarks.reporting import table, write_json
 from benchmarks.runs import Benchmark, Report, Setup, VoidRunError
 from benchmarks.work_folders import work_folder
+from cli.stack.outside_services import OUTSIDE_SERVICES
 
 NAMES = (
     "bulk_control_plane",
@@ -36,6 +37,7 @@ PAIRS, QUICK_PAIRS = 7, 1
 def main(arguments: Sequence[str]) -> int:
     """Run what was asked for; 1 when a benchmark could not be measured."""
     asked = parse(arguments)
+    # Where the CPU of services could not be read.
     if named := [name for name in OUTSIDE_SERVICES if name in os.environ]:
         sys.stderr.write(f"unset {', '.join(named)}: the services must be children of ours\n")
         return 2

@@ -39,14 +39,6 @@ _GROUPS = (  # of variables: every one that a role reads
     "WEBHOOKS",
     "WRITER",
 )
-OUTSIDE_SERVICES = (
-    "MILLRACE_KAFKA_BOOTSTRAP_SERVERS",
-    "MILLRACE_DATABASE_URL",
-    "MILLRACE_OBJECTS_KIND",
-    "MILLRACE_OBJECTS_ROOT",
-)
-"""Variables that would put the stack's services where their CPU cannot be read, or its files beside
-those of another installation, whose files it would sweep away as orphans."""
 
 
 def describe(now: datetime | None = None) -> dict[str, object]:

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.machine import OUTSIDE_SERVICES, describe
+from benchmarks.machine import describe
 from chaos.asking import parse, wanted
 from chaos.interrupts import end_by_exceptions
 from chaos.leftovers import sweep
 from chaos.reporting import broken_lines, table, write_json
 from chaos.runs import Run, run_scene
 from chaos.scenes import SCENES
+from cli.stack.outside_services import OUTSIDE_SERVICES
 from topics.settings import CLIENT_LOG
 
 

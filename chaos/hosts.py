@@ -79,13 +79,12 @@ class Host:
 def start_host(
     name: str, data: Path, options: Sequence[str], env: Mapping[str, str], *, beside: Host | None
 ) -> Host:
-    """Start a host and return at once; `beside` is one whose object store it shares.
+    """Start a host and return at once; `beside` is one whose key of secrets it shares.
 
     Call it from the main thread: the host dies with it.
     """
     data.mkdir(parents=True, exist_ok=True)
     if beside is not None:
-        (data / "objects").symlink_to(beside.data / "objects")
         shutil.copy(beside.data / "webhook-key", data / "webhook-key")
     command = (sys.executable, "-m", "cli.main", "up", "--data", str(data), "--port", "0")
     own = {

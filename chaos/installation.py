@@ -97,10 +97,12 @@ def installed(shape: Shape) -> Iterator[Installation]:
         closing.callback(engine.dispose)
         running = Installation(shape, addresses, services, proxy, engine)
         for name in shape.host_names:
-            env = _paths(running, name)
             beside = next(iter(running.hosts.values()), None)
+            data = shape.data / f"host-{name}"
+            objects = (beside.data if beside else data).absolute() / "objects"
+            env = {**_paths(running, name), "MILLRACE_OBJECTS_ROOT": str(objects)}
             own = {**shape.env, **env, **shape.env_of.get(name, {})}
-            host = start_host(name, shape.data / f"host-{name}", shape.options, own, beside=beside)
+            host = start_host(name, data, shape.options, own, beside=beside)
             closing.callback(host.stop)
             running.hosts[name] = await_ready(host)
         yield running

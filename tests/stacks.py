@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 from openai import OpenAI
 
+from cli.stack.outside_services import KAFKA
 from cli.stack.state import StackState, read_state
 
 READY_S_MAX = 120.0
@@ -96,12 +97,17 @@ class Stack:
 
 
 def start_stack(data: Path, *options: str, model: str = "simulated") -> Stack:
-    """Start `millrace up` on `data` and wait for its ready line."""
+    """Start `millrace up` on `data` and wait for its ready line.
+
+    With services that the environment names go objects in `data`, so that it has all or none.
+    """
     data.mkdir(parents=True, exist_ok=True)
     (data / "logs").mkdir(exist_ok=True)
     log = (data / "logs" / "up.log").open("a")
+    objects = {"MILLRACE_OBJECTS_ROOT": str(data / "objects")} if KAFKA in os.environ else {}
     process = subprocess.Popen(
         [sys.executable, "-m", "cli.main", "up", "--data", str(data), "--port", "0", *options],
+        env={**objects, **os.environ},
         stdout=subprocess.PIPE,
         stderr=log,
         text=True,

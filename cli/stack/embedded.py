@@ -22,6 +22,7 @@ from cli.stack.data_folder import cache_dir, exclusive
 from cli.stack.errors import StackError
 from cli.stack.first_words import FirstWords
 from cli.stack.installation import ensure_installed, replicas_ready
+from cli.stack.outside_services import DATABASE, KAFKA
 from cli.stack.ports import HOST, is_free, is_ready, kept_ports
 from cli.stack.role_children import (
     CONTROL_PLANE,
@@ -47,7 +48,6 @@ READY_S_MAX = 300.0
 """Models may load for minutes on a slow machine."""
 
 _PROTOCOL = "MILLRACE_KAFKA_GROUP_PROTOCOL"
-_KAFKA, _DATABASE = "MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "MILLRACE_DATABASE_URL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class EmbeddedStack:
         """
         require_own(env)
         self._options, self._env = options, env
-        self._session_timeout_s = KafkaSettings.from_env({_KAFKA: "ours", **env}).session_timeout_s
+        self._session_timeout_s = KafkaSettings.from_env({KAFKA: "ours", **env}).session_timeout_s
         self._closing = contextlib.ExitStack()
         self._supervisor = Supervisor(options.data / "logs")
         self.url = ""
@@ -107,8 +107,8 @@ class EmbeddedStack:
         ports = self._ports()
         with _cut_short(should_stop):
             broker, server = self._services()
-        servers = broker.bootstrap_servers if broker else self._env[_KAFKA]
-        database_url = server.url if server else self._env[_DATABASE]
+        servers = broker.bootstrap_servers if broker else self._env[KAFKA]
+        database_url = server.url if server else self._env[DATABASE]
         env = shared_env(servers, database_url, data, self._env)
         if broker and _PROTOCOL not in self._env:
             env[_PROTOCOL] = "consumer"  # its sessions are as short as those of the other kind
@@ -176,13 +176,13 @@ class EmbeddedStack:
     ) -> tuple[kafka.EmbeddedKafka | None, postgres.EmbeddedPostgres | None]:
         data = self._options.data
         broker = None
-        if _KAFKA not in self._env:
+        if KAFKA not in self._env:
             broker = kafka.EmbeddedKafka(
                 data, cache_dir(self._env), session_timeout_s=self._session_timeout_s
             )
             broker.prepare()
         server = None
-        if _DATABASE not in self._env:
+        if DATABASE not in self._env:
             server = postgres.EmbeddedPostgres(data)
             server.prepare()
         return broker, server

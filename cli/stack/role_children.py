@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cli.stack.child import BACKOFF_S_MAX, Child
+from cli.stack.outside_services import DATABASE, KAFKA, names_objects, require_all_or_none
 from cli.stack.ports import HOST
 from cli.stack.served_models import ServedModel
 from core.errors import SettingsError
@@ -77,14 +78,18 @@ def shared_env(kafka: str, database_url: str, data: Path, env: Mapping[str, str]
 
     An object store that `env` names is used instead of the folder in `data`.
     """
-    services = {"MILLRACE_KAFKA_BOOTSTRAP_SERVERS": kafka, "MILLRACE_DATABASE_URL": database_url}
-    if _names_objects(env):
+    services = {KAFKA: kafka, DATABASE: database_url}
+    if names_objects(env):
         return services
     return {**services, "MILLRACE_OBJECTS_ROOT": str(data.absolute() / "objects")}
 
 
 def require_own(env: Mapping[str, str]) -> None:
-    """Refuse variables that would not count. Raises SettingsError, which says what does."""
+    """Refuse what would not count, and parts of an installation. Raises SettingsError: what does.
+
+    See `require_all_or_none`.
+    """
+    require_all_or_none(env)
     ports = {port for _, _, port in CONTROL_PLANE.values() if port}
     instead = {
         **dict.fromkeys([*ports, "MILLRACE_GPU_METRICS_PORT"], "DATA/stack.json tells the ports"),
@@ -96,18 +101,8 @@ def require_own(env: Mapping[str, str]) -> None:
         "MILLRACE_ENGINE_MODEL_PATH": "give --model",
         "MILLRACE_GPU_POOL": "each --model has a pool of its own",
     }
-    if _names_objects(env) and "MILLRACE_DATABASE_URL" not in env:
-        # Beside an empty database every file of an older one is an orphan, which is swept.
-        raise SettingsError(
-            "MILLRACE_OBJECTS_KIND, MILLRACE_OBJECTS_ROOT: files go with the database that knows "
-            "them: set its MILLRACE_DATABASE_URL, too, or unset these"
-        )
     if refused := [f"{name}: {what}" for name, what in sorted(instead.items()) if name in env]:
         raise SettingsError(f"`millrace up` sets these itself: {'; '.join(refused)}")
-
-
-def _names_objects(env: Mapping[str, str]) -> bool:
-    return env.get("MILLRACE_OBJECTS_KIND", "local") != "local" or "MILLRACE_OBJECTS_ROOT" in env
 
 
 def temporary_folder(data: Path) -> Path:

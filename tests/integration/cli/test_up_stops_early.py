@@ -61,6 +61,8 @@ def test_a_start_that_waits_is_given_up(
     logs, said = data / "logs", data / "logs" / "up.log"
     cache.mkdir()
     logs.mkdir(parents=True)
+    if env:
+        env = {**env, "MILLRACE_OBJECTS_ROOT": str(tmp_path / "objects")}
     command = [sys.executable, "-m", "cli.main", "up", "--port", "0", "--data", str(data)]
     with (cache / "kafka-jars.lock").open("w") as held, said.open("w") as log:
         fcntl.flock(held, fcntl.LOCK_EX)

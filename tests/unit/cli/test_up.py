@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from cli.exits import ExitCode
 from cli.main import app
 from cli.stack.embedded import StackOptions
+from cli.stack.outside_services import OUTSIDE_SERVICES
 from cli.stack.role_children import require_own, shared_env
-from core.errors import SettingsError
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +18,8 @@ def own_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave logs and signals of this process, which runs other tests too, as they are."""
     monkeypatch.setattr("cli.up.configure_logs", lambda _: None)
     monkeypatch.setattr("cli.up.stop_on_signals", threading.Event)
+    for name in OUTSIDE_SERVICES:  # which tests of services may have been given
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.mark.parametrize(
@@ -107,19 +109,59 @@ def test_the_environment_sets_an_engine_unless_an_option_does(
     assert asked[0].engine_env["MILLRACE_ENGINE_SIMULATED_LATENCY_MS"] == "5.0"
 
 
-@pytest.mark.parametrize(
-    "named",
-    [
-        {"MILLRACE_OBJECTS_KIND": "s3", "MILLRACE_S3_BUCKET": "jobs"},
-        {"MILLRACE_OBJECTS_ROOT": "/objects"},
-    ],
-)
-def test_an_object_store_goes_with_its_database(named: dict[str, str]) -> None:
-    require_own({"MILLRACE_DATABASE_URL": "postgresql://db/jobs", **named})
-    require_own({"MILLRACE_OBJECTS_KIND": "local"})
+KAFKA = {"MILLRACE_KAFKA_BOOTSTRAP_SERVERS": "kafka:9092"}
+DATABASE = {"MILLRACE_DATABASE_URL": "postgresql://db/jobs"}
+S3 = {"MILLRACE_OBJECTS_KIND": "s3", "MILLRACE_S3_BUCKET": "jobs"}
+FOLDER = {"MILLRACE_OBJECTS_ROOT": "/objects"}
+OWN_FOLDER = {"MILLRACE_OBJECTS_KIND": "local"}
 
-    with pytest.raises(SettingsError, match="MILLRACE_DATABASE_URL"):
-        require_own(named)
+
+@pytest.mark.parametrize(
+    "named", [{}, OWN_FOLDER, KAFKA | DATABASE | S3, KAFKA | DATABASE | FOLDER], ids=list
+)
+def test_an_installation_is_used_as_a_whole(named: dict[str, str]) -> None:
+    require_own(named)
+
+
+@pytest.mark.parametrize(
+    ("named", "missing"),
+    [
+        (KAFKA, ["MILLRACE_DATABASE_URL", "MILLRACE_OBJECTS_ROOT"]),
+        (DATABASE, ["MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "MILLRACE_OBJECTS_ROOT"]),
+        (S3, ["MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "MILLRACE_DATABASE_URL"]),
+        (FOLDER, ["MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "MILLRACE_DATABASE_URL"]),
+        (KAFKA | DATABASE | OWN_FOLDER, ["MILLRACE_OBJECTS_ROOT"]),
+        (KAFKA | S3, ["MILLRACE_DATABASE_URL"]),
+        (DATABASE | FOLDER, ["MILLRACE_KAFKA_BOOTSTRAP_SERVERS"]),
+    ],
+    ids=str,
+)
+def test_a_part_of_an_installation_is_refused(
+    named: dict[str, str], missing: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in named.items():
+        monkeypatch.setenv(name, value)
+
+    done = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "data")])
+
+    assert done.exit_code == ExitCode.USAGE, done.output
+    _, told = done.stderr.split(": set ")
+    assert [name for name in missing if name not in told] == []
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("name", OUTSIDE_SERVICES)
+def test_the_demo_takes_no_services_of_others(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "local")
+    monkeypatch.setattr("cli.demo._demo", lambda *_: pytest.fail("it began"))
+
+    done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "out")])
+
+    assert done.exit_code == ExitCode.USAGE, done.output
+    assert f"unset {name}:" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_object_store_of_the_environment_is_used(tmp_path: Path) -> None:
