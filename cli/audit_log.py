@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 from uuid import UUID
 
+import msgspec
 import sqlalchemy as sa
 import typer
 
@@ -31,13 +32,19 @@ app = typer.Typer(
 TenantOption: TypeAlias = Annotated[
     str | None, typer.Option("--tenant", help="Only the rows of the tenant of this name.")
 ]
-Anchors: TypeAlias = dict[UUID, dict[int, bytes]]
+Anchors: TypeAlias = dict[UUID, dict[int, set[bytes]]]
 
 
 class AnchorError(CommandError):
     """The file of anchors is not what `millrace audit head -o json` wrote."""
 
     exit_code = ExitCode.USAGE
+
+
+class _Anchor(msgspec.Struct, frozen=True):
+    tenant: str
+    sequence: int
+    hash: str
 
 
 @app.command("list")
@@ -173,17 +180,17 @@ def _tenant_id(connection: sa.Connection, name: str | None) -> UUID | None:
 
 
 def _anchors(paths: list[Path]) -> Anchors:
-    """Return hashes by tenant and sequence. Raises AnchorError, OSError."""
+    """Return hashes by tenant and sequence, all that any file says. Raises AnchorError, OSError."""
     anchors: Anchors = {}
     for path in paths:
         try:
-            for one in json.loads(path.read_text()):
-                tenant_id = parse_public_id(TENANT, one["tenant"])
-                if tenant_id is None or not isinstance(one["sequence"], int):
+            for one in msgspec.json.decode(path.read_bytes(), type=list[_Anchor]):
+                tenant_id = parse_public_id(TENANT, one.tenant)
+                if tenant_id is None:
                     raise AnchorError
-                if one["sequence"] > 0:
-                    known = anchors.setdefault(tenant_id, {})
-                    known[one["sequence"]] = bytes.fromhex(one["hash"])
-        except (ValueError, KeyError, TypeError):
+                if one.sequence > 0:
+                    known = anchors.setdefault(tenant_id, {}).setdefault(one.sequence, set())
+                    known.add(bytes.fromhex(one.hash))
+        except (msgspec.MsgspecError, ValueError):
             raise AnchorError from None
     return anchors

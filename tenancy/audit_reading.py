@@ -1,6 +1,6 @@
 """Reading the audit log: pages for its tenant, and the proof that nobody changed it."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -87,10 +87,11 @@ def chains(connection: sa.Connection) -> list[UUID]:
 
 
 def check_chain(
-    connection: sa.Connection, tenant_id: UUID, anchors: Mapping[int, bytes]
+    connection: sa.Connection, tenant_id: UUID, anchors: Mapping[int, Collection[bytes]]
 ) -> Checked:
     """Compute a tenant's chain again; `anchors` are hashes by sequence that were kept elsewhere.
 
+    Of one sequence there may be several, and each must hold: two that differ never do.
     Run it in a transaction that sees one moment (REPEATABLE READ): others go on adding rows.
     """
     heads = read_heads(connection, tenant_id)
@@ -98,7 +99,7 @@ def check_chain(
     return judge(last, _rows(connection, tenant_id), anchors)
 
 
-def judge(last: Head, rows: Iterable[Any], anchors: Mapping[int, bytes]) -> Checked:
+def judge(last: Head, rows: Iterable[Any], anchors: Mapping[int, Collection[bytes]]) -> Checked:
     """Judge rows in the order of their sequence against the head that the database has."""
     tenant_id = last.tenant_id
     known = Head(tenant_id, 0, first_hash(tenant_id))
@@ -110,7 +111,7 @@ def judge(last: Head, rows: Iterable[Any], anchors: Mapping[int, bytes]) -> Chec
             return Checked(known, Misfit(wanted, "it does not follow the row before"))
         if row.hash != entry_hash(_sealed(row), known.hash):
             return Checked(known, Misfit(wanted, "its content is not what was sealed"))
-        if anchors.get(wanted, row.hash) != row.hash:
+        if any(anchor != row.hash for anchor in anchors.get(wanted, ())):
             return Checked(known, Misfit(wanted, "the anchor says otherwise"))
         known = Head(tenant_id, wanted, row.hash)
     beyond = max(anchors, default=0)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from cli.exits import ExitCode
 from cli.main import app
-from core.ids import public_id
+from core.ids import TENANT, public_id
 from tenancy.audit_log import ENTRY
 
 pytestmark = pytest.mark.timeout(300)
@@ -83,7 +83,34 @@ def test_an_anchor_proves_what_the_database_alone_cannot(database_url: str, tmp_
     assert found.stdout.count("row 1: the row is missing") == 2
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '[{"tenant": "x", "sequence": 1, "hash": ""}]'])
+def test_every_anchor_must_hold_in_whatever_order_they_are_given(
+    database_url: str, tmp_path: Path
+) -> None:
+    honest, forged = tmp_path / "honest.json", tmp_path / "forged.json"
+    honest.write_text(millrace("audit", "head", "--tenant", "acme", "-o", "json").stdout)
+    tamper(database_url, "DELETE FROM audit_log", "DELETE FROM audit_heads")
+    for _ in range(2):  # a chain of the same length
+        assert millrace("keys", "create", "--tenant", "acme").exit_code == ExitCode.OK
+    forged.write_text(millrace("audit", "head", "--tenant", "acme", "-o", "json").stdout)
+    assert millrace("audit", "verify", "--anchor", str(forged)).exit_code == ExitCode.OK
+
+    for order in ((honest, forged), (forged, honest)):
+        given = [part for path in order for part in ("--anchor", str(path))]
+        found = millrace("audit", "verify", *given)
+        assert found.exit_code == ExitCode.FAILED
+        assert "row 2: the anchor says otherwise" in found.stdout
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[1]",
+        '[{"tenant": "x", "sequence": 1, "hash": ""}]',
+        '[{"tenant": 5, "sequence": 1, "hash": ""}]',
+        f'[{{"tenant": "{public_id(TENANT, UUID(int=1))}", "sequence": 1, "hash": "x"}}]',
+    ],
+)
 def test_a_file_that_holds_no_anchors_is_refused(tmp_path: Path, text: str) -> None:
     anchor = tmp_path / "heads.json"
     anchor.write_text(text)

@@ -45,7 +45,7 @@ def add(engine: sa.Engine, number: int = 0) -> None:
         record_act(connection, act(number))
 
 
-def check(engine: sa.Engine, anchors: dict[int, bytes] | None = None) -> Checked:
+def check(engine: sa.Engine, anchors: dict[int, set[bytes]] | None = None) -> Checked:
     with engine.connect() as connection:
         return check_chain(connection, TENANT, anchors or {})
 
@@ -149,7 +149,7 @@ def test_rows_and_head_cut_off_together_are_found_by_an_anchor_alone(engine: sa.
         connection.execute(sa.update(audit_heads).values(sequence=2, hash=kept))
 
     assert check(engine).misfit is None
-    misfit = check(engine, {head.sequence: head.hash}).misfit
+    misfit = check(engine, {head.sequence: {head.hash}}).misfit
     assert misfit is not None
     assert misfit.sequence == 3
 

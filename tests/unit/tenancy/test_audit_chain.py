@@ -65,7 +65,7 @@ def test_the_form_of_a_hash_stays_as_it_is_published() -> None:
 @given(length=st.integers(1, 20))
 def test_an_untouched_chain_is_whole(length: int) -> None:
     rows = chain(length)
-    found = judge(head_of(rows), rows, {1: rows[0].hash, length: rows[-1].hash})
+    found = judge(head_of(rows), rows, {1: {rows[0].hash}, length: {rows[-1].hash}})
     assert (found.misfit, found.head) == (None, head_of(rows))
 
 
@@ -117,7 +117,7 @@ def test_a_head_that_was_changed_is_told() -> None:
 
 def test_a_chain_written_anew_as_a_whole_fits_itself_but_no_anchor() -> None:
     honest, forged = chain(10), chain(10, actor="key_other")
-    anchor = {6: honest[5].hash}
+    anchor = {6: {honest[5].hash}}
 
     assert judge(head_of(forged), forged, {}).misfit is None
     found = judge(head_of(forged), forged, anchor).misfit
@@ -127,3 +127,12 @@ def test_a_chain_written_anew_as_a_whole_fits_itself_but_no_anchor() -> None:
     found = judge(head_of(cut), cut, anchor).misfit
     assert found is not None
     assert (found.sequence, found.reason) == (5, "the row is missing")
+
+
+def test_anchors_that_differ_about_one_row_never_hold() -> None:
+    honest, forged = chain(10), chain(10, actor="key_other")
+    anchors = {6: {honest[5].hash, forged[5].hash}}
+    for rows in (honest, forged):
+        found = judge(head_of(rows), rows, anchors).misfit
+        assert found is not None
+        assert (found.sequence, found.reason) == (6, "the anchor says otherwise")
