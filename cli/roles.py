@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cli.stack.role_children import MODULES, role_command
+from cli.stack.role_children import MODULES, ROLE_ENV, role_command
 
 
 def _known(role: str) -> str:
@@ -23,4 +23,5 @@ def run(
     (docs/operations.md lists them). Several replicas of every role may run at once.
     """
     command = role_command(role)
-    os.execv(command[0], command)  # noqa: S606  the role is this process from here on
+    env = {**os.environ, **ROLE_ENV}
+    os.execve(command[0], command, env)  # noqa: S606  the role is this process from here on

@@ -1,4 +1,4 @@
-"""`python -m migrations`: bring the database of `MILLRACE_DATABASE_URL` to the newest revision."""
+"""`python -P -m migrations`: bring `MILLRACE_DATABASE_URL` to the newest revision."""
 
 import logging
 import os

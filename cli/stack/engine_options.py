@@ -9,7 +9,7 @@ from gpu_consumers.engines.settings import EngineSettings
 _FIXED = frozenset({"kind", "model_name", "model_path"})
 """Fields that other options set."""
 
-_PATHS = frozenset({"vllm_chat_template"})  # roles run elsewhere: relative to where we are
+_PATHS = frozenset({"vllm_chat_template"})  # the shell leaves a ~ behind = as it is
 
 
 def engine_options(texts: Iterable[str]) -> dict[str, str]:

@@ -43,6 +43,9 @@ CONTROL_PLANE: Mapping[str, tuple[str, Mapping[str, str], str]] = {
 }
 """Every child but the replicas: its role, its variables, and which of them is its metrics port."""
 
+ROLE_ENV: Mapping[str, str] = {"PYTHONSAFEPATH": "1"}
+"""What `-P` is to a role, for the processes that its libraries start."""
+
 _BULK_ROLES = frozenset({"intake", "batcher", "results-writer", "finaliser", "webhooks"})
 """Children in which no caller waits for milliseconds."""
 _BULK_NICENESS = 10
@@ -53,17 +56,24 @@ _REPLICA_BACKOFF_S_MAX = 1.0
 
 
 def role_command(role: str) -> tuple[str, ...]:
-    """Return the command line of a role."""
+    """Return the command line of a role, which imports nothing from the folder that it starts in.
+
+    Our packages have common names: such a folder may well hold an `api` or `jobs` of its own.
+    """
     module, *arguments = MODULES[role]
-    return (sys.executable, "-m", module, *arguments)
+    return (sys.executable, "-P", "-m", module, *arguments)
 
 
 def role_child(name: str, role: str, env: Mapping[str, str]) -> Child:
-    """Return a role as a child that dies with the stack and is started again when it fails."""
+    """Return a role as a child that dies with the stack and is started again when it fails.
+
+    It starts in our folder, so that a relative path in a variable means the same to both.
+    """
     return Child(
         name=name,
         argv=role_command(role),
-        env={"PYTHONUNBUFFERED": "1", **env},
+        env={"PYTHONUNBUFFERED": "1", **ROLE_ENV, **env},
+        cwd=".",
         stage=_ROLE_STAGE,
         stop_signal=signal.SIGTERM,
         dies_by=signal.SIGKILL,

@@ -1,11 +1,16 @@
-"""Goal: what no caller waits for gives way to what callers wait for."""
+"""Goal: a role is ours wherever it starts, and gives way when no caller waits for it."""
 
 import os
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from cli import roles
 from cli.stack.child import Child, spawn
-from cli.stack.role_children import CONTROL_PLANE, role_child
+from cli.stack.role_children import CONTROL_PLANE, MODULES, role_child, role_command
 
 
 def test_a_child_that_gives_way_has_a_lower_priority(tmp_path: Path) -> None:
@@ -25,3 +30,51 @@ def test_only_what_serves_callers_keeps_its_priority() -> None:
     ahead = {child.name for child in children if child.niceness == 0}
     assert ahead == {"api", "batcher-interactive"}
     assert role_child("gpu-consumer-1", "gpu-consumer", {}).niceness == 0
+
+
+def where_from(command: tuple[str, ...], module: str) -> tuple[str, ...]:
+    """Put in the place of a role what prints where its module would come from."""
+    top = module.partition(".")[0]
+    return (*command[: command.index("-m")], "-c", f"import {top}; print({top}.__file__)")
+
+
+@pytest.mark.parametrize("role", MODULES)
+def test_a_role_is_never_what_the_current_folder_holds(role: str, tmp_path: Path) -> None:
+    module = MODULES[role][0]
+    (tmp_path / module.partition(".")[0]).with_suffix(".py").touch()
+
+    command = where_from(role_command(role), module)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    assert not Path(done.stdout.strip()).is_relative_to(tmp_path)
+
+
+def test_nor_is_what_its_libraries_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[dict[str, str]] = []
+    monkeypatch.setattr(os, "execve", lambda _, __, env: ran.append(env))
+    roles.run("api")
+    child = role_child("api", "api", {})
+    (tmp_path / "api.py").touch()
+    command = (sys.executable, "-c", "import api; print(api.__file__)")
+
+    for env in (ran[0], {**os.environ, **child.env}):
+        done = subprocess.run(
+            command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+        )
+        assert not Path(done.stdout.strip()).is_relative_to(tmp_path)
+
+
+def test_a_role_starts_in_the_folder_of_the_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a relative path that the stack has read means the same to the role."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    tells = (sys.executable, "-c", "import os; print(os.getcwd())")
+
+    process = spawn(replace(role_child("api", "api", {}), argv=tells), tmp_path)
+    assert process._popen.wait(20) == 0
+    process.bury()
+
+    assert (tmp_path / "api.log").read_text() == f"{here}\n"
