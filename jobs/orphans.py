@@ -21,8 +21,13 @@ _HEX: Final = re.compile(r"[0-9a-f]{32}")
 
 
 def without_file(connection: sa.Connection, keys: Collection[str]) -> set[str]:
-    """Return the keys that no file names: their upload ended without its row."""
-    known = sa.select(files.c.object_key).where(files.c.object_key.in_(keys))
+    """Return the keys that no file needs: their upload ended without its row, or they came back.
+
+    A store that was restored, or forgot a removal, has objects again whose rows say that they went.
+    """
+    known = sa.select(files.c.object_key).where(
+        files.c.object_key.in_(keys), files.c.removed_at.is_(None)
+    )
     return set(keys) - set(connection.scalars(known))
 
 

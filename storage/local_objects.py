@@ -1,6 +1,7 @@
 """Objects as files below one folder, for one host or a shared file system with hard links.
 
     begin ─► .temporary/<random> ─► fsync ─► link or rename to <key> ─► fsync of its folder
+    delete ─► unlink ─► fsync of its folder: what a row calls removed no power cut brings back
 
 A crash leaves only files in `.temporary`; no key can start with a dot.
 """
@@ -75,13 +76,14 @@ class LocalObjects:
         with disk_errors():
             try:
                 path.unlink()
-            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            except FileNotFoundError:
+                folder = path.parent  # a `delete` that was killed may have left its fsync to us
+            except (NotADirectoryError, IsADirectoryError):
                 return
-            with contextlib.suppress(OSError):  # not empty: another object lives there
-                for folder in path.parents:
-                    if folder == self._root:
-                        break
-                    folder.rmdir()
+            else:
+                folder = _without_empty_folders(path.parent, self._root)
+            while not _fsync_folder(folder):
+                folder = folder.parent
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """See `ObjectStore`."""
@@ -212,11 +214,27 @@ def _make_folders(folder: Path, root: Path) -> None:
     _fsync_folder(folder.parent)
 
 
-def _fsync_folder(folder: Path) -> None:
-    """Make names durable. A folder that `delete` emptied meanwhile needs none."""
-    with contextlib.suppress(FileNotFoundError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _without_empty_folders(folder: Path, root: Path) -> Path:
+    """Remove `folder` and those above it while they are empty; return the first that stays."""
+    while folder != root:
         try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            folder.rmdir()
+        except FileNotFoundError:
+            pass  # another `delete` was faster
+        except OSError:
+            break  # not empty: another object lives there
+        folder = folder.parent
+    return folder
+
+
+def _fsync_folder(folder: Path) -> bool:
+    """Make names durable; False when `delete` has removed the folder."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return False
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return True

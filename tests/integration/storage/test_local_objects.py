@@ -118,6 +118,49 @@ def test_empty_folders_go_with_their_last_object(local_store: LocalObjects, tmp_
     assert sorted(path.name for path in (tmp_path / "objects").iterdir()) == [".temporary"]
 
 
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, list[str]]]:
+    """The folders that were made durable, each with what the store held then."""
+    root, fsync = tmp_path / "objects", os.fsync
+    seen: list[tuple[str, list[str]]] = []
+
+    def watched(descriptor: int) -> None:
+        fsync(descriptor)
+        place = Path(f"/proc/self/fd/{descriptor}").readlink()
+        seen.append((place.relative_to(root).as_posix(), files(root)))
+
+    monkeypatch.setattr(os, "fsync", watched)
+    return seen
+
+
+def test_a_removal_outlives_a_power_cut(
+    local_store: LocalObjects, synced: list[tuple[str, list[str]]]
+) -> None:
+    for key in ("a/b/c", "a/d", "a/e"):
+        local_store.begin(key).complete()
+    synced.clear()
+
+    local_store.delete("a/b/c")
+    local_store.delete("a/d")
+    local_store.delete("a/e")
+
+    assert synced == [("a", ["a/d", "a/e"]), ("a", ["a/e"]), (".", [])]
+
+
+def test_a_removal_that_was_killed_before_it_was_durable_is_made_so(
+    local_store: LocalObjects, tmp_path: Path, synced: list[tuple[str, list[str]]]
+) -> None:
+    for key in ("a/b", "a/c/d"):
+        local_store.begin(key).complete()
+    (tmp_path / "objects/a/b").unlink()
+    synced.clear()
+
+    local_store.delete("a/b")
+    local_store.delete("a/gone/long/ago")
+
+    assert synced == [("a", ["a/c/d"])] * 2
+
+
 def test_folders_may_vanish_while_others_write(local_store: LocalObjects) -> None:
     """One thread empties the folder again and again in which the other creates."""
     done = threading.Event()

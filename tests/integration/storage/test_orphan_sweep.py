@@ -11,6 +11,7 @@ from pydantic import SecretStr
 from core.clock import SystemClock
 from core.ids import new_uuid
 from core.object_names import answer_prefix
+from jobs.file_removal import mark_removed
 from jobs.files import NewFile, delete_file, insert_file
 from jobs.files_tables import files
 from jobs.idempotency import Answer, Claim, Scope, save
@@ -93,6 +94,22 @@ def test_a_host_whose_clock_is_ahead_removes_nothing_that_is_new(
     monkeypatch.setattr(SystemClock, "wall_s", lambda _: time.time() + 30 * DAY_S)
     sweep(engine, store, days_later=0)
     assert keys(store) == {"files/new"}
+
+
+def test_an_object_that_came_back_goes_again(
+    engine: sa.Engine, tenant_id: UUID, store: ObjectStore
+) -> None:
+    """A power cut or a restore brought it back, and its row says that it went."""
+    back, kept = put(store, "files/back"), put(store, "files/kept")
+    removed = add_file(engine, tenant_id, back)
+    add_file(engine, tenant_id, kept)
+    with engine.begin() as connection:
+        delete_file(connection, tenant_id, removed)
+        mark_removed(connection, [removed])
+
+    sweep(engine, store)
+
+    assert keys(store) == {kept}
 
 
 def new_row(kind: str, tenant_id: UUID) -> tuple[str, Callable[[sa.Connection], None]]:
