@@ -1,6 +1,7 @@
 """A real Kafka broker (one node, KRaft) as a child process on the loopback address."""
 
 import base64
+import os
 import random
 import signal
 import subprocess
@@ -38,6 +39,16 @@ rootLogger.level = info
 rootLogger.appenderRef.file.ref = file
 """
 
+
+LOG = Path("log")
+"""Where the broker keeps its log, in its home, which it works in.
+
+Of an absolute path Java would read the properties' bytes as Latin-1 and a backslash as an escape,
+and Kafka a comma as the end of a folder: the log would lie elsewhere.
+"""
+
+ENV = {"LC_ALL": "C.UTF-8"}
+"""Java reads paths as the locale says, and in that of C none that is not ASCII."""
 
 SEGMENT_BYTES = 128 * 1024 * 1024
 INDEX_BYTES = 512 * 1024
@@ -79,13 +90,13 @@ class EmbeddedKafka:
         self._broker_port = ports["broker"]
         (self._home / "log4j2.properties").write_text(LOGGING)
         properties = server_properties(
-            self._home / "log",
+            LOG,
             ports["broker"],
             ports["controller"],
             session_ms=int(self._session_timeout_s * 1000),
         )
         self._properties.write_text(properties)
-        if not (self._home / "log" / "meta.properties").exists():
+        if not (self._home / LOG / "meta.properties").exists():
             self._format()
 
     @property
@@ -99,6 +110,8 @@ class EmbeddedKafka:
         return Child(
             name="kafka",
             argv=self._java("kafka.Kafka", str(self._properties), options=java_options),
+            env=ENV,
+            cwd=str(self._home),
             stage=0,
             stop_signal=signal.SIGTERM,
             dies_by=signal.SIGTERM,
@@ -118,6 +131,8 @@ class EmbeddedKafka:
         arguments = ("format", f"--cluster-id={cluster_id}", f"--config={self._properties}")
         result = subprocess.run(  # noqa: S603 (argv is ours)
             self._java("kafka.tools.StorageTool", *arguments, "--ignore-formatted"),
+            env={**os.environ, **ENV},
+            cwd=self._home,
             capture_output=True,
             text=True,
             timeout=FORMAT_TIMEOUT_S,

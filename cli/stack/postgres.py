@@ -157,13 +157,19 @@ def binaries() -> Path:
 def socket_dir(home: Path) -> Path:
     """Return where the socket lies: below `home`, or in a short folder named after it."""
     near = home / "socket"
-    if len(os.fsencode(near / _SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX:
+    if _holds_a_socket(near):
         return near
     name = f"millrace-{os.geteuid()}-{hashlib.sha256(os.fsencode(home)).hexdigest()[:16]}"
     short = Path(tempfile.gettempdir()) / name
-    if len(os.fsencode(short / _SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX:
+    if _holds_a_socket(short):
         return short
     return Path("/tmp") / name  # noqa: S108 (private, and named after `home`)
+
+
+def _holds_a_socket(folder: Path) -> bool:
+    """Whether the path is short enough, and one folder to Postgres, which takes a list."""
+    path = os.fsencode(folder / _SOCKET_NAME)
+    return len(path) <= SOCKET_PATH_BYTES_MAX and b"," not in path
 
 
 def _make_private(folder: Path) -> None:

@@ -63,9 +63,10 @@ def ensure_rehearsed(cache: Path) -> None:
 def _rehearse(cache: Path, folder: Path, made: Path) -> None:
     broker = EmbeddedKafka(folder, cache)
     broker.prepare()
+    child = broker.child(java_options=(f"-XX:AOTCacheOutput={made}",))
     child = replace(
-        broker.child(java_options=(f"-XX:AOTCacheOutput={made}",)),
-        env={"JDK_JAVA_OPTIONS": ""},  # profiles are written by a compiler that is not held back
+        child,  # profiles are written by a compiler that is not held back
+        env={**child.env, "JDK_JAVA_OPTIONS": ""},
         dies_by=signal.SIGKILL,
     )
     process = spawn(child, folder)

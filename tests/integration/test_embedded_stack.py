@@ -194,6 +194,20 @@ def test_a_data_folder_whose_name_is_hard(tmp_path: Path, name: str) -> None:
         supervisor.stop()
 
 
+def test_the_log_lies_in_a_data_folder_of_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LC_ALL", "C")
+    data = tmp_path / "dé,日\\t"
+    broker = EmbeddedKafka(data, cache_dir(os.environ))
+
+    broker.prepare()  # formats the log
+
+    assert (data / "kafka" / "log" / "meta.properties").is_file()
+    assert broker.child().cwd == str(data / "kafka")
+    assert list(tmp_path.iterdir()) == [data]
+
+
 def test_nothing_outlives_a_killed_supervisor(tmp_path: Path) -> None:
     program = subprocess.Popen(
         [sys.executable, "-c", STACK_PROGRAM, str(tmp_path), str(cache_dir(os.environ))],

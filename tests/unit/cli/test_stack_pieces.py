@@ -80,6 +80,14 @@ def test_the_socket_fits_though_the_folder_for_temporary_files_is_deep(
     assert len(str(socket_dir(Path("/" + "d" * 120)) / _SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX
 
 
+def test_the_socket_lies_in_no_folder_that_postgres_would_take_for_two(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "," not in str(socket_dir(Path("/a,b")))
+    monkeypatch.setattr("tempfile.tempdir", "/t,u")
+    assert "," not in str(socket_dir(Path("/a,b")))
+
+
 def test_offsets_outlive_the_longest_window_and_a_week() -> None:
     lines = server_properties(Path("/log"), 1, 2, session_ms=6000).splitlines()
     properties = dict(line.split("=", 1) for line in lines)
