@@ -75,6 +75,7 @@ def main(arguments: Sequence[str]) -> int:
         supervisor.run(stop.is_set)
     finally:
         supervisor.stop()
+        server.leave()
     return 0
 
 

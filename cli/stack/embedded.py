@@ -184,6 +184,7 @@ class EmbeddedStack:
         server = None
         if DATABASE not in self._env:
             server = postgres.EmbeddedPostgres(data)
+            self._closing.callback(server.leave)
             server.prepare()
         return broker, server
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -85,6 +86,11 @@ class EmbeddedPostgres:
             return subprocess.run(command, check=False, timeout=10).returncode == 0  # noqa: S603
         except subprocess.TimeoutExpired:  # a busy machine; whoever waits asks again
             return False
+
+    def leave(self) -> None:
+        """Remove the folder of the socket when the server is gone: it may lie in a shared place."""
+        with suppress(OSError):  # a server that was killed left its socket, or another one uses it
+            self._socket_dir.rmdir()
 
     @property
     def _cluster(self) -> Path:

@@ -35,6 +35,27 @@ def test_the_folder_of_another_user_is_refused(
         _make_private(folder)
 
 
+def test_a_server_that_is_gone_leaves_no_folder_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(EmbeddedPostgres, "_become_somebody", lambda _: ())
+    data = tmp_path / ("d" * 100)
+    (data / "postgres" / "cluster").mkdir(parents=True)
+    server = EmbeddedPostgres(data)
+    server.prepare()
+    (folder,) = tmp_path.glob("millrace-*")
+
+    (folder / "socket").touch()
+    server.leave()
+    assert folder.exists(), "somebody may still use it"
+    (folder / "socket").unlink()
+    server.leave()
+    server.leave()
+
+    assert not folder.exists()
+
+
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     (tmp_path / "socket").symlink_to(tmp_path / "target")
