@@ -1,6 +1,8 @@
 """Goal: the stack's small rules hold: lock, ports, socket place, broker settings."""
 
+import fcntl
 import json
+import os
 import random
 import socket
 import subprocess
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.data_folder import cache_dir, exclusive
+from cli.stack.data_folder import cache_dir, exclusive, is_held
 from cli.stack.errors import DataFolderInUseError
 from cli.stack.jars import LOCK_FILE, read_lock
 from cli.stack.kafka import server_properties
@@ -114,6 +116,21 @@ def test_no_segment_ends_because_an_index_is_full() -> None:
 def test_one_data_folder_serves_one_stack(tmp_path: Path) -> None:
     with exclusive(tmp_path), pytest.raises(DataFolderInUseError), exclusive(tmp_path):
         pass
+    with exclusive(tmp_path):
+        pass
+
+
+def test_a_look_at_a_folder_keeps_no_stack_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not is_held(tmp_path)
+    with exclusive(tmp_path):
+        assert is_held(tmp_path)
+    assert not is_held(tmp_path)
+
+    looking = os.open(tmp_path / "stack.lock", os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    monkeypatch.setattr("time.sleep", lambda _: os.close(looking))
     with exclusive(tmp_path):
         pass
 

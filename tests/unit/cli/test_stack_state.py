@@ -1,10 +1,12 @@
 """Goal: a running stack's state is read back as written, and by its owner alone."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cli.services import NoStackError, database_settings, kafka_settings
+from cli.stack.data_folder import exclusive
 from cli.stack.private_files import write_private
 from cli.stack.state import StackState, read_state, remove_state, write_state
 from core.errors import SettingsError
@@ -43,17 +45,25 @@ def test_a_state_of_another_release_is_refused(tmp_path: Path, content: str) -> 
         read_state(tmp_path)
 
 
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[None]:
+    """A stack that is ready on `tmp_path`."""
+    with exclusive(tmp_path):
+        write_state(tmp_path, STATE)
+        yield
+
+
+@pytest.mark.usefixtures("running")
 def test_operators_reach_the_services_of_a_running_stack(tmp_path: Path) -> None:
-    write_state(tmp_path, STATE)
 
     assert database_settings(tmp_path).url.get_secret_value() == STATE.database_url
     assert kafka_settings(tmp_path).bootstrap_servers == STATE.kafka_bootstrap_servers
 
 
+@pytest.mark.usefixtures("running")
 def test_other_variables_count_for_a_running_stack_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_state(tmp_path, STATE)
     monkeypatch.setenv("MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "elsewhere:9092")
     monkeypatch.setenv("MILLRACE_KAFKA_TOPIC_PREFIX", "zz.")
     monkeypatch.setenv("MILLRACE_DATABASE_POOL_SIZE", "3")
@@ -67,6 +77,15 @@ def test_other_variables_count_for_a_running_stack_too(
 def test_a_folder_without_a_stack_is_told(tmp_path: Path) -> None:
     with pytest.raises(NoStackError):
         database_settings(tmp_path)
+
+
+def test_a_stack_that_was_killed_is_gone_though_it_left_its_state(tmp_path: Path) -> None:
+    with exclusive(tmp_path):
+        write_state(tmp_path, STATE)
+
+    for settings in (database_settings, kafka_settings):
+        with pytest.raises(NoStackError, match=f"No stack runs on {tmp_path}"):
+            settings(tmp_path)
 
 
 def test_services_are_named_by_variables(monkeypatch: pytest.MonkeyPatch) -> None:
