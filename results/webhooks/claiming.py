@@ -12,7 +12,9 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from results.webhooks.dropping import drop_waiting
 from results.webhooks.events import ITEM_FAILED
+from results.webhooks.tables import DELETED
 
 _LOCK_KEY: Final = 0x77656268  # one claim at a time in one database
 _ALONE: Final = sa.text("SELECT pg_advisory_xact_lock(:key)").bindparams(key=_LOCK_KEY)
@@ -74,11 +76,13 @@ FROM wanted
 JOIN webhook_endpoints e ON e.id = wanted.endpoint_id
 JOIN webhook_messages m ON m.id = wanted.message_id
 LEFT JOIN jobs j ON j.id = m.job_id
-WHERE d.message_id = wanted.message_id AND d.endpoint_id = wanted.endpoint_id AND NOT d.is_test
-    AND (e.disabled_at IS NOT NULL OR (m.event_type = :item_failed AND j.deleted_at IS NOT NULL))
-""").bindparams(item_failed=ITEM_FAILED)  # noqa: S608  nothing of it comes from outside
+WHERE d.message_id = wanted.message_id AND d.endpoint_id = wanted.endpoint_id
+    AND (e.disabled_reason = :deleted OR NOT d.is_test AND (
+        e.disabled_at IS NOT NULL OR (m.event_type = :item_failed AND j.deleted_at IS NOT NULL)))
+RETURNING d.endpoint_id, e.disabled_at IS NOT NULL AS is_disabled
+""").bindparams(item_failed=ITEM_FAILED, deleted=DELETED)  # noqa: S608  nothing from outside
 """A message or a replay may be committed just after its endpoint was disabled, or after the batch
-was deleted whose items it names."""
+was deleted whose items it names. Of a disabled endpoint more may wait than was dropped at once."""
 
 _CLAIM: Final = sa.text(f"""{_WANTED}, claimed AS (
     UPDATE webhook_deliveries d SET claimed_by = :holder, try_count = d.try_count + 1,
@@ -99,9 +103,10 @@ SELECT claimed.*, e.url, m.body, m.event_type,
     extract(epoch FROM now() - m.created_at)::float8 AS age_s
 FROM claimed
 JOIN webhook_endpoints e ON e.id = claimed.endpoint_id
+    AND e.disabled_reason IS DISTINCT FROM :deleted -- since the drop, and it has no URL any more
 JOIN webhook_messages m ON m.id = claimed.message_id
 LEFT JOIN webhook_callback_secrets s ON s.tenant_id = claimed.tenant_id
-""")  # noqa: S608
+""").bindparams(deleted=DELETED)  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +162,15 @@ def claim(
         "messages": [row.message_id for row in chosen],
         "endpoints": [row.endpoint_id for row in chosen],
     }
-    dropped_count = connection.execute(_DROP, wanted).rowcount
+    dropped = connection.execute(_DROP, wanted).all()
+    for endpoint_id in {row.endpoint_id for row in dropped if row.is_disabled}:
+        drop_waiting(connection, endpoint_id)
     claimed = connection.execute(_CLAIM, {**wanted, "holder": holder, "lease_s": lease_s})
     deliveries = [
         Delivery(**row._asdict(), is_suspect=suspects[row.message_id, row.endpoint_id])
         for row in claimed
     ]
-    return deliveries, is_more or dropped_count > 0
+    return deliveries, is_more or bool(dropped)
 
 
 def fitting(due: Sequence[sa.Row[Any]], room: Room) -> list[sa.Row[Any]]:

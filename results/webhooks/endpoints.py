@@ -15,12 +15,17 @@ from jobs.pages import Cursor, Page, read_page
 from jobs.refusals import FieldRefusedError, RequestRefusedError
 from jobs.tables import jobs
 from results.webhooks.callbacks import callback_lane
+from results.webhooks.dropping import PENDING, drop_waiting
 from results.webhooks.events import EVENT_TYPES
 from results.webhooks.recording import watch_running_jobs
 from results.webhooks.sealing import Sealer
-from results.webhooks.settling import PENDING, drop_waiting
 from results.webhooks.signatures import secret_hint
-from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_lanes
+from results.webhooks.tables import (
+    DELETED,
+    webhook_deliveries,
+    webhook_endpoints,
+    webhook_lanes,
+)
 from results.webhooks.urls import parse_url
 from tenancy.tables import tenants
 
@@ -29,6 +34,7 @@ ENDPOINT: Final = "whe"
 
 NAME_CHARS_MAX: Final = 256
 _OVERLAP: Final = sa.text("now() + interval '24 hours'")
+_IS_KEPT: Final = webhook_endpoints.c.disabled_reason.is_distinct_from(DELETED)
 
 
 class EndpointMissingError(RequestRefusedError):
@@ -81,7 +87,9 @@ def create_endpoint(
         sa.select(tenants.c.id).where(tenants.c.id == tenant_id).with_for_update(key_share=True)
     )
     count = connection.scalar(
-        sa.select(sa.func.count()).where(_owned(tenant_id), webhook_endpoints.c.job_id.is_(None))
+        sa.select(sa.func.count()).where(
+            _owned(tenant_id), webhook_endpoints.c.job_id.is_(None), _IS_KEPT
+        )
     )
     if (count or 0) >= endpoints_max:
         raise FieldRefusedError(f"There are {endpoints_max} endpoints already; delete one first.")
@@ -130,7 +138,7 @@ def find_callback(connection: sa.Connection, tenant_id: UUID, job_id: UUID | Non
 
 def list_endpoints(connection: sa.Connection, tenant_id: UUID, cursor: Cursor) -> Page:
     """Return a page of endpoints, newest first, without callbacks. Raises FieldRefusedError."""
-    query = sa.select(webhook_endpoints).where(webhook_endpoints.c.job_id.is_(None))
+    query = sa.select(webhook_endpoints).where(webhook_endpoints.c.job_id.is_(None), _IS_KEPT)
     return read_page(connection, query, webhook_endpoints, tenant_id=tenant_id, cursor=cursor)
 
 
@@ -139,7 +147,8 @@ def change_endpoint(
 ) -> sa.Row[Any]:
     """Change what `change` gives and return the endpoint. Raises EndpointMissingError.
 
-    A new URL also enables it, and what waits goes there; disabling it drops what waits.
+    A new URL also enables it, and what waits goes there; disabling it drops what waits, a slice of
+    it at once.
     """
     row = _locked(connection, tenant_id, endpoint_id)
     values: dict[str, object] = {}
@@ -168,11 +177,26 @@ def change_endpoint(
 
 
 def delete_endpoint(connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None) -> None:
-    """Remove an endpoint with its history. Raises EndpointMissingError."""
-    row = _locked(connection, tenant_id, endpoint_id, key_share=False)
-    # Before the endpoint, without which nobody may touch its lane.
+    """Hide an endpoint for good, with its history, and forget its URL and secrets.
+
+    Its rows may be millions: `MessageRemoval` takes them. Raises EndpointMissingError.
+    """
+    row = _locked(connection, tenant_id, endpoint_id)
     connection.execute(sa.delete(webhook_lanes).where(webhook_lanes.c.lane == row.lane))
-    connection.execute(sa.delete(webhook_endpoints).where(webhook_endpoints.c.id == row.id))
+    _update(
+        connection,
+        row.id,
+        {
+            "name": "",
+            "url": "",
+            "sealed_secret": None,
+            "secret_hint": "",
+            "sealed_old_secret": None,
+            "old_secret_until": None,
+            "disabled_at": sa.func.coalesce(webhook_endpoints.c.disabled_at, sa.func.now()),
+            "disabled_reason": DELETED,
+        },
+    )
 
 
 def rotate_secret(
@@ -228,18 +252,12 @@ def _update(connection: sa.Connection, endpoint_id: UUID, values: dict[str, obje
     ).one()
 
 
-def _locked(
-    connection: sa.Connection,
-    tenant_id: UUID,
-    endpoint_id: UUID | None,
-    *,
-    key_share: bool = True,
-) -> sa.Row[Any]:
-    """Lock an endpoint; with `key_share` others may go on to add rows that name it."""
+def _locked(connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None) -> sa.Row[Any]:
+    """Lock an endpoint; others may go on to add rows that name it."""
     row = connection.execute(
         sa.select(webhook_endpoints)
         .where(_shown(tenant_id), _is(endpoint_id))
-        .with_for_update(key_share=key_share)
+        .with_for_update(key_share=True)
     ).one_or_none()
     if row is None:
         raise EndpointMissingError
@@ -255,7 +273,7 @@ def _shown(tenant_id: UUID) -> sa.ColumnElement[bool]:
     is_gone = sa.exists().where(
         jobs.c.id == webhook_endpoints.c.job_id, jobs.c.deleted_at.is_not(None)
     )
-    return sa.and_(_owned(tenant_id), ~is_gone)
+    return sa.and_(_owned(tenant_id), _IS_KEPT, ~is_gone)
 
 
 def _is(endpoint_id: UUID | None) -> sa.ColumnElement[bool]:

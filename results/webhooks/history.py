@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from core.ids import JOB, new_uuid, public_id
 from jobs.pages import Cursor, unknown_cursor
 from jobs.refusals import FieldRefusedError, RequestRefusedError
+from results.webhooks.dropping import PENDING
 from results.webhooks.endpoints import find_endpoint
 from results.webhooks.events import event_body
-from results.webhooks.settling import PENDING
 from results.webhooks.tables import webhook_attempts, webhook_deliveries, webhook_messages
 
 REPLAYS_MAX: Final = 10_000

@@ -1,6 +1,6 @@
 """Messages that have been kept long enough go, with their deliveries and tries, slice after slice.
 
-A slice passes over rows that another process has in hand.
+So does what was deleted or disabled. A slice passes over rows that another process has in hand.
 """
 
 from collections.abc import Callable
@@ -18,26 +18,62 @@ DELETE FROM webhook_messages WHERE id = ANY(ARRAY(
 ))
 """)
 
-_CALLBACKS: Final = sa.text("""
-DELETE FROM webhook_endpoints WHERE id = ANY(ARRAY(
-    SELECT e.id FROM webhook_endpoints e LEFT JOIN jobs j ON j.id = e.job_id
-    WHERE e.job_id IS NOT NULL AND e.created_at < now() - make_interval(days => :days)
-        AND (j.id IS NULL OR j.state IN ('completed', 'failed', 'expired', 'cancelled'))
-        AND NOT EXISTS (SELECT FROM webhook_deliveries d WHERE d.endpoint_id = e.id)
-    LIMIT :slice FOR UPDATE OF e SKIP LOCKED
-))
+_WAITING: Final = sa.text("""
+WITH waiting AS (
+    SELECT d.message_id, d.endpoint_id FROM webhook_endpoints e
+    JOIN webhook_deliveries d ON d.lane = e.lane AND d.endpoint_id = e.id
+    WHERE e.job_id IS NULL AND e.disabled_at IS NOT NULL
+        AND d.state = 'pending' AND NOT d.is_test
+    LIMIT :slice FOR UPDATE OF d SKIP LOCKED
+)
+UPDATE webhook_deliveries d SET state = 'dropped', claimed_by = NULL, ended_at = now()
+FROM waiting WHERE d.message_id = waiting.message_id AND d.endpoint_id = waiting.endpoint_id
 """)
+"""What still waits for endpoints that are disabled; that of callbacks, which is little, is dropped
+as they are disabled, or as its time comes."""
 
-_DELETED: Final = sa.text("""
-DELETE FROM webhook_endpoints WHERE id = ANY(ARRAY(
+_DELETED_BATCHES: Final = sa.text("""
+UPDATE webhook_endpoints SET disabled_at = coalesce(disabled_at, now()), disabled_reason = 'deleted'
+WHERE id = ANY(ARRAY(
     SELECT e.id FROM webhook_endpoints e JOIN jobs j ON j.id = e.job_id
-    WHERE j.deleted_at < now() - interval '1 day' AND NOT EXISTS (
-        SELECT FROM webhook_deliveries d WHERE d.endpoint_id = e.id AND d.state = 'pending'
-    )
-    LIMIT :slice FOR UPDATE OF e SKIP LOCKED
+    WHERE j.deleted_at < now() - interval '1 day' AND e.disabled_reason IS DISTINCT FROM 'deleted'
+        AND NOT EXISTS (
+            SELECT FROM webhook_deliveries d WHERE d.endpoint_id = e.id AND d.state = 'pending'
+        )
+    LIMIT :slice FOR NO KEY UPDATE OF e SKIP LOCKED
 ))
 """)
 """Callbacks of deleted batches; the news of their end may still be on the way, for a day."""
+
+_DELETED_HISTORY: Final = sa.text("""
+WITH gone AS (
+    SELECT d.message_id, d.endpoint_id FROM webhook_endpoints e
+    JOIN webhook_deliveries d ON d.endpoint_id = e.id
+    WHERE e.disabled_reason = 'deleted'
+    LIMIT :slice FOR UPDATE OF d SKIP LOCKED
+)
+DELETE FROM webhook_deliveries d USING gone
+WHERE d.message_id = gone.message_id AND d.endpoint_id = gone.endpoint_id
+""")
+
+_DELETED: Final = sa.text("""
+SELECT e.id FROM webhook_endpoints e WHERE e.disabled_reason = 'deleted'
+    AND NOT EXISTS (SELECT FROM webhook_deliveries d WHERE d.endpoint_id = e.id)
+LIMIT :slice FOR UPDATE SKIP LOCKED
+""")
+
+_CALLBACKS: Final = sa.text("""
+SELECT e.id FROM webhook_endpoints e LEFT JOIN jobs j ON j.id = e.job_id
+WHERE e.job_id IS NOT NULL AND e.created_at < now() - make_interval(days => :days)
+    AND (j.id IS NULL OR j.state IN ('completed', 'failed', 'expired', 'cancelled'))
+    AND NOT EXISTS (SELECT FROM webhook_deliveries d WHERE d.endpoint_id = e.id)
+LIMIT :slice FOR UPDATE OF e SKIP LOCKED
+""")
+_REMOVE: Final = sa.text("""
+DELETE FROM webhook_endpoints e WHERE e.id = ANY(:ids)
+    AND NOT EXISTS (SELECT FROM webhook_deliveries d WHERE d.endpoint_id = e.id)
+""").bindparams(sa.bindparam("ids", type_=sa.ARRAY(sa.Uuid)))
+"""Looks again: a delivery may have been added just before its endpoint was locked."""
 
 _WATCHES: Final = sa.text("""
 DELETE FROM webhook_watches WHERE job_id = ANY(ARRAY(
@@ -56,6 +92,33 @@ DELETE FROM webhook_lanes WHERE lane = ANY(ARRAY(
 """Of one that was quiet for so long the next failure counts as the first, and no rest lasts on."""
 
 
+def _slice_of(statement: sa.TextClause) -> Callable[[sa.Connection, int], int]:
+    def remove(connection: sa.Connection, days: int) -> int:
+        return connection.execute(statement, {"days": days, "slice": _SLICE}).rowcount
+
+    return remove
+
+
+def _endpoints_of(choice: sa.TextClause) -> Callable[[sa.Connection, int], int]:
+    def remove(connection: sa.Connection, days: int) -> int:
+        ids = list(connection.scalars(choice, {"days": days, "slice": _SLICE}))
+        return connection.execute(_REMOVE, {"ids": ids}).rowcount
+
+    return remove
+
+
+_STEPS: Final = (
+    _slice_of(_MESSAGES),
+    _slice_of(_WAITING),
+    _slice_of(_DELETED_BATCHES),
+    _slice_of(_DELETED_HISTORY),
+    _endpoints_of(_DELETED),
+    _endpoints_of(_CALLBACKS),
+    _slice_of(_WATCHES),
+    _slice_of(_LANES),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class MessageRemoval:
     """Removes; several processes may, at once."""
@@ -66,9 +129,8 @@ class MessageRemoval:
 
     def step(self) -> None:
         """Remove all that is old, or as much until `is_over`. Raises one of DATABASE_AWAY."""
-        for statement in (_MESSAGES, _CALLBACKS, _DELETED, _WATCHES, _LANES):
+        for remove in _STEPS:
             count = _SLICE
             while count == _SLICE and not self.is_over():
                 with self.engine.begin() as connection:
-                    parameters = {"days": self.retention_days, "slice": _SLICE}
-                    count = connection.execute(statement, parameters).rowcount
+                    count = remove(connection, self.retention_days)

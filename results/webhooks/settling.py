@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from results.webhooks.claiming import Delivery
+from results.webhooks.dropping import PENDING, drop_waiting
 from results.webhooks.schedule import DAY_S, QUIET_S, Failure, lane_block_s, next_delay_s
 from results.webhooks.settings import WebhookSettings
 from results.webhooks.tables import (
@@ -24,9 +25,7 @@ from storage.intervals import seconds
 LOG = logging.getLogger(__name__)
 
 DELIVERED: Final = "delivered"
-PENDING: Final = "pending"
 EXHAUSTED: Final = "exhausted"
-DROPPED: Final = "dropped"
 
 _PUT_OFF_S: Final = 5.0
 
@@ -139,7 +138,7 @@ def put_off(connection: sa.Connection, delivery: Delivery) -> None:
 
 
 def disable(connection: sa.Connection, endpoint_id: UUID, reason: str) -> None:
-    """Deliver nothing more to an endpoint until its owner enables it; what waits is dropped."""
+    """Deliver nothing more to an endpoint until its owner enables it; drop a slice that waits."""
     disabled = connection.execute(
         sa.update(webhook_endpoints)
         .where(webhook_endpoints.c.id == endpoint_id, webhook_endpoints.c.disabled_at.is_(None))
@@ -148,19 +147,6 @@ def disable(connection: sa.Connection, endpoint_id: UUID, reason: str) -> None:
     drop_waiting(connection, endpoint_id)
     if disabled.rowcount:
         LOG.warning("endpoint disabled", extra={"endpoint": endpoint_id, "reason": reason})
-
-
-def drop_waiting(connection: sa.Connection, endpoint_id: UUID) -> None:
-    """End what waits for an endpoint that is disabled; a trial that was asked for goes on."""
-    connection.execute(
-        sa.update(webhook_deliveries)
-        .where(
-            webhook_deliveries.c.endpoint_id == endpoint_id,
-            webhook_deliveries.c.state == PENDING,
-            webhook_deliveries.c.is_test.is_(False),
-        )
-        .values(state=DROPPED, claimed_by=None, ended_at=sa.func.now())
-    )
 
 
 def _lock_endpoint(connection: sa.Connection, endpoint_id: UUID) -> float:

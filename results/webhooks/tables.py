@@ -23,6 +23,9 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from storage.metadata import metadata
 
+DELETED: Final = "deleted"
+"""`disabled_reason` of an endpoint that its owner deleted: it shows nowhere, its rows are going."""
+
 
 def _moment(name: str, *, nullable: bool = True, comment: str | None = None) -> Column[datetime]:
     default = None if nullable else func.now()

@@ -1,11 +1,41 @@
 """Goal: what is old enough goes, however much it is and whoever removes beside."""
 
+from uuid import UUID
+
 import pytest
 import sqlalchemy as sa
 
-from results.webhooks.removal import MessageRemoval
-from results.webhooks.tables import webhook_messages
-from tests.integration.webhooks.conftest import Site
+from jobs.pages import Cursor
+from results.webhooks.claiming import Delivery, Room, claim
+from results.webhooks.endpoints import (
+    EndpointChange,
+    EndpointMissingError,
+    change_endpoint,
+    create_endpoint,
+    delete_endpoint,
+    find_endpoint,
+    list_endpoints,
+)
+from results.webhooks.events import TERMINAL_EVENTS
+from results.webhooks.history import begin_test
+from results.webhooks.removal import _REMOVE, MessageRemoval
+from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_messages
+from tests.integration.webhooks.conftest import SEALER, Site
+
+URL = "https://8.8.8.8/hook"
+
+
+def claimed(site: Site) -> list[Delivery]:
+    room = Room(
+        slots=9,
+        suspect_slots=9,
+        lane_slots_max=4,
+        tenant_slots_max=9,
+        busy_tenants={},
+        proven_lanes=(),
+    )
+    with site.engine.begin() as connection:
+        return claim(connection, room, holder="test", lease_s=60)[0]
 
 
 def old_messages(site: Site, count: int) -> None:
@@ -53,3 +83,88 @@ def test_a_process_passes_over_what_another_one_removes(
         other.execute(oldest.with_for_update())
         MessageRemoval(site.engine, 30).step()
         assert kept(site) == 10
+
+
+def delete(site: Site, endpoint_id: UUID) -> None:
+    with site.engine.begin() as connection:
+        delete_endpoint(connection, site.tenant_id, endpoint_id)
+
+
+def test_a_deletion_touches_no_delivery_and_hides_all_of_the_endpoint(site: Site) -> None:
+    endpoint, _ = site.endpoint(URL)
+    site.send(3)
+    with site.engine.connect() as delivering:  # as a try that writes how it ended
+        delivering.execute(sa.select(webhook_deliveries).with_for_update())
+        delete(site, endpoint)
+
+    row = site.row(endpoint)
+    assert (row.url, row.sealed_secret, row.disabled_reason) == ("", None, "deleted")
+    assert len(site.deliveries(endpoint)) == 3
+    with site.engine.begin() as connection:
+        for look in (find_endpoint, delete_endpoint):
+            with pytest.raises(EndpointMissingError):
+                look(connection, site.tenant_id, endpoint)
+        new = EndpointChange("test", URL, TERMINAL_EVENTS)
+        made, _ = create_endpoint(connection, site.tenant_id, new, SEALER, endpoints_max=1)
+        page = list_endpoints(connection, site.tenant_id, Cursor(limit=10))
+    assert [shown.id for shown in page.rows] == [made.id]
+
+
+def test_nothing_is_tried_at_a_deleted_endpoint(site: Site) -> None:
+    endpoint, _ = site.endpoint(URL)
+    site.send(2)
+    with site.engine.begin() as connection:
+        begin_test(connection, site.tenant_id, endpoint, "batch.completed")
+    delete(site, endpoint)
+
+    assert claimed(site) == []
+    assert site.states(endpoint) == ["dropped"] * 3
+
+
+def test_a_deleted_endpoint_goes_slice_by_slice(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("results.webhooks.removal._SLICE", 10)
+    endpoint, _ = site.endpoint(URL)
+    other, _ = site.endpoint(URL)
+    site.send(25)
+    delete(site, endpoint)
+    counts: list[int] = []
+
+    def is_over() -> bool:
+        counts.append(len(site.deliveries(endpoint)))
+        return False
+
+    MessageRemoval(site.engine, 30, is_over).step()
+
+    assert {25, 15, 5, 0} == set(counts)
+    assert len(site.deliveries(other)) == 25
+    with site.engine.begin() as connection:
+        assert connection.scalars(sa.select(webhook_endpoints.c.id)).all() == [other]
+
+
+def test_who_disables_drops_a_slice_and_the_rest_follows(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("results.webhooks.dropping.DROP_SLICE", 10)
+    endpoint, _ = site.endpoint(URL)
+    site.send(36)
+    with site.engine.connect() as delivering:  # one is in hand, and nobody waits for it
+        delivering.execute(sa.select(webhook_deliveries).limit(1).with_for_update())
+        with site.engine.begin() as connection:
+            off = EndpointChange(enabled=False)
+            change_endpoint(connection, site.tenant_id, endpoint, off)
+    assert site.states(endpoint).count("dropped") == 10
+    assert claimed(site) == []
+    assert 20 < site.states(endpoint).count("dropped") < 30
+    MessageRemoval(site.engine, 30).step()
+    assert site.states(endpoint) == ["dropped"] * 36
+
+
+def test_a_callback_that_was_called_as_it_was_looked_at_stays(site: Site) -> None:
+    endpoint, _ = site.endpoint(URL)
+    site.send()
+    with site.engine.begin() as connection:
+        connection.execute(_REMOVE, {"ids": [endpoint]})
+
+    assert site.row(endpoint).url == URL
