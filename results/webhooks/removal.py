@@ -65,10 +65,14 @@ LIMIT :slice FOR UPDATE SKIP LOCKED
 _CALLBACKS: Final = sa.text("""
 SELECT e.id FROM webhook_endpoints e LEFT JOIN jobs j ON j.id = e.job_id
 WHERE e.job_id IS NOT NULL AND e.created_at < now() - make_interval(days => :days)
-    AND (j.id IS NULL OR j.state IN ('completed', 'failed', 'expired', 'cancelled'))
+    AND (j.id IS NULL OR j.state IN ('completed', 'failed', 'expired', 'cancelled')
+        AND coalesce(j.completed_at, j.failed_at, j.expired_at, j.cancelled_at)
+            < now() - interval '1 day')
     AND NOT EXISTS (SELECT FROM webhook_deliveries d WHERE d.endpoint_id = e.id)
 LIMIT :slice FOR UPDATE OF e SKIP LOCKED
 """)
+"""Those of old jobs, but for the day after their end, in which the news of it may be on the way."""
+
 _REMOVE: Final = sa.text("""
 DELETE FROM webhook_endpoints e WHERE e.id = ANY(:ids)
     AND NOT EXISTS (SELECT FROM webhook_deliveries d WHERE d.endpoint_id = e.id)

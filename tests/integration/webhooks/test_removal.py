@@ -6,6 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from jobs.pages import Cursor
+from results.webhooks.callbacks import Callback, add_callback
 from results.webhooks.claiming import Delivery, Room, claim
 from results.webhooks.endpoints import (
     EndpointChange,
@@ -20,6 +21,8 @@ from results.webhooks.events import TERMINAL_EVENTS
 from results.webhooks.history import begin_test
 from results.webhooks.removal import _REMOVE, MessageRemoval
 from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_messages
+from results.webhooks.urls import parse_url
+from tests.integration.jobs.rows import add_job
 from tests.integration.webhooks.conftest import SEALER, Site
 
 URL = "https://8.8.8.8/hook"
@@ -159,6 +162,27 @@ def test_who_disables_drops_a_slice_and_the_rest_follows(
     assert 20 < site.states(endpoint).count("dropped") < 30
     MessageRemoval(site.engine, 30).step()
     assert site.states(endpoint) == ["dropped"] * 36
+
+
+ENDED = {"state": "completed", "total_count": 1}
+
+
+@pytest.mark.parametrize(("hours", "is_kept"), [(23, True), (25, False)])
+def test_an_old_callback_stays_for_a_day_after_the_end_of_its_job(
+    site: Site, hours: int, is_kept: bool
+) -> None:
+    """The news of the end may be on the way through the log, so there is no delivery yet."""
+    with site.engine.begin() as connection:
+        ended_at = sa.text(f"now() - interval '{hours} hours'")
+        job_id = add_job(connection, site.tenant_id, **ENDED, completed_at=ended_at)
+        callback = Callback(URL, parse_url(URL, allow_private=False))
+        add_callback(connection, site.tenant_id, job_id, callback, SEALER)
+        old = sa.text("now() - interval '31 days'")
+        connection.execute(sa.update(webhook_endpoints).values(created_at=old))
+    MessageRemoval(site.engine, 30).step()
+
+    with site.engine.begin() as connection:
+        assert len(connection.execute(sa.select(webhook_endpoints)).all()) == is_kept
 
 
 def test_a_callback_that_was_called_as_it_was_looked_at_stays(site: Site) -> None:
