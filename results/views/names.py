@@ -4,6 +4,7 @@ Rows hold the id of every item that a consumer read. Of the others, the error fi
 job has ended, and its input until then. Rows of a job that retains nothing hold none.
 """
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 from uuid import UUID
@@ -12,18 +13,15 @@ import msgspec
 
 from jobs.input_lines import custom_id_of, input_lines
 from jobs.settings import LINE_BYTES_CEILING
-from results.custom_ids import CustomIds, InputShorterError
+from results.custom_ids import InputShorterError
+from results.views.input_names import InputNames
 from results.views.result_file_lines import ResultFileLines
-from results.views.sources import InputPart, ResultSource, StoredFile
+from results.views.sources import ResultSource, StoredFile
 from storage.errors import ObjectMissingError
 from storage.objects import ObjectStore
 
 _ESCAPES: Final = (b"\\u", b"\\/")
 """How else than we do may others write a character."""
-
-
-_PASSED_MAX: Final = 20_000
-"""Names in memory of a job whose rows have none: results come in order but for so many."""
 
 
 class ItemNames:
@@ -34,11 +32,7 @@ class ItemNames:
         self._store, self._source = store, source
         self._error = ResultFileLines(store, source.error, source.job_id) if source.error else None
         self._output: ResultFileLines | None = None
-        self._input: CustomIds | None = None
-        self._part = source.inputs[0]
-        self._last = -1
-        self._passed: dict[int, str] = {}  # the oldest first
-        self._next = 0
+        self._input = InputNames(store, source, keeps_passed=source.job.zero_retention)
 
     def at(self, index: int) -> str | None:
         """Return the id of an item without one in its row; None when no file tells any more.
@@ -49,33 +43,20 @@ class ItemNames:
         try:
             if self._error is not None and not is_in_no_row:
                 return self._error.custom_id(index)
-            return self._passing(index) if is_in_no_row else self._from_input(index)
+            return self._input.at(index)
         except (ObjectMissingError, InputShorterError):
             return self._from_results(index) if is_in_no_row else None
+
+    def of(self, indexes: Iterable[int]) -> dict[int, str | None]:
+        """Return the same of several items, for which files are read in their order."""
+        return {index: self.at(index) for index in sorted(indexes)}
 
     def close(self) -> None:
         """Give the files back."""
         for lines in (self._error, self._output):
             if lines is not None:
                 lines.close()
-        if self._input is not None:
-            self._input.close()
-
-    def _passing(self, index: int) -> str:
-        """Read on to an item, and remember those that were passed: they are asked for soon."""
-        known = self._passed.get(index)
-        if known is not None:
-            return known
-        first = part_of(self._source, index).first_index
-        if self._next > index or first - self._next > _PASSED_MAX:
-            self._next = first
-        while True:
-            name = self._passed[self._next] = self._from_input(self._next)
-            if len(self._passed) > _PASSED_MAX:
-                del self._passed[next(iter(self._passed))]
-            self._next += 1
-            if self._next > index:
-                return name
+        self._input.close()
 
     def _from_results(self, index: int) -> str | None:
         """Look in both files: the input may be deleted once the job has ended."""
@@ -89,30 +70,6 @@ class ItemNames:
                     if name is not None:
                         return name
         return None
-
-    def _from_input(self, index: int) -> str:
-        part = part_of(self._source, index)
-        if self._input is None or part is not self._part or index <= self._last:
-            if self._input is not None:
-                self._input.close()
-            self._input = self._open(part)
-            self._part = part
-        self._last = index
-        return self._input.at(index - part.first_index)
-
-    def _open(self, part: InputPart) -> CustomIds:
-        file = part.file
-        return CustomIds(
-            lambda offset: self._store.read(file.key, offset=offset), input_bytes=file.size_bytes
-        )
-
-
-def part_of(source: ResultSource, index: int) -> InputPart:
-    """Return the input file that holds an item."""
-    return max(
-        (part for part in source.inputs if part.first_index <= index),
-        key=lambda part: part.first_index,
-    )
 
 
 def find_index(store: ObjectStore, source: ResultSource, custom_id: str) -> int | None:

@@ -57,6 +57,8 @@ class SequencedLines:
         Raises ObjectStoreAwayError, and ObjectMissingError when a large answer has moved: read the
         source again and go on behind `after`.
         """
+        rows = list(rows)
+        names = self._names.of(row.item_index for _, row in rows if row.custom_id is None)
         held: list[bytes] = []
         size = 0
         for sequence, found in rows:
@@ -65,9 +67,7 @@ class SequencedLines:
                 held, size = [], 0
             row = found if self._opener is None else self._opened(found)
             before, behind = self._frame(sequence)
-            custom_id = row.custom_id
-            if custom_id is None:
-                custom_id = self._names.at(row.item_index)
+            custom_id = names[row.item_index] if row.custom_id is None else row.custom_id
             tail = b',"sequence":%d}' % sequence + behind
             if row.body_key is not None and row.status_code:
                 yield from self._large(row, custom_id, before, tail)

@@ -1,8 +1,15 @@
 """Goal: names of items whose rows have none are found in files, and files are read once."""
 
 import random
+import sys
+from dataclasses import replace
 
+import pytest
+
+from results.views import input_names
+from results.views.input_names import InputNames
 from results.views.names import ItemNames
+from storage.errors import ObjectStoreAwayError
 from tests.unit.results.views.stored import JOB_ID, MemoryObjects, source
 
 COUNT = 3000
@@ -27,6 +34,73 @@ def test_results_nearly_in_order_read_the_input_once() -> None:
     names.close()
     whole = sum(len(data) for data in store.objects.values())
     assert store.bytes_read < 2 * whole
+
+
+def far_apart(count: int) -> list[int]:
+    """Indexes of which every tenth comes from the other half, as a copy's or a late one's does."""
+    half = count // 2
+    late = iter(range(half))
+    order: list[int] = []
+    for index in range(half, count):
+        order.append(index)
+        if index % 10 == 0:
+            order.append(next(late))
+    return order
+
+
+@pytest.mark.parametrize("zero_retention", [True, False])
+def test_an_item_far_from_the_others_costs_a_stretch_and_no_file(
+    zero_retention: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_names, "_STEP_BYTES", 2000)
+    monkeypatch.setattr(input_names, "PASSED_BYTES_MAX", 20_000)
+    store = MemoryObjects({"input": lines("a", COUNT), "input-2": lines("b", COUNT)})
+    names = ItemNames(store.store, source(store, zero_retention=zero_retention))
+    order = far_apart(2 * COUNT)
+    for index in order:
+        part, number = ("a", index) if index < COUNT else ("b", index - COUNT)
+        assert names.at(index) == f"{part}-{number}"
+    whole = sum(len(data) for data in store.objects.values())
+    jumps = 2 * (len(order) - COUNT)
+    assert store.bytes_read < 2 * whole + jumps * 4000  # a stretch and its last block each
+    names.close()
+
+
+def test_names_that_wait_are_bounded_in_bytes() -> None:
+    long = b"".join(b'{"custom_id":"%0510d"}\n' % n for n in range(10_000))
+    store = MemoryObjects({"input": long}, block_bytes=64 * 1024)
+    names = InputNames(store.store, source(store, zero_retention=True), keeps_passed=True)
+    assert names.at(9_999) == f"{9_999:0510}"
+
+    assert 0 < sum(map(sys.getsizeof, names._passed.values())) <= input_names.PASSED_BYTES_MAX
+    assert names._passed_bytes <= input_names.PASSED_BYTES_MAX
+    assert names.at(1) == f"{1:0510}"
+    names.close()
+
+
+def test_one_file_appended_twice_keeps_its_items_apart() -> None:
+    store = MemoryObjects({"input": lines("a", 3)})
+    once = source(store, zero_retention=True)
+    twice = replace(once, inputs=(*once.inputs, replace(once.inputs[0], first_index=3)))
+    names = ItemNames(store.store, twice)
+
+    assert [names.at(index) for index in (4, 0, 5, 3)] == ["a-1", "a-0", "a-2", "a-0"]
+    names.close()
+
+
+def test_what_cannot_be_read_to_its_end_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryObjects({"input": lines("a", 100)})
+    names = ItemNames(store.store, source(store, zero_retention=True))
+    with monkeypatch.context() as away:
+
+        def fail(*_: object) -> str:
+            raise ObjectStoreAwayError
+
+        away.setattr(input_names, "_name", fail)
+        with pytest.raises(ObjectStoreAwayError):
+            names.at(5)
+    assert names.at(5) == "a-5"
+    names.close()
 
 
 def test_without_its_input_the_result_files_tell() -> None:
