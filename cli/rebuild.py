@@ -1,6 +1,7 @@
 """`millrace rebuild`: make the projections of ended jobs again from the log."""
 
 import os
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 from uuid import UUID
 
@@ -8,7 +9,7 @@ import typer
 
 from cli.exits import ExitCode, NotFoundError
 from cli.services import DataOption, database_settings, kafka_settings
-from cli.tables import Form, FormOption, write_json, write_table
+from cli.tables import Form, FormOption, write_json, write_rows
 from core.ids import JOB, SINGLE, parse_public_id, public_id
 from core.states import JobKind
 from results.rebuilding.rebuild import Rebuilt, Verdict, rebuild
@@ -18,6 +19,8 @@ from results.settings import WriterSettings
 from storage.postgres import create_engine
 
 _HEADERS = ("job", "verdict", "missing", "extra", "different", "counters", "usage", "order")
+_WIDTHS = (38, 16, 7, 7, 9, 8, 7, 7)
+_WELL = frozenset({Verdict.SAME, Verdict.SWAPPED, Verdict.GONE})
 
 
 def rebuild_jobs(
@@ -42,13 +45,35 @@ def rebuild_jobs(
     """
     if (job is None) == (not all_jobs):
         raise typer.BadParameter("give either an ID or --all")
-    found = _rebuilt(_ids(job), apply, timeout, data)
-    if form is Form.JSON:
-        write_json([as_json(one) for one in found])
-    else:
-        write_table(_HEADERS, [row(one) for one in found])
-    if any(one.verdict not in {Verdict.SAME, Verdict.SWAPPED} for one in found):
+    verdicts: list[Verdict] = []
+    write(_rebuilt(_ids(job), apply, timeout, data), form, verdicts)
+    if job is not None and not verdicts:
+        raise NotFoundError("There is no such job, or it has no items.")
+    if not _WELL.issuperset(verdicts):
         raise typer.Exit(ExitCode.FAILED)
+
+
+def write(found: Iterable[Rebuilt], form: Form, verdicts: list[Verdict]) -> None:
+    """Write what became of jobs, and note their verdicts; also what was done before a failure."""
+    shown: list[dict[str, object]] = []
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for one in found:
+            verdicts.append(one.verdict)
+            shown.append(as_json(one))
+            yield row(one)
+
+    if form is Form.TABLE:
+        write_rows(_HEADERS, rows(), _WIDTHS)
+        return
+    try:
+        for _ in rows():
+            pass
+    except BaseException:
+        if shown:
+            write_json(shown)
+        raise
+    write_json(shown)
 
 
 def _ids(job: str | None) -> list[UUID] | None:
@@ -62,19 +87,16 @@ def _ids(job: str | None) -> list[UUID] | None:
 
 def _rebuilt(
     job_ids: list[UUID] | None, apply: bool, timeout_s: float, data: DataOption
-) -> list[Rebuilt]:
+) -> Iterator[Rebuilt]:
     database = database_settings(data)
     writer = WriterSettings.from_env(os.environ)
     live = create_engine(database, application_name="millrace-rebuild")
     try:
         replay = LogReplay(kafka_settings(data), writer, timeout_s=timeout_s)
         with shadow_engine(database, live) as shadow:
-            found = list(rebuild(live, shadow, replay, job_ids, apply=apply))
+            yield from rebuild(live, shadow, replay, job_ids, apply=apply)
     finally:
         live.dispose()
-    if job_ids is not None and not found:
-        raise NotFoundError("There is no such job, or it has no items.")
-    return found
 
 
 def row(one: Rebuilt) -> tuple[str, ...]:

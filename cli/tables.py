@@ -3,8 +3,9 @@
 import codecs
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from itertools import chain
 from typing import Annotated, TypeAlias
 
 import typer
@@ -34,9 +35,17 @@ def write_json(value: object) -> None:
 
 def write_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Write aligned columns, never cut: a pipe reads the same as a person."""
-    lines = [[header.upper() for header in headers], *rows]
+    lines = [headers, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
-    for line in lines:
+    write_rows(headers, rows, widths)
+
+
+def write_rows(
+    headers: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[int]
+) -> None:
+    """Write columns of these widths, each row as it comes."""
+    for line in chain([[header.upper() for header in headers]], rows):
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         with about("stdout"):
             sys.stdout.write("  ".join(cells).rstrip() + "\n")
+            sys.stdout.flush()

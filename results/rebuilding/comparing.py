@@ -123,8 +123,10 @@ def first_row_s(connection: sa.Connection, job: tuple[UUID, int], total_count: i
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-def compare(connection: sa.Connection, job: tuple[UUID, int], total_count: int) -> Comparison:
-    """Compare one job, given by its id and day, window by window."""
+def compare(
+    connection: sa.Connection, job: tuple[UUID, int], total_count: int
+) -> Comparison | None:
+    """Compare one job, given by its id and day, window by window; None: it was deleted since."""
     live, shadow = sha256(), sha256()
     missing = extra = different = 0
     for span in _spans(job, total_count):
@@ -140,7 +142,10 @@ def compare(connection: sa.Connection, job: tuple[UUID, int], total_count: int) 
                 sum, zip((missing, extra, different), counts, strict=True)
             )
     one = {"job": job[0]}
-    counters_agree, ended = connection.execute(_statement(_COUNTERS), one).one()
+    counted = connection.execute(_statement(_COUNTERS), one).one_or_none()
+    if counted is None:  # a deletion takes the counters first
+        return None
+    counters_agree, ended = counted
     return Comparison(
         live.hexdigest(),
         shadow.hexdigest(),

@@ -30,6 +30,7 @@ class Verdict(StrEnum):
     NOT_ENDED = "not_ended"  # the writer owns its rows
     LOG_BEGINS_LATER = "log_begins_later"  # its first record is not held any more
     LOG_INCOMPLETE = "log_incomplete"  # not every item has its end there
+    GONE = "gone"  # it was deleted meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ def rebuild(
     apply: bool,
 ) -> Iterator[Rebuilt]:
     """Yield what became of each job of `job_ids`, or of all that have items; None means all.
+
+    Each as soon as it is known: what was swapped stays so, whatever comes behind it.
 
     Ids of no job are passed over. Raises as `LogReplay.run` does.
     """
@@ -94,7 +97,9 @@ def _settle(live: sa.Engine, job: _Job, *, apply: bool) -> Rebuilt:
     with live.connect() as connection:
         found = compare(connection, place, job.total_count)
     verdict = Verdict.DIFFERS
-    if found.is_same:
+    if found is None:
+        verdict = Verdict.GONE
+    elif found.is_same:
         verdict = Verdict.SAME
     elif found.shadow_ended != job.total_count:
         verdict = Verdict.LOG_INCOMPLETE

@@ -13,10 +13,9 @@ from core.states import JobKind
 from jobs.tables import jobs
 from results.partitions import DayPartitions
 from results.rebuilding.comparing import COLUMNS, COUNTERS, USAGE, Comparison, same
-from results.rebuilding.shadow import SCHEMA
+from results.rebuilding.shadow import LONG, SCHEMA
 from tenancy.audit_log import CLI, Act, Action, record_act
 
-_TIMEOUT: Final = "SET LOCAL statement_timeout = '600s'"
 _LOCK: Final = """
 SELECT j.settled_at IS NOT NULL FROM job_counters c JOIN jobs j ON j.id = c.job_id
 WHERE c.job_id = :job FOR UPDATE OF c
@@ -69,7 +68,7 @@ def swap(live: sa.Engine, job: tuple[UUID, int], found: Comparison) -> bool:
     bound = {"job": job_id, "day": day}
     DayPartitions(live).ensure([day])
     with live.begin() as connection:
-        connection.execute(sa.text(_TIMEOUT))
+        connection.execute(LONG)
         if not connection.scalar(_statement(_LOCK), bound):
             return False
         for text in (_DELETE, _INSERT, _COUNT):

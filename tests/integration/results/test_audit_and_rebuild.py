@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from core.outcomes import Outcome
 from core.states import CloseReason
 from jobs.days import job_day
+from jobs.progress_tables import job_counters
 from results.audit.facts import RowFacts
 from results.audit.log_reading import LogRead, judge_log, written_up_to
 from results.audit.report import compare_items
@@ -240,6 +241,28 @@ def test_what_differs_is_put_right_only_when_asked(
     assert len(slices_before) > 0
     (again,) = rebuilt(engine, kafka, database, [job_id])
     assert again.verdict is Verdict.SAME
+
+
+def test_a_job_that_is_deleted_meanwhile_stops_no_other(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    producer: LogProducer,
+    database: DatabaseSettings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone, kept = (whole_life(engine, kafka, producer) for _ in range(2))
+    run = LogReplay.run
+
+    def deleting(self: LogReplay, *given: Any) -> int:
+        with engine.begin() as connection:
+            counters_of = sa.delete(job_counters).where(job_counters.c.job_id == gone)
+            connection.execute(counters_of)  # as a deletion does before all else
+        return run(self, *given)
+
+    monkeypatch.setattr(LogReplay, "run", deleting)
+    found = {one.job_id: one.verdict for one in rebuilt(engine, kafka, database, None, apply=True)}
+
+    assert found == {gone: Verdict.GONE, kept: Verdict.SAME}
 
 
 def test_a_job_whose_log_is_gone_or_cut_is_refused(

@@ -1,5 +1,7 @@
 """Goal: events are read whole from any pieces; items and books read well in a table."""
 
+import json
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -7,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.batch_views import audit_rows, differences, item_fields, item_row
-from cli.rebuild import as_json, row
+from cli.rebuild import as_json, row, write
 from cli.result_stream import Event, events
+from cli.tables import Form
 from core.ids import new_uuid
 from core.states import JobKind
 from results.rebuilding.comparing import Comparison
 from results.rebuilding.rebuild import Rebuilt, Verdict
+from topics.errors import LogUnavailableError
 
 STREAM = (
     b": keep-alive\n\n"
@@ -129,6 +133,27 @@ def test_each_difference_is_a_line(holds: bool, line: str) -> None:
         "row missing: 5, first a, b, c",
     ]
     assert audit_rows(found)[3][0] == "log"
+
+
+@pytest.mark.parametrize("form", list(Form))
+def test_what_was_rebuilt_before_a_failure_is_shown(
+    form: Form, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = Rebuilt(new_uuid(), JobKind.BATCH, Verdict.SWAPPED)
+    verdicts: list[Verdict] = []
+
+    def rebuilt() -> Iterator[Rebuilt]:
+        yield done
+        assert form is Form.JSON or done.job_id.hex in capsys.readouterr().out
+        raise LogUnavailableError
+
+    with pytest.raises(LogUnavailableError):
+        write(rebuilt(), form, verdicts)
+
+    assert verdicts == [Verdict.SWAPPED]
+    if form is Form.JSON:
+        (shown,) = json.loads(capsys.readouterr().out)
+        assert shown == {"job": f"batch_{done.job_id.hex}", "verdict": "swapped"}
 
 
 def test_a_rebuilt_job_is_shown_with_what_differs() -> None:
