@@ -22,6 +22,8 @@ ANSWER_BYTES_MAX: Final = 64 * 1024
 _PIECE_BYTES: Final = 8 * 1024
 _DRAIN_S: Final = 1.0  # to let the receiver end what it says; it changes nothing
 _ADDRESSES_TRIED_MAX: Final = 4
+_CONNECT_SHARE: Final = 0.25  # of a try's time, for an address behind which another one is tried
+_CONNECT_S_MAX: Final = 5.0
 
 
 class PostError(Exception):
@@ -61,9 +63,10 @@ class Poster:
         `looked_up` gives the addresses of the host: the time for that is the try's, too.
         """
         try:
-            async with asyncio.timeout(self.timeout_s):
+            async with asyncio.timeout(self.timeout_s) as limit:
                 connected = await self._connect(url, looked_up)
-                return await self._exchange(connected, url, _request(url, headers, body))
+                request = _request(url, headers, body)
+                return await self._exchange(connected, url, request, limit)
         except TimeoutError:
             raise PostError("timed_out") from None
         except AddressRefusedError:
@@ -75,7 +78,14 @@ class Poster:
         except OSError as error:
             raise (ShortageError if is_shortage(error) else PostError("disconnected")) from None
 
-    async def _exchange(self, connected: socket.socket, url: ReceiverUrl, request: bytes) -> Answer:
+    async def _exchange(
+        self,
+        connected: socket.socket,
+        url: ReceiverUrl,
+        request: bytes,
+        limit: asyncio.Timeout,
+    ) -> Answer:
+        """Return the answer. `limit` is lifted once its head is there: nothing else counts."""
         try:
             reader, writer = await asyncio.open_connection(
                 sock=connected,
@@ -88,30 +98,41 @@ class Poster:
             raise
         try:
             writer.write(request)
-            return await _read_answer(reader)
+            head = await _read_head(reader)
+            limit.reschedule(None)
+            await _drain(reader, head)
+            assert head.answer is not None
+            return head.answer
         finally:
             writer.transport.abort()
 
     async def _connect(self, url: ReceiverUrl, looked_up: Awaitable[list[str]]) -> socket.socket:
         """Return a connection to one of the addresses that were checked, and to none besides."""
-        addresses = await allowed_addresses(looked_up, self.reach)
-        for address in addresses[:_ADDRESSES_TRIED_MAX]:
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            opened = socket.socket(family, socket.SOCK_STREAM)
+        addresses = (await allowed_addresses(looked_up, self.reach))[:_ADDRESSES_TRIED_MAX]
+        # One that swallows everything must leave time for the next.
+        share_s = min(_CONNECT_SHARE * self.timeout_s, _CONNECT_S_MAX)
+        for behind, address in zip(reversed(range(len(addresses))), addresses, strict=True):
             try:
-                opened.setblocking(False)
-                # In numbers, so nothing is looked up again: a name cannot change its mind here.
-                await asyncio.get_running_loop().sock_connect(opened, (address, url.port))
-            except OSError as error:
-                opened.close()
+                async with asyncio.timeout(share_s if behind else None):
+                    return await _connected(address, url.port)
+            except OSError as error:  # TimeoutError is one
                 if is_shortage(error):
                     raise
-            except BaseException:
-                opened.close()
-                raise
-            else:
-                return opened
         raise PostError("connect_failed")
+
+
+async def _connected(address: str, port: int) -> socket.socket:
+    """Return a connection. Raises OSError."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    opened = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        opened.setblocking(False)
+        # In numbers, so nothing is looked up again: a name cannot change its mind here.
+        await asyncio.get_running_loop().sock_connect(opened, (address, port))
+    except BaseException:
+        opened.close()
+        raise
+    return opened
 
 
 class _Head:
@@ -121,6 +142,7 @@ class _Head:
         self.parser = httptools.HttpResponseParser(self)
         self.answer: Answer | None = None
         self.is_complete = False
+        self.size = 0  # bytes that were read
         self._retry_after: str | None = None
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -137,29 +159,32 @@ class _Head:
         self.is_complete = self.answer is not None
 
 
-async def _read_answer(reader: asyncio.StreamReader) -> Answer:
+async def _read_head(reader: asyncio.StreamReader) -> _Head:
+    """Read until there is an answer. Raises PostError, OSError, HttpParserError."""
     head = _Head()
-    size = 0
     while head.answer is None:
         piece = await reader.read(_PIECE_BYTES)
         if not piece:
             raise PostError("disconnected")
-        size += len(piece)
-        if size > ANSWER_BYTES_MAX:
+        if head.size + len(piece) > ANSWER_BYTES_MAX:
             raise PostError("answer_too_large")
         _feed(head, piece)
-    with contextlib.suppress(OSError, TimeoutError, httptools.HttpParserError):
+    return head
+
+
+async def _drain(reader: asyncio.StreamReader, head: _Head) -> None:
+    """Let the receiver end what it says, for a moment; whatever it is changes nothing."""
+    with contextlib.suppress(OSError, httptools.HttpParserError):
         async with asyncio.timeout(_DRAIN_S):
-            while not head.is_complete and size < ANSWER_BYTES_MAX:
-                piece = await reader.read(min(_PIECE_BYTES, ANSWER_BYTES_MAX - size))
+            while not head.is_complete and head.size < ANSWER_BYTES_MAX:
+                piece = await reader.read(min(_PIECE_BYTES, ANSWER_BYTES_MAX - head.size))
                 if not piece:
-                    break
-                size += len(piece)
+                    return
                 _feed(head, piece)
-    return head.answer
 
 
 def _feed(head: _Head, piece: bytes) -> None:
+    head.size += len(piece)
     try:
         head.parser.feed_data(piece)
     except httptools.HttpParserUpgrade:

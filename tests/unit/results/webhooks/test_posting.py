@@ -1,0 +1,75 @@
+"""Goal: a receiver that answers in time has answered, whatever it or its other addresses do."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from results.webhooks import posting
+from results.webhooks.addresses import Reach
+from results.webhooks.posting import Answer, Poster
+from results.webhooks.urls import ReceiverUrl, parse_url
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"
+
+
+async def looked_up(*addresses: str) -> list[str]:
+    return list(addresses)
+
+
+def poster(timeout_s: float) -> Poster:
+    return Poster(Reach(allow_private=True), ssl.create_default_context(), timeout_s)
+
+
+@asynccontextmanager
+async def answering(said: bytes) -> AsyncIterator[ReceiverUrl]:
+    """A receiver that says this and leaves the connection open."""
+    open_ones: list[asyncio.StreamWriter] = []
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_ones.append(writer)
+        writer.write(said)
+        await writer.drain()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        port = server.sockets[0].getsockname()[1]
+        yield parse_url(f"http://127.0.0.1:{port}/", allow_private=True)
+    finally:
+        server.close()
+        for writer in open_ones:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+
+async def test_a_head_in_time_is_the_answer_though_its_body_never_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(posting, "_DRAIN_S", 2.5)
+    async with answering(HEAD + b"so") as url:
+        answer = await poster(2.0).post(url, looked_up("127.0.0.1"), {}, b"{}")
+    assert answer == Answer(200, None)
+
+
+async def test_an_address_that_swallows_everything_leaves_time_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connected, asked = posting._connected, []
+
+    async def swallowed(address: str, port: int) -> socket.socket:
+        asked.append(address)
+        if address != "127.0.0.1":
+            await asyncio.Event().wait()
+        return await connected(address, port)
+
+    monkeypatch.setattr(posting, "_connected", swallowed)
+    monkeypatch.setattr(posting, "_CONNECT_S_MAX", 0.01)
+    async with answering(HEAD + b"something") as url:
+        found = looked_up("10.0.0.1", "10.0.0.2", "127.0.0.1")
+        answer = await poster(20.0).post(url, found, {}, b"{}")
+    assert answer == Answer(200, None)
+    assert asked == ["10.0.0.1", "10.0.0.2", "127.0.0.1"]
