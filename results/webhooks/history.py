@@ -128,6 +128,7 @@ def replay(
             is_due=True,
             claimed_by=None,
             ended_at=None,
+            lane=endpoint.lane,  # a callback may have moved since
         )
     )
     return replayed.rowcount

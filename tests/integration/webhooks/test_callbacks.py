@@ -66,6 +66,20 @@ def test_a_callback_whose_url_is_changed_waits_with_those_of_its_new_host(site: 
         assert connection.scalars(sa.select(webhook_lanes.c.lane)).all() == lanes[:1]
 
 
+def test_a_replay_of_a_moved_callback_waits_with_those_of_its_new_host(site: Site) -> None:
+    job_id, endpoint = job_with_callback(site)
+    tell(site, job_id)
+    with site.engine.begin() as connection:
+        connection.execute(sa.update(webhook_deliveries).values(state="exhausted"))
+        change_endpoint(connection, site.tenant_id, endpoint, EndpointChange(url=NEW))
+        assert replay(connection, site.tenant_id, endpoint, Replay()) == 1
+
+    (delivery,) = site.deliveries(endpoint)
+    assert (
+        delivery.lane == site.row(endpoint).lane == f"c:{site.tenant_id.hex}:https://9.9.9.9:8443"
+    )
+
+
 def test_an_endpoint_whose_url_is_changed_keeps_its_lane(site: Site) -> None:
     endpoint, _ = site.endpoint(OLD)
     site.send()
