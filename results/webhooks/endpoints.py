@@ -108,7 +108,7 @@ def create_endpoint(
         )
         .returning(webhook_endpoints)
     ).one()
-    watch_running_jobs(connection, tenant_id)
+    watch_running_jobs(connection, row)
     return row, secret
 
 
@@ -172,7 +172,8 @@ def change_endpoint(
     if not values:
         return row
     changed = _update(connection, row.id, values)
-    watch_running_jobs(connection, tenant_id)
+    if "event_types" in values or (changed.disabled_at is None and not is_enabled):
+        watch_running_jobs(connection, changed)
     return changed
 
 

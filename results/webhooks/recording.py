@@ -27,6 +27,41 @@ from results.webhooks.tables import (
 )
 from topics.records import JobEvent
 
+_WATCH_RUNNING: Final = sa.text("""
+INSERT INTO webhook_watches
+    (job_id, tenant_id, ended_count, percent, failed_count, failed_at, failed_index)
+SELECT j.id, j.tenant_id, coalesce(past.ended, 0), coalesce(past.percent, 0),
+    coalesce(past.failed, 0), past.finished_at, coalesce(past.item_index, -1)
+FROM jobs j LEFT JOIN LATERAL (
+    SELECT n.ended, 100::bigint * n.ended / nullif(j.total_count, 0) AS percent, n.failed,
+        last.finished_at, last.item_index
+    FROM job_counters c
+    CROSS JOIN LATERAL (
+        SELECT c.succeeded + c.failed + c.cancelled + c.expired AS ended, c.failed
+    ) AS n
+    LEFT JOIN LATERAL (
+        SELECT finished_at, item_index FROM items
+        WHERE job_day = (j.created_at AT TIME ZONE 'UTC')::date - date '1970-01-01'
+            AND items.job_id = j.id AND outcome = 2
+        ORDER BY finished_at DESC, item_index DESC LIMIT 1
+    ) AS last ON true
+    WHERE c.job_id = j.id AND NOT EXISTS (
+        SELECT FROM webhook_endpoints e
+        WHERE e.tenant_id = j.tenant_id AND e.id <> :endpoint AND e.disabled_at IS NULL
+            AND (e.job_id IS NULL OR e.job_id = j.id) AND e.event_types && :watched
+            AND e.created_at <= coalesce(j.in_progress_at, j.created_at)
+    )
+) AS past ON true
+WHERE j.tenant_id = :tenant AND j.kind = 'batch' AND j.state = 'in_progress'
+ON CONFLICT DO NOTHING
+""").bindparams(
+    sa.bindparam("tenant", type_=sa.Uuid),
+    sa.bindparam("endpoint", type_=sa.Uuid),
+    sa.bindparam("watched", type_=sa.ARRAY(sa.Text), value=list(WATCHED_EVENTS)),
+)
+"""What was before is for nobody, unless somebody has listened since the job began, of which the log
+has yet to tell."""
+
 _HEARD: Final = {JobState.IN_PROGRESS.value, *(state.value for state in TERMINAL_STATES)}
 
 
@@ -128,15 +163,10 @@ def listeners_of(
     ]
 
 
-def watch_running_jobs(connection: sa.Connection, tenant_id: UUID) -> None:
-    """Watch what runs already, for an endpoint that is new."""
-    running = sa.select(jobs.c.id, jobs.c.tenant_id).where(
-        jobs.c.tenant_id == tenant_id,
-        jobs.c.kind == JobKind.BATCH.value,
-        jobs.c.state == JobState.IN_PROGRESS.value,
-    )
-    statement = insert(webhook_watches).from_select(["job_id", "tenant_id"], running)
-    connection.execute(statement.on_conflict_do_nothing())
+def watch_running_jobs(connection: sa.Connection, endpoint: sa.Row[Any]) -> None:
+    """Watch what runs already from here on, for an endpoint that is new, or hears of more now."""
+    if set(endpoint.event_types) & set(WATCHED_EVENTS):
+        connection.execute(_WATCH_RUNNING, {"tenant": endpoint.tenant_id, "endpoint": endpoint.id})
 
 
 def _listeners(connection: sa.Connection, events: Sequence[JobEvent]) -> list[Listener]:

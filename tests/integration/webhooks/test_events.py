@@ -285,6 +285,32 @@ def test_each_mark_of_progress_is_told_once(site: Site) -> None:
     assert job.woken == 2
 
 
+def test_what_a_running_job_did_before_an_endpoint_is_not_for_it(site: Site) -> None:
+    job = Progressing(site, 100)
+    job.end(succeeded=50, failed=2)
+    hearing(site, PROGRESS, ITEM_FAILED)
+    job.watcher.step()
+    assert told(site) == []
+    job.end(succeeded=22, failed=1)
+    job.watcher.step()
+    (progress,), (failed,) = job.told(PROGRESS), job.told(ITEM_FAILED)
+
+    assert progress["percent"] == 75
+    assert (failed["failed_count"], failed["failed_total"]) == (1, 3)
+    assert [item["custom_id"] for item in failed["items"]] == ["id-2"]
+
+
+def test_a_new_endpoint_takes_nothing_from_one_that_was_there(site: Site) -> None:
+    """The log has yet to tell that the job began."""
+    hearing(site, PROGRESS)
+    job = Progressing(site, 100)
+    job.end(succeeded=30)
+    hearing(site, PROGRESS)
+    job.watcher.step()
+
+    assert [m["percent"] for m in job.told(PROGRESS)] == [25]
+
+
 def test_failed_items_are_told_together_and_each_is_counted_once(site: Site) -> None:
     hearing(site, ITEM_FAILED)
     job = Progressing(site, 1000)
