@@ -13,6 +13,7 @@ from api.principals import PrincipalOf
 from api.services import Services
 from api.views.item_objects import item_id
 from api.views.services import Views, ViewsOf
+from core.errors import SchemaTooNewError
 from core.ids import JOB, parse_public_id, public_id
 from results.audit.books import OUTCOMES, TOKENS, WINDOW_ITEMS, Tally, read_books, tally_rows
 from results.audit.facts import RowFacts
@@ -139,6 +140,12 @@ async def _from_log(views: Views, source: ResultSource, tally: Tally) -> _FromLo
     except LogUnavailableError:
         raise unavailable(
             "The log does not answer.", retry_after_s=5, code="service_unavailable"
+        ) from None
+    except SchemaTooNewError:  # another process of the API may be of that release
+        raise unavailable(
+            "The log holds records of a newer release.",
+            retry_after_s=5,
+            code="service_unavailable",
         ) from None
     is_settled = source.job.settled_at is not None
     return await asyncio.to_thread(_FromLog, read, rows, tally, is_settled=is_settled)

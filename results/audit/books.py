@@ -12,6 +12,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
+from jobs.refusals import JobMissingError
 from results.sums import IS_BILLED
 from results.tables import items
 
@@ -83,8 +84,10 @@ WHERE j.id = :job
 
 
 def read_books(connection: sa.Connection, job_id: UUID) -> Books:
-    """Return what is written down about a job that exists."""
-    row = connection.execute(_BOOKS, {"job": job_id}).one()
+    """Return what is written down about a job. Raises JobMissingError: it was deleted meanwhile."""
+    row = connection.execute(_BOOKS, {"job": job_id}).one_or_none()
+    if row is None:
+        raise JobMissingError
     numbers = [None if number is None else int(number) for number in row[4:]]
     return Books(
         state=row[0],

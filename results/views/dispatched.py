@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from core.errors import RecordUnreadableError
+from core.errors import RecordUnreadableError, SchemaTooNewError
 from topics.catalogue import batches_topic
 from topics.codec import decode
 from topics.received import Received
@@ -52,8 +52,8 @@ def _note(found: Dispatched, records: Sequence[Received]) -> None:
     for record in records:
         try:
             batch = decode(Batch, record.value, record.headers)
-        except RecordUnreadableError:
-            continue
+        except (RecordUnreadableError, SchemaTooNewError):
+            continue  # also of a newer release: what is derived may lack it, no answer may fail
         for part in batch.parts:
             items = found.setdefault(part.job.job_id, {})
             items.update((item.index, batch.replica_id) for item in part.items)

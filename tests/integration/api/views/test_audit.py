@@ -1,11 +1,15 @@
 """Goal: the books balance through every end of an item, and what was tampered with is named."""
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
 
+from core.ids import new_uuid
 from core.states import CloseReason
+from results.audit.books import Tally, tally_rows
+from results.retention.deletion import delete_batch
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.conftest import Site
 from tests.integration.api.views.batches import RunningBatch, add_batch
@@ -95,6 +99,23 @@ def test_each_book_that_was_tampered_with_is_named(site: Site, change: str) -> N
 
     assert not found["ok"]
     assert {difference["what"] for difference in found["differences"]} == CHANGES[change]
+
+
+def test_a_batch_that_is_deleted_under_its_audit_is_none_any_more(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = ended(site)
+    batch.finalise()
+
+    def deleting(connection: sa.Connection, job: tuple[UUID, int], first: int) -> Tally:
+        with site.engine.begin() as other:
+            delete_batch(other, site.tenant_id, batch.job_id, key_id=new_uuid())
+        return tally_rows(connection, job, first)
+
+    monkeypatch.setattr("api.views.audits.tally_rows", deleting)
+    with site.client() as client:
+        error = refused(client.get(f"{batch.path}/audit"), 404)
+    assert error["code"] == "batch_not_found"
 
 
 def test_an_api_without_the_log_says_so(site: Site) -> None:

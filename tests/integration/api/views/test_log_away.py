@@ -5,6 +5,7 @@ import time
 import pytest
 
 from api.views.services import Views, open_views
+from core.errors import SchemaTooNewError
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.conftest import OpenSite
 from tests.integration.api.views.batches import add_batch, lines
@@ -40,3 +41,21 @@ def test_only_what_needs_the_log_is_refused(
         error = refused(client.get(f"{batch.path}/audit?log=true"), 503)
         assert error["code"] == "service_unavailable"
         assert ok(client.get(f"{batch.path}/audit"))["ok"]
+
+
+def test_a_log_of_a_newer_release_is_not_judged(
+    open_site: OpenSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+
+    def newer(*_: object, **__: object) -> None:
+        raise SchemaTooNewError(kind="outcomes", version=99)
+
+    monkeypatch.setattr("api.app.open_views", lambda services, *_: open_views(services, nowhere))
+    monkeypatch.setattr("api.views.audits.written_up_to", lambda *_: 0)
+    monkeypatch.setattr("api.views.audits.judge_log", newer)
+    site = open_site()
+    batch = add_batch(site, 4)
+    with site.client() as client:
+        error = refused(client.get(f"{batch.path}/audit?log=true"), 503)
+    assert error["code"] == "service_unavailable"

@@ -1,0 +1,24 @@
+"""Goal: a look at what replicas have passes over what it cannot read."""
+
+import pytest
+
+from results.views.dispatched import Dispatched, _note
+from topics.codec import Headers
+from topics.received import Received
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("kind", b"batch"), ("schema", b"99")],
+        [("kind", b"of a newer release"), ("schema", b"1")],
+        [("kind", b"batch"), ("schema", b"1")],
+        [],
+    ],
+    ids=["newer schema", "unknown kind", "unreadable", "no headers"],
+)
+def test_a_record_of_another_release_hides_no_other(headers: Headers) -> None:
+    found: Dispatched = {}
+    _note(found, [Received("batches.p.bulk", 0, 0, None, headers, b"?", 0)])
+
+    assert found == {}
