@@ -106,7 +106,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     )
     background = Background(stop, away_s_max=settings.database_wait_s, clock=clock)
     reader = EventReader(engine, consumer, producer, deliverer.wake)
-    watcher = Watcher(engine, settings.watch_interval_s, deliverer.wake)
+    watcher = Watcher(engine, settings.watch_interval_s, deliverer.wake, stop.is_set)
     removal = MessageRemoval(engine, settings.retention_days, stop.is_set)
     background.every(0, "events", reader.step)
     background.every(settings.watch_interval_s, "watches", watcher.step)

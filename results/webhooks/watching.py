@@ -7,6 +7,7 @@ so each mark is told once, and a crash forgets nothing. The results writer pays 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
 import sqlalchemy as sa
 
@@ -16,6 +17,7 @@ from jobs.days import job_day
 from results.webhooks.events import (
     ITEM_FAILED,
     ITEMS_MAX,
+    PERCENTS,
     PROGRESS,
     FailedItem,
     Message,
@@ -26,27 +28,34 @@ from results.webhooks.events import (
 from results.webhooks.recording import listeners_of, record_messages
 from results.webhooks.tables import webhook_watches
 
-_JOBS_MAX: Final = 200  # a step; the next one takes the rest
+_JOBS_MAX: Final = 200  # of one transaction
+
+_FIRST: Final = UUID(int=0)  # before every job
 
 _DUE: Final = sa.text("""
 SELECT w.job_id, w.tenant_id, w.percent, w.failed_count, w.failed_at, w.failed_index,
     j.created_at, j.total_count, c.succeeded, c.failed, c.cancelled, c.expired,
-    c.succeeded + c.failed + c.cancelled + c.expired AS ended_count,
+    n.ended_count,
     j.settled_at IS NOT NULL OR j.state = ANY(:terminal) AS is_over,
     w.announced_at IS NULL OR w.announced_at <= now() - make_interval(secs => :pause_s) AS may_tell,
     extract(epoch FROM now())::float8 AS now_s
 FROM webhook_watches w
 JOIN jobs j ON j.id = w.job_id
 JOIN job_counters c ON c.job_id = w.job_id
-WHERE w.closed_at IS NULL AND (
-    w.ended_count <> c.succeeded + c.failed + c.cancelled + c.expired
+CROSS JOIN LATERAL (
+    SELECT c.succeeded + c.failed + c.cancelled + c.expired AS ended_count,
+        (SELECT min(mark) FROM unnest(cast(:marks AS int[])) AS mark WHERE mark > w.percent) AS mark
+) AS n
+WHERE w.closed_at IS NULL AND w.job_id > :behind AND (
+    (j.total_count > 0 AND 100::bigint * n.ended_count >= n.mark::bigint * j.total_count)
     OR j.settled_at IS NOT NULL OR j.state = ANY(:terminal)
-    OR (w.failed_count < c.failed AND w.announced_at <= now() - make_interval(secs => :pause_s))
+    OR (w.failed_count < c.failed AND (
+        w.announced_at IS NULL OR w.announced_at <= now() - make_interval(secs => :pause_s)))
 )
-LIMIT :jobs_max
+ORDER BY w.job_id LIMIT :jobs_max
 FOR UPDATE OF w SKIP LOCKED
-""")
-"""Watches with news. Of an idle job nothing is written."""
+""").bindparams(sa.bindparam("behind", type_=sa.Uuid))
+"""Watches with news: of others nothing is written, however their jobs move."""
 
 _FAILED: Final = sa.text("""
 SELECT item_index, custom_id FROM items
@@ -69,13 +78,19 @@ class Watcher:
     engine: sa.Engine
     pause_s: float  # between two `item.failed` of a job
     on_deliveries: Callable[[], None]
+    is_over: Callable[[], bool] = lambda: False
 
     def step(self) -> None:
-        """Tell what is new. Raises one of DATABASE_AWAY."""
-        while self._some() == _JOBS_MAX:
-            pass
+        """Tell what is new: look at each job once, or until `is_over`. Raises one of DATABASE_AWAY.
 
-    def _some(self) -> int:
+        Jobs that run move on all the time, so that who looked until nothing is new never paused.
+        """
+        behind: UUID | None = _FIRST
+        while behind is not None and not self.is_over():
+            behind = self._some(behind)
+
+    def _some(self, behind: UUID) -> UUID | None:
+        """Tell what is new of the next jobs; return the last one, None when there are no more."""
         # One snapshot for counters and items, or an item could be told before it is counted.
         engine = self.engine.execution_options(isolation_level="REPEATABLE READ")
         with engine.begin() as connection:
@@ -83,12 +98,14 @@ class Watcher:
                 "terminal": [state.value for state in TERMINAL_STATES],
                 "pause_s": self.pause_s,
                 "jobs_max": _JOBS_MAX,
+                "behind": behind,
+                "marks": list(PERCENTS),
             }
             watches = connection.execute(_DUE, parameters).all()
             count = self._tell(connection, watches) if watches else 0
         if count:
             self.on_deliveries()
-        return len(watches)
+        return watches[-1].job_id if len(watches) == _JOBS_MAX else None
 
     def _tell(self, connection: sa.Connection, watches: Sequence[sa.Row[Any]]) -> int:
         listeners = listeners_of(
@@ -96,17 +113,18 @@ class Watcher:
         )
         messages: list[Message] = []
         for watch in watches:
-            changes: dict[str, Any] = {"ended_count": watch.ended_count}
+            changes: dict[str, Any] = {}
             messages += _progress(watch, changes)
             if watch.failed > watch.failed_count and watch.may_tell:
                 messages.append(_failed(connection, watch, changes))
             if watch.is_over and changes.get("failed_count", watch.failed_count) >= watch.failed:
                 changes["closed_at"] = sa.func.now()
-            connection.execute(
-                sa.update(webhook_watches)
-                .where(webhook_watches.c.job_id == watch.job_id)
-                .values(changes)
-            )
+            if changes:
+                connection.execute(
+                    sa.update(webhook_watches)
+                    .where(webhook_watches.c.job_id == watch.job_id)
+                    .values(changes | {"ended_count": watch.ended_count})
+                )
         return record_messages(connection, messages, listeners)
 
 

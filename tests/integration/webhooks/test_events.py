@@ -285,6 +285,44 @@ def test_each_mark_of_progress_is_told_once(site: Site) -> None:
     assert job.woken == 2
 
 
+def test_jobs_that_move_all_the_time_are_looked_at_once_a_step(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("results.webhooks.watching._JOBS_MAX", 2)
+    hearing(site, ITEM_FAILED)
+    running = [Progressing(site, 1000) for _ in range(5)]
+    for job in running:
+        record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
+    looks = 0
+
+    def move() -> None:
+        nonlocal looks
+        looks += 1
+        assert looks < 9
+        for job in running:
+            job.end(failed=1)
+
+    move()
+    Watcher(site.engine, 0.0, move, lambda: True).step()
+    assert told(site) == []
+    Watcher(site.engine, 0.0, move).step()
+
+    assert looks == 4
+    assert {m["data"]["id"] for m in told(site)} == {f"batch_{job.job_id.hex}" for job in running}
+    assert len(told(site)) == 5
+
+
+def test_nothing_is_written_of_a_job_of_which_nothing_is_told(site: Site) -> None:
+    hearing(site, PROGRESS)
+    job = Progressing(site, 100)
+    record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
+    before = job.watch()
+    job.end(succeeded=20)
+    job.watcher.step()
+
+    assert job.watch() == before
+
+
 def test_what_a_running_job_did_before_an_endpoint_is_not_for_it(site: Site) -> None:
     job = Progressing(site, 100)
     job.end(succeeded=50, failed=2)
