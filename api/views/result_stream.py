@@ -89,6 +89,8 @@ class ResultStream:
                 quiet_s = 0.0
                 if page:
                     continue
+                if news.is_terminal:  # deleted since: no end is told that has not been reached
+                    return
             if news.is_terminal:
                 yield self._end()
                 return

@@ -57,6 +57,8 @@ class SequencedLines:
         Raises ObjectStoreAwayError, and ObjectMissingError when a large answer has moved: read the
         source again and go on behind `after`.
         """
+        if self._opener is not None:  # so that a key that was destroyed ends what it encrypted
+            self._opener = RowOpener(self._store, self._source.job_id)
         rows = list(rows)
         names = self._names.of(row.item_index for _, row in rows if row.custom_id is None)
         held: list[bytes] = []

@@ -38,7 +38,9 @@ WITH wanted AS MATERIALIZED (
 )
 SELECT sequence, item_index, outcome, status_code, custom_id, error_code, error_message, body,
     body_key, copied_from
-FROM sized WHERE bytes_before < %b::int ORDER BY sequence
+FROM sized WHERE bytes_before < %b::int
+    AND EXISTS (SELECT FROM jobs WHERE id = %b::uuid AND deleted_at IS NULL)
+ORDER BY sequence
 """
 """LATERAL with LIMIT holds the planner to one index probe an item. Sizes cost no body."""
 
@@ -61,11 +63,12 @@ def read_sequence(
 ) -> list[SequencedRow]:
     """Return up to `limit` rows behind sequence `after`; `job` is its id and day.
 
+    Of a job that was deleted there are none, though its rows may not have gone yet.
     The bodies before the last one stay below `bytes_max`, so a page is never much larger.
     """
     job_id, day = job
     cursor = raw_cursor(connection)
-    parameters = [after, after, job_id, job_id, after, limit, day, job_id, bytes_max]
+    parameters = [after, after, job_id, job_id, after, limit, day, job_id, bytes_max, job_id]
     cursor.execute(READ_SEQUENCE, parameters, prepare=False, binary=True)
     return [SequencedRow(sequence, ItemRow._make(row)) for sequence, *row in cursor]
 

@@ -54,7 +54,7 @@ def as_the_api(engine: sa.Engine, job_id: UUID) -> Iterator[sa.Connection]:
 def test_a_page_of_the_order_reads_its_rows(engine: sa.Engine, large: tuple[UUID, int]) -> None:
     job_id, day = large
     after = 13_000
-    parameters = [after, after, job_id, job_id, after, 200, day, job_id, 256 * 1024]
+    parameters = [after, after, job_id, job_id, after, 200, day, job_id, 256 * 1024, job_id]
     with as_the_api(engine, job_id) as connection:
         cursor = raw_cursor(connection)
         explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {READ_SEQUENCE}"

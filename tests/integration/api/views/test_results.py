@@ -4,12 +4,17 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
+import sqlalchemy as sa
 
 from api.views.following import Followers
+from core.ids import new_uuid
 from core.states import CloseReason
+from results.retention.deletion import delete_batch
+from results.views.sequences import SequencedRow, read_sequence
 from tenancy.api_keys import revoke_key
 from tests.integration.api.answers import refused
 from tests.integration.api.conftest import OpenSite, Site, new_site
@@ -57,6 +62,31 @@ def test_a_line_is_that_of_the_file_with_a_sequence(site: Site) -> None:
     assert [line.pop("sequence") for line in after] == list(range(1, 301))
     written = [json.loads(line) for text in files for line in text.splitlines()]
     assert {line["id"]: line for line in after} == {line["id"]: line for line in written}
+
+
+def test_a_stream_ends_when_its_batch_is_deleted(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.views.result_pages.PAGE_ROWS", 10)
+    batch = add_batch(site, 30)
+    batch.write(*[outcome(index) for index in range(30)])
+    batch.close()
+    batch.finalise()
+    pages = 0
+
+    def deleting(connection: sa.Connection, *given: Any, **asked: Any) -> list[SequencedRow]:
+        nonlocal pages
+        pages += 1
+        if pages == 2:
+            with site.engine.begin() as other:
+                delete_batch(other, site.tenant_id, batch.job_id, key_id=new_uuid())
+        return read_sequence(connection, *given, **asked)
+
+    monkeypatch.setattr("api.views.result_pages.read_sequence", deleting)
+    with site.client() as client:
+        shown = lines(client.get(f"{batch.path}/results"))
+
+    assert [line["sequence"] for line in shown] == list(range(1, 11))
 
 
 def test_large_answers_are_found_before_and_after_the_end(site: Site) -> None:

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+from core.object_names import job_key_name
 from core.outcomes import Outcome
 from results.output_lines import LineTemplate
 from results.views.names import ItemNames, find_index
 from results.views.sequenced_lines import SequencedLines, jsonl, server_sent
 from results.views.sequences import SequencedRow
+from storage.body_ciphers import KEY_BYTES, BodyCipher, Place, Way
 from storage.errors import ObjectMissingError
 from tests.unit.results.views.stored import JOB_ID, MemoryObjects, row, source
 
@@ -79,6 +81,24 @@ def test_a_large_answer_is_read_where_it_is_now() -> None:
         b"".join(SequencedLines(objects.store, ended, jsonl).blocks([SequencedRow(1, large)]))
         == before
     )
+
+
+def test_a_key_that_was_destroyed_opens_no_further_page() -> None:
+    secret, name = b"k" * KEY_BYTES, job_key_name(JOB_ID)
+    objects = MemoryObjects({"input": inputs("a", "b"), name: secret})
+    lines = SequencedLines(objects.store, source(objects, zero_retention=True), jsonl)
+    cipher = BodyCipher(secret)
+    rows = [
+        row(n, custom_id=None, body=cipher.encrypt(b'"x"', Place(JOB_ID, Way.OUT, n)))
+        for n in range(2)
+    ]
+
+    (first,) = map(json.loads, lines.blocks([SequencedRow(1, rows[0])]))
+    del objects.objects[name]
+    (second,) = map(json.loads, lines.blocks([SequencedRow(2, rows[1])]))
+
+    assert first["response"]["body"] == "x"
+    assert (second["custom_id"], second["error"]["code"]) == ("b", "key_gone")
 
 
 def test_an_answer_whose_file_was_deleted_is_gone() -> None:
