@@ -35,6 +35,7 @@ class EventReader:
     producer: LogProducer
     on_deliveries: Callable[[], None]  # wakes who delivers
     _held: list[Received] = field(default_factory=list)  # polled, not yet in rows
+    _events: list[JobEvent] = field(default_factory=list)  # of them
 
     def step(self) -> None:
         """1. Poll. 2. Add rows in one transaction. 3. Commit the offsets.
@@ -45,11 +46,12 @@ class EventReader:
         """
         if not self._held:
             self._held = self.consumer.poll(_POLL_RECORDS_MAX, _POLL_S)
+            # Once, as a dead letter that is sent for each try at Postgres would be many.
+            self._events = [event for received in self._held if (event := self._read(received))]
         if not self._held:
             return
-        events = [event for received in self._held if (event := self._read(received))]
         with self.engine.begin() as connection:
-            count = record_events(connection, events)
+            count = record_events(connection, self._events)
         if count:
             self.on_deliveries()
         self.producer.flush(_FLUSH_S)  # dead letters are durable before their records are past
