@@ -22,6 +22,7 @@ from results.webhooks.history import begin_test
 from results.webhooks.removal import _REMOVE, MessageRemoval
 from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_messages
 from results.webhooks.urls import parse_url
+from storage.tenant_wall import wall_off
 from tests.integration.jobs.rows import add_job
 from tests.integration.webhooks.conftest import SEALER, Site
 
@@ -90,6 +91,7 @@ def test_a_process_passes_over_what_another_one_removes(
 
 def delete(site: Site, endpoint_id: UUID) -> None:
     with site.engine.begin() as connection:
+        wall_off(connection, site.tenant_id)  # as the API does
         delete_endpoint(connection, site.tenant_id, endpoint_id)
 
 
@@ -155,6 +157,7 @@ def test_who_disables_drops_a_slice_and_the_rest_follows(
     with site.engine.connect() as delivering:  # one is in hand, and nobody waits for it
         delivering.execute(sa.select(webhook_deliveries).limit(1).with_for_update())
         with site.engine.begin() as connection:
+            wall_off(connection, site.tenant_id)
             off = EndpointChange(enabled=False)
             change_endpoint(connection, site.tenant_id, endpoint, off)
     assert site.states(endpoint).count("dropped") == 10

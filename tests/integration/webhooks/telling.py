@@ -1,0 +1,64 @@
+"""Endpoints that hear, jobs that run, and what was told of them."""
+
+import json
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.ids import new_uuid
+from core.states import JobState
+from results.webhooks.endpoints import EndpointChange, create_endpoint
+from results.webhooks.events import EVENT_TYPES
+from results.webhooks.recording import record_events
+from results.webhooks.tables import webhook_messages
+from storage.tenant_wall import wall_off
+from tests.integration.jobs.rows import add_job
+from tests.integration.webhooks.conftest import SEALER, Site
+from topics.records import JobEvent
+
+URL = "https://8.8.8.8/hook"
+
+
+def hearing(site: Site, *event_types: str) -> UUID:
+    with site.engine.begin() as connection:
+        wall_off(connection, site.tenant_id)  # as the API does
+        row, _ = create_endpoint(
+            connection,
+            site.tenant_id,
+            EndpointChange("test", URL, event_types or EVENT_TYPES),
+            SEALER,
+            endpoints_max=100,
+        )
+    return UUID(str(row.id))
+
+
+def running_job(site: Site, total: int = 100, tenant_id: UUID | None = None) -> UUID:
+    with site.engine.begin() as connection:
+        return add_job(
+            connection, tenant_id or site.tenant_id, state="in_progress", total_count=total
+        )
+
+
+def event_of(site: Site, job_id: UUID, state: JobState, tenant_id: UUID | None = None) -> JobEvent:
+    with site.engine.begin() as connection:
+        now_s = float(connection.scalar(sa.text("SELECT extract(epoch FROM now())")) or 0)
+    return JobEvent(
+        event_id=new_uuid(),
+        job_id=job_id,
+        tenant_id=tenant_id or site.tenant_id,
+        state=state.value,
+        at_s=now_s,
+    )
+
+
+def record(site: Site, *events: JobEvent) -> int:
+    with site.engine.begin() as connection:
+        return record_events(connection, events)
+
+
+def told(site: Site) -> list[dict[str, Any]]:
+    """The bodies of all messages in the order of their creation."""
+    query = sa.select(webhook_messages.c.body).order_by(webhook_messages.c.created_at)
+    with site.engine.begin() as connection:
+        return [json.loads(body) for body in connection.scalars(query)]
