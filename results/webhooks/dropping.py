@@ -35,6 +35,7 @@ def drop_waiting(connection: sa.Connection, endpoint_id: UUID) -> int:
             table.c.state == sa.text(f"'{PENDING}'"),  # as the index says it
             table.c.is_test.is_(False),
         )
+        .order_by(table.c.next_try_at)  # so that no plan looks at all that is not pending
         .limit(DROP_SLICE)
         .with_for_update(skip_locked=True)
         .cte("waiting")

@@ -20,17 +20,18 @@ DELETE FROM webhook_messages WHERE id = ANY(ARRAY(
 
 _WAITING: Final = sa.text("""
 WITH waiting AS (
-    SELECT d.message_id, d.endpoint_id FROM webhook_endpoints e
-    JOIN webhook_deliveries d ON d.lane = e.lane AND d.endpoint_id = e.id
-    WHERE e.job_id IS NULL AND e.disabled_at IS NOT NULL
-        AND d.state = 'pending' AND NOT d.is_test
-    LIMIT :slice FOR UPDATE OF d SKIP LOCKED
+    SELECT d.message_id, d.endpoint_id FROM webhook_endpoints e CROSS JOIN LATERAL (
+        SELECT message_id, endpoint_id FROM webhook_deliveries
+        WHERE lane = e.lane AND endpoint_id = e.id AND state = 'pending' AND NOT is_test
+        ORDER BY next_try_at LIMIT :slice FOR UPDATE SKIP LOCKED
+    ) AS d
+    WHERE e.job_id IS NULL AND e.disabled_at IS NOT NULL LIMIT :slice
 )
 UPDATE webhook_deliveries d SET state = 'dropped', claimed_by = NULL, ended_at = now()
 FROM waiting WHERE d.message_id = waiting.message_id AND d.endpoint_id = waiting.endpoint_id
 """)
 """What still waits for endpoints that are disabled; that of callbacks, which is little, is dropped
-as they are disabled, or as its time comes."""
+as they are disabled, or as its time comes. In order, as here and below no plan may look at all."""
 
 _DELETED_BATCHES: Final = sa.text("""
 UPDATE webhook_endpoints SET disabled_at = coalesce(disabled_at, now()), disabled_reason = 'deleted'
@@ -47,10 +48,11 @@ WHERE id = ANY(ARRAY(
 
 _DELETED_HISTORY: Final = sa.text("""
 WITH gone AS (
-    SELECT d.message_id, d.endpoint_id FROM webhook_endpoints e
-    JOIN webhook_deliveries d ON d.endpoint_id = e.id
-    WHERE e.disabled_reason = 'deleted'
-    LIMIT :slice FOR UPDATE OF d SKIP LOCKED
+    SELECT d.message_id, d.endpoint_id FROM webhook_endpoints e CROSS JOIN LATERAL (
+        SELECT message_id, endpoint_id FROM webhook_deliveries WHERE endpoint_id = e.id
+        ORDER BY created_at, message_id LIMIT :slice FOR UPDATE SKIP LOCKED
+    ) AS d
+    WHERE e.disabled_reason = 'deleted' LIMIT :slice
 )
 DELETE FROM webhook_deliveries d USING gone
 WHERE d.message_id = gone.message_id AND d.endpoint_id = gone.endpoint_id
