@@ -14,6 +14,7 @@ import msgspec
 from jobs.input_lines import Line, custom_id_of, input_lines
 from results.custom_ids import UNREADABLE, InputShorterError
 from results.views.sources import InputPart, ResultSource
+from storage.errors import ObjectStoreAwayError
 from storage.objects import Blocks, ObjectStore
 
 _STEP_BYTES: Final = 256 * 1024  # between two places, at least
@@ -51,18 +52,17 @@ class InputNames:
         if known is not None:
             self._passed_bytes -= _size(known)
             return known
+        was_open = self._part is not None
         try:
-            self._go_near(part_of(self._source, index), index)
-            for here, line in self._read():
-                if here == index:
-                    self._furthest = max(self._furthest, index)
-                    return _name(line)
-                self._pass(here, line)
+            return self._found(index)
+        except ObjectStoreAwayError:  # a store may cut a reader that pauses
+            self.close()
+            if not was_open:
+                raise
         except BaseException:
             self.close()
             raise
-        self.close()
-        raise InputShorterError(index=index)
+        return self.at(index)
 
     def close(self) -> None:
         """Give the file back; harmless when it was never opened."""
@@ -70,6 +70,15 @@ class InputNames:
         if self._blocks is not None:
             self._blocks.close()
             self._blocks = None
+
+    def _found(self, index: int) -> str:
+        self._go_near(part_of(self._source, index), index)
+        for here, line in self._read():
+            if here == index:
+                self._furthest = max(self._furthest, index)
+                return _name(line)
+            self._pass(here, line)
+        raise InputShorterError(index=index)
 
     def _go_near(self, part: InputPart, index: int) -> None:
         """Be at a line not far before the item, or where the last one was if that is nearer."""

@@ -10,6 +10,7 @@ from results.views import input_names
 from results.views.input_names import InputNames
 from results.views.names import ItemNames
 from storage.errors import ObjectStoreAwayError
+from storage.objects import Blocks
 from tests.unit.results.views.stored import JOB_ID, MemoryObjects, source
 
 COUNT = 3000
@@ -100,6 +101,35 @@ def test_what_cannot_be_read_to_its_end_is_read_again(monkeypatch: pytest.Monkey
         with pytest.raises(ObjectStoreAwayError):
             names.at(5)
     assert names.at(5) == "a-5"
+    names.close()
+
+
+class CuttingObjects(MemoryObjects):
+    """A store that cuts a reader when it is told to."""
+
+    is_cut = False
+
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+        blocks = iter(super().read(key, offset=offset, length=length))
+
+        def take(_: int) -> bytes:
+            if self.is_cut:
+                self.is_cut = False
+                raise ObjectStoreAwayError
+            return next(blocks, b"")
+
+        return Blocks(take, lambda: None, None)
+
+
+def test_a_reader_that_was_cut_goes_on() -> None:
+    store = CuttingObjects({"input": lines("a", 1000)})
+    names = ItemNames(store.store, source(store, zero_retention=True))
+    found = []
+    for index in range(0, 1000, 100):
+        found.append(names.at(index))
+        store.is_cut = True
+
+    assert found == [f"a-{index}" for index in range(0, 1000, 100)]
     names.close()
 
 
