@@ -187,7 +187,9 @@ def _told_of_postgres(failure: Exception) -> str:
 
 def _told_of_schema(failure: sqlalchemy.exc.ProgrammingError) -> str:
     if getattr(failure.orig, "sqlstate", None) in _NOT_OF_THIS_SCHEMA:
-        return "The database does not hold the schema of this release: run `python -m migrations`."
+        return (
+            "The database does not hold the schema of this release: run `python -P -m migrations`."
+        )
     return f"Postgres refuses: {drivers_words(failure)}"
 
 

@@ -189,8 +189,8 @@ class Refusal(Exception):  # noqa: N818  a driver's
 @pytest.mark.parametrize(
     ("sqlstate", "told"),
     [
-        ("42P01", "run `python -m migrations`"),
-        ("42703", "run `python -m migrations`"),
+        ("42P01", "run `python -P -m migrations`"),
+        ("42703", "run `python -P -m migrations`"),
         ("42501", "Postgres refuses: permission denied for table jobs"),
     ],
 )
