@@ -38,22 +38,23 @@ def test_the_folder_of_another_user_is_refused(
 def test_a_server_that_is_gone_leaves_no_folder_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(EmbeddedPostgres, "_become_somebody", lambda _: ())
     data = tmp_path / ("d" * 100)
     (data / "postgres" / "cluster").mkdir(parents=True)
-    server = EmbeddedPostgres(data)
-    server.prepare()
-    (folder,) = tmp_path.glob("millrace-*")
+    with tempfile.TemporaryDirectory(dir="/tmp") as shared:  # a short path, which pytest's is not
+        monkeypatch.setattr("tempfile.tempdir", shared)
+        server = EmbeddedPostgres(data)
+        server.prepare()
+        (folder,) = Path(shared).glob("millrace-*")
 
-    (folder / "socket").touch()
-    server.leave()
-    assert folder.exists(), "somebody may still use it"
-    (folder / "socket").unlink()
-    server.leave()
-    server.leave()
+        (folder / "socket").touch()
+        server.leave()
+        assert folder.exists(), "somebody may still use it"
+        (folder / "socket").unlink()
+        server.leave()
+        server.leave()
 
-    assert not folder.exists()
+        assert not folder.exists()
 
 
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
