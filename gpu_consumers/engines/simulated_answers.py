@@ -14,13 +14,21 @@ import msgspec
 from gpu_consumers.engines.engine import Answer
 from gpu_consumers.engines.error_answers import error_answer, stream_refused
 from gpu_consumers.engines.simulated_requests import (
+    ChatBody,
     Writing,
-    chat_writing,
+    chat_body,
     completion_writing,
     embeddings_body,
     inputs_of,
+    writing_of,
 )
-from gpu_consumers.engines.simulated_text import Reply, input_tokens_of
+from gpu_consumers.engines.simulated_text import (
+    OUTPUT_TOKENS_DEFAULT,
+    Reply,
+    digest_of,
+    input_tokens_of,
+    reply_shape,
+)
 
 DIMENSIONS_DEFAULT = 8
 DIMENSIONS_MAX = 4096
@@ -29,17 +37,39 @@ _USAGE = b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}'
 _TEXT_ANSWER = (
     b'{"id":"%b-%08x","object":"%b","created":%d,"model":%b,"choices":[%b],"usage":' + _USAGE + b"}"
 )
+_PLAIN_CHAT = (
+    b'{"id":"chatcmpl-%08x","object":"chat.completion","created":%d,"model":%b,"choices":['
+    b'{"index":0,"message":{"role":"assistant","content":"Simulated %08x. %b","refusal":null},'
+    b'"logprobs":null,"finish_reason":"%b"}],"usage":' + _USAGE + b"}"
+)
+"""What the two templates make of one whole reply, which is what nearly every bulk item asks for."""
 
 
 def chat_answer(body: bytes, model: bytes, created_s: int) -> Answer:
     """Answer a chat completion."""
-    chat = chat_writing(body)
+    chat = chat_body(body)
     if isinstance(chat, Answer):
         return chat
-    if chat.stream:
+    if chat.is_plain:
+        return _plain_chat_answer(chat, body, model, created_s)
+    writing = writing_of(chat, body)
+    if isinstance(writing, Answer):
+        return writing
+    if writing.stream:
         return stream_refused()
-    choices = b",".join(map(_chat_choice, range(len(chat.choices)), chat.choices))
-    return _text_answer(b"chatcmpl", b"chat.completion", choices, chat, model, created_s)
+    choices = b",".join(map(_chat_choice, range(len(writing.choices)), writing.choices))
+    return _text_answer(b"chatcmpl", b"chat.completion", choices, writing, model, created_s)
+
+
+def _plain_chat_answer(chat: ChatBody, body: bytes, model: bytes, created_s: int) -> Answer:
+    asked, digest, inputs = chat.asked_tokens, digest_of(body), input_tokens_of(body)
+    outputs, tail, finish = (
+        reply_shape(OUTPUT_TOKENS_DEFAULT, True) if asked is None else reply_shape(asked, False)
+    )
+    usage = (inputs, outputs, inputs + outputs)
+    return Answer(
+        200, _PLAIN_CHAT % (digest, created_s, model, digest, tail, finish, *usage), inputs, outputs
+    )
 
 
 def completion_answer(body: bytes, model: bytes, created_s: int) -> Answer:

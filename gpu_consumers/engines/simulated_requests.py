@@ -42,9 +42,28 @@ class _Message(msgspec.Struct, gc=False):
     content: str | list[msgspec.Raw] | None = None
 
 
-class _ChatBody(_TextBody, kw_only=True, gc=False):
+class ChatBody(_TextBody, kw_only=True, gc=False):
+    """A body of `/v1/chat/completions`."""
+
     messages: list[_Message]
     max_completion_tokens: int | None = None
+
+    @property
+    def asked_tokens(self) -> int | None:
+        """The longest reply that is asked for; None for the default."""
+        asked = self.max_completion_tokens
+        return self.max_tokens if asked is None else asked
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether one whole reply is asked for, cut by nothing but its length."""
+        asked = self.asked_tokens
+        return (
+            (self.stream is None or self.stream is False)
+            and (self.n is None or self.n == 1)
+            and not self.stop
+            and (asked is None or asked > 0)
+        )
 
 
 class _CompletionBody(_TextBody, kw_only=True):
@@ -78,21 +97,31 @@ class Writing(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-_chat_body = msgspec.json.Decoder(_ChatBody)
+_chat_body = msgspec.json.Decoder(ChatBody)
 _completion_body = msgspec.json.Decoder(_CompletionBody)
 _embeddings_body = msgspec.json.Decoder(EmbeddingsBody)
 
 
-def chat_writing(body: bytes) -> Writing | Answer:
-    """Return what a chat body asks for, or the refusal."""
+def chat_body(body: bytes) -> ChatBody | Answer:
+    """Return the parsed body, or the refusal."""
     try:
         chat = _chat_body.decode(body)
     except (msgspec.DecodeError, RecursionError) as mistake:
         return bad_body(mistake)
     if not chat.messages:
         return error_answer(400, "`messages` is empty.", param="messages")
-    asked = chat.max_completion_tokens
-    return _writing(body, chat, chat.max_tokens if asked is None else asked, prompts=1)
+    return chat
+
+
+def chat_writing(body: bytes) -> Writing | Answer:
+    """Return what a chat body asks for, or the refusal."""
+    chat = chat_body(body)
+    return chat if isinstance(chat, Answer) else writing_of(chat, body)
+
+
+def writing_of(chat: ChatBody, body: bytes) -> Writing | Answer:
+    """Return what a parsed chat asks for, or the refusal."""
+    return _writing(body, chat, chat.asked_tokens, prompts=1)
 
 
 def completion_writing(body: bytes) -> Writing | Answer:

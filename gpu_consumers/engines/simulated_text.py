@@ -52,7 +52,7 @@ def replies(
     default: int = OUTPUT_TOKENS_DEFAULT,
 ) -> list[Reply]:
     """Return one reply a choice, each with another head; cut before the first of `stop`."""
-    tokens, tail, finish = _shape(default if asked is None else asked, asked is None)
+    tokens, tail, finish = reply_shape(default if asked is None else asked, asked is None)
     if not stop and count == 1:  # as bulk items have it
         return [Reply(tokens, b"Simulated %08x. %b" % (digest, tail), finish)]
     ends = [stop] if isinstance(stop, str) else stop or ()
@@ -69,8 +69,8 @@ def replies(
 
 
 @lru_cache(maxsize=1024)
-def _shape(asked: int, ends_itself: bool) -> tuple[int, bytes, bytes]:
-    """Return the output tokens, the text after its head, and the finish reason."""
+def reply_shape(asked: int, ends_itself: bool) -> tuple[int, bytes, bytes]:
+    """Return the output tokens, the text after its head, and the finish reason of a whole reply."""
     tokens = min(asked, OUTPUT_TOKENS_MAX)
     tail_chars = max(0, tokens * BYTES_PER_TOKEN - _HEAD_CHARS)
     tail = (_SENTENCE * (tail_chars // len(_SENTENCE) + 1))[:tail_chars].encode()

@@ -11,6 +11,7 @@ from gpu_consumers.engines.engine import Answer, Meter
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.simulated import Fault, SimulatedEngine
 from gpu_consumers.engines.simulated_answers import chat_answer, unit_vector
+from gpu_consumers.engines.simulated_requests import ChatBody
 from gpu_consumers.engines.slots import SlotCounts, Slots
 
 CHAT = "/v1/chat/completions"
@@ -62,9 +63,14 @@ async def test_equal_bodies_get_equal_answers_from_any_engine() -> None:
         (b'"max_tokens":1000000', 4096, "stop"),
     ],
 )
-def test_a_reply_is_as_long_as_asked(field: bytes, tokens: int, finish: str) -> None:
+def test_a_reply_is_as_long_as_asked(
+    field: bytes, tokens: int, finish: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     body = b'{"messages":[{"role":"user","content":"x"}],' + field + b"}"
     answer = chat_answer(body, b'"m"', 0)
+    with monkeypatch.context() as every_chat:
+        every_chat.setattr(ChatBody, "is_plain", False)
+        assert chat_answer(body, b'"m"', 0) == answer
     choice = msgspec.json.decode(answer.body)["choices"][0]
     assert answer.output_tokens == tokens
     assert choice["finish_reason"] == finish
