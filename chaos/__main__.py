@@ -15,15 +15,15 @@ from chaos.leftovers import sweep
 from chaos.reporting import broken_lines, table, write_json
 from chaos.runs import Run, run_scene
 from chaos.scenes import SCENES
-from cli.stack.outside_services import OUTSIDE_SERVICES
+from cli.stack.outside_services import named_services
 from topics.settings import CLIENT_LOG
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run what was asked for; 1 when a promise was broken or not tried, 2 when nothing can run."""
     asked = parse(arguments)
-    if named := [name for name in OUTSIDE_SERVICES if name in os.environ]:
-        sys.stderr.write(f"unset {', '.join(named)}: drills need services that they may break\n")
+    if named := named_services(os.environ):
+        sys.stderr.write(f"unset {named}: drills need services that they may break\n")
         return 2
     chosen = [
         (scene, parts)

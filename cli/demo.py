@@ -18,7 +18,7 @@ from cli.demo_stack import Endpoint, demo_stack
 from cli.demo_texts import collect, standard_library
 from cli.exits import ExitCode
 from cli.stack.data_folder import cache_dir
-from cli.stack.outside_services import OUTSIDE_SERVICES
+from cli.stack.outside_services import named_services
 from core.errors import SettingsError
 from core.shutdown import hang_up_as_term
 
@@ -39,8 +39,8 @@ def demo(
     proves that every request has exactly one answer, searches the library by meaning, and stops
     everything again. Exit code 1 when a check fails; the logs are then kept below OUT/logs.
     """
-    if named := [name for name in OUTSIDE_SERVICES if name in os.environ]:
-        raise SettingsError(f"unset {', '.join(named)}: the demo starts services of its own")
+    if named := named_services(os.environ):
+        raise SettingsError(f"unset {named}: the demo starts services of its own")
     # A SIGTERM ends this process as Ctrl-C does, through the code that stops the stack.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     hang_up_as_term()

@@ -1,8 +1,11 @@
 """The content of a file of the API, picked up again where it broke off."""
 
 import time
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import IO, TYPE_CHECKING, Final
+
+import typer
 
 from cli.exits import CommandError
 from cli.job_progress import AWAY_S_MAX
@@ -22,7 +25,8 @@ def copy_file(client: "openai.OpenAI", file_id: str | None, sink: IO[bytes], nam
     """Stream a file of the API into `sink`, which the user calls `name`; nothing without an id.
 
     A server that is away, fails or is busy is asked again, for what is left, until no byte has
-    come for `AWAY_S_MAX`. Raises OSError, DownloadCutError, and what the client raises.
+    come for `AWAY_S_MAX`; stderr says so. Raises OSError, DownloadCutError, and what the client
+    raises.
     """
     import httpx2
     import openai
@@ -30,7 +34,7 @@ def copy_file(client: "openai.OpenAI", file_id: str | None, sink: IO[bytes], nam
     if file_id is None:
         return
     copy = _Copy(client.with_options(max_retries=0), file_id, sink, name)
-    copied_bytes, moved_s = 0, time.monotonic()
+    copied_bytes, moved_s, was_told = 0, time.monotonic(), False
     while True:
         last: Exception | None = None
         try:
@@ -50,6 +54,9 @@ def copy_file(client: "openai.OpenAI", file_id: str | None, sink: IO[bytes], nam
             if isinstance(last, openai.APIError):
                 raise last
             raise copy.cut()
+        if not was_told:
+            typer.echo(f"{copy.cut()} Asking for the rest for {AWAY_S_MAX:.0f} s.", err=True)
+            was_told = True
         time.sleep(_PAUSE_S)
 
 
@@ -82,15 +89,22 @@ class _Copy:
             self._file_id, extra_headers=headers
         )
         with answering as answer:
-            if self.copied_bytes and answer.status_code != HTTPStatus.PARTIAL_CONTENT:
+            if self.copied_bytes and not self._is_rest(answer.status_code, answer.headers):
                 raise self.cut()  # from the beginning again: something between serves no ranges
-            self._tag = answer.headers.get("etag", "")
+            self._tag = answer.headers.get("etag") or self._tag
             for block in answer.iter_bytes():
                 with about(self._name):
                     self._sink.write(block)
                 self.copied_bytes += len(block)
         if self.copied_bytes > self._size_bytes:
             raise self.cut()
+
+    def _is_rest(self, status: int, headers: Mapping[str, str]) -> bool:
+        """Whether an answer begins where the copy ends (RFC 9110, 14.4)."""
+        if status != HTTPStatus.PARTIAL_CONTENT:
+            return False
+        came = headers.get("content-range", "").partition(" ")[2]
+        return came == f"{self.copied_bytes}-{(self._size_bytes or 0) - 1}/{self._size_bytes}"
 
     def cut(self) -> DownloadCutError:
         """Return the error that says how far it came."""

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import Annotated
 from uuid import UUID
 
@@ -46,9 +47,11 @@ def rebuild_jobs(
     if (job is None) == (not all_jobs):
         raise typer.BadParameter("give either an ID or --all")
     verdicts: list[Verdict] = []
-    write(_rebuilt(_ids(job), apply, timeout, data), form, verdicts)
-    if job is not None and not verdicts:
+    found = _rebuilt(_ids(job), apply, timeout, data)
+    first = list(islice(found, 1))  # before anything is written: it may fail at once
+    if job is not None and not first:
         raise NotFoundError("There is no such job, or it has no items.")
+    write(chain(first, found), form, verdicts)
     if not _WELL.issuperset(verdicts):
         raise typer.Exit(ExitCode.FAILED)
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import IO, TYPE_CHECKING, Final, TypeAlias
 
 from cli.downloads import copy_file
 from cli.os_errors import about
@@ -56,8 +56,10 @@ def place(target: Path) -> Iterator[Fill]:
     elif found is not None and not stat.S_ISREG(found.st_mode):
         yield lambda client, file_id: _write_through(client, file_id, target)
     else:
-        with _beside(target, found) as fill:
-            yield fill
+        real = target.resolve()
+        with about(str(target)), _new_beside(real, found):
+            pass  # whether it can be written is known before it is waited for
+        yield lambda client, file_id: _replace(client, file_id, target, found)
 
 
 def save_file(client: "openai.OpenAI", file_id: str | None, target: Path) -> None:
@@ -88,26 +90,29 @@ def _write_through(client: "openai.OpenAI", file_id: str | None, target: Path) -
         copy_file(client, file_id, sink, str(target))
 
 
-@contextmanager
-def _beside(target: Path, found: os.stat_result | None) -> Iterator[Fill]:
+def _replace(
+    client: "openai.OpenAI", file_id: str | None, target: Path, found: os.stat_result | None
+) -> None:
     real = target.resolve()
-    partial = real.with_name(f".{secrets.token_hex(8)}.partial")
-    with about(str(target)):
-        rights = 0o666 if found is None else stat.S_IMODE(found.st_mode)  # new: less the umask
-        number = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, rights)
-        if found is not None:
-            os.fchmod(number, rights)
-    sink = os.fdopen(number, "wb")
-
-    def fill(client: "openai.OpenAI", file_id: str | None) -> None:
+    with about(str(target)), _new_beside(real, found) as (sink, partial):
         copy_file(client, file_id, sink, str(target))
-        with about(str(target)):
-            sink.flush()
-            os.fsync(number)
-            partial.replace(real)
+        sink.flush()
+        os.fsync(sink.fileno())
+        partial.replace(real)
 
+
+@contextmanager
+def _new_beside(real: Path, found: os.stat_result | None) -> Iterator[tuple[IO[bytes], Path]]:
+    """Make a file that nobody else has in the folder of `real`; it goes unless it is renamed."""
+    partial = real.with_name(f".millrace-{secrets.token_hex(8)}.partial")
+    rights = 0o666 if found is None else stat.S_IMODE(found.st_mode)  # new: less the umask
+    number = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, rights)
+    sink = os.fdopen(number, "wb")
     try:
-        yield fill
+        if found is not None:
+            with suppress(PermissionError):  # of a file system without rights
+                os.fchmod(number, rights)
+        yield sink, partial
     finally:
         with suppress(OSError):  # what could not be written cannot now
             sink.close()

@@ -18,6 +18,7 @@ class Plan:
     cuts: list[int] = field(default_factory=list)  # bytes of each answer until it goes well
     statuses: list[int] = field(default_factory=list)  # refusals before the first answer
     is_ranged: bool = True
+    shift: int = 0  # how far behind what was asked for a part begins
     url: str = ""
     ranges: list[tuple[str | None, str | None]] = field(default_factory=list)  # range, if-range
 
@@ -39,10 +40,14 @@ def serving_file(plan: Plan) -> Iterator[Plan]:
             plan.ranges.append(asked)
             is_part = plan.is_ranged and asked[0] is not None and asked[1] == TAG
             begin = int(asked[0].removeprefix("bytes=").rstrip("-")) if is_part else 0
+            begin += plan.shift if is_part else 0
             self._answer(206 if is_part else 200, "binary/any", plan.content[begin:], cut=True)
 
         def _answer(self, status: int, kind: str, body: bytes, *, cut: bool = False) -> None:
             self.send_response(status)
+            if status == 206:
+                size = len(plan.content)
+                self.send_header("content-range", f"bytes {size - len(body)}-{size - 1}/{size}")
             self.send_header("content-type", kind)
             self.send_header("content-length", str(len(body)))
             self.send_header("etag", TAG)

@@ -25,10 +25,13 @@ def copied(plan: Plan) -> bytes:
     return sink.getvalue()
 
 
-def test_a_download_goes_on_where_it_broke_off() -> None:
+def test_a_download_goes_on_where_it_broke_off(capsys: pytest.CaptureFixture[str]) -> None:
     with serving_file(Plan(CONTENT, cuts=[0, 100, 5_000, 1])) as plan:
         assert copied(plan) == CONTENT
 
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1, "once, however often"
+    assert "The download broke off: 0 of 10,240 bytes came. Asking for the rest for 60 s." in told
     assert plan.ranges == [
         (None, None),
         (None, None),
@@ -64,9 +67,14 @@ def test_nothing_comes_for_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
         copied(plan)
 
 
-def test_what_begins_again_is_not_put_behind_what_came() -> None:
+@pytest.mark.parametrize(
+    "plan",
+    [Plan(CONTENT, cuts=[100], is_ranged=False), Plan(CONTENT, cuts=[100], shift=256)],
+    ids=["from the start", "another part"],
+)
+def test_what_is_not_the_rest_is_not_put_behind_what_came(plan: Plan) -> None:
     with (
-        serving_file(Plan(CONTENT, cuts=[100], is_ranged=False)) as plan,
+        serving_file(plan),
         pytest.raises(DownloadCutError, match="100 of"),
     ):
         copied(plan)

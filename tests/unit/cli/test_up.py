@@ -9,8 +9,15 @@ from typer.testing import CliRunner
 from cli.exits import ExitCode
 from cli.main import app
 from cli.stack.embedded import StackOptions
-from cli.stack.outside_services import OUTSIDE_SERVICES
 from cli.stack.role_children import require_own, shared_env
+
+OUTSIDE = {
+    "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": "kafka:9092",
+    "MILLRACE_DATABASE_URL": "postgresql://elsewhere/millrace",
+    "MILLRACE_OBJECTS_KIND": "s3",
+    "MILLRACE_OBJECTS_ROOT": "/elsewhere",
+}
+"""What names services of somebody else."""
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +25,7 @@ def own_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave logs and signals of this process, which runs other tests too, as they are."""
     monkeypatch.setattr("cli.up.configure_logs", lambda _: None)
     monkeypatch.setattr("cli.up.stop_on_signals", threading.Event)
-    for name in OUTSIDE_SERVICES:  # which tests of services may have been given
+    for name in OUTSIDE:  # which tests of services may have been given
         monkeypatch.delenv(name, raising=False)
 
 
@@ -150,11 +157,11 @@ def test_a_part_of_an_installation_is_refused(
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize("name", OUTSIDE_SERVICES)
+@pytest.mark.parametrize("name", OUTSIDE)
 def test_the_demo_takes_no_services_of_others(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(name, "local")
+    monkeypatch.setenv(name, OUTSIDE[name])
     monkeypatch.setattr("cli.demo._demo", lambda *_: pytest.fail("it began"))
 
     done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "out")])
