@@ -33,6 +33,7 @@ class Group:
     alone: Close | CopiesDue | None = None
     item_count: int = 0
     size_bytes: int = 0
+    places: dict[UUID, Partition] = field(default_factory=dict)  # of `jobs`: each has one
     offsets: dict[Partition, int] = field(default_factory=dict)  # of its first records
     next_offsets: dict[Partition, int] = field(default_factory=dict)
 
@@ -50,7 +51,9 @@ class Group:
             self.calls.append(entry.record)
             self.item_count += len(entry.record.items)
         elif isinstance(entry.record, Outcomes):
-            self.jobs.setdefault(entry.record.job.job_id, []).extend(entry.record.items)
+            job_id = entry.record.job.job_id
+            self.jobs.setdefault(job_id, []).extend(entry.record.items)
+            self.places[job_id] = entry.partition
             self.item_count += len(entry.record.items)
         elif entry.record is not None:
             self.alone = entry.record

@@ -34,10 +34,10 @@ class _Open:
     job_ids: frozenset[UUID]
     steps: deque[Step]
     item_count: int
-    behind: "tuple[_Open, ...]" = ()  # what ends before it begins
+    behind: "tuple[_Open, ...]" = ()  # what ends before it begins; nothing once it has begun
 
     @property
-    def waits(self) -> bool:
+    def is_held_up(self) -> bool:
         """Whether something that it is behind has steps left."""
         return any(one.steps for one in self.behind)
 
@@ -88,8 +88,8 @@ class OpenWork:
 
     @property
     def waiting_jobs(self) -> set[UUID]:
-        """The jobs that have work which waits for its begin."""
-        return {job_id for one in self._open if one.waits for job_id in one.job_ids}
+        """The jobs that have work which has not begun, whether it could by now or not."""
+        return {job_id for one in self._open if one.behind for job_id in one.job_ids}
 
     def step(self) -> None:
         """Do one step of what has waited longest and may go on; in a crowd it stays first.
@@ -98,9 +98,10 @@ class OpenWork:
         lost between two tries.
         """
         for one in self._open:
-            if one.waits:
+            if one.is_held_up:
                 continue
             _do_first(one)
+            one.behind = ()
             if not one.steps:
                 self._open.remove(one)
             elif len(self._open) <= CROWD:

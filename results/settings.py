@@ -63,7 +63,7 @@ class FinaliserSettings(Settings):
     """Jobs at once, one thread and one database connection each; the last for a tenant without."""
 
     look_interval_s: float = Field(default=1.0, gt=0, le=10)
-    """Longest wait before looking for jobs again; a notification comes sooner, a stop does not."""
+    """Longest wait before looking for jobs again; news is sooner while places are free, no stop."""
 
     lease_s: float = Field(default=30, ge=3, le=3600)
     """Life of a lease without a heartbeat: how long a dead finaliser's job waits."""

@@ -150,13 +150,19 @@ class ResultsWriter:
         calls = [bill for record in group.calls for bill in bills_of(record)]
         if calls:
             self._patiently(lambda: self.bill(calls), consumer, stop)
-        for job_id in self._open.waiting_jobs & group.jobs.keys():
-            IGNORED_AFTER_CLOSE.inc(len(group.jobs.pop(job_id)))  # behind a close that waits
-        if group.alone is None and not group.jobs:
-            return True
-        if steps := self._patiently(lambda: self.judge.judge(group), consumer, stop):
+        if steps := self._patiently(partial(self._steps_of, group), consumer, stop):
             self._patiently(partial(self._begin, group, steps), consumer, stop)
         return True
+
+    def _steps_of(self, group: Group) -> Sequence[Step]:
+        """Judge a group without what is behind a close that has not begun, or is not ours now."""
+        for job_id in self._open.waiting_jobs & group.jobs.keys():
+            IGNORED_AFTER_CLOSE.inc(len(group.jobs.pop(job_id)))
+        for job_id in [its for its, place in group.places.items() if place in self._lost]:
+            group.jobs.pop(job_id, None)
+        if group.alone is None and not group.jobs:
+            return ()
+        return self.judge.judge(group)
 
     def _begin(self, group: Group, steps: Sequence[Step]) -> None:
         kept = self._kept(group.offsets)

@@ -18,28 +18,29 @@ DROP_SLICE: Final = 1000
 
 
 def drop_waiting(connection: sa.Connection, endpoint_id: UUID) -> int:
-    """End up to DROP_SLICE deliveries of an endpoint that is disabled; return how many.
+    """End up to DROP_SLICE deliveries of an endpoint if it is disabled; return how many.
 
-    A trial that was asked for goes on. What another process has in hand is passed over.
+    Nobody enables it meanwhile: what came after that is not dropped. A trial that was asked for
+    goes on. What another process has in hand is passed over.
     """
-    table = webhook_deliveries
-    lane = connection.scalar(
-        sa.select(webhook_endpoints.c.lane).where(webhook_endpoints.c.id == endpoint_id)
+    table, endpoints = webhook_deliveries, webhook_endpoints
+    endpoint = connection.execute(
+        sa.select(endpoints.c.lane, endpoints.c.job_id)
+        .where(endpoints.c.id == endpoint_id, endpoints.c.disabled_at.is_not(None))
+        .with_for_update(key_share=True, skip_locked=True)
+    ).one_or_none()
+    if endpoint is None:
+        return 0
+    pending = sa.select(table.c.message_id).where(
+        table.c.endpoint_id == endpoint_id,
+        table.c.state == sa.text(f"'{PENDING}'"),  # as the index says it
+        table.c.is_test.is_(False),
     )
-    waiting = (
-        sa.select(table.c.message_id)
-        .where(
-            # By its lane: the history of an endpoint is far longer than what waits for it.
-            table.c.lane == lane,
-            table.c.endpoint_id == endpoint_id,
-            table.c.state == sa.text(f"'{PENDING}'"),  # as the index says it
-            table.c.is_test.is_(False),
-        )
-        .order_by(table.c.next_try_at)  # so that no plan looks at all that is not pending
-        .limit(DROP_SLICE)
-        .with_for_update(skip_locked=True)
-        .cte("waiting")
-    )
+    if endpoint.job_id is None:
+        # By its lane, in order, so that no plan looks at its history, which is far longer than
+        # what waits. Not so of callbacks: they have no history and share the lane of their host.
+        pending = pending.where(table.c.lane == endpoint.lane).order_by(table.c.next_try_at)
+    waiting = pending.limit(DROP_SLICE).with_for_update(skip_locked=True).cte("waiting")
     dropped = connection.execute(
         sa.update(table)
         .where(table.c.endpoint_id == endpoint_id, table.c.message_id == waiting.c.message_id)

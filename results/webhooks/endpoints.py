@@ -163,7 +163,6 @@ def change_endpoint(
     is_enabled = row.disabled_at is None
     if change.enabled is False and is_enabled:
         values |= {"disabled_at": sa.func.now(), "disabled_reason": "owner"}
-        drop_waiting(connection, row.id)
     if (change.enabled or "url" in values) and change.enabled is not False:
         lane = values.get("lane", row.lane)
         connection.execute(sa.delete(webhook_lanes).where(webhook_lanes.c.lane == lane))
@@ -172,6 +171,8 @@ def change_endpoint(
     if not values:
         return row
     changed = _update(connection, row.id, values)
+    if changed.disabled_at is not None and is_enabled:
+        drop_waiting(connection, row.id)
     if "event_types" in values or (changed.disabled_at is None and not is_enabled):
         watch_running_jobs(connection, changed)
     return changed

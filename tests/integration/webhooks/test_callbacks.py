@@ -80,6 +80,16 @@ def test_a_replay_of_a_moved_callback_waits_with_those_of_its_new_host(site: Sit
     )
 
 
+def test_what_waits_is_dropped_when_a_callback_is_moved_and_disabled_at_once(site: Site) -> None:
+    job_id, endpoint = job_with_callback(site)
+    tell(site, job_id)
+    with site.engine.begin() as connection:
+        both = EndpointChange(url=NEW, enabled=False)
+        change_endpoint(connection, site.tenant_id, endpoint, both)
+
+    assert site.states(endpoint) == ["dropped"]
+
+
 def test_an_endpoint_whose_url_is_changed_keeps_its_lane(site: Site) -> None:
     endpoint, _ = site.endpoint(OLD)
     site.send()

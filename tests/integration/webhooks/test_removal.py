@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from jobs.pages import Cursor
 from results.webhooks.callbacks import Callback, add_callback
 from results.webhooks.claiming import Delivery, Room, claim
+from results.webhooks.dropping import drop_waiting
 from results.webhooks.endpoints import (
     EndpointChange,
     EndpointMissingError,
@@ -165,6 +166,23 @@ def test_who_disables_drops_a_slice_and_the_rest_follows(
     assert 20 < site.states(endpoint).count("dropped") < 30
     MessageRemoval(site.engine, 30).step()
     assert site.states(endpoint) == ["dropped"] * 36
+
+
+def test_nothing_is_dropped_once_an_endpoint_is_enabled_again_or_is_about_to_be(
+    site: Site,
+) -> None:
+    """Whoever drops may have seen it disabled a moment ago."""
+    endpoint, _ = site.endpoint(URL)
+    for is_enabled in (False, True):
+        with site.engine.begin() as owner:
+            change_endpoint(owner, site.tenant_id, endpoint, EndpointChange(enabled=is_enabled))
+            if is_enabled:
+                with site.engine.begin() as connection:
+                    assert drop_waiting(connection, endpoint) == 0
+    site.send(3)
+    with site.engine.begin() as connection:
+        assert drop_waiting(connection, endpoint) == 0
+    assert site.states(endpoint) == ["pending"] * 3
 
 
 ENDED = {"state": "completed", "total_count": 1}

@@ -165,6 +165,20 @@ def test_work_waits_for_all_that_was_open_of_its_job_and_for_no_other() -> None:
     assert opened.committable({HERE: 12}) == {HERE: 8}
 
 
+def test_work_waits_until_it_has_begun() -> None:
+    work, opened, other = Work(), OpenWork(), UUID(int=2)
+    opened.begin({HERE: 7}, [JOB], work.steps("w", 2))
+    opened.begin({THERE: 7}, [other], work.steps("other", 3))
+    opened.begin_behind({HERE: 9}, JOB, work.steps("close", 2))
+    opened.step()
+    assert work.done[-1] == ("w", 2), "what it waits for has ended"
+    assert opened.waiting_jobs == {JOB}
+    opened.step()
+    opened.step()
+    assert work.done[-1] == ("close", 1)
+    assert opened.waiting_jobs == set()
+
+
 def test_work_that_waits_goes_with_its_partition() -> None:
     work, opened = Work(), OpenWork()
     opened.begin({HERE: 7, THERE: 7}, [JOB], work.steps("w", 2))

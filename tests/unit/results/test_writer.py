@@ -284,6 +284,27 @@ def test_nothing_behind_a_close_is_judged_once_its_partition_is_lost() -> None:
     assert ("outcomes", job_id) not in judge.done[1:]
 
 
+def test_what_is_lost_while_postgres_is_away_is_judged_elsewhere() -> None:
+    stop, lost, other = threading.Event(), new_uuid(), new_uuid()
+
+    class AwayOnce(Copying):
+        def judge(self, group: Group) -> list[Step]:
+            if lost in group.jobs:
+                writer.revoked([("results", 1)])
+                raise sqlalchemy.exc.TimeoutError
+            return super().judge(group)
+
+    judge = AwayOnce()
+    writer = dataclasses.replace(a_writer(judge), settings=WriterSettings(group_wait_s=0))
+    kept = dataclasses.replace(outcomes_record(0, other), partition=2)
+    member = Member(stop, outcomes_record(7, lost), kept, polls=4)
+    member.assigned = frozenset({("results", 1), ("results", 2)})
+    writer.run(cast(LogConsumer, member), stop)
+
+    assert judge.done[0] == ("outcomes", other)
+    assert ("outcomes", lost) not in judge.done
+
+
 def test_what_is_revoked_while_more_is_read_is_forgotten() -> None:
     stop, judge, lost, other = threading.Event(), Copying(), new_uuid(), new_uuid()
     settings = WriterSettings(group_wait_s=1, poll_records_max=2)
