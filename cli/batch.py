@@ -58,7 +58,7 @@ def results(
     progress = progress_of(batch)
     if not progress.is_over:
         raise JobNotEndedError(f"The job is {progress.state}; `millrace batch watch {job}` waits.")
-    with places(output or STDOUT, errors) as save:
+    with places(output or STDOUT, errors, quiet=quiet) as save:
         save(client, batch)
     code = exit_code_of(progress)
     if not quiet and code is not ExitCode.OK:

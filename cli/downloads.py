@@ -21,12 +21,19 @@ class DownloadCutError(CommandError):
     """The download broke off."""
 
 
-def copy_file(client: "openai.OpenAI", file_id: str | None, sink: IO[bytes], name: str) -> None:
+def copy_file(
+    client: "openai.OpenAI",
+    file_id: str | None,
+    sink: IO[bytes],
+    name: str,
+    *,
+    quiet: bool = False,
+) -> None:
     """Stream a file of the API into `sink`, which the user calls `name`; nothing without an id.
 
     A server that is away, fails or is busy is asked again, for what is left, until no byte has
-    come for `AWAY_S_MAX`; stderr says so. Raises OSError, DownloadCutError, and what the client
-    raises.
+    come for `AWAY_S_MAX`; stderr says so unless `quiet`. Raises OSError, DownloadCutError, and what
+    the client raises.
     """
     import httpx2
     import openai
@@ -54,7 +61,7 @@ def copy_file(client: "openai.OpenAI", file_id: str | None, sink: IO[bytes], nam
             if isinstance(last, openai.APIError):
                 raise last
             raise copy.cut()
-        if not was_told:
+        if not (quiet or was_told):
             typer.echo(f"{copy.cut()} Asking for the rest for {AWAY_S_MAX:.0f} s.", err=True)
             was_told = True
         time.sleep(_PAUSE_S)

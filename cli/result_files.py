@@ -7,6 +7,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, TypeAlias
 
@@ -25,13 +26,16 @@ Fill: TypeAlias = Callable[["openai.OpenAI", str | None], None]
 Save: TypeAlias = Callable[["openai.OpenAI", "Batch"], None]
 """Writes the files of a job that has ended to their places; raises as `copy_file`."""
 
+_Copy: TypeAlias = Callable[[IO[bytes], str], None]
+"""Copies one file of the API into what the user calls by that name; raises as `copy_file`."""
+
 
 @contextmanager
-def places(output: Path | None, errors: Path | None) -> Iterator[Save]:
+def places(output: Path | None, errors: Path | None, *, quiet: bool = False) -> Iterator[Save]:
     """Make room for the files of a job where they are wanted; see `place`."""
     with ExitStack() as stack:
-        fill_output = None if output is None else stack.enter_context(place(output))
-        fill_errors = None if errors is None else stack.enter_context(place(errors))
+        fill_output = None if output is None else stack.enter_context(place(output, quiet=quiet))
+        fill_errors = None if errors is None else stack.enter_context(place(errors, quiet=quiet))
 
         def save(client: "openai.OpenAI", batch: "Batch") -> None:
             if fill_output is not None:
@@ -43,7 +47,7 @@ def places(output: Path | None, errors: Path | None) -> Iterator[Save]:
 
 
 @contextmanager
-def place(target: Path) -> Iterator[Fill]:
+def place(target: Path, *, quiet: bool = False) -> Iterator[Fill]:
     """Make room for one file and yield what fills it: `target` is replaced whole or not at all.
 
     The content goes to a new file beside it, with the rights of the one that it replaces; a link
@@ -51,15 +55,16 @@ def place(target: Path) -> Iterator[Fill]:
     Raises OSError for a target that cannot be written.
     """
     found = None if target == STDOUT else _status(target)
+    copy = partial(copy_file, quiet=quiet)
     if target == STDOUT:
-        yield _to_stdout
+        yield lambda client, file_id: _to_stdout(partial(copy, client, file_id))
     elif found is not None and not stat.S_ISREG(found.st_mode):
-        yield lambda client, file_id: _write_through(client, file_id, target)
+        yield lambda client, file_id: _write_through(partial(copy, client, file_id), target)
     else:
         real = target.resolve()
         with about(str(target)), _new_beside(real, found):
             pass  # whether it can be written is known before it is waited for
-        yield lambda client, file_id: _replace(client, file_id, target, found)
+        yield lambda client, file_id: _replace(partial(copy, client, file_id), target, found)
 
 
 def save_file(client: "openai.OpenAI", file_id: str | None, target: Path) -> None:
@@ -79,23 +84,21 @@ def _status(target: Path) -> os.stat_result | None:
     return found
 
 
-def _to_stdout(client: "openai.OpenAI", file_id: str | None) -> None:
-    copy_file(client, file_id, sys.stdout.buffer, "stdout")
+def _to_stdout(copy: _Copy) -> None:
+    copy(sys.stdout.buffer, "stdout")
     with about("stdout"):
         sys.stdout.buffer.flush()
 
 
-def _write_through(client: "openai.OpenAI", file_id: str | None, target: Path) -> None:
+def _write_through(copy: _Copy, target: Path) -> None:
     with about(str(target)), target.open("wb") as sink:
-        copy_file(client, file_id, sink, str(target))
+        copy(sink, str(target))
 
 
-def _replace(
-    client: "openai.OpenAI", file_id: str | None, target: Path, found: os.stat_result | None
-) -> None:
+def _replace(copy: _Copy, target: Path, found: os.stat_result | None) -> None:
     real = target.resolve()
     with about(str(target)), _new_beside(real, found) as (sink, partial):
-        copy_file(client, file_id, sink, str(target))
+        copy(sink, str(target))
         sink.flush()
         os.fsync(sink.fileno())
         partial.replace(real)

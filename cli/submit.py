@@ -73,7 +73,7 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         failed_ratio_sample=failed_ratio_sample,
         max_total_tokens=max_total_tokens,
     )
-    with places(output, errors) as save:
+    with places(output, errors, quiet=quiet) as save:
         with uploaded(bounded(client, until_s - time.monotonic()), file) as file_id:
             hurried = bounded(client, until_s - time.monotonic())
             batch = hurried.batches.create(input_file_id=file_id, **asked)

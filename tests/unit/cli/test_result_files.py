@@ -1,6 +1,5 @@
 """Goal: a fetched file is whole or not there, and its place is found good before it is needed."""
 
-import os
 import stat
 from pathlib import Path
 
@@ -84,14 +83,6 @@ def test_a_link_stays_one(tmp_path: Path, is_there: bool) -> None:
     assert list(folder.iterdir()) == [folder / "real.jsonl"]
 
 
-def test_what_an_earlier_process_left_is_in_nobodys_way(tmp_path: Path) -> None:
-    (tmp_path / f".out.jsonl.{os.getpid()}.partial").touch()
-
-    saved(tmp_path / "out.jsonl")
-
-    assert (tmp_path / "out.jsonl").read_bytes() == CONTENT
-
-
 def test_no_file_is_an_empty_one(tmp_path: Path) -> None:
     save_file(connect("http://127.0.0.1:1", "sk-1"), None, tmp_path / "errors.jsonl")
 
@@ -100,7 +91,7 @@ def test_no_file_is_an_empty_one(tmp_path: Path) -> None:
 
 def test_a_place_that_is_not_filled_is_left_as_it_was(tmp_path: Path) -> None:
     with place(tmp_path / "out.jsonl"):
-        pass
+        assert list(tmp_path.iterdir()) == [], "a wait of hours may be cut by kill -9"
 
     assert list(tmp_path.iterdir()) == []
 

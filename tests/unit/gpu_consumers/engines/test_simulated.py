@@ -60,6 +60,8 @@ async def test_equal_bodies_get_equal_answers_from_any_engine() -> None:
         (b'"max_completion_tokens":7', 7, "length"),
         (b'"max_tokens":9,"max_completion_tokens":12', 12, "length"),
         (b'"seed":1', 64, "stop"),
+        (b'"n":1,"stop":[],"stream":false', 64, "stop"),
+        (b'"stop":"no such text"', 64, "stop"),
         (b'"max_tokens":1000000', 4096, "stop"),
     ],
 )
