@@ -106,6 +106,22 @@ def api_base(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1") + "/v1"
 
 
+def passing_failures() -> tuple[type[Exception], ...]:
+    """Return what the client raises of a server that is away, fails or is busy.
+
+    For `except`: asked again, the server may answer. What it refuses is not among them.
+    """
+    import httpx2
+    import openai
+
+    return (
+        httpx2.TransportError,  # of a stream that is cut
+        openai.APIConnectionError,
+        openai.InternalServerError,
+        openai.RateLimitError,
+    )
+
+
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)

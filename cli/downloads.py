@@ -7,6 +7,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 import typer
 
+from cli.client import passing_failures
 from cli.exits import CommandError
 from cli.job_progress import AWAY_S_MAX
 from cli.os_errors import about
@@ -35,7 +36,6 @@ def copy_file(
     come for `AWAY_S_MAX`; stderr says so unless `quiet`. Raises OSError, DownloadCutError, and what
     the client raises.
     """
-    import httpx2
     import openai
 
     if file_id is None:
@@ -46,12 +46,7 @@ def copy_file(
         last: Exception | None = None
         try:
             copy.go_on()
-        except (
-            httpx2.TransportError,
-            openai.APIConnectionError,
-            openai.InternalServerError,
-            openai.RateLimitError,
-        ) as failure:
+        except passing_failures() as failure:
             last = failure
         if copy.is_whole:
             return

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cli.client import passing_failures
 from cli.exits import ExitCode, WaitedTooLongError
 from core.clock import Clock
 from core.states import TERMINAL_STATES, JobState
@@ -81,18 +82,12 @@ def wait_for_end(
     `look` is told how many seconds it may take. A server that is away, fails or is busy is asked
     again for `AWAY_S_MAX`. Raises WaitedTooLongError, and what the client raises.
     """
-    import openai
-
     began_s = answered_s = clock.monotonic_s()
     while True:
         left_s = math.inf if timeout_s is None else began_s + timeout_s - clock.monotonic_s()
         try:
             batch = look(min(LOOK_S_MAX, max(LOOK_S_MIN, left_s)))
-        except (
-            openai.APIConnectionError,
-            openai.InternalServerError,
-            openai.RateLimitError,
-        ):
+        except passing_failures():
             if clock.monotonic_s() - answered_s > AWAY_S_MAX:
                 raise
         else:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from cli.client import streaming
+from cli.client import passing_failures, streaming
 from cli.exits import CommandError
 from cli.path_ids import in_path
 
@@ -42,7 +42,6 @@ def results_of(client: "openai.OpenAI", job: str, after: int) -> Iterator[Event]
     Nothing when that lies behind `after`, too. A server that is away, fails or is busy is asked
     again. Raises what the client raised last, or StreamBrokenError.
     """
-    import httpx2
     import openai
 
     tries, last = 0, Exception()
@@ -55,12 +54,7 @@ def results_of(client: "openai.OpenAI", job: str, after: int) -> Iterator[Event]
                     return
         except _EndedError:
             return
-        except (
-            httpx2.TransportError,
-            openai.APIConnectionError,
-            openai.InternalServerError,
-            openai.RateLimitError,
-        ) as failure:
+        except passing_failures() as failure:
             last = failure  # cut, away or busy; what the server refuses is raised
         tries += 1
         time.sleep(_PAUSE_S)
