@@ -25,6 +25,14 @@ UNREADABLE: Final = ""
 """In place of the id in a line that cannot be read: the other lines of its job must not wait."""
 
 
+def id_in(line: bytes | None) -> str:
+    """Return the id in a line of an input file, or `UNREADABLE`."""
+    try:
+        return custom_id_of(line or b"")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return UNREADABLE
+
+
 class CustomIds:
     """Reads one input file alongside the rows; opened only when a row asks."""
 
@@ -65,7 +73,7 @@ class CustomIds:
         for _, self._offset, line in lines:
             self._next_index += 1
             if self._next_index > item_index:
-                return self._custom_id(line or b"")
+                return self._custom_id(line)
         raise InputShorterError(index=item_index)
 
     def _opened(self) -> Iterator[Line]:
@@ -78,12 +86,10 @@ class CustomIds:
             next(lines, None)  # the last one that was read
         return lines
 
-    def _custom_id(self, line: bytes) -> str:
-        try:
-            return custom_id_of(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            self.unreadable_count += 1
-            return UNREADABLE
+    def _custom_id(self, line: bytes | None) -> str:
+        custom_id = id_in(line)
+        self.unreadable_count += custom_id == UNREADABLE
+        return custom_id
 
 
 class JobCustomIds:

@@ -9,10 +9,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final
 
-import msgspec
-
-from jobs.input_lines import Line, custom_id_of, input_lines
-from results.custom_ids import UNREADABLE, InputShorterError
+from jobs.input_lines import Line, input_lines
+from results.custom_ids import InputShorterError, id_in
 from results.views.sources import InputPart, ResultSource
 from storage.errors import ObjectStoreAwayError
 from storage.objects import Blocks, ObjectStore
@@ -76,7 +74,7 @@ class InputNames:
         for here, line in self._read():
             if here == index:
                 self._furthest = max(self._furthest, index)
-                return _name(line)
+                return id_in(line)
             self._pass(here, line)
         raise InputShorterError(index=index)
 
@@ -118,7 +116,7 @@ class InputNames:
         if not self._keeps_passed or index <= self._furthest:
             return
         self._furthest = index
-        self._passed[index] = name = _name(line)
+        self._passed[index] = name = id_in(line)
         self._passed_bytes += _size(name)
         while self._passed_bytes > PASSED_BYTES_MAX:
             self._passed_bytes -= _size(self._passed.pop(next(iter(self._passed))))
@@ -130,13 +128,6 @@ def part_of(source: ResultSource, index: int) -> InputPart:
         (part for part in source.inputs if part.first_index <= index),
         key=lambda part: part.first_index,
     )
-
-
-def _name(line: bytes | None) -> str:
-    try:
-        return custom_id_of(line or b"")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return UNREADABLE
 
 
 def _size(name: str) -> int:
