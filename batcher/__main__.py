@@ -11,7 +11,6 @@ from pathlib import Path
 
 import uvloop
 
-from batcher.database_clock import database_time
 from batcher.parts import Surroundings
 from batcher.redeliveries import FinishedItems
 from batcher.role import run_batcher
@@ -22,6 +21,7 @@ from core.metrics_server import serve_metrics
 from core.role_life import run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
+from storage.database_now import database_now_s
 from storage.postgres import DATABASE_AWAY, create_engine
 from storage.settings import DatabaseSettings
 from topics.settings import KafkaSettings
@@ -47,7 +47,7 @@ def run(
     if database is not None:
         waits = database.model_copy(update=_SHORT_WAITS)
         engine = create_engine(waits, application_name="batcher")
-        finished, ask_time = FinishedItems(engine, clock), partial(database_time, engine)
+        finished, ask_time = FinishedItems(engine, clock), partial(database_now_s, engine)
     with tempfile.TemporaryDirectory(prefix="millrace-batcher-") as folder:
         surroundings = Surroundings(
             kafka=kafka,

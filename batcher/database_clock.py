@@ -8,8 +8,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-import sqlalchemy as sa
-
 from core.clock import Clock
 from core.database_time import DatabaseTime
 from storage.postgres import DATABASE_AWAY
@@ -21,8 +19,6 @@ ASK_S = 2.0
 
 AskTime = Callable[[], float]
 """Blocking: the database's time, seconds since the epoch. Raises one of DATABASE_AWAY."""
-
-_NOW = sa.text("SELECT extract(epoch FROM clock_timestamp())::float8")
 
 
 class DatabaseClock:
@@ -57,10 +53,3 @@ class DatabaseClock:
             except DATABASE_AWAY:
                 _LOG.warning("the database's time is not known anew: it is away")
             await asyncio.sleep(ASK_S)
-
-
-def database_time(engine: sa.Engine) -> float:
-    """Return what the database's clock says. Raises one of DATABASE_AWAY."""
-    with engine.connect() as connection:
-        now_s: float = connection.execute(_NOW).scalar_one()
-    return now_s

@@ -22,6 +22,7 @@ from jobs.orphans import (
 )
 from results import metrics
 from results.single_requests import spare_answers
+from storage.database_now import database_now_s
 from storage.objects import ObjectStore
 
 LOG = logging.getLogger(__name__)
@@ -57,15 +58,11 @@ class OrphanSweep:
         """
         try:
             metrics.UPLOADS_SWEPT.inc(self.store.sweep_temporary(self.age_s))
-            newest_s = self._now_s() - self.age_s
+            newest_s = database_now_s(self.engine) - self.age_s
             for prefix, rules in _RULES:
                 self._sweep(prefix, rules, newest_s)
         except MillraceError as failure:
             LOG.warning("the sweep of objects was cut short", extra={"code": failure.code})
-
-    def _now_s(self) -> float:
-        with self.engine.connect() as connection:
-            return float(connection.scalar(sa.select(sa.extract("epoch", sa.func.now()))) or 0)
 
     def _sweep(self, prefix: str, rules: tuple[FindOrphans, ...], newest_s: float) -> None:
         old = self._old_keys(prefix, newest_s)

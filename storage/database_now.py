@@ -1,0 +1,14 @@
+"""What the database's clock says, which decides where hosts' clocks may differ."""
+
+from typing import Final
+
+import sqlalchemy as sa
+
+_NOW: Final = sa.text("SELECT extract(epoch FROM clock_timestamp())::float8")
+
+
+def database_now_s(engine: sa.Engine) -> float:
+    """Return the database's time, seconds since the epoch. Raises one of DATABASE_AWAY."""
+    with engine.connect() as connection:
+        now_s: float = connection.execute(_NOW).scalar_one()
+    return now_s
