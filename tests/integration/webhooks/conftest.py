@@ -18,6 +18,7 @@ from pydantic import SecretStr
 from core.clock import SystemClock
 from core.ids import new_uuid
 from results.webhooks.addresses import reach_of
+from results.webhooks.claiming import Delivery, Room, claim
 from results.webhooks.delivering import Deliverer
 from results.webhooks.endpoints import EndpointChange, create_endpoint
 from results.webhooks.events import TERMINAL_EVENTS, Message, job_message
@@ -78,6 +79,23 @@ class Site:
         query = sa.select(webhook_deliveries).where(webhook_deliveries.c.endpoint_id == endpoint_id)
         with self.engine.begin() as connection:
             return list(connection.execute(query).all())
+
+    def claimed(self, slots: int = 9) -> list[Delivery]:
+        """Claim what is due, of any lane."""
+        return self.claimed_and_more(slots)[0]
+
+    def claimed_and_more(self, slots: int = 9) -> tuple[list[Delivery], bool]:
+        """Claim what is due, of any lane; return also whether more may be."""
+        room = Room(
+            slots=slots,
+            suspect_slots=slots,
+            lane_slots_max=4,
+            tenant_slots_max=slots,
+            busy_tenants={},
+            proven_lanes=(),
+        )
+        with self.engine.begin() as connection:
+            return claim(connection, room, holder="test", lease_s=60)
 
     def states(self, endpoint_id: UUID) -> list[str]:
         return sorted(row.state for row in self.deliveries(endpoint_id))

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from results.webhooks import claiming
-from results.webhooks.claiming import DUE, FALL_DUE, Delivery, Room, claim
+from results.webhooks.claiming import DUE, FALL_DUE
 from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_messages
 from tests.integration.jobs.rows import add_job
 from tests.integration.webhooks.conftest import Site
@@ -39,19 +39,6 @@ def add_waiting(site: Site, endpoint: UUID, *, due_in_s: int) -> None:
         connection.execute(sa.text("ANALYZE webhook_deliveries"))
 
 
-def claimed(site: Site) -> tuple[list[Delivery], bool]:
-    room = Room(
-        slots=LANES,
-        suspect_slots=LANES,
-        lane_slots_max=4,
-        tenant_slots_max=LANES,
-        busy_tenants={},
-        proven_lanes=(),
-    )
-    with site.engine.begin() as connection:
-        return claim(connection, room, holder="test", lease_s=60)
-
-
 def rows_read(node: dict[str, Any]) -> int:
     """Rows that the leaves of a plan read."""
     if "Plans" in node:
@@ -73,7 +60,7 @@ def test_a_claim_reads_what_is_due_beside_any_number_of_lanes_that_wait(site: Si
             found = connection.execute(explain, given).scalar_one()
             assert rows_read(found[0]["Plan"]) < 20
 
-    deliveries, is_more = claimed(site)
+    deliveries, is_more = site.claimed_and_more(LANES)
     assert [d.lane for d in deliveries] == [f"e:{endpoint.hex}"]
     assert not is_more
 
@@ -82,7 +69,7 @@ def test_all_that_waited_comes_in_its_turn(site: Site, monkeypatch: pytest.Monke
     monkeypatch.setattr(claiming, "_FALLEN_DUE_MAX", 1200)
     endpoint, _ = site.endpoint(URL)
     add_waiting(site, endpoint, due_in_s=-3600)
-    turns = [claimed(site) for _ in range(3)]
+    turns = [site.claimed_and_more(LANES) for _ in range(3)]
 
     assert [(len(deliveries), is_more) for deliveries, is_more in turns] == [
         (1200, True),
@@ -102,7 +89,7 @@ def test_items_of_a_batch_that_was_deleted_are_named_to_nobody(site: Site) -> No
         past = {"state": "completed", "completed_at": sa.func.now(), "deleted_at": sa.func.now()}
         job_id = add_job(connection, site.tenant_id, total_count=1, **past)
         connection.execute(sa.update(webhook_messages).values(job_id=job_id))
-    turns = [claimed(site) for _ in range(2)]
+    turns = [site.claimed_and_more(LANES) for _ in range(2)]
 
     assert [([d.message_id for d in deliveries], is_more) for deliveries, is_more in turns] == [
         ([], True),
@@ -120,5 +107,5 @@ def test_a_claim_waits_for_no_row(site: Site) -> None:
     held = sa.select(webhook_deliveries).where(webhook_deliveries.c.endpoint_id == endpoints[0])
     with site.engine.connect() as other:
         other.execute(held.with_for_update())
-        assert [d.endpoint_id for d in claimed(site)[0]] == endpoints[1:]
-    assert [d.endpoint_id for d in claimed(site)[0]] == endpoints[:1]
+        assert [d.endpoint_id for d in site.claimed_and_more(LANES)[0]] == endpoints[1:]
+    assert [d.endpoint_id for d in site.claimed_and_more(LANES)[0]] == endpoints[:1]

@@ -7,7 +7,6 @@ import sqlalchemy as sa
 
 from jobs.pages import Cursor
 from results.webhooks.callbacks import Callback, add_callback
-from results.webhooks.claiming import Delivery, Room, claim
 from results.webhooks.dropping import drop_waiting
 from results.webhooks.endpoints import (
     EndpointChange,
@@ -28,19 +27,6 @@ from tests.integration.jobs.rows import add_job
 from tests.integration.webhooks.conftest import SEALER, Site
 
 URL = "https://8.8.8.8/hook"
-
-
-def claimed(site: Site) -> list[Delivery]:
-    room = Room(
-        slots=9,
-        suspect_slots=9,
-        lane_slots_max=4,
-        tenant_slots_max=9,
-        busy_tenants={},
-        proven_lanes=(),
-    )
-    with site.engine.begin() as connection:
-        return claim(connection, room, holder="test", lease_s=60)[0]
 
 
 def old_messages(site: Site, count: int) -> None:
@@ -123,7 +109,7 @@ def test_nothing_is_tried_at_a_deleted_endpoint(site: Site) -> None:
         begin_test(connection, site.tenant_id, endpoint, "batch.completed")
     delete(site, endpoint)
 
-    assert claimed(site) == []
+    assert site.claimed() == []
     assert site.states(endpoint) == ["dropped"] * 3
 
 
@@ -162,7 +148,7 @@ def test_who_disables_drops_a_slice_and_the_rest_follows(
             off = EndpointChange(enabled=False)
             change_endpoint(connection, site.tenant_id, endpoint, off)
     assert site.states(endpoint).count("dropped") == 10
-    assert claimed(site) == []
+    assert site.claimed() == []
     assert 20 < site.states(endpoint).count("dropped") < 30
     MessageRemoval(site.engine, 30).step()
     assert site.states(endpoint) == ["dropped"] * 36

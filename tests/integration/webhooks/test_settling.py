@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from results.webhooks.callbacks import Callback, add_callback
-from results.webhooks.claiming import Delivery, Room, claim
+from results.webhooks.claiming import Delivery
 from results.webhooks.removal import MessageRemoval
 from results.webhooks.schedule import Failure
 from results.webhooks.settings import WebhookSettings
@@ -24,16 +24,7 @@ SETTLER = Settler(WebhookSettings(), lambda: 0.5)
 
 
 def claimed(site: Site) -> Delivery:
-    room = Room(
-        slots=9,
-        suspect_slots=9,
-        lane_slots_max=4,
-        tenant_slots_max=9,
-        busy_tenants={},
-        proven_lanes=(),
-    )
-    with site.engine.begin() as connection:
-        (delivery,), _ = claim(connection, room, holder="test", lease_s=60)
+    (delivery,) = site.claimed()
     return delivery
 
 
