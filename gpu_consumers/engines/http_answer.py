@@ -1,5 +1,6 @@
 """Reads the answer to one HTTP/1.1 call at a time out of bytes, whatever bytes those are."""
 
+import contextlib
 from collections.abc import Container
 
 import httptools
@@ -10,7 +11,7 @@ HEAD_BYTES_MAX = 64 * 1024
 _FINAL_STATUS_MIN = 200
 
 HttpAnswer = tuple[int, bytes]
-"""Status and content."""
+"""Status and content; of a status whose content nobody wants, the head."""
 
 
 class DisconnectedError(Exception):
@@ -35,7 +36,7 @@ class AnswerReader:
         self.expect(())
 
     def expect(self, unread: Container[int]) -> None:
-        """Begin another answer; one with a status of `unread` ends, empty, with its head."""
+        """Begin another answer; of one with a status of `unread` the head is read and given."""
         self._unread = unread
         self._status = 0  # until the head has ended
         self._heads: list[bytes] = []  # what came until then
@@ -62,7 +63,7 @@ class AnswerReader:
             broken = not self._complete  # else the answer is whole and more follows it
             self.leaves_connection_usable = False
         if self._status in self._unread:
-            return self._status, b""
+            return self._status, b"".join(self._heads)
         if self._room_bytes < 0:
             raise AnswerTooLargeError
         if broken or (not self._status and self._heads_bytes > HEAD_BYTES_MAX):
@@ -105,6 +106,24 @@ class AnswerReader:
         if self._status:
             self._complete = True
             self.leaves_connection_usable = self._parser.should_keep_alive()
+
+
+class _RetryAfter:
+    """Notes the Retry-After of the last head that a parser read."""
+
+    text: str | None = None
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"retry-after":
+            self.text = value.decode("latin-1").strip()
+
+
+def retry_after(head: bytes) -> str | None:
+    """Return the Retry-After of a head that an AnswerReader gave; None without one."""
+    field = _RetryAfter()
+    with contextlib.suppress(httptools.HttpParserError):  # in what came behind the head
+        httptools.HttpResponseParser(field).feed_data(head)
+    return field.text
 
 
 class _StatedLength:

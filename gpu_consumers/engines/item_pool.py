@@ -1,7 +1,8 @@
 """A bounded number of workers that take items from all calls, oldest call first.
 
 A worker lives for a burst of items, so an item costs no task, no semaphore and no timer of its own.
-Between two items it gives its place to an online call that waits for one.
+Between two items it gives its place to an online call that waits for one. An item that a busy
+upstream refused gives up its place, and is the first to have one again after its pause.
 """
 
 import asyncio
@@ -9,6 +10,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from core.errors import PoolUnavailableError
+from gpu_consumers.engines.congestion import Congestion, PoolBusyError, Refusals
 from gpu_consumers.engines.engine import Answer, Finished
 from gpu_consumers.engines.slots import Slots
 
@@ -25,15 +28,33 @@ class _Call:
     started: int = 0
     ended: int = 0
     workers: set[asyncio.Task[None]] = field(default_factory=set)  # those on its items now
+    again: deque[int] = field(default_factory=deque)  # started and refused, with their pause over
+    pauses: dict[int, asyncio.TimerHandle] = field(default_factory=dict)
+    refusals: dict[int, Refusals] = field(default_factory=dict)
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self.bodies) - self.started + len(self.again)
+
+    def take(self) -> int:
+        """Return the next item; one waits."""
+        if self.again:
+            return self.again.popleft()
+        self.started += 1
+        return self.started - 1
 
 
 class ItemPool:
     """Runs the items of any number of concurrent calls in the places for bulk."""
 
-    def __init__(self, run: Run, slots: Slots) -> None:
-        """`run` is called for each item. The pool is the only one on `slots`."""
+    def __init__(self, run: Run, slots: Slots, congestion: Congestion | None = None) -> None:
+        """`run` is called for each item. The pool is the only one on `slots`.
+
+        Without `congestion` a PoolBusyError is a failure as any other.
+        """
         self._run = run
         self._slots = slots
+        self._congestion = congestion
         slots.on_bulk_room, slots.bulk_waiting = self._hire, self._waiting_count
         self._waiting: deque[_Call] = deque()  # calls with items not yet started
         self._workers: set[asyncio.Task[None]] = set()  # the loop holds them weakly
@@ -60,7 +81,7 @@ class ItemPool:
             self._workers.add(worker)
 
     def _waiting_count(self) -> int:
-        return sum(len(call.bodies) - call.started for call in self._waiting)
+        return sum(call.waiting_count for call in self._waiting)
 
     async def _work(self) -> None:
         worker = asyncio.current_task()
@@ -69,15 +90,16 @@ class ItemPool:
         try:
             while has_place and self._waiting:
                 call = self._waiting[0]
-                index = call.started
-                call.started += 1
-                if call.started == len(call.bodies):
+                index = call.take()
+                if not call.waiting_count:
                     self._waiting.popleft()
                 call.workers.add(worker)
                 try:
-                    await self._run_item(call, index)
+                    is_refused = await self._run_item(call, index)
                 finally:
                     call.workers.discard(worker)
+                if is_refused:
+                    break
                 has_place = self._slots.renew_bulk()
         finally:
             if has_place:
@@ -86,16 +108,42 @@ class ItemPool:
             self._workers.discard(worker)
             self._hire()  # a worker that was cancelled leaves items of others behind
 
-    async def _run_item(self, call: _Call, index: int) -> None:
+    async def _run_item(self, call: _Call, index: int) -> bool:
+        """Run it and report it; return whether it was refused, and waits once more."""
         try:
             answer = await self._run(call.endpoint, call.bodies[index])
             if not call.done.done():
                 call.finished(index, answer)
+        except PoolBusyError as busy:
+            return self._put_off(call, index, busy)
         except Exception as failure:  # noqa: BLE001 - a worker's loop; it belongs to the call
             self._end(call, failure)
         call.ended += 1
         if call.ended == len(call.bodies):
             self._end(call, None)
+        return False
+
+    def _put_off(self, call: _Call, index: int, busy: PoolBusyError) -> bool:
+        """Let an item wait for its next try; return False when there is none."""
+        try:
+            if self._congestion is None:
+                raise busy
+            refusals = call.refusals.setdefault(index, Refusals())
+            pause_s = self._congestion.refused(refusals, busy)
+        except PoolUnavailableError as away:
+            self._end(call, away)
+            return False
+        if not call.done.done():
+            later = asyncio.get_running_loop().call_later
+            call.pauses[index] = later(pause_s, self._again, call, index)
+        return True
+
+    def _again(self, call: _Call, index: int) -> None:
+        del call.pauses[index]
+        call.again.append(index)
+        if call not in self._waiting:
+            self._waiting.appendleft(call)
+        self._hire()
 
     def _end(self, call: _Call, failure: Exception | None) -> None:
         if call.done.done():
@@ -111,6 +159,8 @@ class ItemPool:
         """Stop what a failed or cancelled call still runs, and wait until it has stopped."""
         if call in self._waiting:
             self._waiting.remove(call)
+        for pause in call.pauses.values():
+            pause.cancel()
         running = [*call.workers]
         for worker in running:
             worker.cancel()

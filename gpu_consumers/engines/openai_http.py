@@ -2,17 +2,21 @@
 only one that streams has usage asked for.
 
 What the upstream says about an item is the item's answer; that it cannot be asked is the pool's
-failure and charges no item. What a gateway says may be either: the upstream is asked.
+failure and charges no item. What a gateway says may be either: the upstream is asked. One that is
+busy is asked again, and for less at once.
 """
 
 import asyncio
-from collections.abc import Container, Sequence
+import random
+from collections.abc import Awaitable, Callable, Container, Sequence
 from http import HTTPStatus
 
 from core.clock import Clock, SystemClock
 from core.errors import PoolUnavailableError, SettingsError
+from core.retry_after import retry_after_s
 from core.streaming import STREAMED_ENDPOINTS
 from gpu_consumers.engines.breaker import Breaker
+from gpu_consumers.engines.congestion import STATED_S_MAX, Congestion, PoolBusyError, Refusals
 from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
 from gpu_consumers.engines.error_answers import item_timed_out, may_pass, stream_refused
 from gpu_consumers.engines.http_answer import (
@@ -20,6 +24,7 @@ from gpu_consumers.engines.http_answer import (
     DisconnectedError,
     HttpAnswer,
     NotHttpError,
+    retry_after,
 )
 from gpu_consumers.engines.http_client import CannotConnectError, HttpClient
 from gpu_consumers.engines.http_connection import HttpCall
@@ -37,9 +42,11 @@ from gpu_consumers.engines.stream_options import (
 )
 from gpu_consumers.engines.upstream_answers import fault_answer, judged
 
-POOL_FAILURES = frozenset({401, 402, 429, 503, 529})
-"""Statuses about the upstream or our key to it: with 402 its credits are used up. 529 is what some
-hosts say when overloaded."""
+BUSY = frozenset({429, 503, 529})
+"""Statuses of an upstream that has too much to do. 529 is what some hosts say when overloaded."""
+
+POOL_FAILURES = BUSY | {401, 402}
+"""Statuses about the upstream or our key to it: with 402 its credits are used up."""
 
 GATEWAY_FAILURES = frozenset({502, 504})
 """Statuses of a gateway before a server that is away, or that this one item was too much for."""
@@ -69,7 +76,14 @@ class OpenAIHttpEngine:
         self._probe = self._call("GET", "/v1/models", self._connect_timeout_s, _ANY_STATUS)
         self._client: HttpClient | None = None
         self._breaker = Breaker(settings.upstream_failures_max, settings.upstream_away_s_max, clock)
-        self._pool = ItemPool(self._ask_item, self._slots)
+        self._clock = clock
+        self._congestion = Congestion(
+            self._slots,
+            busy_s_max=settings.upstream_busy_s_max,
+            clock=clock,
+            random=random.random,  # how pauses are spread decides nothing
+        )
+        self._pool = ItemPool(self._ask_item, self._slots, self._congestion)
 
     @property
     def concurrency(self) -> int:
@@ -117,9 +131,10 @@ class OpenAIHttpEngine:
             if meter is not None:
                 meter.began()
             if emit is None or wanted is None:
-                return await self._ask(endpoint, body)
+                return await self._until_taken(lambda: self._ask(endpoint, body))
             events = StreamEvents(emit, wanted, meter, choices_per_prompt=choices_of_prompt(body))
-            return await self._run(endpoint, asking_for_usage(body), events)
+            asking = asking_for_usage(body)
+            return await self._until_taken(lambda: self._run(endpoint, asking, events))
         finally:
             self._slots.leave()
 
@@ -142,6 +157,17 @@ class OpenAIHttpEngine:
         self, method: str, endpoint: str, timeout_s: float, unread: Container[int]
     ) -> HttpCall:
         return HttpCall(self._origin.head(method, endpoint, self._fields), timeout_s, unread)
+
+    async def _until_taken(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Ask for an online call until the upstream is not too busy for it."""
+        refusals = Refusals()
+        while True:
+            try:
+                return await ask()
+            except PoolBusyError as busy:
+                pause_s = self._congestion.refused(refusals, busy)
+            with self._congestion.pausing():
+                await asyncio.sleep(pause_s)
 
     async def _ask_item(self, endpoint: str, body: bytes) -> Answer:
         """As `_ask`, for a bulk item: who fails with all others is not to blame."""
@@ -169,16 +195,21 @@ class OpenAIHttpEngine:
             if events is not None and events.began:
                 return events.interrupted()
             return fault_answer(fault)
-        self._require_service(status)
+        self._require_service(status, head=content)
         if status in GATEWAY_FAILURES and not await self._is_there():
             raise PoolUnavailableError(upstream=self._base, status_code=status)
         if events is not None and events.began:
+            self._congestion.answered()
             return events.end()
         answer = judged(status, content)
         self._require_service(answer.status_code)  # a router may say so under a status of 200
+        self._congestion.answered()
         return answer
 
-    def _require_service(self, status: int) -> None:
+    def _require_service(self, status: int, head: bytes = b"") -> None:
+        if status in BUSY:
+            stated = retry_after_s(retry_after(head), self._clock.wall_s(), s_max=STATED_S_MAX)
+            raise PoolBusyError(stated_s=stated, upstream=self._base, status_code=status)
         if status in POOL_FAILURES:
             raise PoolUnavailableError(upstream=self._base, status_code=status)
 

@@ -47,6 +47,11 @@ class EngineSettings(Settings):
     """openai_http: how long they are taken so without one good answer; then they are believed, or
     a job of bad requests would never end. Default 900 s."""
 
+    upstream_busy_s_max: float = Field(default=10.0, ge=0)
+    """openai_http: an upstream that refuses with 429, 503 or 529 is asked again, and for less at
+    once. After this long without an answer, and nothing of ours in its hands, it counts as away.
+    Default 10 s."""
+
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """openai_http: after this long without a connection the pool counts as away; also how long the
     upstream may take to say that it is there, after a 502 or 504 of a gateway. Default 5 s."""

@@ -38,13 +38,14 @@ class Slots:
         self.bulk_waiting: Callable[[], int] = _none
         """Returns how many bulk items have no place."""
         self._free = total
+        self._bulk_max = total - headroom
         self._bulk = self._online = 0
         self._waiting: dict[asyncio.Future[None], None] = {}  # oldest first
 
     @property
     def counts(self) -> SlotCounts:
         """Who holds places now."""
-        idle = self.bulk_waiting() if self._free > self.headroom else 0
+        idle = self.bulk_waiting() if self._bulk_room() > 0 else 0
         return SlotCounts(self._bulk, self._online, len(self._waiting), idle)
 
     async def enter(self) -> None:
@@ -73,7 +74,7 @@ class Slots:
 
     def take_bulk(self, wanted: int) -> int:
         """Take up to `wanted` places for bulk items; return how many it were."""
-        taken = max(0, min(wanted, self._free - self.headroom))
+        taken = max(0, min(wanted, self._bulk_room()))
         self._free -= taken
         self._bulk += taken
         return taken
@@ -84,10 +85,19 @@ class Slots:
         for _ in range(count):
             self._give_back()
 
+    def limit_bulk(self, count: int) -> None:
+        """Let bulk start only while it holds fewer places than `count`."""
+        self._bulk_max = count
+        if self._bulk_room() > 0:
+            self.on_bulk_room()
+
     def renew_bulk(self) -> bool:
         """Keep a place for the next bulk item; False when it had to be given back."""
         self.give_bulk(1)
         return self.take_bulk(1) == 1
+
+    def _bulk_room(self) -> int:
+        return min(self._free - self.headroom, self._bulk_max - self._bulk)
 
     def _give_back(self) -> None:
         while self._waiting:

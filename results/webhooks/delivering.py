@@ -16,11 +16,12 @@ import sqlalchemy as sa
 from core.clock import Clock
 from core.ids import EVENT, public_id
 from core.open_files import ShortageError
+from core.retry_after import retry_after_s
 from results.webhooks import metrics
 from results.webhooks.claiming import Delivery, Room, claim, release
 from results.webhooks.look_ups import LookUps, LookUpsBusyError
 from results.webhooks.posting import Poster, PostError
-from results.webhooks.schedule import Failure, retry_after_s
+from results.webhooks.schedule import RETRY_AFTER_S_MAX, Failure
 from results.webhooks.sealing import Sealer, SecretUnreadableError
 from results.webhooks.settings import WebhookSettings
 from results.webhooks.settling import Attempt, Settler, put_off
@@ -202,7 +203,7 @@ class Deliverer:
             status_code = answer.status_code
             if not 200 <= status_code < 300:
                 error_code = f"{status_code // 100}xx"
-                wait_s = retry_after_s(answer.retry_after, delivery.now_s)
+                wait_s = retry_after_s(answer.retry_after, delivery.now_s, s_max=RETRY_AFTER_S_MAX)
                 failure = Failure(status_code, wait_s)
         except PostError as error:
             failure, error_code = Failure(None), error.code

@@ -4,8 +4,6 @@ Pure rules; `fraction` is random, uniform in [0, 1).
 """
 
 from dataclasses import dataclass
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from typing import Final
 
 _MINUTE_S: Final = 60.0
@@ -89,17 +87,3 @@ def jittered(delay_s: float, fraction: float) -> float:
     Never less: a schedule that could shrink would keep no promise of how long it goes on.
     """
     return delay_s * (1 + _JITTER * fraction)
-
-
-def retry_after_s(text: str | None, now_s: float) -> float | None:
-    """Return the seconds that a Retry-After names, a day at most; None when it says nothing."""
-    if not text:
-        return None
-    if text.isascii() and text.isdigit():
-        return min(float(text[:10]), RETRY_AFTER_S_MAX)
-    try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, OverflowError):
-        return None
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return min(max(0.0, aware.timestamp() - now_s), RETRY_AFTER_S_MAX)

@@ -181,16 +181,16 @@ async def test_a_pool_failure_ends_the_call_and_keeps_what_was_answered() -> Non
     upstream: Upstream
 
     async def respond(_: web.Request, body: bytes) -> web.StreamResponse | None:
-        if b"overload" in body:
+        if b"revoked" in body:
             while not reported:  # noqa: ASYNC110 - until the first answer has come back
                 await asyncio.sleep(0.001)
-            return web.Response(status=503)
+            return web.Response(status=401)
         if b"slow" in body:
             await asyncio.sleep(3600)
         return None
 
     upstream = Upstream("m", respond=respond)
-    bodies = [chat_body(text) for text in ("quick", "slow", "overload", "slow", "slow")]
+    bodies = [chat_body(text) for text in ("quick", "slow", "revoked", "slow", "slow")]
     async with engine_for(upstream, concurrency=4) as engine:
         with pytest.raises(PoolUnavailableError):
             async with asyncio.timeout(10):

@@ -105,7 +105,12 @@ class Site(Bench):
         )
         async with serve(self.upstream) as url:
             # Not divided: on a slow machine the outage lasts, and it must not be believed.
-            settings = http_settings(url, concurrency=16, upstream_away_s_max=900)
+            settings = http_settings(
+                url,
+                concurrency=16,
+                upstream_away_s_max=900,
+                upstream_busy_s_max=10 / SCALE,
+            )
             engine = OpenAIHttpEngine(settings)
             await engine.start()
             self._replica, closing = build(replica, self.kafka, engine, self.objects)

@@ -9,6 +9,7 @@ from gpu_consumers.engines.http_answer import (
     DisconnectedError,
     HttpAnswer,
     NotHttpError,
+    retry_after,
 )
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -148,11 +149,16 @@ def test_content_has_a_limit(answer: bytes) -> None:
 )
 def test_content_that_nobody_reads_is_not_awaited(rest: bytes) -> None:
     reader = reading(unread=(503,))
-    assert reader.feed(b"HTTP/1.1 503 Busy\r\n" + rest) == (503, b"")
+    head = b"HTTP/1.1 503 Busy\r\nRETRY-AFTER: 7 \r\n"
+    answer = reader.feed(head + rest)
+    assert answer == (503, head + rest)
+    assert retry_after(answer[1]) == "7"
     assert not reader.leaves_connection_usable
 
 
 def test_content_that_nobody_reads_may_be_there_already() -> None:
     reader = reading(unread=(503,))
-    assert reader.feed(SIZED.replace(b"200", b"503")) == (503, b"")
+    refusal = SIZED.replace(b"200", b"503")
+    assert reader.feed(refusal) == (503, refusal)
+    assert retry_after(refusal) is None
     assert reader.leaves_connection_usable

@@ -92,7 +92,8 @@ def test_an_unread_status_has_no_events() -> None:
     taken = Taken()
     reader = EventReader(10, taken)
     reader.expect({200})
-    assert reader.feed(HEAD + chunked(b"data: 1\n\n")) == (200, b"")
+    answer = HEAD + chunked(b"data: 1\n\n")
+    assert reader.feed(answer) == (200, answer)
     assert taken == []
 
 

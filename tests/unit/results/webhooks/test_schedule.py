@@ -7,12 +7,10 @@ import pytest
 
 from results.webhooks.schedule import (
     DELAYS_S,
-    RETRY_AFTER_S_MAX,
     TRIED_FOR_S,
     Failure,
     lane_block_s,
     next_delay_s,
-    retry_after_s,
 )
 
 HOUR_S = 3600
@@ -56,28 +54,6 @@ def test_the_breaker_opens_after_failures_in_a_row_and_doubles_to_a_bound() -> N
     assert rests[:8] == [0, 0, 0, 0, 5, 10, 20, 40]
     assert rests[-1] == 300
     assert lane_block_s(10_000, 5, PLAIN, 0.0) == 300
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        (None, None),
-        ("", None),
-        ("120", 120.0),
-        ("0", 0.0),
-        ("99999999999999999999", RETRY_AFTER_S_MAX),
-        ("-5", None),
-        ("1.5", None),
-        ("soon", None),
-        ("١٢", None),
-        ("Thu, 01 Jan 1970 00:20:00 GMT", 200.0),
-        ("Thu, 01 Jan 1970 00:00:01 GMT", 0.0),
-        ("Thu, 01 Jan 9999 00:00:01 GMT", RETRY_AFTER_S_MAX),
-        ("Thu, 99 Foo 1970 99:99:99 GMT", None),
-    ],
-)
-def test_retry_after(text: str | None, wanted: float | None) -> None:
-    assert retry_after_s(text, now_s=1000.0) == wanted
 
 
 def test_only_410_is_gone() -> None:

@@ -1,0 +1,153 @@
+"""Goal: an upstream that takes only so much gets that much: what it has begun is never thrown away.
+
+Nothing is charged, nothing runs twice, and no place stands empty for long.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from core.errors import PoolUnavailableError
+from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.openai_http import OpenAIHttpEngine
+from gpu_consumers.engines.slots import SlotCounts
+from tests.integration.engines.conformance import CHAT, chat_body, run
+from tests.integration.engines.upstream import Upstream, http_settings, serve
+
+LATENCY_S = 0.02
+
+
+class Narrow:
+    """Runs so many items at once and refuses the others with `status`."""
+
+    def __init__(self, places: int, status: int = 429, *, retry_after: str = "") -> None:
+        self.places, self.status = places, status
+        self.headers = {"Retry-After": retry_after} if retry_after else {}
+        self.running = self.refused = 0
+        self.refusals = asyncio.Semaphore(0)
+        self.begun: Counter[bytes] = Counter()
+        self.ended: Counter[bytes] = Counter()
+
+    async def __call__(self, _: web.Request, body: bytes) -> web.StreamResponse | None:
+        if self.running >= self.places:
+            self.refused += 1
+            self.refusals.release()
+            return web.Response(status=self.status, headers=self.headers)
+        self.running += 1
+        self.begun[body] += 1
+        try:
+            await asyncio.sleep(LATENCY_S)
+            self.ended[body] += 1
+        finally:
+            self.running -= 1
+        return None
+
+
+@asynccontextmanager
+async def engine_before(respond: object, **fields: object) -> AsyncIterator[OpenAIHttpEngine]:
+    async with serve(Upstream("m", respond=respond)) as url:  # type: ignore[arg-type]
+        engine = OpenAIHttpEngine(http_settings(url, **fields))
+        await engine.start()
+        try:
+            yield engine
+        finally:
+            await engine.stop()
+            assert engine.slots == SlotCounts(0, 0, 0)
+
+
+def bodies(count: int) -> list[bytes]:
+    return [chat_body(f"item {number}") for number in range(count)]
+
+
+@pytest.mark.parametrize("status", [429, 503, 529])
+async def test_every_item_runs_once_on_an_upstream_with_a_quarter_of_the_places(
+    status: int,
+) -> None:
+    upstream = Narrow(8, status)
+    async with engine_before(upstream, concurrency=32) as engine:
+        answers = await asyncio.gather(*(run(engine, CHAT, part) for part in [bodies(150)] * 2))
+    assert {answer.status_code for part in answers for answer in part} == {200}
+    assert set(upstream.begun.values()) == {2}  # once in each of the two calls
+    assert upstream.begun == upstream.ended
+    # 24 at first, and one or two in each round of 8 that looks for more room.
+    assert 24 <= upstream.refused < 150
+
+
+async def test_a_stated_wait_is_kept() -> None:
+    upstream = Narrow(1, retry_after="1")
+    asked_s: list[float] = []
+
+    async def respond(request: web.Request, body: bytes) -> web.StreamResponse | None:
+        if b"late" in body:
+            asked_s.append(time.monotonic())
+        return await upstream(request, body)
+
+    async with engine_before(respond, concurrency=2) as engine:
+        answers = await run(engine, CHAT, [chat_body("first"), chat_body("late")])
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert len(asked_s) == 2
+    assert asked_s[1] - asked_s[0] >= 0.99
+
+
+async def test_an_upstream_that_goes_on_refusing_is_away_and_what_was_answered_counts() -> None:
+    left = 3
+
+    async def respond(_: web.Request, __: bytes) -> web.StreamResponse | None:
+        nonlocal left
+        left -= 1
+        return None if left >= 0 else web.Response(status=503)
+
+    answered: list[int] = []
+    async with engine_before(respond, concurrency=4, upstream_busy_s_max=0.5) as engine:
+        with pytest.raises(PoolUnavailableError) as raised:
+            await engine.execute(CHAT, bodies(10), lambda index, _: answered.append(index))
+    assert raised.value.facts["status_code"] == 503
+    assert len(answered) == 3
+
+
+async def test_one_item_that_is_always_refused_ends_no_other() -> None:
+    async def respond(_: web.Request, body: bytes) -> web.StreamResponse | None:
+        await asyncio.sleep(LATENCY_S)
+        return web.Response(status=503) if b"bad" in body else None
+
+    answered: list[int] = []
+    items = [chat_body("bad"), *bodies(60)]
+    async with engine_before(respond, concurrency=4, upstream_busy_s_max=0.5) as engine:
+        with pytest.raises(PoolUnavailableError):
+            await engine.execute(CHAT, items, lambda index, _: answered.append(index))
+    assert sorted(answered) == [*range(1, 61)]
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_an_online_call_waits_for_its_place(streams: bool) -> None:
+    upstream = Narrow(1)
+    pieces: list[bytes] = []
+    async with engine_before(upstream, concurrency=4) as engine:
+        bulk = asyncio.create_task(run(engine, CHAT, bodies(30)))
+        await asyncio.sleep(LATENCY_S)
+        emit = pieces.append if streams else None
+        answer = await engine.serve(CHAT, chat_body("online", stream=streams), emit)
+        assert answer.status_code == 200
+        assert bool(pieces) == streams
+        assert not any(a.status_code != 200 for a in await bulk)
+    assert set(upstream.begun.values()) == {1}
+
+
+async def test_a_call_that_is_cancelled_in_its_pause_leaves_nothing_behind() -> None:
+    upstream = Narrow(1, retry_after="60")
+    async with engine_before(upstream, concurrency=4) as engine:
+        (first,) = await run(engine, CHAT, [chat_body()])
+        assert isinstance(first, Answer)
+        call = asyncio.create_task(run(engine, CHAT, bodies(4)))
+        for _ in range(3):
+            await asyncio.wait_for(upstream.refusals.acquire(), 5)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        answers = await asyncio.wait_for(run(engine, CHAT, [chat_body()]), 5)
+        assert [answer.status_code for answer in answers] == [200]

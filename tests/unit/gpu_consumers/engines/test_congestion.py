@@ -1,0 +1,153 @@
+"""Goal: a busy upstream gets less at once until it refuses nothing, and all of it again later."""
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+
+from gpu_consumers.engines.congestion import (
+    REFUSED_S_MAX,
+    STATED_S_MAX,
+    Congestion,
+    PoolBusyError,
+    Refusals,
+)
+from gpu_consumers.engines.slots import Slots
+
+BUSY_S_MAX = 10.0
+
+
+@dataclass
+class StillClock:
+    now_s: float = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_s(self) -> float:
+        return self.now_s
+
+
+class Load:
+    """Places, and an upstream that has answered once."""
+
+    def __init__(self, total: int, *, headroom: int = 0, running: int = 0) -> None:
+        self.clock, self.slots = StillClock(), Slots(total, headroom)
+        self.fraction = 1.0
+        self.congestion = Congestion(
+            self.slots, busy_s_max=BUSY_S_MAX, clock=self.clock, random=lambda: self.fraction
+        )
+        self.congestion.answered()
+        assert self.slots.take_bulk(running) == running
+
+    def refuse(self, refusals: Refusals | None = None, stated_s: float | None = None) -> float:
+        """Refuse a bulk item; it leaves its place."""
+        pause_s = self.congestion.refused(refusals or Refusals(), PoolBusyError(stated_s=stated_s))
+        self.slots.give_bulk(1)
+        return pause_s
+
+    def room(self) -> int:
+        """Return how many bulk items may run at once."""
+        running = self.slots.counts.bulk
+        taken = self.slots.take_bulk(self.slots.total)
+        self.slots.give_bulk(taken)
+        return running + taken
+
+
+async def test_what_was_not_refused_is_the_room() -> None:
+    load = Load(256, running=256)
+    for _ in range(192):
+        load.refuse()
+    assert load.room() == load.slots.counts.bulk == 64
+
+
+async def test_the_room_grows_by_an_eighth_a_round_until_all_is_back() -> None:
+    load = Load(80, headroom=16, running=64)
+    for _ in range(32):
+        load.refuse()
+    rooms = [load.room()]
+    for _ in range(8):
+        for _ in range(rooms[-1]):
+            load.congestion.answered()
+        rooms.append(load.room())
+    assert rooms == [32, 36, 40, 45, 50, 56, 63, 64, 64]
+
+
+async def test_a_refusal_begins_the_round_anew() -> None:
+    load = Load(16, running=16)
+    load.refuse()
+    for _ in range(10):
+        for _ in range(14):
+            load.congestion.answered()
+        assert load.room() == 15
+        load.refuse()
+        load.slots.take_bulk(1)
+        assert load.room() == 14
+        for _ in range(14):
+            load.congestion.answered()
+        assert load.room() == load.slots.take_bulk(1) + 14 == 15
+
+
+async def test_pauses_double_are_spread_and_end() -> None:
+    load = Load(4, running=4)
+    refusals = Refusals()
+    pauses = []
+    for _ in range(9):
+        pauses.append(load.congestion.refused(refusals, PoolBusyError()))
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
+    load.fraction = 0.0
+    assert load.congestion.refused(refusals, PoolBusyError()) == 2.5
+
+
+@pytest.mark.parametrize(("stated_s", "wanted"), [(3.0, 3.0), (0.0, 0.1), (999.0, STATED_S_MAX)])
+async def test_an_upstream_may_name_the_wait(stated_s: float, wanted: float) -> None:
+    assert Load(4, running=4).refuse(stated_s=stated_s) == wanted
+
+
+async def test_busy_means_away_when_nothing_is_answered_and_nothing_runs() -> None:
+    load = Load(4, running=2)
+    load.clock.now_s += BUSY_S_MAX + 1
+    load.refuse()  # another runs
+    with pytest.raises(PoolBusyError):
+        load.refuse()
+    load.congestion.answered()
+    load.refuse()
+    assert load.room() == 0  # until the pause is over
+
+
+async def test_calls_that_pause_are_nothing_that_runs() -> None:
+    load = Load(4)
+    load.clock.now_s += BUSY_S_MAX + 1
+    await load.slots.enter()
+    await load.slots.enter()
+    load.congestion.refused(Refusals(), PoolBusyError())
+    with load.congestion.pausing(), pytest.raises(PoolBusyError):
+        load.congestion.refused(Refusals(), PoolBusyError())
+
+
+async def test_an_item_that_is_always_refused_goes_back() -> None:
+    load = Load(4, running=4)
+    refusals = Refusals()
+    load.congestion.refused(refusals, PoolBusyError())
+    load.clock.now_s += REFUSED_S_MAX + 1
+    load.congestion.refused(Refusals(), PoolBusyError())
+    with pytest.raises(PoolBusyError):
+        load.congestion.refused(refusals, PoolBusyError())
+
+
+async def test_after_a_refusal_of_all_nothing_new_is_asked_until_its_pause_is_over() -> None:
+    load = Load(8, running=1)
+    hired = asyncio.Event()
+    load.slots.on_bulk_room = hired.set
+    load.refuse()
+    assert load.room() == 0
+    await asyncio.wait_for(hired.wait(), 5)
+    assert load.room() == 1
+
+
+async def test_an_answer_ends_the_rest() -> None:
+    load = Load(8, running=1)
+    load.refuse(stated_s=STATED_S_MAX)
+    assert load.room() == 0
+    load.congestion.answered()  # to an online call
+    assert load.room() == 2
