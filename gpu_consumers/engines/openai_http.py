@@ -42,11 +42,12 @@ from gpu_consumers.engines.stream_options import (
 )
 from gpu_consumers.engines.upstream_answers import fault_answer, judged
 
-BUSY = frozenset({429, 503, 529})
-"""Statuses of an upstream that has too much to do. 529 is what some hosts say when overloaded."""
+BUSY = frozenset({402, 429, 503, 529})
+"""Statuses of an upstream that takes this much no more, or not now. 529 is what some hosts say when
+overloaded, 402 that what is left of our credits does not cover the call."""
 
-POOL_FAILURES = BUSY | {401, 402}
-"""Statuses about the upstream or our key to it: with 402 its credits are used up."""
+POOL_FAILURES = BUSY | {401}
+"""Statuses about the upstream or our key to it."""
 
 GATEWAY_FAILURES = frozenset({502, 504})
 """Statuses of a gateway before a server that is away, or that this one item was too much for."""

@@ -64,7 +64,7 @@ def bodies(count: int) -> list[bytes]:
     return [chat_body(f"item {number}") for number in range(count)]
 
 
-@pytest.mark.parametrize("status", [429, 503, 529])
+@pytest.mark.parametrize("status", [402, 429, 503, 529])
 async def test_every_item_runs_once_on_an_upstream_with_a_quarter_of_the_places(
     status: int,
 ) -> None:
