@@ -3,8 +3,8 @@
 What: from the first byte of a streaming chat call to the first byte of its answer's body, one
 client, the same prompt, model and vLLM options on both sides.
 How: both servers are up the whole time and idle while the other is asked; rounds alternate and the
-first is dropped; the broker is warm. A first byte is a first token on both sides: neither sends a
-head before it.
+first is dropped; both are warm, by as many calls. A first byte is a first token on both sides:
+neither sends a head before it.
 Goal: at most 5 ms more at p50.
 """
 
@@ -41,7 +41,8 @@ def measure(setup: Setup) -> Report:
             url = f"http://127.0.0.1:{server.expect('ready', READY_S_MAX)}"
             roles = stack.roles()
             short = chat_body(MODEL, stream=False, max_tokens=1)
-            warm_up(setup, stack.url, stack.key, PATH, short)
+            for base, key in ((stack.url, stack.key), (url, "none")):
+                warm_up(setup, base, key, PATH, short)
             pairs, voids = run_pairs(
                 lambda: _run(setup, stack.url, stack.key, roles),
                 lambda: _run(setup, url, "none", {"vllm": server.pid}),
