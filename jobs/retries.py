@@ -1,6 +1,6 @@
 """When a failed item is tried again: exponential backoff with full jitter. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -64,15 +64,35 @@ def refilled(
     return Budget(min(burst, max(0.0, tokens) + rate * max(0.0, elapsed_s)), burst)
 
 
-def shared(budget: int, wanted: Mapping[UUID, int]) -> dict[UUID, int]:
-    """Share `budget` among jobs: evenly, none more than it wants, the rest to the first ones."""
+def shared(
+    budget: int, wanted: Mapping[UUID, Mapping[UUID, int]], fraction: Callable[[], float]
+) -> dict[UUID, int]:
+    """Share `budget` among tenants evenly, and what each has among its jobs; return it by job.
+
+    `wanted` is by tenant and job; none gets more than it wants. What does not divide goes to those
+    who come first in an order drawn anew, so none waits for ever; `fraction` is drawn evenly from
+    [0, 1).
+    """
+    of_tenants = _evenly(
+        budget, {tenant: sum(its.values()) for tenant, its in wanted.items()}, fraction
+    )
+    given: dict[UUID, int] = {}
+    for tenant, its in wanted.items():
+        given |= _evenly(of_tenants[tenant], its, fraction)
+    return given
+
+
+def _evenly(
+    budget: int, wanted: Mapping[UUID, int], fraction: Callable[[], float]
+) -> dict[UUID, int]:
     given = dict.fromkeys(wanted, 0)
-    hungry = [job_id for job_id, count in wanted.items() if count > 0]
+    hungry = [one for one, count in wanted.items() if count > 0]
+    hungry.sort(key=lambda _: fraction())
     while budget > 0 and hungry:
         each = max(1, budget // len(hungry))
-        for job_id in hungry:
-            count = min(each, wanted[job_id] - given[job_id], budget)
-            given[job_id] += count
+        for one in hungry:
+            count = min(each, wanted[one] - given[one], budget)
+            given[one] += count
             budget -= count
-        hungry = [job_id for job_id in hungry if given[job_id] < wanted[job_id]]
+        hungry = [one for one in hungry if given[one] < wanted[one]]
     return given

@@ -37,6 +37,7 @@ class DueJob:
     """An open job with retries that are due."""
 
     job_id: UUID
+    tenant_id: UUID
     pool: str
     due_count: int  # counted up to a bound
 
@@ -52,17 +53,15 @@ class Retry:
 
 
 def due_jobs(connection: sa.Connection, count_max: int) -> list[DueJob]:
-    """Return the open jobs with retries that are due, oldest job first."""
+    """Return the open jobs with retries that are due, in no order."""
     due = (
         sa.select(item_retries.c.job_id)
         .where(_THIS_JOBS, item_retries.c.due_at <= sa.func.now())
         .correlate(jobs)
     )
     counted = sa.select(sa.func.count()).select_from(due.limit(count_max).lateral())
-    query = (
-        sa.select(jobs.c.id, jobs.c.pool, counted.scalar_subquery())
-        .where(OPEN, due.exists())
-        .order_by(jobs.c.created_at, jobs.c.id)
+    query = sa.select(jobs.c.id, jobs.c.tenant_id, jobs.c.pool, counted.scalar_subquery()).where(
+        OPEN, due.exists()
     )
     return [DueJob(*row) for row in connection.execute(query)]
 

@@ -4,9 +4,10 @@ A crash between sends them again under the same attempt number, which the judge 
 """
 
 import logging
+import random
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -70,13 +71,18 @@ class Retrying:
         producer: LogProducer,
         rules: BudgetRules,
         clock: Clock,
+        fraction: Callable[[], float] = random.random,
     ) -> None:
-        """`producer` is of this thread alone: a flush waits for what others send, too."""
+        """`producer` is of this thread alone: a flush waits for what others send, too.
+
+        `fraction` draws whose turn it is: it returns an even random number from [0, 1).
+        """
         self._engine = engine
         self._objects = objects
         self._producer = producer
         self._rules = rules
         self._clock = clock
+        self._fraction = fraction
         self._keys = DataKeys(objects, clock)
         self._aside_until_s: dict[UUID, float] = {}
         self._sweep_at_s = 0.0
@@ -112,10 +118,12 @@ class Retrying:
         if budget is None:
             return 0
         room = min(budget.whole, _ROUND_MAX)
-        wanted = {job.job_id: job.due_count for job in due}
-        if sum(wanted.values()) > room:
+        if sum(job.due_count for job in due) > room:
             metrics.RETRIES_DELAYED.inc()
-        shares = shared(room, wanted)
+        wanted: defaultdict[UUID, dict[UUID, int]] = defaultdict(dict)
+        for waiting in due:
+            wanted[waiting.tenant_id][waiting.job_id] = waiting.due_count
+        shares = shared(room, wanted, self._fraction)
         done: list[tuple[UUID, list[Retry]]] = []
         count = 0
         until_s = self._clock.monotonic_s() + _SEND_S_MAX

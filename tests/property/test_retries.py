@@ -1,7 +1,10 @@
 """Goal: a retry comes neither too late nor with all others; budgets bound it, and lose nothing."""
 
+import random
+from collections import Counter
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +32,15 @@ budget_rules = st.builds(
     items_per_s_min=st.floats(0.001, 1e6),
     burst_s=st.floats(0.1, 100),
 )
-wants = st.dictionaries(st.builds(UUID, int=st.integers(0, 2**128 - 1)), st.integers(0, 1000))
+wants = st.lists(st.lists(st.integers(0, 1000), max_size=5), max_size=10)
+"""What each job wants, by tenant."""
+
+
+def by_id(counts: list[list[int]]) -> dict[UUID, dict[UUID, int]]:
+    return {
+        UUID(int=tenant): {UUID(int=1000 * tenant + job): n for job, n in enumerate(its)}
+        for tenant, its in enumerate(counts)
+    }
 
 
 @given(st.integers(-10, 10_000), fractions, retry_rules)
@@ -80,12 +91,37 @@ def test_no_stretch_of_time_sees_more_than_burst_and_rate(
     assert spent <= rules.items_per_s_min * passed_s * (1 + 1e-9) + 1e-6
 
 
-@given(st.integers(-5, 5000), wants)
-def test_a_budget_is_shared_evenly_and_whole(budget: int, wanted: dict[UUID, int]) -> None:
-    given_ = shared(budget, wanted)
-    assert given_.keys() == wanted.keys()
-    assert all(0 <= given_[job_id] <= wanted[job_id] for job_id in wanted)
-    assert sum(given_.values()) == max(0, min(budget, sum(wanted.values())))
+@given(st.integers(-5, 5000), wants, st.randoms(use_true_random=False))
+def test_a_budget_is_shared_evenly_and_whole(
+    budget: int, counts: list[list[int]], draw: random.Random
+) -> None:
+    wanted = by_id(counts)
+    given_ = shared(budget, wanted, draw.random)
+    assert given_.keys() == {job for its in wanted.values() for job in its}
+    assert sum(given_.values()) == max(0, min(budget, sum(map(sum, counts))))
+    assert_even(
+        {tenant: sum(given_[job] for job in its) for tenant, its in wanted.items()},
+        {tenant: sum(its.values()) for tenant, its in wanted.items()},
+    )
+    for its in wanted.values():
+        assert_even({job: given_[job] for job in its}, its)
+
+
+def assert_even(given_: dict[UUID, int], wanted: dict[UUID, int]) -> None:
     most = max(given_.values(), default=0)
-    for job_id, count in wanted.items():
-        assert given_[job_id] in {count, most, most - 1}
+    for one, count in wanted.items():
+        assert 0 <= given_[one] <= count
+        assert given_[one] in {count, most, most - 1}
+
+
+@pytest.mark.parametrize("budget", [1, 2, 3, 5])
+def test_over_many_looks_tenants_get_the_same_and_so_do_the_jobs_of_one(budget: int) -> None:
+    wanted = by_id([[500] * 6, [500], [500, 500]])
+    draw = random.Random(budget)
+    got: Counter[UUID] = Counter()
+    for _ in range(1200):
+        got.update(shared(budget, wanted, draw.random))
+    fair = 1200 * budget / 3
+    for its in wanted.values():
+        assert sum(got[job] for job in its) == pytest.approx(fair, rel=0.2)
+        assert all(got[job] == pytest.approx(fair / len(its), rel=0.4) for job in its)

@@ -1,5 +1,7 @@
 """What tests of retries share: the thread with its clock, and rows that wait."""
 
+import random
+from collections.abc import Callable
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -33,9 +35,10 @@ class Looks:
         objects: LocalObjects,
         producer: LogProducer,
         rules: BudgetRules = RICH,
+        fraction: Callable[[], float] = random.random,
     ) -> None:
         self.clock = HeldClock()
-        self._retrying = Retrying(engine, objects, producer, rules, self.clock)
+        self._retrying = Retrying(engine, objects, producer, rules, self.clock, fraction)
 
     def look(self, *pools: str) -> None:
         capacities = PoolCapacities(self.clock)

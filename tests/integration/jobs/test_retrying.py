@@ -1,5 +1,6 @@
 """Goal: what waits comes back when it is due, within its pool's budget, over crashes, once."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
@@ -39,7 +40,7 @@ def add_open_job(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> 
     """Add a job of 300 items that are all on the log."""
     store_lines("in", 300)
 
-    def add(**columns: Any) -> UUID:
+    def add(*, tenant_id: UUID | None = None, **columns: Any) -> UUID:
         given: dict[str, Any] = {
             "input_key": "in",
             "state": "in_progress",
@@ -50,7 +51,7 @@ def add_open_job(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> 
             "cursor": {"item_index": 300, "byte_offset": 1, "line_number": 300},
         }
         with engine.begin() as connection:
-            return add_job(connection, add_tenant(connection), **(given | columns))
+            return add_job(connection, tenant_id or add_tenant(connection), **(given | columns))
 
     return add
 
@@ -236,6 +237,31 @@ def test_a_spent_budget_delays_and_is_shared_by_the_jobs_of_a_pool(
     first.look()
     assert 13 <= 2 + len([i for i in indexes(kafka) if i < 100]) <= 20
     assert len(waiting(engine)) == 102 - len(indexes(kafka))
+
+
+def test_older_jobs_of_one_tenant_leave_others_their_share(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    objects: LocalObjects,
+    producer: LogProducer,
+    add_open_job: Callable[..., UUID],
+) -> None:
+    """A look has two retries to give: six jobs that are older must not have both each time."""
+    rules = BudgetRules(share=0.0, items_per_s_min=2.0, burst_s=1.0)
+    looks = Looks(engine, objects, producer, rules, fraction=random.Random(1).random)
+    with engine.begin() as connection:
+        crowd = add_tenant(connection)
+    for _ in range(6):
+        wait_for_retry(engine, add_open_job(tenant_id=crowd), *range(100))
+    other = add_open_job()
+    wait_for_retry(engine, other, *range(100, 110))
+    refilled = sa.update(retry_budgets).values(tokens=2.0, filled_at=sa.func.now())
+    for _ in range(4):
+        looks.look()
+        with engine.begin() as connection:
+            connection.execute(refilled)
+    assert len([index for index in indexes(kafka) if index >= 100]) == 4
+    assert len(indexes(kafka)) == 8
 
 
 def test_two_processes_send_no_item_twice(
