@@ -127,11 +127,13 @@ class HeldJobs:
             for lease in claimed:  # or heartbeats would keep from everyone what nobody expands
                 self._leases.put_aside(lease)
             raise
+        closed: list[Lease] = []  # or paused, a moment ago
         for lease in claimed:
             if job := found.get(lease.job_id):
                 self.by_id[lease.job_id] = HeldJob(lease, job, job.cursor)
             else:
-                self._leases.release(lease)  # closed a moment ago
+                closed.append(lease)
+        self._leases.release(*closed)  # at the end: should it raise, all others are known
 
     def _drop(self, held: HeldJob) -> None:
         held.close_reader()

@@ -56,11 +56,16 @@ class LeaseQueue:
             self._look()
         claimed: list[Lease] = []
         left: list[tuple[UUID, UUID]] = []
-        while self._plan and len(claimed) < limit:
-            if self._plan[0][1] in but_of:
-                left.append(self._plan.popleft())
-            else:
-                claimed += self._claim_next(limit - len(claimed), but_of)
+        try:
+            while self._plan and len(claimed) < limit:
+                if self._plan[0][1] in but_of:
+                    left.append(self._plan.popleft())
+                else:
+                    claimed += self._claim_next(limit - len(claimed), but_of)
+        except BaseException:
+            for lease in claimed:  # or heartbeats would keep from everyone what nobody works on
+                self._leases.put_aside(lease)
+            raise
         self._plan.extendleft(reversed(left))
         self.passed_over = bool(left)
         return claimed

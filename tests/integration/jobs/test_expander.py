@@ -1,6 +1,7 @@
 """Goal: every item reaches the log, in order, through crashes and lost leases; none is skipped."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -15,7 +16,14 @@ from jobs.expander import Expander
 from jobs.held_jobs import HeldJobs
 from jobs.held_leases import HeldLeases
 from jobs.leases import Lease
-from jobs.progress import EXPANSION_DUE, job_loads, loads_query, requests_query
+from jobs.progress import (
+    EXPANSION_DUE,
+    OpenJob,
+    job_loads,
+    loads_query,
+    open_jobs,
+    requests_query,
+)
 from jobs.progress_tables import job_cursors
 from jobs.tables import jobs
 from jobs.windows import JobLoad, allowances
@@ -301,6 +309,27 @@ def test_a_job_whose_rows_could_not_be_read_is_left_to_others(
         connection.execute(sa.text("UPDATE job_leases SET expires_at = now()"))
     process.claim()
     assert len(process.held.ids) == 1
+
+
+def test_jobs_are_held_though_one_that_was_paused_cannot_be_given_back(
+    engine: sa.Engine, start: Callable[[str], Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise OperationalError("the database is away", {}, Exception())
+
+    first, *others = (running_job(engine, 10) for _ in range(3))
+    process = start("a")
+
+    def all_but_the_first(*arguments: Any) -> dict[UUID, OpenJob]:
+        return {job_id: job for job_id, job in open_jobs(*arguments).items() if job_id != first}
+
+    monkeypatch.setattr("jobs.held_jobs.open_jobs", all_but_the_first)
+    monkeypatch.setattr("jobs.leases.release", away)
+    with pytest.raises(OperationalError):
+        process.held.hold([first, *others], 10)
+    assert process.held.ids == set(others)
+    assert process.leases.count == len(others)
+    monkeypatch.undo()
 
 
 def test_a_slot_goes_to_whoever_is_wanted_more(

@@ -131,6 +131,28 @@ def test_rivals_share_what_waits_and_a_locked_job_holds_up_nobody(engine: sa.Eng
     assert [lease.job_id for lease in queues[0].claim(2)] == [locked]
 
 
+def test_what_was_claimed_before_a_failure_is_left_to_others(
+    engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rival had the second job, so a second claim follows, which fails."""
+    fill(engine, "one", 3)
+    leases = HeldLeases(engine, role="intake", holder="a", ttl_s=60)
+    queue = LeaseQueue(engine, leases, VALIDATION_DUE, StillClock())
+    claim, claims = leases.claim, 0
+
+    def failing(where: sa.ColumnElement[bool], limit: int) -> list[Lease]:
+        nonlocal claims
+        claims += 1
+        if claims == 2:
+            raise sa.exc.OperationalError("the database is away", {}, Exception())
+        return claim(where, 1)
+
+    monkeypatch.setattr(leases, "claim", failing)
+    with pytest.raises(sa.exc.OperationalError):
+        queue.claim(2)
+    assert (claims, leases.count) == (2, 0)
+
+
 @pytest.mark.parametrize("where", [VALIDATION_DUE, READY])
 def test_a_look_reads_only_unfinished_jobs(
     engine: sa.Engine, where: sa.ColumnElement[bool]
