@@ -6,11 +6,12 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from core.errors import Disposition, LeaseLostError, MillraceError
+from core.errors import LeaseLostError, MillraceError
 from jobs import metrics
 from jobs.cursors import fence
 from jobs.expansion import FLUSH_TIMEOUT_S
 from jobs.held_leases import HeldLeases
+from jobs.job_failures import is_of_one_job
 from jobs.leases import Lease, require
 from jobs.progress import OpenJob, open_jobs
 from jobs.repair import emit_again, looks, mark_repaired, missing_indexes
@@ -108,7 +109,8 @@ class EmittingAgain:
 
 def tell(job_id: UUID, failure: MillraceError) -> None:
     """Count and log what is wrong with one job; raise what is wrong with this process."""
-    if failure.disposition is Disposition.CRASH:
+    if not is_of_one_job(failure):
         raise failure
     metrics.JOB_FAILURES.inc()
-    _LOG.error("a job cannot be emitted", extra={"job": job_id.hex, "code": failure.code})
+    facts = {"job": job_id.hex, "code": failure.code, "facts": failure.facts}
+    _LOG.error("a job cannot be emitted", extra=facts)

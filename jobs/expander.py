@@ -10,12 +10,13 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.clock import Clock
-from core.errors import Disposition, LeaseLostError, MillraceError
+from core.errors import LeaseLostError, MillraceError
 from jobs import metrics
 from jobs.copies import copies_between
 from jobs.cursors import Cursor, advance
 from jobs.expansion import FLUSH_TIMEOUT_S, InputChangedError, ItemReader, send_items
 from jobs.held_jobs import HeldJob, HeldJobs
+from jobs.job_failures import is_of_one_job
 from jobs.progress import OpenJob
 from storage.data_keys import DataKeys
 from storage.objects import ObjectStore
@@ -104,7 +105,7 @@ class Expander:
             send_items(self._producer, ref, emitted, self._keys)
         except MillraceError as failure:
             held.close_reader()
-            if failure.disposition is Disposition.CRASH:
+            if not is_of_one_job(failure):
                 raise
             metrics.JOB_FAILURES.inc()
             _LOG.error(

@@ -15,11 +15,12 @@ import msgspec
 import sqlalchemy as sa
 
 from core.clock import Clock
-from core.errors import Disposition, MillraceError
+from core.errors import MillraceError
 from jobs import metrics
 from jobs.capacity import PoolCapacities
 from jobs.expansion import item_of, send_items
 from jobs.input_files import InputFile
+from jobs.job_failures import is_of_one_job
 from jobs.lines import lines_at
 from jobs.progress import OpenJob, open_jobs
 from jobs.repair import items_at
@@ -163,11 +164,12 @@ class Retrying:
                     send_items(self._producer, ref, items, self._keys)
                     sent += part
         except MillraceError as failure:
-            if failure.disposition is Disposition.CRASH:
+            if not is_of_one_job(failure):
                 raise
             metrics.JOB_FAILURES.inc()
             job_id = job.ref.job_id
-            _LOG.error("retries wait", extra={"job": job_id.hex, "code": failure.code})
+            facts = {"job": job_id.hex, "code": failure.code, "facts": failure.facts}
+            _LOG.error("retries wait", extra=facts)
             self._aside_until_s[job_id] = self._clock.monotonic_s() + _ASIDE_S
         return sent
 

@@ -27,7 +27,9 @@ from jobs.progress import (
 from jobs.progress_tables import job_cursors
 from jobs.tables import jobs
 from jobs.windows import JobLoad, allowances
+from storage.errors import ObjectStoreRefusedError
 from storage.local_objects import LocalObjects
+from storage.objects import Blocks
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
 from topics.partitioner import shuffle_shard
@@ -225,6 +227,31 @@ def test_a_job_that_cannot_be_read_is_put_aside_alone(
     assert (cursor_of(engine, good), cursor_of(engine, bad)) == (100, 0)
     assert process.leases.lease_of(bad) is None
     process.claim()  # not before its lease has run out
+    assert process.leases.lease_of(bad) is None
+
+
+def test_an_object_that_the_store_refuses_keeps_no_other_job_up(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    objects: LocalObjects,
+    store_lines: StoreLines,
+    start: Callable[[str], Process],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store_lines("in", 100)
+    good = running_job(engine, 100)
+    bad = running_job(engine, 100, input_key="archived")
+    process, read = start("a"), objects.read
+
+    def refusing(key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+        if key == "archived":
+            raise ObjectStoreRefusedError(key=key, s3_code="InvalidObjectState")
+        return read(key, offset=offset, length=length)
+
+    monkeypatch.setattr(objects, "read", refusing)
+    process.claim()
+    assert process.expander.round({bad: 100, good: 100}) == 100
+    assert process.held.ids == {good}
     assert process.leases.lease_of(bad) is None
 
 

@@ -8,10 +8,11 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
+from core.errors import MillraceError
 from jobs.controls import pause_job, resume_job
 from jobs.retries import BudgetRules
 from jobs.retries_tables import item_attempts, item_retries, retry_budgets
-from storage.errors import ObjectStoreAwayError
+from storage.errors import ObjectStoreAwayError, ObjectStoreRefusedError
 from storage.local_objects import LocalObjects
 from storage.objects import Blocks
 from tests.integration.jobs.conftest import input_line
@@ -288,6 +289,7 @@ def test_two_processes_send_no_item_twice(
     assert indexes(kafka) == list(range(20))
 
 
+@pytest.mark.parametrize("failure", [ObjectStoreAwayError, ObjectStoreRefusedError])
 def test_a_job_whose_file_cannot_be_read_waits_alone(
     engine: sa.Engine,
     kafka: KafkaSettings,
@@ -295,6 +297,7 @@ def test_a_job_whose_file_cannot_be_read_waits_alone(
     looks: Looks,
     add_open_job: Callable[..., UUID],
     monkeypatch: pytest.MonkeyPatch,
+    failure: type[MillraceError],
 ) -> None:
     wait_for_retry(engine, add_open_job(input_key="gone"), 1)
     wait_for_retry(engine, add_open_job(), 2)
@@ -302,7 +305,7 @@ def test_a_job_whose_file_cannot_be_read_waits_alone(
 
     def ailing(key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
         if key == "gone":
-            raise ObjectStoreAwayError
+            raise failure
         return read(key, offset=offset, length=length)
 
     monkeypatch.setattr(objects, "read", ailing)

@@ -1,0 +1,41 @@
+"""Goal: what is wrong with one job ends no role; what is wrong with the process does."""
+
+import pytest
+
+from core.errors import MillraceError
+from core.ids import new_uuid
+from jobs.emitting_again import tell
+from jobs.expansion import InputChangedError
+from jobs.job_failures import is_of_one_job
+from storage.data_keys import KeyGoneError
+from storage.errors import (
+    ObjectKeyError,
+    ObjectMissingError,
+    ObjectStoreAwayError,
+    ObjectStoreRefusedError,
+)
+from topics.errors import DeliveryError, ProducerFatalError
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        InputChangedError(),
+        KeyGoneError(),
+        ObjectKeyError(),
+        ObjectMissingError(),
+        ObjectStoreAwayError(),
+        ObjectStoreRefusedError(s3_code="InvalidObjectState"),
+    ],
+    ids=lambda failure: failure.code,
+)
+def test_a_failure_of_one_job_is_told(failure: MillraceError) -> None:
+    assert is_of_one_job(failure)
+    tell(new_uuid(), failure)
+
+
+@pytest.mark.parametrize("failure", [DeliveryError(), ProducerFatalError(), MillraceError()])
+def test_a_failure_of_the_process_ends_it(failure: MillraceError) -> None:
+    assert not is_of_one_job(failure)
+    with pytest.raises(MillraceError):
+        tell(new_uuid(), failure)
