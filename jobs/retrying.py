@@ -18,12 +18,10 @@ from core.clock import Clock
 from core.errors import MillraceError
 from jobs import metrics
 from jobs.capacity import PoolCapacities
-from jobs.expansion import item_of, send_items
-from jobs.input_files import InputFile
+from jobs.expansion import InputChangedError, send_items
 from jobs.job_failures import is_of_one_job
-from jobs.lines import lines_at
 from jobs.progress import OpenJob, open_jobs
-from jobs.repair import items_at
+from jobs.retried_items import retried_items
 from jobs.retries import BudgetRules, shared
 from jobs.retry_queue import (
     DueJob,
@@ -41,7 +39,6 @@ from jobs.retry_queue import (
 from storage.data_keys import DataKeys
 from storage.objects import ObjectStore
 from topics.producer import LogProducer
-from topics.records import Item
 
 _LOG = logging.getLogger(__name__)
 
@@ -161,8 +158,15 @@ class Retrying:
                         return sent
                     part = its[first : first + _READ_MAX]
                     items = retried_items(self._objects, file, part, ref.endpoint)
-                    send_items(self._producer, ref, items, self._keys)
-                    sent += part
+                    found = [retry for retry in part if retry.item_index in items]
+                    again = (
+                        msgspec.structs.replace(items[retry.item_index], attempt=retry.attempt)
+                        for retry in found
+                    )
+                    send_items(self._producer, ref, again, self._keys)
+                    sent += found
+                    if len(found) < len(part):
+                        raise InputChangedError(items=len(part) - len(found))
         except MillraceError as failure:
             if not is_of_one_job(failure):
                 raise
@@ -189,27 +193,3 @@ def _in_turn(job_ids: Collection[UUID], last: UUID | None) -> list[UUID]:
     ordered = sorted(job_ids)
     first = bisect_right(ordered, last) if last else 0
     return ordered[first:] + ordered[:first]
-
-
-def retried_items(
-    objects: ObjectStore, file: InputFile, retries: Sequence[Retry], endpoint: str
-) -> list[Item]:
-    """Return the items of `retries`, which are in the order of their indexes.
-
-    Lines whose offset is not known are looked for from the start of the file. Raises
-    InputChangedError, and what a store raises.
-    """
-    known = [(r.item_index, r.line_offset) for r in retries if r.line_offset is not None]
-    lines = lines_at(objects, file.key, [offset for _, offset in known])
-    items = {
-        index: item_of(index, offset, line, endpoint)
-        for (index, offset), line in zip(known, lines, strict=True)
-    }
-    unknown = [r.item_index for r in retries if r.line_offset is None]
-    if unknown:
-        items |= {item.index: item for item in items_at(objects, file, unknown, endpoint)}
-    return [
-        msgspec.structs.replace(items[r.item_index], attempt=r.attempt)
-        for r in retries
-        if r.item_index in items
-    ]

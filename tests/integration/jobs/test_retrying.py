@@ -88,6 +88,41 @@ def test_lines_of_unknown_offset_are_found(
     assert waiting(engine) == []
 
 
+def test_an_item_that_waits_twice_hides_none_behind_it(
+    engine: sa.Engine, kafka: KafkaSettings, looks: Looks, add_open_job: Callable[..., UUID]
+) -> None:
+    job_id = add_open_job()
+    wait_for_retry(engine, job_id, 3, 200)
+    wait_for_retry(engine, job_id, 3, attempt=3)
+    with engine.begin() as connection:
+        connection.execute(sa.update(item_retries).values(line_offset=None))
+    looks.look()
+    assert [(i.index, i.attempt) for i in emitted(kafka)] == [(3, 2), (3, 3), (200, 2)]
+    assert waiting(engine) == []
+
+
+@pytest.mark.parametrize("offset", [None, OFFSETS[201]])
+def test_what_a_file_does_not_have_any_more_is_told_and_waits(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    looks: Looks,
+    store_lines: Callable[[str, int], None],
+    add_open_job: Callable[..., UUID],
+    caplog: pytest.LogCaptureFixture,
+    offset: int | None,
+) -> None:
+    job_id = add_open_job(input_key="cut")
+    store_lines("cut", 150)
+    wait_for_retry(engine, job_id, 3, 149, 201)
+    with engine.begin() as connection:
+        lost = sa.update(item_retries).where(item_retries.c.item_index == 201)
+        connection.execute(lost.values(line_offset=offset))
+    looks.look()
+    assert indexes(kafka) == [3, 149]
+    assert waiting(engine) == [(201, 2)]
+    assert [getattr(record, "code", "") for record in caplog.records] == ["input_changed"]
+
+
 def test_a_crash_before_the_commit_sends_the_same_attempt_again(
     engine: sa.Engine,
     kafka: KafkaSettings,

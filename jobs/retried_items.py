@@ -1,0 +1,36 @@
+"""The items of retries, read again from the lines of their file."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from jobs.expansion import InputChangedError, item_of
+from jobs.input_files import InputFile
+from jobs.lines import lines_at
+from jobs.repair import items_at
+from jobs.retry_queue import Retry
+from storage.objects import ObjectStore
+from topics.records import Item
+
+
+def retried_items(
+    objects: ObjectStore, file: InputFile, retries: Sequence[Retry], endpoint: str
+) -> dict[int, Item]:
+    """Return the items of `retries`, which are in the order of their indexes, by index.
+
+    Lines whose offset is not known are looked for from the start of the file. What has no line
+    that validation would have taken is left out. Raises what a store raises.
+    """
+    items: dict[int, Item] = {}
+    known = {r.item_index: r.line_offset for r in retries if r.line_offset is not None}
+    lines = lines_at(objects, file.key, list(known.values()))
+    for index, offset in known.items():
+        with suppress(InputChangedError):
+            items[index] = item_of(index, offset, next(lines), endpoint)
+    # A set: one item may wait for two attempts, the later one scheduled before the row of the
+    # earlier one was deleted.
+    unknown = sorted({r.item_index for r in retries} - known.keys())
+    if unknown:
+        with suppress(InputChangedError):
+            for item in items_at(objects, file, unknown, endpoint):
+                items[item.index] = item
+    return items
