@@ -1,6 +1,6 @@
 """Single lines of an input file by their offsets: few reads where lines lie close together."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from jobs.input_lines import input_lines
@@ -15,19 +15,29 @@ _LINE_BYTES: Final = 64 * 1024
 """What is read behind the start of the last line; a longer line is read again by itself."""
 
 
-def lines_at(objects: ObjectStore, key: str, offsets: Sequence[int]) -> Iterator[bytes | None]:
+def lines_at(
+    objects: ObjectStore,
+    key: str,
+    offsets: Sequence[int],
+    is_over: Callable[[], bool] = lambda: False,
+) -> Iterator[bytes | None]:
     """Yield the line that begins at each of `offsets`, which are in rising order.
 
     At 0 that is the file's first line that is not blank. None: there is no line, or none that
-    validation would have taken. Raises what a store raises.
+    validation would have taken. Asked before each read, `is_over` ends it all. Raises what a store
+    raises.
     """
     for near in _neighbours(offsets):
+        if is_over():
+            return
         first, asked = near[0], near[-1] - near[0] + _LINE_BYTES
         data = read_object(objects, key, offset=first, length=asked)
         for offset in near:
             end = data.find(b"\n", offset - first)
             if offset and end >= 0:
                 yield data[offset - first : end]
+            elif is_over():
+                return
             else:
                 yield _line_at(objects, key, offset)
 

@@ -1,6 +1,7 @@
 """Emit the lost items of a job again (rule 7 of delivery): no lost record can hang a job."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
@@ -123,16 +124,34 @@ def mark_repaired(connection: sa.Connection, lease: Lease, void_below: int) -> N
 
 
 def items_at(
-    objects: ObjectStore, file: InputFile, indexes: Sequence[int], endpoint: str
+    objects: ObjectStore,
+    file: InputFile,
+    indexes: Sequence[int],
+    endpoint: str,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Iterator[Item]:
-    """Yield the items of `indexes` (in order, at least one), from the start of the file."""
+    """Yield the items of `indexes` (in order, at least one), from the start of the file.
+
+    Asked before each block, `is_over` ends it.
+    """
     wanted = iter(indexes)
     next_wanted: int | None = next(wanted)
-    with objects.read(file.key) as blocks:
-        lines = input_lines(blocks, line_bytes_max=LINE_BYTES_CEILING)
+    with objects.read(file.key) as blocks, suppress(_IsOver):
+        lines = input_lines(_until(blocks, is_over), line_bytes_max=LINE_BYTES_CEILING)
         for index, (_, offset, line) in enumerate(lines, file.first_index):
             if index == next_wanted:
                 yield item_of(index, offset, line, endpoint)
                 next_wanted = next(wanted, None)
                 if next_wanted is None:
                     return
+
+
+class _IsOver(Exception):  # noqa: N818  no failure
+    """Unlike an end of blocks it makes no line of what came of the last one."""
+
+
+def _until(blocks: Iterable[bytes], is_over: Callable[[], bool]) -> Iterator[bytes]:
+    for block in blocks:
+        yield block
+        if is_over():
+            raise _IsOver

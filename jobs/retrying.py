@@ -8,6 +8,7 @@ import random
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -37,6 +38,7 @@ from jobs.retry_queue import (
     void_versions,
 )
 from storage.data_keys import DataKeys
+from storage.errors import ObjectStoreAwayError
 from storage.objects import ObjectStore
 from topics.producer import LogProducer
 
@@ -47,10 +49,13 @@ _ROUND_MAX: Final = 500
 
 _READ_MAX: Final = 100
 _SEND_S_MAX: Final = 20.0
-"""A round reads no more after this: with its flush it must end before it is cut as frozen."""
+"""A round begins no reading after this: with its flush it must end before it is cut as frozen."""
 
 _FLUSH_S_MAX: Final = 30.0
 _IDLE_S_MAX: Final = 60  # a frozen process is cut by Postgres, and the next one goes on
+_ROUND_S_MAX: Final = _IDLE_S_MAX - 5.0
+"""What lasts longer may be cut already: nothing more is sent or written by it."""
+
 _ASIDE_S: Final = 10.0  # for a job whose file cannot be read
 _SWEEP_S: Final = 5.0
 
@@ -102,15 +107,24 @@ class Retrying:
             if self._aside_until_s.get(job.job_id, 0.0) <= self._clock.monotonic_s():
                 by_pool[job.pool].append(job)
         for pool, waiting in by_pool.items():
-            with self._engine.begin() as connection:
-                count = self._emit(connection, pool, pools[pool].items_per_s, waiting)
-            metrics.RETRIES_EMITTED.inc(count)
+            metrics.RETRIES_EMITTED.inc(self._round(pool, pools[pool].items_per_s, waiting))
         self._sweep()
+
+    def _round(self, pool: str, items_per_s: float, due: Sequence[DueJob]) -> int:
+        """Emit for one pool in one transaction; return how many, 0 when that was cut."""
+        with self._engine.connect() as connection:
+            count = self._emit(connection, pool, items_per_s, due)
+            if count is None:
+                connection.invalidate()
+                _LOG.warning("a round of retries took too long", extra={"pool": pool})
+                return 0
+            connection.commit()
+        return count
 
     def _emit(
         self, connection: sa.Connection, pool: str, items_per_s: float, due: Sequence[DueJob]
-    ) -> int:
-        """Emit for one pool, in one transaction: commit it afterwards, or all is sent again."""
+    ) -> int | None:
+        """Return how many were sent: commit it, or all is sent again. None: it is too late."""
         connection.execute(_CUT_WHEN_FROZEN)
         budget = lock_budget(connection, pool, items_per_s, self._rules)
         if budget is None:
@@ -124,17 +138,19 @@ class Retrying:
         shares = shared(room, wanted, self._fraction)
         done: list[tuple[UUID, list[Retry]]] = []
         count = 0
-        until_s = self._clock.monotonic_s() + _SEND_S_MAX
+        began_s = self._clock.monotonic_s()
         open_now = open_jobs(connection, [j for j, n in shares.items() if n])
         for job_id in _in_turn(open_now, self._last.get(pool)):
-            if self._clock.monotonic_s() >= until_s:
+            if self._lasts(began_s, _SEND_S_MAX):
                 break
             job, self._last[pool] = open_now[job_id], job_id
             claimed = claim(connection, job_id, job.ref.day, shares[job_id])
-            sent = self._send(job, [r for r in claimed if not r.has_ended], until_s)
+            sent = self._send(job, [r for r in claimed if not r.has_ended], began_s)
             count += len(sent)
             done.append((job_id, [*sent, *(r for r in claimed if r.has_ended)]))
         self._producer.flush(_FLUSH_S_MAX)
+        if self._lasts(began_s, _ROUND_S_MAX):
+            return None
         void_below = void_versions(connection, [job_id for job_id, _ in done])
         for job_id, retries in done:
             # What a pause made void meanwhile has still to come: the resume leaves it to us.
@@ -143,21 +159,25 @@ class Retrying:
         spend(connection, pool, budget, count)
         return count
 
-    def _send(self, job: OpenJob, retries: Sequence[Retry], until_s: float) -> list[Retry]:
+    def _lasts(self, began_s: float, limit_s: float) -> bool:
+        return self._clock.monotonic_s() - began_s >= limit_s
+
+    def _send(self, job: OpenJob, retries: Sequence[Retry], began_s: float) -> list[Retry]:
         """Send a job's items until time is up; return those that were sent.
 
         A job that fails is put aside, alone.
         """
+        is_over = partial(self._lasts, began_s, _SEND_S_MAX)
         ordered = sorted(retries, key=lambda retry: retry.item_index)
         sent: list[Retry] = []
         try:
             for file, its in job.files.by_file(ordered, lambda retry: retry.item_index):
                 ref = job.ref_at(its[0].item_index)
                 for first in range(0, len(its), _READ_MAX):
-                    if self._clock.monotonic_s() >= until_s:
-                        return sent
                     part = its[first : first + _READ_MAX]
-                    items = retried_items(self._objects, file, part, ref.endpoint)
+                    items = retried_items(self._objects, file, part, ref.endpoint, is_over)
+                    if self._lasts(began_s, _ROUND_S_MAX):
+                        raise ObjectStoreAwayError(key=file.key)  # for as long as one reading took
                     found = [retry for retry in part if retry.item_index in items]
                     again = (
                         msgspec.structs.replace(items[retry.item_index], attempt=retry.attempt)
@@ -165,6 +185,8 @@ class Retrying:
                     )
                     send_items(self._producer, ref, again, self._keys)
                     sent += found
+                    if is_over():
+                        return sent
                     if len(found) < len(part):
                         raise InputChangedError(items=len(part) - len(found))
         except MillraceError as failure:
