@@ -22,6 +22,7 @@ from storage.notifications import Notifications
 _CLAIM_INTERVAL_S: Final = 0.5  # new work notifies; this is for leases that ran out
 _LOOK_SHARE_MAX: Final = 0.1  # of the time, while nothing can be emitted
 _ROUND_PAUSE_S: Final = 0.01  # also when notifications never end
+_REST_S_MAX: Final = 0.25  # how late a job may begin behind a look that was notified in vain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,8 @@ class Intake:
         )
         self._claim_at_s = 0.0
         self._look_s = 0.0
+        self._rest_s = _ROUND_PAUSE_S
+        self._was_woken = False
         self._has_more = False
 
     def round(self) -> None:
@@ -61,10 +64,13 @@ class Intake:
         with parts.engine.begin() as connection:
             loads = job_loads(connection)
         windows = pair_windows(loads, parts.capacities.pools(), self._limits)
+        begun = 0
         if began_s >= self._claim_at_s:
             self._claim_at_s = began_s + _CLAIM_INTERVAL_S
-            parts.validator.claim()
+            begun = parts.validator.claim()
+            mine = parts.held.ids
             loads = self._hold(loads, windows)
+            begun += len(parts.held.ids - mine)
         metrics.OUTSTANDING_ITEMS.set(sum(load.outstanding for load in loads))
         parts.held.refresh(loads)
         parts.held.tidy({load.job_id for load in loads})
@@ -73,6 +79,8 @@ class Intake:
         self._has_more = emitted >= ROUND_ITEMS_MAX
         # A round that found nothing to emit is only a look: its price sets how often to look.
         self._look_s = 0.0 if emitted else clock.monotonic_s() - began_s
+        in_vain = self._was_woken and not begun
+        self._rest_s = rest_s(self._look_s) if in_vain else _ROUND_PAUSE_S
 
     def _hold(self, loads: list[JobLoad], windows: Mapping[Pair, int]) -> list[JobLoad]:
         """Choose what to expand; return `loads` with what was claimed."""
@@ -89,9 +97,18 @@ class Intake:
         parts = self._parts
         if self._has_more:
             return
-        parts.stop.wait(_ROUND_PAUSE_S)
+        parts.stop.wait(self._rest_s)
         idle_s = self._settings.poll_idle_s
         if parts.held.ids:
             idle_s = max(self._settings.poll_busy_s, self._look_s / _LOOK_SHARE_MAX)
-        if parts.notifications.wait(idle_s):
+        self._was_woken = parts.notifications.wait(idle_s)
+        if self._was_woken:
             self._claim_at_s = 0.0
+
+
+def rest_s(look_s: float) -> float:
+    """Return how long to listen to nothing after a look of `look_s` that was notified in vain.
+
+    Each notification is another look, and others may cause any number of them. 0: not in vain.
+    """
+    return max(_ROUND_PAUSE_S, min(look_s / _LOOK_SHARE_MAX, _REST_S_MAX))

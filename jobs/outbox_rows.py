@@ -21,6 +21,9 @@ NOTIFY_OUTBOX = sa.text("SELECT pg_notify('millrace_outbox', '')")
 NOTIFY_JOBS = sa.text("SELECT pg_notify('millrace_jobs', '')")
 """Wakes intake and the finaliser when the transaction commits."""
 
+NOTIFY_REQUESTS = sa.text("SELECT pg_notify('millrace_requests', '')")
+"""Wakes whoever ends single requests when the transaction commits; there may be many a second."""
+
 
 def outbox_insert(topic: Topic, record: Record, *, job_id: UUID) -> sa.Insert:
     """Return the statement that puts `record`, keyed by its job, into the outbox.

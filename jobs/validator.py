@@ -63,14 +63,20 @@ class Validator:
         self._lock = threading.Lock()
         self._running = {True: 0, False: 0}  # by whether the file is small
 
-    def claim(self) -> None:
-        """Start what may start now; called by the loop, and by each thread that becomes free."""
+    def claim(self) -> int:
+        """Start what may start now, and return how many validations that are.
+
+        Called by the loop, and by each thread that becomes free.
+        """
+        count = 0
         with self._claiming:
             for is_small, slots in self._slots():
                 for lease in self._queues[is_small].claim(slots):
                     with self._lock:
                         self._running[is_small] += 1
                     self._threads.submit(self._run, lease, is_small)
+                    count += 1
+        return count
 
     def close(self) -> None:
         """Wait for the threads, which notice `stop` at the next block."""

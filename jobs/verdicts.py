@@ -15,6 +15,9 @@ from jobs.tables import jobs
 from jobs.validation import Verdict
 
 VALIDATION_DUE = sa.and_(
+    # Literal, so that Postgres sees that the partial index fits: requests need no verdict, and
+    # any number of them may be open.
+    sa.literal_column("jobs.kind = 'batch'"),
     jobs.c.state.in_([JobState.VALIDATING.value, JobState.CANCELLING.value]),
     jobs.c.total_count.is_(None),
 )

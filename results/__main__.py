@@ -29,6 +29,7 @@ from results.partitions import DayPartitions
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
 from results.settings import FinaliserSettings, WriterSettings
+from results.single_requests import CHANNEL as REQUESTS
 from results.single_requests import RequestEnding
 from results.writer import GROUP, ResultsWriter
 from results.writing import ItemWriter
@@ -127,7 +128,7 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
     try:
         with (
             Notifications(database, CHANNEL, application_name=ROLE) as for_jobs,
-            Notifications(database, CHANNEL, application_name=ROLE) as for_requests,
+            Notifications(database, REQUESTS, application_name=ROLE) as for_requests,
         ):
             wait = partial(for_requests.wait, settings.look_interval_s)
             beside.start("requests", RequestEnding(engine, store).step, wait)

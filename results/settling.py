@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from core.states import JobState
-from jobs.outbox_rows import NOTIFY_JOBS, NOTIFY_OUTBOX, event_insert
+from core.states import JobKind, JobState
+from jobs.outbox_rows import NOTIFY_JOBS, NOTIFY_OUTBOX, NOTIFY_REQUESTS, event_insert
 from results.statements import COUNT_AND_SETTLE
 from results.sums import JobSum
 from storage.postgres import raw_cursor
@@ -24,8 +24,12 @@ def count_and_settle(connection: sa.Connection, sums: Sequence[JobSum]) -> None:
     settled = cursor.fetchall()
     if not settled:
         return
-    for job_id, tenant_id, state, now_s in settled:
+    for job_id, tenant_id, state, now_s, _ in settled:
         if state == JobState.FINALIZING:
             connection.execute(event_insert(job_id, tenant_id, JobState.FINALIZING, now_s))
             connection.execute(NOTIFY_OUTBOX)
-    connection.execute(NOTIFY_JOBS)
+    kinds = {kind for *_, kind in settled}
+    if JobKind.BATCH in kinds:
+        connection.execute(NOTIFY_JOBS)
+    if JobKind.REQUEST in kinds:
+        connection.execute(NOTIFY_REQUESTS)

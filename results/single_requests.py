@@ -29,6 +29,8 @@ from storage.objects import ObjectStore
 
 LOG = logging.getLogger(__name__)
 
+CHANNEL: Final = "millrace_requests"
+
 ROUND_MAX: Final = 200
 """Requests of one round: its transaction takes some ten milliseconds."""
 

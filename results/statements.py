@@ -169,7 +169,7 @@ UPDATE jobs SET
 FROM counted
 WHERE jobs.id = counted.job_id AND jobs.total_count = counted.ended AND jobs.total_final
     AND jobs.settled_at IS NULL AND jobs.state IN ('in_progress', 'cancelling')
-RETURNING jobs.id, jobs.tenant_id, jobs.state, extract(epoch FROM now())::float8
+RETURNING jobs.id, jobs.tenant_id, jobs.state, extract(epoch FROM now())::float8, jobs.kind
 """
 """Counters, bill, the order of results and the end of a job, in one round trip; its rows are the
 jobs that settled."""

@@ -8,10 +8,11 @@ import sqlalchemy as sa
 
 from jobs.held_leases import HeldLeases
 from jobs.lease_queue import PLAN_AGE_S_MAX, LeaseQueue, turns
-from jobs.leases import Lease
+from jobs.leases import Lease, claimable
 from jobs.tables import jobs
 from jobs.verdicts import VALIDATION_DUE
 from results.finalising import READY
+from tests.integration.jobs.plans import plan
 from tests.integration.jobs.rows import add_job, add_tenant
 
 CROWD = 20_000
@@ -169,3 +170,36 @@ def test_a_look_reads_only_unfinished_jobs(
     with engine.begin() as connection:
         plan = "\n".join(connection.scalars(sa.text(f"EXPLAIN (ANALYZE, BUFFERS OFF) {query}")))
     assert "Seq Scan on jobs" not in plan
+
+
+OPEN_REQUESTS = sa.text(
+    """
+    INSERT INTO jobs (id, tenant_id, kind, state, endpoint, input_key, input_bytes, total_count,
+        completion_window, created_at, expires_at)
+    SELECT gen_random_uuid(), tenants.id, 'request', 'in_progress', '/v1/embeddings', 'in', 1, 1,
+        '24h', now(), now() + interval '1 day'
+    FROM tenants, generate_series(1, :count)
+    """
+)
+
+
+def test_a_look_at_what_awaits_validation_reads_no_single_requests(engine: sa.Engine) -> None:
+    fill(engine, "one", 50)
+    with engine.begin() as connection:
+        connection.execute(OPEN_REQUESTS, {"count": 5000})
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(sa.text("VACUUM ANALYZE jobs"))
+    with engine.begin() as connection:
+        _, rows = plan(connection, turns("intake", VALIDATION_DUE, after=UUID(int=1)))
+    assert rows <= 100
+
+
+def test_a_claim_reads_the_jobs_that_it_wants_alone(engine: sa.Engine) -> None:
+    fill(engine, "one", 2000)
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(sa.text("VACUUM ANALYZE jobs"))
+    with engine.begin() as connection:
+        wanted = list(connection.scalars(sa.select(jobs.c.id).limit(3)))
+        where = sa.and_(VALIDATION_DUE, jobs.c.id.in_(wanted))
+        _, rows = plan(connection, claimable("intake", 3, where))
+    assert rows <= 10

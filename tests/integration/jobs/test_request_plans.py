@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -16,6 +15,7 @@ from jobs.files_tables import files
 from jobs.open_batches import last_query
 from jobs.pages import Cursor, page_query
 from jobs.tables import jobs
+from tests.integration.jobs.plans import plan
 
 FILL = """
 INSERT INTO tenants (id, name) SELECT md5('t' || n)::uuid, 't' || n FROM generate_series(1, 20) n;
@@ -61,21 +61,6 @@ def connection(database_url: str) -> Iterator[sa.Connection]:
                 opened.execute(sa.text(statement))
         yield opened
     engine.dispose()
-
-
-def plan(connection: sa.Connection, query: sa.SelectBase) -> tuple[str, int]:
-    """Return the plan and the rows that its leaves read in all."""
-    text = str(query.compile(connection, compile_kwargs={"literal_binds": True}))
-    explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {text}"
-    found = connection.exec_driver_sql(explain.replace("%", "%%")).scalar_one()
-    return str(found), _rows(found[0]["Plan"])
-
-
-def _rows(node: dict[str, Any]) -> int:
-    if "Plans" in node:
-        return sum(_rows(child) for child in node["Plans"])
-    filtered = int(node.get("Rows Removed by Filter", 0))
-    return int((node["Actual Rows"] + filtered) * node["Actual Loops"])
 
 
 def tenant(connection: sa.Connection) -> UUID:

@@ -1,7 +1,9 @@
 """Goal: whatever is redelivered, in whatever order, rows, counters and bill are those of once."""
 
 from collections import Counter
+from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
@@ -72,6 +74,30 @@ def test_the_last_row_settles_the_job_once(engine: sa.Engine, writer: ItemWriter
     assert job(engine, job_id) == settled
     assert event_count(engine) == 1
     assert_books_balance(engine, job_id)
+
+
+@pytest.mark.parametrize(
+    ("columns", "woken"),
+    [
+        ({"kind": "batch"}, "millrace_jobs"),
+        ({"kind": "request", "input_file_id": None}, "millrace_requests"),
+    ],
+)
+def test_a_settled_job_wakes_whoever_ends_its_kind_alone(
+    engine: sa.Engine, writer: ItemWriter, columns: dict[str, Any], woken: str
+) -> None:
+    job_id = add_running_job(engine, 1, **columns)
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        for channel in ("millrace_jobs", "millrace_requests", "that_is_all"):
+            driver.execute(f"LISTEN {channel}")
+
+        writer.write({job_id: [outcome(0)]})
+        driver.execute("NOTIFY that_is_all")
+
+        heard = [found.channel for found in driver.notifies(timeout=10, stop_after=2)]
+    assert heard == [woken, "that_is_all"]
 
 
 def test_a_job_being_cancelled_settles_without_changing_its_state(
