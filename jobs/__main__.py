@@ -33,7 +33,7 @@ from storage.postgres import DATABASE_AWAY, create_engine
 from storage.settings import DatabaseSettings
 from topics.admin import LogAdmin
 from topics.catalogue import CAPACITY
-from topics.producer import LogProducer
+from topics.producer import LogProducer, close_all
 from topics.settings import KafkaSettings
 from topics.tail import TopicTail
 
@@ -71,8 +71,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         woken_for_jobs = closing.enter_context(Notifications(database, "millrace_jobs"))
         woken_for_outbox = closing.enter_context(Notifications(database, "millrace_outbox"))
         producers = [LogProducer(kafka, client_id=f"{holder}-{n}") for n in range(2 + PRODUCERS)]
-        for producer in producers:
-            closing.callback(producer.close)
+        closing.callback(close_all, producers)
         tail = TopicTail(kafka, CAPACITY, client_id=f"{holder}-capacity", past_counts=False)
         closing.callback(tail.close)
         tail.skip_to_end(_START_S_MAX)

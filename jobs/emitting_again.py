@@ -9,7 +9,6 @@ import sqlalchemy as sa
 from core.errors import LeaseLostError, MillraceError
 from jobs import metrics
 from jobs.cursors import fence
-from jobs.expansion import FLUSH_TIMEOUT_S
 from jobs.held_leases import HeldLeases
 from jobs.job_failures import is_of_one_job
 from jobs.leases import Lease, require
@@ -90,7 +89,7 @@ class EmittingAgain:
         with self._engine.begin() as connection:
             require(connection, lease)
         count = emit_again(self._producer, self._objects, job, indexes, failed)
-        self._producer.flush(FLUSH_TIMEOUT_S)
+        self._producer.flush()
         with self._engine.begin() as connection:
             mark_repaired(connection, lease, void_below or 0)
         return count

@@ -14,7 +14,7 @@ from core.errors import LeaseLostError, MillraceError
 from jobs import metrics
 from jobs.copies import copies_between
 from jobs.cursors import Cursor, advance
-from jobs.expansion import FLUSH_TIMEOUT_S, InputChangedError, ItemReader, send_items
+from jobs.expansion import InputChangedError, ItemReader, send_items
 from jobs.held_jobs import HeldJob, HeldJobs
 from jobs.job_failures import is_of_one_job
 from jobs.progress import OpenJob
@@ -70,7 +70,7 @@ class Expander:
                     began = held.job.files.start(held.cursor)
                     byte_count += after.byte_offset - began.byte_offset
             if moved:
-                self._producer.flush(FLUSH_TIMEOUT_S)
+                self._producer.flush()
                 self._advance(moved)
         except BaseException:
             for held, _ in moved:

@@ -24,7 +24,6 @@ from topics.producer import Sender
 from topics.records import Chunk, Item, JobRef
 
 JOB_CLASS: Final = "bulk"
-FLUSH_TIMEOUT_S: Final = 60.0
 
 
 class InputChangedError(MillraceError):

@@ -13,25 +13,19 @@ import sqlalchemy as sa
 from core.clock import Clock
 from core.limits import RECORD_BYTES_MAX
 from jobs import metrics
+from jobs.live_transactions import CUT_WHEN_FROZEN, flush_alive
 from jobs.outbox_tables import outbox
 from topics.producer import LogProducer
 
 LOG = logging.getLogger(__name__)
 
 CLAIM_MAX: Final = 500
-FLUSH_TIMEOUT_S: Final = 30.0
-"""Longer than a broker takes to elect a new leader; then the role crashes and tries again."""
-
 _ROW_BYTES_MAX: Final = RECORD_BYTES_MAX - 1000  # less what the log itself adds to a record
-_IDLE_S_MAX: Final = 60  # a frozen relay is cut by Postgres, and the next one goes on
 _LOCK_KEY: Final = 0x6F7574626F78  # one relay at a time: rivals would mix the order of a job
 _COUNT_MAX: Final = 100_000
 _MEASURE_S: Final = 2.0
 
 _ALONE: Final = sa.text("SELECT pg_try_advisory_xact_lock(:key)").bindparams(key=_LOCK_KEY)
-_CUT_WHEN_FROZEN: Final = sa.text(
-    f"SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_S_MAX}s'"
-)
 
 # With a sum, which no index helps: else a backlog would be sorted where the outbox was empty when
 # its statistics were taken.
@@ -78,7 +72,7 @@ def relay(connection: sa.Connection, producer: LogProducer) -> int:
     """
     if not connection.scalar(_ALONE):
         return 0
-    connection.execute(_CUT_WHEN_FROZEN)
+    connection.execute(CUT_WHEN_FROZEN)
     rows = connection.execute(claimed(CLAIM_MAX)).all()
     if not rows:
         return 0
@@ -93,7 +87,7 @@ def relay(connection: sa.Connection, producer: LogProducer) -> int:
             key=row.key,
             headers=[(name, value.encode()) for name, value in row.headers],
         )
-    producer.flush(FLUSH_TIMEOUT_S)
+    flush_alive(connection, producer)
     connection.execute(sa.delete(outbox).where(outbox.c.id.in_([row.id for row in fitting])))
     return len(rows)
 

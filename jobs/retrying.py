@@ -21,6 +21,7 @@ from jobs import metrics
 from jobs.capacity import PoolCapacities
 from jobs.expansion import InputChangedError, send_items
 from jobs.job_failures import is_of_one_job
+from jobs.live_transactions import CUT_WHEN_FROZEN, IDLE_S_MAX, flush_alive
 from jobs.progress import OpenJob, open_jobs
 from jobs.retried_items import retried_items
 from jobs.retries import BudgetRules, shared
@@ -49,19 +50,13 @@ _ROUND_MAX: Final = 500
 
 _READ_MAX: Final = 100
 _SEND_S_MAX: Final = 20.0
-"""A round begins no reading after this: with its flush it must end before it is cut as frozen."""
+"""A round begins no reading after this: the last one must end before it is cut as frozen."""
 
-_FLUSH_S_MAX: Final = 30.0
-_IDLE_S_MAX: Final = 60  # a frozen process is cut by Postgres, and the next one goes on
-_ROUND_S_MAX: Final = _IDLE_S_MAX - 5.0
+_ROUND_S_MAX: Final = IDLE_S_MAX - 5.0
 """What lasts longer may be cut already: nothing more is sent or written by it."""
 
 _ASIDE_S: Final = 10.0  # for a job whose file cannot be read
 _SWEEP_S: Final = 5.0
-
-_CUT_WHEN_FROZEN: Final = sa.text(
-    f"SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_S_MAX}s'"
-)
 
 
 class Retrying:
@@ -125,7 +120,7 @@ class Retrying:
         self, connection: sa.Connection, pool: str, items_per_s: float, due: Sequence[DueJob]
     ) -> int | None:
         """Return how many were sent: commit it, or all is sent again. None: it is too late."""
-        connection.execute(_CUT_WHEN_FROZEN)
+        connection.execute(CUT_WHEN_FROZEN)
         budget = lock_budget(connection, pool, items_per_s, self._rules)
         if budget is None:
             return 0
@@ -148,9 +143,9 @@ class Retrying:
             sent = self._send(job, [r for r in claimed if not r.has_ended], began_s)
             count += len(sent)
             done.append((job_id, [*sent, *(r for r in claimed if r.has_ended)]))
-        self._producer.flush(_FLUSH_S_MAX)
         if self._lasts(began_s, _ROUND_S_MAX):
             return None
+        flush_alive(connection, self._producer)
         void_below = void_versions(connection, [job_id for job_id, _ in done])
         for job_id, retries in done:
             # What a pause made void meanwhile has still to come: the resume leaves it to us.

@@ -9,6 +9,10 @@ class DeliveryError(MillraceError):
     code = "delivery_failed"
 
 
+class DeliveryPendingError(DeliveryError):
+    """Records were not acknowledged in time; they may be yet."""
+
+
 class ProducerFatalError(DeliveryError):
     """The producer will never send again: the log lost records that it had acknowledged.
 

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from core.futures import settle
 from core.limits import RECORD_BYTES_MAX
 from topics.codec import Headers
-from topics.errors import DeliveryError, ProducerFatalError
+from topics.errors import DeliveryError, DeliveryPendingError, ProducerFatalError
 from topics.settings import CLIENT_LOG, KafkaSettings
 
 _LOG = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ class Sender(Protocol):
 _QUEUE_KBYTES_MAX = 64 * 1024
 _QUEUE_RECORDS_MAX = 100_000
 _POLL_S = 0.1
+_REPORT_S_MAX = 5.0  # from the end of a record's time until its failure is reported
 
 
 class LogProducer:
@@ -61,6 +62,7 @@ class LogProducer:
         `full_queue_wait_s` bounds how long `send` may block; the delivery timeout when None.
         """
         self._prefix = settings.topic_prefix
+        self._delivery_s_max = settings.delivery_timeout_s + _REPORT_S_MAX
         self._full_queue_wait_s = (
             settings.delivery_timeout_s if full_queue_wait_s is None else full_queue_wait_s
         )
@@ -124,11 +126,14 @@ class LogProducer:
         with self._condition:
             self._sent += 1
 
-    def flush(self, timeout_s: float) -> None:
+    def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything sent so far is acknowledged; of use where one thread sends.
 
-        Raises DeliveryError when any record since the last flush failed, or time is up.
+        As long as a record may take when None. Raises DeliveryError when any record since the last
+        flush failed, DeliveryPendingError when time is up.
         """
+        if timeout_s is None:
+            timeout_s = self._delivery_s_max
         with self._condition:
             goal = self._sent
             arrived = self._condition.wait_for(lambda: self._reported >= goal, timeout_s)
@@ -136,7 +141,7 @@ class LogProducer:
         if failure is not None:
             raise failure
         if not arrived:
-            raise DeliveryError("records were not acknowledged in time")
+            raise DeliveryPendingError
 
     async def send_and_wait(
         self,
@@ -199,6 +204,13 @@ class LogProducer:
                     self._condition.notify_all()
 
         return report
+
+
+def close_all(producers: Iterable[LogProducer], timeout_s: float = 10.0) -> None:
+    """Close one after the other within `timeout_s` in all: a broker that is away is so for each."""
+    deadline = time.monotonic() + timeout_s
+    for producer in producers:
+        producer.close(max(0.0, deadline - time.monotonic()))
 
 
 def _failure(error: KafkaError) -> DeliveryError:

@@ -15,7 +15,7 @@ from jobs.outbox_tables import outbox
 from tests.integration.jobs.log_reader import records_of
 from topics.catalogue import EVENTS
 from topics.codec import decode
-from topics.errors import DeliveryError
+from topics.errors import DeliveryError, DeliveryPendingError
 from topics.producer import LogProducer
 from topics.records import JobEvent
 from topics.settings import KafkaSettings
@@ -64,6 +64,29 @@ def test_a_crash_after_the_flush_sends_again_and_loses_nothing(
     assert waiting(engine) == 3
     OutboxRelay(engine, producer, SystemClock()).step()
     assert events(kafka) == [0.0, 1.0, 2.0] * 2
+    assert waiting(engine) == 0
+
+
+def test_a_broker_that_is_away_for_a_while_is_waited_for_and_nothing_is_sent_twice(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    producer: LogProducer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    add_events(engine, 3)
+    flush, waits = producer.flush, 0
+
+    def away_at_first(timeout_s: float | None = None) -> None:
+        nonlocal waits
+        waits += 1
+        if waits <= 3:
+            raise DeliveryPendingError
+        flush(timeout_s)
+
+    monkeypatch.setattr(producer, "flush", away_at_first)
+    OutboxRelay(engine, producer, SystemClock()).step()
+    assert waits == 4
+    assert events(kafka) == [0.0, 1.0, 2.0]
     assert waiting(engine) == 0
 
 

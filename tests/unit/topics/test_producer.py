@@ -4,13 +4,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from topics.errors import DeliveryError, ProducerFatalError
-from topics.producer import LogProducer
+from topics.errors import DeliveryPendingError, ProducerFatalError
+from topics.producer import LogProducer, close_all
 from topics.settings import KafkaSettings
 
 
@@ -88,12 +88,31 @@ def test_whoever_flushed_was_told_of_every_acknowledgement(producer: LogProducer
         told.append(failure)
 
     producer.send("results", b"x", partition=0, on_delivery=on_delivery)
-    with pytest.raises(DeliveryError, match="in time"):
+    with pytest.raises(DeliveryPendingError):
         producer.flush(0.1)
     is_told.set()
     producer.flush(5)
     assert told == [None]
     producer.close()
+
+
+class TakesAllTheTime(AcknowledgesAtOnce):
+    """librdkafka with a broker that is away."""
+
+    given_s: ClassVar[list[float]] = []
+
+    def flush(self, timeout_s: float) -> int:
+        self.given_s.append(timeout_s)
+        time.sleep(timeout_s)
+        return 1
+
+
+def test_all_are_closed_in_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topics.producer.Producer", TakesAllTheTime)
+    settings = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+    close_all([LogProducer(settings, client_id=f"test-{n}") for n in range(4)], 0.2)
+    assert len(TakesAllTheTime.given_s) == 4
+    assert sum(TakesAllTheTime.given_s) <= 0.2
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
