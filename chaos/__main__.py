@@ -12,7 +12,7 @@ from benchmarks.machine import describe
 from chaos.asking import parse, wanted
 from chaos.interrupts import end_by_exceptions
 from chaos.leftovers import sweep
-from chaos.reporting import broken_lines, table, write_json
+from chaos.reporting import broken_lines, table
 from chaos.runs import Run, run_scene
 from chaos.scenes import SCENES
 from cli.stack.outside_services import named_services
@@ -39,11 +39,9 @@ def main(arguments: Sequence[str]) -> int:
     sweep(asked.work or Path(tempfile.gettempdir()), note)
     note(f"seed {asked.seed}: repeat the plans with --seed {asked.seed}")
     facts = describe() | {"seed": asked.seed, "command": " ".join(["python -m chaos", *arguments])}
-    run = Run(asked, note)
+    run = Run(asked, note, facts=facts)
     for scene, parts in chosen:
         run_scene(run, scene, parts)
-        facts |= {"seconds": round(time.monotonic() - run.began_s), "untried": run.untried}
-        write_json(asked.json, facts, run.measures)
     sys.stdout.write(table(run.measures) + "\n")
     for reason in run.untried:
         sys.stdout.write(f"\nnot tried: {reason}\n")

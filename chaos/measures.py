@@ -31,8 +31,8 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def was_tried(self) -> bool:
-        """Whether anything was looked at: 0 violations in nothing prove nothing."""
-        return self.relation == "report" or self.size > 0
+        """Whether it says anything: 0 violations in nothing prove nothing; a broken number does."""
+        return self.relation == "report" or self.size > 0 or not self.passed
 
     @property
     def passed(self) -> bool:

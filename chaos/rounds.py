@@ -7,7 +7,7 @@ only one that looked.
 
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from chaos.failures import DrillError
 from chaos.measures import OTHERS, Measure
 from chaos.reporting import BROKEN_OFF
 
-Judge = Callable[[], list[Measure]]
+Judge = Callable[[], Iterable[Measure]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def run_round(one: Round, drill: Judge, lives: Judge) -> list[Measure]:
         found = _tried(drill, reasons)
         also = _tried(lives, reasons)
     # What happens to pass by in a drill for other promises is judged, and need not happen.
-    found += [measure for measure in also if measure.size or measure.promise in one.promises]
+    found += [measure for measure in also if measure.was_tried or measure.promise in one.promises]
     for promise in sorted(one.promises - {measure.promise for measure in found}):
         reasons.append(f"nothing was measured of {promise}")
     broken = [
@@ -53,13 +53,16 @@ def run_round(one: Round, drill: Judge, lives: Judge) -> list[Measure]:
 
 
 def _tried(judge: Judge, reasons: list[str]) -> list[Measure]:
+    """Return what a judge finds, and what it had found before it broke off."""
+    found: list[Measure] = []
     try:
-        return judge()
+        for measure in judge():
+            found.append(measure)
     except DrillError as failure:
         reasons.append(str(failure))
     except Exception as failure:  # noqa: BLE001  an answer that nobody expected is a finding, too
         reasons.append(told(failure))
-    return []
+    return found
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from chaos.histories import Recorder
 from chaos.installation import Installation, installed
 from chaos.leftovers import claim
 from chaos.measures import Measure, summarise
-from chaos.rounds import Round, run_round
+from chaos.reporting import write_json
+from chaos.rounds import Round, run_round, told
 from chaos.scenes import Part, Scene
 from chaos.upstream import RecordingUpstream, recording_upstream
 
@@ -34,6 +35,7 @@ class Run:
     note: Callable[[str], None]
     measures: list[Measure] = field(default_factory=list)
     untried: list[str] = field(default_factory=list)
+    facts: Mapping[str, object] = field(default_factory=dict)  # of the machine and the command
     began_s: float = field(default_factory=time.monotonic)
 
     def trials(self, part: Part) -> int:
@@ -59,9 +61,21 @@ class Run:
         self.measures.extend(tried)
         _show(tried, self.note)
 
+    def write(self) -> None:
+        """Write all that was found so far, for whoever ends the run before its end."""
+        facts = {
+            **self.facts,
+            "seconds": round(time.monotonic() - self.began_s),
+            "untried": self.untried,
+        }
+        write_json(self.asked.json, facts, self.measures)
+
 
 def run_scene(run: Run, scene: Scene, parts: Sequence[Part]) -> None:
-    """Run the trials of a scene on one installation; what it finds is added as it is found."""
+    """Run the trials of a scene on one installation; what it finds is added as it is found.
+
+    Whatever breaks it off is told as not tried, and the scenes that follow are still run.
+    """
     name, asked = f"chaos-{scene.name}", run.asked
     with work_folder(name, parent=asked.work, keep=asked.keep, note=run.note) as work:
         if not asked.keep:
@@ -70,8 +84,11 @@ def run_scene(run: Run, scene: Scene, parts: Sequence[Part]) -> None:
             _run_parts(run, scene, parts, work)
         except DrillError as failure:
             run.give_up(scene.name, failure)
+        except Exception as failure:  # noqa: BLE001  the other scenes can still tell something
+            run.give_up(scene.name, told(failure))
         finally:
             _keep_histories(work, asked.json.parent / "chaos" / scene.name)
+            run.write()
 
 
 def _run_parts(run: Run, scene: Scene, parts: Sequence[Part], work: Path) -> None:
@@ -115,6 +132,7 @@ def _run_trial(
     one = Round(part.name, part.promises, seed, rerun(part, seed, run.asked))
     try:
         run.add(run_round(one, lambda: part.drill(setting), lambda: lives.judge(recorder.so_far())))
+        run.write()
     finally:
         recorder.close()
 

@@ -1,6 +1,6 @@
 """What a drill is given."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,4 +49,5 @@ class Setting:
         return full if self.long else quick
 
 
-Drill = Callable[[Setting], list[Measure]]
+Drill = Callable[[Setting], Iterable[Measure]]
+"""Yields what it finds when it finds it, so that nothing of it is lost when it breaks off."""

@@ -1,7 +1,7 @@
 """Goal: a round that tried nothing, broke off or lost a thread can never pass."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -118,3 +118,24 @@ def test_a_row_is_judged_once_however_late_it_is_committed() -> None:
     unseen = Unseen()
     assert [m.sequence for m in unseen.of([move(1), move(3)])] == [1, 3]
     assert [m.sequence for m in unseen.of([move(1), move(2), move(3), move(4)])] == [2, 4]
+
+
+def test_what_was_found_before_a_round_broke_off_is_kept() -> None:
+    wrong = Measure(promise="P1", what="lost", value=3)
+
+    def drill() -> Iterator[Measure]:
+        yield wrong
+        raise DrillError("nobody to kill")
+
+    found = run_round(ONE, drill, no_lives)
+    assert [(m.what, m.value) for m in found] == [("lost", 3), (BROKEN_OFF, 1)]
+
+
+def test_a_broken_number_over_nothing_is_broken() -> None:
+    """Nobody looked at anything because all of it is missing."""
+    run = Run(parse([]), lambda _: None)
+    missing = Measure(promise="P13", what="missing", value=5000, size=0)
+    run.add([missing])
+    assert (run.measures, run.untried) == ([missing], [])
+    found = run_round(ONE, lambda: [good()], lambda: [missing])
+    assert "missing" in {m.what for m in found}

@@ -1,0 +1,78 @@
+"""Goal: a scene that breaks off ends no run, and loses nothing that was found."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from chaos import runs
+from chaos.asking import parse
+from chaos.failures import DrillError
+from chaos.installation import Installation, Shape
+from chaos.measures import Measure
+from chaos.runs import Run, run_scene
+from chaos.scenes import Part, Scene
+
+
+def run_in(tmp_path: Path) -> Run:
+    arguments = ["--work", str(tmp_path / "work"), "--json", str(tmp_path / "chaos.json")]
+    return Run(parse(arguments), lambda _: None, facts={"seed": 7})
+
+
+def scene(*parts: Part) -> Scene:
+    return Scene(
+        name="s", shape=lambda data, _url, _skew_s: Shape(data=data, options=()), parts=parts
+    )
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [(DrillError("no mount"), "no mount"), (ValueError("a port"), "ValueError a port")],
+)
+def test_a_scene_that_breaks_off_was_not_tried_and_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception, reason: str
+) -> None:
+    @contextmanager
+    def installed(_: Shape) -> Iterator[Installation]:
+        raise failure
+        yield
+
+    monkeypatch.setattr(runs, "installed", installed)
+    run = run_in(tmp_path)
+    run_scene(run, scene(), ())
+    (told,) = run.untried
+    assert reason in told
+    assert msgspec.json.decode((tmp_path / "chaos.json").read_bytes())["untried"] == [told]
+
+
+def test_every_round_is_in_the_report_before_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[dict[str, Any]] = []
+
+    def drill(_: object) -> list[Measure]:
+        path = tmp_path / "chaos.json"
+        written.append(msgspec.json.decode(path.read_bytes()) if path.exists() else {})
+        return [Measure(promise="P1", what="lost", value=len(written))]
+
+    class NoLives:
+        def __init__(self, _: object) -> None: ...
+
+        def judge(self, _: object) -> list[Measure]:
+            return []
+
+    @contextmanager
+    def installed(shape: Shape) -> Iterator[Installation]:
+        yield Installation(shape, *cast("tuple[Any, ...]", (None,) * 4))
+
+    monkeypatch.setattr(runs, "installed", installed)
+    monkeypatch.setattr(runs, "install_triggers", lambda _: None)
+    monkeypatch.setattr(runs, "Lives", NoLives)
+    part = Part(name="p", drill=drill, promises=frozenset({"P1"}), trials=2, trials_long=2)
+    run_scene(run_in(tmp_path), scene(part), (part,))
+    assert written[0] == {}
+    assert written[1]["seed"] == 7
+    assert [one["value"] for one in written[1]["measures"] if one["what"] == "lost"] == [1]
