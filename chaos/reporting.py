@@ -1,5 +1,6 @@
 """The report: every number as JSON, and a table for readers."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -58,8 +59,8 @@ def broken_lines(measures: Sequence[Measure]) -> list[str]:
 
 
 def number(value: float) -> str:
-    """Return a figure without digits that mean nothing."""
-    if value == float("inf"):
+    """Return a figure without digits that mean nothing; without an end it never happened."""
+    if not math.isfinite(value):
         return "never"
     return f"{value:,.0f}" if value == int(value) else f"{value:.2f}"
 

@@ -4,8 +4,9 @@ They are created at a steady pace, whether or not earlier ones have ended, so th
 counts for every job that began in it, and timed by the database.
 """
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -15,6 +16,7 @@ from chaos.drills.another_tenant import another_tenant
 from chaos.drills.setting import MODEL, Setting
 from chaos.failures import DrillError
 from chaos.judges.acceptance import probed_ids
+from chaos.judges.results import tally_shown
 from chaos.measures import Measure
 from chaos.probing import Prober
 from chaos.settings_of_drills import SESSION_S
@@ -59,14 +61,13 @@ def judge_bystander(setting: Setting, client: Client, job_id: str) -> list[Measu
     beside = [life.took_s for life in found if life.created_s >= began_s]
     if not alone or not beside:
         raise DrillError("another tenant had no job to compare with")
-    added_s = percentile(beside, SHARE) - percentile(alone, SHARE)
-    failed = [job["id"] for job in ended.values() if job["request_counts"]["completed"] != 1]
+    failed = [one["id"] for one in ended.values() if tally_shown(one).succeeded != 1]
     return [
         Measure(
             promise="P13",
             what="added to the p95 of another tenant's jobs",
             unit="s",
-            value=round(added_s, 2),
+            value=added_s(alone, beside),
             limit=ADDED_S_MAX,
             relation="goal",
             size=len(beside),
@@ -80,3 +81,10 @@ def judge_bystander(setting: Setting, client: Client, job_id: str) -> list[Measu
             evidence=" ".join(failed[:5]),
         ),
     ]
+
+
+def added_s(alone: Collection[float], beside: Collection[float]) -> float:
+    """Return what the p95 grew by, in seconds; infinite where either has jobs that never ended."""
+    before_s, after_s = percentile(alone, SHARE), percentile(beside, SHARE)
+    is_known = math.isfinite(before_s) and math.isfinite(after_s)
+    return round(after_s - before_s, 2) if is_known else math.inf

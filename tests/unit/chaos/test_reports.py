@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 
 from chaos.bounds import failure_rate_bound
+from chaos.drills.bystander import added_s
 from chaos.histories import Recorder, read
 from chaos.measures import OTHERS, Measure, Relation, summarise
 from chaos.reporting import broken_lines, number, table, write_json
@@ -98,6 +99,15 @@ def test_figures_are_short() -> None:
         "1.23",
         "never",
     ]
+    assert [number(value) for value in (float("-inf"), float("nan"))] == ["never"] * 2
+
+
+def test_a_p95_that_nobody_knows_added_everything() -> None:
+    never, alone, beside = float("inf"), [1.0, 1.2], [1.5, 3.0]
+    assert added_s(alone, beside) == 1.8
+    assert added_s(alone, [1.5, never]) == added_s([never], beside) == added_s([never], [never])
+    assert added_s(alone, [never]) == never
+    assert "| never |" in table([measure("P13", added_s([never], [never]))])
 
 
 def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
