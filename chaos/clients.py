@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import httpx
 import msgspec
@@ -39,7 +39,7 @@ def input_lines(
         body = {
             "model": model,
             "messages": [{"role": "user", "content": text}],
-            "max_tokens": 1 + number % 8,  # so that a bill that mixes items up shows
+            "max_tokens": 1 + number % 8,  # so that an answer with others' tokens shows
             **(fields or {}).get(number, {}),
         }
         line = {"custom_id": f"item-{number}", "method": "POST", "url": ENDPOINT, "body": body}
@@ -191,19 +191,6 @@ class Client:
             time.sleep(PAUSE_S / 2)
         return ended
 
-    def missing_files(self, file_ids: Iterable[str]) -> list[str]:
-        """Return the files that cannot be found. Raises NotServedError without an answer."""
-        found = {file_id: self._status(f"/v1/files/{file_id}") for file_id in file_ids}
-        return [file_id for file_id, status in found.items() if status != HTTPStatus.OK]
-
-    def _status(self, path: str) -> int:
-        for _ in range(READ_TRIES):
-            answer = self.call("GET", path)
-            if answer is not None and answer.status_code not in PASSING:
-                return answer.status_code
-            time.sleep(PAUSE_S)
-        raise NotServedError(f"{path}: no answer in time")
-
     def lines(self, file_id: str | None) -> list[dict[str, Any]]:
         """Return the lines of an output or error file. Raises NotServedError."""
         if file_id is None:
@@ -287,6 +274,15 @@ class Watchers:
         self._stop.set()
         for thread in self._threads:
             thread.join()
+
+    def __enter__(self) -> Self:
+        """Watch during a block: whatever ends it, nobody looks on in the next round."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """See `stop`."""
+        self.stop()
 
     def _watch(self, client: Client) -> None:
         looks: dict[str, int] = {}  # at jobs that had ended

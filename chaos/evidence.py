@@ -158,22 +158,21 @@ def ledger(engine: sa.Engine, job: str) -> Usage:
 
 
 def counters(engine: sa.Engine, job: str) -> Tally:
-    """Return what a job's counters say."""
+    """Return what a job's counters say; nothing of a job that has none any more."""
     query = sa.text(
         "SELECT succeeded, failed, cancelled, expired, input_tokens, output_tokens "
         "FROM job_counters WHERE job_id = :job"
     )
     with engine.connect() as connection:
-        found = connection.execute(query, {"job": parse_public_id(JOB, job)}).mappings().one()
+        bound = {"job": parse_public_id(JOB, job)}
+        found = connection.execute(query, bound).mappings().one_or_none() or {}
         return Tally(**{str(name): int(count) for name, count in found.items()})
 
 
 def settled(engine: sa.Engine) -> int:
-    """Return how many items have ended, over all jobs."""
+    """Return how many items have succeeded, over all jobs: what fails at once is no work."""
     with engine.connect() as connection:
-        query = sa.text(
-            "SELECT coalesce(sum(succeeded + failed + cancelled + expired), 0) FROM job_counters"
-        )
+        query = sa.text("SELECT coalesce(sum(succeeded), 0) FROM job_counters")
         return int(connection.execute(query).scalar_one())
 
 

@@ -17,7 +17,7 @@ _START_S_MAX: Final = 10.0
 
 
 class RecordingUpstream:
-    """Answers every chat completion after a while, and remembers the text and the moment."""
+    """Answers every chat completion with its own text after a while, and remembers the moment."""
 
     def __init__(self) -> None:
         """Nothing has begun."""
@@ -47,7 +47,7 @@ class RecordingUpstream:
         self._starts.append((began_s, text))
         await asyncio.sleep(LATENCY_S)
         self._answers.append((time.time(), text))
-        tokens = len(text)
+        given, granted = len(text), body["max_tokens"]
         return web.json_response(
             {
                 "id": "chatcmpl-1",
@@ -57,14 +57,14 @@ class RecordingUpstream:
                 "choices": [
                     {
                         "index": 0,
-                        "message": {"role": "assistant", "content": "yes"},
+                        "message": {"role": "assistant", "content": text},
                         "finish_reason": "stop",
                     }
                 ],
                 "usage": {
-                    "prompt_tokens": tokens,
-                    "completion_tokens": 1,
-                    "total_tokens": tokens + 1,
+                    "prompt_tokens": given,
+                    "completion_tokens": granted,
+                    "total_tokens": given + granted,
                 },
             }
         )

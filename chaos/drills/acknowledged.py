@@ -39,18 +39,26 @@ def judge_jobs(setting: Setting, promise: str, *, items: int, until_s: float) ->
 
 def judge_files(setting: Setting, promise: str, content: bytes) -> Measure:
     """Return whether every file of the probes is there, to the byte."""
-    client, ids = setting.client("reader"), _acknowledged(setting, FILES)
+    ids = _acknowledged(setting, FILES)
+    return judge_contents(setting, promise, dict.fromkeys(ids, content))
+
+
+def judge_contents(setting: Setting, promise: str, sent: Mapping[str, bytes]) -> Measure:
+    """Return whether files are there, to the byte; `sent` maps each to what was uploaded."""
+    client = setting.client("reader")
     with ThreadPoolExecutor(READ_AT_ONCE) as pool:
-        found = dict(zip(ids, pool.map(client.content, ids), strict=True))
-    return files_measure(promise, found, content)
+        found = dict(zip(sent, pool.map(client.content, sent), strict=True))
+    return files_measure(promise, found, sent)
 
 
-def files_measure(promise: str, found: Mapping[str, bytes | None], content: bytes) -> Measure:
+def files_measure(
+    promise: str, found: Mapping[str, bytes | None], sent: Mapping[str, bytes]
+) -> Measure:
     """Compare files, None where one cannot be read, with what was uploaded."""
     wrong = {
         file_id: "cannot be read" if held is None else f"{len(held)} bytes, others than were sent"
         for file_id, held in found.items()
-        if held != content
+        if held != sent[file_id]
     }
     return Measure(
         promise=promise,

@@ -14,6 +14,7 @@ from chaos.drills.setting import MODEL, Setting
 from chaos.failures import DrillError
 from chaos.hosts import wait_until
 from chaos.judges import outages
+from chaos.judges.ends import CANCEL_ASKED
 from chaos.judges.recovery import rate_before, seconds_to_goal
 from chaos.measures import Measure
 from chaos.nemeses import services
@@ -103,7 +104,7 @@ def _lose(
             size=ITEMS,
             evidence=f"{before:.0f} items/s before",
         ),
-        *judge_books(engine, client, [Ended(ended[job["id"]], ITEMS)]),
+        *judge_books(engine, client, [Ended(ended[job["id"]], ITEMS, CANCEL_ASKED)]),
     ]
 
 

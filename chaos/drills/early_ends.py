@@ -16,6 +16,8 @@ from chaos.drills.setting import Setting
 from chaos.evidence import Files
 from chaos.failures import DrillError
 from chaos.hosts import wait_until
+from chaos.judges.answers import is_echoed
+from chaos.judges.ends import CANCEL_ASKED, CANCELLED, EXPIRING
 from chaos.judges.executions import Start, began_after, latest_s
 from chaos.measures import Measure
 from chaos.nemeses.processes import kill
@@ -88,7 +90,16 @@ def cancel(setting: Setting) -> list[Measure]:
         raise DrillError("every job had ended before its cancel")
     outputs = {number: Files(client, ended[ids[number]]).output for number in closed_s}
     kept = judge_kept(setting, "P7", group, closed_s, outputs, deaths_s)
-    books = [Ended(job, size) for job in ended.values()]
+    books = [
+        Ended(
+            ended[job_id],
+            size,
+            CANCEL_ASKED if asked[number].refused else CANCELLED,
+            _content(group, number, size),
+            is_echoed,
+        )
+        for number, job_id in ids.items()
+    ]
     return [refusals, *measures, kept, *judge_books(engine, client, books)]
 
 
@@ -177,7 +188,10 @@ def expire(setting: Setting) -> list[Measure]:
     if not expired_s:
         raise DrillError("every job completed within its window: none expired")
     kept = judge_kept(setting, "P8", group, expired_s, outputs)
-    books = [Ended(job, size) for job in ended.values()]
+    books = [
+        Ended(ended[job_id], size, EXPIRING, _content(group, number, size), is_echoed)
+        for number, job_id in ids.items()
+    ]
     return [*measures, kept, *judge_books(engine, client, books)]
 
 
@@ -231,7 +245,10 @@ def _judge_window(engine: sa.Engine, done: Mapping[str, Any], due_from_s: float)
 
 
 def _upload(client: Client, group: str, number: int, count: int, until_s: float) -> str:
-    """Upload the file of a job whose items' texts are the group, its number, and their own."""
+    return client.upload(f"file-{group}-{number}", _content(group, number, count), until_s)
+
+
+def _content(group: str, number: int, count: int) -> bytes:
+    """Return the file of a job whose items' texts are the group, its number, and their own."""
     texts = {item: f"{group} {number} {item}" for item in range(count)}
-    content = input_lines(count, MODEL, texts)
-    return client.upload(f"file-{group}-{number}", content, until_s)
+    return input_lines(count, MODEL, texts)

@@ -12,6 +12,7 @@ from chaos.drills.books import Ended, judge_books
 from chaos.drills.recovery import LEAD_S, PROGRESS_S_MAX, watch_kill
 from chaos.drills.setting import Setting
 from chaos.hosts import wait_until
+from chaos.judges.ends import CANCEL_ASKED
 from chaos.measures import Measure
 from chaos.nemeses import processes
 
@@ -44,4 +45,5 @@ def run(setting: Setting) -> list[Measure]:
     client.cancel(job["id"], time.monotonic() + 60)
     until_s = time.monotonic() + 180
     ended = evidence.all_ended(running.engine, client, [job["id"]], until_s)
-    return [recovered, *judge_books(running.engine, client, [Ended(ended[job["id"]], ITEMS)])]
+    done = Ended(ended[job["id"]], ITEMS, CANCEL_ASKED, is_own=None)
+    return [recovered, *judge_books(running.engine, client, [done])]

@@ -13,6 +13,7 @@ from chaos.drills.books import Ended, judge_books
 from chaos.drills.setting import MODEL, Setting
 from chaos.drills.stops import Stop, judge_stops, lost_in, with_enough_losses
 from chaos.hosts import wait_until
+from chaos.judges.ends import CANCEL_ASKED
 from chaos.measures import Measure
 from chaos.nemeses.processes import pause
 from chaos.settings_of_drills import SESSION_S
@@ -50,7 +51,7 @@ def run(setting: Setting) -> list[Measure]:
     for job_id in job_ids:
         client.cancel(job_id, until_s)
     ended = evidence.all_ended(engine, client, job_ids, until_s)
-    books = judge_books(engine, client, [Ended(job, ITEMS) for job in ended.values()])
+    books = judge_books(engine, client, [Ended(job, ITEMS, CANCEL_ASKED) for job in ended.values()])
     found = [*judge_stops(setting, stops), *books]
     return with_enough_losses(found, wanted)
 

@@ -5,7 +5,7 @@ What no line may hold is refused with its whole file, before any of it runs.
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from chaos import evidence
@@ -15,18 +15,21 @@ from chaos.drills.bystander import bystander, judge_bystander
 from chaos.drills.oddities import BAD_LINES, ODDITIES, bad_file
 from chaos.drills.setting import MODEL, Setting
 from chaos.failures import NotServedError
+from chaos.judges.ends import Ends
 from chaos.judges.poison import wrongly_failed
 from chaos.judges.refused_lines import wrongly_told
 from chaos.judges.results import compare_ids
 from chaos.measures import Measure
-from chaos.settings_of_drills import ENDS_ITS_PROCESS
+from chaos.settings_of_drills import ENDS_ITS_PROCESS, POISON
 
 ITEMS: Final = 5000
 TRIES_MAX: Final = 3
 JOB_S_MAX: Final = 480.0
+ENDS: Final[Ends] = {"completed": frozenset(POISON.values())}
+"""Of the books, which do not know where the poison lies."""
 
 
-def run(setting: Setting) -> list[Measure]:
+def run(setting: Setting) -> Iterator[Measure]:
     """Run a job with poison at seeded places, and beside it one whose file is refused."""
     kinds = _kinds(setting)
     client = setting.client("poison")
@@ -36,19 +39,19 @@ def run(setting: Setting) -> list[Measure]:
     key = f"poison-{setting.seed}"
     texts = {place: ODDITIES[kind].text for place, kind in kinds.items()}
     fields = {place: ODDITIES[kind].fields for place, kind in kinds.items()}
-    file_id = client.upload(f"file-{key}", input_lines(ITEMS, MODEL, texts, fields), until_s)
+    content = input_lines(ITEMS, MODEL, texts, fields)
+    file_id = client.upload(f"file-{key}", content, until_s)
     bad = client.upload(f"bad-file-{key}", bad_file(MODEL), until_s)
     with bystander(setting) as other:
         job_id = client.create(key, file_id, until_s)["id"]
         bad_id = client.create(f"bad-{key}", bad, until_s)["id"]
         ended = evidence.all_ended(setting.running.engine, client, [job_id, bad_id], until_s)
-    return [
-        *_judge_items(client, ended[job_id], kinds),
-        *_judge_starts(host.deaths() - deaths, kinds),
-        *judge_bystander(setting, other, job_id),
-        _judge_bad_file(ended[bad_id]),
-        *judge_books(setting.running.engine, client, [Ended(ended[job_id], ITEMS)]),
-    ]
+    yield from _judge_items(client, ended[job_id], kinds)
+    yield from _judge_starts(host.deaths() - deaths, kinds)
+    yield _judge_bad_file(ended[bad_id])
+    done = Ended(ended[job_id], ITEMS, ENDS, content)
+    yield from judge_books(setting.running.engine, client, [done])
+    yield from judge_bystander(setting, other, job_id)
 
 
 def _kinds(setting: Setting) -> dict[int, str]:
@@ -81,7 +84,7 @@ def _judge_items(client: Client, job: Mapping[str, Any], kinds: Mapping[int, str
             value=compare_ids(
                 (f"item-{n}" for n in range(ITEMS)), [line["custom_id"] for line in shown]
             ).total,
-            size=len(shown),
+            size=ITEMS,
         ),
     ]
 

@@ -18,6 +18,7 @@ from chaos.drills.setting import MODEL, Setting
 from chaos.failures import DrillError
 from chaos.hosts import wait_until
 from chaos.installation import Installation
+from chaos.judges.ends import CANCEL_ASKED
 from chaos.judges.recovery import Sample, rate_before, seconds_to_recover
 from chaos.measures import Measure
 from chaos.nemeses import processes, services
@@ -71,7 +72,9 @@ def run(setting: Setting) -> list[Measure]:
         client.cancel(job["id"], time.monotonic() + 60)
         until_s = time.monotonic() + 180
         ended = evidence.all_ended(running.engine, client, [job["id"]], until_s)
-        measures += judge_books(running.engine, client, [Ended(ended[job["id"]], ITEMS)])
+        measures += judge_books(
+            running.engine, client, [Ended(ended[job["id"]], ITEMS, CANCEL_ASKED)]
+        )
     return measures
 
 

@@ -12,6 +12,8 @@ from chaos.drills.books import Ended, judge_books
 from chaos.drills.setting import Setting
 from chaos.failures import DrillError
 from chaos.hosts import wait_until
+from chaos.judges.answers import is_echoed
+from chaos.judges.ends import CANCEL_ASKED
 from chaos.judges.executions import Start, repeated_after
 from chaos.measures import Measure
 from chaos.nemeses.processes import kill
@@ -47,7 +49,8 @@ def run(setting: Setting) -> list[Measure]:
     kills = setting.size(10, 3)
     items = (kills + 1) * ITEMS_A_KILL[role]
     texts = {number: f"{name} {number}" for number in range(items)}
-    file_id = client.upload(f"file-{name}", input_lines(items, MODEL, texts), until_s)
+    content = input_lines(items, MODEL, texts)
+    file_id = client.upload(f"file-{name}", content, until_s)
     job = client.create(name, file_id, until_s)
     seen = setting.starts(name)
     killed_s: list[float] = []
@@ -84,7 +87,8 @@ def run(setting: Setting) -> list[Measure]:
         size=len(again),
         evidence=str(again),
     )
-    books = judge_books(setting.running.engine, client, [Ended(ended[job["id"]], items)])
+    done = Ended(ended[job["id"]], items, CANCEL_ASKED, content, is_echoed)
+    books = judge_books(setting.running.engine, client, [done])
     return [*each, middle, *books]
 
 

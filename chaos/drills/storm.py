@@ -1,21 +1,25 @@
 """P1, P2, P4, P5 and P6: clients create jobs while everything else goes wrong at random.
 
 1. Clients and watchers begin. 2. The plan of the seed runs. 3. Everything is healed. 4. Whatever
-was acknowledged must end. 5. History, rows and files are judged.
+was acknowledged must end: a job that does not has lost its items. 5. History, rows and files are
+judged.
 """
 
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from chaos import evidence
 from chaos.clients import TERMINAL, Client, Watchers, input_lines
+from chaos.drills.acknowledged import judge_contents
 from chaos.drills.books import Ended, judge_books
 from chaos.drills.setting import MODEL, Setting
 from chaos.failures import DrillError
 from chaos.judges.acceptance import acknowledged, answers_that_disagree, broken_promises
+from chaos.judges.ends import CANCEL_ASKED, CANCELLED, WHOLE, Ends
 from chaos.measures import Measure
 from chaos.nemeses.conductor import Conductor, kinds
 from chaos.planning import plan
@@ -27,7 +31,7 @@ APPLIED_SHARE: Final = 0.8
 """Of the faults of a plan; a few meet a process that another has just killed."""
 
 
-def run(setting: Setting) -> list[Measure]:
+def run(setting: Setting) -> Iterator[Measure]:
     """Run one storm."""
     duration_s = setting.size(120, 60)
     running = setting.running
@@ -38,29 +42,40 @@ def run(setting: Setting) -> list[Measure]:
         gap_s=(1, 5) if setting.long else (1, 4),
     )
     jobs = Jobs(setting, duration_s)
-    watchers = Watchers([setting.client(f"watcher-{name}", host=name) for name in running.hosts])
+    lookers = [setting.client(f"watcher-{name}", host=name) for name in running.hosts]
     conductor = Conductor(running, faults, setting.recorder)
-    watchers.start()
-    conductor.start()
-    jobs.run(watchers)
-    conductor.join()
-    setting.note(f"healed; {len(faults)} faults, {len(jobs.sizes)} jobs")
-    healed_s = conductor.healed_s  # clients may have insisted for long since then
-    accepted = set(acknowledged(setting.recorder.so_far()).values()) | jobs.sizes.keys()
-    ended = setting.client("end").await_ends(accepted, healed_s + HEALED_S_MAX)
-    took_s = time.monotonic() - healed_s if ended.keys() >= accepted else float("inf")
-    watchers.stop()
+    with Watchers(lookers) as watchers:
+        with _conducted(conductor):
+            jobs.run(watchers)
+        setting.note(f"healed; {len(faults)} faults, {len(jobs.sizes)} jobs")
+        healed_s = conductor.healed_s  # clients may have insisted for long since then
+        accepted = set(acknowledged(setting.recorder.so_far()).values()) | jobs.sizes.keys()
+        end = setting.client("end")
+        ended = evidence.all_ended(
+            running.engine, end, accepted, healed_s + HEALED_S_MAX, note=setting.note
+        )
+        is_over = all(job["status"] in TERMINAL for job in ended.values())
+        took_s = time.monotonic() - healed_s if is_over else float("inf")
     for unhappy in evidence.stuck(running.engine):
         setting.note(f"stuck: {unhappy}")
-    return [
-        *_judge_acceptance(setting, jobs, took_s),
-        *judge_books(
-            running.engine,
-            setting.client("reader"),
-            [Ended(job, jobs.sizes[key]) for key, job in ended.items() if key in jobs.sizes],
-        ),
-        *judge_faults(len(faults), conductor.failures, conductor.unhealed),
-    ]
+    yield from judge_faults(len(faults), conductor.failures, conductor.unhealed)
+    yield from _judge_acceptance(setting, jobs, took_s)
+    yield from judge_books(running.engine, setting.client("reader"), jobs.ended(ended))
+
+
+@contextmanager
+def _conducted(conductor: Conductor) -> Iterator[None]:
+    """Run a plan during a block, to the last cure even if the block breaks off.
+
+    An interrupt does not wait for it: it ends the whole installation.
+    """
+    conductor.start()
+    try:
+        yield
+    except Exception:
+        conductor.join()
+        raise
+    conductor.join()
 
 
 def judge_faults(planned: int, missed: Sequence[str], unhealed: Sequence[str]) -> list[Measure]:
@@ -92,7 +107,16 @@ class Jobs:
         """Nothing is created yet."""
         self._setting, self._duration_s = setting, duration_s
         self.sizes: dict[str, int] = {}  # job to its items
+        self.sent: dict[str, bytes] = {}  # file to its content
         self.failures: list[str] = []
+        self._ends: dict[str, Ends] = {}  # of jobs that were cancelled, or may have been
+
+    def ended(self, found: Mapping[str, Mapping[str, Any]]) -> list[Ended]:
+        """Return each job that a client knows, as it was found, and how it had to end."""
+        return [
+            Ended(found[job_id], size, self._ends.get(job_id, WHOLE))
+            for job_id, size in self.sizes.items()
+        ]
 
     def run(self, watchers: Watchers) -> None:
         """Create jobs for as long as the storm lasts; return when every client knows its jobs."""
@@ -123,23 +147,30 @@ class Jobs:
                 watchers.add(job["id"])
                 if chance.random() < CANCELLED_SHARE:
                     time.sleep(chance.uniform(0.1, 2.0))
-                    client.cancel(job["id"], until_s)
+                    self._cancel(client, job["id"], until_s)
             except DrillError as failure:
                 self.failures.append(str(failure))
 
     def _one(self, client: Client, key: str, size: int, until_s: float) -> dict[str, Any]:
-        file_id = client.upload(f"file-{key}", input_lines(size, MODEL), until_s)
+        content = input_lines(size, MODEL)
+        file_id = client.upload(f"file-{key}", content, until_s)
+        self.sent[file_id] = content
         job = client.create(f"job-{key}", file_id, until_s)
         self.sizes[job["id"]] = size
         return job
+
+    def _cancel(self, client: Client, job_id: str, until_s: float) -> None:
+        """Cancel a job, and remember what that may make of it, whatever is answered."""
+        self._ends[job_id] = CANCEL_ASKED
+        if client.cancel(job_id, until_s) is not None:
+            self._ends[job_id] = CANCELLED
 
 
 def _judge_acceptance(setting: Setting, jobs: Jobs, took_s: float) -> list[Measure]:
     history = list(setting.recorder.so_far())
     accepted = acknowledged(history)
     broken = broken_promises(accepted.values(), evidence.states(setting.running.engine), TERMINAL)
-    files = set(acknowledged(history, "upload").values())
-    lost = setting.client("files").missing_files(files)
+    files = dict.fromkeys(acknowledged(history, "upload").values(), b"") | jobs.sent
     disagree = answers_that_disagree(history) | answers_that_disagree(history, "upload")
     errors = [
         step
@@ -154,13 +185,7 @@ def _judge_acceptance(setting: Setting, jobs: Jobs, took_s: float) -> list[Measu
             size=len(accepted),
             evidence="; ".join(f"{job}: {state}" for job, state in list(broken.items())[:5]),
         ),
-        Measure(
-            promise="P1",
-            what="acknowledged files that are missing",
-            value=len(lost),
-            size=len(files),
-            evidence=" ".join(lost[:5]),
-        ),
+        judge_contents(setting, "P1", files),
         Measure(
             promise="P1",
             what="from heal until all were terminal",

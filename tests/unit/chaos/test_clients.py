@@ -1,5 +1,6 @@
 """Goal: clients write down what they hear, however odd it is, and look at what can still change."""
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -53,11 +54,6 @@ def test_jobs_are_looked_at_once_even_when_time_is_up(recorder: Recorder) -> Non
     assert client.await_ends(["batch_1"], time.monotonic() - 1).keys() == {"batch_1"}
 
 
-def test_files_that_are_gone_are_told(recorder: Recorder) -> None:
-    client = client_of(recorder, httpx.Response(503), httpx.Response(200), httpx.Response(404))
-    assert client.missing_files(["file_1", "file_2"]) == ["file_2"]
-
-
 def test_watchers_leave_what_has_ended(recorder: Recorder) -> None:
     """Else a job of a long storm is looked at once in seconds."""
     seen: list[str] = []
@@ -80,3 +76,18 @@ def test_watchers_leave_what_has_ended(recorder: Recorder) -> None:
         time.sleep(0.01)
     watchers.stop()
     assert seen.count("ended") == LAST_LOOKS
+
+
+def test_nobody_looks_on_when_a_drill_breaks_off(recorder: Recorder) -> None:
+    watchers = Watchers([client_of(recorder, httpx.Response(200, json=JOB))])
+    watchers.add("batch_1")
+    before = set(threading.enumerate())
+
+    def drill() -> None:
+        with watchers:
+            assert set(threading.enumerate()) - before
+            raise KeyError("status")
+
+    with pytest.raises(KeyError):
+        drill()
+    assert set(threading.enumerate()) == before
