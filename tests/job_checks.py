@@ -8,6 +8,8 @@ from typing import Any, Literal
 from openai import OpenAI
 from openai.types import Batch
 
+from chaos.judges.answers import bodies_of, is_simulated, others_answers
+
 TERMINAL = {"completed", "failed", "expired", "cancelled"}
 ENDPOINT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 
@@ -83,6 +85,13 @@ def assert_conserved(client: OpenAI, job: Batch, count: int) -> None:
     assert job.usage.input_tokens == sum(usage["prompt_tokens"] for usage in billed)
     assert job.usage.output_tokens == sum(usage.get("completion_tokens", 0) for usage in billed)
     assert len({line["id"] for line in output + errors}) == count
+
+
+def assert_succeeded(client: OpenAI, job: Batch, model: str, count: int) -> None:
+    """Every item that `submit` sent to a simulated engine has succeeded, with its own answer."""
+    assert outcomes_of(job)["succeeded"] == count
+    bodies = bodies_of(b"".join(chat_line(n, model) for n in range(count)))
+    assert others_answers(bodies, lines_of(client, job.output_file_id), is_simulated) == []
 
 
 def numbers(lines: list[dict[str, Any]]) -> Iterator[int]:

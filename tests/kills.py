@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from tests.job_checks import assert_conserved, ended, submit, watch
+from tests.job_checks import assert_conserved, assert_succeeded, ended, submit, watch
 from tests.stacks import Stack
 from topics.catalogue import RESULTS
 from topics.codec import decode_value, kind_of
@@ -37,6 +37,7 @@ def kill_in_the_middle(stack: Stack, role: str, seed: int) -> Killed:
     done = watch(client, job.id, ended)
     assert done.status == "completed", done
     assert_conserved(client, done, ITEM_COUNT)
+    assert_succeeded(client, done, stack.model, ITEM_COUNT)
     return Killed(_done(seen), published_outcomes(stack, job.id))
 
 
