@@ -11,12 +11,12 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from chaos.clients import Client
+from chaos.clients import TERMINAL, Client
 from chaos.failures import NotServedError
 from chaos.judges.fencing import CursorStep, LeaseStep
 from chaos.judges.results import Tally, Usage, tally_of
 from chaos.judges.states import TIMESTAMPS, Transition
-from core.ids import JOB, parse_public_id, public_id
+from core.ids import JOB, SINGLE, parse_public_id, public_id
 
 _STAMPS: Final = ", ".join(f"'{name}'" for name in TIMESTAMPS)
 
@@ -148,7 +148,7 @@ def cursor_steps(engine: sa.Engine) -> list[CursorStep]:
 
 
 def ledger(engine: sa.Engine, job: str) -> Usage:
-    """Return what a job's owner is billed."""
+    """Return what the owner of a job, or of a call that has become one, is billed."""
     return _usage(
         engine,
         "SELECT coalesce(sum(item_count), 0) AS items, coalesce(sum(input_tokens), 0) AS taken, "
@@ -174,6 +174,17 @@ def settled(engine: sa.Engine) -> int:
     with engine.connect() as connection:
         query = sa.text("SELECT coalesce(sum(succeeded), 0) FROM job_counters")
         return int(connection.execute(query).scalar_one())
+
+
+def unended(engine: sa.Engine, since_s: float, until_s: float) -> int:
+    """Return how many jobs of that time, seconds since the epoch, have not ended."""
+    query = sa.text(
+        "SELECT count(*) FROM jobs WHERE kind = 'batch' AND state <> ALL(:ends) "
+        "AND created_at BETWEEN to_timestamp(:since_s) AND to_timestamp(:until_s)"
+    )
+    bound = {"ends": list(TERMINAL), "since_s": since_s, "until_s": until_s}
+    with engine.connect() as connection:
+        return int(connection.execute(query, bound).scalar_one())
 
 
 class Life(NamedTuple):
@@ -313,8 +324,9 @@ def _code(line: Mapping[str, Any]) -> str:
 
 
 def _usage(engine: sa.Engine, query: str, job: str) -> Usage:
+    kind = SINGLE if job.startswith(f"{SINGLE}_") else JOB
     with engine.connect() as connection:
-        row = connection.execute(sa.text(query), {"job": parse_public_id(JOB, job)}).one()
+        row = connection.execute(sa.text(query), {"job": parse_public_id(kind, job)}).one()
         return Usage(
             items=int(row.items), input_tokens=int(row.taken), output_tokens=int(row.given)
         )

@@ -6,13 +6,16 @@ from typing import Final
 
 from chaos import evidence
 from chaos.drills.books import Ended, judge_books
+from chaos.drills.calls import judge_calls
 from chaos.drills.setting import Setting
 from chaos.failures import DrillError
 from chaos.judges.acceptance import broken_promises, probed_ids
+from chaos.judges.results import tally_shown
 from chaos.measures import Measure
 
 JOBS: Final = "batch_"
 FILES: Final = "file-"
+CALLS: Final = "job_"
 READ_AT_ONCE: Final = 8
 
 
@@ -24,7 +27,12 @@ def judge_jobs(setting: Setting, promise: str, *, items: int, until_s: float) ->
     engine, client = setting.running.engine, setting.client("end")
     ids = _acknowledged(setting, JOBS)
     ended = evidence.all_ended(engine, client, ids, until_s, note=setting.note)
-    broken = broken_promises(ids, evidence.states(engine), {"completed"})
+    found = evidence.states(engine) | {
+        job_id: f"completed, {succeeded} of {items} items succeeded"
+        for job_id, job in ended.items()
+        if job["status"] == "completed" and (succeeded := tally_shown(job).succeeded) != items
+    }
+    broken = broken_promises(ids, found, {"completed"})
     return [
         Measure(
             promise=promise,
@@ -41,6 +49,23 @@ def judge_files(setting: Setting, promise: str, content: bytes) -> Measure:
     """Return whether every file of the probes is there, to the byte."""
     ids = _acknowledged(setting, FILES)
     return judge_contents(setting, promise, dict.fromkeys(ids, content))
+
+
+def judge_accepted(setting: Setting, promise: str, *, body: bytes, until_s: float) -> list[Measure]:
+    """Follow the calls of probes that were told 202; nothing has to be told that."""
+    found = probed_ids(setting.recorder.so_far())
+    calls = {one: body for one in found if one.startswith(CALLS)}
+    count = Measure(
+        promise=promise,
+        what="calls that were told to ask again later",
+        value=len(calls),
+        relation="report",
+    )
+    if not calls:
+        return [count]
+    client = setting.client("follower")
+    judged = judge_calls(setting.running.engine, client, promise, calls, until_s)
+    return [count, *judged]
 
 
 def judge_contents(setting: Setting, promise: str, sent: Mapping[str, bytes]) -> Measure:

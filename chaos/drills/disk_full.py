@@ -1,7 +1,7 @@
 """P12: a full disk stops acknowledgements, corrupts nothing, and clears by itself."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +26,10 @@ FOLDERS: Final = {
     "object store": "host-a/objects",
 }
 REFUSING: Final = frozenset({"database", "object store"})
-"""What an acknowledgement needs; the log is behind the outbox."""
+"""What an acknowledgement needs; behind a full log what was acknowledged waits in the outbox."""
+
+STILL_S: Final = 5.0
+"""Age of a job, many times what one takes here, that says that nothing goes on."""
 
 REFILL_S: Final = 1.0
 UPLOAD: Final = "upload a file"
@@ -35,7 +38,7 @@ CONTENT: Final = b"{}\n" * 2000
 ITEMS: Final = 20
 
 
-def run(setting: Setting) -> list[Measure]:
+def run(setting: Setting) -> Iterator[Measure]:
     """Fill each disk in turn, hold it full, give the space back."""
     client = setting.client("disk")
     file_id = client.upload(
@@ -58,17 +61,13 @@ def run(setting: Setting) -> list[Measure]:
             },
         },
     }
-    measures = []
     for name, folder in FOLDERS.items():
-        measures += _fill(setting, name, setting.running.shape.data / folder, asks)
+        yield from _fill(setting, name, setting.running.shape.data / folder, asks)
     for unhappy in evidence.stuck(setting.running.engine):
         setting.note(f"not ended yet: {unhappy}")
     until_s = time.monotonic() + END_S_MAX
-    return [
-        *measures,
-        *judge_jobs(setting, "P12", items=ITEMS, until_s=until_s),
-        judge_files(setting, "P12", CONTENT),
-    ]
+    yield judge_files(setting, "P12", CONTENT)
+    yield from judge_jobs(setting, "P12", items=ITEMS, until_s=until_s)
 
 
 def _fill(
@@ -81,6 +80,7 @@ def _fill(
         full_s = time.time()
         _hold_full(folder, full_s + setting.size(60, 15))
         freed_s = time.time()
+        still = evidence.unended(setting.running.engine, full_s, freed_s - STILL_S)
         took_s = _healthy_after(setting, freed_s)
     finally:
         prober.stop()
@@ -118,6 +118,14 @@ def _fill(
             value=refused,
             limit=1,
             relation=">=" if name in REFUSING else "report",
+            size=len(seen),
+        ),
+        Measure(
+            promise="P12",
+            what=f"{name} full: jobs that stood still until there was space",
+            value=still,
+            limit=1,
+            relation="report" if name in REFUSING else ">=",
             size=len(seen),
         ),
     ]

@@ -1,7 +1,7 @@
 """P11: with Postgres away every request ends within 10 s with 503, and service returns soon."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -10,8 +10,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from chaos import evidence
 from chaos.clients import input_lines
-from chaos.drills.acknowledged import judge_files
+from chaos.drills.acknowledged import judge_accepted, judge_files
 from chaos.drills.books import Ended, judge_books
+from chaos.drills.calls import chat
 from chaos.drills.setting import MODEL, Setting
 from chaos.failures import NotServedError
 from chaos.hosts import wait_until
@@ -34,6 +35,9 @@ JOB_ITEMS: Final = 100
 JOB_S_MAX: Final = 60.0
 """For a small job after each loss: every role has to be back for it to end."""
 
+CALLS_S_MAX: Final = 120.0
+"""For calls that were told to ask again; a record that was lost is sent again after a while."""
+
 CONTENT: Final = b"{}\n"
 READY: Final = "/readyz"
 ALIVE: Final = "/healthz"
@@ -42,10 +46,13 @@ CREATE: Final = "upload a file"
 CHAT: Final = "complete a chat"
 DURABLE: Final = "complete a chat that outlives its connection"
 CALLS: Final = (LIST, CREATE, CHAT, DURABLE)
+CHAT_BODY: Final = chat("hello", 8)
+_JSON: Final = {"content-type": "application/json"}
 _ONE_CHAT: Final = {
     "method": "POST",
     "url": "/v1/chat/completions",
-    "json": {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]},
+    "content": CHAT_BODY,
+    "headers": _JSON,
 }
 
 ASKS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -59,18 +66,19 @@ ASKS: Final[Mapping[str, Mapping[str, Any]]] = {
         "data": {"purpose": "batch"},
     },
     CHAT: _ONE_CHAT,
-    DURABLE: _ONE_CHAT | {"headers": {"prefer": "wait=5"}},
+    DURABLE: _ONE_CHAT | {"headers": {**_JSON, "prefer": "wait=5"}},
 }
 
 
-def run(setting: Setting) -> list[Measure]:
+def run(setting: Setting) -> Iterator[Measure]:
     """Take Postgres away in each way, and probe meanwhile."""
     _call_each_once(setting)
     away_s = setting.size(30, 11)
-    measures = []
     for name, (take_away, lasts_s) in _ways(setting.running, away_s).items():
-        measures += _lose(setting, name, take_away, lasts_s)
-    return [*measures, judge_files(setting, "P11", CONTENT)]
+        yield from _lose(setting, name, take_away, lasts_s)
+    yield judge_files(setting, "P11", CONTENT)
+    until_s = time.monotonic() + CALLS_S_MAX
+    yield from judge_accepted(setting, "P11", body=CHAT_BODY, until_s=until_s)
 
 
 def _ways(running: Installation, away_s: float) -> dict[str, tuple[Callable[[], Cure], float]]:

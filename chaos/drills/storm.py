@@ -16,6 +16,7 @@ from chaos import evidence
 from chaos.clients import TERMINAL, Client, Watchers, input_lines
 from chaos.drills.acknowledged import judge_contents
 from chaos.drills.books import Ended, judge_books
+from chaos.drills.calls import Calls, judge_calls
 from chaos.drills.setting import MODEL, Setting
 from chaos.failures import DrillError
 from chaos.judges.acceptance import acknowledged, answers_that_disagree, broken_promises
@@ -27,6 +28,7 @@ from chaos.settings_of_drills import FINALISER_LEASE_S
 
 HEALED_S_MAX: Final = 600.0
 CANCELLED_SHARE: Final = 0.15
+CREATIONS: Final = ("create", "upload", "call")
 APPLIED_SHARE: Final = 0.8
 """Of the faults of a plan; a few meet a process that another has just killed."""
 
@@ -44,8 +46,9 @@ def run(setting: Setting) -> Iterator[Measure]:
     jobs = Jobs(setting, duration_s)
     lookers = [setting.client(f"watcher-{name}", host=name) for name in running.hosts]
     conductor = Conductor(running, faults, setting.recorder)
+    calls = Calls(setting)
     with Watchers(lookers) as watchers:
-        with _conducted(conductor):
+        with _conducted(conductor), calls:
             jobs.run(watchers)
         setting.note(f"healed; {len(faults)} faults, {len(jobs.sizes)} jobs")
         healed_s = conductor.healed_s  # clients may have insisted for long since then
@@ -59,8 +62,10 @@ def run(setting: Setting) -> Iterator[Measure]:
     for unhappy in evidence.stuck(running.engine):
         setting.note(f"stuck: {unhappy}")
     yield from judge_faults(len(faults), conductor.failures, conductor.unhealed)
-    yield from _judge_acceptance(setting, jobs, took_s)
-    yield from judge_books(running.engine, setting.client("reader"), jobs.ended(ended))
+    yield from _judge_acceptance(setting, jobs, calls, took_s)
+    reader = setting.client("reader")
+    yield from judge_books(running.engine, reader, jobs.ended(ended))
+    yield from judge_calls(running.engine, reader, "P1", calls.bodies, healed_s + HEALED_S_MAX)
 
 
 @contextmanager
@@ -166,17 +171,17 @@ class Jobs:
             self._ends[job_id] = CANCELLED
 
 
-def _judge_acceptance(setting: Setting, jobs: Jobs, took_s: float) -> list[Measure]:
+def _judge_acceptance(setting: Setting, jobs: Jobs, calls: Calls, took_s: float) -> list[Measure]:
     history = list(setting.recorder.so_far())
     accepted = acknowledged(history)
     broken = broken_promises(accepted.values(), evidence.states(setting.running.engine), TERMINAL)
     files = dict.fromkeys(acknowledged(history, "upload").values(), b"") | jobs.sent
-    disagree = answers_that_disagree(history) | answers_that_disagree(history, "upload")
-    errors = [
-        step
-        for step in history
-        if step.op in {"create", "upload"} and step.detail.get("status") == 500
-    ]
+    disagree: dict[str, set[str]] = {}
+    for op in CREATIONS:
+        disagree |= answers_that_disagree(history, op)
+    errors = [step for step in history if step.op in CREATIONS and step.detail.get("status") == 500]
+    keys = sum(len(acknowledged(history, op)) for op in CREATIONS)
+    failures = jobs.failures + calls.failures
     return [
         Measure(
             promise="P1",
@@ -197,21 +202,21 @@ def _judge_acceptance(setting: Setting, jobs: Jobs, took_s: float) -> list[Measu
         Measure(
             promise="P1",
             what="creations that never succeeded",
-            value=len(jobs.failures),
-            size=len(accepted) + len(jobs.failures),
-            evidence="; ".join(jobs.failures[:5]),
+            value=len(failures),
+            size=keys + len(failures),
+            evidence="; ".join(failures[:5]),
         ),
         Measure(
             promise="P5",
             what="keys answered with different ids",
             value=len(disagree),
-            size=len(accepted),
+            size=keys,
             evidence=str(list(disagree.items())[:3]) if disagree else "",
         ),
         Measure(
             promise="P5",
-            what="answers 500 to creations and uploads",
+            what="answers 500 to creations, uploads and calls",
             value=len(errors),
-            size=len(accepted),
+            size=keys,
         ),
     ]

@@ -1,0 +1,79 @@
+"""Goal: an accepted call that is lost, answered for another or billed wrongly is found."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+
+from chaos.clients import Client
+from chaos.drills import calls
+from chaos.drills.calls import chat, judge_calls
+from chaos.histories import Recorder
+from chaos.judges.results import Usage
+from gpu_consumers.engines.simulated_answers import chat_answer
+
+BODY, OTHER = chat("call 1", 2), chat("call 2", 3)
+Judge = Callable[..., list[str]]
+
+
+def job(body: bytes, **changed: object) -> dict[str, Any]:
+    answer = chat_answer(body, b'"simulated/simulated"', 1)
+    usage = {"input_tokens": answer.input_tokens, "output_tokens": answer.output_tokens}
+    response = {"status_code": 200, "body": json.loads(answer.body)}
+    return {"status": "completed", "response": response, "usage": usage, **changed}
+
+
+@pytest.fixture
+def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
+    """Return what is broken of one accepted call, as it is shown and as the ledger has it."""
+    monkeypatch.setattr("chaos.drills.calls.PAUSE_S", 0.0)
+    engine = sa.create_mock_engine("postgresql://", lambda *_: None)
+    with closing(Recorder(tmp_path / "h.jsonl")) as recorder:
+
+        def judge(shown: dict[str, Any] | None, times_billed: int = 1) -> list[str]:
+            answer = httpx.Response(404) if shown is None else httpx.Response(200, json=shown)
+            http = httpx.Client(transport=httpx.MockTransport(lambda _: answer))
+            billed = {
+                name: times_billed * count for name, count in (shown or {}).get("usage", {}).items()
+            }
+            ledger = Usage(items=times_billed, **billed)
+            monkeypatch.setattr(calls, "ledger", lambda *_: ledger)
+            client = Client("c", ["http://host"], "key", recorder, http)
+            found = judge_calls(engine, client, "P1", {"job_1": BODY}, 0.0)  # type: ignore[arg-type]
+            assert all(measure.size == 1 for measure in found)
+            return [measure.promise for measure in found if measure.breaks_a_promise]
+
+        yield judge
+
+
+def test_a_call_that_was_answered_once_is_sound(judged: Judge) -> None:
+    assert judged(job(BODY)) == []
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        None,
+        job(BODY, status="in_progress", response=None),
+        job(BODY, status="expired", response=None, error={"code": "deadline_exceeded"}),
+        job(BODY, response={"status_code": 500, "body": {}}),
+    ],
+)
+def test_a_call_without_a_good_answer_is_a_broken_promise(
+    judged: Judge, shown: dict[str, Any] | None
+) -> None:
+    assert judged(shown) == ["P1"]
+
+
+def test_the_answer_of_another_call_is_found(judged: Judge) -> None:
+    assert judged(job(OTHER)) == ["P2"]
+
+
+@pytest.mark.parametrize("times_billed", [0, 2])
+def test_a_call_is_billed_once(judged: Judge, times_billed: int) -> None:
+    assert judged(job(BODY), times_billed) == ["P4"]
