@@ -3,6 +3,7 @@
 import contextlib
 import random
 import time
+from collections.abc import Iterator
 from typing import Any, Final
 
 from chaos import evidence
@@ -35,7 +36,7 @@ END_S_MAX: Final = 300.0
 CREATE: Final = "create batch"
 
 
-def run(setting: Setting) -> list[Measure]:
+def run(setting: Setting) -> Iterator[Measure]:
     """Kill each broker in turn under load, and then all of them."""
     running = setting.running
     client = setting.client("brokers")
@@ -52,16 +53,15 @@ def run(setting: Setting) -> list[Measure]:
     )
     names = [f"kafka-{node + 1}" for node in range(running.shape.broker_count)]
     random.Random(setting.seed).shuffle(names)
-    measures = []
     try:
         for name in names:
             job = client.create(f"lose-{setting.seed}-{name}", file_id, until_s)
-            measures += _lose(setting, client, job, [name], setting.size(15, 6))
+            yield from _lose(setting, client, job, [name], setting.size(15, 6))
         job = client.create(f"lose-{setting.seed}-all", file_id, until_s)
-        measures += _lose(setting, client, job, names, setting.size(60, 15))
+        yield from _lose(setting, client, job, names, setting.size(60, 15))
     finally:
         prober.stop()
-    return measures + _judge_acceptance(setting)
+    yield from _judge_acceptance(setting)
 
 
 def _lose(

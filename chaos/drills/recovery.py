@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Final
@@ -45,7 +45,7 @@ JUDGED: Final = ("intake", "batcher", "gpu-consumer", "results-writer")
 BROKER: Final = "broker"
 
 
-def run(setting: Setting) -> list[Measure]:
+def run(setting: Setting) -> Iterator[Measure]:
     """Kill each in turn in the middle of one long job, and sample how many items have ended.
 
     Whether a role's death is felt depends on what its host owns just then. So each is killed on
@@ -55,27 +55,22 @@ def run(setting: Setting) -> list[Measure]:
     client = setting.client("recovery")
     until_s = time.monotonic() + 600
     file_id = client.upload(f"file-recovery-{setting.seed}", input_lines(ITEMS, MODEL), until_s)
-    measures: list[Measure] = []
     for number, (name, kill) in enumerate(_kills(setting)):
         job = client.create(f"recovery-{setting.seed}-{number}", file_id, until_s)
         before = doubles_seen(running)
-        measures += _one(setting, name, kill)
+        yield from _one(setting, name, kill)
         twice = doubles_since(before, doubles_seen(running))
-        measures.append(
-            Measure(
-                promise="A12",
-                what=f"outcomes that came twice, and were seen once: {name}",
-                value=twice,
-                relation="report",
-            )
+        yield Measure(
+            promise="A12",
+            what=f"outcomes that came twice, and were seen once: {name}",
+            value=twice,
+            relation="report",
         )
         client.cancel(job["id"], time.monotonic() + 60)
         until_s = time.monotonic() + 180
         ended = evidence.all_ended(running.engine, client, [job["id"]], until_s)
-        measures += judge_books(
-            running.engine, client, [Ended(ended[job["id"]], ITEMS, CANCEL_ASKED)]
-        )
-    return measures
+        done = Ended(ended[job["id"]], ITEMS, CANCEL_ASKED)
+        yield from judge_books(running.engine, client, [done])
 
 
 def _kills(setting: Setting) -> list[tuple[str, Callable[[], object]]]:
