@@ -152,7 +152,7 @@ class Jobs:
                 watchers.add(job["id"])
                 if chance.random() < CANCELLED_SHARE:
                     time.sleep(chance.uniform(0.1, 2.0))
-                    self._cancel(client, job["id"], until_s)
+                    self.cancel(client, job["id"], until_s)
             except DrillError as failure:
                 self.failures.append(str(failure))
 
@@ -164,7 +164,7 @@ class Jobs:
         self.sizes[job["id"]] = size
         return job
 
-    def _cancel(self, client: Client, job_id: str, until_s: float) -> None:
+    def cancel(self, client: Client, job_id: str, until_s: float) -> None:
         """Cancel a job, and remember what that may make of it, whatever is answered."""
         self._ends[job_id] = CANCEL_ASKED
         if client.cancel(job_id, until_s) is not None:

@@ -19,6 +19,7 @@ from chaos.histories import Recorder
 from chaos.judges.answers import bodies_of, is_echoed, is_simulated, others_answers
 from chaos.judges.ends import CANCEL_ASKED, CANCELLED, EXPIRING, WHOLE, wrong_ends
 from chaos.judges.results import Tally, Usage
+from chaos.upstream import recording_upstream
 from gpu_consumers.engines.simulated_answers import chat_answer
 
 ITEMS = 5
@@ -97,6 +98,17 @@ def test_an_echo_is_the_whole_text_and_its_tokens() -> None:
     assert is_echoed(body, echoed("cancel-7 1 2", 12, 3))
     assert not is_echoed(body, echoed("cancel-7 1 20", 13, 3))
     assert not is_echoed(body, echoed("cancel-7 1 2", 12, 4))
+
+
+def test_the_upstream_of_the_drills_says_each_text_again() -> None:
+    with recording_upstream() as upstream:
+        answers = {
+            item: httpx.post(f"{upstream.url}/chat/completions", content=body).json()
+            for item, body in list(BODIES.items())[:2]
+        }
+    assert is_echoed(BODIES["item-0"], answers["item-0"])
+    assert is_echoed(BODIES["item-1"], answers["item-1"])
+    assert not is_echoed(BODIES["item-1"], answers["item-0"])
 
 
 @pytest.fixture

@@ -1,17 +1,22 @@
 """Goal: what the installation owes its client and does not give is broken, and not just untried."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import httpx
 import pytest
 
 from chaos.clients import Client
 from chaos.drills.acknowledged import files_measure
+from chaos.drills.setting import Setting
+from chaos.drills.storm import Jobs
 from chaos.evidence import Files
 from chaos.failures import NotServedError
 from chaos.histories import Recorder
+from chaos.judges.ends import CANCEL_ASKED, CANCELLED, WHOLE, Ends
 
 Answer = Callable[[httpx.Request], httpx.Response]
 
@@ -69,3 +74,26 @@ def test_acknowledged_files_are_compared_to_the_byte() -> None:
     measure = files_measure("P12", found, dict.fromkeys(found, b"{}\n"))
     assert (measure.value, measure.size) == (2, 3)
     assert files_measure("P12", {"file-1": b"{}\n"}, {"file-1": b"{}\n"}).passed
+
+
+@pytest.mark.parametrize(
+    ("status", "ends"), [(200, CANCELLED), (400, CANCEL_ASKED), (None, CANCEL_ASKED)]
+)
+def test_a_storm_knows_which_jobs_it_may_have_cancelled(
+    client: Callable[[Answer], Client], status: int | None, ends: Ends
+) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if status is None:
+            raise httpx.ReadError("lost", request=request)
+        return httpx.Response(status)
+
+    jobs = Jobs(cast("Setting", None), 60)
+    jobs.sizes.update(cancelled=1, other=2)
+    until_s = time.monotonic() + (0.01 if status is None else 5)
+    with contextlib.suppress(NotServedError):
+        jobs.cancel(client(answer), "cancelled", until_s)
+    found = jobs.ended({"cancelled": {"id": "cancelled"}, "other": {"id": "other"}})
+    assert [(one.job["id"], one.items, one.ends) for one in found] == [
+        ("cancelled", 1, ends),
+        ("other", 2, WHOLE),
+    ]
