@@ -165,8 +165,8 @@ def counters(engine: sa.Engine, job: str) -> Tally:
     )
     with engine.connect() as connection:
         bound = {"job": parse_public_id(JOB, job)}
-        found = connection.execute(query, bound).mappings().one_or_none() or {}
-        return Tally(**{str(name): int(count) for name, count in found.items()})
+        found = connection.execute(query, bound).mappings().one_or_none()
+        return Tally(**{str(name): int(count) for name, count in (found or {}).items()})
 
 
 def settled(engine: sa.Engine) -> int:

@@ -6,7 +6,7 @@ counts for every job that began in it, and timed by the database.
 
 import math
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -83,7 +83,7 @@ def judge_bystander(setting: Setting, client: Client, job_id: str) -> list[Measu
     ]
 
 
-def added_s(alone: Collection[float], beside: Collection[float]) -> float:
+def added_s(alone: Sequence[float], beside: Sequence[float]) -> float:
     """Return what the p95 grew by, in seconds; infinite where either has jobs that never ended."""
     before_s, after_s = percentile(alone, SHARE), percentile(beside, SHARE)
     is_known = math.isfinite(before_s) and math.isfinite(after_s)

@@ -10,10 +10,10 @@ WHOLE: Final[Ends] = {"completed": frozenset()}
 """Of a job that nobody stops and that holds no poison: every item succeeds."""
 
 CANCELLED: Final[Ends] = {"cancelled": frozenset({"batch_cancelled"})}
-CANCEL_ASKED: Final[Ends] = WHOLE | CANCELLED
+CANCEL_ASKED: Final[Ends] = {**WHOLE, **CANCELLED}
 """The cancel may have come too late, and then it changed nothing."""
 
-EXPIRING: Final[Ends] = WHOLE | {"expired": frozenset({"batch_expired"})}
+EXPIRING: Final[Ends] = {**WHOLE, "expired": frozenset({"batch_expired"})}
 
 
 def wrong_ends(status: str, codes: Mapping[str, str], ends: Ends) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import msgspec
 import pytest
@@ -35,10 +35,8 @@ def scene(*parts: Part) -> Scene:
 def test_a_scene_that_breaks_off_was_not_tried_and_ends_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception, reason: str
 ) -> None:
-    @contextmanager
-    def installed(_: Shape) -> Iterator[Installation]:
+    def installed(_: Shape) -> NoReturn:
         raise failure
-        yield
 
     monkeypatch.setattr(runs, "installed", installed)
     run = run_in(tmp_path)
