@@ -15,12 +15,13 @@ from chaos.drills.bystander import bystander, judge_bystander
 from chaos.drills.oddities import BAD_LINES, ODDITIES, bad_file
 from chaos.drills.setting import MODEL, Setting
 from chaos.failures import NotServedError
+from chaos.judges.answers import is_of_nan, is_simulated
 from chaos.judges.ends import Ends
 from chaos.judges.poison import wrongly_failed
 from chaos.judges.refused_lines import wrongly_told
 from chaos.judges.results import compare_ids
 from chaos.measures import Measure
-from chaos.settings_of_drills import ENDS_ITS_PROCESS, POISON
+from chaos.settings_of_drills import ENDS_ITS_PROCESS, NAN, POISON
 
 ITEMS: Final = 5000
 TRIES_MAX: Final = 3
@@ -49,9 +50,14 @@ def run(setting: Setting) -> Iterator[Measure]:
     yield from _judge_items(client, ended[job_id], kinds)
     yield from _judge_starts(host.deaths() - deaths, kinds)
     yield _judge_bad_file(ended[bad_id])
-    done = Ended(ended[job_id], ITEMS, ENDS, content)
+    done = Ended(ended[job_id], ITEMS, ENDS, content, is_own)
     yield from judge_books(setting.running.engine, client, [done])
     yield from judge_bystander(setting, other, job_id)
+
+
+def is_own(body: bytes, answer: object) -> bool:
+    """Whether an answer is the one to a body; that of NaN says nothing of its item."""
+    return is_of_nan(answer) if ODDITIES[NAN].text.encode() in body else is_simulated(body, answer)
 
 
 def _kinds(setting: Setting) -> dict[int, str]:

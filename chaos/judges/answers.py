@@ -64,6 +64,11 @@ def is_simulated(body: bytes, answer: object) -> bool:
     )
 
 
+def is_of_nan(answer: object) -> bool:
+    """Whether the simulated engine answers so where logits are no numbers: always one token."""
+    return _told(answer) == ("!", 1, 1)
+
+
 def is_echoed(body: bytes, answer: object) -> bool:
     """Whether the upstream that notes executions answers so: it says the text again."""
     asked = _BODY.decode(body)

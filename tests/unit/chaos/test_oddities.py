@@ -7,8 +7,12 @@ from pydantic import TypeAdapter
 
 from chaos.clients import ENDPOINT, input_lines
 from chaos.drills.oddities import BAD_LINES, ODDITIES, bad_file
+from chaos.drills.poisoned import is_own
 from chaos.drills.setting import MODEL
+from chaos.judges.answers import bodies_of
 from chaos.settings_of_drills import ENDS_ITS_PROCESS, POISON, POISONED_ROLES
+from gpu_consumers.engines.simulated_answers import chat_answer
+from gpu_consumers.engines.simulated_drills import _NOT_A_NUMBER
 from gpu_consumers.engines.simulated_faults import SimulatedFault, fault_of
 from jobs.input_lines import input_lines as lines_of
 from jobs.settings import IntakeSettings
@@ -56,3 +60,16 @@ def test_some_end_their_process_and_some_succeed() -> None:
 def test_bad_lines_are_named_by_validation() -> None:
     found = {error.line: error.code.value for error in verdict(bad_file(MODEL)).errors}
     assert found == BAD_LINES
+
+
+def test_every_oddity_that_succeeds_has_its_own_answer() -> None:
+    """Of NaN the engine gives one and the same answer, which is no other item's."""
+    good = [oddity for oddity in ODDITIES.values() if oddity.code is None]
+    texts = {place: oddity.text for place, oddity in enumerate(good)}
+    fields = {place: oddity.fields for place, oddity in enumerate(good)}
+    bodies = list(bodies_of(input_lines(len(good), MODEL, texts, fields)).values())
+    for body in bodies:
+        is_nan = b"POISON-nan" in body
+        given = _NOT_A_NUMBER if is_nan else chat_answer(body, b'"simulated/simulated"', 1)
+        answer = json.loads(given.body)
+        assert [other for other in bodies if is_own(other, answer)] == [body]
