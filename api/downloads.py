@@ -9,9 +9,11 @@ from fastapi import Request, Response
 
 from api import metrics
 from api.answers import ApiError
+from api.blocking_calls import BlockingCalls
 from api.bounded_streams import BoundedStream
 from api.byte_ranges import ByteRange, RangeUnsatisfiableError, parse_range
 from api.filenames import content_disposition
+from api.key_watch import KeyWatch
 from api.services import Services
 from storage.objects import Blocks
 
@@ -38,11 +40,12 @@ async def file_content(request: Request, row: sa.Row[Any], services: Services) -
     if part:
         last = part.offset + part.length - 1
         headers["content-range"] = f"bytes {part.offset}-{last}/{row.size_bytes}"
-    return _ObjectResponse(
+    return ObjectResponse(
         blocks,
         206 if part else 200,
         headers,
         idle_timeout_s=services.settings.download_idle_timeout_s,
+        key_watch=KeyWatch(request, services),
     )
 
 
@@ -66,27 +69,34 @@ def _etag(row: sa.Row[Any]) -> str:
     return f'"{row.id.hex}"'
 
 
-class _ObjectResponse(BoundedStream):
+class ObjectResponse(BoundedStream):
     """Blocks read by threads."""
 
     def __init__(
-        self, blocks: Blocks, status: int, headers: dict[str, str], *, idle_timeout_s: float
+        self,
+        blocks: Blocks,
+        status: int,
+        headers: dict[str, str],
+        *,
+        idle_timeout_s: float,
+        key_watch: KeyWatch,
     ) -> None:
+        """As `BoundedStream`."""
+        self._blocks, self._calls = blocks, BlockingCalls()
         super().__init__(
-            _read(blocks),
+            self._read(),
             status,
             headers,
             media_type="application/octet-stream",
             idle_timeout_s=idle_timeout_s,
+            key_watch=key_watch,
         )
-        self._blocks = blocks
 
     async def close(self) -> None:
-        """See `BoundedStream`."""
-        self._blocks.close()
+        """See `BoundedStream`. A store that stalls a read would make its close wait, too."""
+        await self._calls.end(self._blocks.close)
 
-
-async def _read(blocks: Blocks) -> AsyncIterator[bytes]:
-    while block := await asyncio.to_thread(next, blocks, b""):
-        metrics.DOWNLOADED_BYTES.inc(len(block))
-        yield block
+    async def _read(self) -> AsyncIterator[bytes]:
+        while block := await self._calls.make(next, self._blocks, b""):
+            metrics.DOWNLOADED_BYTES.inc(len(block))
+            yield block

@@ -1,34 +1,38 @@
 """The results of one batch on their way to one client, in the order in which they came."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import aclosing, suppress
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
+from api.blocking_calls import BlockingCalls
 from api.database import DatabaseAwayError
+from api.key_watch import CHECK_S
 from api.objects import batch_object
 from api.views.following import Follower, JobNews
 from api.views.services import Views
+from jobs.refusals import JobMissingError
 from results.views.sequenced_lines import Frame, SequencedLines
 from results.views.sequences import SequencedRow
 from results.views.sources import ResultSource, result_source
 from storage.errors import ObjectMissingError
 from tenancy.api_keys import Principal
 
+T = TypeVar("T")
+
 LIMIT_MAX: Final = 10_000
 """Lines of one page."""
 
 _KEEP_ALIVE: Final = b": keep-alive\n\n"
-_KEY_CHECK_S: Final = 2.0  # a key that is revoked ends its streams, too
 _AWAY_S: Final = 2.0  # pause while Postgres does not answer
-_AWAY_TRIES_MAX: Final = 15
+_PATIENCE_S: Final = 30.0  # with it, however long each of its silences is
 _MOVES_MAX: Final = 3  # times that an answer may move while it is looked for
 
 
 class ResultStream:
-    """The results of one batch for one client. It holds one page."""
+    """The results of one batch for one client. It holds one page. Close it."""
 
     def __init__(
         self, views: Views, principal: Principal, source: ResultSource, frame: Frame
@@ -37,13 +41,15 @@ class ResultStream:
         self._views, self._tenant_id = views, principal.tenant_id
         self._source, self._frame = source, frame
         self._rendered = SequencedLines(views.services.objects, source, frame)
+        self._blocks: Generator[bytes, None, None] | None = None  # of the page
+        self._calls = BlockingCalls()
         self._after = 0
 
     async def present(self, after: int, limit: int | None) -> AsyncGenerator[bytes, None]:
         """Yield what has come by now, at most `limit` lines."""
         self._after = after
         last = self._source.ended_count if limit is None else after + limit
-        try:
+        with suppress(JobMissingError):  # deleted since
             while self._after < min(last, self._source.ended_count):
                 page = await self._page(last - self._after, is_shared=False)
                 if not page:
@@ -51,33 +57,41 @@ class ResultStream:
                 async with aclosing(self._lines(page)) as lines:
                     async for block in lines:
                         yield block
-        finally:
-            self._rendered.close()
 
     async def followed(
         self, after: int, may_go_on: Callable[[], Awaitable[bool]]
     ) -> AsyncGenerator[bytes, None]:
-        """Yield what has come and what comes, until the batch has ended."""
+        """Yield what has come and what comes, until the batch has ended.
+
+        `may_go_on` tells whether the key still works, and may raise DatabaseAwayError.
+        """
         self._after = after
         source, views = self._source, self._views
         news = JobNews(source.ended_count, source.is_terminal)
         yield _KEEP_ALIVE  # the head goes out at once
         with views.followers.follow(source.job_id, news) as follower:
             try:
-                async with aclosing(self._follow(follower, may_go_on)) as blocks:
-                    async for block in blocks:
-                        yield block
+                with suppress(JobMissingError):  # deleted since
+                    async with aclosing(self._follow(follower, may_go_on)) as blocks:
+                        async for block in blocks:
+                            yield block
             finally:
-                self._rendered.close()
                 if views.followers.of(source.job_id) == 1:
                     views.pages.forget(source.job_id)
+
+    async def close(self) -> None:
+        """Give the files back, once no thread reads them; close what yields before."""
+        await self._calls.end(self._close)
 
     async def _follow(
         self, follower: Follower, may_go_on: Callable[[], Awaitable[bool]]
     ) -> AsyncGenerator[bytes, None]:
         keep_alive_s, quiet_s = self._views.services.settings.follow_keep_alive_s, 0.0
-        while await may_go_on() and follower.news.exists:
+        while follower.news.exists:
             news = follower.news
+            has_more = news.is_terminal or self._after < news.ended_count
+            if not await _is_allowed(may_go_on, is_needed=has_more):
+                return
             if news.is_terminal and not self._source.is_terminal:
                 await self._reload()
             if self._after < news.ended_count:
@@ -94,22 +108,18 @@ class ResultStream:
             if news.is_terminal:
                 yield self._end()
                 return
-            if not await follower.changed(min(_KEY_CHECK_S, keep_alive_s)):
-                quiet_s += _KEY_CHECK_S
+            if not await follower.changed(min(CHECK_S, keep_alive_s)):
+                quiet_s += CHECK_S
             if quiet_s >= keep_alive_s:
                 quiet_s = 0.0
                 yield _KEEP_ALIVE
 
     async def _page(self, limit: int, *, is_shared: bool) -> list[SequencedRow]:
-        """Read the next page; be patient with a database that is away. Raises DatabaseAwayError."""
-        pages = self._views.pages
-        for _ in range(_AWAY_TRIES_MAX):
-            with suppress(DatabaseAwayError):
-                if is_shared:
-                    return await pages.shared(self._source, self._after)
-                return await pages.read(self._source, self._after, limit)
-            await asyncio.sleep(_AWAY_S)
-        raise DatabaseAwayError
+        """Read the next page. Raises DatabaseAwayError."""
+        pages, source, after = self._views.pages, self._source, self._after
+        if is_shared:
+            return await _patiently(lambda: pages.shared(source, after))
+        return await _patiently(lambda: pages.read(source, after, limit))
 
     async def _lines(self, page: list[SequencedRow]) -> AsyncGenerator[bytes, None]:
         """Yield the lines of a page. An answer that has moved is looked for where it is now."""
@@ -118,10 +128,10 @@ class ResultStream:
         for _ in range(_MOVES_MAX):
             rendered = self._rendered
             rest = [row for row in page if row.sequence > self._after]
-            blocks = rendered.blocks(rest)
+            self._blocks = blocks = rendered.blocks(rest)
             reads_files = any(row.body_key or row.custom_id is None for _, row in rest)
             try:
-                while (block := await _next(blocks, in_thread=reads_files)) is not None:
+                while (block := await self._next(blocks, in_thread=reads_files)) is not None:
                     yield block
             except ObjectMissingError:
                 self._after = max(self._after, rendered.after)
@@ -131,20 +141,23 @@ class ResultStream:
             await self._reload()
         raise ObjectMissingError
 
+    async def _next(self, blocks: Generator[bytes, None, None], *, in_thread: bool) -> bytes | None:
+        """Return the next block, or None at the end. What reads files does not hold up the loop."""
+        return await self._calls.make(next, blocks, None) if in_thread else next(blocks, None)
+
     async def _reload(self) -> None:
-        """Look again where the results lie. Raises DatabaseAwayError."""
-        for _ in range(_AWAY_TRIES_MAX):
-            with suppress(DatabaseAwayError):
-                database = self._views.services.database
-                self._source = await database.run_for(
-                    self._tenant_id, result_source, self._tenant_id, self._source.job_id
-                )
-                self._rendered.close()
-                objects = self._views.services.objects
-                self._rendered = SequencedLines(objects, self._source, self._frame)
-                return
-            await asyncio.sleep(_AWAY_S)
-        raise DatabaseAwayError
+        """Look again where the results lie. Raises DatabaseAwayError, JobMissingError."""
+        database, job_id = self._views.services.database, self._source.job_id
+        self._source = await _patiently(
+            lambda: database.run_for(self._tenant_id, result_source, self._tenant_id, job_id)
+        )
+        await self._calls.make(self._close)
+        self._rendered = SequencedLines(self._views.services.objects, self._source, self._frame)
+
+    def _close(self) -> None:
+        if self._blocks is not None:
+            self._blocks.close()
+        self._rendered.close()
 
     def _end(self) -> bytes:
         """Return the last event; its id is one behind the last result's."""
@@ -154,6 +167,26 @@ class ResultStream:
         return b"event: batch.%b\nid: %d\ndata: %b\n\n" % (job.state.encode(), sequence, data)
 
 
-async def _next(blocks: Iterator[bytes], *, in_thread: bool) -> bytes | None:
-    """Return the next block, or None at the end. What reads files does not hold up the loop."""
-    return await asyncio.to_thread(next, blocks, None) if in_thread else next(blocks, None)
+async def _is_allowed(may_go_on: Callable[[], Awaitable[bool]], *, is_needed: bool) -> bool:
+    """Whether the key still works. Unless it is needed, to be told nothing is allowed.
+
+    Raises DatabaseAwayError.
+    """
+    if is_needed:
+        return await _patiently(may_go_on)
+    try:
+        return await may_go_on()
+    except DatabaseAwayError:
+        return True
+
+
+async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Return what is asked for; be patient with a Postgres away. Raises DatabaseAwayError."""
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            while True:
+                with suppress(DatabaseAwayError):
+                    return await ask()
+                await asyncio.sleep(_AWAY_S)
+    except TimeoutError:
+        raise DatabaseAwayError from None

@@ -7,12 +7,12 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Request, Response
 
 from api.answers import ApiError
-from api.database import DatabaseAwayError
+from api.key_watch import KeyWatch
 from api.middleware import until_answered
-from api.principals import PrincipalOf, principal_by
+from api.principals import PrincipalOf
 from api.views.result_stream import LIMIT_MAX, ResultStream
 from api.views.services import Views, ViewsOf
-from api.views.streaming import StreamedAnswer
+from api.views.streaming import ResultAnswer
 from core.ids import JOB, parse_public_id
 from results.views.sequenced_lines import jsonl, server_sent
 from results.views.sources import result_source
@@ -21,8 +21,6 @@ router = APIRouter()
 
 SEQUENCE_MAX: Final = 2**31 - 1
 _SEQUENCE: Final = re.compile(r"[0-9]{1,10}")  # of thousands of digits Python makes no number
-
-_HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 @router.get("/v1/batches/{batch_id}/results")
@@ -38,9 +36,11 @@ async def show(
     wanted = parse_public_id(JOB, batch_id)
     database = views.services.database
     source = await database.run_for(principal.tenant_id, result_source, principal.tenant_id, wanted)
+    watch = KeyWatch(request, views.services)
     if "text/event-stream" not in request.headers.get("accept", ""):
         stream = ResultStream(views, principal, source, jsonl)
-        return _answer(stream.present(after, limit), views, "application/x-ndjson")
+        content = stream.present(after, limit)
+        return _answer(stream, content, views, watch, "application/x-ndjson")
     if limit is not None:
         raise ApiError(
             400, "A stream goes on to the end of the batch.", code="invalid_value", param="limit"
@@ -50,28 +50,32 @@ async def show(
         return Response(status_code=204)  # clients that come back by themselves stop now
     until_answered(request.scope).enter_context(views.follower_slots.one(principal.tenant_id))
     stream = ResultStream(views, principal, source, server_sent)
-    content = stream.followed(after, lambda: _may_go_on(request, views))
-    return _answer(content, views, "text/event-stream")
+    content = stream.followed(after, lambda: _may_go_on(watch))
+    return _answer(stream, content, views, watch, "text/event-stream")
 
 
-async def _may_go_on(request: Request, views: Views) -> bool:
-    """Whether the key still works. While that cannot be asked, there are no results to give."""
-    headers = request.headers
+async def _may_go_on(watch: KeyWatch) -> bool:
+    """Whether the key still works. Raises DatabaseAwayError."""
     try:
-        await principal_by(headers.get("authorization"), headers.get("x-api-key"), views.services)
+        await watch.check_now()
     except ApiError:
         return False
-    except DatabaseAwayError:
-        pass
     return True
 
 
-def _answer(content: AsyncGenerator[bytes, None], views: Views, media_type: str) -> Response:
-    return StreamedAnswer(
+def _answer(
+    stream: ResultStream,
+    content: AsyncGenerator[bytes, None],
+    views: Views,
+    watch: KeyWatch,
+    media_type: str,
+) -> Response:
+    return ResultAnswer(
+        stream,
         content,
         media_type=media_type,
-        headers=_HEADERS,
         idle_timeout_s=views.services.settings.download_idle_timeout_s,
+        key_watch=watch,
     )
 
 

@@ -1,27 +1,39 @@
-"""An answer that a generator makes."""
+"""The results of a batch as an answer."""
 
 from collections.abc import AsyncGenerator
+from typing import Final
 
 from api.bounded_streams import BoundedStream
+from api.key_watch import KeyWatch
+from api.views.result_stream import ResultStream
+
+_HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
-class StreamedAnswer(BoundedStream):
-    """Writes what a generator yields; it is closed whatever happens, so that it frees all."""
+class ResultAnswer(BoundedStream):
+    """Writes what a stream of results yields."""
 
     def __init__(
         self,
+        stream: ResultStream,
         content: AsyncGenerator[bytes, None],
         *,
         media_type: str,
-        headers: dict[str, str],
         idle_timeout_s: float,
+        key_watch: KeyWatch,
     ) -> None:
-        """As `BoundedStream`."""
+        """`content` is of `stream`; both are closed at the end. Else as `BoundedStream`."""
         super().__init__(
-            content, 200, headers, media_type=media_type, idle_timeout_s=idle_timeout_s
+            content,
+            200,
+            _HEADERS,
+            media_type=media_type,
+            idle_timeout_s=idle_timeout_s,
+            key_watch=key_watch,
         )
-        self._content = content
+        self._stream, self._content = stream, content
 
     async def close(self) -> None:
         """See `BoundedStream`."""
         await self._content.aclose()
+        await self._stream.close()

@@ -3,7 +3,7 @@ r"""Results as lines: those of the output and error files, each with its sequenc
 {"id":"batch_req_…","custom_id":…,"response":{…},"error":null,"sequence":17}
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from typing import Final, TypeAlias
 
@@ -51,7 +51,7 @@ class SequencedLines:
         self.after = 0
         """The sequence of the last line that was given out whole."""
 
-    def blocks(self, rows: Iterable[SequencedRow]) -> Iterator[bytes]:
+    def blocks(self, rows: Iterable[SequencedRow]) -> Generator[bytes, None, None]:
         """Yield the lines of `rows`, several in one block.
 
         Raises ObjectStoreAwayError, and ObjectMissingError when a large answer has moved: read the

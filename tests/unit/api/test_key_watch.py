@@ -1,0 +1,72 @@
+"""Goal: what is begun with a key ends soon after its end, and no outage looks like one."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from api.answers import ApiError
+from api.auth import KeyCache
+from api.database import DatabaseAwayError
+from api.key_watch import KeyWatch
+from core.clock import Clock
+from core.ids import new_uuid
+from tenancy.api_keys import Principal
+
+GOOD = "sk-" + "a" * 43 + "32e48b99"  # as a key is written; the checksum is right
+
+
+class Keys:
+    """The services that authentication needs, a clock, and a Postgres that can be away."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.keys = KeyCache(ttl_s=1, clock=cast(Clock, self))
+        self.database = self
+        self.principal: Principal | None = Principal(new_uuid(), new_uuid())
+        self.is_away = False
+        self.looks = 0
+
+    def monotonic_s(self) -> float:
+        return self.now
+
+    async def run_across_tenants(self, _work: object, _secret: str) -> Principal | None:
+        self.looks += 1
+        if self.is_away:
+            raise DatabaseAwayError
+        return self.principal
+
+    def watch(self) -> KeyWatch:
+        request = SimpleNamespace(headers={"authorization": f"Bearer {GOOD}"})
+        return KeyWatch(cast(Any, request), cast(Any, self))
+
+
+async def test_a_key_is_looked_at_now_and_then() -> None:
+    keys = Keys()
+    watch = keys.watch()
+    for keys.now in (0.5, 1.9, 2.0, 2.1, 3.9, 4.0):
+        await watch.check()
+    assert keys.looks == 2
+
+
+async def test_a_revoked_key_is_noticed() -> None:
+    keys = Keys()
+    watch = keys.watch()
+    keys.principal = None
+    await watch.check()
+    keys.now = 2.0
+    with pytest.raises(ApiError) as refused:
+        await watch.check()
+    assert refused.value.status == 401
+
+
+async def test_an_outage_is_no_revocation_and_is_not_waited_for_often() -> None:
+    keys = Keys()
+    watch = keys.watch()
+    keys.is_away = True
+    for keys.now in (2.0, 4.0, 31.9):
+        await watch.check()
+    assert keys.looks == 1
+    keys.now, keys.is_away, keys.principal = 32.0, False, None
+    with pytest.raises(ApiError):
+        await watch.check()

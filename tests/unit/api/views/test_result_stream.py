@@ -1,0 +1,132 @@
+"""Goal: a stream of results waits for Postgres for so long, and its end holds up nobody."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from api.database import DatabaseAwayError
+from api.settings import ApiSettings
+from api.views import result_stream
+from api.views.following import Followers
+from api.views.result_pages import ResultPages
+from api.views.result_stream import ResultStream
+from api.views.services import Views
+from jobs.refusals import JobMissingError
+from results.views.sequenced_lines import jsonl, server_sent
+from results.views.sequences import SequencedRow
+from results.views.sources import result_source
+from storage.objects import Blocks
+from tenancy.api_keys import Principal
+from tests.unit.results.views.stored import TENANT_ID, MemoryObjects, row, source
+
+LINE = b'{"custom_id":"a","method":"POST","url":"/v1/embeddings","body":{}}\n'
+
+
+class Database:
+    """Gives pages as a test says, or hangs."""
+
+    def __init__(self, *pages: list[SequencedRow]) -> None:
+        self.pages = list(pages)
+        self.hangs = False
+        self.is_gone = False
+
+    async def run_for(self, _tenant_id: object, work: Any, *_: object, **__: object) -> Any:
+        if self.hangs:
+            await asyncio.Event().wait()
+        if work is result_source and self.is_gone:
+            raise JobMissingError
+        return self.pages.pop(0) if self.pages else []
+
+
+def views(objects: MemoryObjects, database: Database) -> Views:
+    services: Any = SimpleNamespace(objects=objects, database=database, settings=ApiSettings())
+    followers = Followers(cast(Any, database), interval_s=10)
+    pages = ResultPages(cast(Any, database))
+    return Views(services, None, followers, cast(Any, None), pages)
+
+
+def stream(objects: MemoryObjects, database: Database, *, live: bool = False) -> ResultStream:
+    principal = Principal(TENANT_ID, TENANT_ID)
+    its = source(objects, succeeded=1)
+    return ResultStream(views(objects, database), principal, its, server_sent if live else jsonl)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_stream, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(result_stream, "_AWAY_S", 0.01)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_postgres_that_hangs_is_waited_for_once() -> None:
+    database = Database()
+    database.hangs = True
+    with pytest.raises(DatabaseAwayError):
+        async with asyncio.timeout(5):
+            await read(stream(MemoryObjects({}), database).present(0, None))
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_nothing_is_given_while_the_key_cannot_be_checked() -> None:
+    database = Database([SequencedRow(1, row(0))])
+
+    async def away() -> bool:
+        raise DatabaseAwayError
+
+    followed = stream(MemoryObjects({}), database, live=True).followed(0, away)
+    async with aclosing(followed):
+        assert await anext(followed) == b": keep-alive\n\n"
+        with pytest.raises(DatabaseAwayError):
+            await anext(followed)
+    assert database.pages  # nobody asked for it
+
+
+async def test_a_batch_that_is_deleted_meanwhile_ends_its_stream() -> None:
+    database = Database([SequencedRow(1, row(500))])  # of a file that was appended since
+    database.is_gone = True
+    assert await read(stream(MemoryObjects({}), database).present(0, None)) == b""
+
+
+async def test_the_files_are_closed_behind_the_thread_that_reads_them() -> None:
+    reading, may_go_on = threading.Event(), threading.Event()
+    closed_by: list[str] = []
+
+    class Slow(MemoryObjects):
+        def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+            blocks = super().read(key, offset=offset, length=length)
+
+            def take(size: int) -> bytes:
+                reading.set()
+                assert may_go_on.wait(10)
+                return blocks._read(size)
+
+            def close() -> None:
+                assert may_go_on.is_set()
+                closed_by.append(threading.current_thread().name)
+
+            return Blocks(take, close, length)
+
+    objects = Slow({"input": LINE})
+    mine = stream(objects, Database([SequencedRow(1, row(0, custom_id=None))]))
+    asking = asyncio.create_task(read(mine.present(0, None)))
+    assert await asyncio.to_thread(reading.wait, 10)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    closing = asyncio.create_task(mine.close())
+    await asyncio.sleep(0.05)
+    assert not closing.done()
+    may_go_on.set()
+    await closing
+    assert closed_by
+    assert threading.main_thread().name not in closed_by
+
+
+async def read(blocks: AsyncGenerator[bytes, None]) -> bytes:
+    async with aclosing(blocks):
+        return b"".join([block async for block in blocks])
