@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Query, Request, Response
 
 from api.acts import record
-from api.answers import json_answer
+from api.answers import ApiError, json_answer
 from api.database import DatabaseAwayError
 from api.downloads import file_content
+from api.key_watch import KeyWatch
 from api.objects import file_object, page_object
 from api.online.idempotency import (
     answer_once,
@@ -45,6 +46,11 @@ async def upload(request: Request, principal: PrincipalOf, services: ServicesOf)
     repeats = repeats_of_request(request, principal, services)
     is_known = await may_be_known(repeats, services)
     file = await receive_upload(request, principal.tenant_id, services, has_room=is_known)
+    try:
+        await KeyWatch(request, services).check_now()  # it may have been hours
+    except (ApiError, DatabaseAwayError):
+        await asyncio.to_thread(services.objects.delete, file.object_key)
+        raise
     quota = storage_quota(services.settings)
 
     def work(connection: sa.Connection) -> Answer:

@@ -12,6 +12,7 @@ from api import metrics
 from api.answers import ApiError
 from api.bodies import Pace, declared_bytes, paced_body, require_identity_encoding
 from api.filenames import safe_filename
+from api.key_watch import KeyWatch
 from api.multipart import FileForm, FormRefusedError, form_boundary
 from api.object_sink import ObjectSink
 from api.services import Services
@@ -84,7 +85,9 @@ async def _store(
     async with ObjectSink(services.objects, f"files/{file_id.hex}") as sink:
         form = FileForm(boundary, sink.take)
         received = 0
+        watch = KeyWatch(request, services)
         async for data in _body(request, services):
+            await watch.check()
             received += len(data)
             form.feed(data)
             limits.check(max(sink.size_bytes, received - FORM_BYTES_MAX))

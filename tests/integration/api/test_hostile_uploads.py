@@ -4,7 +4,10 @@ import socket
 import time
 
 import pytest
+import sqlalchemy as sa
 
+from jobs.files_tables import files
+from tenancy.api_keys import revoke_key
 from tests.integration.api.answers import ok, refused, upload
 from tests.integration.api.conftest import OpenSite, Site
 from tests.integration.api.wire import (
@@ -73,6 +76,22 @@ def test_what_is_no_form(site: Site, kind: str, status: int) -> None:
     with connect(site) as connection:
         connection.sendall(head(site, Content_Type=kind, Content_Length="2") + b"{}")
         assert read_answer(connection).status == status
+
+
+def test_a_key_that_is_revoked_meanwhile_stores_nothing(open_site: OpenSite) -> None:
+    site = open_site(key_cache_s=0)
+    with connect(site) as connection:
+        connection.sendall(form_head(site, Expect="100-continue"))
+        assert connection.recv(100).startswith(b"HTTP/1.1 100")  # the key was good
+        with site.engine.begin() as database:
+            assert revoke_key(database, site.key.key_id)
+        connection.sendall(chunk(PURPOSE + FILE + END) + b"0\r\n\r\n")
+        answer = read_answer(connection)
+
+    assert (answer.status, answer.error()["code"]) == (401, "invalid_api_key")
+    until_empty(site)
+    with site.engine.connect() as database:
+        assert database.scalar(sa.select(sa.func.count()).select_from(files)) == 0
 
 
 def test_a_compressed_upload_is_refused(site: Site) -> None:
