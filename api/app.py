@@ -111,6 +111,7 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
         routed,
         in_flight_max=settings.requests_in_flight_max,
         online_in_flight_max=_ONLINE_PER_OPEN * max(1, open_calls_max),
+        idle_timeout_s=settings.download_idle_timeout_s,
     )
 
 

@@ -27,6 +27,15 @@ class ClientConnection:
         """Whether the body of the newest request, and so of all before it, has arrived."""
         return not self._protocol.cycle.more_body
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether what was written waits for the client, so that the next write would, too."""
+        return self._protocol.flow.write_paused
+
+    async def caught_up(self) -> None:
+        """Wait until the client has taken nearly all that was written, or is gone."""
+        await self._protocol.flow.drain()
+
     def notice_leaving(self) -> None:
         """Read on, so that its end is noticed: the body of the newest request was taken.
 

@@ -31,6 +31,9 @@ _KEEPALIVE: Final = (
 While bytes wait to be acknowledged no probe is sent: the last option bounds that, and how long a
 reader may take nothing at all (tcp(7))."""
 
+LAST_BYTES_S: Final = 60.0
+"""How long what is left of an answer may wait when its connection has been idle for too long."""
+
 _LINE_BYTES: Final = 4  # what a header line is longer than its name and value
 
 
@@ -85,6 +88,12 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         self._stop_timer()
         self._client_connection.lost()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """See `HttpToolsProtocol`. A close waits until all is sent, for ever by itself."""
+        super().timeout_keep_alive_handler()
+        if self.transport.get_write_buffer_size():
+            self.loop.call_later(LAST_BYTES_S, self.transport.abort)
 
     def on_message_begin(self) -> None:
         """See `HttpToolsProtocol`."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 import traceback
+from collections.abc import Awaitable
 from contextlib import ExitStack
 from typing import Final
 from uuid import UUID
@@ -12,10 +13,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import metrics
 from api.answers import ApiError, crash_answer, error_answer
+from api.client_connection import EXTENSION, ClientConnection
 from api.online.call_failures import shutting_down
 from api.slots import Slots
 from core.ids import REQUEST, new_uuid, public_id
 from registry.models import ENDPOINTS
+from storage.objects import BLOCK_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +32,20 @@ _ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics"})  # answered unde
 class RequestEnvelope:
     """The outermost layer of the application."""
 
-    def __init__(self, app: ASGIApp, *, in_flight_max: int, online_in_flight_max: int) -> None:
-        """More requests at once are refused; online calls wait long and are counted apart."""
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        in_flight_max: int,
+        online_in_flight_max: int,
+        idle_timeout_s: float = 60.0,
+    ) -> None:
+        """More requests at once are refused; online calls wait long and are counted apart.
+
+        A client that takes no MiB of its answer in `idle_timeout_s` is dropped.
+        """
         self._app = app
+        self._idle_timeout_s = idle_timeout_s
         self._online = Slots(
             "online_requests", online_in_flight_max, kind="online calls", retry_after_s=1
         )
@@ -42,7 +56,7 @@ class RequestEnvelope:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(scope, send)
+        exchange = _Exchange(scope, send, self._idle_timeout_s)
         metrics.IN_FLIGHT.inc()
         try:
             with ExitStack() as held:
@@ -113,27 +127,67 @@ def until_answered(scope: Scope) -> ExitStack:
 
 
 class _Exchange:
-    """One request and its answer."""
+    """One request and its answer, which ends when its client has it: until then it takes a slot."""
 
-    def __init__(self, scope: Scope, send: Send) -> None:
+    def __init__(self, scope: Scope, send: Send, idle_timeout_s: float) -> None:
         request_id = new_uuid()
         scope[_ID_KEY] = request_id
         self.request_id = public_id(REQUEST, request_id)
         self.status: int | None = None  # None: not answered yet
-        self.is_whole = False  # the answer's last byte was sent
+        self.is_whole = False  # all was sent, and of a whole answer all but the last bytes taken
         self._scope = scope
         self._send = send
+        self._idle_timeout_s = idle_timeout_s
+        self._is_stream = False  # which bounds by itself what waits
+        self._is_dropped = False  # its client took too long
+        self._connection: ClientConnection | None = scope.get("extensions", {}).get(EXTENSION)
         self._begun_s = time.monotonic()
 
     async def send(self, message: Message) -> None:
         """Pass on a message of the answer, with the request's id on its head."""
+        if self._is_dropped:
+            return
+        connection = self._connection
         if message["type"] == "http.response.start":
             self.status = message["status"]
             head = (b"x-request-id", self.request_id.encode())
             message = {**message, "headers": [*message.get("headers", ()), head]}
-        await self._send(message)
-        if message["type"] == "http.response.body" and not message.get("more_body", False):
-            self.is_whole = True
+            if connection is not None and connection.is_behind:  # with the answer before
+                await self._in_time(self._send(message))
+            else:
+                await self._send(message)
+            return
+        self._is_stream |= message.get("more_body", False)
+        if self._is_stream:
+            await self._send(message)
+            self.is_whole = not message.get("more_body", False)
+            return
+        if len(message.get("body", b"")) > BLOCK_BYTES:
+            await self._send_in_blocks(message)
+        else:
+            await self._send(message)
+        if connection is not None and connection.is_behind:
+            await self._in_time(connection.caught_up())
+        self.is_whole = not self._is_dropped
+
+    async def _send_in_blocks(self, message: Message) -> None:
+        """Send a large body as it is taken: whole, all of it would lie in the transport."""
+        body = memoryview(message["body"])
+        for start in range(0, len(body), BLOCK_BYTES):
+            end = start + BLOCK_BYTES
+            block = {**message, "body": body[start:end], "more_body": end < len(body)}
+            await self._in_time(self._send(block))
+            if self._is_dropped:
+                return
+
+    async def _in_time(self, taking: Awaitable[None]) -> None:
+        try:
+            async with asyncio.timeout(self._idle_timeout_s):
+                await taking
+        except TimeoutError:
+            assert self._connection is not None
+            self._connection.drop()
+            self._is_dropped = True
 
     def count(self) -> None:
         """Put the request into the metrics, under its route and not its path."""

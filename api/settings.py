@@ -55,7 +55,7 @@ class ApiSettings(Settings):
     Each holds a MiB, and a part of the object store's size on S3."""
 
     download_idle_timeout_s: float = Field(default=60.0, gt=0, le=3600)
-    """How long a client may take to accept a block of 1 MiB, before its download is cut."""
+    """How long a client may take to accept a block of 1 MiB of an answer, before it is cut."""
 
     requests_in_flight_max: int = Field(default=512, ge=1, le=100_000)
     """Requests at once, beside online calls, half of them of one tenant.

@@ -1,0 +1,125 @@
+"""Goal: whole answers that nobody reads hold slots and never memory, and not for ever."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from api.http_protocol import HttpProtocol
+from api.middleware import RequestEnvelope
+from api.server import http_server
+from api.settings import ApiSettings
+from tests.integration.api.wire import closes
+
+LARGE = b"x" * 40_000_000  # more than the sockets hold
+ASK = b"GET /%b HTTP/1.1\r\nHost: test\r\n\r\n"
+
+
+async def answer(scope: Scope, _: Receive, send: Send) -> None:
+    if scope["type"] != "http":
+        return
+    body = b"small" if scope["path"] == "/small" else LARGE
+    length = [(b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 200, "headers": length})
+    if scope["path"] == "/stream":  # which bounds by itself what waits; this one does not
+        await send({"type": "http.response.body", "body": body[:1], "more_body": True})
+        body = body[1:]
+    await send({"type": "http.response.body", "body": body})
+
+
+@contextmanager
+def serving(idle_timeout_s: float) -> Iterator[tuple[str, int]]:
+    """Serve `answer` with two slots."""
+    app = RequestEnvelope(
+        answer, in_flight_max=2, online_in_flight_max=1, idle_timeout_s=idle_timeout_s
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = http_server(app, ApiSettings(shutdown_grace_s=1))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    try:
+        until(lambda: server.started)
+        yield listener.getsockname()
+    finally:
+        server.should_exit = True
+        thread.join(10)
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def asking(address: tuple[str, int], *paths: bytes) -> socket.socket:
+    connection = socket.create_connection(address, 10)
+    connection.sendall(b"".join(ASK % path for path in paths))
+    return connection
+
+
+def status(address: tuple[str, int]) -> int:
+    with closing(asking(address, b"small")) as connection:
+        return int(connection.recv(12)[-3:])
+
+
+def test_an_unread_answer_holds_its_slot_until_it_is_dropped() -> None:
+    with serving(1.0) as address:
+        unread = [asking(address, b"large") for _ in range(2)]
+        for connection in unread:
+            assert connection.recv(12).endswith(b"200")
+        assert status(address) == 503
+        until(lambda: status(address) == 200)
+        for connection in unread:
+            with closing(connection):
+                assert closes(connection)
+
+
+def test_what_waits_behind_an_unread_answer_goes_with_it() -> None:
+    with serving(0.5) as address, closing(asking(address, b"large", b"small")) as connection:
+        assert connection.recv(12).endswith(b"200")
+        until(lambda: status(address) == 200)
+        with closing(asking(address, b"large", b"small")):
+            until(lambda: status(address) == 503)
+            until(lambda: status(address) == 200)
+
+
+def test_what_waits_behind_an_unread_stream_does_not_wait_for_ever() -> None:
+    with serving(0.5) as address:
+        unread = [asking(address, b"stream", b"small") for _ in range(2)]
+        until(lambda: status(address) == 503)
+        until(lambda: status(address) == 200)
+        for connection in unread:
+            connection.close()
+
+
+def test_an_answer_that_is_read_in_time_comes_whole() -> None:
+    with serving(5.0) as address, closing(asking(address, b"large", b"small")) as connection:
+        received = bytearray()
+        while not received.endswith(b"small"):
+            received += connection.recv(1 << 20)
+    assert received.count(b"x") == len(LARGE) + received.count(b"x-request-id")
+
+
+@pytest.mark.parametrize("left_bytes", [0, 1])
+def test_what_is_left_on_an_idle_connection_does_not_stay(left_bytes: int) -> None:
+    steps: list[str] = []
+    protocol = HttpProtocol.__new__(HttpProtocol)
+    transport = SimpleNamespace(
+        is_closing=lambda: False,
+        close=lambda: steps.append("close"),
+        get_write_buffer_size=lambda: left_bytes,
+        abort=lambda: steps.append("abort"),
+    )
+    protocol.transport = cast(Any, transport)
+    protocol.loop = cast(Any, SimpleNamespace(call_later=lambda _, call: call()))
+
+    protocol.timeout_keep_alive_handler()
+
+    assert steps == ["close", "abort"][: 1 + left_bytes]
