@@ -71,10 +71,10 @@ def serve(env: Mapping[str, str]) -> None:
         setup=OnlineSetup(online, kafka, end_with),
         webhooks=webhooks,
     )
-    server = http_server(app, settings)
+    # The server takes the signals when it starts, and raises them again when it has stopped.
+    server = http_server(app, settings, stop_on_signals())
     serve_metrics(settings)
     sys.setswitchinterval(_SWITCH_S)
-    stop_on_signals()  # uvicorn takes the signal and raises it again when it has stopped
     log.info("listening", extra={"host": settings.host, "port": settings.port})
     say_ready()
     server.run()
@@ -90,4 +90,7 @@ def open_files(settings: ApiSettings, online: OnlineSettings) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(os.environ))
+    exit_code = main(os.environ)
+    # A thread that waits for Postgres, the object store or the log would keep the process alive.
+    logging.shutdown()
+    os._exit(exit_code)

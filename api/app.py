@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -29,6 +28,7 @@ from api.errors import install_error_answers
 from api.head_requests import HeadAsGet
 from api.key_refresh import ROUNDS_PER_TTL, keep_keys_fresh
 from api.middleware import RequestEnvelope
+from api.object_threads import ObjectThreads
 from api.online.app import OnlineApp
 from api.online.online import Online, OnlineSetup
 from api.openapi_document import describe
@@ -118,7 +118,7 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
-    threads = ThreadPoolExecutor(services.settings.object_threads, thread_name_prefix="objects")
+    threads = ObjectThreads(services.settings.object_threads)
     asyncio.get_running_loop().set_default_executor(threads)
     every_s = services.settings.key_cache_s / ROUNDS_PER_TTL
     keys = keep_keys_fresh(services.keys, services.database, max(every_s, _REFRESH_S_MIN))

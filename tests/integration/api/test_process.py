@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import sqlalchemy as sa
 
 from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
+from tests.integration.api.pipe import open_pipe
 from tests.ports import free_port
 from topics.admin import LogAdmin
 from topics.catalogue import CALLERS, CAPACITY, REPLIES
@@ -27,11 +29,12 @@ SIZE_BYTES = 64 * MIB
 RESIDENT_BYTES_MAX = 32 * MIB
 BLOCK = bytes(range(256)) * 4096  # one MiB
 READY_S_MAX = 30.0
+ENDS_S_MAX = 6.0  # a second of it is for requests in flight; Postgres would be waited for 8 s
 
 
 @contextmanager
 def api_process(
-    kafka: KafkaSettings, database_url: str, root: Path, port: int
+    kafka: KafkaSettings, database_url: str, root: Path, port: int, **more: str
 ) -> Iterator[psutil.Process]:
     env = os.environ | {
         "MILLRACE_API_PORT": str(port),
@@ -39,6 +42,7 @@ def api_process(
         "MILLRACE_KAFKA_TOPIC_PREFIX": kafka.topic_prefix,
         "MILLRACE_DATABASE_URL": database_url.replace("postgresql+psycopg", "postgresql"),
         "MILLRACE_OBJECTS_ROOT": str(root),
+        **more,
     }
     log = root / "api.log"
     with log.open("wb") as stderr:
@@ -105,6 +109,32 @@ def test_a_large_file_goes_through_in_constant_memory(
                 most = max(most, process.memory_info().rss)
     assert digest.hexdigest() == hashlib.sha256(BLOCK * (SIZE_BYTES // MIB)).hexdigest()
     assert most - before < RESIDENT_BYTES_MAX
+
+
+def test_it_ends_while_postgres_hangs(
+    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
+) -> None:
+    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+    LogAdmin(kafka).create((CALLERS, CAPACITY, REPLIES))
+    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        key = create_key(connection, create_tenant(connection, "one"), "test")
+    port, limits = free_port(tmp_path), {"MILLRACE_API_SHUTDOWN_GRACE_S": "1"}
+    url = f"http://127.0.0.1:{port}"
+    with open_pipe(database_url) as pipe, ThreadPoolExecutor(1) as threads:
+        with api_process(kafka, pipe.url, tmp_path, port, **limits):
+            pipe.stall()
+            asking = threads.submit(
+                httpx.get,
+                f"{url}/v1/files",
+                headers={"authorization": f"Bearer {key.secret}"},
+                timeout=30,
+            )
+            while "\nmillrace_api_requests_in_flight 2.0" not in httpx.get(f"{url}/metrics").text:
+                time.sleep(0.02)  # that one and the look itself
+            began_s = time.monotonic()
+        assert time.monotonic() - began_s < ENDS_S_MAX
+        assert asking.result().status_code == 503
 
 
 def test_settings_that_are_wrong_stop_it_at_once(tmp_path: Path) -> None:

@@ -1,0 +1,45 @@
+"""Goal: threads that hang keep no loop from closing, and what is under way has a moment."""
+
+import asyncio
+import threading
+
+from api.object_threads import ObjectThreads
+
+
+def test_a_thread_that_hangs_keeps_no_loop() -> None:
+    hangs, done = threading.Event(), threading.Event()
+
+    async def work(threads: ObjectThreads) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(threads)
+        for _ in range(2):  # one runs, one waits in the queue
+            loop.run_in_executor(None, hangs.wait)
+
+    def close() -> None:
+        asyncio.run(work(ObjectThreads(1)))
+        done.set()
+
+    closing = threading.Thread(target=close)
+    closing.start()
+    try:
+        assert done.wait(5)
+    finally:
+        hangs.set()
+        closing.join(5)
+
+
+def test_what_is_under_way_has_a_moment() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def run() -> None:
+        assert begun.wait(5)
+        ended.set()
+
+    async def work(threads: ObjectThreads) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(threads)
+        loop.run_in_executor(None, run)
+
+    threading.Timer(0.1, begun.set).start()
+    asyncio.run(work(ObjectThreads(1)))
+    assert ended.is_set()
