@@ -126,7 +126,7 @@ async def change(
     webhooks: WebhooksOf,
 ) -> Response:
     """Change an endpoint; what is left out stays."""
-    repeats = repeats_of_request(request, principal, services)
+    repeats = repeats_of_request(request, principal, services).of_own_key()
     body = await json_body(request, EndpointChangeBody, services.settings)
     wanted = parse_public_id(ENDPOINT, endpoint_id)
     changed = EndpointChange(body.name, body.url, body.event_types, body.enabled)

@@ -291,6 +291,16 @@ async def test_history_and_replay(lenient: Api) -> None:
     refused(client_get(lenient, f"{path}/deliveries?after=evt_{'0' * 32}"), 400)
 
 
+def test_a_change_whose_first_try_was_lost_is_done(strict: Api) -> None:
+    with strict.http() as client:
+        path = f"/v1/webhook_endpoints/{ok(client.post('/v1/webhook_endpoints', json=MINE))['id']}"
+        for number, tries in enumerate(["0", "0", "1"]):
+            body = {"url": f"https://8.8.8.8/{number % 2}"}
+            answer = client.post(path, json=body, headers={"x-stainless-retry-count": tries})
+        assert ok(answer)["url"] == ok(client.get(path))["url"] == "https://8.8.8.8/0"
+    assert "idempotent-replayed" not in answer.headers
+
+
 def test_a_disabled_endpoint_must_be_enabled_before_a_replay(strict: Api) -> None:
     with strict.http() as client:
         made = ok(client.post("/v1/webhook_endpoints", json=MINE))
