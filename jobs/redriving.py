@@ -4,7 +4,7 @@ The old job stays as it is; the new one says `redrive_of` in its metadata.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
@@ -169,26 +169,32 @@ def edited_lines(
 ) -> Iterator[bytes]:
     """Yield the lines to run again, without newlines, their bodies patched with `edits`.
 
-    Without edits they are what they were, byte for byte. Raises InputGoneError, and what a store
-    raises.
+    Without edits they are what they were, byte for byte. Raises InputGoneError, FieldRefusedError,
+    and what a store raises.
     """
     try:
-        for line in _all_lines(objects, redrive):
+        found = _all_lines(objects, redrive)
+        for dead, line in zip(redrive.lines, found, strict=False):  # it ends early with a None
             if line is None:
                 raise InputGoneError
-            yield edited(line, edits) if edits else line
+            yield edited(line, edits, dead.item_index) if edits else line
     except ObjectMissingError:
         raise InputGoneError from None
 
 
-def edited(line: bytes, edits: Mapping[str, Any]) -> bytes:
-    """Return the line with its body patched. Raises InputGoneError: it is no request."""
+def edited(line: bytes, edits: Mapping[str, Any], item_index: int) -> bytes:
+    """Return the line of an item with its body patched.
+
+    Raises FieldRefusedError: it holds what we can pass on and not write again, such as a number of
+    thousands of digits. Without edits it runs as it is.
+    """
     try:
         request = msgspec.json.decode(line)
         request["body"] = merged(request["body"], edits)
         return msgspec.json.encode(request)
-    except (msgspec.MsgspecError, KeyError, TypeError, UnicodeError, RecursionError):
-        raise InputGoneError from None
+    except (KeyError, RecursionError, TypeError, ValueError):
+        message = f"Item {item_index} cannot be edited; without edits it can be redriven."
+        raise FieldRefusedError(message, param="edits") from None
 
 
 def merged(target: Any, patch: Any) -> Any:
@@ -208,8 +214,9 @@ def check_edits(edits: Any, depth: int = 0) -> None:
     """Raise FieldRefusedError for a patch nested too deep to apply."""
     if depth > _DEPTH_MAX:
         raise FieldRefusedError("The edits are nested too deep.", param="edits")
-    if isinstance(edits, Mapping):
-        for value in edits.values():
+    inner = edits.values() if isinstance(edits, Mapping) else edits
+    if isinstance(inner, Iterable) and not isinstance(inner, str):
+        for value in inner:
             check_edits(value, depth + 1)
 
 
