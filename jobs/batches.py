@@ -112,8 +112,12 @@ def list_jobs(connection: sa.Connection, tenant_id: UUID, cursor: Cursor) -> Pag
     """Return a page of the tenant's jobs with their counters. Raises FieldRefusedError."""
     if cursor.after is not None and not _is_batch(connection, cursor.after):
         raise unknown_cursor()
-    query = _shown().where(IS_BATCH, jobs.c.deleted_at.is_(None))
-    return read_page(connection, query, jobs, tenant_id=tenant_id, cursor=cursor)
+    return read_page(connection, listed_query(), jobs, tenant_id=tenant_id, cursor=cursor)
+
+
+def listed_query() -> sa.Select[Any]:
+    """Return the query of batches that show, with their counters."""
+    return _shown().where(IS_BATCH, jobs.c.deleted_at.is_(None))
 
 
 def cancel_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:

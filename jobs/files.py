@@ -127,10 +127,17 @@ def list_files(
     connection: sa.Connection, tenant_id: UUID, cursor: Cursor, *, purpose: str | None = None
 ) -> Page:
     """Return a page of the tenant's files. Raises FieldRefusedError."""
-    query = sa.select(files).where(visible())
-    if purpose is not None:
-        query = query.where(files.c.purpose == purpose)
+    query = listed_query(purpose=purpose)
     return read_page(connection, query, files, tenant_id=tenant_id, cursor=cursor)
+
+
+def listed_query(*, purpose: str | None = None) -> sa.Select[Any]:
+    """Return the query of files that show, of one purpose or any.
+
+    What shows is not removed; said once more, it keeps Postgres from what was removed long ago.
+    """
+    query = sa.select(files).where(visible(), files.c.removed_at.is_(None))
+    return query if purpose is None else query.where(files.c.purpose == purpose)
 
 
 def delete_file(

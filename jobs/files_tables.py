@@ -34,7 +34,14 @@ files: Final = Table(
     Column[datetime]("expires_at", DateTime(timezone=True)),
     Column[datetime]("deleted_at", DateTime(timezone=True)),
     Column[datetime]("removed_at", DateTime(timezone=True), comment="when its object was removed"),
-    Index("ix_files_tenant_id_created_at", "tenant_id", "created_at", "id"),
+    Index("ix_files_tenant_id_created_at", "tenant_id", "created_at", "id"),  # of older releases
+    Index(
+        "ix_files_listed",
+        "tenant_id",
+        "created_at",
+        "id",
+        postgresql_where=text("deleted_at IS NULL AND removed_at IS NULL"),
+    ),
     Index("ix_files_stored", "tenant_id", postgresql_where=text("removed_at IS NULL")),
     Index("ix_files_unremoved", "expires_at", postgresql_where=text("removed_at IS NULL")),
     Index("ix_files_removed", "removed_at", "id", postgresql_where=text("removed_at IS NOT NULL")),

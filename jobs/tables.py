@@ -173,11 +173,11 @@ jobs: Final = Table(
         postgresql_where=text("error_file_id IS NOT NULL"),
     ),
     Index(
-        "ix_jobs_tenant_id_created_at",
+        "ix_jobs_listed",
         "tenant_id",
         "created_at",
         "id",
-        postgresql_where=text("kind = 'batch'"),
+        postgresql_where=text("kind = 'batch' AND deleted_at IS NULL"),
     ),
     Index(
         "ix_jobs_unfinished",

@@ -8,7 +8,9 @@ import pytest
 import sqlalchemy as sa
 
 from core.ids import new_uuid
-from jobs.batches import IS_BATCH, job_query, with_counters
+from jobs import batches
+from jobs import files as file_rows
+from jobs.batches import job_query
 from jobs.file_removal import removal_query
 from jobs.files import stored_query
 from jobs.files_tables import files
@@ -48,6 +50,13 @@ FROM generate_series(1, 2000) n
 """
 OPEN_OF_EACH = 100
 
+TOMBSTONES = """
+UPDATE files SET removed_at = now(), deleted_at = now()
+WHERE tenant_id = md5('t2')::uuid AND id <> md5('f5981')::uuid;
+UPDATE jobs SET deleted_at = now() WHERE tenant_id = md5('t2')::uuid AND id <> md5('j5981')::uuid;
+"""
+"""One tenant has had 400 files and 400 batches, and has one of each."""
+
 READS_ALL_APPENDED = re.compile(r"'Seq Scan'[^{]*'job_inputs'")
 """Files that were appended stay `accepted` when their jobs have ended."""
 
@@ -77,14 +86,16 @@ def test_plans(connection: sa.Connection) -> None:
     behind = sa.tuple_(jobs.c.created_at, jobs.c.id) < sa.tuple_(
         sa.literal(after.created_at, jobs.c.created_at.type), sa.literal(after.id, jobs.c.id.type)
     )
-    first = page_query(with_counters().where(IS_BATCH), jobs, owner, Cursor(limit=20))
+    first = page_query(batches.listed_query(), jobs, owner, Cursor(limit=20))
     for query in (first, first.where(behind)):
         text, rows = plan(connection, query)
-        assert "ix_jobs_tenant_id_created_at" in text
-        assert rows <= 60
+        assert "ix_jobs_listed" in text
+        assert rows <= 90  # jobs, counters and appended files
 
-    text, rows = plan(connection, page_query(sa.select(files), files, owner, Cursor(limit=20)))
-    assert "ix_files_tenant_id_created_at" in text
+    other = connection.execute(sa.text("SELECT md5('t2')::uuid")).scalar_one()  # it has files
+    first = page_query(file_rows.listed_query(), files, other, Cursor(limit=20))
+    text, rows = plan(connection, first)
+    assert "ix_files_listed" in text
     assert rows <= 60
 
     for query in (job_query(owner, new_uuid()), job_query(owner, after.id, with_errors=True)):
@@ -92,6 +103,22 @@ def test_plans(connection: sa.Connection) -> None:
         assert "pk_jobs" in text
         assert not READS_ALL_APPENDED.search(text)
         assert rows <= 3
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("ascending", [True, False])
+def test_lists_pass_no_tombstones(connection: sa.Connection, ascending: bool) -> None:
+    connection.execute(sa.text(TOMBSTONES))
+    connection.execute(sa.text("ANALYZE"))
+    owner = connection.execute(sa.text("SELECT md5('t2')::uuid")).scalar_one()
+    for query, table, limit in (
+        (batches.listed_query(), jobs, 20),
+        (file_rows.listed_query(), files, 10_000),
+        (file_rows.listed_query(purpose="evals"), files, 1),
+    ):
+        cursor = Cursor(limit=limit, ascending=ascending)
+        text, rows = plan(connection, page_query(query, table, owner, cursor))
+        assert rows <= 10, text
 
 
 @pytest.mark.timeout(300)
