@@ -68,6 +68,14 @@ class Upload(Protocol):
         ...
 
 
+class Reads(Protocol):
+    """What those need who only read; see `ObjectStore`."""
+
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> "Blocks":
+        """Open an object. Raises ObjectMissingError, here, and ObjectStoreAwayError."""
+        ...
+
+
 class ObjectStore(Protocol):
     """Objects by key; safe for threads. Every method may raise ObjectStoreAwayError (retry).
 

@@ -7,11 +7,12 @@ from uuid import UUID
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from api.answers import ApiError, json_answer
+from api.answers import ApiError, json_answer, unavailable
 from api.paging import LIMIT_DEFAULT, Limit
 from api.principals import PrincipalOf
 from api.views.item_objects import ITEM, item_id, item_object
 from api.views.services import Views, ViewsOf
+from core.clock import SystemClock
 from core.ids import JOB, parse_public_id
 from core.limits import CUSTOM_ID_CHARS_MAX
 from jobs.pages import unknown_cursor
@@ -19,11 +20,15 @@ from results.views.items import ItemQuery, ItemStatus, ItemView, read_items
 from results.views.names import ItemNames, find_index
 from results.views.sequences import sequence_of
 from results.views.sources import ResultSource, result_source
+from results.views.timed_reads import SearchOverdueError, TimedReads
 
 router = APIRouter()
 
 _WINDOWS_MAX: Final = 10
 """Statements of one request; then a client goes on behind `last_id`, were the page empty or not."""
+
+_SEARCH_S_MAX: Final = 20.0
+"""Longest reading of one search: a file of a GiB may take longer, and others wait for its place."""
 
 _ID: Final = re.compile(rf"{ITEM}_([0-9a-f]{{32}})([0-9a-f]{{8}})")
 
@@ -122,20 +127,37 @@ async def _search(views: Views, source: ResultSource, custom_id: str) -> int:
     index: int | None = None
     if 0 < len(custom_id) <= CUSTOM_ID_CHARS_MAX and source.total_count:
         with views.searches.one(source.tenant_id):
-            objects = views.services.objects
-            index = await asyncio.to_thread(find_index, objects, source, custom_id)
+            try:
+                index = await asyncio.to_thread(find_index, _reads(views), source, custom_id)
+            except SearchOverdueError:
+                raise unavailable(
+                    "The search took too long; an item's id is found at once.",
+                    retry_after_s=30,
+                    code=SearchOverdueError.code,
+                ) from None
     if index is None or index >= source.total_count:
         raise ApiError(404, "No such item.", code="item_not_found")
     return index
 
 
 async def _name(views: Views, source: ResultSource, index: int) -> str | None:
-    names = ItemNames(views.services.objects, source)
-    try:
-        with views.searches.one(source.tenant_id):
-            return await asyncio.to_thread(names.at, index)
-    finally:
-        names.close()
+    """Return the `custom_id` of an item without a row; None also when that takes too long."""
+
+    def read() -> str | None:
+        names = ItemNames(_reads(views), source)
+        try:
+            return names.at(index)
+        except SearchOverdueError:
+            return None
+        finally:
+            names.close()
+
+    with views.searches.one(source.tenant_id):
+        return await asyncio.to_thread(read)
+
+
+def _reads(views: Views) -> TimedReads:
+    return TimedReads(views.services.objects, SystemClock(), time_s_max=_SEARCH_S_MAX)
 
 
 def _index(source: ResultSource, text: str) -> int | None:

@@ -13,7 +13,7 @@ from jobs.input_lines import Line, input_lines
 from results.custom_ids import InputShorterError, id_in
 from results.views.sources import InputPart, ResultSource
 from storage.errors import ObjectStoreAwayError
-from storage.objects import Blocks, ObjectStore
+from storage.objects import Blocks, Reads
 
 _STEP_BYTES: Final = 256 * 1024  # between two places, at least
 _PLACES_MAX: Final = 4096  # of one file
@@ -27,7 +27,7 @@ _ENTRY_BYTES: Final = 100  # what a name takes beside its text, roughly
 class InputNames:
     """Reads the input files of one job. One thread at a time uses it. Close it."""
 
-    def __init__(self, store: ObjectStore, source: ResultSource, *, keeps_passed: bool) -> None:
+    def __init__(self, store: Reads, source: ResultSource, *, keeps_passed: bool) -> None:
         """Open nothing yet. `keeps_passed`: names of items that are passed will be asked for."""
         self._store, self._source, self._keeps_passed = store, source, keeps_passed
         self._places: dict[int, list[tuple[int, int]]] = {}

@@ -18,7 +18,7 @@ from results.views.input_names import InputNames
 from results.views.result_file_lines import ResultFileLines
 from results.views.sources import ResultSource, StoredFile
 from storage.errors import ObjectMissingError
-from storage.objects import ObjectStore
+from storage.objects import Reads
 
 _ESCAPES: Final = (b"\\u", b"\\/")
 """How else than we do may others write a character."""
@@ -27,7 +27,7 @@ _ESCAPES: Final = (b"\\u", b"\\/")
 class ItemNames:
     """Tells the `custom_id` of items; quick when indexes grow. One thread uses it. Close it."""
 
-    def __init__(self, store: ObjectStore, source: ResultSource) -> None:
+    def __init__(self, store: Reads, source: ResultSource) -> None:
         """Open nothing yet."""
         self._store, self._source = store, source
         self._error = ResultFileLines(store, source.error, source.job_id) if source.error else None
@@ -72,7 +72,7 @@ class ItemNames:
         return None
 
 
-def find_index(store: ObjectStore, source: ResultSource, custom_id: str) -> int | None:
+def find_index(store: Reads, source: ResultSource, custom_id: str) -> int | None:
     """Return the index of the item that has a `custom_id`, reading files from their start.
 
     None: no item has it, or no file that tells is left. Raises ObjectStoreAwayError.
@@ -90,7 +90,7 @@ def find_index(store: ObjectStore, source: ResultSource, custom_id: str) -> int 
     return None
 
 
-def _position(store: ObjectStore, file: StoredFile, custom_id: str) -> int | None:
+def _position(store: Reads, file: StoredFile, custom_id: str) -> int | None:
     """Return the number of the line that has the id, from 0 and without blank ones."""
     with store.read(file.key) as blocks:
         lines = input_lines(blocks, line_bytes_max=LINE_BYTES_CEILING)
@@ -101,7 +101,7 @@ def _position(store: ObjectStore, file: StoredFile, custom_id: str) -> int | Non
     return None
 
 
-def _in_results(store: ObjectStore, file: StoredFile, job_id: UUID, custom_id: str) -> int | None:
+def _in_results(store: Reads, file: StoredFile, job_id: UUID, custom_id: str) -> int | None:
     try:
         with store.read(file.key) as blocks:
             lines = input_lines(blocks, line_bytes_max=LINE_BYTES_CEILING)

@@ -12,7 +12,7 @@ from uuid import UUID
 from core.ids import JOB
 from jobs.input_lines import Line, input_lines
 from results.views.sources import StoredFile
-from storage.objects import Blocks, ObjectStore
+from storage.objects import Blocks, Reads
 from storage.whole_objects import read_object
 
 _NEAR_BYTES: Final = 64 * 1024
@@ -31,7 +31,7 @@ _decode = json.JSONDecoder().raw_decode
 class ResultFileLines:
     """Looks up lines of one file; one thread uses it. Close it."""
 
-    def __init__(self, store: ObjectStore, file: StoredFile, job_id: UUID) -> None:
+    def __init__(self, store: Reads, file: StoredFile, job_id: UUID) -> None:
         """Open nothing yet."""
         self._store, self._file = store, file
         self._prefix = f'{{"id":"{JOB}_req_{job_id.hex}'.encode()

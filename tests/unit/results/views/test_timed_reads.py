@@ -1,0 +1,48 @@
+"""Goal: a search in a large file ends in time, by either of its ways."""
+
+from typing import cast
+
+import pytest
+
+from core.clock import Clock
+from results.views.names import ItemNames, find_index
+from results.views.timed_reads import SearchOverdueError, TimedReads
+from tests.unit.results.views.stored import MemoryObjects, source
+
+LINES = b"".join(b'{"custom_id":"a-%d"}\n' % n for n in range(1000))
+
+
+class Ticking:
+    """A clock that goes on by a second at each look."""
+
+    now = 0.0
+
+    def monotonic_s(self) -> float:
+        self.now += 1
+        return self.now
+
+
+def reads(time_s_max: float) -> tuple[MemoryObjects, TimedReads]:
+    objects = MemoryObjects({"input": LINES}, block_bytes=1000)
+    return objects, TimedReads(objects.store, cast(Clock, Ticking()), time_s_max=time_s_max)
+
+
+def test_a_search_by_name_ends_in_time() -> None:
+    objects, timed = reads(5)
+    with pytest.raises(SearchOverdueError):
+        find_index(timed, source(objects), "a-999")
+    assert objects.bytes_read <= 6000
+
+
+def test_a_name_by_its_place_ends_in_time() -> None:
+    objects, timed = reads(5)
+    with pytest.raises(SearchOverdueError):
+        ItemNames(timed, source(objects)).at(999)
+    assert objects.bytes_read <= 6000
+
+
+def test_what_is_near_is_found() -> None:
+    objects, timed = reads(100)
+    assert find_index(timed, source(objects), "a-999") == 999
+    objects, timed = reads(100)
+    assert ItemNames(timed, source(objects)).at(999) == "a-999"
