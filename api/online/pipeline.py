@@ -116,12 +116,12 @@ class CallPipeline:
             online.sender.send(call, item)
 
     def _charge(self, principal: Principal, parsed: ParsedCall, headers: RawHeaders) -> Charge:
-        """Charge the estimate. Raises ApiError (429)."""
+        """Charge the estimate, as far as it can be. Raises ApiError (429)."""
         now_s = self._online.clock.monotonic_s()
         buckets = self._online.limits.of(principal.tenant_id, now_s=now_s)
-        buckets.admit(parsed.token_count, now_s=now_s)
+        charged = buckets.admit(parsed.token_count, now_s=now_s)
         headers += buckets.headers(now_s=now_s)
-        return Charge(buckets, parsed.token_count)
+        return Charge(buckets, charged)
 
     def _uncharge(self, charge: Charge, headers: RawHeaders) -> None:
         """Give back the tokens of a call that is not sent, and say what is left with them."""

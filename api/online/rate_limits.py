@@ -48,8 +48,13 @@ class TenantBuckets:
     requests: TokenBucket
     tokens: TokenBucket
 
-    def admit(self, token_count: int, *, now_s: float) -> None:
-        """Charge a call. Raises ApiError (429) with when to come again; then nothing is charged."""
+    def admit(self, token_count: int, *, now_s: float) -> int:
+        """Charge a call, and return the tokens that were taken: a full bucket at most.
+
+        An estimate above that may be far too high, and nobody may ever correct it. Raises ApiError
+        (429) with when to come again; then nothing is charged.
+        """
+        token_count = min(token_count, self.tokens.size)
         requests_s = self.requests.wait_s(1, now_s=now_s)
         wait_s = max(requests_s, self.tokens.wait_s(token_count, now_s=now_s))
         if wait_s > 0:
@@ -64,6 +69,7 @@ class TenantBuckets:
             )
         self.requests.take(1, now_s=now_s)
         self.tokens.take(token_count, now_s=now_s)
+        return token_count
 
     def settle(self, estimated: int, used: int, *, now_s: float) -> None:
         """Charge what a call really used instead of its estimate."""

@@ -3,7 +3,7 @@
 import pytest
 
 from api.answers import ApiError
-from api.online.rate_limits import RateLimits, TokenBucket
+from api.online.rate_limits import Charge, RateLimits, TokenBucket
 from core.ids import new_uuid
 
 
@@ -31,6 +31,19 @@ def test_more_than_a_full_bucket_waits_for_a_full_one_only() -> None:
     assert bucket.wait_s(1_000_000, now_s=0.0) == 0
     bucket.take(1_000_000, now_s=0.0)
     assert bucket.wait_s(1, now_s=0.0) > 60
+
+
+def test_an_estimate_above_the_size_locks_nobody_out_for_longer_than_a_minute() -> None:
+    limits = RateLimits(requests_per_minute=60, tokens_per_minute=100)
+    buckets = limits.of(new_uuid(), now_s=0.0)
+    charge = Charge(buckets, buckets.admit(10_000, now_s=0.0))
+    assert buckets.tokens.wait_s(1, now_s=0.0) < 1
+    charge.settle(0, now_s=0.0)
+    assert buckets.tokens.level(now_s=0.0) == 100
+
+    charge = Charge(buckets, buckets.admit(10_000, now_s=0.0))
+    charge.settle(250, now_s=0.0)  # what was used counts in full
+    assert buckets.tokens.level(now_s=0.0) == -150
 
 
 def test_a_refused_call_costs_nothing_and_names_what_lacks() -> None:
