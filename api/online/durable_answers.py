@@ -1,6 +1,5 @@
 """What is answered to durable calls: 202 where no answer is there yet, and answers given again."""
 
-import asyncio
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -11,6 +10,7 @@ from api import metrics
 from api.answers import ApiError
 from api.online.calls import Finished
 from api.online.idempotency import REPLAYED
+from api.online.store_threads import in_store_thread
 from core.ids import SINGLE, public_id
 from core.states import JobState
 from jobs.idempotency import Answer, Scope, version_header
@@ -45,7 +45,7 @@ async def given_again(answer: Answer, scope: Scope, objects: ObjectStore) -> Fin
     metrics.REPLAYED.labels(scope.value).inc()
     if answer.body_key is not None:
         try:
-            body = await asyncio.to_thread(read_object, objects, answer.body_key)
+            body = await in_store_thread(read_object, objects, answer.body_key)
         except ObjectMissingError:
             raise ApiError(410, "The answer is gone.", code="answer_gone") from None
         answer = Answer(answer.status_code, body, answer.headers)

@@ -1,16 +1,15 @@
 """Bodies that fit no record, by way of the object store."""
 
-import asyncio
-from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
 import msgspec
 
 from api.online.call_failures import stream_interrupted
+from api.online.store_threads import drop_object, in_store_thread
 from core.ids import REQUEST, public_id
 from core.object_names import REQUESTS
-from storage.errors import ObjectMissingError, ObjectStoreAwayError
+from storage.errors import ObjectMissingError
 from storage.objects import ObjectStore
 from storage.whole_objects import read_object, write_object
 
@@ -39,17 +38,16 @@ class LargeBodies:
     async def store(self, request_id: UUID, line: bytes) -> str:
         """Return the key of a request's line. Raises what a store raises."""
         key = f"{REQUESTS}{request_id.hex}"
-        await asyncio.to_thread(write_object, self._objects, key, line)
+        await in_store_thread(write_object, self._objects, key, line)
         return key
 
     async def fetch(self, key: str) -> bytes:
         """Return an answer. Raises ApiError (502) when it is gone, ObjectStoreAwayError."""
         try:
-            return await asyncio.to_thread(read_object, self._objects, key)
+            return await in_store_thread(read_object, self._objects, key)
         except ObjectMissingError:
             raise stream_interrupted() from None
 
     async def drop(self, key: str) -> None:
-        """Remove an object; one that stays because the store is away is swept later."""
-        with suppress(ObjectStoreAwayError, ObjectMissingError):
-            await asyncio.to_thread(self._objects.delete, key)
+        """Remove an object; one that stays because of the store is swept later."""
+        await drop_object(self._objects, key)

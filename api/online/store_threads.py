@@ -1,0 +1,41 @@
+"""Work with the object store in threads, which costs nothing any more once its caller gave up."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final, ParamSpec, TypeVar
+
+from core.errors import MillraceError
+from storage.objects import ObjectStore
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_DROP_S_MAX: Final = 2.0  # whoever is answered after it has waited long enough
+
+
+async def in_store_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what `call` returns, from one of the threads that read and write objects.
+
+    While the store hangs, work waits for a thread, with the megabytes that it shall write. Whoever
+    is cancelled takes them along; only what has begun keeps them until it ends. Raises what `call`
+    raises.
+    """
+    waiting = deque([partial(call, *args, **kwargs)])  # its `pop` is atomic
+
+    def run() -> T:
+        return waiting.pop()()  # of what was given up: an error that nobody hears
+
+    try:
+        return await asyncio.to_thread(run)
+    finally:
+        waiting.clear()
+
+
+async def drop_object(objects: ObjectStore, key: str) -> None:
+    """Remove what nobody needs any more, if the store does that soon; the rest is swept later."""
+    with suppress(MillraceError, TimeoutError):
+        async with asyncio.timeout(_DROP_S_MAX):
+            await in_store_thread(objects.delete, key)

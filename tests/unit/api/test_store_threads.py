@@ -1,0 +1,81 @@
+"""Goal: what waits for a store that hangs is what somebody waits for."""
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import cast
+
+import pytest
+
+from api.online.store_threads import drop_object, in_store_thread
+from storage.errors import ObjectStoreAwayError, ObjectStoreRefusedError
+from storage.objects import ObjectStore
+
+
+class Body:
+    """Megabytes, as good as."""
+
+
+@pytest.fixture
+def hanging() -> Iterator[threading.Event]:
+    """Let the only thread hang until the end of the test."""
+    is_over = threading.Event()
+    yield is_over
+    is_over.set()
+
+
+async def one_thread() -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+
+
+async def test_work_that_is_given_up_before_its_turn_holds_nothing(
+    hanging: threading.Event,
+) -> None:
+    await one_thread()
+    first = asyncio.create_task(in_store_thread(hanging.wait, 20))
+    bodies = [Body() for _ in range(20)]
+    alive = [weakref.ref(body) for body in bodies]
+    waiting = [asyncio.create_task(in_store_thread(id, body)) for body in bodies]
+    await asyncio.sleep(0)
+    while waiting:
+        waiting.pop().cancel()
+    bodies.clear()
+    for _ in range(3):  # the tasks end
+        await asyncio.sleep(0)
+    gc.collect()
+
+    assert [body() for body in alive] == [None] * 20
+    hanging.set()
+    assert await first
+    assert await in_store_thread(lambda: 1) == 1  # the thread lives
+
+
+async def test_what_work_raises_is_raised() -> None:
+    def refuse() -> None:
+        raise ObjectStoreAwayError
+
+    with pytest.raises(ObjectStoreAwayError):
+        await in_store_thread(refuse)
+
+
+@pytest.mark.parametrize("failure", [ObjectStoreAwayError, ObjectStoreRefusedError])
+async def test_a_deletion_that_fails_is_nobodys_failure(failure: type[Exception]) -> None:
+    class Store:
+        def delete(self, _: str) -> None:
+            raise failure
+
+    await drop_object(cast("ObjectStore", Store()), "key")
+
+
+async def test_a_deletion_that_hangs_is_not_waited_for(
+    hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Store:
+        def delete(self, _: str) -> None:
+            hanging.wait(20)
+
+    monkeypatch.setattr("api.online.store_threads._DROP_S_MAX", 0.01)
+    await asyncio.wait_for(drop_object(cast("ObjectStore", Store()), "key"), 5)
