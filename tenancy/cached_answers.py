@@ -1,11 +1,13 @@
 """Answers that are given again: which tenants want that, and what their bill says of it."""
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
 
 from tenancy.errors import AnswersNotKeptError
 from tenancy.tables import tenants, usage_ledger
@@ -28,6 +30,23 @@ class CacheHits:
     model_version: str
 
 
+@dataclass(frozen=True, slots=True)
+class BilledHits:
+    """One row of the ledger, the same however often it is put there."""
+
+    row_id: int
+    whose: CacheHits
+    count: int
+
+
+def to_bill(hits: Mapping[CacheHits, int]) -> list[BilledHits]:
+    """Return the rows of requests without tokens: one for each model version.
+
+    Their ids are random and below zero, where the ledger's own count never comes.
+    """
+    return [BilledHits(-1 - secrets.randbits(63), *hit) for hit in hits.items()]
+
+
 def response_cache_ttls(connection: sa.Connection) -> dict[UUID, int]:
     """Return the tenants that want it, with the seconds that an answer may live."""
     query = sa.select(tenants.c.id, tenants.c.response_cache_ttl_s).where(
@@ -48,20 +67,22 @@ def set_response_cache(connection: sa.Connection, tenant_id: UUID, ttl_s: int | 
     change_tenant(connection, tenant_id, values, values)
 
 
-def add_cache_hits(connection: sa.Connection, hits: Mapping[CacheHits, int]) -> None:
-    """Put requests without tokens on the bill: one row for each model version."""
+def add_cache_hits(connection: sa.Connection, bill: Sequence[BilledHits]) -> None:
+    """Put rows on the ledger, but for those that are there: a commit may not have been heard of."""
     rows = [
         {
-            "tenant_id": whose.tenant_id,
+            "id": billed.row_id,
+            "tenant_id": billed.whose.tenant_id,
             "job_id": NO_JOB,
-            "model": whose.model,
-            "model_version": whose.model_version,
-            "item_count": count,
+            "model": billed.whose.model,
+            "model_version": billed.whose.model_version,
+            "item_count": billed.count,
             "input_tokens": 0,
             "output_tokens": 0,
             "cached_tokens": 0,
             "reasoning_tokens": 0,
         }
-        for whose, count in hits.items()
+        for billed in bill
     ]
-    connection.execute(usage_ledger.insert(), rows)
+    once = insert(usage_ledger).on_conflict_do_nothing(index_elements=[usage_ledger.c.id])
+    connection.execute(once, rows)

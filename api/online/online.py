@@ -4,12 +4,14 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from typing import Final
 
 from api.background import watched
+from api.database import DatabaseAwayError
 from api.online import metrics
 from api.online.call_keys import CallKeys
 from api.online.durable import DurableRequests
@@ -28,6 +30,7 @@ from api.online.tails import ReplyReader, TailThread
 from api.services import Services
 from core.clock import Clock
 from core.errors import MillraceError
+from core.futures import in_daemon
 from core.ids import new_uuid
 from topics.catalogue import CAPACITY, REPLIES
 from topics.producer import LogProducer
@@ -38,6 +41,7 @@ from topics.tail import TopicTail
 
 _LOG = logging.getLogger(__name__)
 
+_SETTLE_S_MAX: Final = 3.0  # its supervisor may not wait long
 _SWEEP_S: Final = 0.25
 _POOL_DEAD_S: Final = 8.0
 """Silence of all replicas of a pool after which what they had begun ends as interrupted. They speak
@@ -134,8 +138,17 @@ class Online:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.news.say(leaving=True)
-        await self.call_keys.stop()
-        await asyncio.to_thread(self._close)
+        await self._settle()
+        await in_daemon(self._close, name="online-close")  # not behind a store that hangs
+
+    async def _settle(self) -> None:
+        """Bill what was given again and destroy keys, as far as that is done soon."""
+        with suppress(DatabaseAwayError, TimeoutError):
+            async with asyncio.timeout(_SETTLE_S_MAX):
+                await self.cache.bill(self.services.database)
+        with suppress(TimeoutError):  # then their sweep finds them
+            async with asyncio.timeout(_SETTLE_S_MAX):
+                await self.call_keys.stop()
 
     def _close(self) -> None:
         self._producer.close(2.0)

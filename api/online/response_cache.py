@@ -19,7 +19,13 @@ from api.database import Database, DatabaseAwayError
 from api.online import metrics
 from api.online.calls import Finished, PlannedCall
 from core.clock import Clock
-from tenancy.cached_answers import CacheHits, add_cache_hits, response_cache_ttls
+from tenancy.cached_answers import (
+    BilledHits,
+    CacheHits,
+    add_cache_hits,
+    response_cache_ttls,
+    to_bill,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -65,6 +71,7 @@ class ResponseCache:
         self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
         self._bytes = 0
         self._hits: Counter[CacheHits] = Counter()
+        self._unheard: list[BilledHits] = []  # perhaps on the bill already
 
     def allow(self, ttls: Mapping[UUID, int]) -> None:
         """Keep answers of these tenants, for so many seconds, and of no other."""
@@ -110,15 +117,24 @@ class ResponseCache:
     async def keep_fresh(self, database: Database, every_s: float) -> None:
         """Learn who wants it, and bill hits, until cancelled; an outage leaves what is known."""
         while True:
-            hits, self._hits = self._hits, Counter()
             try:
                 self.allow(await database.run_across_tenants(response_cache_ttls))
-                if hits:
-                    await database.run_across_tenants(add_cache_hits, hits)
+                await self.bill(database)
             except DatabaseAwayError:
-                self._hits += hits
                 _LOG.warning("the tenants that cache were not refreshed")
             await asyncio.sleep(every_s)
+
+    async def bill(self, database: Database) -> None:
+        """Put all hits so far on the bill, each once. Raises DatabaseAwayError; then try again."""
+        await self._bill_unheard(database)
+        hits, self._hits = self._hits, Counter()
+        self._unheard = to_bill(hits)
+        await self._bill_unheard(database)
+
+    async def _bill_unheard(self, database: Database) -> None:
+        if self._unheard:
+            await database.run_across_tenants(add_cache_hits, self._unheard)
+            self._unheard = []
 
     def _drop(self, key: bytes) -> None:
         entry = self._entries.pop(key, None)

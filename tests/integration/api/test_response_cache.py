@@ -4,7 +4,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from tenancy.cached_answers import set_response_cache
+from core.ids import new_uuid
+from tenancy.cached_answers import CacheHits, add_cache_hits, set_response_cache, to_bill
 from tenancy.tables import usage_ledger
 from tests.integration.api.answers import ok
 from tests.integration.api.durable_site import ASK, ENDPOINT, opened, until
@@ -41,3 +42,30 @@ def test_a_hit_costs_nothing(
                 return [tuple(row) for row in connection.execute(query)]
 
         assert until(billed) == [("7", 1, 0)]
+
+
+def test_hits_are_billed_by_a_process_that_stops_and_once(
+    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
+) -> None:
+    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+    with opened(kafka, database_url, tmp_path) as online, online.site.client() as client:
+        tenant_id = online.site.tenant_id
+        with online.site.engine.begin() as connection:
+            set_response_cache(connection, tenant_id, 60)
+        certain, hits = ASK | {"temperature": 0}, 0
+        while hits < 3:
+            hits += client.post(ENDPOINT, json=certain).headers.get("x-millrace-cache") == "hit"
+
+    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
+    mine = CacheHits(new_uuid(), "m", "1")
+    bill = to_bill({mine: 5})
+    billed = sa.select(sa.func.sum(usage_ledger.c.item_count))
+    for _ in range(2):
+        with engine.begin() as connection:
+            add_cache_hits(connection, bill)
+    with engine.connect() as connection:
+        ours = billed.where(
+            usage_ledger.c.tenant_id == tenant_id, usage_ledger.c.output_tokens == 0
+        )
+        assert connection.scalar(ours) == 3
+        assert connection.scalar(billed.where(usage_ledger.c.tenant_id == mine.tenant_id)) == 5

@@ -1,16 +1,20 @@
 """Goal: an answer is given again only where it must be the same, and memory stays bounded."""
 
+import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import msgspec
 import pytest
 
+from api.database import Database, DatabaseAwayError
 from api.online.calls import Finished, ParsedCall, PlannedCall
 from api.online.response_cache import ENTRY_BYTES_MAX, HIT, ResponseCache, question_digest
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
+from tenancy.cached_answers import BilledHits
 from topics.records import CallRef, JobRef
 
 CHAT = "/v1/chat/completions"
@@ -157,6 +161,54 @@ def test_failures_and_long_answers_are_not_kept(cache: ResponseCache) -> None:
     for answer in (Finished(400, b"{}", []), Finished(200, b"x" * (ENTRY_BYTES_MAX + 1), [])):
         cache.keep(key, answer)
         assert cache.find(key) is None
+
+
+class Ledger:
+    """Plays Postgres, which may commit and not be heard of."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, int] = {}
+        self.is_unheard = False
+
+    async def run_across_tenants(self, _: object, bill: Sequence[BilledHits]) -> None:
+        for billed in bill:
+            self.rows.setdefault(billed.row_id, billed.count)
+        if self.is_unheard:
+            raise DatabaseAwayError
+        await asyncio.sleep(0)
+
+
+def test_every_hit_is_billed_once_also_where_a_commit_was_not_heard_of(
+    cache: ResponseCache,
+) -> None:
+    ledger, key = Ledger(), kept(cache, call(CERTAIN))
+    database = cast("Database", ledger)
+
+    async def bill() -> None:
+        await cache.bill(database)
+
+    for _ in range(3):
+        cache.find(key)
+    ledger.is_unheard = True
+    with pytest.raises(DatabaseAwayError):
+        asyncio.run(bill())
+    cache.find(key)
+    ledger.is_unheard = False
+    asyncio.run(bill())
+    asyncio.run(bill())
+    assert sorted(ledger.rows.values()) == [1, 3]
+
+
+async def test_a_round_that_is_cut_off_is_billed_by_the_next(cache: ResponseCache) -> None:
+    ledger, key = Ledger(), kept(cache, call(CERTAIN))
+    database = cast("Database", ledger)
+    cache.find(key)
+    cut_off = asyncio.create_task(cache.bill(database))
+    await asyncio.sleep(0)
+    cut_off.cancel()
+    await asyncio.gather(cut_off, return_exceptions=True)
+    await cache.bill(database)
+    assert list(ledger.rows.values()) == [1]
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'"\xff"', b"[" * 100_000, b" " * 300_000])
