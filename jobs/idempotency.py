@@ -59,6 +59,11 @@ class Claim:
     """How long ago it arrived here; asked when it is judged, however long it waited for that."""
     holder: UUID = field(default_factory=new_uuid)
 
+    @property
+    def may_repeat(self) -> bool:
+        """Whether its client may have asked before: it said so, or has a key for that."""
+        return self.scope is Scope.CLIENT or self.attempt > 0
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:

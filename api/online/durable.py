@@ -9,11 +9,9 @@ such a call stands for its job, so nothing is saved when the answer comes: it is
 import asyncio
 import hashlib
 import logging
-from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
-from uuid import UUID
 
 import msgspec
 
@@ -29,6 +27,7 @@ from api.online.idempotency import Repeats, repeats_of
 from api.online.preferences import preferred_wait_s
 from api.online.recording_room import RecordingRoom
 from api.online.replay_waits import ReplayWaits
+from api.online.store_threads import drop_object, in_store_thread
 from api.services import Services
 from core.clock import Clock
 from core.errors import MillraceError
@@ -42,7 +41,6 @@ from topics.records import JobRef
 
 _LOG = logging.getLogger(__name__)
 
-_WAITING_MAX: Final = 10_000
 _EXPIRE_S_MAX: Final = 1.0  # its client has waited long enough
 
 
@@ -56,7 +54,6 @@ class DurableRequests:
         self._replays = ReplayWaits(
             services.database, clock, wait_s_max=services.settings.replay_wait_s
         )
-        self._waiting: OrderedDict[UUID, Claim] = OrderedDict()  # keys of calls that may end as 202
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def begin(self, call: PlannedCall, exchange: Exchange, refused: ApiError | None) -> Begun:
@@ -91,10 +88,10 @@ class DurableRequests:
                     tenant_id, expire_request, tenant_id, call.request_id
                 )
 
-    def accepted(self, call: PlannedCall) -> Finished:
-        """Return the 202 of a committed call; the answer to its key from now on."""
+    def accepted(self, call: PlannedCall, claim: Claim | None) -> Finished:
+        """Return the 202 of a committed call; the answer to its claim from now on."""
         answer = accepted_answer(call.request_id, self._public_url)
-        if claim := self._waiting.pop(call.request_id, None):
+        if claim is not None:
             task = asyncio.ensure_future(self._save(claim, to_keep(answer, call.job)))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -115,19 +112,27 @@ class DurableRequests:
 
     async def _only_again(self, claim: Claim | None, refused: ApiError) -> Begun:
         """Answer a call that there is no room for, if it was answered before."""
-        if claim is None:
+        again = None if claim is None else await self._again(claim)
+        if again is None:
             raise refused
+        return again
+
+    async def _again(self, claim: Claim) -> Begun | None:
+        """Return what was answered before to a claim. Raises KeyInFlightError, KeyReusedError."""
         database = self._services.database
         answer = await self._replays.until_free(
             lambda: database.run_for(claim.tenant_id, idempotency.look, claim)
         )
         if answer is None:
-            raise refused
+            return None
         return Begun(None, answer=await given_again(answer, claim.scope, self._objects))
 
     async def _begin_request(
         self, call: PlannedCall, claim: Claim | None, wait_s: float | None
     ) -> Begun:
+        """Look for an answer first where there may be one: it needs no store that takes a line."""
+        if claim is not None and claim.may_repeat and (again := await self._again(claim)):
+            return again
         line = input_line(
             public_id(REQUEST, call.request_id), call.parsed.endpoint, call.parsed.body
         )
@@ -135,7 +140,7 @@ class DurableRequests:
         objects, database = self._objects, self._services.database
         # What is written later is swept, as of any call that was not committed.
         async with within_deadline(call, self._clock):
-            await asyncio.to_thread(write_object, objects, new.input_key, line)
+            await in_store_thread(write_object, objects, new.input_key, line)
         accepted = accepted_answer(new.job_id, self._public_url) if call.parsed.background else None
         kept = None if accepted is None else to_keep(accepted, call.job)
         try:
@@ -145,19 +150,17 @@ class DurableRequests:
         except (ApiError, MillraceError) as error:
             # Of a commit whose answer was lost, the line may be wanted.
             if not isinstance(error, DatabaseAwayError):
-                await asyncio.to_thread(objects.delete, new.input_key)
+                await drop_object(objects, new.input_key)
             raise
         if isinstance(begun, Answer):
-            await asyncio.to_thread(objects.delete, new.input_key)
+            await drop_object(objects, new.input_key)
             assert claim is not None  # or nothing was answered before
             return Begun(None, answer=await given_again(begun, claim.scope, objects))
         job = msgspec.structs.replace(call.job, day=begun, input_key=new.input_key)
         if accepted is not None:
             return Begun(job, finished(accepted, is_old=False), line_bytes=len(line))
-        if claim is not None and wait_s is not None:
-            self._remember(new.job_id, claim)
         applied = () if wait_s is None else ((b"preference-applied", b"wait=%d" % wait_s),)
-        return Begun(job, wait_s=wait_s, line_bytes=len(line), headers=applied)
+        return Begun(job, wait_s=wait_s, line_bytes=len(line), headers=applied, claim=claim)
 
     async def _begin_stream(
         self, call: PlannedCall, claim: Claim, refused: ApiError | None
@@ -171,11 +174,6 @@ class DurableRequests:
         if answer is not None:
             return Begun(None, answer=await given_again(answer, claim.scope, self._objects))
         return Begun(call.job, recording=StreamRecording(services, claim, self._recordings))
-
-    def _remember(self, job_id: UUID, claim: Claim) -> None:
-        self._waiting[job_id] = claim
-        if len(self._waiting) > _WAITING_MAX:
-            self._waiting.popitem(last=False)
 
     async def _save(self, claim: Claim, answer: Answer) -> None:
         """A key that is not saved stands for the answer of its job, which is no worse."""

@@ -195,7 +195,7 @@ async def known_answer(repeats: Repeats, services: Services, body_sha256: bytes)
 async def may_be_known(repeats: Repeats, services: Services) -> bool:
     """Whether a body that was not read yet may be one that was answered already."""
     claim = repeats.claim(b"", services.keys.now_s)
-    if claim is None or (claim.scope is Scope.RETRY and not claim.attempt):
+    if claim is None or not claim.may_repeat:
         return False
     return await services.database.run_for(claim.tenant_id, idempotency.may_be_known, claim)
 

@@ -27,6 +27,7 @@ from api.online.rate_limits import Charge
 from api.online.sending import call_item
 from api.online.streams import StreamAnswer
 from api.online.timings import Timings
+from jobs.idempotency import Claim
 from jobs.token_counts import prompt_token_count
 from storage.body_ciphers import Place, Way
 from topics.records import JobRef, ReplyEnd
@@ -51,12 +52,14 @@ class RunningCall:
         self._online, self._exchange = online, exchange
         self._planned, self._charge, self._headers = planned, charge, headers
         self._cache_key = cache_key
+        self._claim: Claim | None = None
         self._prompt_tokens = prompt_token_count(len(planned.parsed.body))
         self._timings = Timings(exchange.arrived_s)
 
     async def run(self, begun: Begun) -> None:
         """Send it and answer it. Raises ApiError when it was not sent, and what a store raises."""
         assert begun.job is not None
+        self._claim = begun.claim
         job, line_bytes = begun.job, begun.line_bytes
         if len(self._planned.parsed.body) <= BODY_BYTES_MAX or job.input_key:
             await self._open(job, begun.wait_s, line_bytes)
@@ -152,7 +155,7 @@ class RunningCall:
                 await online.durable.expire(self._planned)
             return finished_error(call.failure, self._headers)
         if call.end is None:
-            accepted = online.durable.accepted(self._planned)
+            accepted = online.durable.accepted(self._planned, self._claim)
             return Finished(accepted.status, accepted.body, [*self._headers, *accepted.headers])
         body = await self._whole_body(call, call.end)
         self._timings.heard_s = call.heard_s

@@ -9,6 +9,7 @@ import pytest
 
 import api.online.durable
 import api.online.sending
+from storage.errors import ObjectStoreAwayError
 from tests.integration.api.answers import refused
 from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened
 from tests.integration.api.pool import say_nothing
@@ -46,6 +47,22 @@ def test_what_comes_before_the_record_counts(
 
     assert refused(answer, 504)["code"] == "deadline_exceeded"
     assert time.monotonic() - began_s < 6  # not another 3 s behind those 4
+
+
+def test_what_is_known_needs_no_store(durable: Durable, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ASK | {"background": True}
+    with durable.site.client() as client:
+        first = client.post(ENDPOINT, json=asked, headers=KEY)
+
+        def refuse(*_: object) -> None:
+            raise ObjectStoreAwayError
+
+        monkeypatch.setattr(api.online.durable, "write_object", refuse)
+        again = client.post(ENDPOINT, json=asked, headers=KEY)
+        assert (again.status_code, again.content) == (202, first.content)
+        other = client.post(ENDPOINT, json=asked | {"seed": 1}, headers=KEY)
+        assert refused(other, 422)["code"] == "idempotency_key_reused"
+        refused(client.post(ENDPOINT, json=asked, headers={"Idempotency-Key": "new"}), 503)
 
 
 def test_what_is_committed_and_cannot_be_sent_is_accepted(
