@@ -10,6 +10,7 @@ from api.online.body_room import BodyRoom
 from api.online.exchange import exchange_of
 from api.online.online import Online
 from api.online.pipeline import CallPipeline
+from api.online.readers import Readers
 from registry.models import ENDPOINTS
 
 _ROUTES: Final = {path: SimpleNamespace(path=path) for path in ENDPOINTS}
@@ -24,6 +25,7 @@ class OnlineApp:
         self._clock = online.clock
         settings = online.settings
         self._room = BodyRoom(settings.bodies_bytes_max, body_bytes_max=settings.bytes_max)
+        self._readers = Readers(settings.answers_bytes_max, slow_reader_s=settings.slow_reader_s)
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -40,7 +42,9 @@ class OnlineApp:
             await error_answer(refusal)(scope, receive, send)
             return
         now_s = self._clock.monotonic_s()
-        exchange = exchange_of(scope, receive, send, room=self._room, now_s=now_s)
+        exchange = exchange_of(
+            scope, receive, send, room=self._room, readers=self._readers, now_s=now_s
+        )
         try:
             await self._pipeline.serve(exchange)
         finally:

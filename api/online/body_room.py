@@ -32,6 +32,11 @@ class BodyHold:
         self._tenant_id: UUID | None = None
         self._held = 0
 
+    @property
+    def tenant_id(self) -> UUID | None:
+        """Whose room it takes; None until that is known."""
+        return self._tenant_id
+
     def belong_to(self, tenant_id: UUID) -> None:
         """Say whose room it takes, before any is taken."""
         assert not self._held

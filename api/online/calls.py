@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
-from starlette.types import Send
+from starlette.types import Message
 
 from jobs.idempotency import Claim
 from registry.models import ModelVersion
@@ -65,12 +65,12 @@ class Finished:
 class Recording(Protocol):
     """What is sent, remembered so that it can be given again."""
 
-    def over(self, send: Send) -> Send:
-        """Return what sends like `send` and records."""
+    async def record(self, message: Message) -> None:
+        """Take in one more message, before it is sent."""
         ...
 
     async def close(self) -> None:
-        """End it; called however the call ended."""
+        """End it; called however the call ended, perhaps more than once."""
         ...
 
 

@@ -10,11 +10,12 @@ import asyncio
 import logging
 from typing import Final
 
-from starlette.types import Message, Send
+from starlette.types import Message
 
 from api.database import DatabaseAwayError
 from api.online import metrics
 from api.online.recording_room import RecordingRoom
+from api.online.store_threads import in_store_thread
 from api.online.streams import STREAM_HEADERS
 from api.services import Services
 from core.errors import MillraceError
@@ -29,6 +30,7 @@ RECORD_BYTES_MAX: Final = 4 * 1024 * 1024
 """A longer stream is not given again: its key is free when it ends."""
 
 _INLINE_BYTES_MAX: Final = 256 * 1024  # a larger record is an object of its own
+_SAVE_S_MAX: Final = 5.0  # what is not saved by then frees its key
 _END: Final = b"data: [DONE]\n\n"
 _COMMENT: Final = b":"
 _HEADERS: Final = tuple((name.decode(), value.decode()) for name, value in STREAM_HEADERS)
@@ -45,26 +47,20 @@ class StreamRecording:
         self._is_kept = False  # so far it is a stream that can be given again
         self._version: tuple[tuple[str, str], ...] = ()  # the header that says who answers
         self._is_settled = False  # saved, or the key is free
-
-    def over(self, send: Send) -> Send:
-        """Return what sends like `send` and records."""
-
-        async def recorded(message: Message) -> None:
-            await self._record(message)
-            await send(message)
-
-        return recorded
+        self._is_closed = False
 
     async def close(self) -> None:
         """Free the room, and the key of a stream that did not end well.
 
-        Call it however the call ended.
+        Call it however the call ended; the first time counts.
         """
         self._forget()
-        if not self._is_settled:
+        if not (self._is_settled or self._is_closed):
+            self._is_closed = True
             await asyncio.shield(asyncio.ensure_future(self._let_go()))
 
-    async def _record(self, message: Message) -> None:
+    async def record(self, message: Message) -> None:
+        """Remember a message that will be sent next; before the last one, settle the key."""
         if message["type"] == "http.response.start":
             self._is_kept = message["status"] == 200 and any(
                 name == b"content-type" and value.startswith(b"text/event-stream")
@@ -102,21 +98,24 @@ class StreamRecording:
         self._held_bytes = 0
 
     async def _save(self) -> None:
-        """A record that cannot be saved is none: the client still gets its stream."""
+        """A record that cannot be saved soon is none: a client waits for the end of its stream."""
         body, self._sent = bytes(self._sent), bytearray()
-        services, claim = self._services, self._claim
         try:
-            key = None
-            if len(body) > _INLINE_BYTES_MAX:
-                key, inline = f"{KEYED_ANSWERS}{claim.holder.hex}", b""
-                await asyncio.to_thread(write_object, services.objects, key, body)
-            else:
-                inline = body
-            answer = Answer(200, inline, (*_HEADERS, *self._version), key)
-            await services.database.run_for(claim.tenant_id, idempotency.save_held, claim, answer)
+            async with asyncio.timeout(_SAVE_S_MAX):
+                await self._save_held(body)
             self._is_settled = True
-        except MillraceError as failure:
-            _LOG.warning("a stream was not recorded", extra={"code": failure.code})
+        except (MillraceError, TimeoutError) as failure:
+            code = failure.code if isinstance(failure, MillraceError) else "timeout"
+            _LOG.warning("a stream was not recorded", extra={"code": code})
+
+    async def _save_held(self, body: bytes) -> None:
+        services, claim, key = self._services, self._claim, None
+        if len(body) > _INLINE_BYTES_MAX:
+            key = f"{KEYED_ANSWERS}{claim.holder.hex}"
+            await in_store_thread(write_object, services.objects, key, body)
+            body = b""
+        answer = Answer(200, body, (*_HEADERS, *self._version), key)
+        await services.database.run_for(claim.tenant_id, idempotency.save_held, claim, answer)
 
     async def _let_go(self) -> None:
         claim = self._claim

@@ -1,6 +1,7 @@
 """One HTTP request of an online call, read from raw ASGI."""
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
@@ -10,6 +11,8 @@ from starlette.types import Receive, Scope, Send
 from api.client_connection import ClientConnection, client_connection
 from api.middleware import count_for, request_id_of
 from api.online.body_room import BodyHold, BodyRoom
+from api.online.calls import Recording
+from api.online.readers import Readers
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,8 @@ class Exchange:
     body_hold: BodyHold
     arrived_s: float  # monotonic
     count_for: Callable[[UUID], None]  # see `belong_to`
+    readers: Readers
+    recording: Recording | None = None  # of a stream that may be given again
 
     def text(self, name: bytes) -> str | None:
         """Return a header as text."""
@@ -36,9 +41,15 @@ class Exchange:
         self.count_for(tenant_id)
         self.body_hold.belong_to(tenant_id)
 
+    def hold_answer(self, byte_count: int) -> AbstractContextManager[None]:
+        """Hold room for a large answer to its tenant. Raises ApiError when entered: 503, 429."""
+        tenant_id = self.body_hold.tenant_id
+        assert tenant_id is not None  # what is said to strangers is short
+        return self.readers.hold(tenant_id, byte_count)
+
 
 def exchange_of(
-    scope: Scope, receive: Receive, send: Send, *, room: BodyRoom, now_s: float
+    scope: Scope, receive: Receive, send: Send, *, room: BodyRoom, readers: Readers, now_s: float
 ) -> Exchange:
     """Return the request that `scope` describes."""
     return Exchange(
@@ -51,6 +62,7 @@ def exchange_of(
         body_hold=BodyHold(room),
         arrived_s=now_s,
         count_for=partial(count_for, scope),
+        readers=readers,
     )
 
 

@@ -99,7 +99,7 @@ class CallPipeline:
         elif begun.recording is None:
             await RunningCall(online, exchange, planned, charge, headers, cache_key).run(begun)
         else:
-            recorded = replace(exchange, send=begun.recording.over(exchange.send))
+            recorded = replace(exchange, recording=begun.recording)
             try:
                 await RunningCall(online, recorded, planned, charge, headers, cache_key).run(begun)
             finally:
@@ -170,11 +170,11 @@ class CallPipeline:
 
     async def _finish(self, exchange: Exchange, answer: Finished, headers: RawHeaders) -> None:
         whole = Finished(answer.status, answer.body, [*headers, *answer.headers])
-        await send_finished(exchange.send, whole)
+        await send_finished(exchange, whole)
 
     async def _refuse(self, exchange: Exchange, error: ApiError, headers: RawHeaders) -> None:
         metrics.REFUSED.labels(error.code or "other").inc()
-        await send_finished(exchange.send, finished_error(error, headers))
+        await send_finished(exchange, finished_error(error, headers))
 
 
 def _identity(planned: PlannedCall) -> RawHeaders:

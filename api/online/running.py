@@ -125,7 +125,6 @@ class RunningCall:
         self._timings.sent_s = self._online.clock.monotonic_s()
 
     async def _answer(self, call: OpenCall, wait_s: float | None) -> None:
-        send = self._exchange.send
         if self._planned.parsed.stream:
             clock = self._online.clock
             stream = StreamAnswer(
@@ -143,7 +142,8 @@ class RunningCall:
         except asyncio.CancelledError:
             call.fail(shutting_down())
         if not call.left:
-            await send_finished(send, await self._finished(call, may_be_later=wait_s is not None))
+            answer = await self._finished(call, may_be_later=wait_s is not None)
+            await send_finished(self._exchange, answer)
 
     async def _finished(self, call: OpenCall, *, may_be_later: bool) -> Finished:
         """Return the answer to a call that does not stream."""

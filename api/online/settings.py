@@ -76,7 +76,14 @@ class OnlineSettings(Settings):
     """What may wait for a slow reader of a stream, before the stream is cut."""
 
     slow_reader_s: float = Field(default=30.0, gt=0, le=60)
-    """How long a reader may take nothing at all, before its stream is cut."""
+    """How long a piece of a stream or a block of an answer may wait for its reader.
+
+    Then the stream is cut, or the connection of the answer dropped."""
+
+    answers_bytes_max: int = Field(default=256 * MIB, ge=64 * MIB)
+    """Bytes of whole answers above 64 KiB that wait for their readers at once.
+
+    Half of it at most are those of one tenant; an answer without room is refused."""
 
     keep_alive_s: float = Field(default=10.0, ge=0.1, le=60)
     """Silence on a stream after which a comment is sent."""

@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
+from starlette.types import Message
+
 from api.answers import ApiError, error_body
 from api.online import metrics
 from api.online.answering import finished_error, send_finished
@@ -55,7 +57,8 @@ class StreamAnswer:
         whole_body: WholeBody,
     ) -> None:
         """`headers` are those of every answer to the call."""
-        self._send, self._connection = exchange.send, exchange.connection
+        self._exchange, self._send = exchange, exchange.send
+        self._connection, self._recording = exchange.connection, exchange.recording
         self._headers = headers
         self._timings, self._clock = timings, clock
         self._whole_body = whole_body
@@ -69,7 +72,7 @@ class StreamAnswer:
                 pass
         except asyncio.CancelledError:
             if call.is_cut and call.failure is not None:
-                self._connection.cut(event(error_body(call.failure)))
+                self._cut(call.failure)
                 return
             failure = stream_interrupted() if self._is_begun else shutting_down()
             call.fail(failure)  # unless its end is here already, and could not be written
@@ -115,13 +118,20 @@ class StreamAnswer:
         if self._is_begun:
             await self._write(call, event(body), more=False)
         else:
-            await send_finished(self._send, Finished(end.status_code, body, self._headers))
+            await send_finished(self._exchange, Finished(end.status_code, body, self._headers))
 
     async def _fail(self, call: OpenCall, failure: ApiError) -> None:
         if self._is_begun:
             await self._write(call, event(error_body(failure)), more=False)
         else:
-            await send_finished(self._send, finished_error(failure, self._headers))
+            await send_finished(self._exchange, finished_error(failure, self._headers))
+
+    def _cut(self, failure: ApiError) -> None:
+        """End it without waiting for its reader; an answer before it may be what is not read."""
+        if self._is_begun:
+            self._connection.cut(event(error_body(failure)))
+        else:
+            self._connection.drop()
 
     async def _keep_alive(self, call: OpenCall) -> None:
         call.keep_alive_due = False
@@ -129,12 +139,22 @@ class StreamAnswer:
 
     async def _write(self, call: OpenCall, data: bytes, *, more: bool) -> None:
         if not self._is_begun:
-            self._is_begun = True
             self._timings.heard_s = call.heard_s
             timing = (b"server-timing", self._timings.at_stream_head())
             headers = [*STREAM_HEADERS, *self._headers, timing]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        call.sending_since_s = self._clock.monotonic_s()
-        await self._send({"type": "http.response.body", "body": data, "more_body": more})
-        call.sending_since_s = None
+            await self._put(
+                call, {"type": "http.response.start", "status": 200, "headers": headers}
+            )
+            self._is_begun = True
+        await self._put(call, {"type": "http.response.body", "body": data, "more_body": more})
         call.quiet_since_s = self._clock.monotonic_s()
+
+    async def _put(self, call: OpenCall, message: Message) -> None:
+        """Send a message. What it takes to record it is not its reader's time."""
+        if self._recording is not None:
+            await self._recording.record(message)
+        call.sending_since_s = self._clock.monotonic_s()
+        try:
+            await self._send(message)
+        finally:
+            call.sending_since_s = None

@@ -4,13 +4,16 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message, Send
 
 from api.online.call_failures import deadline_exceeded, stream_interrupted
+from api.online.calls import Recording
 from api.online.exchange import Exchange
 from api.online.open_call import OpenCall
+from api.online.open_calls import OpenCalls
 from api.online.streams import DONE, KEEP_ALIVE, StreamAnswer
 from api.online.timings import Timings
 from core.clock import SystemClock
@@ -83,17 +86,40 @@ def reply(call: OpenCall, *pieces: bytes, end: ReplyEnd | None = None) -> Reply:
     return Reply(call.job.job_id, EXECUTION, list(pieces), end)
 
 
-def answering(call: OpenCall, send: Send) -> asyncio.Task[None]:
+@dataclass
+class Connection:
+    """What became of it."""
+
+    is_behind: bool = False
+    is_dropped: bool = False
+    last: bytes | None = None
+
+    def drop(self) -> None:
+        self.is_dropped = True
+
+    def cut(self, last: bytes) -> None:
+        self.last = last
+
+
+def answering(
+    call: OpenCall,
+    send: Send,
+    *,
+    connection: Connection | None = None,
+    recording: Recording | None = None,
+) -> asyncio.Task[None]:
     exchange = cast("Any", Exchange)(
         request_id=call.job.job_id,
         endpoint="",
         headers={},
         receive=None,
         send=send,
-        connection=None,
+        connection=connection or Connection(),
         body_hold=None,
         arrived_s=0.0,
         count_for=None,
+        readers=None,
+        recording=recording,
     )
     answer = StreamAnswer(exchange, [], Timings(0.0), SystemClock(), whole_body)
     return asyncio.create_task(answer.run(call))
@@ -172,3 +198,59 @@ async def test_a_stop_while_the_end_waits_for_its_reader_is_told() -> None:
 
     assert client.ended
     assert b'"code":"stream_interrupted"' in client.body
+
+
+@pytest.mark.parametrize("how", ["bytes", "time"])
+@pytest.mark.parametrize("held_up", ["http.response.start", "http.response.body"])
+async def test_a_stream_that_its_reader_holds_up_is_cut(how: str, held_up: str) -> None:
+    """Also where it is the answer before this one that is not read, and so not even the head."""
+    client, call, connection = Client(lingers=False), open_call(), Connection()
+    calls, is_waiting = OpenCalls(buffer_bytes_max=100), asyncio.Event()
+    calls.add(call)
+
+    async def send(message: Message) -> None:
+        if message["type"] == held_up:
+            is_waiting.set()
+            await asyncio.Event().wait()
+        await client.send(message)
+
+    running = answering(call, send, connection=connection)
+    calls.hear([reply(call, b"{}")], now_s=1.0)
+    await asyncio.wait_for(is_waiting.wait(), 5)
+    if how == "bytes":
+        calls.hear([reply(call, b"x" * 101)], now_s=1.0)
+    else:
+        late_s = SystemClock().monotonic_s() + 31
+        calls.sweep(now_s=late_s, keep_alive_s=10, slow_reader_s=30)
+    await asyncio.wait_for(running, 5)
+
+    assert call.failure is not None
+    assert call.failure.code == "slow_reader"
+    is_begun = held_up == "http.response.body"
+    assert (connection.is_dropped, connection.last is not None) == (not is_begun, is_begun)
+
+
+async def test_the_time_that_a_record_takes_is_not_its_readers() -> None:
+    client, call = Client(lingers=False), open_call()
+    calls, is_saving, is_saved = OpenCalls(buffer_bytes_max=100), asyncio.Event(), asyncio.Event()
+    calls.add(call)
+
+    class Slow:
+        async def record(self, message: Message) -> None:
+            if b"[DONE]" in message.get("body", b""):
+                is_saving.set()
+                await is_saved.wait()
+
+        async def close(self) -> None:
+            pass
+
+    running = answering(call, client.send, recording=Slow())
+    calls.hear([reply(call, b"{}", end=ReplyEnd(200, b""))], now_s=1.0)
+    await asyncio.wait_for(is_saving.wait(), 5)
+    late_s = SystemClock().monotonic_s() + 31
+    calls.sweep(now_s=late_s, keep_alive_s=10, slow_reader_s=30)
+    is_saved.set()
+    await asyncio.wait_for(running, 5)
+
+    assert call.failure is None
+    assert client.body.endswith(DONE)

@@ -8,17 +8,21 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
+from storage.whole_objects import write_object
 from tests.integration.api.answers import file_id
 from tests.integration.api.conftest import OpenSite
 from tests.integration.api.durable_site import until
 from tests.integration.api.online_site import ASK, ENDPOINT, Online, online_site
 from tests.integration.api.pool import PlayedPool, good_end
 from tests.integration.api.wire import closes, connect, head
-from topics.records import Chunk
+from topics.records import Chunk, ReplyEnd
 from topics.settings import KafkaSettings
 
 PIECE = b'{"x":"' + b"y" * 10_000 + b'"}'
-BODY = json.dumps({**ASK, "stream": True}).encode()
+STREAM = json.dumps({**ASK, "stream": True}).encode()
+WHOLE = json.dumps(ASK).encode()
+SIZE = 40_000_000
+CUT = {"route": ENDPOINT, "method": "POST", "status": "cut"}
 
 
 @pytest.fixture
@@ -26,9 +30,13 @@ def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
     return KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
 
 
-def asking(online: Online) -> bytes:
-    kind = {"Content_Type": "application/json", "Content_Length": str(len(BODY))}
-    return head(online.site, ENDPOINT, **kind) + BODY
+def asking(online: Online, body: bytes = STREAM) -> bytes:
+    kind = {"Content_Type": "application/json", "Content_Length": str(len(body))}
+    return head(online.site, ENDPOINT, **kind) + body
+
+
+def cut_count() -> float:
+    return REGISTRY.get_sample_value("millrace_api_requests_total", CUT) or 0.0
 
 
 def test_a_reader_that_takes_nothing_is_cut_by_its_buffer(
@@ -100,6 +108,52 @@ def test_a_reader_that_only_hesitates_gets_everything(
 
     assert received.count(PIECE) == count
     assert received.count(b"data: [DONE]") == 1
+
+
+def answer_at_length(online: Online) -> None:
+    """Answer every call with more than the sockets hold."""
+
+    def script(pool: PlayedPool, chunk: Chunk) -> None:
+        write_object(online.site.objects, "answers/large", b"x" * SIZE)
+        pool.reply(chunk, end=ReplyEnd(200, b"", body_key="answers/large"))
+
+    online.pool.script = script
+
+
+def test_a_whole_answer_that_nobody_reads_ends_and_holds_no_place(
+    kafka: KafkaSettings, database_url: str, tmp_path: Path
+) -> None:
+    cut_before = cut_count()
+    with online_site(kafka, database_url, tmp_path, slow_reader_s=0.3) as online:
+        answer_at_length(online)
+        with connect(online.site) as connection:
+            connection.sendall(asking(online, WHOLE))
+            assert connection.recv(4) == b"HTTP"
+            assert REGISTRY.get_sample_value("millrace_online_calls_open") == 1
+            until(lambda: cut_count() > cut_before)
+            assert REGISTRY.get_sample_value("millrace_online_calls_open") == 0
+            received = 0
+            with suppress(ConnectionResetError):
+                while data := connection.recv(1 << 20):
+                    received += len(data)
+        assert received < SIZE
+
+
+def test_a_reader_that_only_hesitates_gets_a_whole_answer(
+    kafka: KafkaSettings, database_url: str, tmp_path: Path
+) -> None:
+    received = bytearray()
+    with online_site(kafka, database_url, tmp_path) as online:
+        answer_at_length(online)
+        with connect(online.site) as connection:
+            connection.sendall(asking(online, WHOLE))
+            time.sleep(0.5)  # the hesitation itself
+            while len(received) < SIZE:
+                received += connection.recv(1 << 20)
+            while len(received.partition(b"\r\n\r\n")[2]) < SIZE:
+                received += connection.recv(1 << 20)
+
+    assert received.partition(b"\r\n\r\n")[2] == b"x" * SIZE
 
 
 def test_a_download_that_nobody_reads_is_cut(open_site: OpenSite) -> None:

@@ -24,6 +24,7 @@ class Keys:
     """Plays Postgres: what became of each key."""
 
     def __init__(self) -> None:
+        self.hangs_at_saving = False
         self.saved: dict[str, bytes] = {}
         self.freed: list[str] = []
 
@@ -31,6 +32,8 @@ class Keys:
         if work is idempotency.let_go:
             self.freed.append(claim.key)
         else:
+            if self.hangs_at_saving:
+                await asyncio.Event().wait()
             (answer,) = given
             self.saved[claim.key] = answer.body
 
@@ -50,10 +53,6 @@ class Stream:
         services = cast("Services", SimpleNamespace(database=keys, objects=None))
         self.recording = StreamRecording(services, claim, room)
         self.sent = b""
-        self._send = self.recording.over(self._take)
-
-    async def _take(self, message: Any) -> None:
-        self.sent += message.get("body", b"")
 
     def send(self, *bodies: bytes, more: bool = True) -> None:
         parts = [{"type": "http.response.body", "body": one, "more_body": more} for one in bodies]
@@ -66,7 +65,8 @@ class Stream:
     def _pass_on(self, *messages: Any) -> None:
         async def send() -> None:
             for message in messages:
-                await self._send(message)
+                await self.recording.record(message)
+                self.sent += message.get("body", b"")
 
         asyncio.run(send())
 
@@ -133,6 +133,16 @@ def test_a_stream_that_breaks_off_gives_its_room_back() -> None:
     stream.send(b"x" * 300)
     stream.close()
     assert (keys.freed, free_bytes(room)) == (["k"], 500)
+
+
+def test_a_record_that_takes_too_long_to_save_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.online.durable_streams._SAVE_S_MAX", 0.01)
+    keys, room = Keys(), RecordingRoom(1000)
+    keys.hangs_at_saving = True
+    stream = Stream(keys, room, "k").begin()
+    stream.end()
+    assert stream.sent == DONE
+    assert (keys.saved, keys.freed, free_bytes(room)) == ({}, ["k"], 500)
 
 
 @pytest.mark.parametrize("head", [{"status": 503}, {"headers": []}])
