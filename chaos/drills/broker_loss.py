@@ -19,6 +19,7 @@ from chaos.judges.ends import CANCEL_ASKED
 from chaos.judges.recovery import rate_before, seconds_to_goal
 from chaos.measures import Measure
 from chaos.nemeses import services
+from chaos.nemeses.cure import struck
 from chaos.probing import Prober
 
 ITEMS: Final = 40_000
@@ -81,13 +82,16 @@ def _lose(
         if before < RATE_MIN:
             raise DrillError(f"{before:.1f} items/s before the loss: too few to tell")
         for name in names:
-            held_down.callback(services.kill(setting.running, name))
+            held_down.callback(struck(services.kill(setting.running, name), name))
         if not is_one:
             time.sleep(away_s)
+            _require_down(setting, names)
             for name in names:
                 setting.running.let_up(name)
         since_s = lost_s if is_one else time.monotonic()
         took_s = _back(sampler, since_s, SHARE * before, limit_s)
+        if is_one:
+            _require_down(setting, names)
     note_samples(setting, " ".join(names), sampler.samples, lost_s)
     client.cancel(job["id"], time.monotonic() + 60)
     ended = evidence.all_ended(engine, client, [job["id"]], time.monotonic() + 120)
@@ -106,6 +110,12 @@ def _lose(
         ),
         *judge_books(engine, client, [Ended(ended[job["id"]], ITEMS, CANCEL_ASKED)]),
     ]
+
+
+def _require_down(setting: Setting, names: list[str]) -> None:
+    """A rate that did not fall proves something of brokers that were gone. Raises DrillError."""
+    if up := [name for name in names if setting.running.service(name) is not None]:
+        raise DrillError(f"{' '.join(up)} came back before it was let up")
 
 
 def _back(sampler: Sampler, since_s: float, goal: float, limit_s: float) -> float:

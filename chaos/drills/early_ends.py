@@ -20,6 +20,7 @@ from chaos.judges.answers import is_echoed
 from chaos.judges.ends import CANCEL_ASKED, CANCELLED, EXPIRING
 from chaos.judges.executions import Start, began_after, latest_s
 from chaos.measures import Measure
+from chaos.nemeses.cure import missed
 from chaos.nemeses.processes import kill
 from chaos.settings_of_drills import SESSION_S
 
@@ -54,6 +55,8 @@ def cancel(setting: Setting) -> list[Measure]:
     if kills:
         setting.note("with kills of the worker")
     asked, deaths_s = _cancel_each(setting, group, moments, ids, kills=kills)
+    if kills and not deaths_s:
+        raise DrillError("the worker was never there to be killed")
     last_s = max(answer.at_s for answer in asked.values())
     ended = evidence.all_ended(engine, client, ids.values(), until_s)
     _await_silence(setting, last_s, deaths_s)
@@ -118,8 +121,9 @@ def _cancel_each(
         for number, moment in moments.items():
             if number not in asked and len(by_job[number]) >= moment:
                 asked[number] = pool.submit(client.ask_cancel, ids[number], until_s)
-                if kills and len(asked) % CANCELS_FOR_A_KILL == CANCELS_FOR_A_KILL // 2:
-                    kill(setting.running, REPLICA)
+                is_due = kills and len(asked) % CANCELS_FOR_A_KILL == CANCELS_FOR_A_KILL // 2
+                # A replica that starts again from the last kill is not there for this one.
+                if is_due and kill(setting.running, REPLICA) is not missed:
                     deaths_s.append(time.time())  # later than what was answered before
         return len(asked) == len(moments)
 

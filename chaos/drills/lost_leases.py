@@ -15,6 +15,7 @@ from chaos.drills.stops import Stop, judge_stops, lost_in, with_enough_losses
 from chaos.hosts import wait_until
 from chaos.judges.ends import CANCEL_ASKED
 from chaos.measures import Measure
+from chaos.nemeses.cure import struck
 from chaos.nemeses.processes import pause
 from chaos.settings_of_drills import SESSION_S
 
@@ -68,7 +69,7 @@ def _stop(setting: Setting, held_min: int) -> Stop:
     wait_until(holds_enough, HELD_S_MAX, f"an intake with {held_min} leases")
     host = max(held, key=lambda name: held[name])
     began = evidence.last_lease_step(engine)
-    cure = pause(setting.running, f"{host}/{ROLE}")
+    cure = struck(pause(setting.running, f"{host}/{ROLE}"), f"{host}/{ROLE}")
     try:
         time.sleep(STOPPED_S)
         ended = evidence.last_lease_step(engine)

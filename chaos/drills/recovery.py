@@ -22,7 +22,7 @@ from chaos.judges.ends import CANCEL_ASKED
 from chaos.judges.recovery import Sample, rate_before, seconds_to_recover
 from chaos.measures import Measure
 from chaos.nemeses import processes, services
-from chaos.nemeses.cure import missed
+from chaos.nemeses.cure import Cure, struck
 from chaos.nemeses.redelivery import POOL, topics_of
 from chaos.settings_of_drills import SESSION_S
 from topics.admin import LogAdmin
@@ -73,7 +73,7 @@ def run(setting: Setting) -> Iterator[Measure]:
         yield from judge_books(running.engine, client, [done])
 
 
-def _kills(setting: Setting) -> list[tuple[str, Callable[[], object]]]:
+def _kills(setting: Setting) -> list[tuple[str, Callable[[], Cure]]]:
     running = setting.running
     names = sorted(running.hosts)
     hosts = names if setting.long else [names[setting.seed % len(names)]]
@@ -85,10 +85,11 @@ def _kills(setting: Setting) -> list[tuple[str, Callable[[], object]]]:
     ]
 
 
-def _kill_broker(running: Installation) -> None:
+def _kill_broker(running: Installation) -> Cure:
     """Kill it and let it come back at once."""
     let_up = services.kill(running, "kafka-1")
     let_up()
+    return let_up
 
 
 def _seconds_to_serve(running: Installation) -> float:
@@ -121,14 +122,14 @@ def _in_thread(work: Callable[[], float]) -> Future[float]:
     return found
 
 
-def _one(setting: Setting, name: str, kill: Callable[[], object]) -> list[Measure]:
+def _one(setting: Setting, name: str, kill: Callable[[], Cure]) -> list[Measure]:
     running = setting.running
     wait_until(lambda: _is_whole(running), PROGRESS_S_MAX, "every member of every group")
     began = evidence.settled(running.engine)
     wait_until(lambda: evidence.settled(running.engine) > began + 200, PROGRESS_S_MAX, "progress")
     serving: Future[float] | None = None
 
-    def kill_it() -> object:
+    def kill_it() -> Cure:
         nonlocal serving
         cure = kill()
         if name == BROKER:
@@ -148,7 +149,7 @@ def _one(setting: Setting, name: str, kill: Callable[[], object]) -> list[Measur
 def watch_kill(
     setting: Setting,
     name: str,
-    kill: Callable[[], object],
+    kill: Callable[[], Cure],
     *,
     lead_s: float = LEAD_S,
     over_s: float = OVER_S,
@@ -162,9 +163,11 @@ def watch_kill(
     sampler = Sampler(setting.running)
     time.sleep(lead_s)
     killed_s = time.monotonic()
-    if kill() is missed:
+    try:
+        struck(kill(), name)
+    except DrillError:
         sampler.stop()
-        raise DrillError(f"{name} was not there to be killed")
+        raise
     rate = rate_before(sampler.samples, killed_s, over_s=lead_s / 2)
     samples = sampler.until_recovered(killed_s, over_s=over_s, watched_s=watched_s)
     note_samples(setting, name, samples, killed_s)

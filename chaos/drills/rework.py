@@ -16,6 +16,7 @@ from chaos.judges.answers import is_echoed
 from chaos.judges.ends import CANCEL_ASKED
 from chaos.judges.executions import Start, repeated_after
 from chaos.measures import Measure
+from chaos.nemeses.cure import struck
 from chaos.nemeses.processes import kill
 from chaos.reporting import MEDIAN
 from chaos.settings_of_drills import SESSION_S
@@ -61,7 +62,7 @@ def run(setting: Setting) -> list[Measure]:
             setting.note(f"only {len(killed_s)} kills: the work is done")
             break
         killed_s.append(time.time())
-        kill(setting.running, f"a/{role}")
+        struck(kill(setting.running, f"a/{role}"), f"a/{role}")
     _await_work(setting, role, seen, round(IN_FLIGHT_MAX[role] * GAP[0]), items)
     client.cancel(job["id"], until_s)  # what a kill repeats has come; the rest tells nothing
     ended = evidence.all_ended(setting.running.engine, client, [job["id"]], until_s)

@@ -23,6 +23,8 @@ from topics.tail import TopicTail
 SHARE: Final = 0.1
 RECORDS_MAX: Final = 300
 _READ_S_MAX: Final = 20.0
+_SEND_S_MAX: Final = 10.0
+_CLOSE_S: Final = 1.0
 _ASK_S: Final = 5.0
 BATCHES_BACK: Final = 3
 POOL: Final = "simulated-simulated"
@@ -38,7 +40,10 @@ def topics_of(pool: str) -> Mapping[str, tuple[Topic, str, str]]:
 
 
 def publish_again(running: Installation, target: str, pool: str = POOL) -> Cure:
-    """Publish a tenth of a topic's records once more, as they are; one at least."""
+    """Publish a tenth of a topic's records once more, as they are; one at least.
+
+    Raises DeliveryError when one of them is not acknowledged.
+    """
     topic, _, _ = topics_of(pool)[target]
     tail = TopicTail(running.kafka, topic, client_id="chaos-again")
     records = tail.read_to_end(_READ_S_MAX)
@@ -47,15 +52,18 @@ def publish_again(running: Installation, target: str, pool: str = POOL) -> Cure:
         return missed
     count = min(RECORDS_MAX, math.ceil(len(records) * SHARE))
     producer = LogProducer(running.kafka, client_id="chaos-again")
-    for record in random.Random(len(records)).sample(records, count):
-        producer.send(
-            topic.name,
-            record.value,
-            partition=record.partition,
-            key=record.key,
-            headers=record.headers,
-        )
-    producer.close()
+    try:
+        for record in random.Random(len(records)).sample(records, count):
+            producer.send(
+                topic.name,
+                record.value,
+                partition=record.partition,
+                key=record.key,
+                headers=record.headers,
+            )
+        producer.flush(_SEND_S_MAX)
+    finally:
+        producer.close(_CLOSE_S)
     return nothing
 
 

@@ -1,12 +1,16 @@
 """Faults of Postgres and of brokers; a target is the service's name, `postgres` or `kafka-N`."""
 
 import signal
+from typing import Final
 
 import psutil
 
+from chaos.hosts import wait_until
 from chaos.installation import Installation
 from chaos.nemeses.cure import Cure, missed, nothing
 from chaos.nemeses.processes import send
+
+GONE_S_MAX: Final = 10.0
 
 
 def restart_at_once(running: Installation, target: str) -> Cure:
@@ -15,13 +19,23 @@ def restart_at_once(running: Installation, target: str) -> Cure:
 
 
 def kill(running: Installation, target: str) -> Cure:
-    """Kill a service and keep it down until it is healed; one that is down stays down so long."""
+    """Kill a service, wait until it is gone, and keep it down until it is healed.
+
+    One that is down already is `missed`. Raises DrillError when it does not go.
+    """
     running.hold_down(target)
-    _send(running, target, signal.SIGKILL)
 
     def let_up() -> None:
         running.let_up(target)
 
+    try:
+        if not _send(running, target, signal.SIGKILL):
+            let_up()
+            return missed
+        wait_until(lambda: running.service(target) is None, GONE_S_MAX, f"the end of {target}")
+    except BaseException:
+        let_up()
+        raise
     return let_up
 
 

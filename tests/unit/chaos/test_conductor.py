@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,10 +15,11 @@ import pytest
 from chaos.failures import DrillError
 from chaos.histories import Recorder
 from chaos.installation import Installation
-from chaos.nemeses import conductor, processes
+from chaos.nemeses import conductor, processes, redelivery, services
 from chaos.nemeses.conductor import Conductor
-from chaos.nemeses.cure import Cure, missed, nothing
+from chaos.nemeses.cure import Cure, missed, nothing, struck
 from chaos.planning import Fault
+from topics.errors import DeliveryError
 
 NOWHERE = cast("Installation", None)
 
@@ -78,3 +80,76 @@ def test_a_kill_of_what_is_dead_is_missed() -> None:
     running = cast("Installation", Running())
     assert processes.kill(running, "a/api") is missed
     assert processes.pause(running, "a/api") is missed
+
+
+class OneService:
+    """An installation whose only service is a process of the test."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process, self.held = process, False
+
+    def service(self, _name: str) -> int | None:
+        return self.process.pid if self.process.poll() is None else None
+
+    def hold_down(self, _name: str) -> None:
+        self.held = True
+
+    def let_up(self, _name: str) -> None:
+        self.held = False
+
+
+def test_a_service_is_gone_when_it_was_killed_and_a_dead_one_is_missed() -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as alive:
+        one = OneService(alive)
+        running = cast("Installation", one)
+        cure = services.kill(running, "kafka-1")
+        assert (one.service("kafka-1"), one.held) == (None, True)
+        cure()
+        assert not one.held
+        assert services.kill(running, "kafka-1") is missed
+        assert not one.held
+
+
+def test_a_service_that_outlives_its_kill_was_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "GONE_S_MAX", 0.05)
+    monkeypatch.setattr(services, "send", lambda *_: True)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as alive:
+        one = OneService(alive)
+        with pytest.raises(DrillError):
+            services.kill(cast("Installation", one), "kafka-1")
+        assert not one.held
+        alive.kill()
+
+
+def test_a_drill_of_one_fault_that_met_nobody_was_not_tried() -> None:
+    assert struck(nothing, "a/api") is nothing
+    with pytest.raises(DrillError, match="a/api"):
+        struck(missed, "a/api")
+
+
+def test_records_that_are_not_delivered_do_not_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tail:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def read_to_end(self, _timeout_s: float) -> list[SimpleNamespace]:
+            return [SimpleNamespace(value=b"", partition=0, key=None, headers=None)]
+
+        def close(self) -> None:
+            pass
+
+    class Producer(Tail):
+        def send(self, *_: object, **__: object) -> None:
+            pass
+
+        def flush(self, _timeout_s: float) -> None:
+            raise DeliveryError("records were not acknowledged in time")
+
+        def close(self, _timeout_s: float = 10.0) -> None:
+            pass
+
+    monkeypatch.setattr(redelivery, "TopicTail", Tail)
+    monkeypatch.setattr(redelivery, "LogProducer", Producer)
+    running = cast("Installation", SimpleNamespace(kafka=None))
+    with pytest.raises(DeliveryError):
+        redelivery.publish_again(running, "results")
