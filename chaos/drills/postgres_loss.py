@@ -1,7 +1,11 @@
-"""P11: with Postgres away every request ends within 10 s with 503, and service returns soon."""
+"""P11: with Postgres away every request ends within 10 s with 503, and service returns soon.
+
+So does readiness, which has to be good before each loss: one that stays bad would be right about
+every loss that follows.
+"""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -21,7 +25,7 @@ from chaos.judges import outages
 from chaos.judges.outages import Probe
 from chaos.measures import Measure
 from chaos.nemeses import connections, network, services
-from chaos.nemeses.cure import Cure
+from chaos.nemeses.cure import Cure, struck
 from chaos.probing import Prober
 
 ANSWER_S_MAX: Final = 10.0
@@ -122,8 +126,7 @@ def _lose(
     try:
         time.sleep(BEFORE_S)
         began_s = time.time()
-        give_back = take_away()
-        lost_s = time.time()
+        give_back = struck(take_away(), name)
         try:
             time.sleep(lasts_s)
         finally:
@@ -144,12 +147,12 @@ def _lose(
         for path in ASKS
     }
     return [
-        *_judge(name, seen, None if restarts else lost_s, healed_s),
+        *_judge(name, seen, healed_s),
+        *judge_readiness(name, seen[READY], began_s, healed_s, must_flip=not restarts),
         Measure(
             promise="P11",
             what=f"{name}: roles that ended",
             value=len(ended),
-            relation="report",
             size=len(lives),
             evidence=", ".join(role for role, _ in ended),
         ),
@@ -205,13 +208,11 @@ def _small_job(setting: Setting, name: str) -> list[Measure]:
     ]
 
 
-def _judge(
-    name: str, seen: dict[str, list[Probe]], lost_s: float | None, healed_s: float
-) -> list[Measure]:
+def _judge(name: str, seen: dict[str, list[Probe]], healed_s: float) -> list[Measure]:
     calls = [probe for path in CALLS for probe in seen[path]]
     improper = outages.improper(calls)
     back_s = max(_never(outages.seconds_until(seen[path], healed_s, good=True)) for path in CALLS)
-    measures = [
+    return [
         Measure(
             promise="P11",
             what=f"{name}: answers that are neither good nor a proper 503",
@@ -241,18 +242,42 @@ def _judge(
             size=len(seen[ALIVE]),
         ),
     ]
-    if lost_s is not None:
-        flip_s = outages.seconds_until(seen[READY], lost_s, good=False)
-        measures.append(
-            Measure(
-                promise="P11",
-                what=f"{name}: until readiness says so",
-                unit="s",
-                value=round(_never(flip_s), 2),
-                limit=FLIP_S_MAX,
-            )
-        )
-    return measures
+
+
+def judge_readiness(
+    name: str, seen: Sequence[Probe], began_s: float, healed_s: float, *, must_flip: bool
+) -> list[Measure]:
+    """Judge one loss, which was beginning at `began_s`: good before it, bad in it, good after it.
+
+    A restart may be over before anybody asks, so `must_flip` is False there.
+    """
+    flip_s = outages.seconds_until(seen, began_s, good=False)
+    flip = Measure(
+        promise="P11",
+        what=f"{name}: until readiness says so",
+        unit="s",
+        value=round(_never(flip_s), 2),
+        limit=FLIP_S_MAX,
+        size=len(seen),
+    )
+    back_s = outages.seconds_until(seen, healed_s, good=True)
+    return [
+        Measure(
+            promise="P11",
+            what=f"{name}: losses before which readiness was bad",
+            value=int(not outages.was_good(seen, began_s)),
+            size=len(seen),
+        ),
+        *([flip] if must_flip else []),
+        Measure(
+            promise="P11",
+            what=f"{name}: from heal to readiness",
+            unit="s",
+            value=round(_never(back_s), 2),
+            limit=RETURN_S_MAX,
+            size=len(seen),
+        ),
+    ]
 
 
 def _never(seconds: float | None) -> float:

@@ -66,6 +66,12 @@ def seconds_until(seen: Sequence[Probe], since_s: float, *, good: bool) -> float
     return min(times, default=None)
 
 
+def was_good(seen: Sequence[Probe], at_s: float) -> bool:
+    """Whether the last answer before a moment was good; False when there was none."""
+    before = [probe for probe in seen if probe.answered_s < at_s]
+    return bool(before) and 200 <= max(before, key=lambda p: p.answered_s).status < 300
+
+
 def told(seen: Sequence[Probe]) -> str:
     """Return the first few for a reader who looks into a failure."""
     return "; ".join(f"{probe.status} after {probe.took_s:.1f} s" for probe in seen[:5])

@@ -2,6 +2,7 @@
 
 import pytest
 
+from chaos.drills.postgres_loss import judge_readiness
 from chaos.histories import Operation
 from chaos.judges import outages, recovery
 from chaos.judges.outages import Probe
@@ -86,3 +87,37 @@ def test_probes_are_read_from_a_history() -> None:
     ]
     (found,) = outages.probes(history, "/readyz")
     assert (found.took_s, found.status, found.retry_after) == (2.0, 503, True)
+
+
+def readiness(*seen: outages.Probe) -> dict[str, bool]:
+    """Judge a loss that began at 2 s and was healed at 10 s."""
+    found = judge_readiness("stopped", seen, 2.0, 10.0, must_flip=True)
+    return {measure.what.removeprefix("stopped: "): measure.passed for measure in found}
+
+
+def test_readiness_turns_bad_and_comes_back() -> None:
+    found = readiness(probe(1, 200), probe(3, 503), probe(9, 503), probe(11, 200))
+    assert list(found.values()) == [True, True, True]
+
+
+def test_readiness_that_stays_bad_is_broken_then_and_at_the_next_loss() -> None:
+    stuck = readiness(probe(1, 200), probe(3, 503), probe(11, 503), probe(15, 503))
+    assert stuck == {
+        "losses before which readiness was bad": True,
+        "until readiness says so": True,
+        "from heal to readiness": False,
+    }
+    after = readiness(probe(1, 503), probe(3, 503), probe(11, 200))
+    assert not after["losses before which readiness was bad"]
+    assert not readiness(probe(3, 503), probe(11, 200))["losses before which readiness was bad"]
+
+
+def test_readiness_is_timed_from_the_beginning_of_a_loss() -> None:
+    found = readiness(probe(1, 200), probe(6, 200), probe(7.5, 503), probe(11, 200))
+    assert not found["until readiness says so"]
+
+
+def test_a_restart_that_nobody_saw_asks_for_the_return_alone() -> None:
+    seen = [probe(1, 200), probe(11, 200)]
+    found = judge_readiness("restart", seen, 2.0, 10.0, must_flip=False)
+    assert [measure.passed for measure in found] == [True, True]
