@@ -1,8 +1,12 @@
 """What goes wrong when: drawn from a seeded generator, so that a seed repeats its plan."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+_DRAWS_MAX: Final = 100
+"""For a kind that every plan has; one whose faults fit nowhere is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,6 +15,9 @@ class Kind:
 
     name: str
     targets: tuple[str, ...]
+    places: Callable[[str], Collection[str]] = lambda target: (target,)
+    """What a fault of a target takes hold of: processes, routes, services."""
+
     lasts_s: tuple[float, float] = (0.0, 0.0)  # shortest and longest; 0: over as it happens
     weight: float = 1.0
     times_max: int = 1000
@@ -24,6 +31,7 @@ class Fault:
     kind: str
     target: str
     lasts_s: float
+    places: frozenset[str]
 
     @property
     def ends_s(self) -> float:
@@ -36,29 +44,54 @@ def plan(
 ) -> list[Fault]:
     """Return faults in the order of their time, all healed before `duration_s`.
 
-    Between the beginnings of two lies a gap of `gap_s`; so they may overlap, but never two of one
-    kind on one target.
+    Between the beginnings of two lies a gap of `gap_s`; so they may overlap, but never two on one
+    place, where the end of the first would be that of the second. One of each kind comes first,
+    and all others are drawn by weight for the moments that are left.
     """
     chance = random.Random(seed)
+    free = _moments(chance, gap_s, duration_s)
     faults: list[Fault] = []
-    at_s = 0.0
-    while True:
-        at_s += chance.uniform(*gap_s)
-        if at_s >= duration_s:
-            return faults
+    for kind in kinds:
+        for _ in range(_DRAWS_MAX if free else 0):
+            at_s = chance.choice(free)
+            fault = _draw(chance, kind, at_s)
+            if fault.ends_s < duration_s and _fits(fault, kind, faults):
+                faults.append(fault)
+                free.remove(at_s)
+                break
+    for at_s in free:
         kind = chance.choices(kinds, [kind.weight for kind in kinds])[0]
-        fault = Fault(
-            at_s=round(at_s, 3),
-            kind=kind.name,
-            target=chance.choice(kind.targets),
-            lasts_s=round(chance.uniform(*kind.lasts_s), 3),
-        )
+        fault = _draw(chance, kind, at_s)
         if fault.ends_s < duration_s and _fits(fault, kind, faults):
             faults.append(fault)
+    return sorted(faults, key=lambda fault: fault.at_s)
+
+
+def _moments(chance: random.Random, gap_s: tuple[float, float], duration_s: float) -> list[float]:
+    moments = []
+    at_s = chance.uniform(*gap_s)
+    while at_s < duration_s:
+        moments.append(round(at_s, 3))
+        at_s += chance.uniform(*gap_s)
+    return moments
+
+
+def _draw(chance: random.Random, kind: Kind, at_s: float) -> Fault:
+    target = chance.choice(kind.targets)
+    return Fault(
+        at_s=at_s,
+        kind=kind.name,
+        target=target,
+        lasts_s=round(chance.uniform(*kind.lasts_s), 3),
+        places=frozenset(kind.places(target)),
+    )
 
 
 def _fits(fault: Fault, kind: Kind, others: Sequence[Fault]) -> bool:
-    same = [other for other in others if other.kind == fault.kind]
-    if len(same) >= kind.times_max:
+    if sum(other.kind == fault.kind for other in others) >= kind.times_max:
         return False
-    return all(other.ends_s < fault.at_s for other in same if other.target == fault.target)
+    return all(
+        other.ends_s < fault.at_s or fault.ends_s < other.at_s
+        for other in others
+        if other.places & fault.places
+    )

@@ -8,6 +8,7 @@ judged.
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -50,7 +51,8 @@ def run(setting: Setting) -> Iterator[Measure]:
     with Watchers(lookers) as watchers:
         with _conducted(conductor), calls:
             jobs.run(watchers)
-        setting.note(f"healed; {len(faults)} faults, {len(jobs.sizes)} jobs")
+        planned = Counter(fault.kind for fault in faults)
+        setting.note(f"healed; {len(jobs.sizes)} jobs; faults: {told(planned, conductor.hits)}")
         healed_s = conductor.healed_s  # clients may have insisted for long since then
         accepted = set(acknowledged(setting.recorder.so_far()).values()) | jobs.sizes.keys()
         end = setting.client("end")
@@ -61,7 +63,7 @@ def run(setting: Setting) -> Iterator[Measure]:
         took_s = time.monotonic() - healed_s if is_over else float("inf")
     for unhappy in evidence.stuck(running.engine):
         setting.note(f"stuck: {unhappy}")
-    yield from judge_faults(len(faults), conductor.failures, conductor.unhealed)
+    yield from judge_faults(planned, conductor.hits, conductor.failures, conductor.unhealed)
     yield from _judge_acceptance(setting, jobs, calls, took_s)
     reader = setting.client("reader")
     yield from judge_books(running.engine, reader, jobs.ended(ended))
@@ -83,23 +85,45 @@ def _conducted(conductor: Conductor) -> Iterator[None]:
     conductor.join()
 
 
-def judge_faults(planned: int, missed: Sequence[str], unhealed: Sequence[str]) -> list[Measure]:
-    """Say how much of a plan came true: a storm that hit nobody proves nothing."""
+def told(planned: Mapping[str, int], hits: Mapping[str, int]) -> str:
+    """Return how many faults of each kind hit somebody, of how many."""
+    return ", ".join(f"{kind} {hits.get(kind, 0)} of {planned[kind]}" for kind in sorted(planned))
+
+
+def judge_faults(
+    planned: Mapping[str, int],
+    hits: Mapping[str, int],
+    missed: Sequence[str],
+    unhealed: Sequence[str],
+) -> list[Measure]:
+    """Say how much of a plan came true: a storm that hit nobody proves nothing.
+
+    `planned` and `hits` are numbers by kind.
+    """
+    count = sum(planned.values())
     return [
         Measure(
             promise="P1",
+            what="kinds of faults that hit nobody",
+            value=sum(not hits.get(kind) for kind in planned),
+            relation="report",
+            size=len(planned),
+            evidence=told(planned, hits),
+        ),
+        Measure(
+            promise="P1",
             what="share of the faults that hit somebody",
-            value=1 - len(missed) / max(planned, 1),
+            value=1 - len(missed) / max(count, 1),
             limit=APPLIED_SHARE,
             relation=">=",
-            size=planned,
+            size=count,
             evidence="; ".join(missed),
         ),
         Measure(
             promise="P1",
             what="faults that could not be healed",
             value=len(unhealed),
-            size=planned,
+            size=count,
             evidence="; ".join(unhealed),
         ),
     ]

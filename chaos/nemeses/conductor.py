@@ -3,6 +3,7 @@
 import heapq
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -48,6 +49,12 @@ _FATAL_ROLES: Final = (
 
 def kinds(hosts: Sequence[str], lease_s: float) -> list[Kind]:
     """Return what a storm may draw on an installation of these hosts."""
+
+    def members(topic: str) -> list[str]:
+        """Return whom a rewind stops and lets go on."""
+        _, _, role = redelivery.topics_of(redelivery.POOL)[topic]
+        return [f"{host}/{role}" for host in hosts]
+
     roles = tuple(f"{host}/{role}" for host in hosts for role in _FATAL_ROLES)
     modes = ("latency", "blackhole", "throttle", "refuse", "reset")
     routes = tuple(
@@ -59,14 +66,18 @@ def kinds(hosts: Sequence[str], lease_s: float) -> list[Kind]:
     return [
         Kind(name="kill", targets=roles, weight=5),
         Kind(name="pause", targets=roles, lasts_s=(lease_s, 3 * lease_s), weight=4),
-        Kind(name="network", targets=routes, lasts_s=(1, 6), weight=4),
+        Kind(name="network", targets=routes, places=_route, lasts_s=(1, 6), weight=4),
         Kind(name="postgres-restart", targets=("postgres",), weight=1, times_max=3),
         Kind(name="postgres-pause", targets=("postgres",), lasts_s=(1, 5), weight=0.7, times_max=2),
         Kind(name="broker-kill", targets=("kafka-1",), lasts_s=(0.1, 5), weight=1, times_max=2),
         Kind(name="publish-again", targets=_TOPICS, weight=1),
-        Kind(name="rewind", targets=_TOPICS, weight=0.7, times_max=1),
+        Kind(name="rewind", targets=_TOPICS, places=members, weight=0.7, times_max=1),
         Kind(name="lose-records", targets=_TOPICS, weight=0.7, times_max=1),
     ]
+
+
+def _route(target: str) -> tuple[str]:
+    return (target.partition(":")[0],)
 
 
 class Conductor:
@@ -76,6 +87,7 @@ class Conductor:
         """Nothing happens yet."""
         self._running, self._faults, self._recorder = running, faults, recorder
         self._thread = threading.Thread(target=self._run, name="nemesis", daemon=True)
+        self.hits: Counter[str] = Counter()  # by kind
         self.failures: list[str] = []  # faults that hit nobody, and why
         self.unhealed: list[str] = []
         self.healed_s = float("inf")  # monotonic; when the last fault was healed
@@ -98,7 +110,10 @@ class Conductor:
                 name = f"{fault.kind} {fault.target}"
                 cure = self._apply(fault, name)
                 if cure is not None:
+                    self.hits[fault.kind] += 1
                     heapq.heappush(cures, (fault.ends_s, number, name, cure))
+                # One that takes long to apply puts off the rest, which would else end as it begins.
+                began_s = max(began_s, time.monotonic() - fault.at_s)
         finally:  # or what is stopped would stay so, and be taken for what it is not
             self._heal(cures, began_s, float("inf"))
             self.healed_s = time.monotonic()

@@ -24,13 +24,17 @@ from topics.errors import DeliveryError
 NOWHERE = cast("Installation", None)
 
 
+def fault(kind: str, at_s: float, lasts_s: float) -> Fault:
+    return Fault(at_s=at_s, kind=kind, target="t", lasts_s=lasts_s, places=frozenset({"t"}))
+
+
 def conduct(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *faults: Callable[[], Cure]
 ) -> tuple[Conductor, list[tuple[str, str]]]:
     """Apply faults at once, and heal all of them at the same time."""
-    kinds = {str(number): lambda _, __, f=fault: f() for number, fault in enumerate(faults)}
+    kinds = {str(number): lambda _, __, apply=apply: apply() for number, apply in enumerate(faults)}
     monkeypatch.setattr(conductor, "FAULTS", kinds)
-    plan = [Fault(at_s=0.0, kind=kind, target="t", lasts_s=0.01) for kind in kinds]
+    plan = [fault(kind, 0.0, 0.01) for kind in kinds]
     with closing(Recorder(tmp_path / "h.jsonl")) as recorder:
         conducting = Conductor(NOWHERE, plan, recorder)
         conducting.start()
@@ -61,6 +65,34 @@ def test_a_fault_that_hit_nobody_is_none(monkeypatch: pytest.MonkeyPatch, tmp_pa
     found, told = conduct(monkeypatch, tmp_path, lambda: missed, refuse, lambda: nothing)
     assert found.failures == ["0 t: nobody there", "1 t: DrillError"]
     assert told == [("fault", "fail"), ("fault", "fail"), ("fault", "ok"), ("heal", "ok")]
+
+
+def test_a_fault_lasts_as_planned_behind_one_that_took_long(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    at_s: list[float] = []
+
+    def note() -> None:
+        at_s.append(time.monotonic())
+
+    def begin() -> Cure:
+        note()
+        return note
+
+    def dawdle() -> Cure:
+        time.sleep(0.3)
+        return nothing
+
+    kinds = {"slow": lambda *_: dawdle(), "pause": lambda *_: begin()}
+    monkeypatch.setattr(conductor, "FAULTS", kinds)
+    with closing(Recorder(tmp_path / "h.jsonl")) as recorder:
+        plan = [fault("slow", 0.0, 0.0), fault("pause", 0.05, 0.1)]
+        conducting = Conductor(NOWHERE, plan, recorder)
+        conducting.start()
+        conducting.join()
+    began_s, ended_s = at_s
+    assert ended_s - began_s >= 0.1
+    assert conducting.hits == {"slow": 1, "pause": 1}
 
 
 def test_a_signal_says_whether_it_met_a_process() -> None:

@@ -25,11 +25,28 @@ def test_faults_are_in_order_and_healed_in_time(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_no_two_faults_of_a_kind_meet_on_a_target(seed: int) -> None:
-    ends: dict[tuple[str, str], float] = {}
+def test_no_two_faults_meet_on_a_place(seed: int) -> None:
+    ends: dict[str, float] = {}
     for fault in draw(seed):
-        assert ends.get((fault.kind, fault.target), -1.0) < fault.at_s
-        ends[fault.kind, fault.target] = fault.ends_s
+        for place in fault.places:
+            assert ends.get(place, -1.0) < fault.at_s
+            ends[place] = fault.ends_s
+
+
+def test_faults_meet_on_the_route_the_process_and_the_service_that_they_take() -> None:
+    places = {kind.name: kind.places for kind in KINDS}
+    route = set(places["network"]("kafka-a:latency"))
+    assert route == set(places["network"]("kafka-a:blackhole")) == {"kafka-a"}
+    assert set(places["rewind"]("requests")) == {"a/batcher", "b/batcher"}
+    assert set(places["pause"]("b/batcher")) <= set(places["rewind"]("requests"))
+    assert set(places["postgres-restart"]("postgres")) == set(places["postgres-pause"]("postgres"))
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_quick_storm_has_a_fault_of_every_kind(seed: int) -> None:
+    faults = plan(seed, KINDS, duration_s=60, gap_s=(1, 4))
+    assert {fault.kind for fault in faults} == {kind.name for kind in KINDS}
+    assert len(faults) > len(KINDS)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.times_max < 10])

@@ -102,12 +102,22 @@ def test_nothing_looked_at_is_nothing_tried() -> None:
 def test_a_storm_must_hit_and_be_healed(
     planned: int, missed: int, unhealed: int, fails: bool
 ) -> None:
-    found = judge_faults(planned, ["kill a/api"] * missed, ["pause b/api"] * unhealed)
+    hits = {"kill": planned - missed}
+    reasons = ["kill a/api"] * missed, ["pause b/api"] * unhealed
+    found = judge_faults({"kill": planned}, hits, *reasons)
     assert any(m.breaks_a_promise for m in found) == fails
 
 
 def test_a_storm_without_faults_was_no_storm() -> None:
-    assert not any(m.was_tried for m in judge_faults(0, [], []))
+    judged = [m for m in judge_faults({}, {}, [], []) if m.relation != "report"]
+    assert judged
+    assert not any(m.was_tried for m in judged)
+
+
+def test_a_storm_tells_which_kinds_hit_nobody() -> None:
+    found, *_ = judge_faults({"kill": 3, "rewind": 1}, {"kill": 2}, ["", ""], [])
+    assert (found.value, found.size) == (1, 2)
+    assert found.evidence == "kill 2 of 3, rewind 0 of 1"
 
 
 def move(sequence: int) -> Transition:
