@@ -16,7 +16,7 @@ from chaos.failures import DrillError
 from chaos.hosts import wait_until
 from chaos.judges import outages
 from chaos.judges.ends import CANCEL_ASKED
-from chaos.judges.recovery import rate_before, seconds_to_goal
+from chaos.judges.recovery import RATE_MIN, rate_before, seconds_to_goal
 from chaos.measures import Measure
 from chaos.nemeses import services
 from chaos.nemeses.cure import struck
@@ -30,9 +30,6 @@ ALL_S_MAX: Final = 60.0
 PROGRESS_S_MAX: Final = 180.0
 LEAD_S: Final = 5.0
 LOOK_S: Final = 1.0
-RATE_MIN: Final = 20.0
-"""Items a second below which nine tenths of the rate tell nothing."""
-
 END_S_MAX: Final = 300.0
 CREATE: Final = "create batch"
 

@@ -15,11 +15,10 @@ from chaos.clients import input_lines
 from chaos.doubles import doubles_seen, doubles_since
 from chaos.drills.books import Ended, judge_books
 from chaos.drills.setting import MODEL, Setting
-from chaos.failures import DrillError
 from chaos.hosts import wait_until
 from chaos.installation import Installation
 from chaos.judges.ends import CANCEL_ASKED
-from chaos.judges.recovery import Sample, rate_before, seconds_to_recover
+from chaos.judges.recovery import RATE_MIN, Sample, rate_that_can_fall, seconds_to_goal
 from chaos.measures import Measure
 from chaos.nemeses import processes, services
 from chaos.nemeses.cure import Cure, struck
@@ -157,21 +156,20 @@ def watch_kill(
 ) -> Measure:
     """Kill while items end, and return how long it took until they did as before, as a report.
 
-    The rate is that of the second half of `lead_s`; windows of `over_s` are compared with it.
-    Raises DrillError when there was nobody to kill.
+    The rate is that of the half of `lead_s` before; windows of `over_s` are compared with it. The
+    kill waits for a rate that can fall. Raises DrillError when none comes, or nobody was there.
     """
     sampler = Sampler(setting.running)
-    time.sleep(lead_s)
-    killed_s = time.monotonic()
     try:
+        time.sleep(lead_s)
+        killed_s, rate = sampler.await_rate(lead_s / 2, name)
         struck(kill(), name)
-    except DrillError:
+    except BaseException:
         sampler.stop()
         raise
-    rate = rate_before(sampler.samples, killed_s, over_s=lead_s / 2)
-    samples = sampler.until_recovered(killed_s, over_s=over_s, watched_s=watched_s)
+    samples = sampler.until_recovered(killed_s, SHARE * rate, over_s=over_s, watched_s=watched_s)
     note_samples(setting, name, samples, killed_s)
-    took_s = seconds_to_recover(samples, killed_s, share=SHARE, over_s=over_s)
+    took_s = seconds_to_goal(samples, killed_s, SHARE * rate, over_s=over_s)
     setting.note(f"{name} at {rate:.0f} items/s: {took_s} s")
     return Measure(
         promise="A12",
@@ -201,12 +199,31 @@ class Sampler:
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._thread.start()
 
-    def until_recovered(self, killed_s: float, *, over_s: float, watched_s: float) -> list[Sample]:
-        """Count until the rate has been back for a while, `watched_s` at most; then as `stop`."""
+    def await_rate(self, over_s: float, name: str) -> tuple[float, float]:
+        """Wait for a rate that can fall; return the moment, and the rate of `over_s` before it.
+
+        Raises DrillError when none comes in `PROGRESS_S_MAX`.
+        """
+        found: list[tuple[float, float]] = []
+
+        def is_told() -> bool:
+            now_s = time.monotonic()
+            rate = rate_that_can_fall(list(self.samples), now_s, over_s=over_s)
+            if rate is not None:
+                found.append((now_s, rate))
+            return bool(found)
+
+        wait_until(is_told, PROGRESS_S_MAX, f"{RATE_MIN:g} items/s before the kill of {name}")
+        return found[0]
+
+    def until_recovered(
+        self, killed_s: float, goal: float, *, over_s: float, watched_s: float
+    ) -> list[Sample]:
+        """Count until the rate has been `goal` for a while, `watched_s` at most; then as `stop`."""
         while time.monotonic() < killed_s + watched_s:
             time.sleep(over_s)
             seen = list(self.samples)
-            took_s = seconds_to_recover(seen, killed_s, share=SHARE, over_s=over_s)
+            took_s = seconds_to_goal(seen, killed_s, goal, over_s=over_s)
             if took_s is not None and seen[-1].at_s > killed_s + took_s + SETTLED_S:
                 break
         return self.stop()

@@ -1,7 +1,10 @@
 """A12: how long until the work goes on at the rate it had, from samples of a counter."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+RATE_MIN: Final = 20.0
+"""Items a second below which nine tenths of the rate tell nothing: a standstill is soon over."""
 
 
 class Sample(NamedTuple):
@@ -16,6 +19,16 @@ def rate_before(samples: Sequence[Sample], until_s: float, *, over_s: float) -> 
     return rate(samples, until_s - over_s, until_s)
 
 
+def rate_that_can_fall(samples: Sequence[Sample], until_s: float, *, over_s: float) -> float | None:
+    """Return counts a second over the `over_s` before `until_s`; None when it stood still there.
+
+    It did when one half of that time has less than `RATE_MIN`.
+    """
+    middle_s = until_s - over_s / 2
+    halves = rate(samples, until_s - over_s, middle_s), rate(samples, middle_s, until_s)
+    return rate_before(samples, until_s, over_s=over_s) if min(halves) >= RATE_MIN else None
+
+
 def rate(samples: Sequence[Sample], since_s: float, until_s: float) -> float:
     """Return counts a second between two moments, 0 when fewer than two samples lie there."""
     inside = [sample for sample in samples if since_s <= sample.at_s <= until_s]
@@ -24,27 +37,14 @@ def rate(samples: Sequence[Sample], since_s: float, until_s: float) -> float:
     return (inside[-1].total - inside[0].total) / (inside[-1].at_s - inside[0].at_s)
 
 
-def seconds_to_recover(
-    samples: Sequence[Sample], killed_s: float, *, share: float, over_s: float
-) -> float | None:
-    """Return seconds from a kill until a window of `over_s` begins that has `share` of the rate.
-
-    The rate is that of the `over_s` before the kill. What was on its way when the process died
-    still arrives, so the first window that falls short comes first. 0 when none did; None when
-    the rate never came back.
-    """
-    goal = share * rate_before(samples, killed_s, over_s=over_s)
-    return seconds_to_goal(samples, killed_s, goal, over_s=over_s)
-
-
 def seconds_to_goal(
     samples: Sequence[Sample], since_s: float, goal: float, *, over_s: float, settled_s: float = 0.0
 ) -> float | None:
     """Return seconds from a moment until the rate is `goal` again, in a window of `over_s`.
 
     It has to be so high on the mean for `settled_s` after that window, too: a burst of what had
-    piled up is no recovery. The first window that falls short comes first: 0 when none did, None
-    when the rate never came back.
+    piled up is no recovery. What was on its way when a process died still arrives, so the first
+    window that falls short comes first: 0 when none did, None when the rate never came back.
     """
     whole_s = over_s + settled_s
     windows = [

@@ -21,23 +21,29 @@ def samples(*rates: float) -> list[Sample]:
 
 def test_a_rate_that_comes_back_is_timed_from_the_kill() -> None:
     seen = samples(100, 100, 0, 0, 100, 100, 100)
-    assert recovery.seconds_to_recover(seen, 2.0, share=0.9, over_s=1.0) == pytest.approx(
-        2.0, abs=0.11
+    assert recovery.seconds_to_goal(seen, 2.0, 90.0, over_s=1.0) == pytest.approx(2.0, abs=0.11)
+
+
+def test_a_standstill_before_a_kill_is_no_rate_to_come_back_to() -> None:
+    assert recovery.rate_that_can_fall(samples(100, 80, 120), 3.0, over_s=2.0) == pytest.approx(
+        100, abs=2
     )
+    for still in (samples(100, 0, 0), samples(100, 100, 0), samples(100, 0, 400), samples()):
+        assert recovery.rate_that_can_fall(still, 3.0, over_s=2.0) is None
 
 
 def test_a_rate_that_never_fell_needs_no_time() -> None:
-    assert recovery.seconds_to_recover(samples(*[100] * 6), 2.0, share=0.9, over_s=1.0) == 0.0
+    assert recovery.seconds_to_goal(samples(*[100] * 6), 2.0, 90.0, over_s=1.0) == 0.0
 
 
 def test_a_rate_that_stays_low_never_recovers() -> None:
     seen = samples(100, 100, 0, 50, 80, 80)
-    assert recovery.seconds_to_recover(seen, 2.0, share=0.9, over_s=1.0) is None
+    assert recovery.seconds_to_goal(seen, 2.0, 90.0, over_s=1.0) is None
 
 
 def test_work_that_was_on_its_way_is_no_recovery() -> None:
     seen = samples(100, 100, 100, 0, 0, 100, 100, 100)
-    took_s = recovery.seconds_to_recover(seen, 2.0, share=0.9, over_s=1.0)
+    took_s = recovery.seconds_to_goal(seen, 2.0, 90.0, over_s=1.0)
     assert took_s == pytest.approx(3.0, abs=0.11)
 
 
