@@ -236,6 +236,23 @@ def leases_held(engine: sa.Engine, role: str, user: str) -> int:
         return int(connection.execute(query, {"role": role, "user": user}).scalar_one())
 
 
+def leases_to_lose(engine: sa.Engine, role: str, user: str) -> int:
+    """Return how many of the leases that a host holds another takes if the holder stands still.
+
+    Those are of jobs that have not ended, and that no transaction has locked.
+    """
+    query = sa.text(
+        "SELECT l.job_id FROM job_leases l JOIN jobs j ON j.id = l.job_id "
+        "WHERE l.role = :role AND l.expires_at > now() AND j.state IN "
+        "('validating', 'in_progress', 'finalizing', 'cancelling') "
+        "AND :user = (SELECT c.host FROM chaos.leases c WHERE c.job_id = l.job_id "
+        "AND c.role = l.role AND c.claims ORDER BY c.sequence DESC LIMIT 1) "
+        "FOR UPDATE OF l, j SKIP LOCKED"
+    )
+    with engine.connect() as connection:
+        return len(connection.execute(query, {"role": role, "user": user}).all())
+
+
 def last_lease_step(engine: sa.Engine) -> int:
     """Return the sequence of the newest lease step; 0 before there is one."""
     query = sa.text("SELECT coalesce(max(sequence), 0) FROM chaos.leases")

@@ -14,8 +14,8 @@ PER_ITEM = {"P3": (100, "kills"), "P7": (200, "cancelled jobs"), "P8": (100, "ex
 have fewer. Of those of `PER_ITEM` one round has many; their other lines have one a round."""
 
 LOST = "writes accepted under a lease lost while its holder was stopped"
-LOST_WANTED = (500, "lost leases")
-"""Of P9 only this line counts lost leases; its others count rounds."""
+LOST_WANTED = {"intake": (500, "lost leases")}
+"""Of P9 only the lines of this, one a role, count lost leases; its others count rounds."""
 
 MEDIAN = "median"
 BROKEN_OFF = "rounds that broke off before they were judged"
@@ -58,6 +58,11 @@ def broken_lines(measures: Sequence[Measure]) -> list[str]:
     ]
 
 
+def lost_by(role: str) -> str:
+    """Return the line of P9 that counts the leases of one role."""
+    return f"{LOST}: {role}"
+
+
 def number(value: float) -> str:
     """Return a figure without digits that mean nothing; without an end it never happened."""
     if not math.isfinite(value):
@@ -93,8 +98,8 @@ def _trials(summary: Summary) -> str:
 
 def _wanted(summary: Summary) -> tuple[int, str] | None:
     """Return how many trials are wanted, and what one is; None where no number is."""
-    if summary.what == LOST:
-        return LOST_WANTED
+    if summary.what.startswith(LOST):
+        return next((n for role, n in LOST_WANTED.items() if summary.what == lost_by(role)), None)
     is_other = summary.relation == "report" or summary.part == OTHERS
     if is_other or summary.what.startswith((MEDIAN, BROKEN_OFF)):
         return None

@@ -13,6 +13,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
+from core import metrics
 from core.errors import LeaseLostError
 from jobs.progress_tables import job_leases
 from jobs.tables import jobs
@@ -144,6 +145,7 @@ def require(connection: sa.Connection, lease: Lease) -> None:
     """
     held = connection.execute(sa.select(job_leases.c.epoch).where(_is(lease)).with_for_update())
     if held.one_or_none() is None:
+        metrics.WRITES_REFUSED.labels(lease.role).inc()
         raise LeaseLostError(job_id=lease.job_id, role=lease.role, epoch=lease.epoch)
 
 

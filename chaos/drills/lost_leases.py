@@ -9,6 +9,7 @@ from typing import Final
 
 from chaos import evidence
 from chaos.clients import input_lines
+from chaos.counters import added, counted, refused
 from chaos.drills.books import Ended, judge_books
 from chaos.drills.setting import MODEL, Setting
 from chaos.drills.stops import Stop, judge_stops, lost_in, with_enough_losses
@@ -44,6 +45,7 @@ def run(setting: Setting) -> list[Measure]:
         for number in range(setting.size(*JOBS))
     ]
     stops: list[Stop] = []
+    refused_before = counted(setting.running, refused(ROLE))
     while lost < wanted and len(stops) < STOPS_MAX:
         time.sleep(chance.uniform(0, 1))
         stops.append(_stop(setting, len(job_ids) // 2))
@@ -53,8 +55,9 @@ def run(setting: Setting) -> list[Measure]:
         client.cancel(job_id, until_s)
     ended = evidence.all_ended(engine, client, job_ids, until_s)
     books = judge_books(engine, client, [Ended(job, ITEMS, CANCEL_ASKED) for job in ended.values()])
-    found = [*judge_stops(setting, stops), *books]
-    return with_enough_losses(found, wanted)
+    tried = added(refused_before, counted(setting.running, refused(ROLE)))
+    found = [*judge_stops(setting, stops, {ROLE: tried}), *books]
+    return with_enough_losses(found, {ROLE: wanted})
 
 
 def _stop(setting: Setting, held_min: int) -> Stop:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from chaos import evidence
 from chaos.clients import input_lines
-from chaos.doubles import doubles_seen, doubles_since
+from chaos.counters import DOUBLES, added, counted
 from chaos.drills.books import Ended, judge_books
 from chaos.drills.setting import MODEL, Setting
 from chaos.hosts import wait_until
@@ -56,9 +56,9 @@ def run(setting: Setting) -> Iterator[Measure]:
     file_id = client.upload(f"file-recovery-{setting.seed}", input_lines(ITEMS, MODEL), until_s)
     for number, (name, kill) in enumerate(_kills(setting)):
         job = client.create(f"recovery-{setting.seed}-{number}", file_id, until_s)
-        before = doubles_seen(running)
+        before = counted(running, DOUBLES)
         yield from _one(setting, name, kill)
-        twice = doubles_since(before, doubles_seen(running))
+        twice = added(before, counted(running, DOUBLES))
         yield Measure(
             promise="A12",
             what=f"outcomes that came twice, and were seen once: {name}",

@@ -1,6 +1,6 @@
 """P9: what a process lost while it was stopped, and whether it wrote there all the same."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from chaos import evidence
@@ -8,7 +8,7 @@ from chaos.drills.setting import Setting
 from chaos.failures import DrillError
 from chaos.judges.fencing import LeaseStep, Loss, losses
 from chaos.measures import Measure
-from chaos.reporting import LOST
+from chaos.reporting import lost_by
 
 
 class Stop(NamedTuple):
@@ -30,34 +30,69 @@ def lost_in(steps: Iterable[LeaseStep], stop: Stop) -> list[Loss]:
     ]
 
 
-def judge_stops(setting: Setting, stops: Iterable[Stop]) -> list[Measure]:
-    """Return a trial for each lease that a stopped process lost, and how many were in use.
+def judge_stops(
+    setting: Setting, stops: Sequence[Stop], refused: Mapping[str, int]
+) -> list[Measure]:
+    """Return a trial for each lease that a stopped process lost, and what of them was in use.
 
-    Whether a process that was let go on tried to write nobody can tell: a write that is refused
-    leaves no trace. One that had written under a lease was in the middle of it.
+    `refused` is, by role, how many writes of the stopped processes came to nothing since then.
     """
     steps = evidence.lease_steps(setting.running.engine)
+    found: list[Measure] = []
+    for role, count in refused.items():
+        lost = [(stop, lost_in(steps, stop)) for stop in stops if stop.role == role]
+        for stop, losses_of in lost:
+            setting.note(f"{role} of {stop.host}, stopped, lost {len(losses_of)} leases")
+        found += judge_losses(role, lost, count)
+        setting.note(f"{role}: {count} writes under a lost lease were tried, and refused")
+    return found
+
+
+def judge_losses(
+    role: str, lost: Iterable[tuple[Stop, Iterable[Loss]]], refused: int
+) -> list[Measure]:
+    """Judge what processes of one role lost.
+
+    A process that is let go on may drop its leases before it writes, and then the fence was not
+    put to the test: how often it was is told, and cannot be forced.
+    """
     trials, used = [], 0
-    for stop in stops:
-        lost = lost_in(steps, stop)
-        used += sum(loss.was_used for loss in lost)
-        setting.note(f"{stop.role} of {stop.host}, stopped, lost {len(lost)} leases")
-        for loss in lost:
-            told = f"stopped: {stop.role} of {stop.host}; {loss.job}" if loss.late_writes else ""
-            trials.append(Measure(promise="P9", what=LOST, value=loss.late_writes, evidence=told))
-    in_use = Measure(
-        promise="P9",
-        what="of the lost leases those under which the stopped process had written",
-        value=used,
-        relation="report",
-        size=len(trials),
-    )
-    return [*trials, in_use]
+    for stop, losses_of in lost:
+        for loss in losses_of:
+            used += loss.was_used
+            told = f"stopped: {role} of {stop.host}; {loss.job}" if loss.late_writes else ""
+            trials.append(
+                Measure(promise="P9", what=lost_by(role), value=loss.late_writes, evidence=told)
+            )
+    return [
+        *trials,
+        Measure(
+            promise="P9",
+            what=f"writes under a lost lease that were tried, and refused: {role}",
+            value=refused,
+            relation="report",
+            size=len(trials),
+            evidence="" if refused else "none was tried: the fence had nothing to refuse",
+        ),
+        Measure(
+            promise="P9",
+            what=f"of the lost leases those under which the stopped {role} had written",
+            value=used,
+            relation="report",
+            size=len(trials),
+        ),
+    ]
 
 
-def with_enough_losses(measures: list[Measure], wanted: int) -> list[Measure]:
-    """Return `measures`. Raises DrillError when they show nothing broken, and too few losses."""
-    lost = sum(measure.what == LOST for measure in measures)
-    if lost < wanted and not any(measure.breaks_a_promise for measure in measures):
-        raise DrillError(f"stopped processes lost {lost} leases of the {wanted} wanted")
+def with_enough_losses(measures: list[Measure], wanted: Mapping[str, int]) -> list[Measure]:
+    """Return `measures`; `wanted` is the least number of losses by role.
+
+    Raises DrillError when they show nothing broken, and a role lost too few.
+    """
+    if any(measure.breaks_a_promise for measure in measures):
+        return measures
+    for role, count in wanted.items():
+        lost = sum(measure.what == lost_by(role) for measure in measures)
+        if lost < count:
+            raise DrillError(f"stopped processes lost {lost} leases of {role} of {count} wanted")
     return measures

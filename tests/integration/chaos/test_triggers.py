@@ -74,6 +74,22 @@ def test_a_write_from_an_old_epoch_is_seen(world: World) -> None:
     assert (late.user, late.role, late.epoch) == (first, "intake", 2)
 
 
+def test_a_lease_to_lose_is_of_a_job_that_has_not_ended_and_that_nobody_has_locked(
+    world: World,
+) -> None:
+    first, second = HOSTS
+    later = "UPDATE job_leases SET expires_at = now() + interval '1 min' WHERE job_id = :job"
+    world.act(first, claim(1), later)
+    assert evidence.leases_to_lose(world.engine, "intake", first) == 1
+    assert evidence.leases_to_lose(world.engine, "intake", second) == 0
+    assert evidence.leases_to_lose(world.engine, "finaliser", first) == 0
+    with world.engine.begin() as busy:
+        busy.execute(sa.text("SELECT FROM job_leases FOR UPDATE"))
+        assert evidence.leases_to_lose(world.engine, "intake", first) == 0
+    world.act(first, "UPDATE jobs SET state = 'failed', failed_at = now() WHERE id = :job")
+    assert evidence.leases_to_lose(world.engine, "intake", first) == 0
+
+
 def test_a_verdict_from_an_old_epoch_is_seen(world: World) -> None:
     first, second = HOSTS
     world.act(first, claim(1))

@@ -7,6 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from core.errors import LeaseLostError
+from core.metrics import WRITES_REFUSED
 from jobs import leases
 from jobs.leases import Lease
 from jobs.progress_tables import job_leases
@@ -70,8 +71,11 @@ def test_an_abandoned_lease_goes_to_the_next_holder_with_a_higher_epoch(engine: 
         assert leases.extend(connection, [new], 60) == {new.job_id}
         leases.release(connection, old)  # not its own any more
         leases.require(connection, new)
+        refused = WRITES_REFUSED.labels("intake")
+        before = refused._value.get()
         with pytest.raises(LeaseLostError):
             leases.require(connection, old)
+        assert refused._value.get() == before + 1
     assert claim(engine, "c") == []
 
 

@@ -3,18 +3,18 @@
 import pytest
 from msgspec.structs import replace
 
-from chaos.doubles import doubles_since
+from chaos.counters import DOUBLES, added, refused, value_in
 from chaos.drills.lives import GRAPH
-from chaos.drills.stops import Stop, lost_in, with_enough_losses
+from chaos.drills.stops import Stop, judge_losses, lost_in, with_enough_losses
 from chaos.failures import DrillError
 from chaos.histories import Operation, Phase
 from chaos.judges import acceptance, executions, fencing, poison, refused_lines, results, states
 from chaos.judges.executions import Answer, Start
-from chaos.judges.fencing import CursorStep, LeaseStep
+from chaos.judges.fencing import CursorStep, LeaseStep, Loss
 from chaos.judges.results import Usage
 from chaos.judges.states import Transition
 from chaos.measures import Measure
-from chaos.reporting import LOST
+from chaos.reporting import lost_by
 
 
 def step(op: str, key: str, phase: Phase, t: float = 0.0, **detail: object) -> Operation:
@@ -267,12 +267,36 @@ def test_leases_that_changed_hands_are_told_with_what_was_written_late() -> None
 
 
 def test_a_drill_that_lost_nothing_has_tried_nothing() -> None:
-    lost = Measure(promise="P9", what=LOST, value=0)
+    lost = Measure(promise="P9", what=lost_by("intake"), value=0)
     broken = Measure(promise="P2", what="doubled", value=1)
-    assert with_enough_losses([lost], 1) == [lost]
-    assert with_enough_losses([broken], 1) == [broken]
+    assert with_enough_losses([lost], {"intake": 1}) == [lost]
+    assert with_enough_losses([broken], {"intake": 1}) == [broken]
     with pytest.raises(DrillError):
-        with_enough_losses([], 1)
+        with_enough_losses([], {"intake": 1})
+
+
+def test_what_one_role_lost_is_no_trial_of_another() -> None:
+    lost = Measure(promise="P9", what=lost_by("finaliser"), value=0)
+    with pytest.raises(DrillError, match="intake"):
+        with_enough_losses([lost], {"intake": 1})
+
+
+def loss(job: str, late_writes: int = 0) -> Loss:
+    return Loss(job=job, user="host_a", sequence=1, late_writes=late_writes)
+
+
+def test_lost_leases_are_told_with_what_was_refused_under_them() -> None:
+    stop = Stop("a", "finaliser", 0, 9)
+    lost, wrong, refusals, _ = judge_losses("finaliser", [(stop, [loss("j"), loss("k", 2)])], 3)
+    assert (lost.passed, wrong.passed) == (True, False)
+    assert lost.what == lost_by("finaliser")
+    assert (refusals.value, refusals.size, refusals.evidence) == (3, 2, "")
+
+
+def test_a_fence_that_nobody_met_is_said_to_have_refused_nothing() -> None:
+    _, refusals, _ = judge_losses("intake", [(Stop("a", "intake", 0, 9), [loss("j")])], 0)
+    assert (refusals.value, refusals.size) == (0, 1)
+    assert "nothing to refuse" in refusals.evidence
 
 
 def test_a_stop_answers_for_what_was_lost_meanwhile() -> None:
@@ -322,8 +346,20 @@ def test_each_kill_answers_for_what_runs_again_after_it() -> None:
 
 def test_a_counter_that_begins_again_is_added_whole() -> None:
     before = {"a": 5.0, "b": 7.0}
-    assert doubles_since(before, {"a": 8.0, "b": 7.0}) == 3
-    assert doubles_since(before, {"a": 5.0, "b": 2.0}) == 2
+    assert added(before, {"a": 8.0, "b": 7.0}) == 3
+    assert added(before, {"a": 5.0, "b": 2.0}) == 2
+
+
+def test_a_counter_is_found_by_its_labels() -> None:
+    text = """# TYPE millrace_lease_writes_refused_total counter
+millrace_lease_writes_refused_total{role="append"} 2.0
+millrace_lease_writes_refused_total{role="intake"} 4.0
+millrace_results_duplicates_total 7.0
+millrace_results_duplicates_created 1.7e+09
+"""
+    assert value_in(text, refused("intake")) == 4
+    assert value_in(text, refused("finaliser")) == 0
+    assert value_in(text, DOUBLES) == 7
 
 
 def test_poison_fails_alone() -> None:
