@@ -4,8 +4,8 @@ import math
 import random
 import signal
 import time
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -20,12 +20,15 @@ from topics.producer import LogProducer
 from topics.settings import CLIENT_LOG
 from topics.tail import TopicTail
 
+T = TypeVar("T")
+
 SHARE: Final = 0.1
 RECORDS_MAX: Final = 300
 _READ_S_MAX: Final = 20.0
 _SEND_S_MAX: Final = 10.0
 _CLOSE_S: Final = 1.0
 _ASK_S: Final = 5.0
+_SERVED_S_MAX: Final = 4 * SESSION_S + 10
 BATCHES_BACK: Final = 3
 POOL: Final = "simulated-simulated"
 
@@ -86,13 +89,18 @@ def rewind(running: Installation, target: str, pool: str = POOL) -> Cure:
 
 
 def lose(running: Installation, target: str, pool: str = POOL) -> Cure:
-    """Delete every record of a topic that is there now, read or not: repair has to find them."""
+    """Delete every record of a topic that is there now, read or not: repair has to find them.
+
+    Raises KafkaException when no broker serves for a while.
+    """
     topic, _, _ = topics_of(pool)[target]
     admin = AdminClient(running.kafka.client_options(), logger=CLIENT_LOG)
     ends = [
         TopicPartition(topic.name, number, OFFSET_END) for number in range(topic.partition_count)
     ]
-    kept_from = [found.result(_READ_S_MAX) for found in admin.delete_records(ends).values()]
+    kept_from = _when_served(
+        lambda: [found.result(_READ_S_MAX) for found in admin.delete_records(ends).values()]
+    )
     return nothing if any(place.low_watermark > 0 for place in kept_from) else missed
 
 
@@ -102,18 +110,24 @@ def _commit(running: Installation, topic: Topic, group: str, back: int | None) -
         running.kafka.client_options() | {"group.id": group, "enable.auto.commit": False},
         logger=CLIENT_LOG,
     )
-    deadline_s = time.monotonic() + 4 * SESSION_S + 10
-    try:
-        while True:
-            try:
-                reader.commit(offsets=_places(reader, topic, back), asynchronous=False)
-                return
-            except KafkaException:  # its members are not out yet
-                if time.monotonic() > deadline_s:
-                    raise
-                time.sleep(SESSION_S / 10)
+    try:  # until its members are out
+        _when_served(
+            lambda: reader.commit(offsets=_places(reader, topic, back), asynchronous=False)
+        )
     finally:
         reader.close()
+
+
+def _when_served(ask: Callable[[], T]) -> T:
+    """Ask until a broker answers, which may have been killed just before. Raises KafkaException."""
+    deadline_s = time.monotonic() + _SERVED_S_MAX
+    while True:
+        try:
+            return ask()
+        except KafkaException:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(SESSION_S / 10)
 
 
 def _places(reader: Consumer, topic: Topic, back: int | None) -> list[TopicPartition]:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from confluent_kafka import KafkaException
 
 from chaos.failures import DrillError
 from chaos.histories import Recorder
@@ -185,3 +186,29 @@ def test_records_that_are_not_delivered_do_not_come_again(monkeypatch: pytest.Mo
     running = cast("Installation", SimpleNamespace(kafka=None))
     with pytest.raises(DeliveryError):
         redelivery.publish_again(running, "results")
+
+
+def test_records_are_lost_once_a_broker_serves_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    class Admin:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def delete_records(self, ends: object) -> dict[int, SimpleNamespace]:
+            asked.append(ends)
+            if len(asked) < 3:
+                raise KafkaException
+            return {0: SimpleNamespace(result=lambda _: SimpleNamespace(low_watermark=7))}
+
+    monkeypatch.setattr(redelivery, "AdminClient", Admin)
+    monkeypatch.setattr(redelivery, "SESSION_S", 0.1)
+    kafka = SimpleNamespace(client_options=dict)
+    running = cast("Installation", SimpleNamespace(kafka=kafka))
+    assert redelivery.lose(running, "batches") is nothing
+    assert len(asked) == 3
+
+    asked.clear()
+    monkeypatch.setattr(redelivery, "_SERVED_S_MAX", -1.0)
+    with pytest.raises(KafkaException):
+        redelivery.lose(running, "batches")
