@@ -64,9 +64,9 @@ def _pair(data: Path, _url: str, skew_s: float) -> Shape:
 
 
 def _poisoned(data: Path, _url: str, _skew_s: float) -> Shape:
-    """One host whose engine meets faults, with the usual bound on executions."""
+    """Two hosts whose engines meet faults, with the usual bound on executions."""
     options = ("--simulated-latency-ms", "20", "--simulated-concurrency", "64")
-    return Shape(data=data, options=options, env=POISONED_ROLES)
+    return Shape(data=data, options=options, env=POISONED_ROLES, host_names=("a", "b"))
 
 
 def _recorded(data: Path, url: str, _skew_s: float) -> Shape:

@@ -34,8 +34,7 @@ def run(setting: Setting) -> Iterator[Measure]:
     """Run a job with poison at seeded places, and beside it one whose file is refused."""
     kinds = _kinds(setting)
     client = setting.client("poison")
-    (host,) = setting.running.hosts.values()
-    deaths = host.deaths()
+    deaths = _deaths(setting)
     until_s = time.monotonic() + JOB_S_MAX
     key = f"poison-{setting.seed}"
     texts = {place: ODDITIES[kind].text for place, kind in kinds.items()}
@@ -48,7 +47,7 @@ def run(setting: Setting) -> Iterator[Measure]:
         bad_id = client.create(f"bad-{key}", bad, until_s)["id"]
         ended = evidence.all_ended(setting.running.engine, client, [job_id, bad_id], until_s)
     yield from _judge_items(client, ended[job_id], kinds)
-    yield from _judge_starts(host.deaths() - deaths, kinds)
+    yield from _judge_starts(_deaths(setting) - deaths, kinds)
     yield _judge_bad_file(ended[bad_id])
     done = Ended(ended[job_id], ITEMS, ENDS, content, is_own)
     yield from judge_books(setting.running.engine, client, [done])
@@ -58,6 +57,11 @@ def run(setting: Setting) -> Iterator[Measure]:
 def is_own(body: bytes, answer: object) -> bool:
     """Whether an answer is the one to a body; that of NaN says nothing of its item."""
     return is_of_nan(answer) if ODDITIES[NAN].text.encode() in body else is_simulated(body, answer)
+
+
+def _deaths(setting: Setting) -> int:
+    """Count those of every host's replica: what ended one may come again to another."""
+    return sum(host.deaths() for host in setting.running.hosts.values())
 
 
 def _kinds(setting: Setting) -> dict[int, str]:

@@ -60,6 +60,7 @@ def test_shapes_are_those_of_their_scenes(tmp_path: Path) -> None:
     url = "http://127.0.0.1:1/v1"
     shapes = {scene.name: scene.shape(tmp_path, url, 400) for scene in SCENES}
     assert shapes["pair"].host_names == ("a", "b")
+    assert shapes["poisoned"].host_names == ("a", "b")
     assert shapes["cluster"].broker_count == 3
     assert "http://127.0.0.1:1/v1" in shapes["recorded"].options
     assert len(shapes["disks"].mounts) == 3
