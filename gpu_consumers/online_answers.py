@@ -49,7 +49,7 @@ def answer_of_cut(call: OnlineCall) -> Answer | None:
         said = _OVERDUE
     elif call.cut is Cut.DRAIN:
         said = _LEAVING
-    elif call.cut in (Cut.POOL, Cut.PIECE_TOO_LARGE, Cut.SILENT):
+    elif call.cut in (Cut.POOL, Cut.PIECE_TOO_LARGE, Cut.SILENT, Cut.UNPERMITTED):
         said = _INTERRUPTED
     elif call.cut in (Cut.CALLER, Cut.CLOSED) and call.is_durable:
         said = _CANCELLED

@@ -24,7 +24,7 @@ class Cut(StrEnum):
     OVERDUE = "overdue"  # it waited too long to begin
     POOL = "pool"  # the engine's upstream, or the object store, is away
     SILENT = "silent"  # its caller is dead
-    UNPERMITTED = "unpermitted"  # it may have run before, and its caller did not want it again
+    UNPERMITTED = "unpermitted"  # it may have run before, and its caller did not say that it may
 
 
 _NOTHING = Answer(0, b"")

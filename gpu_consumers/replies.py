@@ -107,6 +107,7 @@ class _Mail:
     call: CallRef
     streams: list[ReplyStream] = field(default_factory=list)
     questions: list[UUID] = field(default_factory=list)
+    asked: list[asyncio.Future[None]] = field(default_factory=list)  # one for each question
 
 
 class ReplyPublisher:
@@ -124,9 +125,16 @@ class ReplyPublisher:
         """Return what one execution of a call speaks through."""
         return ReplyStream(self, call, request_id, execution_id)
 
-    def ask(self, call: CallRef, request_id: UUID) -> None:
-        """Ask the caller whether a request that may have run before may run."""
-        self._mail(call).questions.append(request_id)
+    def ask(self, call: CallRef, request_id: UUID) -> asyncio.Future[None]:
+        """Ask the caller whether a request that may have run before may run.
+
+        What is returned is done when the log has the question.
+        """
+        mail = self._mail(call)
+        mail.questions.append(request_id)
+        asked: asyncio.Future[None] = self._loop.create_future()
+        mail.asked.append(asked)
+        return asked
 
     def speak(self, call: CallRef, stream: ReplyStream) -> None:
         """A stream that had nothing waiting in this turn has now."""
@@ -161,7 +169,7 @@ class ReplyPublisher:
                 size += more + _PART_OVERHEAD_BYTES
                 if acknowledged is not None and reply.end is not None:
                     awaited.append(acknowledged)
-        self._send(mail.call, replies, mail.questions, awaited)
+        self._send(mail.call, replies, mail.questions, [*awaited, *mail.asked])
 
     def _send(
         self,

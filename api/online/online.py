@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from typing import Final
+from uuid import UUID
 
 from api.background import watched
 from api.database import DatabaseAwayError
@@ -160,10 +161,20 @@ class Online:
         for record in records:
             self.calls.hear(record.replies, now_s=now_s)
             for request_id in record.questions:
-                may = self.calls.may_run(request_id, now_s=now_s)
-                metrics.QUESTIONS.labels("may_run" if may else "not_answered").inc()
-                if may:
-                    self.news.permit(request_id)
+                self._answer_question(request_id, now_s=now_s)
+
+    def _answer_question(self, request_id: UUID, *, now_s: float) -> None:
+        """Permit a call that came a second time, or say that it is over, or leave it in doubt."""
+        call = self.calls.find(request_id)
+        if self.calls.may_run(request_id, now_s=now_s):
+            answer = "may_run"
+            self.news.permit(request_id)
+        elif call is None or call.is_over:
+            answer = "over"
+            self.news.abort(request_id)
+        else:
+            answer = "not_answered"
+        metrics.QUESTIONS.labels(answer).inc()
 
     def _hear_capacity(self, records: list[Received]) -> None:
         self.pools.hear(records, now_s=self.clock.monotonic_s())

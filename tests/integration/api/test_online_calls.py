@@ -234,6 +234,15 @@ def test_a_second_delivery_runs_only_while_nothing_was_heard(online: Online) -> 
     assert len(events) == 2
 
 
+def test_a_second_delivery_of_what_has_ended_is_told_so(online: Online) -> None:
+    with online.client() as client:
+        assert client.post(ENDPOINT, json=ASK).status_code == 200
+    chunk = online.pool.only_chunk()
+    online.pool.ask(chunk)
+    online.pool.wait_for(lambda: online.pool.aborted(chunk.job.job_id))
+    assert not online.pool.permitted(chunk.job.job_id)
+
+
 def test_a_begun_stream_ends_when_its_pool_has_nobody_left(
     online: Online, monkeypatch: pytest.MonkeyPatch
 ) -> None:

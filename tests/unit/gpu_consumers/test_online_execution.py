@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from core.outcomes import Outcome
-from gpu_consumers import online_execution, wanted_calls
+from gpu_consumers import online_execution, questions, wanted_calls
 from gpu_consumers.engines.engine import Answer
 from gpu_consumers.online_call import OnlineCall
 from gpu_consumers.replies import PIECE_BYTES_MAX
@@ -276,6 +276,27 @@ async def test_a_call_that_may_have_run_waits_for_its_callers_word() -> None:
     bench.engine.go.set()
     await bench.end()
     assert (bench.log.statuses(), bench.finished) == ([200], 1)
+
+
+async def test_a_call_that_nobody_permits_is_not_run_and_its_caller_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(questions, "ANSWER_S_MAX", 0.0)
+    bench = OnlineBench()
+    bench.begin(call(), may_have_run=True)
+    await bench.end()
+    assert bench.log.questions == [UUID(int=1)] * questions.ASKS_MAX
+    assert (bench.engine.served, bench.log.statuses(), bench.log.bills) == (0, [502], [])
+    assert bench.finished == 1
+
+
+async def test_an_aborted_call_waits_for_no_permission() -> None:
+    bench = OnlineBench()
+    bench.begin(call(), may_have_run=True)
+    await bench.settle()
+    bench.news(aborted=[UUID(int=1)])
+    await bench.settle()
+    assert (bench.finished, bench.log.statuses()) == (1, [])
 
 
 async def test_a_durable_call_that_may_have_run_runs_again() -> None:

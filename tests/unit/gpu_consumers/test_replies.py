@@ -74,6 +74,15 @@ async def test_what_all_streams_of_a_caller_say_in_a_turn_is_one_record() -> Non
     assert log.headers[0] == {"kind": b"replies", "schema": b"1", "caller": b"c1"}
 
 
+async def test_a_question_is_done_when_the_log_has_it() -> None:
+    log = Log()
+    replies = publisher(log)
+    asked = [replies.ask(CALLER, UUID(int=n)) for n in (1, 2)]
+    assert not any(done.done() for done in asked)
+    await asyncio.gather(*asked)
+    assert [record.questions for record in log.records] == [[UUID(int=1), UUID(int=2)]]
+
+
 async def test_an_end_follows_its_pieces_and_waits_for_its_acknowledgement() -> None:
     log = Log()
     stream = publisher(log).open(CALLER, uuid4(), uuid4())
