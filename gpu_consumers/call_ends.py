@@ -59,7 +59,10 @@ class CallEnds:
         return call.cut is not Cut.UNPERMITTED
 
     async def _say(self, call: OnlineCall, answer: Answer) -> bool:
-        """Send reply and outcome and wait; False when a large body found no store."""
+        """Send outcome and reply and wait; False when a large body found no store.
+
+        What is told of a durable call is on the log before: one whose replica dies runs again.
+        """
         if call.cipher is not None and answer.body:
             place = Place(call.request_id, Way.OUT, END)
             hidden = call.cipher.encrypt(answer.body, place)
@@ -84,6 +87,8 @@ class CallEnds:
         elif not call.is_durable:
             outcome = bill_of_call(call, answer)
         self._send(call, outcome, acknowledged)
+        if call.is_durable:
+            await acknowledged.wait()
         await call.replies.end(end)
         await acknowledged.wait()
         return True

@@ -46,9 +46,11 @@ PLACE = ("batches.p.interactive", 0)
 
 
 class Log:
-    """Takes records and acknowledges them at once."""
+    """Takes records and acknowledges them at once, except kinds that a test keeps waiting."""
 
     def __init__(self) -> None:
+        self.keeps_waiting: str | None = None
+        self._unacknowledged: list[OnDelivery] = []
         self.replies: list[Reply] = []
         self.questions: list[UUID] = []
         self.outcomes: list[ItemOutcome] = []
@@ -76,8 +78,18 @@ class Log:
             (self.bills if is_bill else self.outcomes).extend(said.items)
         elif kind == "chunk":
             self.put_back.append(decode(Chunk, value, headers))
-        if on_delivery is not None:
+        if on_delivery is None:
+            return
+        if kind == self.keeps_waiting:
+            self._unacknowledged.append(on_delivery)
+        else:
             on_delivery(None)
+
+    def acknowledge(self) -> None:
+        """Acknowledge what waits for it."""
+        for report in self._unacknowledged:
+            report(None)
+        self._unacknowledged.clear()
 
     def pieces(self) -> list[bytes]:
         return [piece for reply in self.replies for piece in reply.pieces]

@@ -313,6 +313,21 @@ async def test_a_durable_call_that_may_have_run_runs_again() -> None:
     )
 
 
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_durable_answer_is_told_once_its_outcome_is_on_the_log(durable: bool) -> None:
+    bench = OnlineBench()
+    bench.log.keeps_waiting = "outcomes"
+    bench.engine.go.set()
+    bench.begin(call(durable=durable))
+    await bench.settle()
+    assert bench.log.pieces() == [b"1", b"2"]  # these wait for nothing
+    assert bench.log.statuses() == ([] if durable else [200])
+    assert bench.finished == 0
+    bench.log.acknowledge()
+    await bench.end()
+    assert (bench.log.statuses(), bench.finished) == ([200], 1)
+
+
 async def test_the_outcome_of_a_durable_stream_holds_its_pieces() -> None:
     bench = OnlineBench()
     bench.engine.go.set()
