@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 from api.acts import record
 from api.answers import ApiError, json_answer
 from api.objects import seconds, usage_object
+from api.online.call_failures import DEADLINE, JOB_CANCELLED, deadline_exceeded, job_cancelled
 from api.online.online import Online
 from api.principals import PrincipalOf, ServicesOf
 from api.services import Services
@@ -26,8 +27,8 @@ router = APIRouter()
 _MOMENTS: Final = ("created_at", "expires_at", "completed_at", "expired_at", "cancelled_at")
 
 _ERRORS: Final = {
-    Outcome.CANCELLED: ("job_cancelled", "The job was cancelled before it had an answer."),
-    Outcome.EXPIRED: ("deadline_exceeded", "The call was not answered in time."),
+    Outcome.CANCELLED: (JOB_CANCELLED, job_cancelled().message),
+    Outcome.EXPIRED: (DEADLINE, deadline_exceeded().message),
 }
 
 
@@ -65,8 +66,7 @@ def _tell(online: Online, row: sa.Row[Any]) -> None:
     online.news.abort(row.id)
     call = online.calls.find(row.id)
     if call is not None:
-        code, message = _ERRORS[Outcome.CANCELLED]
-        call.fail(ApiError(409, message, code=code, headers={"x-should-retry": "false"}))
+        call.fail(job_cancelled())
 
 
 async def _job_object(row: sa.Row[Any], services: Services) -> dict[str, object]:

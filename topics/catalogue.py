@@ -103,7 +103,7 @@ CONTROL = Topic(
     partition_count=1,
     ordering="the newest version of a job's control state is the last",
     written_by=("intake",),
-    read_by=("batcher", "gpu-consumer"),
+    read_by=("batcher", "gpu-consumer", "api"),
     compacted=True,
 )
 

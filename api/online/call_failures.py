@@ -1,18 +1,34 @@
 """Why a call ends, after it was let in, by an error of ours."""
 
+from http import HTTPStatus
 from typing import Final
 
+import msgspec
+
 from api.answers import ApiError, unavailable
+from topics.records import ReplyEnd
 
 DEADLINE: Final = "deadline_exceeded"
 QUEUE_TIMEOUT: Final = "queue_timeout"
 SLOW_READER: Final = "slow_reader"
+
+JOB_CANCELLED: Final = "job_cancelled"
 
 RESTARTING: Final = "server_restarting"
 LOG_AWAY: Final = "log_unavailable"
 
 HERE_ALONE: Final = frozenset({RESTARTING, LOG_AWAY})
 """Failures of this process and its way to the log: a call that is committed goes on."""
+
+_REPLICAS_CODE: Final = "cancelled"  # in the answer of a call that was cut so
+
+
+class _Error(msgspec.Struct):
+    code: str | None = None
+
+
+class _Envelope(msgspec.Struct):
+    error: _Error
 
 
 def slow_reader() -> ApiError:
@@ -30,6 +46,26 @@ def stream_interrupted() -> ApiError:
 def deadline_exceeded() -> ApiError:
     """Return why a call ends at its deadline."""
     return ApiError(504, "The call was not answered in time.", kind="timeout_error", code=DEADLINE)
+
+
+def job_cancelled() -> ApiError:
+    """Return why a call ends whose job was cancelled; official clients repeat any other 409."""
+    return ApiError(
+        409,
+        "The job was cancelled before it had an answer.",
+        code=JOB_CANCELLED,
+        headers={"x-should-retry": "false"},
+    )
+
+
+def says_cancelled(end: ReplyEnd) -> bool:
+    """Whether a replica says that the job of a durable call was cancelled, or closed otherwise."""
+    if end.status_code != HTTPStatus.CONFLICT:
+        return False
+    try:
+        return msgspec.json.decode(end.body, type=_Envelope).error.code == _REPLICAS_CODE
+    except msgspec.MsgspecError:
+        return False
 
 
 def queue_timeout() -> ApiError:

@@ -15,6 +15,7 @@ from api.background import watched
 from api.database import DatabaseAwayError
 from api.online import metrics
 from api.online.call_keys import CallKeys
+from api.online.closed_jobs import Closed, CloseReader, why_closed
 from api.online.durable import DurableRequests
 from api.online.large_bodies import LargeBodies
 from api.online.log_health import LogHealth
@@ -33,7 +34,7 @@ from core.clock import Clock
 from core.errors import MillraceError
 from core.futures import in_daemon
 from core.ids import new_uuid
-from topics.catalogue import CAPACITY, REPLIES
+from topics.catalogue import CAPACITY, CONTROL, REPLIES
 from topics.producer import LogProducer
 from topics.received import Received
 from topics.records import Replies
@@ -89,8 +90,12 @@ class Online:
 
     @property
     def is_ready(self) -> bool:
-        """Whether no reply can be missed, and the log takes what is sent."""
-        return self._replies.is_positioned and self._capacity.is_positioned and self.news.was_heard
+        """Whether no reply and no close can be missed, and the log takes what is sent."""
+        return all(tail.is_positioned for tail in self._tails) and self.news.was_heard
+
+    @property
+    def _tails(self) -> tuple[TailThread, ...]:
+        return self._replies, self._capacity, self._control
 
     def start(self) -> None:
         """Begin to follow the log and to say that this process lives; call it on the loop."""
@@ -122,8 +127,14 @@ class Online:
             self._hear_capacity,
             self._setup.on_failure,
         )
-        self._replies.start()
-        self._capacity.start()
+        self._control = TailThread(
+            TopicTail(kafka, CONTROL, client_id=f"{self.caller_id}-control", past_counts=False),
+            "control-tail",
+            CloseReader(loop, self._hear_closed).take,
+            self._setup.on_failure,
+        )
+        for tail in self._tails:
+            tail.start()
         works = (
             self.news.run(self._lost_touch),
             self.routes.keep_fresh(self.settings.routes_refresh_s),
@@ -153,8 +164,8 @@ class Online:
 
     def _close(self) -> None:
         self._producer.close(2.0)
-        self._replies.stop()
-        self._capacity.stop()
+        for tail in self._tails:
+            tail.stop()
 
     def _hear(self, records: list[Replies]) -> None:
         now_s = self.clock.monotonic_s()
@@ -178,6 +189,13 @@ class Online:
 
     def _hear_capacity(self, records: list[Received]) -> None:
         self.pools.hear(records, now_s=self.clock.monotonic_s())
+
+    def _hear_closed(self, jobs: list[Closed]) -> None:
+        """Let go of whoever waits for jobs that were closed, by any process."""
+        for job_id, reason in jobs:
+            call = self.calls.find(job_id)
+            if call is not None:
+                call.fail(why_closed(reason))
 
     def _lost_touch(self, sent_before_s: float) -> None:
         """Others take this process for dead and have dropped what it asked for."""

@@ -14,6 +14,8 @@ from api.online.call_failures import (
     HERE_ALONE,
     QUEUE_TIMEOUT,
     deadline_exceeded,
+    job_cancelled,
+    says_cancelled,
     shutting_down,
 )
 from api.online.call_keys import hidden_item, opened_body
@@ -157,6 +159,8 @@ class RunningCall:
         if call.end is None:
             accepted = online.durable.accepted(self._planned, self._claim)
             return Finished(accepted.status, accepted.body, [*self._headers, *accepted.headers])
+        if call.is_durable and says_cancelled(call.end):
+            return finished_error(job_cancelled(), self._headers)
         body = await self._whole_body(call, call.end)
         self._timings.heard_s = call.heard_s
         timing = self._timings.at_end(call.end, now_s=online.clock.monotonic_s())

@@ -1,4 +1,4 @@
-"""The topics that an API process follows, in threads: replies to it, and capacity."""
+"""The topics that an API process follows, in threads: replies to it, capacity, and control."""
 
 import asyncio
 import logging

@@ -6,14 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
+from core.states import CloseReason
 from topics.admin import LogAdmin
-from topics.catalogue import CALLERS, CAPACITY, REPLIES, REQUESTS_INTERACTIVE
+from topics.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES, REQUESTS_INTERACTIVE
 from topics.codec import decode, encode, kind_headers
 from topics.producer import LogProducer
 from topics.records import (
     CallerNews,
     Capacity,
     Chunk,
+    JobControl,
     Replies,
     Reply,
     ReplyEnd,
@@ -60,7 +62,7 @@ class PlayedPool:
 
     def __post_init__(self) -> None:
         admin = LogAdmin(self.kafka)
-        topics = (REQUESTS_INTERACTIVE, REPLIES, CALLERS, CAPACITY)
+        topics = (REQUESTS_INTERACTIVE, REPLIES, CALLERS, CAPACITY, CONTROL)
         admin.create(topics)
         self._stopping = threading.Event()
         self._producer = LogProducer(self.kafka, client_id="played", linger_ms=0)
@@ -92,6 +94,16 @@ class PlayedPool:
     def ask(self, chunk: Chunk) -> None:
         """Ask whether a call that came a second time may run."""
         self._send(chunk, [], [chunk.job.job_id])
+
+    def close_job(self, job_id: UUID, reason: CloseReason) -> None:
+        """Tell of a close, as intake does."""
+        self._producer.send(
+            CONTROL.name,
+            encode(JobControl(job_id, version=1, closed=reason)),
+            partition=0,
+            key=job_id.bytes,
+            headers=kind_headers(JobControl),
+        )
 
     def aborted(self, request_id: UUID) -> bool:
         return any(request_id in news.aborted for news in self.news)

@@ -24,7 +24,7 @@ from tenancy.tenants import create_tenant
 from tests.integration.api.answers import batch_body, file_id
 from tests.ports import free_port
 from topics.admin import LogAdmin
-from topics.catalogue import CALLERS, CAPACITY, REPLIES
+from topics.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES
 from topics.settings import KafkaSettings
 
 READY_S_MAX = 60.0
@@ -81,7 +81,7 @@ def api(
     kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
 ) -> Iterator[Api]:
     kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-    LogAdmin(kafka).create([CALLERS, CAPACITY, REPLIES])
+    LogAdmin(kafka).create([CALLERS, CAPACITY, CONTROL, REPLIES])
     port = free_port(tmp_path)
     env = os.environ | {
         "MILLRACE_API_PORT": str(port),

@@ -21,7 +21,7 @@ from tenancy.tenants import create_tenant
 from tests.integration.api.pipe import open_pipe
 from tests.ports import free_port
 from topics.admin import LogAdmin
-from topics.catalogue import CALLERS, CAPACITY, REPLIES
+from topics.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES
 from topics.settings import KafkaSettings
 
 MIB = 1024 * 1024
@@ -71,7 +71,7 @@ def test_a_large_file_goes_through_in_constant_memory(
     kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
 ) -> None:
     kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-    LogAdmin(kafka).create((CALLERS, CAPACITY, REPLIES))
+    LogAdmin(kafka).create((CALLERS, CAPACITY, CONTROL, REPLIES))
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     with engine.begin() as connection:
         key = create_key(connection, create_tenant(connection, "one"), "test")

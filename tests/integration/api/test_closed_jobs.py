@@ -1,0 +1,67 @@
+"""Goal: whoever waits for a durable call hears of its close, whichever process closed it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from core.states import CloseReason
+from tests.integration.api.answers import refused
+from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened
+from tests.integration.api.pool import PlayedPool, Script
+from topics.records import Chunk, ReplyEnd
+from topics.settings import KafkaSettings
+
+KEY = {"Idempotency-Key": "k"}
+CONFLICT = b'{"error":{"message":"no","type":"t","param":null,"code":"c"}}'
+
+
+@pytest.fixture
+def durable(
+    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
+) -> Iterator[Durable]:
+    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+    with opened(kafka, database_url, tmp_path / "objects") as site:
+        yield site
+
+
+REPLICAS_WORD = ReplyEnd(
+    409, b'{"error":{"message":"m","type":"t","param":null,"code":"cancelled"}}'
+)
+
+
+def say_cancelled(pool: PlayedPool, chunk: Chunk) -> None:
+    """Cut a call short, as a replica does that hears of it first."""
+    pool.reply(chunk, end=REPLICAS_WORD)
+
+
+def tell_of_close(pool: PlayedPool, chunk: Chunk) -> None:
+    """Drop a call unsent, as a batcher does: only `control` tells of it."""
+    pool.close_job(chunk.job.job_id, CloseReason.CANCELLED)
+
+
+@pytest.mark.parametrize("script", [say_cancelled, tell_of_close])
+@pytest.mark.parametrize("headers", [KEY, {"Prefer": "wait=5"}])
+def test_whoever_waits_for_a_job_that_another_process_cancelled_is_told(
+    durable: Durable, script: Script, headers: dict[str, str]
+) -> None:
+    durable.pool.script = script
+    with durable.site.client() as client:
+        answer = client.post(ENDPOINT, json=ASK, headers=headers)
+    assert refused(answer, 409)["code"] == "job_cancelled"
+    assert answer.headers["x-should-retry"] == "false"
+
+
+def test_whoever_waits_for_a_job_that_expired_is_told(durable: Durable) -> None:
+    durable.pool.script = lambda pool, chunk: pool.close_job(chunk.job.job_id, CloseReason.EXPIRED)
+    with durable.site.client() as client:
+        answer = client.post(ENDPOINT, json=ASK, headers=KEY)
+    assert refused(answer, 504)["code"] == "deadline_exceeded"
+
+
+def test_a_conflict_of_an_upstream_is_passed_on(durable: Durable) -> None:
+    conflict = ReplyEnd(409, CONFLICT)
+    durable.pool.script = lambda pool, chunk: pool.reply(chunk, end=conflict)
+    with durable.site.client() as client:
+        answer = client.post(ENDPOINT, json=ASK, headers=KEY)
+    assert (answer.status_code, answer.content) == (409, CONFLICT)
