@@ -17,7 +17,7 @@ from gpu_consumers.online_answers import (
     durable_outcome,
     reply_end,
 )
-from gpu_consumers.online_call import HANDED_BACK, Cut, OnlineCall
+from gpu_consumers.online_call import HANDED_BACK, OnlineCall
 from gpu_consumers.outcomes import count_outcomes
 from gpu_consumers.pool_health import PoolHealth
 from gpu_consumers.publishing import send_outcomes
@@ -56,7 +56,7 @@ class CallEnds:
             self._pool.away()
             await self._put_back(call)
             return False
-        return call.cut is not Cut.UNPERMITTED
+        return True
 
     async def _say(self, call: OnlineCall, answer: Answer) -> bool:
         """Send outcome and reply and wait; False when a large body found no store.

@@ -161,12 +161,13 @@ class OnlineExecution:
         )
 
     async def _run(self, call: OnlineCall) -> None:
-        first = self._running.get(call.request_id)
-        if first is not None or call.request_id in self._ended:
+        while (first := self._running.get(call.request_id)) is not None:
+            assert first.task is not None
+            await asyncio.wait([first.task])
+        if call.request_id in self._ended:  # that end is this one's
             self._capacity.ended(call.batch, 1)
-            if first is not None and first.task is not None:
-                await asyncio.wait([first.task])  # its end is this one's
             return
+        # Of two deliveries at once the first may have gone back, and this may be what came of it.
         self._running[call.request_id] = call
         try:
             answer = await self._until_cut(call)

@@ -7,8 +7,7 @@ from uuid import UUID
 import pytest
 
 from core.outcomes import Outcome
-from gpu_consumers import online_execution, questions, wanted_calls
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers import online_execution, wanted_calls
 from gpu_consumers.online_call import OnlineCall
 from gpu_consumers.replies import PIECE_BYTES_MAX
 from gpu_consumers.running_tasks import TaskCancelledError
@@ -267,52 +266,6 @@ async def test_what_the_end_of_the_process_cancels_is_no_failure() -> None:
     assert bench.finished == 0
 
 
-async def test_a_call_that_may_have_run_waits_for_its_callers_word() -> None:
-    bench = OnlineBench()
-    bench.begin(call(), may_have_run=True)
-    await bench.settle()
-    assert (bench.engine.served, bench.log.questions) == (0, [UUID(int=1)])
-    bench.news(permitted=[UUID(int=1)])
-    bench.engine.go.set()
-    await bench.end()
-    assert (bench.log.statuses(), bench.finished) == ([200], 1)
-
-
-async def test_a_call_that_nobody_permits_is_not_run_and_its_caller_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(questions, "ANSWER_S_MAX", 0.0)
-    bench = OnlineBench()
-    bench.begin(call(), may_have_run=True)
-    await bench.end()
-    assert bench.log.questions == [UUID(int=1)] * questions.ASKS_MAX
-    assert (bench.engine.served, bench.log.statuses(), bench.log.bills) == (0, [502], [])
-    assert bench.finished == 1
-
-
-async def test_an_aborted_call_waits_for_no_permission() -> None:
-    bench = OnlineBench()
-    bench.begin(call(), may_have_run=True)
-    await bench.settle()
-    bench.news(aborted=[UUID(int=1)])
-    await bench.settle()
-    assert (bench.finished, bench.log.statuses()) == (1, [])
-
-
-async def test_a_durable_call_that_may_have_run_runs_again() -> None:
-    bench = OnlineBench()
-    bench.engine.go.set()
-    bench.engine.answer = Answer(200, b'{"a":1}', 3, 2)
-    bench.begin(call(stream=False, durable=True), may_have_run=True)
-    await bench.end()
-    assert (bench.log.questions, bench.log.statuses()) == ([], [200])
-    (outcome,) = bench.log.outcomes
-    assert (outcome.outcome, outcome.body) == (
-        Outcome.SUCCEEDED,
-        b'{"a":1,"system_fingerprint":"m@1"}',
-    )
-
-
 @pytest.mark.parametrize("durable", [False, True])
 async def test_a_durable_answer_is_told_once_its_outcome_is_on_the_log(durable: bool) -> None:
     bench = OnlineBench()
@@ -334,20 +287,6 @@ async def test_the_outcome_of_a_durable_stream_holds_its_pieces() -> None:
     bench.begin(call(durable=True))
     await bench.end()
     assert [o.body for o in bench.log.outcomes] == [b"[1,2]"]
-
-
-async def test_a_second_delivery_runs_nothing_and_ends_with_the_first() -> None:
-    bench = OnlineBench()
-    bench.begin(call())
-    bench.begin(call(), may_have_run=True)
-    await bench.settle()
-    assert bench.finished == 0
-    bench.engine.go.set()
-    await bench.end()
-    bench.begin(call())
-    await bench.end()
-    assert (bench.finished, bench.engine.served, bench.log.questions) == (3, 1, [])
-    assert bench.capacity.in_flight == 0
 
 
 async def test_a_pool_that_is_away_has_its_calls_put_back_to_run_later() -> None:
