@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
+from api.online.caller_clock import CallerClock
 from api.online.log_health import LogHealth
-from core.clock import Clock
 from topics.catalogue import CALLERS
 from topics.codec import encode, kind_headers
 from topics.errors import DeliveryError, ProducerFatalError
@@ -17,13 +17,18 @@ from topics.records import CallerNews
 LOST_S: Final = SILENCE_S_MAX - 0.5
 """Age of the last acknowledged beat from which others may take this process for dead."""
 
+IDS_MAX: Final = 10_000
+"""Ids of each list in one record: twice as many, of 38 bytes each, fit."""
+
 _UNACKNOWLEDGED_MAX: Final = 8
 
 
 class NewsPublisher:
     """Sends beats, and at once what cannot wait; decisions of one loop turn share a record."""
 
-    def __init__(self, sender: Sender, caller_id: str, clock: Clock, health: LogHealth) -> None:
+    def __init__(
+        self, sender: Sender, caller_id: str, clock: CallerClock, health: LogHealth
+    ) -> None:
         """Nothing is said yet."""
         self._sender, self._caller_id = sender, caller_id
         self._clock, self._health = clock, health
@@ -31,6 +36,7 @@ class NewsPublisher:
         self._aborted: list[UUID] = []
         self._permitted: list[UUID] = []
         self._is_scheduled = False
+        self._has_left = False  # after its last word a beat would say that it lives
         self._unacknowledged = 0
         self._was_heard = False
         self._said_s = clock.monotonic_s()  # when the newest acknowledged news were sent
@@ -68,12 +74,33 @@ class NewsPublisher:
     def say(self, *, leaving: bool = False) -> None:
         """Send what there is to say; while the log does not answer, keep it for later."""
         self._is_scheduled = False
-        if self._unacknowledged >= _UNACKNOWLEDGED_MAX and not leaving:
+        if self._has_left:
             return
-        news = CallerNews(
-            self._caller_id, self._clock.wall_s(), self._aborted, self._permitted, leaving
-        )
+        if leaving:
+            self._has_left = True
+            while self._has_more and self._send(leaving=False):
+                pass
+        elif self._unacknowledged >= _UNACKNOWLEDGED_MAX:
+            return
+        if self._send(leaving=leaving) and self._has_decided:
+            self._soon()
+
+    @property
+    def _has_decided(self) -> bool:
+        return bool(self._aborted or self._permitted)
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether what is decided fits no record."""
+        return max(len(self._aborted), len(self._permitted)) > IDS_MAX
+
+    def _send(self, *, leaving: bool) -> bool:
+        """Send as much as a record holds; False when the log does not take it."""
+        aborted, permitted = self._aborted[:IDS_MAX], self._permitted[:IDS_MAX]
+        now_s = self._clock.now_s()
+        news = CallerNews(self._caller_id, now_s, aborted, permitted, leaving)
         sent_s = self._clock.monotonic_s()
+        self._unacknowledged += 1
         loop = asyncio.get_running_loop()
         report = self._health.watch(
             lambda failure: loop.call_soon_threadsafe(self._settle, failure, sent_s)
@@ -90,9 +117,9 @@ class NewsPublisher:
         except DeliveryError as failure:
             self._note(failure)
             report(failure)  # what was decided stays for the next news
-        else:
-            self._aborted, self._permitted = [], []
-        self._unacknowledged += 1
+            return False
+        del self._aborted[:IDS_MAX], self._permitted[:IDS_MAX]
+        return True
 
     def _settle(self, failure: BaseException | None, sent_s: float) -> None:
         """Note what became of news."""
@@ -100,6 +127,8 @@ class NewsPublisher:
         if failure is None:
             self._was_heard = True
             self._said_s = max(self._said_s, sent_s)
+            if self._has_decided:
+                self._soon()
         self._note(failure)
 
     def _note(self, failure: BaseException | None) -> None:

@@ -15,6 +15,7 @@ from api.background import watched
 from api.database import DatabaseAwayError
 from api.online import metrics
 from api.online.call_keys import CallKeys
+from api.online.caller_clock import CallerClock
 from api.online.closed_jobs import Closed, CloseReader, why_closed
 from api.online.durable import DurableRequests
 from api.online.large_bodies import LargeBodies
@@ -68,6 +69,7 @@ class Online:
         """Connect to nothing yet."""
         settings = setup.settings
         self.settings, self.services, self.clock = settings, services, clock
+        self.caller_clock = CallerClock(clock)
         recordings = RecordingRoom(settings.recordings_bytes_max)
         self.durable = DurableRequests(services, clock, recordings)
         self.cache = ResponseCache(clock, bytes_max=settings.cache_bytes_max)
@@ -107,7 +109,7 @@ class Online:
         self.sender = CallSender(
             self._producer, self._health, patience_s=self.settings.log_patience_s
         )
-        self.news = NewsPublisher(self._producer, self.caller_id, self.clock, self._health)
+        self.news = NewsPublisher(self._producer, self.caller_id, self.caller_clock, self._health)
         reader = ReplyReader(self.caller_id, loop, self._hear)
         self._replies = TailThread(
             TopicTail(

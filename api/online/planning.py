@@ -29,7 +29,7 @@ async def plan_call(
     tenant that retains nothing also what a store raises.
     """
     route = await online.routes.find(parsed.model, parsed.endpoint)
-    now_s, planned_s = online.clock.wall_s(), online.clock.monotonic_s()
+    now_s, planned_s = online.caller_clock.now_s(), online.clock.monotonic_s()
     timeout_s = _timeout_s(exchange, parsed, principal, online.settings)
     queue_timeout_s = _queue_timeout_s(exchange, parsed, online.settings, timeout_s)
     call = CallRef(
@@ -39,7 +39,8 @@ async def plan_call(
         durable=wants_durable(parsed, exchange.headers),
         begin_by_s=0.0 if queue_timeout_s is None else now_s + queue_timeout_s,
     )
-    job = _job(exchange, principal, route, call, now_s=now_s, timeout_s=timeout_s)
+    day = int(online.clock.wall_s() // _DAY_S)
+    job = _job(exchange, principal, route, call, day=day, deadline_s=now_s + timeout_s)
     if principal.zero_retention:
         job = msgspec.structs.replace(job, key_name=await online.call_keys.name())
     return PlannedCall(
@@ -103,20 +104,20 @@ def _job(
     route: ModelVersion,
     call: CallRef,
     *,
-    now_s: float,
-    timeout_s: float,
+    day: int,
+    deadline_s: float,
 ) -> JobRef:
     trace = _TRACEPARENT.fullmatch(exchange.text(b"traceparent") or "")
     return JobRef(
         job_id=exchange.request_id,
-        day=int(now_s // _DAY_S),
+        day=day,
         tenant_id=principal.tenant_id,
         model=route.name,
         model_version=route.version,
         pool=route.pool,
         endpoint=exchange.endpoint,
         input_key="",
-        deadline_s=now_s + timeout_s,
+        deadline_s=deadline_s,
         traceparent=trace[0] if trace else "",
         call=call,
     )

@@ -94,7 +94,7 @@ class RunningCall:
         left_s = self._left_s(self._planned.timeout_s)
         timers = [loop.call_later(left_s, lambda: call.fail(deadline_exceeded()))]
         if job.call is not None and job.call.begin_by_s:
-            patience_s = job.call.begin_by_s + BEGUN_WORD_S - online.clock.wall_s()
+            patience_s = job.call.begin_by_s + BEGUN_WORD_S - online.caller_clock.now_s()
             timers.append(loop.call_later(patience_s, call.give_up_waiting))
         try:
             self._send_or_wait(call, line_bytes, wait_s)

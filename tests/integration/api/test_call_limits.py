@@ -1,5 +1,6 @@
 """Goal: a call's time is the least of what its client, tenant and route allow; routes may wait."""
 
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -9,10 +10,11 @@ import httpx
 import pytest
 
 from api.online.settings import OnlineSettings
+from core.clock import SystemClock
 from core.errors import SettingsError
 from tenancy.tenants import set_call_timeout, set_zero_retention
 from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened
-from tests.integration.api.pool import say_nothing
+from tests.integration.api.pool import answer_at_once, say_nothing
 from topics.settings import KafkaSettings
 
 Open = Callable[..., Durable]
@@ -84,3 +86,19 @@ def test_a_tenant_that_retains_nothing_is_not_refused_for_its_routes_wait(site_w
 def test_a_wrong_list_is_refused_by_name(text: str) -> None:
     with pytest.raises(SettingsError, match="MILLRACE_ONLINE_TIMEOUTS_S"):
         OnlineSettings.from_env({"MILLRACE_ONLINE_TIMEOUTS_S": text})
+
+
+def test_a_clock_that_is_set_moves_no_deadline(
+    site_with: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    durable = site_with()
+    pool = durable.pool
+    pool.script = answer_at_once
+    assert ask(durable).status_code == 200
+    monkeypatch.setattr(SystemClock, "wall_s", lambda _: time.time() + 400.0)
+    assert ask(durable).status_code == 200
+    first_s, second_s = (chunk.job.deadline_s for chunk in pool.chunks)
+    told = len(pool.news)
+    pool.wait_for(lambda: len(pool.news) > told)
+    assert second_s - first_s < 60.0
+    assert pool.news[-1].now_s - pool.news[0].now_s < 60.0

@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from api.online.caller_clock import CallerClock
 from api.online.log_health import LogHealth
-from api.online.news import LOST_S, NewsPublisher
+from api.online.news import IDS_MAX, LOST_S, NewsPublisher
 from core.ids import new_uuid
+from core.limits import RECORD_BYTES_MAX
 from topics.codec import Headers, decode_value
 from topics.errors import DeliveryError, ProducerFatalError
 from topics.producer import OnDelivery
@@ -17,12 +19,13 @@ from topics.records import CallerNews
 @dataclass
 class StillClock:
     now_s: float = 100.0
+    ahead_s: float = 1e9
 
     def monotonic_s(self) -> float:
         return self.now_s
 
     def wall_s(self) -> float:
-        return self.now_s
+        return self.now_s + self.ahead_s
 
 
 @dataclass
@@ -32,6 +35,7 @@ class Log:
     is_full: bool = False
     refusal: DeliveryError | None = None
     news: list[CallerNews] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
     reports: list[OnDelivery] = field(default_factory=list)
 
     def send(
@@ -48,6 +52,8 @@ class Log:
             raise DeliveryError
         if self.refusal is not None:
             raise self.refusal
+        assert value is not None
+        self.sizes.append(len(value))
         self.news.append(decode_value(CallerNews, value))
         assert on_delivery is not None
         self.reports.append(on_delivery)
@@ -67,7 +73,7 @@ async def turn() -> None:
 
 def publisher(log: Log, clock: StillClock) -> tuple[NewsPublisher, LogHealth]:
     health = LogHealth(clock)
-    return NewsPublisher(log, "me", clock, health), health
+    return NewsPublisher(log, "me", CallerClock(clock), health), health
 
 
 async def test_decisions_of_one_turn_share_a_record() -> None:
@@ -95,6 +101,51 @@ async def test_what_could_not_be_said_is_said_later() -> None:
     log.is_full = False
     news.say()
     assert log.news[0].aborted == [request_id]
+
+
+@pytest.mark.parametrize("leaving", [False, True])
+async def test_more_than_fits_a_record_goes_in_several(leaving: bool) -> None:
+    log = Log()
+    news, _ = publisher(log, StillClock())
+    ids = [new_uuid() for _ in range(2 * IDS_MAX + 1)]
+    for request_id in ids:
+        news.abort(request_id)
+        news.permit(request_id)
+    if leaving:
+        news.say(leaving=True)
+    await turn()
+
+    assert [len(said.aborted) for said in log.news] == [IDS_MAX, IDS_MAX, 1]
+    assert [request_id for said in log.news for request_id in said.aborted] == ids
+    assert [request_id for said in log.news for request_id in said.permitted] == ids
+    assert [said.leaving for said in log.news] == [False, False, leaving]
+    assert max(log.sizes) < RECORD_BYTES_MAX
+
+
+async def test_what_a_silent_log_kept_waiting_is_said_when_it_answers() -> None:
+    log = Log()
+    news, _ = publisher(log, StillClock())
+    for _ in range(100):
+        news.say()
+    request_id = new_uuid()
+    news.abort(request_id)
+    await turn()
+    assert log.news[-1].aborted == []
+    await log.acknowledge()
+    await turn()
+    assert log.news[-1].aborted == [request_id]
+
+
+async def test_a_clock_that_is_set_is_not_told() -> None:
+    log, clock = Log(), StillClock()
+    news, _ = publisher(log, clock)
+    news.say()
+    clock.now_s += 1.0
+    clock.ahead_s += 300.0
+    news.say()
+    first, second = log.news
+    assert first.now_s == 1e9 + 100.0
+    assert second.now_s - first.now_s == 1.0
 
 
 async def test_a_silent_log_is_not_flooded() -> None:
