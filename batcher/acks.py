@@ -14,14 +14,23 @@ from topics.offsets import Partition
 class Ticket:
     """One delivered record, until everything that it carried is durable elsewhere."""
 
-    __slots__ = ("arrived_s", "dropped", "event", "open_count", "partition")
+    __slots__ = ("arrived_s", "byte_count", "dropped", "event", "open_count", "partition")
 
-    def __init__(self, partition: Partition, event: Any, item_count: int, arrived_s: float) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        event: Any,
+        item_count: int,
+        arrived_s: float,
+        *,
+        byte_count: int = 0,
+    ) -> None:
         """`event` is kept alive by its ticket: Faust itself holds it weakly."""
         self.partition = partition
         self.event = event
         self.open_count = item_count
         self.arrived_s = arrived_s
+        self.byte_count = byte_count
         self.dropped = False
 
 
@@ -35,11 +44,20 @@ class OrderedAcks:
         self.acknowledged_count = 0
 
     def delivered(
-        self, partition: Partition, event: Any, *, item_count: int, now_s: float
+        self,
+        partition: Partition,
+        event: Any,
+        *,
+        item_count: int,
+        now_s: float,
+        byte_count: int = 0,
     ) -> Ticket:
-        """A record arrived that carries `item_count` things to settle, at least one."""
+        """A record arrived that carries `item_count` things to settle, at least one.
+
+        `byte_count`, its size in memory, decides only what `pinning` returns.
+        """
         assert item_count > 0
-        ticket = Ticket(partition, event, item_count, now_s)
+        ticket = Ticket(partition, event, item_count, now_s, byte_count=byte_count)
         self._tickets.setdefault(partition, deque()).append(ticket)
         return ticket
 
@@ -60,16 +78,25 @@ class OrderedAcks:
             for ticket in self._tickets.pop(partition, ()):
                 ticket.dropped = True
 
-    def pinning(self) -> set[Ticket]:
-        """Return unsettled tickets that keep later, settled ones of their partition waiting."""
+    def pinning(self, gain: float) -> set[Ticket]:
+        """Return unsettled tickets that keep enough settled ones of their partition waiting.
+
+        Enough: among the first tickets of the partition, up to some settled one, the settled have
+        `gain` times the bytes of the unsettled or more.
+        """
         pins: set[Ticket] = set()
         for tickets in self._tickets.values():
-            settled_behind = False
-            for ticket in reversed(tickets):
-                if ticket.open_count == 0:
-                    settled_behind = True
-                elif settled_behind:
-                    pins.add(ticket)
+            open_bytes = settled_bytes = 0
+            unsettled: list[Ticket] = []
+            for ticket in tickets:
+                if ticket.open_count:
+                    unsettled.append(ticket)
+                    open_bytes += ticket.byte_count
+                    continue
+                settled_bytes += ticket.byte_count
+                if settled_bytes >= gain * open_bytes:
+                    pins.update(unsettled)
+                    unsettled.clear()
         return pins
 
     @property

@@ -9,6 +9,7 @@ from batcher import metrics
 from batcher.acks import OrderedAcks, Ticket
 from batcher.held import Held
 from batcher.over import OverJobs
+from batcher.policy.holding import RECORD_BYTES
 from batcher.queues import Queues
 from batcher.redeliveries import CHUNKS_MAX, FinishedIndexes
 from core.clock import Clock
@@ -85,7 +86,13 @@ class Arrivals:
                 self._acks.settle(ticket, ticket.open_count - sent)
             return
         count = len(chunk.items)
-        ticket = self._acks.delivered(partition, event, item_count=count, now_s=now_s)
+        ticket = self._acks.delivered(
+            partition,
+            event,
+            item_count=count,
+            now_s=now_s,
+            byte_count=RECORD_BYTES + len(record.value or b""),
+        )
         if (reason := self._over.reason(chunk.job, since_s=now_s)) is not None:
             metrics.ITEMS_DROPPED.labels(reason).inc(count)
             self._acks.settle(ticket, count)

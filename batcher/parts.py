@@ -154,7 +154,7 @@ def assemble(
             acks=acks,
             arrivals=arrivals,
             dispatcher=dispatcher,
-            sweeper=core.sweeper(settings.hold_limit_s),
+            sweeper=core.sweeper(settings),
             demand=DemandPublisher(producer, identity, time.database_s),
             stream=stream,
             admin=admin,
@@ -184,7 +184,7 @@ class _Core:
             clock=self.clock,
         )
 
-    def sweeper(self, hold_limit_s: float) -> Sweeper:
+    def sweeper(self, settings: BatcherSettings) -> Sweeper:
         return Sweeper(
             queues=self.queues,
             ledger=self.ledger,
@@ -192,7 +192,8 @@ class _Core:
             sender=self.sender,
             letting_go=self.letting_go,
             clock=self.clock,
-            hold_limit_s=hold_limit_s,
+            job_class=settings.job_class,
+            hold_limit_s=settings.hold_limit_s,
         )
 
 

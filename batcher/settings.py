@@ -41,7 +41,7 @@ class BatcherSettings(Settings):
     """Silence of a replica that voids its grants; it repeats them every 0.2 s, 1 s if idle."""
 
     hold_limit_s: float = Field(default=30.0, gt=0, le=3600)
-    """Age at which a record that pins finished ones is handed back to the tail of its topic."""
+    """Age from which a record that pins or crowds others is handed back to its topic's tail."""
 
     held_items_max: int = Field(default=20_000, ge=1)
     """Items held before reading stops; 20,000 are 0.5 s at 40,000 items/s."""

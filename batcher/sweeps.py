@@ -6,7 +6,7 @@ from batcher import metrics
 from batcher.acks import OrderedAcks
 from batcher.over import LettingGo
 from batcher.policy.credits import CreditLedger
-from batcher.policy.holding import SOUGHT_S, hand_back, others
+from batcher.policy.holding import PIN_GAIN, SOUGHT_S, hand_back, others
 from batcher.queues import Queues
 from batcher.sending import Sender
 from core.clock import Clock
@@ -25,6 +25,7 @@ class Sweeper:
     sender: Sender
     letting_go: LettingGo
     clock: Clock
+    job_class: str
     hold_limit_s: float
 
     def drop_over(self) -> None:
@@ -40,7 +41,7 @@ class Sweeper:
         old = [h for h in self.queues.held() if now_s - h.ticket.arrived_s >= limit_s]
         if not old:
             return
-        pinning = self.acks.pinning()
+        pinning = self.acks.pinning(PIN_GAIN[self.job_class])
         was_full = self.queues.is_full  # the first that goes makes room
         served = {pool for pool in self.ledger.pools if self.ledger.best(pool, now_s=now_s)}
         sought = {pool for pool in served if now_s - self.queues.came_s(pool) < SOUGHT_S}

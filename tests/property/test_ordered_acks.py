@@ -66,10 +66,42 @@ def test_pinning_are_those_with_settled_records_behind() -> None:
         acks.delivered(PARTITIONS[0], n, item_count=1, now_s=0.0) for n in range(3)
     )
     acks.delivered(PARTITIONS[1], 0, item_count=1, now_s=0.0)
-    assert acks.pinning() == set()
+    assert acks.pinning(1.0) == set()
     acks.settle(second, 1)
-    assert acks.pinning() == {first}
+    assert acks.pinning(1.0) == {first}
     acks.settle(first, 1)
-    assert acks.pinning() == set()
+    assert acks.pinning(1.0) == set()
     acks.settle(third, 1)
     assert acks.open_count == 1
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(1, 100)), max_size=50),
+    st.floats(0.1, 10),
+)
+def test_pins_cost_no_more_than_they_gain_and_what_stays_has_a_bound(
+    records: list[tuple[bool, int]], gain: float
+) -> None:
+    acks = OrderedAcks(lambda event: None)
+    tickets = [
+        acks.delivered(PARTITIONS[0], n, item_count=1, now_s=0.0, byte_count=size)
+        for n, (_, size) in enumerate(records)
+    ]
+    for ticket, (is_settled, _) in zip(tickets, records, strict=True):
+        if is_settled:
+            acks.settle(ticket, 1)
+    pins = acks.pinning(gain)
+    before = acks.open_count
+    waiting = [ticket for ticket in tickets if ticket.open_count]
+    assert pins == set(waiting[: len(pins)])  # none without those before it
+    held = [n for n, ticket in enumerate(tickets) if ticket.open_count]
+    front = held[0] if held else len(tickets)
+    for ticket in pins:
+        acks.settle(ticket, 1)
+    freed = before - acks.open_count
+    gone = tickets[front : front + freed]
+    rewritten = sum(ticket.byte_count for ticket in pins)
+    assert gain * rewritten <= sum(t.byte_count for t in gone if t not in pins)
+    left = [ticket for ticket in waiting if ticket not in pins]
+    kept = sum(t.byte_count for t in tickets[front + freed :] if not t.open_count)
+    assert kept == 0 or kept < gain * sum(ticket.byte_count for ticket in left)

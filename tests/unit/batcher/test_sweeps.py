@@ -9,13 +9,14 @@ from batcher.acks import OrderedAcks
 from batcher.held import Held
 from batcher.over import LettingGo, OverJobs
 from batcher.policy.credits import CreditLedger
-from batcher.policy.holding import SOUGHT_S
+from batcher.policy.holding import PIN_GAIN, SOUGHT_S
 from batcher.queues import Queues
 from batcher.sweeps import HAND_BACKS_MAX, Sweeper
 from topics.records import Capacity, Item, JobRef
 
 LIMIT_S = 30.0
 CHUNKS = 200
+SHARED = ("requests.bulk", 0)
 
 
 @dataclass
@@ -43,6 +44,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock, self.recorder = HeldClock(), Recorder()
+        self.number = 0
         self.queues = Queues(items_max=10 * CHUNKS, bytes_max=10**9)
         self.ledger = CreditLedger("b", "bulk", silence_s_max=3.0)
         self.acks = OrderedAcks(lambda _: None)
@@ -54,6 +56,7 @@ class World:
             sender=self.recorder,  # type: ignore[arg-type]
             letting_go=LettingGo(self.acks, over),
             clock=self.clock,
+            job_class="bulk",
             hold_limit_s=LIMIT_S,
         )
 
@@ -69,6 +72,23 @@ class World:
             came.append(Held(job, items, ticket))
             self.queues.add(came[-1], now_s=self.clock.now_s)
         return came
+
+    def come_together(self, pool: str, *, byte_count: int) -> Held:
+        """Take over a chunk of this size from the partition that it shares with all such."""
+        self.number += 1
+        owner = UUID(int=self.number)
+        job = JobRef(owner, 1, owner, "m", "1", pool, "/v1/embeddings", "k", 1e9)
+        ticket = self.acks.delivered(
+            SHARED, None, item_count=1, now_s=self.clock.now_s, byte_count=byte_count
+        )
+        held = Held(job, [Item(0, "c", b"{}", 10)], ticket)
+        self.queues.add(held, now_s=self.clock.now_s)
+        return held
+
+    def finish(self, held: Held) -> None:
+        """A chunk leaves, and what it carried is durable elsewhere."""
+        self.queues.remove(held)
+        self.acks.settle(held.ticket, len(held.items))
 
     def grant(self, pool: str) -> None:
         granted = {"b": 1000}
@@ -134,6 +154,44 @@ def test_without_another_pool_that_has_credit_nothing_goes(
     if granted is not None:
         world.grant(granted)
     assert world.sweep() == 0
+
+
+@pytest.mark.parametrize("granted", [None, "dead"])
+def test_what_pins_goes_once_that_saves_more_than_it_costs(
+    world: World, granted: str | None
+) -> None:
+    world.come_together("dead", byte_count=1000)
+    world.clock.now_s += LIMIT_S + 10
+    for _ in range(3):
+        world.finish(world.come_together("fed", byte_count=1000))
+        if granted is not None:
+            world.grant(granted)
+        assert world.sweep() == 0
+    world.finish(world.come_together("fed", byte_count=1000))
+    assert world.sweep() == 1
+    assert world.recorder.handed_back[0].job.pool == "dead"
+
+
+def test_a_dead_pool_beside_one_that_trickles_is_hardly_ever_rewritten(world: World) -> None:
+    """40 chunks of 200 kB wait on a partition that gets one of another pool every 10 s."""
+    size = 200_000
+    for _ in range(40):
+        world.come_together("dead", byte_count=size)
+    brought = rewritten = most_behind = 0
+    for second in range(7200):
+        world.clock.now_s += 1
+        if second % 10 == 0:
+            world.finish(world.come_together("fed", byte_count=size))
+            brought += size
+        world.sweep()
+        for held in list(world.recorder.handed_back):
+            world.acks.settle(held.ticket, len(held.items))
+            world.come_together("dead", byte_count=size)
+            rewritten += size
+        most_behind = max(most_behind, world.acks.open_count - 40)
+    assert 0 < rewritten <= brought / PIN_GAIN["bulk"]
+    # What a crash would read again is bounded by what waits, however long it does.
+    assert most_behind <= 40 * PIN_GAIN["bulk"]
 
 
 def test_a_pool_that_is_empty_and_of_which_no_replica_is_known_is_forgotten(world: World) -> None:
