@@ -10,7 +10,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from cli.stack.data_folder import cache_dir
 from cli.stack.jars import cached_jars
 from cli.stack.ports import HOST, accepts, kept_ports
 from cli.stack.supervisor import Supervisor
+from core.shutdown import AskedEvent
 
 
 class Addresses(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,9 +44,9 @@ def hold_file(data: Path, name: str) -> Path:
 def main(arguments: Sequence[str]) -> int:
     """Run until a signal."""
     asked = parse(arguments)
-    stop = threading.Event()
+    stop = AskedEvent()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda *_: stop.ask())
     data: Path = asked.data
     data.mkdir(parents=True, exist_ok=True)
     nodes = choose_ports(data, asked.brokers, asked.hosts)

@@ -4,6 +4,35 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
+
+
+class AskedEvent(threading.Event):
+    """An event that a signal handler may set: `ask` takes no lock, which its own thread may hold.
+
+    `set` takes one that is not reentrant: in a handler it would wait for ever where a wait, or the
+    `set` of an earlier signal, was interrupted.
+    """
+
+    def __init__(self) -> None:
+        """Start the thread that wakes those who wait; it ends with the first ask."""
+        super().__init__()
+        self._is_asked = False
+        self._asks: SimpleQueue[None] = SimpleQueue()  # its `put` may interrupt itself
+        threading.Thread(target=self._set_once_asked, name="stop", daemon=True).start()
+
+    def ask(self) -> None:
+        """Let the event be set from now on; who waits for it wakes a moment later."""
+        self._is_asked = True
+        self._asks.put(None)
+
+    def is_set(self) -> bool:
+        """See `threading.Event`."""
+        return self._is_asked or super().is_set()
+
+    def _set_once_asked(self) -> None:
+        self._asks.get()
+        self.set()
 
 
 def stop_on_signals() -> threading.Event:
@@ -11,12 +40,12 @@ def stop_on_signals() -> threading.Event:
 
     A second SIGINT falls through to Python's default, so that an impatient user gets out.
     """
-    stop = threading.Event()
+    stop = AskedEvent()
 
     def handle(signal_number: int, _frame: object) -> None:
-        stop.set()
         if signal_number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        stop.ask()
 
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGINT, handle)

@@ -16,6 +16,18 @@ print("waiting", flush=True)
 print("stopped" if stop.wait(20) else "went on", flush=True)
 """
 
+INTERRUPTED = """
+import signal
+from core.shutdown import stop_on_signals
+stop = stop_on_signals()
+print("waiting", flush=True)
+with stop._cond:  # as in the midst of a wait, or of what a first signal does
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.raise_signal(number)
+    print("asked", stop.is_set(), flush=True)
+print("stopped" if stop.wait(20) else "went on", flush=True)
+"""
+
 WORKS = """
 import time
 from core.shutdown import cut_short_by_signals, stop_on_signals
@@ -51,6 +63,14 @@ def test_a_signal_asks_for_a_stop_in_order(number: signal.Signals) -> None:
 
     assert process.communicate(timeout=30)[0] == "stopped\n"
     assert process.returncode == 0
+
+
+def test_signals_that_interrupt_a_wait_or_each_other_stop_it_all_the_same() -> None:
+    process = started(INTERRUPTED)
+    try:
+        assert process.communicate(timeout=4)[0] == "asked True\nstopped\n"
+    finally:
+        process.kill()
 
 
 def test_a_hang_up_that_is_ignored_stays_so() -> None:
