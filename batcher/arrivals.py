@@ -12,13 +12,12 @@ from batcher.over import OverJobs
 from batcher.policy.holding import RECORD_BYTES
 from batcher.queues import Queues
 from batcher.redeliveries import CHUNKS_MAX, FinishedIndexes
+from batcher.unreadable import read_chunk
 from core.clock import Clock
 from core.errors import RecordUnreadableError
-from topics.codec import decode
 from topics.offsets import Partition
 from topics.producer import OnDelivery
 from topics.received import Received
-from topics.records import Chunk
 
 _LOG = logging.getLogger(__name__)
 
@@ -75,9 +74,7 @@ class Arrivals:
         now_s = self._clock.monotonic_s()
         partition = (record.topic, record.partition)
         try:
-            chunk = decode(Chunk, record.value, record.headers)
-            if not chunk.items:
-                raise RecordUnreadableError("the chunk is empty")
+            chunk = read_chunk(record)
         except RecordUnreadableError:
             metrics.UNREADABLE.inc()
             ticket = self._acks.delivered(partition, event, item_count=2, now_s=now_s)

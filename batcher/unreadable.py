@@ -1,21 +1,45 @@
-"""A record that cannot be read: its items fail, by its headers alone, and a copy is kept."""
+"""Reading of a chunk. Of one that cannot be read the items fail, by the headers alone, and a copy
+is kept.
+"""
 
 import logging
+from math import isfinite
 
 from core.errors import RecordUnreadableError
-from core.limits import CHUNK_ITEMS_MAX
+from core.limits import ATTEMPT_MAX, CHUNK_ITEMS_MAX, NUMBER_MAX
 from core.outcomes import Outcome
 from topics.catalogue import RESULTS
-from topics.codec import encode, kind_headers
+from topics.codec import decode, encode, kind_headers
 from topics.dead_letters import send_dead_letter
 from topics.headers import ItemRange, item_range, job_headers
 from topics.partitioner import job_partition
 from topics.producer import LogProducer, OnDelivery
 from topics.received import Received
-from topics.records import ItemOutcome, JobRef, Outcomes
+from topics.records import Chunk, Item, ItemOutcome, JobRef, Outcomes
 
 _LOG = logging.getLogger(__name__)
 _ERROR = RecordUnreadableError
+
+
+def read_chunk(record: Received) -> Chunk:
+    """Return the chunk in `record`. Raises RecordUnreadableError, SchemaTooNewError.
+
+    One that decodes and holds numbers that nobody emits is unreadable too: what computes with them
+    would end this process, and every one that reads the record after it.
+    """
+    chunk = decode(Chunk, record.value, record.headers)
+    job = chunk.job
+    begin_by_s = 0.0 if job.call is None else job.call.begin_by_s
+    if not chunk.items:
+        raise RecordUnreadableError("the chunk is empty")
+    if not (
+        0 <= job.day <= NUMBER_MAX
+        and isfinite(job.deadline_s)
+        and isfinite(begin_by_s)
+        and all(map(_can_be, chunk.items))
+    ):
+        raise RecordUnreadableError("the chunk holds numbers that cannot be")
+    return chunk
 
 
 def send_unreadable(producer: LogProducer, record: Received, on_delivery: OnDelivery) -> int:
@@ -48,10 +72,13 @@ def send_unreadable(producer: LogProducer, record: Received, on_delivery: OnDeli
 
 
 def failed_outcomes(named: ItemRange, headers: dict[str, bytes]) -> Outcomes:
-    """Return the failures of every item that the headers name; what they do not say is empty."""
-    model, _, version = headers.get("model", b"").decode(errors="replace").partition("@")
+    """Return the failures of every item that the headers name; what they do not say is empty.
+
+    A header may be null, as tools write it that copy records.
+    """
+    model, _, version = (headers.get("model") or b"").decode(errors="replace").partition("@")
     try:
-        attempt = int(headers.get("attempt", b"1"))
+        attempt = int(headers.get("attempt") or b"1")
     except ValueError:
         attempt = 1
     job = JobRef(
@@ -74,8 +101,14 @@ def failed_outcomes(named: ItemRange, headers: dict[str, bytes]) -> Outcomes:
             body=b"",
             error_code=_ERROR.code,
             error_message=_ERROR.__doc__,
-            attempt=attempt,
+            attempt=attempt if 1 <= attempt <= ATTEMPT_MAX else 1,
         )
         for index in range(named.first_index, named.last_index + 1)
     ]
     return Outcomes(job, items)
+
+
+def _can_be(item: Item) -> bool:
+    return (
+        0 <= item.index <= NUMBER_MAX and 1 <= item.attempt <= ATTEMPT_MAX and item.token_count >= 0
+    )

@@ -21,3 +21,9 @@ METADATA_VALUE_CHARS_MAX = 512
 
 LIST_LIMIT_MAX = 100
 """Largest page of a list of batches."""
+
+NUMBER_MAX = 2**31 - 1
+"""Largest day or index of an item: Postgres keeps both as `integer`."""
+
+ATTEMPT_MAX = 2**15 - 1
+"""Largest number of an attempt, which Postgres keeps as `smallint`."""

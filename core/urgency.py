@@ -20,5 +20,5 @@ def rank(priority: int, left_s: float) -> int:
 
 
 def deadline_class(left_s: float) -> int:
-    """Return the octave of the time to a deadline: 0 when it is past, 17 for a day."""
-    return int(min(max(left_s, 0.0), _LEFT_S_MAX)).bit_length()
+    """Return the octave of the time to a deadline: 0 when it is past or no number, 17 for a day."""
+    return int(min(max(0.0, left_s), _LEFT_S_MAX)).bit_length()  # not a number: max is its first

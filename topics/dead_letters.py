@@ -23,14 +23,15 @@ def send_dead_letter(
 
     The copy is never too large to send: its reader would crash at the same record for ever.
     """
-    header_bytes = sum(len(name) + len(value or b"") for name, value in received.headers)
+    headers = [(name, value or b"") for name, value in received.headers]  # one may be null
+    header_bytes = sum(len(name) + len(value) for name, value in headers)
     letter = DeadLetter(
         topic=received.topic,
         partition=received.partition,
         offset=received.offset,
         code=code,
         key=received.key and received.key[:_KEY_BYTES_MAX],
-        headers=received.headers if header_bytes <= _HEADER_BYTES_MAX else [],
+        headers=headers if header_bytes <= _HEADER_BYTES_MAX else [],
         value=(received.value or b"")[:_VALUE_BYTES_MAX],
     )
     sender.send(

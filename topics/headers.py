@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from core.errors import RecordUnreadableError
+from core.limits import NUMBER_MAX
 from topics.codec import Headers, kind_headers
 from topics.records import Chunk, JobRef
 
@@ -53,7 +54,7 @@ def item_range(headers: Iterable[tuple[str, bytes]] | None) -> ItemRange:
     found = dict(headers or ())
     try:
         first, last = found["items"].split(b"-")
-        return ItemRange(
+        named = ItemRange(
             job_id=UUID(found["job"].decode()),
             day=int(found["day"]),
             tenant_id=UUID(found["tenant"].decode()),
@@ -62,3 +63,6 @@ def item_range(headers: Iterable[tuple[str, bytes]] | None) -> ItemRange:
         )
     except (KeyError, ValueError, AttributeError, TypeError):  # a header may be null
         raise RecordUnreadableError("the record's headers do not name its items") from None
+    if not all(0 <= n <= NUMBER_MAX for n in (named.day, named.first_index, named.last_index)):
+        raise RecordUnreadableError("the record's headers name a day or items that cannot be")
+    return named

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -135,6 +136,38 @@ def test_an_unreadable_record_is_acknowledged_when_all_it_left_is_durable(delive
 def test_tombstones_and_empty_chunks_are_unreadable(value: bytes | None) -> None:
     world = World()
     world.take(raw(0, value, kind_headers(Chunk)))
+    assert len(world.reported) == 1
+    assert world.queues.item_count == 0
+
+
+NUMBERS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [  # job, call, item
+    ({"deadline_s": float("nan")}, {}, {}),
+    ({"deadline_s": float("inf")}, {}, {}),
+    ({}, {"begin_by_s": float("nan")}, {}),
+    ({"day": 2**31}, {}, {}),
+    ({"day": -1}, {}, {}),
+    ({}, {}, {"index": 2**31}),
+    ({}, {}, {"index": -1}),
+    ({}, {}, {"attempt": 2**15}),
+    ({}, {}, {"attempt": 0}),
+    ({}, {}, {"token_count": -1}),
+]
+
+
+@pytest.mark.parametrize(("of_job", "of_call", "of_item"), NUMBERS)
+def test_numbers_that_nobody_emits_are_unreadable(
+    of_job: dict[str, Any], of_call: dict[str, Any], of_item: dict[str, Any]
+) -> None:
+    world = World()
+    change = msgspec.structs.replace
+    call = call_of(1)
+    assert call.job.call is not None
+    if of_call:
+        of_job = {"call": change(call.job.call, **of_call)}
+    item = change(call.items[0], **of_item)
+    good = chunk_of(1, range(1))
+    chunk = Chunk(change(good.job, **of_job), [item])
+    world.take(raw(0, encode(chunk), chunk_headers(good, "bulk")))
     assert len(world.reported) == 1
     assert world.queues.item_count == 0
 

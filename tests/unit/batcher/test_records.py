@@ -1,7 +1,7 @@
 """Goal: what the batcher writes says whose items it carries, in index order."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import msgspec
@@ -20,7 +20,16 @@ from topics.chunks import send_chunk
 from topics.codec import decode, encode, kind_headers
 from topics.headers import ItemRange, chunk_headers
 from topics.received import Received
-from topics.records import Batch, CallRef, Capacity, Chunk, DeadLetter, Item, JobRef
+from topics.records import (
+    Batch,
+    CallRef,
+    Capacity,
+    Chunk,
+    DeadLetter,
+    Item,
+    JobRef,
+    Outcomes,
+)
 
 
 def job_ref(number: int) -> JobRef:
@@ -178,6 +187,21 @@ def test_only_a_range_that_one_chunk_can_fill_is_failed(items: bytes, topics: li
     letter = decode(DeadLetter, log.sent[0][1], kind_headers(DeadLetter))
     assert (letter.topic, letter.partition, letter.offset) == ("requests.bulk", 3, 17)
     assert len(log.sent[0][1]) < 1_100_000
+
+
+@pytest.mark.parametrize("name", ["model", "attempt", "class"])
+@pytest.mark.parametrize("value", [None, b"9" * 30, b"-1", b"\xff"])
+def test_headers_that_name_no_items_are_not_needed_to_fail_them(
+    name: str, value: bytes | None
+) -> None:
+    chunk = Chunk(job_ref(1), [Item(0, "c", b"", 1)])
+    headers = cast(dict[str, bytes], dict(chunk_headers(chunk, "bulk")) | {name: value})
+    record = Received("requests.bulk", 3, 17, b"key", list(headers.items()), b"x", 0)
+    log = Log()
+    assert send_unreadable(log, record, lambda _: None) == 2  # type: ignore[arg-type]
+    decode(DeadLetter, log.sent[0][1], kind_headers(DeadLetter))
+    outcomes = decode(Outcomes, log.sent[1][1], kind_headers(Outcomes))
+    assert [(o.index, o.attempt) for o in outcomes.items] == [(0, 1)]
 
 
 def capacity(replica: str, granted: int, job_class: str = "bulk") -> Received:

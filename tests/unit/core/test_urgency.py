@@ -29,3 +29,8 @@ def test_twice_the_time_is_another_class(left_s: float) -> None:
 def test_jobs_of_a_day_share() -> None:
     assert rank(5, 86_400) == rank(5, 86_400 - 3600) > rank(5, 3600)
     assert deadline_class(0) == deadline_class(-5) == 0
+
+
+def test_what_is_no_time_at_all_has_a_class_all_the_same() -> None:
+    assert deadline_class(float("nan")) == deadline_class(float("-inf")) == 0
+    assert deadline_class(float("inf")) == deadline_class(1e12)

@@ -76,6 +76,22 @@ def test_a_header_without_a_value_is_refused(name: str) -> None:
         (kind_of if name in {"kind", "schema"} else item_range)(cast(Headers, headers))
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("day", b"2147483648"),
+        ("day", b"-1"),
+        ("day", b"9" * 5000),
+        ("items", b"9" * 30 + b"-" + b"9" * 30),
+        ("items", b"0-2147483648"),
+    ],
+)
+def test_a_header_that_names_what_cannot_be_is_refused(name: str, value: bytes) -> None:
+    headers = [(n, value if n == name else v) for n, v in chunk_headers(CHUNK, "bulk")]
+    with pytest.raises(RecordUnreadableError):
+        item_range(headers)
+
+
 def test_a_tenant_stays_inside_its_shard() -> None:
     shard = shuffle_shard("m", UUID(int=1), 16)
     used = {request_partition("m", UUID(int=1), n, 16) for n in range(50)}
