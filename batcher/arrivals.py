@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from batcher import metrics
@@ -15,6 +16,7 @@ from batcher.redeliveries import CHUNKS_MAX, FinishedIndexes
 from batcher.unreadable import read_chunk
 from core.clock import Clock
 from core.errors import RecordUnreadableError
+from core.futures import in_daemon
 from topics.offsets import Partition
 from topics.producer import OnDelivery
 from topics.received import Received
@@ -110,7 +112,7 @@ class Arrivals:
         while True:
             await self._unchecked_came.wait()
             chunks = self._unchecked[:CHUNKS_MAX]
-            ended = await asyncio.to_thread(self._finished, chunks)
+            ended = await in_daemon(partial(self._finished, chunks), name="batcher-rows")
             del self._unchecked[: len(chunks)]  # more may have come meanwhile
             if not self._unchecked:
                 self._unchecked_came.clear()

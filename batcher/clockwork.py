@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 
 from batcher import metrics
 from batcher.acks import OrderedAcks
@@ -15,6 +16,7 @@ from batcher.sweeps import Sweeper
 from batcher.watchdog import Observation, Watchdog
 from core.clock import Clock
 from core.errors import MillraceError
+from core.futures import in_daemon
 from topics.admin import LogAdmin
 from topics.catalogue import REQUESTS
 from topics.errors import LogUnavailableError
@@ -93,9 +95,8 @@ class Clockwork:
     async def _lag(self) -> int | None:
         """Records of our partitions that are not committed; None when the broker does not say."""
         try:
-            lag = await asyncio.to_thread(
-                self.admin.lag, group_of(self.job_class), REQUESTS[self.job_class]
-            )
+            ask = partial(self.admin.lag, group_of(self.job_class), REQUESTS[self.job_class])
+            lag = await in_daemon(ask, name="batcher-lag")  # a stop does not wait for the broker
         except LogUnavailableError:
             return None
         ours = sum(lag.get(number, 0) for number in self.stream.partitions)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from core.clock import Clock
 from core.database_time import DatabaseTime
+from core.futures import in_daemon
 from storage.postgres import DATABASE_AWAY
 
 _LOG = logging.getLogger(__name__)
@@ -49,7 +50,8 @@ class DatabaseClock:
         while True:
             asked_s = self._clock.monotonic_s()
             try:
-                self._time.heard(await asyncio.to_thread(self._ask), monotonic_s=asked_s)
+                database_s = await in_daemon(self._ask, name="batcher-time")
+                self._time.heard(database_s, monotonic_s=asked_s)
             except DATABASE_AWAY:
                 _LOG.warning("the database's time is not known anew: it is away")
             await asyncio.sleep(ASK_S)
