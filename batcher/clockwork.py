@@ -115,6 +115,8 @@ class Clockwork:
             committed_offsets=self.stream.committed_offsets,
             held_count=self.queues.item_count + self.queues.unchecked_count,
             has_credit=any(self.ledger.best(pool, now_s=now_s) for pool in pools),
+            open_count=self.acks.open_count,
+            is_full=self.queues.is_full,
         )
 
     def _measure(self) -> None:

@@ -17,7 +17,9 @@ class Observation:
     acknowledged_count: int
     committed_offsets: int  # sum over our partitions
     held_count: int
-    has_credit: bool
+    has_credit: bool  # for something that is held
+    open_count: int  # records that are here and not acknowledged
+    is_full: bool
 
 
 class Watchdog:
@@ -47,7 +49,7 @@ class Watchdog:
 
     def standstill_s(self, seen: Observation) -> float:
         """Return the seconds in which there was work and room, and nothing moved."""
-        possible = bool(seen.lag) and (seen.held_count == 0 or seen.has_credit)
+        possible = bool(seen.lag) and (seen.held_count == 0 or seen.has_credit or _could_read(seen))
         before = self._moved
         moved = before is None or (seen.received_count, seen.dispatched_count) != (
             before.received_count,
@@ -63,3 +65,11 @@ class Watchdog:
     def is_stuck(self, seen: Observation) -> bool:
         """Whether the process should end and be started again."""
         return max(self.standstill_s(seen), self.commit_age_s(seen)) > self._limit_s
+
+
+def _could_read(seen: Observation) -> bool:
+    """Whether there is more on the log than what is here, and room for it.
+
+    What is held for pools that are away says nothing of the others.
+    """
+    return seen.lag is not None and seen.lag > seen.open_count and not seen.is_full

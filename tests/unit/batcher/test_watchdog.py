@@ -13,6 +13,8 @@ SEEN = Observation(
     committed_offsets=5,
     held_count=0,
     has_credit=True,
+    open_count=0,
+    is_full=False,
 )
 
 
@@ -32,8 +34,18 @@ def test_held_items_with_credit_are_a_standstill() -> None:
     assert stuck_after(75, held_count=3)
 
 
-def test_held_items_without_credit_are_none() -> None:
-    assert not stuck_after(600, held_count=3, has_credit=False)
+def test_held_items_without_credit_are_none_once_all_is_read() -> None:
+    assert not stuck_after(600, held_count=3, has_credit=False, open_count=10)
+
+
+def test_records_that_are_not_read_are_a_standstill_whatever_waits_for_pools_that_are_away() -> (
+    None
+):
+    assert stuck_after(75, held_count=3, has_credit=False, open_count=9)
+
+
+def test_without_room_nothing_needs_to_be_read() -> None:
+    assert not stuck_after(600, held_count=3, has_credit=False, open_count=9, is_full=True)
 
 
 def test_an_idle_process_is_none() -> None:
