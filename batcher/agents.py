@@ -129,6 +129,7 @@ class RequestStream:
         """Deliver to `owner` once the app starts."""
         self._app, self._prefix, self._owner = app, topic_prefix, owner
         self.stopping = False
+        self.rebalance_count = 0  # as often as partitions were revoked
         topic = app.topic(topic_prefix + REQUESTS[job_class].name, value_type=bytes, key_type=bytes)
         app.agent(topic, name="requests")(self._read)
         app.on_partitions_revoked.connect(self._on_revoked, weak=False)
@@ -191,6 +192,7 @@ class RequestStream:
 
     async def _on_revoked(self, _app: Any, revoked: set[Any], **_: Any) -> None:
         metrics.REBALANCES.inc()
+        self.rebalance_count += 1
         self._owner.revoked(self._named(revoked))
 
     async def _on_rebalanced(self, _app: Any, **_: Any) -> None:

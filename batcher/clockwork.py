@@ -117,6 +117,7 @@ class Clockwork:
             has_credit=any(self.ledger.best(pool, now_s=now_s) for pool in pools),
             open_count=self.acks.open_count,
             is_full=self.queues.is_full,
+            rebalance_count=self.stream.rebalance_count,
         )
 
     def _measure(self) -> None:

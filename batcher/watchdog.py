@@ -20,6 +20,7 @@ class Observation:
     has_credit: bool  # for something that is held
     open_count: int  # records that are here and not acknowledged
     is_full: bool
+    rebalance_count: int
 
 
 class Watchdog:
@@ -36,11 +37,14 @@ class Watchdog:
         """Return the seconds for which no offset moved though records were acknowledged since.
 
         Without lag there is none to move: what was acknowledged lay on a partition that went away.
+        A rebalance begins anew: what was acknowledged just before it is committed by the next owner
+        or comes again, and what waits for pools that are away lags meanwhile.
         """
         last = self._committed
         if (
             last is None
             or seen.lag == 0
+            or seen.rebalance_count != last.rebalance_count
             or seen.committed_offsets != last.committed_offsets
             or seen.acknowledged_count == last.acknowledged_count
         ):

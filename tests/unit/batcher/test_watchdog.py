@@ -15,6 +15,7 @@ SEEN = Observation(
     has_credit=True,
     open_count=0,
     is_full=False,
+    rebalance_count=1,
 )
 
 
@@ -105,3 +106,12 @@ def test_records_of_a_partition_that_went_away_are_committed_by_its_next_owner()
     assert not watchdog.is_stuck(SEEN)
     for second in range(5, 600, 5):
         assert not watchdog.is_stuck(replace(SEEN, at_s=float(second), acknowledged_count=6, lag=0))
+
+
+def test_what_was_acknowledged_just_before_a_rebalance_is_not_ours_to_commit() -> None:
+    """Every pool is away: what is held lags, and no acknowledgement makes the sum move again."""
+    watchdog = Watchdog(60.0)
+    held = replace(SEEN, held_count=3, has_credit=False, open_count=10)
+    assert not watchdog.is_stuck(held)
+    after = replace(held, acknowledged_count=6, rebalance_count=2)
+    assert not any(watchdog.is_stuck(replace(after, at_s=float(s))) for s in range(5, 600, 5))
