@@ -197,6 +197,8 @@ class LogProducer:
             try:
                 if on_delivery is not None:
                     on_delivery(failure)
+            except Exception:  # noqa: BLE001  the poll thread goes on: it tells of all later ones
+                _LOG.exception("a delivery callback failed")
             finally:  # behind it, so that whoever flushed knows what it told
                 with self._condition:
                     self._reported += 1

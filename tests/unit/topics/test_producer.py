@@ -115,11 +115,18 @@ def test_all_are_closed_in_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> N
     assert sum(TakesAllTheTime.given_s) <= 0.2
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_callback_that_fails_leaves_nobody_waiting(producer: LogProducer) -> None:
+def test_a_callback_that_fails_leaves_nobody_waiting(
+    producer: LogProducer, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[BaseException | None] = []
+
     def on_delivery(_: BaseException | None) -> None:
         raise RuntimeError("the loop is closed")
 
     producer.send("results", b"x", partition=0, on_delivery=on_delivery)
     producer.flush(5)
+    producer.send("results", b"x", partition=0, on_delivery=told.append)
+    producer.flush(5)
+    assert told == [None]
+    assert [record.getMessage() for record in caplog.records] == ["a delivery callback failed"]
     producer.close()
