@@ -15,8 +15,9 @@ from confluent_kafka.admin import (
 )
 
 from topics.catalogue import Topic
+from topics.clients import new_client
 from topics.errors import LogUnavailableError
-from topics.settings import CLIENT_LOG, KafkaSettings
+from topics.settings import KafkaSettings
 
 _Answer = TypeVar("_Answer")
 
@@ -39,7 +40,7 @@ class LogAdmin:
     def __init__(self, settings: KafkaSettings) -> None:
         """Connect lazily."""
         self._settings = settings
-        self._client = AdminClient(settings.client_options(), logger=CLIENT_LOG)
+        self._client = new_client(AdminClient, settings.client_options())
         self._readers: dict[str, Consumer] = {}
 
     def wait_for_broker(self, timeout_s: float) -> None:
@@ -123,8 +124,9 @@ class LogAdmin:
         """
         if group not in self._readers:
             options = {"group.id": group, "enable.auto.commit": False}
-            self._readers[group] = Consumer(
-                self._settings.client_options() | options, logger=CLIENT_LOG
+            self._readers[group] = new_client(
+                Consumer,
+                self._settings.client_options() | options,
             )
         return self._readers[group]
 

@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from topics.clients import new_client
 from topics.errors import LogUnavailableError, StaleMemberError
 from topics.metrics import LAG
 from topics.missing_topics import METADATA_TIMEOUT_S, MissingTopics
 from topics.offsets import Partition
 from topics.received import Received, received
-from topics.settings import CLIENT_LOG, KafkaSettings
+from topics.settings import KafkaSettings
 
 _STALE_CODES = frozenset(
     {
@@ -52,7 +53,8 @@ class LogConsumer:
         self.is_losing = False
         """In `on_revoke`: the partitions have another owner already."""
         self._on_assign, self._on_revoke = on_assign, on_revoke
-        self._consumer = Consumer(
+        self._consumer = new_client(
+            Consumer,
             settings.client_options()
             | _membership(settings)
             | {
@@ -65,7 +67,6 @@ class LogConsumer:
                 "fetch.wait.max.ms": int(fetch_wait_s * 1000),
                 "queued.max.messages.kbytes": 32 * 1024,
             },
-            logger=CLIENT_LOG,
         )
         names = [self._prefix + topic for topic in topics]
         is_told = settings.group_protocol == "classic"

@@ -6,8 +6,9 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicP
 from confluent_kafka.admin import AdminClient
 
 from topics.catalogue import Topic
+from topics.clients import new_client
 from topics.errors import LogUnavailableError
-from topics.settings import CLIENT_LOG, KafkaSettings
+from topics.settings import KafkaSettings
 
 _REQUEST_TIMEOUT_S = 15.0
 
@@ -19,7 +20,7 @@ class GroupOffsets:
         """Connect to nothing yet. `group` holds no prefix."""
         self._prefix = settings.topic_prefix
         self._group = self._prefix + group
-        self._client = AdminClient(settings.client_options(), logger=CLIENT_LOG)
+        self._client = new_client(AdminClient, settings.client_options())
 
     def member_count(self) -> int:
         """Return how many processes are in the group, or were until their session ends."""

@@ -14,9 +14,10 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from core.futures import settle
 from core.limits import RECORD_BYTES_MAX
+from topics.clients import new_client
 from topics.codec import Headers
 from topics.errors import DeliveryError, DeliveryPendingError, ProducerFatalError
-from topics.settings import CLIENT_LOG, KafkaSettings
+from topics.settings import KafkaSettings
 
 _LOG = logging.getLogger(__name__)
 
@@ -66,7 +67,8 @@ class LogProducer:
         self._full_queue_wait_s = (
             settings.delivery_timeout_s if full_queue_wait_s is None else full_queue_wait_s
         )
-        self._producer = Producer(
+        self._producer = new_client(
+            Producer,
             settings.client_options()
             | {
                 "client.id": client_id,
@@ -80,7 +82,6 @@ class LogProducer:
                 "queue.buffering.max.kbytes": _QUEUE_KBYTES_MAX,
                 "queue.buffering.max.messages": _QUEUE_RECORDS_MAX,
             },
-            logger=CLIENT_LOG,
         )
         self._condition = threading.Condition()
         self._sent = 0

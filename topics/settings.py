@@ -1,9 +1,10 @@
 """How this process reaches the log."""
 
 import logging
+import ssl
 from typing import ClassVar, Final, Literal, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from core.settings import Settings
 
@@ -59,6 +60,17 @@ class KafkaSettings(Settings):
     sasl_password: SecretStr | None = None
     ssl_ca_location: str | None = None
 
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _names_hosts(cls, given: str) -> str:
+        """Clients read a list in different ways, so all of them get it without spaces."""
+        servers = [server.strip() for server in given.split(",") if server.strip()]
+        if not servers:
+            raise ValueError("names no server")
+        if any("://" in server for server in servers):
+            raise ValueError("host:port is wanted, without a scheme such as PLAINTEXT://")
+        return ",".join(servers)
+
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
         if self.min_insync_replicas > self.replication_factor:
@@ -67,6 +79,8 @@ class KafkaSettings(Settings):
             raise ValueError("a security_protocol with SASL needs sasl_mechanism, and no other has")
         if self.sasl_mechanism and not (self.sasl_username and self.sasl_password):
             raise ValueError("sasl_mechanism needs sasl_username and sasl_password")
+        if self.security_protocol.endswith("SSL") and self.ssl_ca_location:
+            _check_certificates(self.ssl_ca_location)
         return self
 
     @property
@@ -92,3 +106,13 @@ class KafkaSettings(Settings):
         if self.ssl_ca_location:
             options["ssl.ca.location"] = self.ssl_ca_location
         return options
+
+
+def _check_certificates(path: str) -> None:
+    """Raise ValueError when no client could trust what the file holds."""
+    try:
+        ssl.create_default_context(cafile=path)
+    except ssl.SSLError:
+        raise ValueError("ssl_ca_location holds no certificates") from None
+    except OSError as error:
+        raise ValueError(f"ssl_ca_location cannot be read: {error.strerror}") from None

@@ -8,10 +8,11 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from topics.catalogue import Topic
+from topics.clients import new_client
 from topics.errors import LogUnavailableError
 from topics.missing_topics import tells_of_missing_topic
 from topics.received import Received, received
-from topics.settings import CLIENT_LOG, KafkaSettings
+from topics.settings import KafkaSettings
 
 _COUNT_MAX: Final = 500
 _ASK_S: Final = 5.0
@@ -40,7 +41,8 @@ class StretchReader:
         self._prefix = settings.topic_prefix
         self._name = self._prefix + topic.name
         self._reached: dict[int, int] = {}
-        self._consumer = Consumer(
+        self._consumer = new_client(
+            Consumer,
             settings.client_options()
             | {
                 "client.id": client_id,
@@ -52,7 +54,6 @@ class StretchReader:
                 "fetch.wait.max.ms": 100,
                 "queued.max.messages.kbytes": 16 * 1024,
             },
-            logger=CLIENT_LOG,
         )
 
     def whole(self, partition: int) -> Stretch:

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from topics.catalogue import Topic
+from topics.clients import new_client
 from topics.errors import LogUnavailableError
 from topics.missing_topics import tells_of_missing_topic
 from topics.received import Received, received
-from topics.settings import CLIENT_LOG, KafkaSettings
+from topics.settings import KafkaSettings
 
 _COUNT_MAX = 500
 _ASK_S = 2.0
@@ -37,7 +38,8 @@ class TopicTail:
         name = self._prefix + topic.name
         numbers = range(topic.partition_count) if partitions is None else partitions
         self._places = [TopicPartition(name, number, 0) for number in numbers]
-        self._consumer = Consumer(
+        self._consumer = new_client(
+            Consumer,
             settings.client_options()
             | {
                 "client.id": client_id,
@@ -49,7 +51,6 @@ class TopicTail:
                 "fetch.wait.max.ms": 500,
                 "queued.max.messages.kbytes": 8 * 1024,
             },
-            logger=CLIENT_LOG,
         )
         self._is_reading = self._is_missing = False
         self._reached: dict[int, int] = {}  # partition to the end that was read last

@@ -1,8 +1,13 @@
 """Goal: settings of the log that can only fail later are refused at the start, and say why."""
 
+from collections.abc import Callable
+
 import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
 
 from core.errors import SettingsError
+from topics.clients import new_client
 from topics.settings import KafkaSettings
 
 LOGIN = {"SASL_MECHANISM": "PLAIN", "SASL_USERNAME": "me", "SASL_PASSWORD": "secret"}
@@ -12,6 +17,11 @@ LOGIN = {"SASL_MECHANISM": "PLAIN", "SASL_USERNAME": "me", "SASL_PASSWORD": "sec
     ("given", "told"),
     [
         ({"BOOTSTRAP_SERVERS": ""}, "BOOTSTRAP_SERVERS"),
+        ({"BOOTSTRAP_SERVERS": " , "}, "BOOTSTRAP_SERVERS: .* no server"),
+        ({"BOOTSTRAP_SERVERS": "one:1,PLAINTEXT://two:1"}, "BOOTSTRAP_SERVERS: .* scheme"),
+        ({"SECURITY_PROTOCOL": "SSL", "SSL_CA_LOCATION": "/nope.pem"}, "No such file"),
+        ({"SECURITY_PROTOCOL": "SSL", "SSL_CA_LOCATION": "/"}, "Is a directory"),
+        ({"SECURITY_PROTOCOL": "SSL", "SSL_CA_LOCATION": __file__}, "no certificates"),
         ({"MIN_INSYNC_REPLICAS": "3"}, "replication_factor"),
         (LOGIN, "security_protocol"),
         ({"SECURITY_PROTOCOL": "SASL_SSL"}, "sasl_mechanism"),
@@ -29,3 +39,23 @@ def test_a_login_is_taken() -> None:
     env = {"BOOTSTRAP_SERVERS": "one:1", "SECURITY_PROTOCOL": "SASL_SSL", **LOGIN}
     settings = KafkaSettings.from_env({f"MILLRACE_KAFKA_{n}": value for n, value in env.items()})
     assert settings.client_options()["sasl.password"] == "secret"
+
+
+def test_every_client_gets_the_list_of_servers_without_spaces() -> None:
+    settings = KafkaSettings(bootstrap_servers=" one:1, two:2 ,")
+    assert settings.bootstrap_servers == "one:1,two:2"
+
+
+@pytest.mark.parametrize("kind", [Producer, Consumer, AdminClient])
+def test_an_option_that_a_client_refuses_is_a_wrong_setting(kind: Callable[..., object]) -> None:
+    options = KafkaSettings(bootstrap_servers="one:1").client_options() | {"group.id": "g"}
+    with pytest.raises(SettingsError, match=r"refuses security\.protocol$"):
+        new_client(kind, options | {"security.protocol": "secret"})
+
+
+def test_another_failure_of_a_client_is_none() -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._CRIT_SYS_RESOURCE))
+
+    with pytest.raises(KafkaException):
+        new_client(broken, {})
