@@ -29,8 +29,8 @@ class GroupOffsets:
                 [self._group], request_timeout=_REQUEST_TIMEOUT_S
             )
             return len(found[self._group].result(_REQUEST_TIMEOUT_S).members)
-        except KafkaException as error:
-            raise LogUnavailableError(error.args[0].str()) from None
+        except (KafkaException, TimeoutError) as error:
+            raise LogUnavailableError(_reason(error)) from None
 
     def move(self, topic: Topic, offsets: Mapping[int, int]) -> None:
         """Let the group go on at these offsets, by partition. It must have no member."""
@@ -44,5 +44,12 @@ class GroupOffsets:
             for place in answer.result(_REQUEST_TIMEOUT_S).topic_partitions:
                 if place.error is not None:
                     raise LogUnavailableError(place.error.str(), topic=name)
-        except KafkaException as error:
-            raise LogUnavailableError(error.args[0].str(), topic=name) from None
+        except (KafkaException, TimeoutError) as error:
+            raise LogUnavailableError(_reason(error), topic=name) from None
+
+
+def _reason(error: KafkaException | TimeoutError) -> str:
+    """The client's own limit and ours are one: either may be first."""
+    if isinstance(error, TimeoutError):
+        return f"no answer within {_REQUEST_TIMEOUT_S:g} s"
+    return str(error.args[0].str())

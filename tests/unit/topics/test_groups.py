@@ -1,0 +1,35 @@
+"""Goal: a broker that says nothing about a group is told as one that is away."""
+
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions
+
+from topics import groups
+from topics.catalogue import RESULTS
+from topics.errors import LogUnavailableError
+from topics.groups import GroupOffsets
+from topics.settings import KafkaSettings
+
+
+class Silent:
+    """Answers nothing, not even that it gave up."""
+
+    def describe_consumer_groups(self, names: list[str], **_: object) -> dict[str, Future[Any]]:
+        return {name: Future() for name in names}
+
+    def alter_consumer_group_offsets(
+        self, asked: list[ConsumerGroupTopicPartitions], **_: object
+    ) -> dict[str, Future[Any]]:
+        return {request.group_id: Future() for request in asked}
+
+
+def test_silence_is_an_absence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "_REQUEST_TIMEOUT_S", 0.01)
+    group = GroupOffsets(KafkaSettings(bootstrap_servers="127.0.0.1:1"), "writers")
+    group._client = Silent()
+    with pytest.raises(LogUnavailableError, match="no answer"):
+        group.member_count()
+    with pytest.raises(LogUnavailableError, match="no answer"):
+        group.move(RESULTS, {0: 1})
