@@ -106,6 +106,12 @@ class EngineSettings(Settings):
     """vllm: file with the Jinja template that turns messages into a prompt. Default: the model's
     own; a model without one refuses chats."""
 
+    vllm_allowed_media_domains: str | None = Field(
+        default=None, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(,[a-z0-9]([a-z0-9.-]*[a-z0-9])?)*$"
+    )
+    """vllm: host names, separated by commas, from which images, sounds and videos that a body names
+    by URL are fetched; redirects are not followed. Default: none. `data:` URLs always work."""
+
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         """Refuse a kind without what it needs, and fields of another kind."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _SOCKET_PATH_BYTES_MAX = 107
 _SOCKET_NAME_BYTES = 37
+_NO_DOMAIN = "media.invalid"
+"""An empty list means every host to vLLM; the names under `.invalid` are nobody's (RFC 6761)."""
 
 
 class VllmEngine:
@@ -96,6 +98,7 @@ def vllm_environment(settings: EngineSettings) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "VLLM_CPU_KVCACHE_SPACE": str(settings.vllm_kv_cache_gib),
         "VLLM_DO_NOT_TRACK": "1",
+        "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",  # the host of the last one would not be checked
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",
@@ -123,6 +126,8 @@ def vllm_arguments(settings: EngineSettings) -> list[str]:
         f"--max-num-seqs={settings.vllm_max_num_seqs}",
         f"--gpu-memory-utilization={settings.vllm_gpu_memory_utilization}",
         "--scheduling-policy=priority",
+        "--allowed-media-domains",  # clients name URLs; this host may reach what they may not
+        *(settings.vllm_allowed_media_domains or _NO_DOMAIN).split(","),
         "--enable-prompt-tokens-details",
         "--disable-log-stats",
     ]

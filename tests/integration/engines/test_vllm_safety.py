@@ -1,0 +1,84 @@
+"""Goal: the installed vLLM fetches nothing that a client names.
+
+In a process of its own: what is set must be there before vLLM is imported.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+PROGRAM = r"""
+import argparse, base64, io, json, os, socket, sys
+from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.engines.vllm import vllm_arguments, vllm_environment
+
+settings = EngineSettings.from_env(os.environ)
+os.environ.update(vllm_environment(settings))
+domains = "files.test,example.com"
+opened = settings.model_copy(update={"vllm_allowed_media_domains": domains})
+
+from PIL import Image
+from vllm import envs
+from vllm.multimodal.media.connector import MediaConnector
+
+reached = []
+def refuse(*address, **_):
+    reached.append(address[0])
+    raise OSError("no network")
+socket.getaddrinfo = refuse
+socket.socket.connect = lambda _, address: refuse(*address)
+
+content = io.BytesIO()
+Image.new("RGB", (2, 2)).save(content, "PNG")
+urls = {
+    "address": "http://169.254.169.254/latest/meta-data",
+    "name": "https://example.com/a.png",
+    "file": "file:///etc/hostname",
+    "data": "data:image/png;base64," + base64.b64encode(content.getvalue()).decode(),
+}
+parser = argparse.ArgumentParser()
+parser.add_argument("--allowed-media-domains", nargs="+")
+parser.add_argument("--allowed-local-media-path", default="")
+
+def taken(settings):
+    given, _ = parser.parse_known_args(vllm_arguments(settings))
+    connector = MediaConnector(
+        allowed_local_media_path=given.allowed_local_media_path,
+        allowed_media_domains=given.allowed_media_domains,
+    )
+    reached.clear()
+    found = []
+    for name, url in urls.items():
+        try:
+            connector.fetch_image(url)
+            found.append(name)
+        except Exception:
+            pass
+    return found, sorted(set(reached))
+
+json.dump([taken(settings), taken(opened), envs.VLLM_MEDIA_URL_ALLOW_REDIRECTS], sys.stdout)
+"""
+
+
+@pytest.mark.timeout(150)
+def test_nothing_is_fetched_but_from_named_hosts(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures":["LlamaForCausalLM"]}')
+    settings = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(tmp_path)}
+    ours = {f"MILLRACE_ENGINE_{name}": value for name, value in settings.items()}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=kept | ours,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr.decode()
+    shut, opened, redirects = msgspec.json.decode(run.stdout)
+    assert shut == [["data"], []]
+    assert opened == [["data"], ["example.com"]]
+    assert redirects is False
