@@ -1,35 +1,29 @@
 """The role `gpu-consumer`: reads settings, builds the parts of a replica, runs it."""
 
 import asyncio
-import ctypes
 import os
-import signal
+import threading
+from collections.abc import Mapping
 
-# vLLM's engine processes import this module again and must not outlive the role: PR_SET_PDEATHSIG.
-ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+import uvloop
 
-import threading  # noqa: E402  the line above comes first, in spawned children too
-from collections.abc import Mapping  # noqa: E402
-
-import uvloop  # noqa: E402
-
-from core.logs import configure_logs  # noqa: E402
-from core.metrics_server import serve_metrics  # noqa: E402
-from core.open_files import ask_for_open_files  # noqa: E402
-from core.role_life import run_role, say_ready  # noqa: E402
-from core.settings import read_all  # noqa: E402
-from core.shutdown import stop_on_signals  # noqa: E402
-from gpu_consumers import metrics  # noqa: E402
-from gpu_consumers.assembly import build, engine_for  # noqa: E402
-from gpu_consumers.engine_watch import end_when_stuck  # noqa: E402
-from gpu_consumers.engines.open_engine import open_engine  # noqa: E402
-from gpu_consumers.engines.settings import EngineSettings  # noqa: E402
-from gpu_consumers.settings import ReplicaSettings  # noqa: E402
-from storage.objects import ObjectStore  # noqa: E402
-from storage.objects_from import object_store_from_env  # noqa: E402
-from topics.admin import LogAdmin  # noqa: E402
-from topics.catalogue import ATTEMPTS, pool_topics  # noqa: E402
-from topics.settings import KafkaSettings  # noqa: E402
+from core.logs import configure_logs
+from core.metrics_server import serve_metrics
+from core.open_files import ask_for_open_files
+from core.role_life import run_role, say_ready
+from core.settings import read_all
+from core.shutdown import stop_on_signals
+from gpu_consumers import metrics
+from gpu_consumers.assembly import build, engine_for
+from gpu_consumers.engine_watch import end_when_stuck
+from gpu_consumers.engines.open_engine import open_engine
+from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.settings import ReplicaSettings
+from storage.objects import ObjectStore
+from storage.objects_from import object_store_from_env
+from topics.admin import LogAdmin
+from topics.catalogue import ATTEMPTS, pool_topics
+from topics.settings import KafkaSettings
 
 _START_S_MAX = 60.0
 _OTHER_FILES = 256  # the log, objects, the engine's own

@@ -14,6 +14,7 @@ from gpu_consumers.engines.item_pool import ItemPool
 from gpu_consumers.engines.model_kind import runner_of_folder
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.slots import SlotCounts, Slots
+from gpu_consumers.engines.vllm_children import import_this_first
 
 if TYPE_CHECKING:
     from gpu_consumers.engines.vllm_serving import VllmServing
@@ -62,6 +63,7 @@ class VllmEngine:
         arguments = vllm_arguments(self._settings)
         for name, value in vllm_environment(self._settings).items():
             os.environ.setdefault(name, value)  # an operator's own value wins
+        import_this_first()
         from gpu_consumers.engines.vllm_serving import VllmServing
 
         self._serving = await VllmServing.start(arguments, self._settings)
@@ -103,6 +105,7 @@ def vllm_environment(settings: EngineSettings) -> dict[str, str]:
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",
         "VLLM_RPC_BASE_PATH": _socket_folder(tempfile.gettempdir()),
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # see vllm_children; its own server does so, too
     }
 
 

@@ -1,4 +1,4 @@
-"""Goal: the installed vLLM fetches nothing that a client names.
+"""Goal: the installed vLLM fetches nothing that a client names, and logs nothing that one said.
 
 In a process of its own: what is set must be there before vLLM is imported.
 """
@@ -15,14 +15,17 @@ PROGRAM = r"""
 import argparse, base64, io, json, os, socket, sys
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.vllm import vllm_arguments, vllm_environment
+from gpu_consumers.engines.vllm_children import keep_texts_out_of_logs
 
 settings = EngineSettings.from_env(os.environ)
 os.environ.update(vllm_environment(settings))
+keep_texts_out_of_logs()
 domains = "files.test,example.com"
 opened = settings.model_copy(update={"vllm_allowed_media_domains": domains})
 
 from PIL import Image
 from vllm import envs
+from vllm.logging_utils.dump_input import logger
 from vllm.multimodal.media.connector import MediaConnector
 
 reached = []
@@ -60,12 +63,13 @@ def taken(settings):
             pass
     return found, sorted(set(reached))
 
+logger.error("Dumping scheduler output: %s", "what a client said")
 json.dump([taken(settings), taken(opened), envs.VLLM_MEDIA_URL_ALLOW_REDIRECTS], sys.stdout)
 """
 
 
 @pytest.mark.timeout(150)
-def test_nothing_is_fetched_but_from_named_hosts(tmp_path: Path) -> None:
+def test_nothing_is_fetched_but_from_named_hosts_and_no_text_is_logged(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures":["LlamaForCausalLM"]}')
     settings = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(tmp_path)}
     ours = {f"MILLRACE_ENGINE_{name}": value for name, value in settings.items()}
@@ -82,3 +86,4 @@ def test_nothing_is_fetched_but_from_named_hosts(tmp_path: Path) -> None:
     assert shut == [["data"], []]
     assert opened == [["data"], ["example.com"]]
     assert redirects is False
+    assert b"client" not in run.stderr
