@@ -7,8 +7,8 @@ class Breaker:
     """Opens when so many answers in a row were failures that may pass, and no other came between.
 
     While it is open a failure is the upstream's and charges no item. An answer of any other kind
-    closes it. After `open_s_max` without one its failures are believed again: then it is the items
-    that fail, and their jobs must come to an end.
+    closes it, also one to an online call. After `open_s_max` without one its failures are believed
+    again: then it is the items that fail, and their jobs must come to an end.
     """
 
     def __init__(self, failures_max: int, open_s_max: float, clock: Clock) -> None:
@@ -20,7 +20,7 @@ class Breaker:
         self._opened_s: float | None = None  # when it opened; also set while it is believed again
 
     def answered(self) -> None:
-        """The upstream did its work on an item, well or with a refusal."""
+        """The upstream did its work on an item or an online call, well or with a refusal."""
         if self._failures:
             self._failures = 0
             self._opened_s = None

@@ -173,9 +173,7 @@ class OpenAIHttpEngine:
     async def _ask_item(self, endpoint: str, body: bytes) -> Answer:
         """As `_ask`, for a bulk item: who fails with all others is not to blame."""
         answer = await self._ask(endpoint, body)
-        if answer.status_code < HTTPStatus.BAD_REQUEST or not may_pass(answer):
-            self._breaker.answered()
-        elif self._breaker.failed():
+        if _is_failure(answer) and self._breaker.failed():
             raise PoolUnavailableError(upstream=self._base, cause="failures in a row")
         return answer
 
@@ -195,16 +193,22 @@ class OpenAIHttpEngine:
         except (DisconnectedError, NotHttpError, AnswerTooLargeError) as fault:
             if events is not None and events.began:
                 return events.interrupted()
-            return fault_answer(fault)
+            return self._noted(fault_answer(fault))
         self._require_service(status, head=content)
         if status in GATEWAY_FAILURES and not await self._is_there():
             raise PoolUnavailableError(upstream=self._base, status_code=status)
         if events is not None and events.began:
             self._congestion.answered()
-            return events.end()
+            return self._noted(events.end())
         answer = judged(status, content)
         self._require_service(answer.status_code)  # a router may say so under a status of 200
         self._congestion.answered()
+        return self._noted(answer)
+
+    def _noted(self, answer: Answer) -> Answer:
+        """An upstream that does its work, on an item or a call, is not away for other items."""
+        if not _is_failure(answer):
+            self._breaker.answered()
         return answer
 
     def _require_service(self, status: int, head: bytes = b"") -> None:
@@ -261,6 +265,11 @@ class OpenAIHttpEngine:
 def _wanted(endpoint: str, body: bytes) -> StreamOptions | None:
     """Return what a body wants of its stream, or None where there will be none."""
     return wanted_options(body) if endpoint in STREAMED_ENDPOINTS else None
+
+
+def _is_failure(answer: Answer) -> bool:
+    """Whether it may be the upstream's, and no verdict on what was asked."""
+    return answer.status_code >= HTTPStatus.BAD_REQUEST and may_pass(answer)
 
 
 def _bearer(key: str) -> str:

@@ -163,6 +163,28 @@ async def test_failures_in_a_row_are_the_pools_until_something_goes_well() -> No
         assert [a.status_code for a in await run(engine, CHAT, [chat_body()] * 2)] == [500, 500]
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_items_fail_for_themselves_while_online_calls_are_answered(is_stream: bool) -> None:
+    async def respond(_: web.Request, body: bytes) -> web.StreamResponse | None:
+        return web.json_response({"error": {}}, status=500) if b"bad" in body else None
+
+    async with engine_for(Upstream("m", respond=respond), upstream_failures_max=3) as engine:
+        for _ in range(7):
+            body = chat_body(stream=True) if is_stream else chat_body()
+            emit = (lambda _: None) if is_stream else None
+            assert (await engine.serve(CHAT, body, emit)).status_code == 200
+            assert [a.status_code for a in await run(engine, CHAT, [b'"bad"'])] == [500]
+
+
+async def test_an_item_that_is_refused_unasked_says_nothing_about_the_upstream() -> None:
+    upstream = Upstream("m", respond=always(500, b"{}"))
+    async with engine_for(upstream, concurrency=1, upstream_failures_max=2) as engine:
+        assert (await run(engine, CHAT, [chat_body()]))[0].status_code == 500
+        assert (await run(engine, CHAT, [chat_body(stream=True)]))[0].status_code == 400
+        with pytest.raises(PoolUnavailableError):
+            await engine.execute(CHAT, [chat_body()], lambda *_: pytest.fail("reported"))
+
+
 async def test_a_refused_connection_is_the_pools_failure() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
