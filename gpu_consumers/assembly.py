@@ -21,6 +21,7 @@ from gpu_consumers.pool_health import PoolHealth
 from gpu_consumers.replica import Replica, ReplicaParts, Watch
 from gpu_consumers.running_tasks import RunningTasks
 from gpu_consumers.settings import ReplicaSettings
+from gpu_consumers.trials import Trials
 from gpu_consumers.wanted import Wanted
 from storage.objects import ObjectStore
 from topics.catalogue import DEMAND, JOB_CLASSES
@@ -78,7 +79,7 @@ def build(
         wanted=Wanted(controls, database_time, clock),
         pool=PoolHealth([*capacities.values()], backoff_s_max=settings.unavailable_backoff_s_max),
         tasks=RunningTasks(asyncio.get_running_loop()),
-        one_at_a_time=asyncio.Lock(),
+        trials=Trials(),
         clock=clock,
         closing=closing,
     )

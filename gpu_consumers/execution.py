@@ -26,6 +26,7 @@ from gpu_consumers.outcomes import (
 )
 from gpu_consumers.publishing import send_back, send_outcomes
 from gpu_consumers.stored_bodies import StoredBodies
+from gpu_consumers.trials import Trials
 from gpu_consumers.turns import Turns
 from gpu_consumers.wanted import Wanted
 from storage.objects import ObjectStore
@@ -51,13 +52,13 @@ class ExecutionParts:
 class BatchExecution:
     """Executes batches; several at once, each by its own task on the event loop."""
 
-    def __init__(self, parts: ExecutionParts, turns: Turns) -> None:
+    def __init__(self, parts: ExecutionParts, turns: Turns, trials: Trials) -> None:
         """Nothing runs yet."""
         self._engine, self._producer = parts.engine, parts.producer
         self._wanted, self._capacity = parts.wanted, parts.capacity
         self._job_class, self._clock = parts.job_class, parts.clock
         self._bodies = StoredBodies(parts.objects, parts.clock)
-        self._turns = turns
+        self._turns, self._trials = turns, trials
         self._handing_back = False
         self.runs: set[BatchRun] = set()
         """What has begun and not ended."""
@@ -167,8 +168,18 @@ class BatchExecution:
         return True
 
     async def _ask(self, run: BatchRun, positions: Sequence[int], *, is_alone: bool) -> None:
-        if not is_alone:
-            await self._turns.enter()
+        """With others, unless the caller has seen to it that this is alone, and tells of it."""
+        if is_alone:
+            await self._ask_parts(run, positions)
+            return
+        await self._turns.enter()
+        try:
+            async with self._trials.beside():
+                await self._ask_parts(run, positions)
+        finally:
+            self._turns.leave()
+
+    async def _ask_parts(self, run: BatchRun, positions: Sequence[int]) -> None:
         try:
             bodies = await self._bodies.load(run, positions, partial(self.answer, run))
             for job, its in by_part(run.items, bodies):
@@ -180,8 +191,6 @@ class BatchExecution:
             await _all_of([task for _, task in run.parts])
         finally:
             run.parts = []
-            if not is_alone:
-                self._turns.leave()
 
     async def _ask_part(self, run: BatchRun, bodies: Mapping[int, bytes]) -> None:
         """Ask for items of one job; of several in a batch each can be cut without the others."""

@@ -8,10 +8,12 @@ of memory lives on, so its batch is split at once and nothing is written.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -24,6 +26,7 @@ from gpu_consumers.execution import BatchExecution
 from gpu_consumers.narrowing import first_units, narrowed, split
 from gpu_consumers.outcomes import CRASHES_ENGINE, OUT_OF_MEMORY
 from gpu_consumers.precedence import Precedence
+from gpu_consumers.trials import Trials
 from gpu_consumers.turns import Turns
 from topics.received import Received
 from topics.records import Attempt, Unit
@@ -66,18 +69,18 @@ class Isolation:
         execution: BatchExecution,
         log: AttemptLog,
         turns: Turns,
-        one_at_a_time: asyncio.Lock,
+        trials: Trials,
         *,
         crashes_max: int,
         rest_s: float = REST_S,
     ) -> None:
         """`crashes_max` executions of an item may end with their process, the last one alone.
 
-        `one_at_a_time` is held by whoever alone may end the process, in any class.
+        `trials` are those of all classes.
         """
         self._rest_s = rest_s
         self._execution, self._log, self._turns = execution, log, turns
-        self._one_at_a_time = one_at_a_time
+        self._trials = trials
         self._crashes_max = crashes_max
         self._ended: deque[Delivery] = deque(maxlen=_ENDED_MAX)  # what the log still tells of
         self._precedence = Precedence()
@@ -201,18 +204,28 @@ class Isolation:
     async def _unit(self, apart: _Apart, positions: list[int]) -> Ending:
         """Ask for the first unit, which the log tells of before."""
         run = apart.run
-        ending = await run.until_cut(self._take_turn())
+        unit = apart.units[0]
+        empties = unit.crashes >= self._crashes_max  # the last time others were in the engine
+        ending = await run.until_cut(self._trials.take_turn(empties=empties))
         if ending is not Ending.ANSWERED:
             return ending
         try:
-            if apart.life:
-                await self._say(apart, is_running=True)
-            return await self._execution.ask(run, positions, is_alone=True)
+            async with self._in_engine(apart, unit):
+                return await self._execution.ask(run, positions, is_alone=True)
         finally:
-            self._one_at_a_time.release()
+            self._trials.end_turn()
 
-    async def _take_turn(self) -> None:
-        await self._one_at_a_time.acquire()
+    @contextlib.asynccontextmanager
+    async def _in_engine(self, apart: _Apart, unit: Unit) -> AsyncIterator[None]:
+        """Tell of a unit that begins, and of who is beside one that would be charged."""
+        if apart.life and unit.count == 1 and unit.crashes >= self._crashes_max - 1:
+            async with self._trials.on_trial(partial(self._say_running, apart)):
+                yield
+        else:
+            if apart.life:
+                await self._say_running(apart, in_company=False)
+            async with self._trials.beside():
+                yield
 
     async def _look(self, apart: _Apart) -> None:
         delivery = apart.run.delivery
@@ -240,7 +253,11 @@ class Isolation:
         run.items[position] = job, msgspec.structs.replace(item, attempt=attempt)
         self._execution.answer(run, position, CRASHES_ENGINE)
 
-    async def _say(self, apart: _Apart, *, is_running: bool) -> None:
+    async def _say_running(self, apart: _Apart, in_company: bool) -> None:
+        await self._say(apart, is_running=True, in_company=in_company)
+
+    async def _say(self, apart: _Apart, *, is_running: bool, in_company: bool = False) -> None:
         batch_id = apart.run.delivery.batch.batch_id
-        await self._log.say(Attempt(batch_id, apart.life, [*apart.units], is_running))
+        units = [*apart.units]
+        await self._log.say(Attempt(batch_id, apart.life, units, is_running, in_company))
         apart.is_said = True

@@ -20,6 +20,7 @@ from gpu_consumers.replies import ReplyPublisher
 from gpu_consumers.running_tasks import RunningTasks
 from gpu_consumers.settings import ReplicaSettings
 from gpu_consumers.suspect_calls import SuspectCalls
+from gpu_consumers.trials import Trials
 from gpu_consumers.turns import Turns
 from gpu_consumers.wanted import Wanted
 from storage.objects import ObjectStore
@@ -49,7 +50,7 @@ class SharedParts:
     wanted: Wanted
     pool: PoolHealth
     tasks: RunningTasks
-    one_at_a_time: asyncio.Lock  # held by whoever alone may end the process
+    trials: Trials
     clock: Clock
     closing: contextlib.ExitStack
 
@@ -68,10 +69,11 @@ def wire_bulk_lane(shared: SharedParts, capacity: CapacityPublisher) -> tuple[Bu
             clock=shared.clock,
         ),
         turns,
+        shared.trials,
     )
     log = AttemptLog(shared.kafka, shared.producer, client_id=shared.replica_id)
     isolation = Isolation(
-        execution, log, turns, shared.one_at_a_time, crashes_max=shared.settings.crashes_max
+        execution, log, turns, shared.trials, crashes_max=shared.settings.crashes_max
     )
     consumer = _consumer(shared, "bulk")
     lane = BulkLane(consumer, capacity, execution, isolation, (shared.pool, shared.tasks))
@@ -108,7 +110,7 @@ def wire_online_lane(
             tasks=shared.tasks,
             suspects=SuspectCalls(
                 AttemptLog(shared.kafka, shared.producer, client_id=f"{shared.replica_id}-calls"),
-                shared.one_at_a_time,
+                shared.trials,
                 crashes_max=shared.settings.crashes_max,
             ),
             clock=shared.clock,

@@ -1,6 +1,6 @@
 """How a batch that may have run before is narrowed down: 100, 10, 1. Pure.
 
-Only an item that ran alone is ever charged; those beside it get another run.
+Only an item that ran alone is charged; those beside it get another run.
 """
 
 from dataclasses import dataclass
@@ -9,6 +9,9 @@ from topics.records import Attempt, Unit
 
 PARTS = 10
 """Into how many units one is split."""
+
+_COMPANY_FACTOR = 2
+"""So many times the executions convict what ran alone of its kind, but never by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +44,21 @@ def first_units(item_count: int) -> list[Unit]:
     ]
 
 
+def is_charged(crashes: int, *, in_company: bool, crashes_max: int) -> bool:
+    """Whether a single item or call was in too many executions that ended with their process.
+
+    `in_company`: the last one ran beside others, which may have ended it. Of something that never
+    has the engine for itself twice as many are needed: it must come to an end, too.
+    """
+    return crashes >= (crashes_max * _COMPANY_FACTOR if in_company else crashes_max)
+
+
 def narrowed(attempt: Attempt, *, crashes_max: int) -> Narrowed:
     """Return how the next owner goes on after what the last one said.
 
-    A unit that ran when its process ended is split. An item that ran alone then is tried again
-    until it was in `crashes_max` executions that ended so. What has ended fewer processes goes
-    first: it is innocent, most often, and the next death would have it wait again.
+    A unit that ran when its process ended is split. A single item is tried again until it
+    `is_charged`. What has ended fewer processes goes first: it is innocent, most often, and the
+    next death would have it wait again.
     """
     if not attempt.is_running or not attempt.units:
         return Narrowed(attempt.units)
@@ -54,7 +66,7 @@ def narrowed(attempt: Attempt, *, crashes_max: int) -> Narrowed:
     crashed = Unit(ran.first, ran.count, ran.crashes + 1)
     if crashed.count > 1:
         return Narrowed(_calmest_first(rest + split(crashed)))
-    if crashed.crashes >= crashes_max:
+    if is_charged(crashed.crashes, in_company=attempt.in_company, crashes_max=crashes_max):
         return Narrowed(rest, crashed)
     return Narrowed(_calmest_first([*rest, crashed]))
 

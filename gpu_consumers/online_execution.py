@@ -217,6 +217,7 @@ class OnlineExecution:
         if isinstance(body, Answer):
             return body
         if not is_suspect:
-            return await self._serving.serve(call, body)
+            async with self._parts.suspects.beside():
+                return await self._serving.serve(call, body)
         async with self._parts.suspects.entered(call) as may_run:
             return await self._serving.serve(call, body) if may_run else CRASHES_ENGINE

@@ -1,19 +1,23 @@
 """Online calls that may have run before: a call that ends its process is answered so, not for ever.
 
 Callers wait, so calls that came again run together at first. One that was in two executions that
-ended with their process runs while no other suspect does, and is charged when that one ends so too.
+ended with their process runs while no other suspect does, and is charged when that one ends so too
+and nothing else was in the engine; else it has the engine for itself, for a while.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 
 from core.errors import PoolUnavailableError
 from gpu_consumers import metrics
 from gpu_consumers.attempt_log import AttemptLog
+from gpu_consumers.narrowing import is_charged
 from gpu_consumers.online_call import OnlineCall
+from gpu_consumers.trials import Trials
 from topics.records import Attempt, Unit
 
 _ALONE_FROM = 2
@@ -23,26 +27,35 @@ _ALONE_FROM = 2
 class SuspectCalls:
     """Lets calls run that may have run before, each told of on the log."""
 
-    def __init__(self, log: AttemptLog, one_at_a_time: asyncio.Lock, *, crashes_max: int) -> None:
-        """`one_at_a_time` is held by whoever alone may end the process, in any class."""
-        self._log, self._alone, self._crashes_max = log, one_at_a_time, crashes_max
+    def __init__(self, log: AttemptLog, trials: Trials, *, crashes_max: int) -> None:
+        """`trials` are those of all classes."""
+        self._log, self._trials, self._crashes_max = log, trials, crashes_max
+
+    @asynccontextmanager
+    async def beside(self) -> AsyncIterator[None]:
+        """Run the block as the execution of a call that is new. Raises DeliveryError."""
+        async with self._trials.beside():
+            yield
 
     @asynccontextmanager
     async def entered(self, call: OnlineCall) -> AsyncIterator[bool]:
         """Run the block as an execution of the call; False: it must not run, it is charged."""
-        life, crashes = await self._before(call)
-        if crashes >= self._crashes_max:
+        life, crashes, is_over = await self._before(call)
+        if is_over:
             metrics.ITEMS_CHARGED.labels("crash").inc()
             yield False
             await self._forget(call)
             return
         runs_alone = crashes >= _ALONE_FROM
         if runs_alone:
-            await self._alone.acquire()
+            await self._trials.take_turn(empties=crashes >= self._crashes_max)
+        begin = partial(self._begin, call, life, crashes)
         try:
             try:
-                await self._begin(call, life, crashes)
-                yield True
+                if not runs_alone:
+                    await begin(in_company=False)
+                async with self._trials.on_trial(begin) if runs_alone else self._trials.beside():
+                    yield True
             except PoolUnavailableError:
                 await self._forget(call)
                 raise
@@ -53,7 +66,7 @@ class SuspectCalls:
             await self._forget(call)
         finally:
             if runs_alone:
-                self._alone.release()
+                self._trials.end_turn()
 
     async def let_go(self, calls: Collection[OnlineCall], *, lost: bool) -> None:
         """Leave what is told of calls to the next owner of their partitions. Raises DeliveryError.
@@ -67,9 +80,10 @@ class SuspectCalls:
             put_down = [msgspec.structs.replace(attempt, is_running=False) for attempt in told]
             await asyncio.gather(*map(self._log.say, put_down))
 
-    async def _begin(self, call: OnlineCall, life: int, crashes: int) -> None:
+    async def _begin(self, call: OnlineCall, life: int, crashes: int, in_company: bool) -> None:
         if not call.has_moved:
-            call.attempt = Attempt(call.request_id, life, [Unit(0, 1, crashes)], is_running=True)
+            units = [Unit(0, 1, crashes)]
+            call.attempt = Attempt(call.request_id, life, units, True, in_company)
             await self._log.say(call.attempt)
 
     async def _forget(self, call: OnlineCall) -> None:
@@ -78,9 +92,13 @@ class SuspectCalls:
             call.attempt = None
             await self._log.forget(call.request_id)
 
-    async def _before(self, call: OnlineCall) -> tuple[int, int]:
-        """Return which owner this is, and the executions that ended with their process."""
+    async def _before(self, call: OnlineCall) -> tuple[int, int, bool]:
+        """Return which owner this is, how many executions ended so, and whether it is charged."""
         before = await self._log.before(call.request_id, call.generation)
         if before is None or not before.units:
-            return 1, 1  # the first one was not told of
-        return before.life + 1, before.units[0].crashes + before.is_running
+            return 1, 1, False  # the first one was not told of
+        crashes = before.units[0].crashes + before.is_running
+        is_over = before.is_running and is_charged(
+            crashes, in_company=before.in_company, crashes_max=self._crashes_max
+        )
+        return before.life + 1, crashes, is_over

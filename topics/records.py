@@ -277,6 +277,7 @@ class Attempt(Record, frozen=True):
     life: int  # of the owners that ran it so: the highest tells, a paused one comes too late
     units: list[Unit]  # what is left to run, in order
     is_running: bool  # the first unit; False: its owner let go of it in good order
+    in_company: bool = False  # others are in the engine, and may end the process as well
 
 
 KINDS: Final[dict[type[Record], str]] = {

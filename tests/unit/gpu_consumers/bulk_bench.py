@@ -19,6 +19,7 @@ from gpu_consumers.isolation import Isolation
 from gpu_consumers.lanes import BulkLane
 from gpu_consumers.pool_health import PoolHealth
 from gpu_consumers.running_tasks import RunningTasks
+from gpu_consumers.trials import Trials
 from gpu_consumers.turns import Turns
 from gpu_consumers.wanted import Wanted
 from storage.objects import ObjectStore
@@ -138,6 +139,7 @@ class Life:
         objects: ObjectStore | None = None,
         *,
         rest_s: float = 0,
+        trials: Trials | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.log, self.attempts, self.engine = log, attempts, engine
@@ -147,7 +149,7 @@ class Life:
         identity = ReplicaIdentity(replica_id="r", pool="p", job_class="bulk", batch_items=100)
         producer = cast(LogProducer, log)
         self.capacity = CapacityPublisher(identity, producer, lambda: 64, SystemClock())
-        turns = Turns()
+        turns, self.trials = Turns(), trials or Trials()
         self.execution = BatchExecution(
             ExecutionParts(
                 engine=cast(Engine, engine),
@@ -159,12 +161,13 @@ class Life:
                 clock=SystemClock(),
             ),
             turns,
+            self.trials,
         )
         self.isolation = Isolation(
             self.execution,
             cast(AttemptLog, attempts),
             turns,
-            asyncio.Lock(),
+            self.trials,
             crashes_max=CRASHES_MAX,
             rest_s=rest_s,
         )

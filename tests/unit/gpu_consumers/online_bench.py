@@ -20,6 +20,7 @@ from gpu_consumers.pool_health import PoolHealth
 from gpu_consumers.replies import ReplyPublisher
 from gpu_consumers.running_tasks import RunningTasks
 from gpu_consumers.suspect_calls import SuspectCalls
+from gpu_consumers.trials import Trials
 from storage.objects import ObjectStore
 from tests.unit.gpu_consumers.attempts import Attempts
 from topics.callers import Callers
@@ -164,12 +165,16 @@ class OnlineBench:
     """The execution and everything around it."""
 
     def __init__(
-        self, attempts: Attempts | None = None, objects: ObjectStore | None = None
+        self,
+        attempts: Attempts | None = None,
+        objects: ObjectStore | None = None,
+        trials: Trials | None = None,
     ) -> None:
         """`attempts` outlive a replica, as their topic does."""
         loop = asyncio.get_running_loop()
         clock = SystemClock()
         self.attempts = attempts or Attempts()
+        self.trials = trials or Trials()
         self.log, self.engine, self.known = Log(), HeldEngine(), KnownToTest()
         producer = cast(LogProducer, self.log)
         identity = ReplicaIdentity(
@@ -189,9 +194,7 @@ class OnlineBench:
                 capacity=self.capacity,
                 pool=self.pool,
                 tasks=self.tasks,
-                suspects=SuspectCalls(
-                    cast(AttemptLog, self.attempts), asyncio.Lock(), crashes_max=3
-                ),
+                suspects=SuspectCalls(cast(AttemptLog, self.attempts), self.trials, crashes_max=3),
                 clock=clock,
             )
         )

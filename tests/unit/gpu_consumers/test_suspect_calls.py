@@ -8,6 +8,7 @@ import pytest
 
 from core.errors import EngineDeadError
 from core.outcomes import Outcome
+from gpu_consumers.trials import Trials
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.online_bench import PLACE, OnlineBench, call
 from topics.records import Attempt, Unit
@@ -173,3 +174,33 @@ async def test_two_that_ended_twice_run_one_after_the_other() -> None:
     bench.engine.go.set()
     await bench.end()
     assert bench.log.statuses() == [200, 200]
+
+
+async def test_a_call_that_died_beside_others_is_not_charged_and_then_runs_alone() -> None:
+    attempts = Attempts()
+    await life(attempts, dies=True)
+    before = attempts.known[UUID(int=1)]
+    trials = Trials()
+    bench = OnlineBench(attempts, trials=trials)
+    bench.begin(DURABLE, may_have_run=True)
+    await bench.settle()
+    assert not attempts.known[before.batch_id].in_company
+    bench.begin(call(2, stream=False))  # or a batch
+    await bench.settle()
+    died = attempts.known[before.batch_id]
+    assert (bench.engine.running, died.in_company) == (2, True)
+    bench.engine.go.set()
+    await bench.end()
+
+    attempts.known[before.batch_id] = died
+    bench = OnlineBench(attempts, trials=trials)
+    async with trials.beside():
+        bench.begin(DURABLE, may_have_run=True)
+        await bench.settle()
+        assert bench.engine.running == 0
+    await bench.settle()
+    told = attempts.known[before.batch_id]
+    assert (bench.engine.running, told.units[0].crashes, told.in_company) == (1, 3, False)
+    bench.engine.go.set()
+    await bench.end()
+    assert (bench.log.statuses(), attempts.known) == ([200], {})
