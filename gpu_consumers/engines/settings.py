@@ -23,7 +23,7 @@ class EngineSettings(Settings):
 
     concurrency: int | None = Field(default=None, ge=1, le=65_536)
     """Items in execution at once. Default: 64; with vllm 1.25 × `vllm_max_num_seqs`, so that its
-    own queue never runs dry."""
+    own queue never runs dry; items take that much of what online calls leave of a step."""
 
     interactive_headroom: int | None = Field(default=None, ge=0)
     """Of `concurrency`, places that bulk items leave free for online calls; less than all of it.

@@ -28,8 +28,13 @@ def square_root_headroom(total: int) -> int:
 class Slots:
     """Counts places of one engine on one event loop."""
 
-    def __init__(self, total: int, headroom: int = 0) -> None:
-        """Bulk alone holds at most `total - headroom`."""
+    def __init__(self, total: int, headroom: int = 0, *, at_once: int | None = None) -> None:
+        """Bulk alone holds at most `total - headroom`.
+
+        `at_once` is how many of `total` the engine works on, online calls first: the others queue
+        in it. Bulk queues there in proportion to what it has of these, so that no item waits for
+        ever behind online calls while its time runs.
+        """
         assert 0 <= headroom < total
         self.total = total
         self.headroom = headroom
@@ -39,6 +44,7 @@ class Slots:
         """Returns how many bulk items have no place."""
         self._free = total
         self._bulk_max = total - headroom
+        self._at_once = total if at_once is None else min(at_once, total)
         self._bulk = self._online = 0
         self._waiting: dict[asyncio.Future[None], None] = {}  # oldest first
 
@@ -97,7 +103,8 @@ class Slots:
         return self.take_bulk(1) == 1
 
     def _bulk_room(self) -> int:
-        return min(self._free - self.headroom, self._bulk_max - self._bulk)
+        share = (self._at_once - self._online) * self.total // self._at_once
+        return min(self._free - self.headroom, self._bulk_max - self._bulk, share - self._bulk)
 
     def _give_back(self) -> None:
         while self._waiting:

@@ -31,7 +31,9 @@ class VllmEngine:
     def __init__(self, settings: EngineSettings) -> None:
         """Load nothing yet; `settings.model_path` must be given."""
         self._settings = settings
-        self._slots = Slots(settings.items_at_once, settings.headroom)
+        self._slots = Slots(
+            settings.items_at_once, settings.headroom, at_once=settings.vllm_max_num_seqs
+        )
         self._serving: VllmServing | None = None
         self._pool: ItemPool | None = None
 

@@ -23,6 +23,14 @@ def test_bulk_leaves_the_headroom_free() -> None:
     assert slots.take_bulk(1) == 0
 
 
+@pytest.mark.parametrize(("online", "bulk"), [(0, 147), (64, 80), (100, 35), (127, 1), (128, 0)])
+async def test_no_item_queues_in_an_engine_that_online_calls_fill(online: int, bulk: int) -> None:
+    slots = Slots(160, 13, at_once=128)
+    for _ in range(online):
+        await slots.enter()
+    assert slots.take_bulk(200) == bulk
+
+
 async def test_bulk_waits_until_more_than_the_headroom_is_free() -> None:
     slots = Slots(8, 3)
     for _ in range(4):
