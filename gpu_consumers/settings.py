@@ -31,9 +31,9 @@ class ReplicaSettings(Settings):
     """How often finished offsets are committed. What ended since then runs again after a death, in
     tens and with nothing beside it; so this is shorter than `MILLRACE_KAFKA_COMMIT_INTERVAL_S`."""
 
-    crashes_max: int = Field(default=3, ge=1, le=100)
+    crashes_max: int = Field(default=3, ge=3, le=100)
     """Executions of an item that may end with its process, the last of them alone; then it fails
-    with `item_crashes_engine`. Default 3: in its batch, in a tenth of it, alone."""
+    with `item_crashes_engine`. Default, and least, 3: in its batch, in a tenth, alone."""
 
     engine_reaction_s: float = Field(default=10.0, gt=0, le=600)
     """What an engine may be silent, or its process stuck, beyond the longest execution of one
