@@ -6,7 +6,8 @@ topic, which is compacted and nearly empty, once for each assignment.
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from time import monotonic
 from typing import Final
 from uuid import UUID
 
@@ -21,7 +22,7 @@ from topics.settings import KafkaSettings
 from topics.tail import TopicTail
 
 _LOG = logging.getLogger(__name__)
-_READ_S_MAX: Final = 5.0  # then with a new client
+_SILENCE_S_MAX: Final = 5.0  # then with a new client; however long the whole takes
 _AGAIN_S: Final = 0.5
 _PARTITION: Final = 0
 
@@ -69,9 +70,23 @@ class AttemptLog:
     def _read(self) -> dict[UUID, Attempt]:
         tail = TopicTail(self._kafka, ATTEMPTS, client_id=self._client_id)
         try:
-            return newest(tail.read_to_end(_READ_S_MAX))
+            return newest(_records(tail))
         finally:
             tail.close()
+
+
+def _records(tail: TopicTail) -> Iterator[Received]:
+    """Yield what the log holds now. Raises LogUnavailableError when nothing more comes of it."""
+    ends = tail.ends(_SILENCE_S_MAX)
+    heard_s = monotonic()
+    while not tail.has_read(ends):
+        records = tail.poll(0.1)
+        yield from records
+        now_s = monotonic()
+        if records:
+            heard_s = now_s
+        elif now_s - heard_s > _SILENCE_S_MAX:
+            raise LogUnavailableError("the log of attempts fell silent")
 
 
 def newest(records: Iterable[Received]) -> dict[UUID, Attempt]:

@@ -6,8 +6,11 @@ from uuid import UUID
 import pytest
 
 from gpu_consumers.attempt_log import AttemptLog
+from topics.codec import encode, kind_headers
 from topics.errors import LogUnavailableError
 from topics.producer import LogProducer
+from topics.received import Received
+from topics.records import Attempt
 from topics.settings import KafkaSettings
 
 
@@ -32,3 +35,43 @@ async def test_a_log_that_fails_at_once_is_asked_with_pauses(
 
     assert await log.before(UUID(int=1), generation=1) is None
     assert happened == ["read", "pause", "read", "pause", "read"]
+
+
+class SlowTail:
+    """Gives one record each time; every one takes most of what silence may."""
+
+    def __init__(self, clock: list[float], count: int, falls_silent: bool) -> None:
+        self._clock, self._left, self._falls_silent = clock, count, falls_silent
+
+    def ends(self, _timeout_s: float) -> dict[int, int]:
+        return {0: self._left}
+
+    def has_read(self, _ends: dict[int, int]) -> bool:
+        return not self._left
+
+    def poll(self, _timeout_s: float) -> list[Received]:
+        self._clock[0] += 4.0
+        if self._falls_silent:
+            return []
+        self._left -= 1
+        attempt = Attempt(UUID(int=self._left), 1, [], False)
+        return [Received("t", 0, 0, None, kind_headers(Attempt), encode(attempt), 0)]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("falls_silent", [False, True])
+async def test_a_long_log_is_read_whole_however_long_it_takes(
+    monkeypatch: pytest.MonkeyPatch, falls_silent: bool
+) -> None:
+    now_s = [0.0]
+    tail = SlowTail(now_s, 100, falls_silent)
+    monkeypatch.setattr("gpu_consumers.attempt_log.TopicTail", lambda *_, **__: tail)
+    monkeypatch.setattr("gpu_consumers.attempt_log.monotonic", lambda: now_s[0])
+    log = AttemptLog(KafkaSettings(bootstrap_servers="-:1"), cast(LogProducer, None), client_id="t")
+    if falls_silent:
+        with pytest.raises(LogUnavailableError):
+            log._read()
+    else:
+        assert len(log._read()) == 100
