@@ -20,7 +20,21 @@ class _Requested(msgspec.Struct, gc=False):
     n: int | None = None
 
 
+class _Completion(_Requested, gc=False):
+    """A legacy completion, which may hold many prompts, each with an output of its own."""
+
+    prompt: str | list[msgspec.Raw] | None = None
+
+    @property
+    def prompt_count(self) -> int:
+        if not isinstance(self.prompt, list) or not self.prompt:
+            return 1
+        is_tokens = bytes(self.prompt[0]).isdigit()  # of one prompt
+        return 1 if is_tokens else len(self.prompt)
+
+
 _REQUESTED: Final = msgspec.json.Decoder(_Requested)
+_COMPLETION: Final = msgspec.json.Decoder(_Completion)
 
 
 def token_count(endpoint: str, body: bytes | msgspec.Raw, body_bytes: int) -> int:
@@ -31,7 +45,7 @@ def token_count(endpoint: str, body: bytes | msgspec.Raw, body_bytes: int) -> in
     prompt = prompt_token_count(body_bytes)
     if endpoint not in _GENERATING:
         return min(prompt, _TOKENS_MAX)
-    return min(prompt + _output_tokens(body), _TOKENS_MAX)
+    return min(prompt + _output_tokens(endpoint, body), _TOKENS_MAX)
 
 
 def prompt_token_count(body_bytes: int) -> int:
@@ -39,12 +53,17 @@ def prompt_token_count(body_bytes: int) -> int:
     return body_bytes // _BYTES_PER_TOKEN
 
 
-def _output_tokens(body: bytes | msgspec.Raw) -> int:
+def _output_tokens(endpoint: str, body: bytes | msgspec.Raw) -> int:
+    prompts = 1
     try:
-        asked = _REQUESTED.decode(body)
+        if endpoint == "/v1/completions":
+            asked: _Requested = (completion := _COMPLETION.decode(body))
+            prompts = completion.prompt_count
+        else:
+            asked = _REQUESTED.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _OUTPUT_TOKENS_UNSTATED
     limit = asked.max_completion_tokens or asked.max_output_tokens or asked.max_tokens
     if limit is None:
         limit = _OUTPUT_TOKENS_UNSTATED
-    return max(0, limit) * max(1, asked.n or 1)
+    return max(0, limit) * max(1, asked.n or 1) * prompts

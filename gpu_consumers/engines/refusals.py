@@ -27,6 +27,25 @@ def bad_body(mistakes: ValidationError) -> Answer:
     return error_answer(400, f"{place}: {mistake['msg']}" if place else mistake["msg"], param=param)
 
 
+def too_many_sequences(prompt: object, n: int | None, sequences_max: int) -> Answer | None:
+    """Refuse a body that asks for more sequences than one may; None when it does not.
+
+    All of them come before everybody's later calls, and hold one place.
+    """
+    count = 1 if n is None else n
+    if count > sequences_max:
+        return error_answer(400, f"`n` must be at most {sequences_max}.", param="n")
+    prompts = len(prompt) if isinstance(prompt, list) and not _is_tokens(prompt) else 1
+    if prompts * count <= sequences_max:
+        return None
+    message = f"{prompts} prompts times `n` = {count} are more than {sequences_max} sequences."
+    return error_answer(400, message, param="prompt")
+
+
+def _is_tokens(prompt: list[object]) -> bool:
+    return bool(prompt) and isinstance(prompt[0], int)
+
+
 def refusal_answer(status_code: int, message: str, param: str | None) -> Answer:
     """Keep vLLM's status, message and parameter; give them the types and codes of OpenAI."""
     code = None

@@ -106,6 +106,10 @@ class EngineSettings(Settings):
     """vllm: file with the Jinja template that turns messages into a prompt. Default: the model's
     own; a model without one refuses chats."""
 
+    vllm_body_sequences_max: int = Field(default=128, ge=1)
+    """vllm: sequences that one body may ask for, `n` for each prompt; more are refused with 400. It
+    holds one place for all of them. Default 128."""
+
     vllm_allowed_media_domains: str | None = Field(
         default=None, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(,[a-z0-9]([a-z0-9.-]*[a-z0-9])?)*$"
     )

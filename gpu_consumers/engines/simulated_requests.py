@@ -8,8 +8,10 @@ from core.streaming import StreamField, asks_to_stream
 from gpu_consumers.engines.engine import Answer
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.simulated_text import (
+    ANSWER_TOKENS_MAX,
     CHOICES_MAX,
     OUTPUT_TOKENS_DEFAULT,
+    OUTPUT_TOKENS_MAX,
     STREAM_TOKENS_DEFAULT,
     Reply,
     digest_of,
@@ -182,6 +184,10 @@ def _writing(body: bytes, asks: _TextBody, tokens: int | None, *, prompts: int) 
     except ValueError as mistake:
         return error_answer(400, f"{mistake}.", param="stream")
     default = STREAM_TOKENS_DEFAULT if stream else OUTPUT_TOKENS_DEFAULT
+    longest = min(default if tokens is None else tokens, OUTPUT_TOKENS_MAX)
+    if longest * count * prompts > ANSWER_TOKENS_MAX:
+        message = f"An answer has at most {ANSWER_TOKENS_MAX} tokens: prompts, `n`, `max_tokens`."
+        return error_answer(400, message, param="n" if prompts == 1 else "prompt")
     digest = digest_of(body)
     return Writing(
         digest,

@@ -13,6 +13,8 @@ STREAM_TOKENS_DEFAULT = 16
 OUTPUT_TOKENS_MAX = 4096
 """Longest reply; a larger `max_tokens` ends with `stop` here."""
 CHOICES_MAX = 128
+ANSWER_TOKENS_MAX = 1_000_000
+"""Of all choices for all prompts of one body: 4 MB."""
 
 _HEAD_CHARS = len("Simulated 00000000. ")
 _SENTENCE = "No model has read the prompt. "

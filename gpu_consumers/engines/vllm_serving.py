@@ -34,7 +34,7 @@ from gpu_consumers.engines.error_answers import (
 from gpu_consumers.engines.item_limit import ItemLimit
 from gpu_consumers.engines.not_finite import NOT_FINITE, is_not_finite
 from gpu_consumers.engines.out_of_memory import is_out_of_memory
-from gpu_consumers.engines.refusals import bad_body
+from gpu_consumers.engines.refusals import bad_body, too_many_sequences
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.stream_events import StreamEvents
 from gpu_consumers.engines.stream_options import StreamOptions
@@ -51,8 +51,12 @@ class _Route:
 class VllmServing:
     """A started engine and the routes that its model supports."""
 
-    def __init__(self, engine: AsyncLLM, routes: dict[str, _Route], item_timeout_s: float) -> None:
+    def __init__(
+        self, engine: AsyncLLM, routes: dict[str, _Route], settings: EngineSettings
+    ) -> None:
         """Made by `start`."""
+        item_timeout_s = settings.item_timeout_s
+        self._sequences_max = settings.vllm_body_sequences_max
         self._engine = engine
         self._routes = routes
         self._item_timeout_s = item_timeout_s
@@ -81,7 +85,7 @@ class VllmServing:
             await init_app_state(engine, state, parsed, tasks)
         except Exception as failure:
             raise EngineDeadError(f"vLLM does not start: {failure}") from failure
-        return cls(engine, _routes(state, tasks), settings.item_timeout_s)
+        return cls(engine, _routes(state, tasks), settings)
 
     def shut_down(self) -> None:
         """End the engine core."""
@@ -116,10 +120,11 @@ class VllmServing:
         try:
             request = route.request.validate_json(body)
             request.priority = scheduler_priority(request.priority, is_bulk=is_bulk)
-            if endpoint not in STREAMED_ENDPOINTS or not request.stream:
+            writes = endpoint in STREAMED_ENDPOINTS
+            if writes and (refused := self._refusal(request, may_stream=emit is not None)):
+                return refused
+            if not writes or not request.stream or emit is None:
                 return await self._limit.run(_whole(route, request))
-            if emit is None:
-                return stream_refused()
             events = _listening(request, emit, meter)
             return await self._limit.run(self._stream(route, request, events))
         except ValidationError as mistakes:
@@ -139,6 +144,13 @@ class VllmServing:
             if is_not_finite(refusal):
                 return NOT_FINITE
             return answer_of(create_error_response(refusal))
+
+    def _refusal(self, request: Any, *, may_stream: bool) -> Answer | None:
+        """Return what is wrong with a body that vLLM would take."""
+        if request.stream and not may_stream:
+            return stream_refused()
+        prompt = getattr(request, "prompt", None)  # a chat has none
+        return too_many_sequences(prompt, request.n, self._sequences_max)
 
     async def _stream(self, route: _Route, request: Any, events: StreamEvents) -> Answer:
         """Take what vLLM would send to a client; cancelling aborts the sequence."""

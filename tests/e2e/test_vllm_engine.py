@@ -189,6 +189,12 @@ class TestVllmChat(OnlineChatConformance, CutsConformance):
             assert_error_envelope(answer, 400)
             assert content_of(answer)["error"]["code"] == "context_length_exceeded"
 
+    async def test_a_body_of_many_sequences_is_refused(self, engine: Engine) -> None:
+        body = msgspec.json.encode({"model": MODEL, "prompt": ["a"] * 65, "n": 2})
+        (answer,) = await run(engine, "/v1/completions", [body])
+        assert_error_envelope(answer, 400)
+        assert content_of(answer)["error"]["param"] == "prompt"
+
     async def test_another_model_is_not_served(self, engine: Engine) -> None:
         (answer,) = await run(engine, CHAT, [chat_body(model="another")])
         assert_error_envelope(answer, 404)

@@ -8,6 +8,7 @@ from topics.codec import encode
 from topics.records import Item
 
 CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,12 @@ CHAT = "/v1/chat/completions"
         (CHAT, b"{}", 256),
         (CHAT, b'{"max_tokens":"7"}', 4 + 256),
         (CHAT, b'{"max_tokens":-70}', 4),
+        (TEXT, b'{"prompt":"a","max_tokens":7}', 7 + 7),
+        (TEXT, b'{"prompt":["a","b"],"n":3,"max_tokens":7}', 10 + 42),
+        (TEXT, b'{"prompt":[1,2,3],"max_tokens":7}', 8 + 7),
+        (TEXT, b'{"prompt":[[1],[2,3]],"max_tokens":7}', 9 + 14),
+        (TEXT, b'{"prompt":[],"max_tokens":7}', 7 + 7),
+        (TEXT, b'{"prompt":{},"max_tokens":7}', 7 + 256),
     ],
 )
 def test_prompt_plus_requested_output(endpoint: str, body: bytes, expected: int) -> None:

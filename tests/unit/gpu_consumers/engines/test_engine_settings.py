@@ -39,6 +39,7 @@ def model_folder(folder: Path, config: str = '{"architectures":["LlamaForCausalL
         (HTTP | {"VLLM_ALLOWED_MEDIA_DOMAINS": "a.b"}, "vllm_allowed_media_domains belongs to"),
         (HTTP | {"VLLM_ALLOWED_MEDIA_DOMAINS": ""}, "VLLM_ALLOWED_MEDIA_DOMAINS"),
         (HTTP | {"VLLM_ALLOWED_MEDIA_DOMAINS": "a.b,--port"}, "VLLM_ALLOWED_MEDIA_DOMAINS"),
+        (HTTP | {"VLLM_BODY_SEQUENCES_MAX": "5"}, "vllm_body_sequences_max belongs to vllm"),
         (SIMULATED | {"LATENCY": "5"}, "LATENCY"),
         (SIMULATED | {"CONCURRENCY": "4", "INTERACTIVE_HEADROOM": "4"}, "less than concurrency"),
         (HTTP | {"SIMULATED_TOKEN_MS": "5"}, "simulated_token_ms belongs to simulated"),

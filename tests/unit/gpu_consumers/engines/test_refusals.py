@@ -1,9 +1,10 @@
 """Goal: what vLLM refuses has the code that clients of OpenAI look for."""
 
+import msgspec
 import pytest
 
 from gpu_consumers.engines.error_answers import answer_code, may_pass
-from gpu_consumers.engines.refusals import refusal_answer
+from gpu_consumers.engines.refusals import refusal_answer, too_many_sequences
 
 
 @pytest.mark.parametrize(
@@ -21,3 +22,27 @@ def test_codes(status: int, param: str | None, code: str | None) -> None:
     answer = refusal_answer(status, "No.", param)
     assert (answer.status_code, answer_code(answer.body)) == (status, code)
     assert may_pass(answer) is (status == 500)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "n", "param"),
+    [
+        ("a", None, None),
+        ("a", 8, None),
+        ("a", 9, "n"),
+        (None, 9, "n"),  # of a chat
+        (["a"] * 8, 1, None),
+        (["a"] * 9, None, "prompt"),
+        (["a"] * 3, 3, "prompt"),
+        ([[1, 2]] * 9, 1, "prompt"),
+        ([1] * 99, 8, None),
+        ([], 8, None),
+    ],
+)
+def test_a_body_asks_for_so_many_sequences_at_most(
+    prompt: object, n: int | None, param: str | None
+) -> None:
+    refusal = too_many_sequences(prompt, n, 8)
+    assert (None if refusal is None else refusal.status_code) == (param and 400)
+    if refusal is not None:
+        assert msgspec.json.decode(refusal.body)["error"]["param"] == param

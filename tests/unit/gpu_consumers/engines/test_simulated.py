@@ -80,6 +80,15 @@ def test_a_reply_is_as_long_as_asked(
     assert answer.input_tokens == len(body) // 4
 
 
+@pytest.mark.parametrize("n", [1, 128])
+async def test_no_body_makes_an_answer_that_fills_the_memory(n: int) -> None:
+    body = {"prompt": ["a"] * 2048, "n": n, "max_tokens": 4096 // n}
+    answers: dict[int, Answer] = {}
+    await engine().execute("/v1/completions", [msgspec.json.encode(body)], answers.__setitem__)
+    assert answers[0].status_code == 400
+    assert msgspec.json.decode(answers[0].body)["error"]["param"] == "prompt"
+
+
 def test_a_vector_depends_on_its_input_alone() -> None:
     assert unit_vector("a", 8) == unit_vector("a", 8) != unit_vector("b", 8)
     assert math.hypot(*unit_vector([1, 2], 100)) == pytest.approx(1, abs=1e-6)
