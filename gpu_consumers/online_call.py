@@ -47,6 +47,7 @@ class OnlineCall:
     place: Partition  # that it lies on
     generation: int = 0  # of the assignment that brought it
     attempt: Attempt | None = None  # what the log tells of this execution, by us
+    is_charged: bool = False  # with the ends of processes that the log tells of
     has_moved: bool = False  # its partition has another owner, who alone tells of it from then on
     task: asyncio.Task[None] | None = None
     cut: Cut | None = None

@@ -173,6 +173,7 @@ class OnlineExecution:
             answer = await self._until_cut(call)
             if await self._ends.publish(call, answer):
                 self._ended.add(call.request_id)
+            await self._parts.suspects.ended(call)
         finally:
             del self._running[call.request_id]
 

@@ -39,12 +39,16 @@ class SuspectCalls:
 
     @asynccontextmanager
     async def entered(self, call: OnlineCall) -> AsyncIterator[bool]:
-        """Run the block as an execution of the call; False: it must not run, it is charged."""
+        """Run the block as an execution of the call; False: it must not run, it is charged.
+
+        Of one that is charged the log tells until `ended`: it would be run again else, had the
+        process ended before that was said.
+        """
         life, crashes, is_over = await self._before(call)
         if is_over:
             metrics.ITEMS_CHARGED.labels("crash").inc()
+            call.is_charged = True
             yield False
-            await self._forget(call)
             return
         runs_alone = crashes >= _ALONE_FROM
         if runs_alone:
@@ -67,6 +71,11 @@ class SuspectCalls:
         finally:
             if runs_alone:
                 self._trials.end_turn()
+
+    async def ended(self, call: OnlineCall) -> None:
+        """Tell nothing more of a call whose end is on the log. Raises DeliveryError."""
+        if call.is_charged:
+            await self._forget(call)
 
     async def let_go(self, calls: Collection[OnlineCall], *, lost: bool) -> None:
         """Leave what is told of calls to the next owner of their partitions. Raises DeliveryError.

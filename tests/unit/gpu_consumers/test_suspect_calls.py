@@ -1,6 +1,7 @@
 """Goal: a call that ends its process is answered after three ends; others that came again run."""
 
 import asyncio
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -45,6 +46,25 @@ async def test_a_call_that_ends_its_process_is_charged_at_last() -> None:
     assert msgspec.json.decode(end.body)["error"]["code"] == "item_crashes_engine"
     assert attempts.known == {}
     assert bench.finished == 1
+
+
+async def test_a_charged_call_is_forgotten_when_its_end_is_on_the_log() -> None:
+    attempts = Attempts()
+    for _ in range(2):
+        await life(attempts, dies=True)
+    bench = OnlineBench(attempts)
+    known: list[bool] = []
+    send = bench.log.send
+
+    def noting(*args: Any, **fields: Any) -> None:
+        known.append(UUID(int=1) in attempts.known)
+        send(*args, **fields)
+
+    bench.log.send = noting  # type: ignore[method-assign]
+    bench.begin(DURABLE, may_have_run=True)
+    await bench.end()
+    assert len(bench.log.outcomes) == 1
+    assert (all(known), attempts.known) == (True, {})
 
 
 async def test_a_call_that_came_again_by_chance_is_run_and_forgotten() -> None:
