@@ -43,6 +43,7 @@ class CreditLedger:
         self._silence_s_max = silence_s_max
         self._replicas: dict[str, ReplicaCredit] = {}
         self._pools: dict[str, set[str]] = {}
+        self._speaking: dict[str, set[str]] = {}  # by pool: the few that may have credit
 
     @property
     def pools(self) -> frozenset[str]:
@@ -68,7 +69,9 @@ class CreditLedger:
             heard = replace(heard, free_since_s=known.free_since_s)
         if known is not None:
             self._pools[known.capacity.pool].discard(capacity.replica_id)
+            self._speaking[known.capacity.pool].discard(capacity.replica_id)
         self._pools.setdefault(capacity.pool, set()).add(capacity.replica_id)
+        self._speaking.setdefault(capacity.pool, set()).add(capacity.replica_id)
         self._replicas[capacity.replica_id] = heard
 
     def available(self, replica_id: str, *, now_s: float) -> int:
@@ -83,7 +86,7 @@ class CreditLedger:
         """
         free = [
             self._replicas[replica]
-            for replica in self._pools.get(pool, ())
+            for replica in self._speaking.get(pool, ())
             if self._free(self._replicas[replica], now_s)
         ]
         return max(free, key=lambda replica: (replica.idle, replica.free), default=None)
@@ -95,13 +98,26 @@ class CreditLedger:
         self._replicas[replica_id] = replace(known, sent=known.sent + item_count)
 
     def forget_silent(self, *, now_s: float) -> None:
-        """Drop replicas of which nothing was heard for a day."""
+        """Drop replicas of which nothing was heard for a day; no batch looks at any that is silent.
+
+        Each start of a replica is a new one, and `best` asks for every batch.
+        """
+        for replicas in self._speaking.values():
+            replicas -= {r for r in replicas if self._is_silent(self._replicas[r], now_s)}
         for replica_id, known in list(self._replicas.items()):
             if now_s - known.heard_s > FORGET_S:
                 del self._replicas[replica_id]
                 self._pools[known.capacity.pool].discard(replica_id)
+                self._speaking[known.capacity.pool].discard(replica_id)
+
+    def speaking(self, pool: str) -> frozenset[str]:
+        """Return the replicas of `pool` that `best` looks at."""
+        return frozenset(self._speaking.get(pool, ()))
 
     def _free(self, known: ReplicaCredit, now_s: float) -> int:
-        if now_s - known.heard_s > self._silence_s_max or not known.capacity.partitions:
+        if self._is_silent(known, now_s) or not known.capacity.partitions:
             return 0
         return known.free
+
+    def _is_silent(self, known: ReplicaCredit, now_s: float) -> bool:
+        return now_s - known.heard_s > self._silence_s_max

@@ -149,3 +149,17 @@ def test_credit_has_been_free_since_it_came_whatever_left() -> None:
     assert replica is not None
     assert replica.free_since_s == 1.7
     assert replica.idle
+
+
+def test_of_replicas_that_are_gone_no_batch_looks_at_any_and_what_they_were_sent_counts() -> None:
+    known = ledger()
+    for number in range(100):
+        known.heard(capacity(10, replica_id=f"gone-{number}"), now_s=0.0)
+    known.spend("gone-7", 4, now_s=0.0)
+    known.heard(capacity(10, replica_id="here"), now_s=4.0)
+    known.forget_silent(now_s=4.0)
+    assert known.speaking("p") == {"here"}
+    assert known.pools == {"p"}
+    known.heard(capacity(10, replica_id="gone-7"), now_s=5.0)
+    assert known.speaking("p") == {"here", "gone-7"}
+    assert known.available("gone-7", now_s=5.0) == 6
