@@ -123,11 +123,9 @@ class LogAdmin:
         coordinator is loading (`rd_kafka_cgrp_op` without a group).
         """
         if group not in self._readers:
-            options = {"group.id": group, "enable.auto.commit": False}
-            self._readers[group] = new_client(
-                Consumer,
-                self._settings.client_options() | options,
-            )
+            options = self._settings.client_options()
+            options |= {"group.id": group, "enable.auto.commit": False}
+            self._readers[group] = new_client(Consumer, options)
         return self._readers[group]
 
     def _metadata(self) -> dict[str, TopicMetadata]:

@@ -57,7 +57,7 @@ def checking(blocks: Blocks) -> Coroutine[Any, Any, None]:
     return arrivals.check_redeliveries(lambda: None)
 
 
-def unused(_ticket: Ticket, _item_count: int) -> OnDelivery:
+def unused(ticket: Ticket, item_count: int) -> OnDelivery:
     raise AssertionError
 
 
