@@ -3,6 +3,8 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
@@ -12,6 +14,7 @@ from core.clock import SystemClock
 from storage.local_objects import LocalObjects
 from storage.postgres import create_engine
 from storage.settings import DatabaseSettings
+from tests.integration.jobs.rows import add_job, add_tenant
 from topics.admin import LogAdmin
 from topics.catalogue import SHARED_TOPICS
 from topics.settings import KafkaSettings
@@ -62,3 +65,24 @@ def input_line(index: int) -> bytes:
         "body": {"model": "small", "input": f"text {index}"},
     }
     return json.dumps(request).encode()
+
+
+@pytest.fixture
+def add_open_job(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> Callable[..., UUID]:
+    """Add a job of 300 items that are all on the log."""
+    store_lines("in", 300)
+
+    def add(*, tenant_id: UUID | None = None, **columns: Any) -> UUID:
+        given: dict[str, Any] = {
+            "input_key": "in",
+            "state": "in_progress",
+            "model": "small",
+            "model_version": "1",
+            "pool": "pool-small",
+            "total_count": 300,
+            "cursor": {"item_index": 300, "byte_offset": 1, "line_number": 300},
+        }
+        with engine.begin() as connection:
+            return add_job(connection, tenant_id or add_tenant(connection), **(given | columns))
+
+    return add

@@ -25,7 +25,7 @@ from tests.integration.jobs.retries import (
     wait_for_retry,
     waiting,
 )
-from tests.integration.jobs.rows import add_job, add_tenant, job_row
+from tests.integration.jobs.rows import add_tenant, job_row
 from topics.errors import DeliveryError
 from topics.producer import LogProducer
 from topics.settings import KafkaSettings
@@ -39,27 +39,6 @@ CUT_OTHERS = sa.text(
 @pytest.fixture
 def looks(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> Looks:
     return Looks(engine, objects, producer)
-
-
-@pytest.fixture
-def add_open_job(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> Callable[..., UUID]:
-    """Add a job of 300 items that are all on the log."""
-    store_lines("in", 300)
-
-    def add(*, tenant_id: UUID | None = None, **columns: Any) -> UUID:
-        given: dict[str, Any] = {
-            "input_key": "in",
-            "state": "in_progress",
-            "model": "small",
-            "model_version": "1",
-            "pool": "pool-small",
-            "total_count": 300,
-            "cursor": {"item_index": 300, "byte_offset": 1, "line_number": 300},
-        }
-        with engine.begin() as connection:
-            return add_job(connection, tenant_id or add_tenant(connection), **(given | columns))
-
-    return add
 
 
 def test_what_is_due_comes_back_as_it_was_and_nothing_else(
@@ -361,101 +340,6 @@ def test_a_job_whose_file_cannot_be_read_waits_alone(
     looks.clock.now_s += 11
     looks.look()
     assert indexes(kafka) == [1, 2]
-
-
-@pytest.fixture
-def slow_store(objects: LocalObjects, looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each reading takes 15 s."""
-    read = objects.read
-
-    def slow(key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
-        looks.clock.now_s += 15
-        return read(key, offset=offset, length=length)
-
-    monkeypatch.setattr(objects, "read", slow)
-
-
-@pytest.mark.usefixtures("slow_store")
-def test_a_slow_store_ends_a_round_and_what_was_sent_counts(
-    engine: sa.Engine, kafka: KafkaSettings, looks: Looks, add_open_job: Callable[..., UUID]
-) -> None:
-    for index in range(1, 5):
-        wait_for_retry(engine, add_open_job(), index)
-    looks.look()
-    first = indexes(kafka)
-    assert len(first) == 2
-    assert sorted([*first, *(index for index, _ in waiting(engine))]) == [1, 2, 3, 4]
-    looks.look()
-    assert indexes(kafka) == [1, 2, 3, 4]
-    assert waiting(engine) == []
-
-
-@pytest.mark.usefixtures("slow_store")
-@pytest.mark.parametrize("offsets_are_known", [True, False])
-def test_lines_far_apart_end_a_round_as_jobs_do(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    looks: Looks,
-    add_open_job: Callable[..., UUID],
-    monkeypatch: pytest.MonkeyPatch,
-    offsets_are_known: bool,
-) -> None:
-    monkeypatch.setattr("jobs.lines._SPAN_BYTES", 1)
-    wait_for_retry(engine, add_open_job(), 10, 20, 30, 40)
-    if not offsets_are_known:
-        with engine.begin() as connection:
-            of_some = sa.update(item_retries).where(item_retries.c.item_index > 20)
-            connection.execute(of_some.values(line_offset=None))
-    looks.look()
-    assert indexes(kafka) == [10, 20]
-    assert waiting(engine) == [(30, 2), (40, 2)]
-    looks.look()
-    assert indexes(kafka) == [10, 20, 30, 40]
-    assert waiting(engine) == []
-
-
-def test_a_reading_that_outlasts_the_transaction_is_not_taken_for_a_lost_database(
-    engine: sa.Engine,
-    kafka: KafkaSettings,
-    objects: LocalObjects,
-    looks: Looks,
-    add_open_job: Callable[..., UUID],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    wait_for_retry(engine, add_open_job(), 5)
-    read = objects.read
-
-    def frozen(key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
-        looks.clock.now_s += 61
-        with engine.begin() as connection:
-            connection.execute(CUT_OTHERS)
-        return read(key, offset=offset, length=length)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(objects, "read", frozen)
-        looks.look()
-    assert indexes(kafka) == []
-    assert waiting(engine) == [(5, 2)]
-    looks.look()
-    assert indexes(kafka) == []  # the job is aside for a while
-    looks.clock.now_s += 11
-    looks.look()
-    assert indexes(kafka) == [5]
-    assert waiting(engine) == []
-
-
-@pytest.mark.usefixtures("slow_store")
-def test_no_job_takes_the_time_of_every_round(
-    engine: sa.Engine, kafka: KafkaSettings, looks: Looks, add_open_job: Callable[..., UUID]
-) -> None:
-    low, high = sorted([add_open_job(), add_open_job()])
-    wait_for_retry(engine, low, *range(1, 251))  # three readings
-    wait_for_retry(engine, high, 299)
-    looks.look()
-    assert indexes(kafka) == list(range(1, 201))
-    wait_for_retry(engine, low, *range(1, 201), attempt=3)  # three again
-    looks.look()
-    assert 299 in indexes(kafka)
 
 
 def test_nothing_waits_mostly(engine: sa.Engine, looks: Looks) -> None:
