@@ -51,9 +51,20 @@ FROM generate_series(1, 2000) n
 OPEN_OF_EACH = 100
 
 TOMBSTONES = """
-UPDATE files SET removed_at = now(), deleted_at = now()
-WHERE tenant_id = md5('t2')::uuid AND id <> md5('f5981')::uuid;
-UPDATE jobs SET deleted_at = now() WHERE tenant_id = md5('t2')::uuid AND id <> md5('j5981')::uuid;
+INSERT INTO tenants (id, name) VALUES (md5('t99')::uuid, 't99');
+INSERT INTO files (id, tenant_id, purpose, filename, object_key, size_bytes, sha256, created_at,
+                   expires_at, deleted_at, removed_at)
+SELECT md5('g' || n)::uuid, md5('t99')::uuid, 'batch', 'f', 'g' || n, 10, '',
+       now() - n * interval '1 s', now() + interval '1 day',
+       CASE WHEN n < 400 THEN now() END, CASE WHEN n < 400 THEN now() END
+FROM generate_series(1, 400) n;
+INSERT INTO jobs (id, tenant_id, state, endpoint, input_file_id, input_key, input_bytes,
+                  completion_window, created_at, expires_at, deleted_at)
+SELECT md5('h' || n)::uuid, md5('t99')::uuid, 'completed', '/v1/embeddings', md5('g' || n)::uuid,
+       'g', 10, '24h', now() - n * interval '1 s', now() + interval '1 day',
+       CASE WHEN n < 400 THEN now() END
+FROM generate_series(1, 400) n;
+INSERT INTO job_counters (job_id) SELECT id FROM jobs WHERE tenant_id = md5('t99')::uuid;
 """
 """One tenant has had 400 files and 400 batches, and has one of each."""
 
@@ -110,7 +121,7 @@ def test_plans(connection: sa.Connection) -> None:
 def test_lists_pass_no_tombstones(connection: sa.Connection, ascending: bool) -> None:
     connection.execute(sa.text(TOMBSTONES))
     connection.execute(sa.text("ANALYZE"))
-    owner = connection.execute(sa.text("SELECT md5('t2')::uuid")).scalar_one()
+    owner = connection.execute(sa.text("SELECT md5('t99')::uuid")).scalar_one()
     for query, table, limit in (
         (batches.listed_query(), jobs, 20),
         (file_rows.listed_query(), files, 10_000),
