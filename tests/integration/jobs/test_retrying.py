@@ -30,11 +30,6 @@ from topics.errors import DeliveryError
 from topics.producer import LogProducer
 from topics.settings import KafkaSettings
 
-CUT_OTHERS = sa.text(
-    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-    "WHERE datname = current_database() AND state = 'idle in transaction'"
-)
-
 
 @pytest.fixture
 def looks(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> Looks:
