@@ -57,6 +57,19 @@ class PoolUnavailableError(MillraceError):
     disposition = Disposition.RETRY
 
 
+class PoolBusyError(PoolUnavailableError):
+    """The pool takes this item not now; what it has taken goes on, and it takes others."""
+
+    code = "pool_busy"
+
+    def __init__(
+        self, message: str | None = None, *, stated_s: float | None = None, **facts: object
+    ) -> None:
+        """`stated_s` is how long the pool asks to be left alone."""
+        super().__init__(message, **facts)
+        self.stated_s = stated_s
+
+
 class EngineDeadError(MillraceError):
     """The engine died; the process must end with its offsets uncommitted."""
 

@@ -22,16 +22,17 @@ async def watch_progress(
 ) -> None:
     """Look at the engine until cancelled.
 
-    Raises EngineStalledError when items run, or could, for `silence_s_max` and none ends: more than
-    the longest execution of one.
+    Raises EngineStalledError when items run, or could, for `silence_s_max`, and none ends and none
+    is refused: more than the longest execution of one.
     """
-    seen, since_s = ended_count(), clock.monotonic_s()
+    seen, since_s = (ended_count(), engine.slots.refused), clock.monotonic_s()
     while True:
         await asyncio.sleep(LOOK_S)
         now_s = clock.monotonic_s()
         slots = engine.slots
-        if ended_count() != seen or not (slots.bulk or slots.idle):
-            seen, since_s = ended_count(), now_s
+        now = ended_count(), slots.refused
+        if now != seen or not (slots.bulk or slots.idle):
+            seen, since_s = now, now_s
         elif now_s - since_s > silence_s_max:
             raise EngineStalledError(silent_s=round(now_s - since_s))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from core.clock import Clock
+from core.errors import PoolBusyError
 from gpu_consumers import metrics
 from gpu_consumers.acknowledgements import Acknowledgements
 from gpu_consumers.batch_run import BatchRun, Cut, Ending, cancel_once, is_ending
@@ -217,7 +218,10 @@ class BatchExecution:
 
         try:
             endpoint = run.items[asked[0]][0].endpoint
-            await self._engine.execute(endpoint, list(bodies.values()), finished)
+            try:
+                await self._engine.execute(endpoint, list(bodies.values()), finished)
+            except PoolBusyError:
+                return  # what has no answer goes back; the others go on
             # An engine that returns has reported every item; asking again would go on for ever.
             for index, position in enumerate(asked):
                 if position not in answers:

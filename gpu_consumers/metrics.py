@@ -34,6 +34,13 @@ ITEMS_CHARGED = Counter(
 IN_FLIGHT = Gauge("millrace_replica_items_in_flight", "Items taken over and not ended")
 ITEMS_PER_SECOND = Gauge("millrace_replica_items_per_second", "Measured rate of this replica")
 POOL_AVAILABLE = Gauge("millrace_pool_available", "1 while the pool answers, 0 while it is away")
+UPSTREAM_REFUSALS = Counter(
+    "millrace_upstream_refusals_total",
+    "Items and calls that a busy upstream did not take, each try",
+)
+UPSTREAM_PLACES = Gauge(
+    "millrace_upstream_places", "Bulk items that the upstream of openai_http is asked for at once"
+)
 ENGINE = Info("millrace_engine", "The engine that this replica runs")
 CALLS_RUNNING = Gauge("millrace_calls_running", "Online calls in the hands of this replica")
 FIRST_PIECE_SECONDS = Histogram(

@@ -12,7 +12,7 @@ from typing import Final
 from uuid import UUID
 
 from core.clock import Clock
-from core.errors import PoolUnavailableError
+from core.errors import PoolBusyError, PoolUnavailableError
 from core.ids import new_uuid
 from gpu_consumers import metrics
 from gpu_consumers.call_ends import CallEnds
@@ -194,8 +194,9 @@ class OnlineExecution:
             assert task is not None
             task.uncancel()
             return None
-        except PoolUnavailableError:
-            self._parts.pool.away()
+        except PoolUnavailableError as failure:
+            if not isinstance(failure, PoolBusyError):
+                self._parts.pool.away()
             call.cut = self._wanted.why_over(call) or Cut.POOL
             return None
         finally:

@@ -77,8 +77,9 @@ class Engine(Protocol):
 
         Cancelling the call aborts what still runs. Items not reported when it raises have no
         answer. Raises PoolUnavailableError when the pool is away (hand the rest back, charge no
-        attempt), EngineOutOfMemoryError or MemoryError when this was too much at once and the
-        engine lives on, EngineDeadError when the process must end.
+        attempt), PoolBusyError at the end when it took all but some, EngineOutOfMemoryError or
+        MemoryError when this was too much at once and the engine lives on, EngineDeadError when
+        the process must end.
         """
         ...
 

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from core.errors import PoolUnavailableError
-from gpu_consumers.engines.congestion import Congestion, PoolBusyError, Refusals
+from core.errors import PoolBusyError, PoolUnavailableError
+from gpu_consumers.engines.congestion import Congestion, Refusals
 from gpu_consumers.engines.engine import Answer, Finished
 from gpu_consumers.engines.slots import Slots
 
@@ -31,6 +31,7 @@ class _Call:
     again: deque[int] = field(default_factory=deque)  # started and refused, with their pause over
     pauses: dict[int, asyncio.TimerHandle] = field(default_factory=dict)
     refusals: dict[int, Refusals] = field(default_factory=dict)
+    left_out: PoolBusyError | None = None  # an item was refused for too long
 
     @property
     def waiting_count(self) -> int:
@@ -50,7 +51,7 @@ class ItemPool:
     def __init__(self, run: Run, slots: Slots, congestion: Congestion | None = None) -> None:
         """`run` is called for each item. The pool is the only one on `slots`.
 
-        Without `congestion` a PoolBusyError is a failure as any other.
+        Without `congestion` no item is refused.
         """
         self._run = run
         self._slots = slots
@@ -60,7 +61,10 @@ class ItemPool:
         self._workers: set[asyncio.Task[None]] = set()  # the loop holds them weakly
 
     async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
-        """Run every body; raise what the first failing item raised, the others cancelled."""
+        """Run every body; raise what the first failing item raised, the others cancelled.
+
+        A PoolBusyError comes at the end: the item that was refused for too long has no answer.
+        """
         if not bodies:
             return
         loop = asyncio.get_running_loop()
@@ -118,18 +122,24 @@ class ItemPool:
             return self._put_off(call, index, busy)
         except Exception as failure:  # noqa: BLE001 - a worker's loop; it belongs to the call
             self._end(call, failure)
+        self._one_ended(call)
+        return False
+
+    def _one_ended(self, call: _Call) -> None:
         call.ended += 1
         if call.ended == len(call.bodies):
-            self._end(call, None)
-        return False
+            self._end(call, call.left_out)
 
     def _put_off(self, call: _Call, index: int, busy: PoolBusyError) -> bool:
         """Let an item wait for its next try; return False when there is none."""
+        assert self._congestion is not None
+        refusals = call.refusals.setdefault(index, Refusals())
         try:
-            if self._congestion is None:
-                raise busy
-            refusals = call.refusals.setdefault(index, Refusals())
             pause_s = self._congestion.refused(refusals, busy)
+        except PoolBusyError as too_long:
+            call.left_out = too_long
+            self._one_ended(call)
+            return False
         except PoolUnavailableError as away:
             self._end(call, away)
             return False
@@ -141,8 +151,9 @@ class ItemPool:
     def _again(self, call: _Call, index: int) -> None:
         del call.pauses[index]
         call.again.append(index)
-        if call not in self._waiting:
-            self._waiting.appendleft(call)
+        if call in self._waiting:
+            self._waiting.remove(call)
+        self._waiting.appendleft(call)  # before what has not been tried
         self._hire()
 
     def _end(self, call: _Call, failure: Exception | None) -> None:

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Container, Sequence
 from http import HTTPStatus
 
 from core.clock import Clock, SystemClock
-from core.errors import PoolUnavailableError, SettingsError
+from core.errors import PoolBusyError, PoolUnavailableError, SettingsError
 from core.retry_after import retry_after_s
 from core.streaming import STREAMED_ENDPOINTS
 from gpu_consumers.engines.breaker import Breaker
-from gpu_consumers.engines.congestion import STATED_S_MAX, Congestion, PoolBusyError, Refusals
+from gpu_consumers.engines.congestion import STATED_S_MAX, Congestion, Refusals
 from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
 from gpu_consumers.engines.error_answers import item_timed_out, may_pass, stream_refused
 from gpu_consumers.engines.http_answer import (

@@ -49,7 +49,7 @@ class EngineSettings(Settings):
 
     upstream_busy_s_max: float = Field(default=10.0, ge=0)
     """openai_http: an upstream that refuses with 402, 429, 503 or 529 is asked again, and for less
-    at once. After this long without an answer, and nothing of ours in its hands, it counts as away.
+    at once. When it refuses for longer, answers nothing and has nothing of ours, it counts as away.
     Default 10 s."""
 
     connect_timeout_s: float = Field(default=5.0, gt=0)

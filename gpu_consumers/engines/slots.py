@@ -18,6 +18,7 @@ class SlotCounts:
     online: int
     waiting: int  # online calls without a place
     idle: int = 0  # bulk items without a place, though there is room for them
+    refused: int = 0  # what a busy upstream did not take since the start: a sign of life
 
 
 def square_root_headroom(total: int) -> int:
@@ -42,6 +43,8 @@ class Slots:
         """Called when online calls have left room in which bulk items may start."""
         self.bulk_waiting: Callable[[], int] = _none
         """Returns how many bulk items have no place."""
+        self.refused_count = 0
+        """See `SlotCounts.refused`."""
         self._free = total
         self._bulk_max = total - headroom
         self._at_once = total if at_once is None else min(at_once, total)
@@ -52,7 +55,7 @@ class Slots:
     def counts(self) -> SlotCounts:
         """Who holds places now."""
         idle = self.bulk_waiting() if self._bulk_room() > 0 else 0
-        return SlotCounts(self._bulk, self._online, len(self._waiting), idle)
+        return SlotCounts(self._bulk, self._online, len(self._waiting), idle, self.refused_count)
 
     async def enter(self) -> None:
         """Take a place for an online call, in the order of arrival; each needs one `leave`."""

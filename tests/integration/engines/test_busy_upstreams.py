@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from core.errors import PoolUnavailableError
+from core.errors import PoolBusyError, PoolUnavailableError
 from gpu_consumers.engines.engine import Answer
 from gpu_consumers.engines.openai_http import OpenAIHttpEngine
 from gpu_consumers.engines.slots import SlotCounts
@@ -57,7 +57,7 @@ async def engine_before(respond: object, **fields: object) -> AsyncIterator[Open
             yield engine
         finally:
             await engine.stop()
-            assert engine.slots == SlotCounts(0, 0, 0)
+            assert engine.slots == SlotCounts(0, 0, 0, refused=engine.slots.refused)
 
 
 def bodies(count: int) -> list[bytes]:
@@ -110,17 +110,21 @@ async def test_an_upstream_that_goes_on_refusing_is_away_and_what_was_answered_c
     assert len(answered) == 3
 
 
-async def test_one_item_that_is_always_refused_ends_no_other() -> None:
+async def test_one_item_that_is_always_refused_ends_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gpu_consumers.engines.congestion.REFUSED_S_MAX", 0.3)
+
     async def respond(_: web.Request, body: bytes) -> web.StreamResponse | None:
         await asyncio.sleep(LATENCY_S)
         return web.Response(status=503) if b"bad" in body else None
 
     answered: list[int] = []
-    items = [chat_body("bad"), *bodies(60)]
-    async with engine_before(respond, concurrency=4, upstream_busy_s_max=0.5) as engine:
-        with pytest.raises(PoolUnavailableError):
+    items = [chat_body("bad"), *bodies(150)]
+    async with engine_before(respond, concurrency=4) as engine:
+        with pytest.raises(PoolBusyError):  # and not that the pool is away
             await engine.execute(CHAT, items, lambda index, _: answered.append(index))
-    assert sorted(answered) == [*range(1, 61)]
+    assert sorted(answered) == [*range(1, 151)]
 
 
 @pytest.mark.parametrize("streams", [True, False])

@@ -7,7 +7,12 @@ from uuid import UUID, uuid4
 
 from core.clock import SystemClock
 from core.database_time import DatabaseTime
-from core.errors import EngineDeadError, EngineOutOfMemoryError, PoolUnavailableError
+from core.errors import (
+    EngineDeadError,
+    EngineOutOfMemoryError,
+    PoolBusyError,
+    PoolUnavailableError,
+)
 from core.states import CloseReason
 from gpu_consumers.attempt_log import AttemptLog
 from gpu_consumers.capacity import CapacityPublisher, ReplicaIdentity
@@ -60,7 +65,10 @@ class Log:
 
 
 class TouchyEngine:
-    """Dies of `crash`, has no memory for `oom` or for more than `room` items; `hold` stops it."""
+    """Dies of `crash`, has no memory for `oom` or for more than `room` items; `hold` stops it.
+
+    It is too busy for `busy`, for as long as it is asked.
+    """
 
     concurrency, headroom = 64, 0
 
@@ -88,6 +96,8 @@ class TouchyEngine:
                 if body == b"hold":
                     self.holds.set()
                     await self.hold.wait()
+                if body == b"busy":
+                    continue
                 if body == b"oom":
                     raise EngineOutOfMemoryError
                 if body == b"memory":
@@ -95,6 +105,8 @@ class TouchyEngine:
                 if body == b"crash":
                     raise EngineDeadError
                 finished(index, Answer(200, b"{}"))
+            if b"busy" in bodies:
+                raise PoolBusyError
         finally:
             self.running -= 1
 
@@ -171,12 +183,13 @@ class Life:
             crashes_max=CRASHES_MAX,
             rest_s=rest_s,
         )
+        self.pool = PoolHealth([self.capacity], backoff_s_max=1)
         self.lane = BulkLane(
             cast(BatchConsumer, self.consumer),
             self.capacity,
             self.execution,
             self.isolation,
-            (PoolHealth([self.capacity], backoff_s_max=1), self.tasks),
+            (self.pool, self.tasks),
         )
 
     async def end(self) -> BaseException | None:

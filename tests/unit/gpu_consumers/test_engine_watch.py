@@ -67,6 +67,17 @@ async def test_items_that_run_or_could_and_never_end_are_noticed(bulk: int, idle
     assert isinstance(failure.value, EngineDeadError)
 
 
+async def test_an_upstream_that_refuses_everything_lives() -> None:
+    engine, clock = Engines(), Steps(60)
+
+    def ended_count() -> int:
+        engine.slots = SlotCounts(3, 0, 0, refused=int(clock.now_s) // 8)
+        return 0
+
+    with pytest.raises(asyncio.CancelledError):
+        await watch_progress(cast(Engine, engine), ended_count, 10, clock)
+
+
 @pytest.mark.parametrize(("bulk", "ends_every_s"), [(3, 8), (0, 1000)])
 async def test_who_makes_progress_or_has_nothing_to_do_is_left_alone(
     bulk: int, ends_every_s: int

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import pytest
 
+from core.errors import PoolBusyError, PoolUnavailableError
 from gpu_consumers.engines.congestion import (
     REFUSED_S_MAX,
     STATED_S_MAX,
     Congestion,
-    PoolBusyError,
     Refusals,
 )
 from gpu_consumers.engines.slots import Slots
@@ -61,16 +61,16 @@ async def test_what_was_not_refused_is_the_room() -> None:
     assert load.room() == load.slots.counts.bulk == 64
 
 
-async def test_the_room_grows_by_an_eighth_a_round_until_all_is_back() -> None:
+async def test_the_room_grows_faster_each_round_until_all_is_back() -> None:
     load = Load(80, headroom=16, running=64)
-    for _ in range(32):
+    for _ in range(56):
         load.refuse()
     rooms = [load.room()]
-    for _ in range(8):
+    for _ in range(5):
         for _ in range(rooms[-1]):
             load.congestion.answered()
         rooms.append(load.room())
-    assert rooms == [32, 36, 40, 45, 50, 56, 63, 64, 64]
+    assert rooms == [8, 9, 11, 16, 32, 64]
 
 
 async def test_a_refusal_begins_the_round_anew() -> None:
@@ -106,23 +106,58 @@ async def test_an_upstream_may_name_the_wait(stated_s: float, wanted: float) -> 
 
 async def test_busy_means_away_when_nothing_is_answered_and_nothing_runs() -> None:
     load = Load(4, running=2)
-    load.clock.now_s += BUSY_S_MAX + 1
+    load.clock.now_s += 10 * BUSY_S_MAX  # with nothing to ask
     load.refuse()  # another runs
-    with pytest.raises(PoolBusyError):
-        load.refuse()
-    load.congestion.answered()
-    load.refuse()
+    assert load.refuse() > 0  # for the first time since something was answered, however long ago
     assert load.room() == 0  # until the pause is over
+    load.congestion.answered()
+    assert load.slots.take_bulk(1) == 1
+    load.congestion.refused(Refusals(), PoolBusyError())
+    load.clock.now_s += BUSY_S_MAX + 1
+    with pytest.raises(PoolUnavailableError) as raised:
+        load.congestion.refused(Refusals(), PoolBusyError(status_code=503))
+    assert type(raised.value) is PoolUnavailableError
+    assert raised.value.facts == {"status_code": 503}
+
+
+async def test_a_stated_wait_is_no_absence() -> None:
+    load = Load(4, running=1)
+    load.congestion.refused(Refusals(), PoolBusyError(stated_s=30.0))
+    load.clock.now_s += 31
+    assert load.congestion.refused(Refusals(), PoolBusyError(stated_s=30.0)) == 30
+    load.clock.now_s += 31
+    with pytest.raises(PoolUnavailableError):
+        load.congestion.refused(Refusals(), PoolBusyError(stated_s=30.0))
+
+
+async def test_one_that_answered_nothing_yet_is_away_at_once() -> None:
+    slots = Slots(4)
+    congestion = Congestion(slots, busy_s_max=BUSY_S_MAX, clock=StillClock(), random=lambda: 1.0)
+    assert slots.take_bulk(1) == 1
+    with pytest.raises(PoolUnavailableError):
+        congestion.refused(Refusals(), PoolBusyError())
 
 
 async def test_calls_that_pause_are_nothing_that_runs() -> None:
     load = Load(4)
-    load.clock.now_s += BUSY_S_MAX + 1
     await load.slots.enter()
     await load.slots.enter()
     load.congestion.refused(Refusals(), PoolBusyError())
-    with load.congestion.pausing(), pytest.raises(PoolBusyError):
+    load.clock.now_s += BUSY_S_MAX + 1
+    load.congestion.refused(Refusals(), PoolBusyError())
+    with load.congestion.pausing(), pytest.raises(PoolUnavailableError):
         load.congestion.refused(Refusals(), PoolBusyError())
+
+
+async def test_a_refused_call_takes_no_room_of_bulk_that_has_none() -> None:
+    load = Load(9, headroom=1)
+    await load.slots.enter()
+    await load.slots.enter()
+    load.congestion.refused(Refusals(), PoolBusyError())
+    assert load.slots.take_bulk(9) == 6
+    load.congestion.refused(Refusals(), PoolBusyError())
+    load.slots.give_bulk(6)
+    assert load.room() == 5
 
 
 async def test_an_item_that_is_always_refused_goes_back() -> None:
@@ -131,8 +166,9 @@ async def test_an_item_that_is_always_refused_goes_back() -> None:
     load.congestion.refused(refusals, PoolBusyError())
     load.clock.now_s += REFUSED_S_MAX + 1
     load.congestion.refused(Refusals(), PoolBusyError())
-    with pytest.raises(PoolBusyError):
+    with pytest.raises(PoolBusyError):  # which says that the pool is there
         load.congestion.refused(refusals, PoolBusyError())
+    assert load.slots.counts.refused == 3
 
 
 async def test_after_a_refusal_of_all_nothing_new_is_asked_until_its_pause_is_over() -> None:
