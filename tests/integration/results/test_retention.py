@@ -296,14 +296,19 @@ def test_old_batches_are_found_by_their_index(engine: sa.Engine) -> None:
     fill = sa.text("""
         INSERT INTO jobs (id, tenant_id, kind, state, endpoint, input_file_id, input_key,
             input_bytes, completion_window, created_at, completed_at, expires_at, deleted_at)
-        SELECT md5('j' || n)::uuid, j.tenant_id,
+        SELECT md5('j' || n)::uuid, md5('t' || n % 1000)::uuid,
             CASE WHEN n % 3 = 0 THEN 'request' ELSE 'batch' END, 'completed', '/v1/embeddings',
             CASE WHEN n % 3 <> 0 THEN j.input_file_id END, '', 0, '24h',
             now() - n * interval '1 s', now(), now(),
             CASE WHEN n % 2 = 0 THEN now() END
         FROM generate_series(1, 20000) n, jobs j WHERE j.id = :job
     """).bindparams(sa.bindparam("job", type_=sa.Uuid))
+    add_tenants = sa.text("""
+        INSERT INTO tenants (id, name)
+        SELECT md5('t' || n)::uuid, 't' || n FROM generate_series(0, 999) n
+    """)
     with engine.begin() as connection:
+        connection.execute(add_tenants)
         connection.execute(fill, {"job": job_id})
         connection.execute(sa.text("ANALYZE jobs"))
         text = str(
