@@ -1,5 +1,6 @@
 """How many tokens an item may cost, without a tokenizer: batching wants proportion, not truth."""
 
+import re
 from typing import Final
 
 import msgspec
@@ -7,6 +8,9 @@ import msgspec
 _BYTES_PER_TOKEN: Final = 4
 _OUTPUT_TOKENS_UNSTATED: Final = 256  # what a request without a limit is taken to produce
 _TOKENS_MAX: Final = 10_000_000  # a client may ask for more than an integer on the log can hold
+
+_ABSENT: Final = msgspec.Raw()
+_LIST_OF_PROMPTS: Final = re.compile(rb'\s*\[\s*(["[])')  # token ids themselves are one prompt
 
 _GENERATING: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
 
@@ -23,14 +27,7 @@ class _Requested(msgspec.Struct, gc=False):
 class _Completion(_Requested, gc=False):
     """A legacy completion, which may hold many prompts, each with an output of its own."""
 
-    prompt: str | list[msgspec.Raw] | None = None
-
-    @property
-    def prompt_count(self) -> int:
-        if not isinstance(self.prompt, list) or not self.prompt:
-            return 1
-        is_tokens = bytes(self.prompt[0]).isdigit()  # of one prompt
-        return 1 if is_tokens else len(self.prompt)
+    prompt: msgspec.Raw = _ABSENT
 
 
 _REQUESTED: Final = msgspec.json.Decoder(_Requested)
@@ -58,7 +55,7 @@ def _output_tokens(endpoint: str, body: bytes | msgspec.Raw) -> int:
     try:
         if endpoint == "/v1/completions":
             asked: _Requested = (completion := _COMPLETION.decode(body))
-            prompts = completion.prompt_count
+            prompts = _prompt_count(completion.prompt)
         else:
             asked = _REQUESTED.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -67,3 +64,18 @@ def _output_tokens(endpoint: str, body: bytes | msgspec.Raw) -> int:
     if limit is None:
         limit = _OUTPUT_TOKENS_UNSTATED
     return max(0, limit) * max(1, asked.n or 1) * prompts
+
+
+def _prompt_count(prompt: msgspec.Raw) -> int:
+    """Return how many prompts the JSON text `prompt` holds; 1 of what is none.
+
+    Bytes are counted and no list is made: one of a few MB would hold up an event loop.
+    """
+    found = _LIST_OF_PROMPTS.match(prompt)
+    if found is None:
+        return 1
+    text = bytes(prompt)
+    if found[1] == b"[":
+        return text.count(b"[") - 1  # prompts of token ids, in one list
+    unescaped = text.replace(rb"\\", b"").replace(rb"\"", b"")
+    return unescaped.count(b'"') // 2

@@ -1,5 +1,7 @@
 """Goal: an estimate for every body, one that always fits a record."""
 
+import tracemalloc
+
 import msgspec
 import pytest
 
@@ -26,7 +28,15 @@ TEXT = "/v1/completions"
         (TEXT, b'{"prompt":[1,2,3],"max_tokens":7}', 8 + 7),
         (TEXT, b'{"prompt":[[1],[2,3]],"max_tokens":7}', 9 + 14),
         (TEXT, b'{"prompt":[],"max_tokens":7}', 7 + 7),
-        (TEXT, b'{"prompt":{},"max_tokens":7}', 7 + 256),
+        (TEXT, b'{"prompt":{},"max_tokens":7}', 7 + 7),
+        (TEXT, b'{"prompt":null,"max_tokens":7}', 7 + 7),
+        (TEXT, b'{"prompt":"[[1],[2]]","max_tokens":7}', 9 + 7),
+        (TEXT, b'{"prompt":[-1,2],"max_tokens":7}', 8 + 7),
+        (TEXT, b'{"prompt": [ 1, 2 ],"max_tokens":7}', 8 + 7),
+        (TEXT, b'{"prompt": [ [1], [2] ],"max_tokens":7}', 9 + 14),
+        (TEXT, b'{"prompt": [\n"a", "b" ],"max_tokens":7}', 9 + 14),
+        (TEXT, b'{"prompt":[[]],"max_tokens":7}', 7 + 7),
+        (TEXT, b'{"prompt":["a[,]\\"b","\\\\",""],"max_tokens":7}', 11 + 21),
     ],
 )
 def test_prompt_plus_requested_output(endpoint: str, body: bytes, expected: int) -> None:
@@ -37,3 +47,14 @@ def test_prompt_plus_requested_output(endpoint: str, body: bytes, expected: int)
 def test_a_giant_limit_still_fits_a_record() -> None:
     body = b'{"max_tokens":%s}' % (b"9" * 30)
     encode(Item(0, "a", body, token_count(CHAT, body, len(body))))
+
+
+def test_token_ids_are_not_made_objects_to_be_counted() -> None:
+    body = b'{"prompt":[%s],"max_tokens":7}' % b",".join([b"1"] * 200_000)
+    tracemalloc.start()
+    try:
+        token_count(TEXT, body, len(body))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < len(body)
