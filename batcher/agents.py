@@ -96,7 +96,10 @@ class StreamOwner(Protocol):
     """Who takes the records; every method is called on the app's loop."""
 
     def take(self, record: Received, event: Any) -> None:
-        """Take a record over and keep its event until `RequestStream.acknowledge`."""
+        """Take a record over and keep its event until `RequestStream.acknowledge`.
+
+        The event loses its value behind this: whoever waits for its turn needs the offset alone.
+        """
         ...
 
     async def room(self) -> None:
@@ -165,6 +168,7 @@ class RequestStream:
                     continue  # not acknowledged: delivered again after the restart
                 try:
                     self._owner.take(received(event.message, self._prefix), event)
+                    event.value = event.message.value = None  # an event may wait long for its ack
                     if monotonic() - turn_s > TURN_S_MAX:
                         await asyncio.sleep(0)
                         turn_s = monotonic()

@@ -1,6 +1,7 @@
 """Goal: the four repairs of Faust do what they say, and the app is set up as measured."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,15 +9,18 @@ from typing import Any
 import faust
 import pytest
 from aiokafka import AIOKafkaConsumer
+from faust.events import Event
 from faust.tables.manager import TableManager
 from faust.transport.consumer import Consumer
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
+from faust.types import TP, ConsumerMessage
 from mode.utils.queues import FlowControlEvent, FlowControlQueue
 from pydantic import SecretStr
 
 from batcher import faust_patches
-from batcher.agents import build_app, credentials
+from batcher.agents import RequestStream, build_app, credentials
 from batcher.settings import BatcherSettings
+from topics.received import Received
 from topics.settings import KafkaSettings
 
 KAFKA = KafkaSettings(bootstrap_servers="one:9092,two:9092", topic_prefix="t.")
@@ -171,6 +175,54 @@ async def test_a_batcher_stays_in_its_group_though_it_reads_nothing_for_days(
     assert 7 * 24 * 3600 * 1000 < client._max_poll_interval_ms < 2**31
     assert client._rebalance_timeout_ms == 60_000  # what the broker is told
     await client.stop()
+
+
+class Owner:
+    """Takes records, and keeps their events as tickets do."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes | None] = []
+        self.events: list[Any] = []
+
+    def take(self, record: Received, event: Any) -> None:
+        self.values.append(record.value)
+        self.events.append(event)
+
+    async def room(self) -> None:
+        pass
+
+
+class Stream:
+    """As much of Faust's stream as the agent touches: `event` comes, and no other."""
+
+    def __init__(self, event: Any) -> None:
+        self.event = event
+        self.channel = SimpleNamespace(queue=asyncio.Queue())
+
+    def noack(self) -> "Stream":
+        return self
+
+    async def events(self) -> AsyncIterator[Any]:
+        yield self.event
+
+
+async def test_an_event_that_waits_for_its_acknowledgement_does_not_keep_the_value(
+    tmp_path: Path,
+) -> None:
+    app = build_app(KAFKA, BatcherSettings(job_class="bulk"), tmp_path)
+    owner: Any = Owner()
+    stream = RequestStream(app, KAFKA.topic_prefix, "bulk", owner)
+    place = TP("t.requests.bulk", 3)
+    message = ConsumerMessage(*place, 7, 1.0, 0, [], b"key", b"value", None, tp=place)
+    await stream._read(Stream(Event(app, b"key", b"value", {}, message)))
+
+    assert owner.values == [b"value"]
+    [event] = owner.events
+    assert event.value is None
+    assert event.message.value is None
+    stream.acknowledge(event)
+    assert message.acked
+    assert (message.tp, message.offset) == (place, 7)
 
 
 def test_credentials_follow_the_settings_of_the_log() -> None:
