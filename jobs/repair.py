@@ -22,7 +22,6 @@ from storage.data_keys import DataKeys
 from storage.intervals import seconds
 from storage.objects import ObjectStore
 from topics.producer import Sender
-from topics.records import Item
 
 LOOK_ITEMS: Final = 50_000
 """Indexes of one look for what is missing: some tenths of a second, however large the job is."""
@@ -99,7 +98,8 @@ def emit_again(
     """
     count, keys = 0, DataKeys(objects, SystemClock())
     for file, its_indexes in job.files.by_file(indexes, lambda index: index):
-        items = items_at(objects, file, its_indexes, job.ref.endpoint)
+        lines = lines_of(objects, file, its_indexes)
+        items = (item_of(*line, job.ref.endpoint) for line in lines)
         again = (
             msgspec.structs.replace(item, attempt=failed[item.index] + 1)
             if item.index in failed
@@ -123,16 +123,16 @@ def mark_repaired(connection: sa.Connection, lease: Lease, void_below: int) -> N
     )
 
 
-def items_at(
+def lines_of(
     objects: ObjectStore,
     file: InputFile,
     indexes: Sequence[int],
-    endpoint: str,
     is_over: Callable[[], bool] = lambda: False,
-) -> Iterator[Item]:
-    """Yield the items of `indexes` (in order, at least one), from the start of the file.
+) -> Iterator[tuple[int, int, bytes | None]]:
+    """Yield index, offset and line of the items of `indexes` (in order, at least one).
 
-    Asked before each block, `is_over` ends it.
+    The file is read from its start. A line is None where validation would have taken none. Asked
+    before each block, `is_over` ends it.
     """
     wanted = iter(indexes)
     next_wanted: int | None = next(wanted)
@@ -140,7 +140,7 @@ def items_at(
         lines = input_lines(_until(blocks, is_over), line_bytes_max=LINE_BYTES_CEILING)
         for index, (_, offset, line) in enumerate(lines, file.first_index):
             if index == next_wanted:
-                yield item_of(index, offset, line, endpoint)
+                yield index, offset, line
                 next_wanted = next(wanted, None)
                 if next_wanted is None:
                     return

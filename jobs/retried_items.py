@@ -6,7 +6,7 @@ from contextlib import suppress
 from jobs.expansion import InputChangedError, item_of
 from jobs.input_files import InputFile
 from jobs.lines import lines_at
-from jobs.repair import items_at
+from jobs.repair import lines_of
 from jobs.retry_queue import Retry
 from storage.objects import ObjectStore
 from topics.records import Item
@@ -35,7 +35,7 @@ def retried_items(
     # earlier one was deleted.
     unknown = sorted({r.item_index for r in retries} - known.keys())
     if unknown and not is_over():
-        with suppress(InputChangedError):
-            for item in items_at(objects, file, unknown, endpoint, is_over):
-                items[item.index] = item
+        for index, offset, line in lines_of(objects, file, unknown, is_over):
+            with suppress(InputChangedError):
+                items[index] = item_of(index, offset, line, endpoint)
     return items

@@ -7,7 +7,7 @@ import logging
 import random
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -20,6 +20,7 @@ from core.errors import MillraceError
 from jobs import metrics
 from jobs.capacity import PoolCapacities
 from jobs.expansion import InputChangedError, send_items
+from jobs.input_files import InputFile
 from jobs.job_failures import is_of_one_job
 from jobs.live_transactions import CUT_WHEN_FROZEN, IDLE_S_MAX, flush_alive
 from jobs.progress import OpenJob, open_jobs
@@ -42,6 +43,7 @@ from storage.data_keys import DataKeys
 from storage.errors import ObjectStoreAwayError
 from storage.objects import ObjectStore
 from topics.producer import LogProducer
+from topics.records import JobRef
 
 _LOG = logging.getLogger(__name__)
 
@@ -163,27 +165,25 @@ class Retrying:
         A job that fails is put aside, alone.
         """
         is_over = partial(self._lasts, began_s, _SEND_S_MAX)
-        ordered = sorted(retries, key=lambda retry: retry.item_index)
         sent: list[Retry] = []
+        lost = 0
         try:
-            for file, its in job.files.by_file(ordered, lambda retry: retry.item_index):
-                ref = job.ref_at(its[0].item_index)
-                for first in range(0, len(its), _READ_MAX):
-                    part = its[first : first + _READ_MAX]
-                    items = retried_items(self._objects, file, part, ref.endpoint, is_over)
-                    if self._lasts(began_s, _ROUND_S_MAX):
-                        raise ObjectStoreAwayError(key=file.key)  # for as long as one reading took
-                    found = [retry for retry in part if retry.item_index in items]
-                    again = (
-                        msgspec.structs.replace(items[retry.item_index], attempt=retry.attempt)
-                        for retry in found
-                    )
-                    send_items(self._producer, ref, again, self._keys)
-                    sent += found
-                    if is_over():
-                        return sent
-                    if len(found) < len(part):
-                        raise InputChangedError(items=len(part) - len(found))
+            for file, ref, part in _parts(job, retries):
+                items = retried_items(self._objects, file, part, ref.endpoint, is_over)
+                if self._lasts(began_s, _ROUND_S_MAX):
+                    raise ObjectStoreAwayError(key=file.key)  # for as long as one reading took
+                found = [retry for retry in part if retry.item_index in items]
+                again = (
+                    msgspec.structs.replace(items[retry.item_index], attempt=retry.attempt)
+                    for retry in found
+                )
+                send_items(self._producer, ref, again, self._keys)
+                sent += found
+                if is_over():
+                    break
+                lost += len(part) - len(found)
+            if lost:  # only now: what has a line does not wait for what has none
+                raise InputChangedError(items=lost)
         except MillraceError as failure:
             if not is_of_one_job(failure):
                 raise
@@ -203,6 +203,17 @@ class Retrying:
         self._aside_until_s = {j: s for j, s in self._aside_until_s.items() if s > now_s}
         with self._engine.begin() as connection:
             delete_of_ended_jobs(connection)
+
+
+def _parts(
+    job: OpenJob, retries: Sequence[Retry]
+) -> Iterator[tuple[InputFile, JobRef, list[Retry]]]:
+    """Yield retries in the order of their items, so many as are read at once, with their file."""
+    ordered = sorted(retries, key=lambda retry: retry.item_index)
+    for file, its in job.files.by_file(ordered, lambda retry: retry.item_index):
+        ref = job.ref_at(its[0].item_index)
+        for first in range(0, len(its), _READ_MAX):
+            yield file, ref, its[first : first + _READ_MAX]
 
 
 def _in_turn(job_ids: Collection[UUID], last: UUID | None) -> list[UUID]:

@@ -102,6 +102,31 @@ def test_what_a_file_does_not_have_any_more_is_told_and_waits(
     assert [getattr(record, "code", "") for record in caplog.records] == ["input_changed"]
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_line_that_cannot_be_read_holds_up_no_other_of_its_job(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    objects: LocalObjects,
+    looks: Looks,
+    add_open_job: Callable[..., UUID],
+    caplog: pytest.LogCaptureFixture,
+    is_known: bool,
+) -> None:
+    lines = [*map(input_line, range(300))]
+    lines[5] = b"x" * len(lines[5])
+    with objects.begin("damaged") as upload:
+        upload.write(b"\n".join(lines))
+        upload.complete()
+    wait_for_retry(engine, add_open_job(input_key="damaged"), *range(300))
+    if not is_known:
+        with engine.begin() as connection:
+            connection.execute(sa.update(item_retries).values(line_offset=None))
+    looks.look()
+    assert indexes(kafka) == [index for index in range(300) if index != 5]
+    assert waiting(engine) == [(5, 2)]
+    assert [getattr(record, "facts", None) for record in caplog.records] == [{"items": 1}]
+
+
 def test_a_crash_before_the_commit_sends_the_same_attempt_again(
     engine: sa.Engine,
     kafka: KafkaSettings,
