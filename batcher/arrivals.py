@@ -12,7 +12,7 @@ from batcher.held import Held
 from batcher.over import OverJobs
 from batcher.policy.holding import RECORD_BYTES
 from batcher.queues import Queues
-from batcher.redeliveries import CHUNKS_MAX, FinishedIndexes
+from batcher.redeliveries import CHUNKS_MAX, FinishedIndexes, is_asked_about
 from batcher.unreadable import read_chunk
 from core.clock import Clock
 from core.errors import RecordUnreadableError
@@ -22,6 +22,8 @@ from topics.producer import OnDelivery
 from topics.received import Received
 
 _LOG = logging.getLogger(__name__)
+
+_AGAIN_S = 0.5  # between two looks whether a database that is away is back
 
 ReportUnreadable = Callable[[Received, OnDelivery], int]
 """Sends what an unreadable record leaves; returns how many deliveries will be reported."""
@@ -98,7 +100,7 @@ class Arrivals:
             return
         is_old = record.offset < self._old_below.get(partition, 0)
         held = Held(chunk.job, chunk.items, ticket, redelivered=is_old or chunk.redelivered)
-        if is_old and self._finished is not None and chunk.job.call is None:
+        if is_old and self._finished is not None and is_asked_about(chunk.job):
             self._unchecked.append(held)
             self._queues.expect(held)
             self._unchecked_came.set()
@@ -113,13 +115,32 @@ class Arrivals:
             await self._unchecked_came.wait()
             chunks = self._unchecked[:CHUNKS_MAX]
             ended = await in_daemon(partial(self._finished, chunks), name="batcher-rows")
-            del self._unchecked[: len(chunks)]  # more may have come meanwhile
+            if ended is None:
+                chunks = self._take_unwaiting()
+                ended = [set() for _ in chunks]
+            else:
+                del self._unchecked[: len(chunks)]  # more may have come meanwhile
             if not self._unchecked:
                 self._unchecked_came.clear()
             for held, indexes in zip(chunks, ended, strict=True):
                 self._queues.checked(held)
                 self._queue_rest(held, indexes)
-            on_queued()
+            if chunks:
+                on_queued()
+            else:
+                await asyncio.sleep(_AGAIN_S)
+
+    def _take_unwaiting(self) -> list[Held]:
+        """Remove and return what does not wait for a database that is away.
+
+        That is what is lost, and calls: their clients wait.
+        """
+        unchecked, self._unchecked = self._unchecked, []
+        taken: list[Held] = []
+        for held in unchecked:
+            waits = held.job.call is None and not held.ticket.dropped
+            (self._unchecked if waits else taken).append(held)
+        return taken
 
     def _queue_rest(self, held: Held, ended: set[int]) -> None:
         if held.ticket.dropped:

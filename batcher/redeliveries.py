@@ -1,7 +1,7 @@
 """Items of redelivered chunks that have ended already: asked of Postgres, as a courtesy.
 
-Only what lay on a partition when it was assigned can have been dispatched before. While the
-database is away everything is taken as new: executing twice is waste, never an error.
+Only what lay on a partition when it was assigned can have been dispatched before. Executing twice
+is waste, never an error: for a database that is away chunks wait for a while only.
 """
 
 import logging
@@ -12,14 +12,22 @@ import sqlalchemy as sa
 from batcher.held import Held
 from core.clock import Clock
 from storage.postgres import DATABASE_AWAY
+from topics.records import JobRef
 
 _LOG = logging.getLogger(__name__)
 
 CHUNKS_MAX = 500
 """Chunks in one query."""
 
-_AWAY_PAUSE_S = 30.0
-"""Time without a query after one that failed."""
+WAIT_S_MAX = 60.0
+"""Time that a database may be away until everything is taken as new, and time without a question
+after which it counts as away anew."""
+
+_PAUSE_S = 5.0
+"""Time without a query after one that failed, while chunks wait for the next."""
+
+_LONG_PAUSE_S = 30.0
+"""The same when nothing waits any more."""
 
 # The rows belong to the results room, which this one may not import; hence the text.
 _FINISHED = sa.text(
@@ -35,8 +43,13 @@ _FINISHED = sa.text(
     """
 )
 
-FinishedIndexes = Callable[[Sequence[Held]], list[set[int]]]
-"""Blocking: for each chunk, in order, the indexes of items that have ended."""
+FinishedIndexes = Callable[[Sequence[Held]], list[set[int]] | None]
+"""Blocking: for each chunk, in order, the indexes of items that have ended. None: ask again."""
+
+
+def is_asked_about(job: JobRef) -> bool:
+    """Whether items of the job have rows when they have ended: of calls, the durable ones."""
+    return job.call is None or job.call.durable
 
 
 class FinishedItems:
@@ -45,24 +58,49 @@ class FinishedItems:
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
         """`engine` has short timeouts: records wait for the answer."""
         self._engine, self._clock = engine, clock
-        self._away_until_s = 0.0
+        self._away_since_s: float | None = None
+        self._asked_s = float("-inf")
+        self._next_s = float("-inf")
 
-    def __call__(self, chunks: Sequence[Held]) -> list[set[int]]:
-        """Return the ended indexes of each chunk; empty sets while the database is away."""
+    def __call__(self, chunks: Sequence[Held]) -> list[set[int]] | None:
+        """Return the ended indexes of each chunk.
+
+        While the database is away None, which says that waiting may help, later empty sets.
+        """
+        now_s = self._clock.monotonic_s()
+        if now_s - self._asked_s >= WAIT_S_MAX:
+            self._away_since_s = None
+        self._asked_s = now_s
+        if self._away_since_s is None or now_s >= self._next_s:
+            try:
+                found = self._found(chunks)
+            except DATABASE_AWAY:
+                self._fail(now_s)
+            else:
+                self._away_since_s = None
+                return found
+        return None if self._waits(now_s) else [set() for _ in chunks]
+
+    def _found(self, chunks: Sequence[Held]) -> list[set[int]]:
         found: list[set[int]] = [set() for _ in chunks]
-        if self._clock.monotonic_s() < self._away_until_s:
-            return found
         asked = {
             "jobs": [held.job.job_id for held in chunks],
             "days": [held.job.day for held in chunks],
             "firsts": [held.items[0].index for held in chunks],
             "lasts": [held.items[-1].index for held in chunks],
         }
-        try:
-            with self._engine.connect() as connection:
-                for number, index in connection.execute(_FINISHED, asked):
-                    found[number - 1].add(index)
-        except DATABASE_AWAY:
-            self._away_until_s = self._clock.monotonic_s() + _AWAY_PAUSE_S
-            _LOG.warning("redelivered items are taken unchecked: the database is away")
+        with self._engine.connect() as connection:
+            for number, index in connection.execute(_FINISHED, asked):
+                found[number - 1].add(index)
         return found
+
+    def _fail(self, now_s: float) -> None:
+        if self._away_since_s is None:
+            self._away_since_s = now_s
+        waits = self._waits(now_s)
+        self._next_s = self._clock.monotonic_s() + (_PAUSE_S if waits else _LONG_PAUSE_S)
+        text = "wait" if waits else "are taken unchecked"
+        _LOG.warning("redelivered items %s: the database is away", text)
+
+    def _waits(self, now_s: float) -> bool:
+        return self._away_since_s is not None and now_s - self._away_since_s < WAIT_S_MAX

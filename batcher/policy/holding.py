@@ -6,8 +6,8 @@ from typing import Final
 PIN_GAIN: Final = {"bulk": 4.0, "interactive": 1.0}
 """By class: bytes of finished records for each byte that is rewritten to have them committed.
 
-A crash reads them again (ADR 17). Of batches they are only read, their rows are there; a durable
-call is executed again. Their values are not kept in memory until then.
+A crash reads them again (ADR 17). They are only read, their rows are there; while Postgres is away
+a durable call is executed again at once. Their values are not kept in memory until then.
 """
 
 RECORD_BYTES: Final = 2048

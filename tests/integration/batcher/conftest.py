@@ -58,12 +58,14 @@ def start_replica(kafka: KafkaSettings) -> Iterator[Callable[..., Replica]]:
 
 
 @pytest.fixture
-def start_batcher(kafka: KafkaSettings, tmp_path: Path) -> Iterator[Callable[..., BatcherProcess]]:
+def start_batcher(
+    kafka: KafkaSettings, database_url: str, tmp_path: Path
+) -> Iterator[Callable[..., BatcherProcess]]:
     started: list[BatcherProcess] = []
 
     def start(**settings: object) -> BatcherProcess:
         log = tmp_path / f"batcher-{len(started)}.log"
-        started.append(BatcherProcess(kafka, log, **settings))
+        started.append(BatcherProcess(kafka, database_url, log, **settings))
         return started[-1]
 
     yield start

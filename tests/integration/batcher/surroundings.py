@@ -307,13 +307,14 @@ class Replica:
 class BatcherProcess:
     """`python -m batcher`, as the supervisor runs it."""
 
-    def __init__(self, kafka: KafkaSettings, log: Path, **settings: object) -> None:
+    def __init__(
+        self, kafka: KafkaSettings, database_url: str, log: Path, **settings: object
+    ) -> None:
         environment = {
             **os.environ,
             "MILLRACE_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
             "MILLRACE_KAFKA_TOPIC_PREFIX": kafka.topic_prefix,
-            # Nothing listens there: redeliveries are taken unchecked, unless a test says more.
-            "MILLRACE_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none",
+            "MILLRACE_DATABASE_URL": database_url,
         }
         for name, value in settings.items():
             key = name.upper() if name.isupper() else f"MILLRACE_BATCHER_{name.upper()}"

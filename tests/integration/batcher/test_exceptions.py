@@ -180,7 +180,7 @@ def test_redelivered_items_that_have_ended_are_not_executed_again(
     engine.dispose()
     requests.send(job, 400)  # before the assignment: it may have been dispatched before
     replica = start_replica()
-    batcher = start_batcher(MILLRACE_DATABASE_URL=database_url)
+    batcher = start_batcher()
     wait_until(lambda: lag(kafka) == 0, "all offsets committed")
     assert batcher.stop() == 0
     assert set(replica.items()) == {(UUID(int=1), n) for n in range(400) if n not in set(ended)}

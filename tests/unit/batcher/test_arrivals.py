@@ -24,8 +24,9 @@ from topics.records import CallRef, Chunk, Item, JobRef
 PARTITION = ("requests.bulk", 3)
 
 
-def call_of(request: int, *, redelivered: bool = False) -> Chunk:
-    job = msgspec.structs.replace(chunk_of(request, range(1)).job, call=CallRef("api-1", 3))
+def call_of(request: int, *, redelivered: bool = False, durable: bool = False) -> Chunk:
+    call = CallRef("api-1", 3, durable=durable)
+    job = msgspec.structs.replace(chunk_of(request, range(1)).job, call=call)
     return Chunk(job, [Item(0, "", b"{}", 1)], redelivered=redelivered)
 
 
@@ -65,6 +66,7 @@ class World:
         self.reported: list[tuple[Received, OnDelivery]] = []
         self.reports_of_a_record = 2
         self.asked: list[list[UUID]] = []
+        self.is_away = False  # the database
         self._ended = ended
         self.arrivals = Arrivals(
             self.queues,
@@ -84,9 +86,11 @@ class World:
     def take(self, received: Received) -> None:
         self.arrivals.take(received, received.offset, report=self._report, settle=self._settle)
 
-    def _finished(self, chunks: Sequence[Held]) -> list[set[int]]:
+    def _finished(self, chunks: Sequence[Held]) -> list[set[int]] | None:
         assert self._ended is not None
         self.asked.append([held.job.job_id for held in chunks])
+        if self.is_away:
+            return None
         return [self._ended.get(held.job.job_id.int, set()) for held in chunks]
 
     def _report(self, received: Received, on_delivery: OnDelivery) -> int:
@@ -266,6 +270,65 @@ async def test_a_chunk_that_is_revoked_during_its_query_is_forgotten() -> None:
     world.take(record(0, chunk_of(1, range(10))))
     await check(world, lambda: world.arrivals.revoked([PARTITION]))
     assert world.queues.item_count == 0
+
+
+async def begin_away(world: World, monkeypatch: pytest.MonkeyPatch) -> asyncio.Task[None]:
+    """Let a redelivered chunk wait for a database that is away."""
+    monkeypatch.setattr("batcher.arrivals._AGAIN_S", 0.001)
+    world.is_away = True
+    world.arrivals.assigned({PARTITION: 10})
+    world.take(record(0, chunk_of(1, range(10))))
+    task = asyncio.create_task(world.arrivals.check_redeliveries(lambda: None))
+    await eventually(lambda: len(world.asked) > 1)
+    assert (world.queues.unchecked_count, world.queues.item_count) == (10, 0)
+    return task
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110  it changes in another task
+            await asyncio.sleep(0.001)
+
+
+async def test_what_may_have_ended_waits_for_a_database_that_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World({1: {0, 1}})
+    task = await begin_away(world, monkeypatch)
+    world.is_away = False
+    await eventually(lambda: world.queues.unchecked_count == 0)
+    task.cancel()
+    assert world.indexes() == [*range(2, 10)]
+
+
+async def test_what_is_revoked_while_the_database_is_away_takes_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World({})
+    task = await begin_away(world, monkeypatch)
+    world.arrivals.revoked([PARTITION])
+    await eventually(lambda: world.queues.unchecked_count == 0)
+    task.cancel()
+    assert world.queues.item_count == 0
+
+
+async def test_a_durable_call_that_has_ended_is_not_executed_again() -> None:
+    world = World({1: {0}})
+    world.arrivals.assigned({PARTITION: 2})
+    for number in (1, 2):
+        world.take(record(number - 1, call_of(number, durable=True)))
+    await check(world)
+    assert [held.job.job_id.int for held in world.queues.held()] == [2]
+    assert world.acknowledged == [0]
+
+
+async def test_a_durable_call_does_not_wait_for_a_database_that_is_away() -> None:
+    world = World({1: {0}})
+    world.is_away = True
+    world.arrivals.assigned({PARTITION: 1})
+    world.take(record(0, call_of(1, durable=True)))
+    await check(world)
+    assert world.queues.item_count == 1
 
 
 def test_a_call_that_nobody_waits_for_is_acknowledged_at_arrival() -> None:
