@@ -222,9 +222,9 @@ class Isolation:
             async with self._trials.on_trial(partial(self._say_running, apart)):
                 yield
         else:
-            if apart.life:
-                await self._say_running(apart, in_company=False)
-            async with self._trials.beside():
+            async with self._trials.beside():  # before it is told of: it has not begun until then
+                if apart.life:
+                    await self._say_running(apart, in_company=False)
                 yield
 
     async def _look(self, apart: _Apart) -> None:

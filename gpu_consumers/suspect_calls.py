@@ -17,7 +17,7 @@ from gpu_consumers import metrics
 from gpu_consumers.attempt_log import AttemptLog
 from gpu_consumers.narrowing import is_charged
 from gpu_consumers.online_call import OnlineCall
-from gpu_consumers.trials import Trials
+from gpu_consumers.trials import Say, Trials
 from topics.records import Attempt, Unit
 
 _ALONE_FROM = 2
@@ -56,9 +56,7 @@ class SuspectCalls:
         begin = partial(self._begin, call, life, crashes)
         try:
             try:
-                if not runs_alone:
-                    await begin(in_company=False)
-                async with self._trials.on_trial(begin) if runs_alone else self._trials.beside():
+                async with self._in_engine(begin, is_on_trial=runs_alone):
                     yield True
             except PoolUnavailableError:
                 await self._forget(call)
@@ -71,6 +69,17 @@ class SuspectCalls:
         finally:
             if runs_alone:
                 self._trials.end_turn()
+
+    @asynccontextmanager
+    async def _in_engine(self, begin: Say, *, is_on_trial: bool) -> AsyncIterator[None]:
+        """Told of only once it may come in: a death until then is none of its executions."""
+        if is_on_trial:
+            async with self._trials.on_trial(begin):
+                yield
+        else:
+            async with self._trials.beside():
+                await begin(False)
+                yield
 
     async def ended(self, call: OnlineCall) -> None:
         """Tell nothing more of a call whose end is on the log. Raises DeliveryError."""

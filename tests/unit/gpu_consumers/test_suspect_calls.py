@@ -224,3 +224,32 @@ async def test_a_call_that_died_beside_others_is_not_charged_and_then_runs_alone
     bench.engine.go.set()
     await bench.end()
     assert (bench.log.statuses(), attempts.known) == ([200], {})
+
+
+async def test_a_call_that_is_kept_out_is_not_told_of_as_running() -> None:
+    trials = Trials()
+    bench = OnlineBench(trials=trials)
+    await trials.take_turn(empties=True)  # another one that may end the process
+    bench.begin(DURABLE, may_have_run=True)
+    await bench.settle()
+    assert (bench.attempts.said, bench.engine.running) == ([], 0)
+    trials.end_turn()
+    await bench.settle()
+    assert bench.attempts.known[UUID(int=1)].is_running
+    assert bench.engine.running == 1
+    bench.engine.go.set()
+    await bench.end()
+    assert (bench.log.statuses(), bench.attempts.known) == ([200], {})
+
+
+async def test_a_call_that_is_cut_while_it_is_kept_out_leaves_nothing_behind() -> None:
+    trials = Trials()
+    bench = OnlineBench(trials=trials)
+    await trials.take_turn(empties=True)
+    bench.begin(DURABLE, may_have_run=True)
+    await bench.settle()
+    bench.execution.hand_back()
+    await bench.end()
+    assert len(bench.log.put_back) == 1
+    assert (bench.attempts.said, bench.attempts.known) == ([], {})
+    trials.end_turn()
