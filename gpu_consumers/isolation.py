@@ -205,7 +205,8 @@ class Isolation:
         """Ask for the first unit, which the log tells of before."""
         run = apart.run
         unit = apart.units[0]
-        empties = unit.crashes >= self._crashes_max  # the last time others were in the engine
+        # The last time others were in the engine; several are not on trial, they come in beside.
+        empties = unit.count == 1 and unit.crashes >= self._crashes_max
         ending = await run.until_cut(self._trials.take_turn(empties=empties))
         if ending is not Ending.ANSWERED:
             return ending
