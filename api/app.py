@@ -27,10 +27,12 @@ from api.database import Database
 from api.errors import install_error_answers
 from api.head_requests import HeadAsGet
 from api.key_refresh import ROUNDS_PER_TTL, keep_keys_fresh
-from api.middleware import RequestEnvelope
+from api.middleware import Pace, RequestEnvelope
 from api.object_threads import ObjectThreads
 from api.online.app import OnlineApp
 from api.online.online import Online, OnlineSetup
+from api.online.readers import LARGE_BYTES
+from api.online.settings import OnlineSettings
 from api.openapi_document import describe
 from api.services import Services
 from api.settings import ApiSettings
@@ -40,7 +42,7 @@ from api.views.services import open_views
 from api.webhook_services import webhook_services
 from core.clock import Clock
 from results.webhooks.settings import WebhookSettings
-from storage.objects import ObjectStore
+from storage.objects import BLOCK_BYTES, ObjectStore
 
 ROUTERS: Final = (
     files.router,
@@ -79,6 +81,7 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
 
     Without `setup` it serves no online calls; without a key in `webhooks`, none of those.
     """
+    online_settings = OnlineSettings() if setup is None else setup.settings
     services = Services(
         settings=settings,
         database=Database(engine, threads=database_threads, timeout_s=settings.database_timeout_s),
@@ -106,12 +109,13 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
         app.include_router(router)
     describe(app, online=online is not None)
     routed: ASGIApp = app if online is None else OnlineApp(online, app)
-    open_calls_max = 0 if setup is None else setup.settings.open_calls_max
+    open_calls_max = 0 if setup is None else online_settings.open_calls_max
     return RequestEnvelope(
         routed,
         in_flight_max=settings.requests_in_flight_max,
         online_in_flight_max=_ONLINE_PER_OPEN * max(1, open_calls_max),
-        idle_timeout_s=settings.download_idle_timeout_s,
+        pace=Pace(BLOCK_BYTES, settings.download_idle_timeout_s),
+        online_pace=Pace(LARGE_BYTES, online_settings.slow_reader_s),
     )
 
 

@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Awaitable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -18,7 +19,6 @@ from api.online.call_failures import shutting_down
 from api.slots import Slots
 from core.ids import REQUEST, new_uuid, public_id
 from registry.models import ENDPOINTS
-from storage.objects import BLOCK_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +27,17 @@ _HELD_KEY: Final = "millrace.held"
 _CLAIM_KEY: Final = "millrace.claim"
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics"})  # answered under any load
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a whole answer is handed over: a client that takes no block in time is dropped."""
+
+    block_bytes: int
+    idle_s: float
+
+
+_PACE: Final = Pace(1024 * 1024, 60.0)
 
 
 class RequestEnvelope:
@@ -38,30 +49,29 @@ class RequestEnvelope:
         *,
         in_flight_max: int,
         online_in_flight_max: int,
-        idle_timeout_s: float = 60.0,
+        pace: Pace = _PACE,
+        online_pace: Pace = _PACE,
     ) -> None:
-        """More requests at once are refused; online calls wait long and are counted apart.
-
-        A client that takes no MiB of its answer in `idle_timeout_s` is dropped.
-        """
+        """More requests at once are refused; online calls wait long and are counted apart."""
         self._app = app
-        self._idle_timeout_s = idle_timeout_s
-        self._online = Slots(
+        online = Slots(
             "online_requests", online_in_flight_max, kind="online calls", retry_after_s=1
         )
-        self._others = Slots("requests_in_flight", in_flight_max, kind="requests", retry_after_s=1)
+        others = Slots("requests_in_flight", in_flight_max, kind="requests", retry_after_s=1)
+        self._online, self._others = (online, online_pace), (others, pace)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(scope, send, self._idle_timeout_s)
+        slots, pace = self._online if scope["path"] in ENDPOINTS else self._others
+        exchange = _Exchange(scope, send, pace)
         metrics.IN_FLIGHT.inc()
         try:
             with ExitStack() as held:
                 scope[_HELD_KEY] = held
-                refusal = self._let_in(scope, held)
+                refusal = self._let_in(scope, slots, held)
                 if refusal is None:
                     await self._serve(scope, receive, exchange)
                 else:
@@ -70,12 +80,10 @@ class RequestEnvelope:
             metrics.IN_FLIGHT.dec()
             exchange.count()
 
-    def _let_in(self, scope: Scope, held: ExitStack) -> ApiError | None:
+    def _let_in(self, scope: Scope, slots: Slots, held: ExitStack) -> ApiError | None:
         """Take a slot until the request is answered, or return why there is none."""
-        path = scope["path"]
-        if path in _ALWAYS:
+        if scope["path"] in _ALWAYS:
             return None
-        slots = self._online if path in ENDPOINTS else self._others
         try:
             scope[_CLAIM_KEY] = held.enter_context(slots.unclaimed())
         except ApiError as refusal:
@@ -129,7 +137,7 @@ def until_answered(scope: Scope) -> ExitStack:
 class _Exchange:
     """One request and its answer, which ends when its client has it: until then it takes a slot."""
 
-    def __init__(self, scope: Scope, send: Send, idle_timeout_s: float) -> None:
+    def __init__(self, scope: Scope, send: Send, pace: Pace) -> None:
         request_id = new_uuid()
         scope[_ID_KEY] = request_id
         self.request_id = public_id(REQUEST, request_id)
@@ -137,7 +145,7 @@ class _Exchange:
         self.is_whole = False  # all was sent, and of a whole answer all but the last bytes taken
         self._scope = scope
         self._send = send
-        self._idle_timeout_s = idle_timeout_s
+        self._pace = pace
         self._is_stream = False  # which bounds by itself what waits
         self._is_dropped = False  # its client took too long
         self._connection: ClientConnection | None = scope.get("extensions", {}).get(EXTENSION)
@@ -162,7 +170,7 @@ class _Exchange:
             await self._send(message)
             self.is_whole = not message.get("more_body", False)
             return
-        if len(message.get("body", b"")) > BLOCK_BYTES:
+        if len(message.get("body", b"")) > self._pace.block_bytes:
             await self._send_in_blocks(message)
         else:
             await self._send(message)
@@ -172,17 +180,18 @@ class _Exchange:
 
     async def _send_in_blocks(self, message: Message) -> None:
         """Send a large body as it is taken: whole, all of it would lie in the transport."""
-        body = memoryview(message["body"])
-        for start in range(0, len(body), BLOCK_BYTES):
-            end = start + BLOCK_BYTES
-            block = {**message, "body": body[start:end], "more_body": end < len(body)}
+        body, size = message["body"], self._pace.block_bytes
+        for start in range(0, len(body), size):
+            end = start + size
+            # A copy: of a view the last bytes that wait would keep the whole body in memory.
+            block = {**message, "body": bytes(body[start:end]), "more_body": end < len(body)}
             await self._in_time(self._send(block))
             if self._is_dropped:
                 return
 
     async def _in_time(self, taking: Awaitable[None]) -> None:
         try:
-            async with asyncio.timeout(self._idle_timeout_s):
+            async with asyncio.timeout(self._pace.idle_s):
                 await taking
         except TimeoutError:
             assert self._connection is not None

@@ -25,7 +25,7 @@ class OnlineApp:
         self._clock = online.clock
         settings = online.settings
         self._room = BodyRoom(settings.bodies_bytes_max, body_bytes_max=settings.bytes_max)
-        self._readers = Readers(settings.answers_bytes_max, slow_reader_s=settings.slow_reader_s)
+        self._readers = Readers(settings.answers_bytes_max)
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

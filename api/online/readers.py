@@ -1,4 +1,4 @@
-"""What readers of whole answers may cost: time, and bytes that wait for them."""
+"""What readers of whole answers may cost in memory: the bytes that wait for them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +9,9 @@ from api.online.admission import queue_full
 from api.online.byte_room import ByteRoom, Lack
 from api.slots import tenant_share
 
+LARGE_BYTES: Final = 64 * 1024
+"""Longer answers take room: what is not longer lies in the transport alone."""
+
 _REFUSALS: Final = {
     Lack.OF_ROOM: (503, "Too many large answers wait for their readers."),
     Lack.OF_SHARE: (429, "Too many large answers of your organization wait for their readers."),
@@ -16,12 +19,11 @@ _REFUSALS: Final = {
 
 
 class Readers:
-    """The bounds that readers of one process share."""
+    """The bound that readers of one process share."""
 
-    def __init__(self, bytes_max: int, *, slow_reader_s: float) -> None:
+    def __init__(self, bytes_max: int) -> None:
         """`bytes_max` may wait for all, half of it for those of one tenant."""
         self._room = ByteRoom(bytes_max, of_tenant_max=tenant_share(bytes_max))
-        self.slow_reader_s = slow_reader_s
 
     @contextmanager
     def hold(self, tenant_id: UUID, byte_count: int) -> Iterator[None]:

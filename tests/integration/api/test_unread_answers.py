@@ -12,7 +12,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from api.http_protocol import HttpProtocol
-from api.middleware import RequestEnvelope
+from api.middleware import Pace, RequestEnvelope
 from api.server import http_server
 from api.settings import ApiSettings
 from tests.integration.api.wire import closes
@@ -36,9 +36,8 @@ async def answer(scope: Scope, _: Receive, send: Send) -> None:
 @contextmanager
 def serving(idle_timeout_s: float) -> Iterator[tuple[str, int]]:
     """Serve `answer` with two slots."""
-    app = RequestEnvelope(
-        answer, in_flight_max=2, online_in_flight_max=1, idle_timeout_s=idle_timeout_s
-    )
+    pace = Pace(1024 * 1024, idle_timeout_s)
+    app = RequestEnvelope(answer, in_flight_max=2, online_in_flight_max=1, pace=pace)
     listener = socket.create_server(("127.0.0.1", 0))
     server = http_server(app, ApiSettings(shutdown_grace_s=1))
     thread = threading.Thread(target=server.run, args=([listener],))

@@ -6,18 +6,23 @@ from typing import cast
 from uuid import UUID
 
 import pytest
-from starlette.types import Message
+from prometheus_client import REGISTRY
+from starlette.types import Message, Receive, Scope, Send
 
 from api.answers import ApiError
-from api.online.answering import BLOCK_BYTES, send_finished
+from api.client_connection import EXTENSION
+from api.middleware import Pace, RequestEnvelope
+from api.online.answering import send_finished
 from api.online.body_room import BodyHold, BodyRoom
 from api.online.calls import Finished, Recording
 from api.online.exchange import Exchange
-from api.online.readers import Readers
+from api.online.readers import LARGE_BYTES, Readers
 from core.ids import new_uuid
 
 ME, OTHER = UUID(int=1), UUID(int=2)
-LARGE = Finished(200, b"x" * (3 * BLOCK_BYTES + 1), [])
+LARGE = Finished(200, b"x" * (3 * LARGE_BYTES + 1), [])
+SMALL = Finished(200, b"x" * LARGE_BYTES, [])
+ONLINE, OTHERS = "/v1/embeddings", "/v1/files"
 
 
 class Client:
@@ -27,80 +32,147 @@ class Client:
         self.sent: list[Message] = []
         self._reads = reads
         self.is_dropped = False
+        self.is_stuck = asyncio.Event()
 
     @property
     def is_behind(self) -> bool:
         return self._reads <= len(self.sent)
 
-    async def send(self, message: Message) -> None:
+    async def caught_up(self) -> None:
         if self.is_behind:
+            self.is_stuck.set()
             await asyncio.Event().wait()
+
+    async def send(self, message: Message) -> None:
+        await self.caught_up()
         self.sent.append(message)
 
     def drop(self) -> None:
         self.is_dropped = True
 
 
-def exchange(client: Client, readers: Readers, recording: Recording | None = None) -> Exchange:
+def exchange(
+    send: Send, readers: Readers | None = None, recording: Recording | None = None
+) -> Exchange:
     hold = BodyHold(BodyRoom(1, body_bytes_max=1))
     hold.belong_to(ME)
     parts = SimpleNamespace(
-        send=client.send, connection=client, readers=readers, recording=recording, body_hold=hold
+        send=send, readers=readers or room(), recording=recording, body_hold=hold
     )
     parts.hold_answer = lambda count: Exchange.hold_answer(cast("Exchange", parts), count)
     return cast("Exchange", parts)
 
 
-def readers(bytes_max: int = 10 * len(LARGE.body)) -> Readers:
-    return Readers(bytes_max, slow_reader_s=0.01)
+def room(bytes_max: int = 10 * len(LARGE.body)) -> Readers:
+    return Readers(bytes_max)
 
 
-def is_free(room: Readers, byte_count: int) -> bool:
+async def serve(
+    client: Client,
+    answer: Finished,
+    *,
+    path: str = ONLINE,
+    readers: Readers | None = None,
+    online_s: float = 0.01,
+) -> None:
+    """Answer through the envelope, until it lets go of the request."""
+
+    async def app(_: Scope, __: Receive, send: Send) -> None:
+        await send_finished(exchange(send, readers), answer)
+
+    envelope = RequestEnvelope(
+        app,
+        in_flight_max=1,
+        online_in_flight_max=1,
+        pace=Pace(2 * LARGE_BYTES, 0.02),
+        online_pace=Pace(LARGE_BYTES, online_s),
+    )
+    scope = {"type": "http", "path": path, "method": "POST", "extensions": {EXTENSION: client}}
+    await envelope(scope, nothing, client.send)
+
+
+async def nothing() -> Message:
+    raise AssertionError
+
+
+def is_free(readers: Readers, byte_count: int) -> bool:
     try:
-        with room.hold(ME, byte_count):
+        with readers.hold(ME, byte_count):
             return True
     except ApiError:
         return False
 
 
-async def test_a_small_answer_is_written_at_once() -> None:
-    client = Client()
-    await send_finished(exchange(client, readers(0)), Finished(200, b"x" * BLOCK_BYTES, []))
-    head, body = client.sent
-    assert (b"content-length", b"%d" % BLOCK_BYTES) in head["headers"]
-    assert (b"content-type", b"application/json") in head["headers"]
-    assert body == {"type": "http.response.body", "body": b"x" * BLOCK_BYTES}
+def cut_count() -> float:
+    labels = {"route": "unknown", "method": "POST", "status": "cut"}
+    return REGISTRY.get_sample_value("millrace_api_requests_total", labels) or 0.0
 
 
-async def test_a_large_answer_goes_out_in_blocks() -> None:
+async def test_an_answer_is_one_head_and_one_body() -> None:
+    for answer in (SMALL, LARGE):
+        client = Client()
+        await send_finished(exchange(client.send), answer)
+        head, body = client.sent
+        assert (b"content-length", b"%d" % len(answer.body)) in head["headers"]
+        assert (b"content-type", b"application/json") in head["headers"]
+        assert body == {"type": "http.response.body", "body": answer.body}
+
+
+@pytest.mark.parametrize(("path", "block_bytes"), [(ONLINE, LARGE_BYTES), (OTHERS, 131_072)])
+async def test_a_large_answer_goes_out_in_blocks(path: str, block_bytes: int) -> None:
     client = Client()
-    await send_finished(exchange(client, readers()), LARGE)
-    head, *blocks = client.sent
-    assert (b"content-length", b"%d" % len(LARGE.body)) in head["headers"]
+    await serve(client, LARGE, path=path)
+    _, *blocks = client.sent
     assert b"".join(block["body"] for block in blocks) == LARGE.body
-    assert max(len(block["body"]) for block in blocks) == BLOCK_BYTES
-    assert [block.get("more_body", False) for block in blocks] == [True, True, True, False]
+    assert max(len(block["body"]) for block in blocks) == block_bytes
+    assert [block["more_body"] for block in blocks] == [*[True] * (len(blocks) - 1), False]
+    # A view of the body would keep all of it in memory as long as its last bytes wait.
+    assert {type(block["body"]) for block in blocks} == {bytes}
 
 
-@pytest.mark.parametrize(("reads", "answer"), [(2, LARGE), (0, LARGE), (0, Finished(200, b"", []))])
+@pytest.mark.parametrize(
+    ("reads", "answer"),
+    [(5, LARGE), (2, LARGE), (0, LARGE), (2, SMALL), (0, Finished(200, b"", []))],
+)
 async def test_a_reader_that_takes_nothing_is_dropped(reads: int, answer: Finished) -> None:
-    """Also one that did not read the answer before this one."""
-    client, room = Client(reads), readers()
-    await send_finished(exchange(client, room), answer)
+    """Also one that leaves the last bytes, or did not read the answer before this one."""
+    client, readers, cut_before = Client(reads), room(), cut_count()
+    await serve(client, answer, readers=readers)
     assert client.is_dropped
     assert len(client.sent) == reads
-    assert is_free(room, 5 * len(LARGE.body))
+    assert cut_count() == cut_before + 1
+    assert is_free(readers, 5 * len(LARGE.body))
+
+
+@pytest.mark.parametrize("reads", [5, 2])
+async def test_an_answer_keeps_its_room_until_its_last_bytes_are_taken(reads: int) -> None:
+    client, readers = Client(reads), room()
+    serving = asyncio.create_task(serve(client, LARGE, readers=readers, online_s=60.0))
+    await client.is_stuck.wait()
+    assert not is_free(readers, 5 * len(LARGE.body))
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
 
 
 async def test_answers_that_wait_for_their_readers_have_a_bound() -> None:
-    client, room = Client(), readers(2 * len(LARGE.body))
-    with room.hold(ME, 1), pytest.raises(ApiError) as of_share:
-        await send_finished(exchange(client, room), LARGE)
-    with room.hold(OTHER, len(LARGE.body)), room.hold(new_uuid(), 1), pytest.raises(ApiError) as no:
-        await send_finished(exchange(client, room), LARGE)
+    client, readers = Client(), room(2 * len(LARGE.body))
+    with readers.hold(ME, 1), pytest.raises(ApiError) as of_share:
+        await send_finished(exchange(client.send, readers), LARGE)
+    with (
+        readers.hold(OTHER, len(LARGE.body)),
+        readers.hold(new_uuid(), 1),
+        pytest.raises(ApiError) as no,
+    ):
+        await send_finished(exchange(client.send, readers), LARGE)
     assert [(of_share.value.status, no.value.status), client.sent] == [(429, 503), []]
-    await send_finished(exchange(client, room), LARGE)
+    await send_finished(exchange(client.send, readers), LARGE)
     assert client.sent
+
+
+async def test_a_small_answer_takes_no_room() -> None:
+    client = Client()
+    await send_finished(exchange(client.send, room(0)), SMALL)
+    assert len(client.sent) == 2
 
 
 async def test_a_key_is_free_before_a_failure_is_told() -> None:
@@ -113,6 +185,6 @@ async def test_a_key_is_free_before_a_failure_is_told() -> None:
         async def close(self) -> None:
             told_before.append(len(client.sent))
 
-    await send_finished(exchange(client, readers(), Recorded()), Finished(503, b"{}", []))
+    await send_finished(exchange(client.send, recording=Recorded()), Finished(503, b"{}", []))
     assert told_before == [0]
     assert len(client.sent) == 2
