@@ -31,7 +31,7 @@ from api.middleware import Pace, RequestEnvelope
 from api.object_threads import ObjectThreads
 from api.online.app import OnlineApp
 from api.online.online import Online, OnlineSetup
-from api.online.readers import LARGE_BYTES
+from api.online.readers import LARGE_BYTES, Readers
 from api.online.settings import OnlineSettings
 from api.openapi_document import describe
 from api.services import Services
@@ -88,6 +88,7 @@ def create_app(  # noqa: PLR0913  one argument a part of the process
         objects=objects,
         keys=KeyCache(ttl_s=settings.key_cache_s, clock=clock),
         uploads=Slots("uploads", settings.uploads_max, retry_after_s=2),
+        readers=Readers(online_settings.answers_bytes_max),
     )
     app = FastAPI(
         title="Millrace",

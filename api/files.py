@@ -8,13 +8,14 @@ from uuid import UUID
 
 import msgspec
 import sqlalchemy as sa
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.acts import record
 from api.answers import ApiError, json_answer
 from api.database import DatabaseAwayError
 from api.downloads import file_content
 from api.key_watch import KeyWatch
+from api.large_answers import held_answer
 from api.objects import file_object, page_object
 from api.online.idempotency import (
     answer_once,
@@ -68,21 +69,27 @@ async def upload(request: Request, principal: PrincipalOf, services: ServicesOf)
     return response_of(answer, is_old=is_old)
 
 
-@router.get("/v1/files")
-async def show_list(
-    principal: PrincipalOf,
-    services: ServicesOf,
+def _cursor(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
     order: Literal["asc", "desc"] = "desc",
     after: str | None = None,
+) -> Cursor:
+    return Cursor(limit=limit, after=parse_after(FILE, after), ascending=order == "asc")
+
+
+@router.get("/v1/files")
+async def show_list(
+    request: Request,
+    principal: PrincipalOf,
+    services: ServicesOf,
+    cursor: Annotated[Cursor, Depends(_cursor)],
     purpose: Purpose = None,
 ) -> Response:
     """List files, newest first unless asked otherwise."""
-    cursor = Cursor(limit=limit, after=parse_after(FILE, after), ascending=order == "asc")
     page = await services.database.run_for(
         principal.tenant_id, list_files, principal.tenant_id, cursor, purpose=purpose
     )
-    return json_answer(page_object(page, file_object))
+    return held_answer(request, principal, services, page_object(page, file_object))
 
 
 @router.get("/v1/files/{file_id}")

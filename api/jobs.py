@@ -8,7 +8,8 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Request, Response
 
 from api.acts import record
-from api.answers import ApiError, json_answer
+from api.answers import ApiError
+from api.large_answers import held_answer
 from api.objects import seconds, usage_object
 from api.online.call_failures import DEADLINE, JOB_CANCELLED, deadline_exceeded, job_cancelled
 from api.online.online import Online
@@ -33,13 +34,15 @@ _ERRORS: Final = {
 
 
 @router.get("/v1/jobs/{job_id}")
-async def show(job_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+async def show(
+    request: Request, job_id: str, principal: PrincipalOf, services: ServicesOf
+) -> Response:
     """Show a job and, once there is one, its answer."""
     wanted = parse_public_id(SINGLE, job_id)
     row = await services.database.run_for(
         principal.tenant_id, find_request, principal.tenant_id, wanted
     )
-    return json_answer(await _job_object(row, services))
+    return held_answer(request, principal, services, await _job_object(row, services))
 
 
 @router.delete("/v1/jobs/{job_id}")
@@ -58,7 +61,7 @@ async def cancel(
     online: Online | None = request.app.state.online
     if online is not None and row.state == JobState.CANCELLING:
         _tell(online, row)
-    return json_answer(await _job_object(row, services))
+    return held_answer(request, principal, services, await _job_object(row, services))
 
 
 def _tell(online: Online, row: sa.Row[Any]) -> None:

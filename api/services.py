@@ -7,6 +7,7 @@ from fastapi import Request
 
 from api.auth import KeyCache
 from api.database import Database
+from api.online.readers import Readers
 from api.settings import ApiSettings
 from api.slots import Slots
 from storage.objects import ObjectStore
@@ -24,6 +25,7 @@ class Services:
     objects: ObjectStore
     keys: KeyCache
     uploads: Slots
+    readers: Readers
     redrives: Slots = field(default_factory=lambda: Slots("redrives", _REDRIVES_MAX))
 
 

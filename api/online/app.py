@@ -10,7 +10,6 @@ from api.online.body_room import BodyRoom
 from api.online.exchange import exchange_of
 from api.online.online import Online
 from api.online.pipeline import CallPipeline
-from api.online.readers import Readers
 from registry.models import ENDPOINTS
 
 _ROUTES: Final = {path: SimpleNamespace(path=path) for path in ENDPOINTS}
@@ -25,7 +24,7 @@ class OnlineApp:
         self._clock = online.clock
         settings = online.settings
         self._room = BodyRoom(settings.bodies_bytes_max, body_bytes_max=settings.bytes_max)
-        self._readers = Readers(settings.answers_bytes_max)
+        self._readers = online.services.readers
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

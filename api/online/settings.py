@@ -83,7 +83,8 @@ class OnlineSettings(Settings):
     answers_bytes_max: int = Field(default=256 * MIB, ge=64 * MIB)
     """Bytes of whole answers above 64 KiB that wait for their readers at once.
 
-    Half of it at most are those of one tenant; an answer without room is refused."""
+    Those of jobs and lists of files count as well. Half of it at most are those of one tenant; an
+    answer without room is refused."""
 
     keep_alive_s: float = Field(default=10.0, ge=0.1, le=60)
     """Silence on a stream after which a comment is sent."""

@@ -1,0 +1,112 @@
+"""Goal: large answers in JSON share the room of online answers, and keep it until they are read."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from fastapi import Request
+
+from api import files, jobs
+from api.answers import ApiError
+from api.middleware import until_answered
+from api.online.readers import LARGE_BYTES, Readers
+from api.services import Services
+from core.ids import SINGLE, new_uuid, public_id
+from core.outcomes import Outcome
+from core.states import JobState
+from jobs.pages import Cursor, Page
+from tenancy.api_keys import Principal
+
+ME = Principal(new_uuid(), new_uuid())
+
+
+class Site:
+    """Services whose database says one thing, and room for two answers, one a tenant."""
+
+    def __init__(self, found: object, answer_bytes: int) -> None:
+        self._found = found
+        self.readers = Readers(2 * answer_bytes)
+        parts = SimpleNamespace(database=self, readers=self.readers)
+        self.services = cast("Services", parts)
+
+    async def run_for(self, *_: object, **__: object) -> object:
+        return self._found
+
+
+def request() -> Request:
+    parts = SimpleNamespace(online=None)
+    scope = {"type": "http", "app": SimpleNamespace(state=parts), "millrace.held": ExitStack()}
+    return Request(scope)
+
+
+def job(body: bytes) -> Any:
+    moments = dict.fromkeys(jobs._MOMENTS)
+    counts = dict.fromkeys(
+        ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"), 1
+    )
+    return SimpleNamespace(
+        id=new_uuid(),
+        state=JobState.COMPLETED,
+        endpoint="/v1/embeddings",
+        model="m",
+        model_version="1",
+        status_code=200,
+        outcome=Outcome.SUCCEEDED,
+        body=body,
+        body_key=None,
+        **moments,
+        **counts,
+    )
+
+
+def file() -> Any:
+    return SimpleNamespace(
+        id=new_uuid(),
+        size_bytes=1,
+        created_at=None,
+        expires_at=None,
+        filename="x" * 200,
+        purpose="batch",
+    )
+
+
+async def show_job(site: Site, asked: Request) -> Any:
+    return await jobs.show(asked, public_id(SINGLE, new_uuid()), ME, site.services)
+
+
+async def cancel_job(site: Site, asked: Request) -> Any:
+    return await jobs.cancel(asked, public_id(SINGLE, new_uuid()), ME, site.services)
+
+
+async def list_files(site: Site, asked: Request) -> Any:
+    return await files.show_list(asked, ME, site.services, Cursor(limit=10_000))
+
+
+LARGE = b'"%b"' % (b"x" * LARGE_BYTES)
+PAGE = Page([file() for _ in range(400)], has_more=False)
+
+
+@pytest.mark.parametrize(
+    ("found", "ask"), [(job(LARGE), show_job), (job(LARGE), cancel_job), (PAGE, list_files)]
+)
+async def test_a_large_answer_takes_room_until_it_is_read(
+    found: object, ask: Callable[[Site, Request], Any]
+) -> None:
+    answer = await ask(Site(found, 1 << 20), request())
+    assert len(answer.body) > LARGE_BYTES
+    site, first = Site(found, len(answer.body)), request()
+    await ask(site, first)
+    with pytest.raises(ApiError) as refused:
+        await ask(site, request())
+    assert (refused.value.status, refused.value.code) == (429, "queue_full")
+    until_answered(first.scope).close()
+    await ask(site, request())
+
+
+@pytest.mark.parametrize(("found", "ask"), [(job(b"1"), show_job), (Page([], False), list_files)])
+async def test_a_small_answer_takes_none(
+    found: object, ask: Callable[[Site, Request], Any]
+) -> None:
+    assert (await ask(Site(found, 0), request())).status_code == 200
