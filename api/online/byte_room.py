@@ -20,15 +20,24 @@ class ByteRoom:
         self._free, self._of_tenant_max = bytes_max, of_tenant_max
         self._of_tenant: Counter[UUID] = Counter()
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing is taken."""
+        return not self._of_tenant
+
     def take(self, tenant_id: UUID, byte_count: int) -> Lack | None:
         """Take room, or return why nothing was taken."""
         if byte_count > self._free:
             return Lack.OF_ROOM
         if self._of_tenant[tenant_id] + byte_count > self._of_tenant_max:
             return Lack.OF_SHARE
+        self.take_more(tenant_id, byte_count)
+        return None
+
+    def take_more(self, tenant_id: UUID, byte_count: int) -> None:
+        """Take room beyond every bound; others have none until enough of it is back."""
         self._free -= byte_count
         self._of_tenant[tenant_id] += byte_count
-        return None
 
     def give_back(self, tenant_id: UUID, byte_count: int) -> None:
         """Return room that was taken."""

@@ -68,6 +68,17 @@ def says_cancelled(end: ReplyEnd) -> bool:
         return False
 
 
+def not_taken(refusal: ApiError) -> ApiError:
+    """Return why an answer is not given that was computed: a repeat would be paid for again."""
+    return ApiError(
+        refusal.status,
+        refusal.message,
+        kind=refusal.kind,
+        code=refusal.code,
+        headers={**(refusal.headers or {}), "x-should-retry": "false"},
+    )
+
+
 def queue_timeout() -> ApiError:
     """Return why a call ends whose execution did not begin soon enough."""
     return ApiError(

@@ -22,13 +22,20 @@ class Readers:
     """The bound that readers of one process share."""
 
     def __init__(self, bytes_max: int) -> None:
-        """`bytes_max` may wait for all, half of it for those of one tenant."""
+        """`bytes_max` may wait for all, half of it for those of one tenant.
+
+        One of any size may wait alone: refused, it would never be given.
+        """
         self._room = ByteRoom(bytes_max, of_tenant_max=tenant_share(bytes_max))
 
     @contextmanager
     def hold(self, tenant_id: UUID, byte_count: int) -> Iterator[None]:
         """Hold room for an answer until its end is written. Raises ApiError: 503, 429."""
-        lack = self._room.take(tenant_id, byte_count)
+        lack = None
+        if self._room.is_unused:
+            self._room.take_more(tenant_id, byte_count)
+        else:
+            lack = self._room.take(tenant_id, byte_count)
         if lack is not None:
             raise queue_full(*_REFUSALS[lack], 1.0)
         try:

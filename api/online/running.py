@@ -15,6 +15,7 @@ from api.online.call_failures import (
     QUEUE_TIMEOUT,
     deadline_exceeded,
     job_cancelled,
+    not_taken,
     says_cancelled,
     shutting_down,
 )
@@ -145,7 +146,10 @@ class RunningCall:
             call.fail(shutting_down())
         if not call.left:
             answer = await self._finished(call, may_be_later=wait_s is not None)
-            await send_finished(self._exchange, answer)
+            try:
+                await send_finished(self._exchange, answer)
+            except ApiError as no_room:
+                raise not_taken(no_room) from None
 
     async def _finished(self, call: OpenCall, *, may_be_later: bool) -> Finished:
         """Return the answer to a call that does not stream."""

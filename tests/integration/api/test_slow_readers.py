@@ -156,6 +156,21 @@ def test_a_reader_that_only_hesitates_gets_a_whole_answer(
     assert received.partition(b"\r\n\r\n")[2] == b"x" * SIZE
 
 
+def test_an_answer_without_room_is_not_asked_for_again(
+    kafka: KafkaSettings, database_url: str, tmp_path: Path
+) -> None:
+    with online_site(kafka, database_url, tmp_path, answers_bytes_max=64 * 1024 * 1024) as online:
+        answer_at_length(online)
+        with connect(online.site) as unread, online.client() as client:
+            unread.sendall(asking(online, WHOLE))
+            assert unread.recv(4) == b"HTTP"  # more than half of the room, alone in it
+            refused = client.post(ENDPOINT, json=ASK)
+
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "queue_full")
+    assert refused.headers["x-should-retry"] == "false"
+    assert refused.headers["retry-after"] == "1"
+
+
 def test_a_download_that_nobody_reads_is_cut(open_site: OpenSite) -> None:
     site = open_site(download_idle_timeout_s=0.3)
     size = 40_000_000  # more than the sockets hold

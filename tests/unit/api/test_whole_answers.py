@@ -169,6 +169,16 @@ async def test_answers_that_wait_for_their_readers_have_a_bound() -> None:
     assert client.sent
 
 
+async def test_an_answer_larger_than_all_the_room_waits_alone() -> None:
+    client, readers = Client(), room(LARGE_BYTES)
+    with readers.hold(OTHER, 1), pytest.raises(ApiError):
+        await send_finished(exchange(client.send, readers), LARGE)
+    with readers.hold(ME, len(LARGE.body)):
+        assert not any(is_free(readers, 1) for _ in range(2))
+    await send_finished(exchange(client.send, readers), LARGE)
+    assert len(client.sent) == 2
+
+
 async def test_a_small_answer_takes_no_room() -> None:
     client = Client()
     await send_finished(exchange(client.send, room(0)), SMALL)
