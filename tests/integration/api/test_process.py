@@ -115,7 +115,7 @@ def test_it_ends_while_postgres_hangs(
     kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
 ) -> None:
     kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-    LogAdmin(kafka).create((CALLERS, CAPACITY, REPLIES))
+    LogAdmin(kafka).create((CALLERS, CAPACITY, CONTROL, REPLIES))
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     with engine.begin() as connection:
         key = create_key(connection, create_tenant(connection, "one"), "test")
