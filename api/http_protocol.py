@@ -32,7 +32,7 @@ While bytes wait to be acknowledged no probe is sent: the last option bounds tha
 reader may take nothing at all (tcp(7))."""
 
 LAST_BYTES_S: Final = 60.0
-"""How long what is left of an answer may wait when its connection has been idle for too long."""
+"""How long what is left of an answer may wait once its connection is to close."""
 
 _LINE_BYTES: Final = 4  # what a header line is longer than its name and value
 
@@ -58,6 +58,7 @@ class HttpProtocol(HttpToolsProtocol):
     head_timeout_s: float
     head_bytes_max: int
     _head_timer: asyncio.TimerHandle | None = None
+    _end_timer: asyncio.TimerHandle | None = None
     _is_in_head = False
     _head_bytes = 0  # of the request line and headers so far, trailers included
     _unfinished_bytes = 0  # since a head, a piece of a body or a message was complete
@@ -87,13 +88,20 @@ class HttpProtocol(HttpToolsProtocol):
         """Tell whoever waits for it."""
         super().connection_lost(exc)
         self._stop_timer()
+        if self._end_timer is not None:
+            self._end_timer.cancel()
         self._client_connection.lost()
 
     def timeout_keep_alive_handler(self) -> None:
-        """See `HttpToolsProtocol`. A close waits until all is sent, for ever by itself."""
+        """See `HttpToolsProtocol`."""
         super().timeout_keep_alive_handler()
-        if self.transport.get_write_buffer_size():
-            self.loop.call_later(LAST_BYTES_S, self.transport.abort)
+        self._bound_the_end()
+
+    def on_response_complete(self) -> None:
+        """See `HttpToolsProtocol`; the last answer of a connection is closed behind."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._bound_the_end()
 
     def on_message_begin(self) -> None:
         """See `HttpToolsProtocol`."""
@@ -146,7 +154,7 @@ class HttpProtocol(HttpToolsProtocol):
             cycle.message_event.set()
         if cycle is None or cycle.response_complete or not cycle.response_started:
             self.transport.write(_refusal(msg))
-        self.transport.close()
+        self._close()
 
     def _feed(self, data: bytes) -> None:
         """Parse. A wish to speak another protocol is ignored, as RFC 9110 allows.
@@ -190,7 +198,16 @@ class HttpProtocol(HttpToolsProtocol):
     def _give_up(self) -> None:
         self._head_timer = None
         if not self.transport.is_closing():
-            self.transport.close()
+            self._close()
+
+    def _close(self) -> None:
+        self.transport.close()
+        self._bound_the_end()
+
+    def _bound_the_end(self) -> None:
+        """Give up what is left in a while. A close waits until all is sent, for ever by itself."""
+        if self._end_timer is None and self.transport.get_write_buffer_size():
+            self._end_timer = self.loop.call_later(LAST_BYTES_S, self.transport.abort)
 
     def _stop_timer(self) -> None:
         if self._head_timer is not None:

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from api import http_protocol
 from api.http_protocol import HttpProtocol
 from api.middleware import Pace, RequestEnvelope
 from api.server import http_server
@@ -18,13 +19,14 @@ from api.settings import ApiSettings
 from tests.integration.api.wire import closes
 
 LARGE = b"x" * 40_000_000  # more than the sockets hold
+_BODIES = {"/small": b"small", "/medium": b"x" * 60_000}  # for the transport none is behind
 ASK = b"GET /%b HTTP/1.1\r\nHost: test\r\n\r\n"
 
 
 async def answer(scope: Scope, _: Receive, send: Send) -> None:
     if scope["type"] != "http":
         return
-    body = b"small" if scope["path"] == "/small" else LARGE
+    body = _BODIES.get(scope["path"], LARGE)
     length = [(b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": 200, "headers": length})
     if scope["path"] == "/stream":  # which bounds by itself what waits; this one does not
@@ -34,11 +36,13 @@ async def answer(scope: Scope, _: Receive, send: Send) -> None:
 
 
 @contextmanager
-def serving(idle_timeout_s: float) -> Iterator[tuple[str, int]]:
-    """Serve `answer` with two slots."""
+def serving(idle_timeout_s: float, *, sent_bytes: int | None = None) -> Iterator[tuple[str, int]]:
+    """Serve `answer` with two slots; `sent_bytes` is about what the kernel takes of it."""
     pace = Pace(1024 * 1024, idle_timeout_s)
     app = RequestEnvelope(answer, in_flight_max=2, online_in_flight_max=1, pace=pace)
     listener = socket.create_server(("127.0.0.1", 0))
+    if sent_bytes is not None:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, sent_bytes)
     server = http_server(app, ApiSettings(shutdown_grace_s=1))
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
@@ -106,19 +110,60 @@ def test_an_answer_that_is_read_in_time_comes_whole() -> None:
     assert received.count(b"x") == len(LARGE) + received.count(b"x-request-id")
 
 
+def end_an_answer(protocol: HttpProtocol) -> None:
+    """As its request in HTTP/1.0 does, or one that says `Connection: close`."""
+    protocol.transport.close()
+    protocol.on_response_complete()
+
+
 @pytest.mark.parametrize("left_bytes", [0, 1])
-def test_what_is_left_on_an_idle_connection_does_not_stay(left_bytes: int) -> None:
+@pytest.mark.parametrize(
+    "close",
+    [
+        HttpProtocol.timeout_keep_alive_handler,
+        HttpProtocol._give_up,
+        lambda protocol: protocol.send_400_response("This is not HTTP."),
+        end_an_answer,
+    ],
+    ids=["idle", "slow head", "no HTTP", "last answer"],
+)
+def test_what_is_left_on_a_connection_that_closes_does_not_stay(
+    close: Callable[[HttpProtocol], None], left_bytes: int
+) -> None:
     steps: list[str] = []
     protocol = HttpProtocol.__new__(HttpProtocol)
     transport = SimpleNamespace(
-        is_closing=lambda: False,
+        is_closing=lambda: "close" in steps,
         close=lambda: steps.append("close"),
+        write=lambda _: None,
         get_write_buffer_size=lambda: left_bytes,
         abort=lambda: steps.append("abort"),
     )
-    protocol.transport = cast(Any, transport)
+    protocol.transport, protocol.cycle = cast(Any, transport), cast(Any, None)
     protocol.loop = cast(Any, SimpleNamespace(call_later=lambda _, call: call()))
+    protocol.server_state = cast(Any, SimpleNamespace(total_requests=0))
 
-    protocol.timeout_keep_alive_handler()
+    close(protocol)
 
     assert steps == ["close", "abort"][: 1 + left_bytes]
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_a_last_answer_that_is_not_read_ends_with_its_connection(
+    version: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_protocol, "LAST_BYTES_S", 0.2)
+    has_ended = threading.Event()
+
+    class Noticing(HttpProtocol):
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            has_ended.set()
+
+    monkeypatch.setattr(http_protocol, "HttpProtocol", Noticing)
+    ask = b"GET /medium HTTP/%b\r\nHost: test\r\nConnection: close\r\n\r\n" % version
+    with serving(60.0, sent_bytes=4096) as address, closing(socket.socket()) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(address)
+        connection.sendall(ask)
+        assert has_ended.wait(10)
