@@ -45,6 +45,7 @@ from topics.tail import TopicTail
 _LOG = logging.getLogger(__name__)
 
 _SETTLE_S_MAX: Final = 3.0  # its supervisor may not wait long
+_FLUSH_S_MAX: Final = 2.0  # tails end meanwhile
 _SWEEP_S: Final = 0.25
 _POOL_DEAD_S: Final = 8.0
 """Silence of all replicas of a pool after which what they had begun ends as interrupted. They speak
@@ -157,15 +158,18 @@ class Online:
 
     async def _settle(self) -> None:
         """Bill what was given again and destroy keys, as far as that is done soon."""
-        with suppress(DatabaseAwayError, TimeoutError):
+        with suppress(TimeoutError):  # the sweep finds keys that are left
             async with asyncio.timeout(_SETTLE_S_MAX):
-                await self.cache.bill(self.services.database)
-        with suppress(TimeoutError):  # then their sweep finds them
-            async with asyncio.timeout(_SETTLE_S_MAX):
-                await self.call_keys.stop()
+                await asyncio.gather(self._bill(), self.call_keys.stop())
+
+    async def _bill(self) -> None:
+        with suppress(DatabaseAwayError):
+            await self.cache.bill(self.services.database)
 
     def _close(self) -> None:
-        self._producer.close(2.0)
+        for tail in self._tails:
+            tail.tell_to_stop()
+        self._producer.close(_FLUSH_S_MAX)
         for tail in self._tails:
             tail.stop()
 

@@ -20,6 +20,7 @@ _LOG = logging.getLogger(__name__)
 _POLL_S: Final = 0.5
 _POSITION_S: Final = 10.0
 _AGAIN_S: Final = 0.5
+_STOP_S: Final = 2.0  # four polls; a thread that needs longer is left behind
 
 
 class TailThread:
@@ -39,6 +40,7 @@ class TailThread:
         """Both callbacks run in the thread; `take` also gets an empty list when nothing came."""
         self._tail, self._take, self._on_failure = tail, take, on_failure
         self._stopping = threading.Event()
+        self._stopped_by_s = 0.0
         self._positioned = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -51,11 +53,17 @@ class TailThread:
         """Begin."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the thread, waiting a moment for it."""
+    def tell_to_stop(self) -> None:
+        """Let the thread end, in a moment that begins now."""
+        self._stopped_by_s = time.monotonic() + _STOP_S
         self._stopping.set()
+
+    def stop(self) -> None:
+        """End the thread, waiting for the rest of its moment: of several, tell all before."""
+        if not self._stopping.is_set():
+            self.tell_to_stop()
         if self._thread.is_alive():
-            self._thread.join(_POLL_S * 4)
+            self._thread.join(max(0.0, self._stopped_by_s - time.monotonic()))
         if not self._thread.is_alive():
             self._tail.close()
 

@@ -1,0 +1,82 @@
+"""Goal: the end of a process waits for all that hangs together, and not one after the other."""
+
+import asyncio
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from api.database import DatabaseAwayError
+from api.online import tails
+from api.online.online import Online
+from api.online.tails import TailThread
+
+
+class Part:
+    """A tail or the producer, which notes what it is asked for."""
+
+    def __init__(self, steps: list[str]) -> None:
+        self._steps = steps
+
+    def tell_to_stop(self) -> None:
+        self._steps.append("told")
+
+    def stop(self) -> None:
+        self._steps.append("waited for")
+
+    def close(self, _timeout_s: float) -> None:
+        self._steps.append("flushed")
+
+
+def test_all_tails_are_told_before_one_is_waited_for() -> None:
+    steps: list[str] = []
+    online: Any = Online.__new__(Online)
+    online._producer = online._replies = online._capacity = online._control = Part(steps)
+    online._close()
+    assert steps == [*["told"] * 3, "flushed", *["waited for"] * 3]
+
+
+def test_a_tail_that_hangs_is_waited_for_from_when_it_was_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    polls, ends = threading.Event(), threading.Event()
+
+    def poll(_: float) -> list[object]:
+        polls.set()
+        ends.wait(20)
+        return []
+
+    hanging = SimpleNamespace(skip_to_end=lambda _: None, poll=poll)  # it may not be closed
+    tail = TailThread(cast("Any", hanging), "test", lambda _: None, lambda _: None)
+    monkeypatch.setattr(tails, "_STOP_S", 0.0)
+    tail.start()
+    assert polls.wait(10)
+    tail.tell_to_stop()
+    monkeypatch.setattr(tails, "_STOP_S", 60.0)
+    began_s = time.monotonic()
+    tail.stop()
+    assert time.monotonic() - began_s < 10
+    ends.set()
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_keys_are_destroyed_while_hits_are_billed(*, is_away: bool) -> None:
+    destroyed = asyncio.Event()
+
+    async def bill(_: object) -> None:
+        if is_away:
+            raise DatabaseAwayError
+        await destroyed.wait()
+
+    async def stop() -> None:
+        destroyed.set()
+
+    online: Any = Online.__new__(Online)
+    online.cache = SimpleNamespace(bill=bill)
+    online.call_keys = SimpleNamespace(stop=stop)
+    online.services = SimpleNamespace(database=None)
+    async with asyncio.timeout(1):  # a bill that came first would take 3 s
+        await online._settle()
+    assert destroyed.is_set()
