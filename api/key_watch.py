@@ -1,5 +1,6 @@
 """Whether the key of a long request still works, asked now and then while it goes on."""
 
+from contextlib import suppress
 from typing import Final
 
 from fastapi import Request
@@ -29,14 +30,12 @@ class KeyWatch:
         """
         if self._services.keys.now_s() < self._due_s:
             return
-        pause_s = CHECK_S
-        try:
+        with suppress(DatabaseAwayError):
             await self.check_now()
-        except DatabaseAwayError:
-            pause_s = _AWAY_S
-        self._due_s = self._services.keys.now_s() + pause_s
 
     async def check_now(self) -> None:
-        """Look at once. Raises ApiError (401), DatabaseAwayError."""
+        """Look at once; `check` counts it. Raises ApiError (401), DatabaseAwayError."""
+        self._due_s = self._services.keys.now_s() + _AWAY_S  # also when nobody waits to the end
         bearer, x_api_key = self._headers.get("authorization"), self._headers.get("x-api-key")
         await principal_by(bearer, x_api_key, self._services)
+        self._due_s = self._services.keys.now_s() + CHECK_S

@@ -86,11 +86,14 @@ class ResultStream:
     async def _follow(
         self, follower: Follower, may_go_on: Callable[[], Awaitable[bool]]
     ) -> AsyncGenerator[bytes, None]:
-        keep_alive_s, quiet_s = self._views.services.settings.follow_keep_alive_s, 0.0
+        keep_alive_s = self._views.services.settings.follow_keep_alive_s
+        clock_s = asyncio.get_running_loop().time
+        due_s = clock_s() + keep_alive_s
         while follower.news.exists:
             news = follower.news
             has_more = news.is_terminal or self._after < news.ended_count
-            if not await _is_allowed(may_go_on, is_needed=has_more):
+            patience_s = None if has_more else max(CHECK_S, due_s - clock_s())
+            if not await _is_allowed(may_go_on, patience_s):
                 return
             if news.is_terminal and not self._source.is_terminal:
                 await self._reload()
@@ -100,19 +103,18 @@ class ResultStream:
                 async with aclosing(self._lines(page)) as lines:
                     async for block in lines:
                         yield block
-                quiet_s = 0.0
                 if page:
+                    due_s = clock_s() + keep_alive_s
                     continue
                 if news.is_terminal:  # deleted since: no end is told that has not been reached
                     return
             if news.is_terminal:
                 yield self._end()
                 return
-            if not await follower.changed(min(CHECK_S, keep_alive_s)):
-                quiet_s += CHECK_S
-            if quiet_s >= keep_alive_s:
-                quiet_s = 0.0
+            await follower.changed(min(CHECK_S, max(0.0, due_s - clock_s())))
+            if clock_s() >= due_s:
                 yield _KEEP_ALIVE
+                due_s = clock_s() + keep_alive_s
 
     async def _page(self, limit: int, *, is_shared: bool) -> list[SequencedRow]:
         """Read the next page. Raises DatabaseAwayError."""
@@ -167,16 +169,17 @@ class ResultStream:
         return b"event: batch.%b\nid: %d\ndata: %b\n\n" % (job.state.encode(), sequence, data)
 
 
-async def _is_allowed(may_go_on: Callable[[], Awaitable[bool]], *, is_needed: bool) -> bool:
-    """Whether the key still works. Unless it is needed, to be told nothing is allowed.
+async def _is_allowed(may_go_on: Callable[[], Awaitable[bool]], patience_s: float | None) -> bool:
+    """Whether the key still works; True also when that is not known after `patience_s`.
 
-    Raises DatabaseAwayError.
+    Without a patience there is something to give, which takes an answer. Raises DatabaseAwayError.
     """
-    if is_needed:
+    if patience_s is None:
         return await _patiently(may_go_on)
     try:
-        return await may_go_on()
-    except DatabaseAwayError:
+        async with asyncio.timeout(patience_s):
+            return await may_go_on()
+    except (DatabaseAwayError, TimeoutError):
         return True
 
 

@@ -1,5 +1,6 @@
 """Goal: what is begun with a key ends soon after its end, and no outage looks like one."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -24,7 +25,7 @@ class Keys:
         self.keys = KeyCache(ttl_s=1, clock=cast(Clock, self))
         self.database = self
         self.principal: Principal | None = Principal(new_uuid(), new_uuid())
-        self.is_away = False
+        self.is_away = self.hangs = False
         self.looks = 0
 
     def monotonic_s(self) -> float:
@@ -32,6 +33,8 @@ class Keys:
 
     async def run_across_tenants(self, _work: object, _secret: str) -> Principal | None:
         self.looks += 1
+        if self.hangs:
+            await asyncio.Event().wait()
         if self.is_away:
             raise DatabaseAwayError
         return self.principal
@@ -58,6 +61,24 @@ async def test_a_revoked_key_is_noticed() -> None:
     with pytest.raises(ApiError) as refused:
         await watch.check()
     assert refused.value.status == 401
+
+
+async def test_a_look_of_its_own_counts_also_when_nobody_waits_to_its_end() -> None:
+    keys = Keys()
+    watch = keys.watch()
+    keys.now = 2.0
+    await watch.check_now()
+    keys.now = 3.9
+    await watch.check()
+    assert keys.looks == 1
+    keys.now, keys.hangs = 5.0, True
+    looking = asyncio.create_task(watch.check_now())
+    await asyncio.sleep(0)
+    looking.cancel()
+    await asyncio.gather(looking, return_exceptions=True)
+    keys.now = 34.9
+    await watch.check()
+    assert keys.looks == 2
 
 
 async def test_an_outage_is_no_revocation_and_is_not_waited_for_often() -> None:

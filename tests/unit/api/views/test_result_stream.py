@@ -43,8 +43,9 @@ class Database:
         return self.pages.pop(0) if self.pages else []
 
 
-def views(objects: MemoryObjects, database: Database) -> Views:
-    services: Any = SimpleNamespace(objects=objects, database=database, settings=ApiSettings())
+def views(objects: MemoryObjects, database: Database, **given: object) -> Views:
+    settings = ApiSettings.model_validate(given)
+    services: Any = SimpleNamespace(objects=objects, database=database, settings=settings)
     followers = Followers(cast(Any, database), interval_s=10)
     pages = ResultPages(cast(Any, database))
     return Views(services, None, followers, cast(Any, None), pages)
@@ -84,6 +85,25 @@ async def test_nothing_is_given_while_the_key_cannot_be_checked() -> None:
         with pytest.raises(DatabaseAwayError):
             await anext(followed)
     assert database.pages  # nobody asked for it
+
+
+async def test_silence_is_filled_while_the_key_cannot_be_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(result_stream, "CHECK_S", 0.01)
+    database, objects = Database(), MemoryObjects({})
+    database.hangs = True  # so does the look for news, which nobody waits for
+
+    async def hang() -> bool:
+        await asyncio.Event().wait()
+        return False
+
+    its = views(objects, database, follow_keep_alive_s=0.1)
+    principal = Principal(TENANT_ID, TENANT_ID)
+    followed = ResultStream(its, principal, source(objects), server_sent).followed(0, hang)
+    async with aclosing(followed), asyncio.timeout(5):
+        for _ in range(3):
+            assert await anext(followed) == b": keep-alive\n\n"
 
 
 async def test_a_batch_that_is_deleted_meanwhile_ends_its_stream() -> None:
