@@ -12,6 +12,7 @@ from api.online.answering import finished_error, send_finished
 from api.online.call_failures import (
     DEADLINE,
     HERE_ALONE,
+    JOB_CANCELLED,
     QUEUE_TIMEOUT,
     deadline_exceeded,
     job_cancelled,
@@ -37,6 +38,10 @@ from topics.records import JobRef, ReplyEnd
 
 BEGUN_WORD_S: Final = 0.25
 """Time for a replica's word that a call has begun; one that comes later finds the call ended."""
+
+
+_ENDS_JOB: Final = frozenset({DEADLINE, JOB_CANCELLED, QUEUE_TIMEOUT})
+"""Failures that end a durable call, too."""
 
 
 class RunningCall:
@@ -206,7 +211,7 @@ def used_tokens(call: OpenCall, prompt_tokens: int) -> int | None:
     """
     if call.end is not None:
         return call.end.input_tokens + call.end.output_tokens
-    is_ended = call.failure is not None and call.failure.code in {DEADLINE, QUEUE_TIMEOUT}
+    is_ended = call.failure is not None and call.failure.code in _ENDS_JOB
     if call.is_durable and not is_ended:
         return None
     return prompt_tokens + call.piece_count if call.piece_count else 0

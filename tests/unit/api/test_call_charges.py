@@ -7,6 +7,7 @@ import pytest
 from api.answers import ApiError
 from api.online.call_failures import (
     deadline_exceeded,
+    job_cancelled,
     log_unavailable,
     queue_timeout,
     slow_reader,
@@ -113,8 +114,8 @@ def test_a_durable_call_goes_on_without_its_connection(end: Word) -> None:
     assert used_tokens(call, PROMPT) is None
 
 
-@pytest.mark.parametrize("failure", [deadline_exceeded, queue_timeout])
-def test_a_durable_call_does_not_outlive_its_time(failure: Callable[[], ApiError]) -> None:
+@pytest.mark.parametrize("failure", [deadline_exceeded, queue_timeout, job_cancelled])
+def test_a_durable_call_does_not_outlive_its_time_or_job(failure: Callable[[], ApiError]) -> None:
     call = opened(durable=True)
     call.fail(failure())
     assert used_tokens(call, PROMPT) == 0
