@@ -169,7 +169,9 @@ class RunningCall:
             accepted = online.durable.accepted(self._planned, self._claim)
             return Finished(accepted.status, accepted.body, [*self._headers, *accepted.headers])
         if call.is_durable and says_cancelled(call.end):
-            return finished_error(job_cancelled(), self._headers)
+            is_late = not self._left_s(self._planned.timeout_s)  # the job was closed as expired
+            why = deadline_exceeded() if is_late else job_cancelled()
+            return finished_error(why, self._headers)
         body = await self._whole_body(call, call.end)
         self._timings.heard_s = call.heard_s
         timing = self._timings.at_end(call.end, now_s=online.clock.monotonic_s())
