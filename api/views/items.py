@@ -7,7 +7,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from api.answers import ApiError, json_answer, unavailable
+from api.answers import ApiError, json_answer
 from api.paging import LIMIT_DEFAULT, Limit
 from api.principals import PrincipalOf
 from api.views.item_objects import ITEM, item_id, item_object
@@ -130,14 +130,21 @@ async def _search(views: Views, source: ResultSource, custom_id: str) -> int:
             try:
                 index = await asyncio.to_thread(find_index, _reads(views), source, custom_id)
             except SearchOverdueError:
-                raise unavailable(
-                    "The search took too long; an item's id is found at once.",
-                    retry_after_s=30,
-                    code=SearchOverdueError.code,
-                ) from None
+                raise _overdue() from None
     if index is None or index >= source.total_count:
         raise ApiError(404, "No such item.", code="item_not_found")
     return index
+
+
+def _overdue() -> ApiError:
+    """Return the refusal of a search; official clients would let it read as long again."""
+    return ApiError(
+        503,
+        "The search took too long; an item's id is found at once.",
+        kind="service_unavailable_error",
+        code=SearchOverdueError.code,
+        headers={"retry-after": "30", "x-should-retry": "false"},
+    )
 
 
 async def _name(views: Views, source: ResultSource, index: int) -> str | None:
