@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from starlette.types import Scope
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 EXTENSION: Final = "millrace.connection"
 """Its name among the extensions of an ASGI scope."""
@@ -21,6 +21,7 @@ class ClientConnection:
         self._protocol = protocol
         self._is_lost = False
         self._watchers: list[Callable[[], None]] = []
+        self._served: RequestResponseCycle | None = None
 
     @property
     def has_whole_body(self) -> bool:
@@ -45,6 +46,10 @@ class ClientConnection:
         if not self._protocol.pipeline:
             self._protocol.flow.resume_reading()
 
+    def begin(self, cycle: RequestResponseCycle) -> None:
+        """Note which request is served now; the protocol knows only the newest that came."""
+        self._served = cycle
+
     def watch(self, on_lost: Callable[[], None]) -> None:
         """Call `on_lost` when the client is gone; at once when it is already."""
         if self._is_lost:
@@ -66,7 +71,7 @@ class ClientConnection:
 
     def drop(self) -> None:
         """End the connection in the middle of an answer that its client does not take."""
-        self._protocol.cycle.disconnected = True  # nothing is written after it
+        self._write_no_more()
         self._protocol.transport.abort()
 
     def cut(self, last: bytes) -> None:
@@ -74,13 +79,21 @@ class ClientConnection:
 
         A client that does not take it in time is dropped with all that waits for it.
         """
-        protocol = self._protocol
-        protocol.cycle.disconnected = True  # nothing is written after it
+        protocol, served = self._protocol, self._served
+        assert served is not None
+        self._write_no_more()
         transport = protocol.transport
-        is_old = protocol.cycle.scope["http_version"] == "1.0"  # which knows no chunks
+        is_old = served.scope["http_version"] == "1.0"  # which knows no chunks
         transport.write(last if is_old else b"%x\r\n%s\r\n0\r\n\r\n" % (len(last), last))
         transport.close()
         protocol.loop.call_later(CUT_S, transport.abort)
+
+    def _write_no_more(self) -> None:
+        """Let what routes still send go nowhere, also those of requests that were sent ahead."""
+        ahead = [cycle for cycle, _ in self._protocol.pipeline]
+        for cycle in (*ahead, self._served):
+            if cycle is not None:
+                cycle.disconnected = True
 
 
 def client_connection(scope: Scope) -> ClientConnection:

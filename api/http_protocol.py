@@ -9,7 +9,8 @@ import socket
 from typing import Final
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from api.answers import ApiError, error_body
 from api.client_connection import EXTENSION, ClientConnection
@@ -132,6 +133,10 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self.parser.get_http_version() == "1.0":
             end_by_closing(self.cycle)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._client_connection.begin(cycle)
+        super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
         """See `HttpToolsProtocol`."""

@@ -1,5 +1,6 @@
 """Goal: whole answers that nobody reads hold slots and never memory, and not for ever."""
 
+import logging
 import socket
 import threading
 import time
@@ -84,13 +85,16 @@ def test_an_unread_answer_holds_its_slot_until_it_is_dropped() -> None:
                 assert closes(connection)
 
 
-def test_what_waits_behind_an_unread_answer_goes_with_it() -> None:
+def test_what_waits_behind_an_unread_answer_goes_with_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with serving(0.5) as address, closing(asking(address, b"large", b"small")) as connection:
         assert connection.recv(12).endswith(b"200")
         until(lambda: status(address) == 200)
         with closing(asking(address, b"large", b"small")):
             until(lambda: status(address) == 503)
             until(lambda: status(address) == 200)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def test_what_waits_behind_an_unread_stream_does_not_wait_for_ever() -> None:

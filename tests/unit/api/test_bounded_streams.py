@@ -63,7 +63,7 @@ class Client:
         self.leaves = asyncio.Event()
         transport = SimpleNamespace(abort=self.dropped.set)
         flow = SimpleNamespace(write_paused=False)
-        protocol = SimpleNamespace(cycle=SimpleNamespace(), transport=transport, flow=flow)
+        protocol = SimpleNamespace(pipeline=[], transport=transport, flow=flow)
         self.scope: Scope = {
             "type": "http",
             "asgi": {"spec_version": "2.3"},

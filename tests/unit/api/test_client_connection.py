@@ -1,0 +1,40 @@
+"""Goal: the end of a connection ends the request that it serves, and those sent ahead of it."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from api.client_connection import ClientConnection
+
+
+def cycle(version: str = "1.1") -> Any:
+    return SimpleNamespace(disconnected=False, scope={"http_version": version})
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_a_cut_is_of_the_request_that_is_served(version: str) -> None:
+    written: list[bytes] = []
+    transport = SimpleNamespace(write=written.append, close=lambda: None, abort=lambda: None)
+    loop = SimpleNamespace(call_later=lambda *_: None)
+    served, newest = cycle(version), cycle()
+    protocol: Any = SimpleNamespace(
+        cycle=newest, pipeline=[(newest, None)], transport=transport, loop=loop
+    )
+    connection = ClientConnection(protocol)
+    connection.begin(served)
+    connection.cut(b"last")
+    assert written == [b"last" if version == "1.0" else b"4\r\nlast\r\n0\r\n\r\n"]
+    assert served.disconnected
+    assert newest.disconnected
+
+
+def test_nothing_is_written_behind_a_drop() -> None:
+    aborted: list[bool] = []
+    served, ahead = cycle(), cycle()
+    transport = SimpleNamespace(abort=lambda: aborted.append(True))
+    protocol: Any = SimpleNamespace(cycle=ahead, pipeline=[(ahead, None)], transport=transport)
+    connection = ClientConnection(protocol)
+    connection.begin(served)
+    connection.drop()
+    assert (served.disconnected, ahead.disconnected, aborted) == (True, True, [True])
