@@ -5,7 +5,7 @@ The list of files of the release before says less, and still needs the index tha
 
 from alembic import op
 
-from migrations.indexes import build
+from migrations.indexes import build, drop
 
 revision = "0022"
 down_revision = "0021"
@@ -19,13 +19,7 @@ def upgrade() -> None:
     """Apply."""
     build("ix_files_listed", "files", COLUMNS, "deleted_at IS NULL AND removed_at IS NULL")
     build("ix_jobs_listed", "jobs", COLUMNS, "kind = 'batch' AND deleted_at IS NULL")
-    with op.get_context().autocommit_block():
-        op.drop_index(
-            "ix_jobs_tenant_id_created_at",
-            table_name="jobs",
-            postgresql_concurrently=True,
-            if_exists=True,
-        )
+    drop("ix_jobs_tenant_id_created_at", "jobs")
 
 
 def downgrade() -> None:

@@ -64,10 +64,14 @@ def until(is_so: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def waits_for_a_lock(engine: sa.Engine) -> bool:
-    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+def waits_for_a_lock(engine: sa.Engine, *, longer_than_s: float = 0.0) -> bool:
+    query = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+        "AND datname = current_database() "
+        "AND clock_timestamp() - query_start > make_interval(secs => :longer_than_s)"
+    )
     with engine.connect() as connection:
-        return bool(connection.scalar(sa.text(f"{query} AND datname = current_database()")))
+        return bool(connection.scalar(sa.text(query), {"longer_than_s": longer_than_s}))
 
 
 def add_tenant(connection: sa.Connection) -> None:
@@ -89,6 +93,22 @@ def test_an_index_holds_up_no_writer(engine: sa.Engine, database_url: str) -> No
             with engine.begin() as later:
                 later.execute(sa.text("SET LOCAL lock_timeout = '500ms'"))
                 touch_files(later)
+            old.commit()
+    with engine.connect() as connection:
+        assert differences(connection) == []
+
+
+def test_the_removal_of_an_index_waits_as_its_build_does(
+    engine: sa.Engine, database_url: str
+) -> None:
+    go_back(engine, "0021")
+    listed = "CREATE INDEX ix_jobs_listed ON jobs (tenant_id, created_at, id)"
+    with engine.begin() as connection:  # no build waits, but for the removal
+        connection.execute(sa.text(f"{listed} WHERE kind = 'batch' AND deleted_at IS NULL"))
+    with engine.connect() as old:
+        old.execute(sa.text("UPDATE jobs SET kind = kind"))
+        with upgrading(database_url):
+            until(lambda: waits_for_a_lock(engine, longer_than_s=LOCK_TIMEOUT_S + 0.3))
             old.commit()
     with engine.connect() as connection:
         assert differences(connection) == []
