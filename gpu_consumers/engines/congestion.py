@@ -31,6 +31,8 @@ _PAUSE_S: Final = 0.1
 _PAUSE_S_MAX: Final = 5.0
 _DOUBLINGS_MAX: Final = 10
 _GROWTH_SHIFT: Final = 3
+_TELLING: Final = 3  # refusals of one item that tell of the room; more of them tell of the item
+_TELL_S: Final = 60.0
 
 
 @dataclass(slots=True)
@@ -54,6 +56,7 @@ class Congestion:
         self._round = 0  # answers since the size last changed
         self._rounds = 0  # since the last refusal
         self._away_at_s = -math.inf  # when busy means away; never while there was an answer
+        self._tell_at_s = -math.inf
         self._pausing = 0  # online calls that hold their place through a pause
         self._rest: asyncio.TimerHandle | None = None
         metrics.UPSTREAM_PLACES.set(self._size)
@@ -89,10 +92,12 @@ class Congestion:
             raise PoolUnavailableError(None, **failure.facts)
         if now_s - refusals.since_s > REFUSED_S_MAX:
             raise failure
+        if (
+            counts.bulk and refusals.count < _TELLING
+        ):  # without bulk it is not bulk that is too much
+            self._shrink(max(1, min(self._size, counts.bulk) - 1), now_s)
         pause_s = _pause_s(refusals.count, stated_s, self._random())
         refusals.count += 1
-        if counts.bulk:  # else it is not bulk that is too much
-            self._shrink(max(1, min(self._size, counts.bulk) - 1))
         if not works and self._rest is None:
             self._slots.limit_bulk(0)
             self._rest = asyncio.get_running_loop().call_later(pause_s, self._end_rest)
@@ -107,9 +112,10 @@ class Congestion:
         finally:
             self._pausing -= 1
 
-    def _shrink(self, size: int) -> None:
-        if self._size == self._size_max:
+    def _shrink(self, size: int, now_s: float) -> None:
+        if self._size == self._size_max and now_s >= self._tell_at_s:
             _LOG.warning("the upstream is busy and gets less at once")
+            self._tell_at_s = now_s + _TELL_S
         self._rounds = 0
         self._resize(size)
 

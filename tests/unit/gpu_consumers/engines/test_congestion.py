@@ -73,6 +73,17 @@ async def test_the_room_grows_faster_each_round_until_all_is_back() -> None:
     assert rooms == [8, 9, 11, 16, 32, 64]
 
 
+async def test_one_item_that_is_always_refused_says_little_of_the_room() -> None:
+    load = Load(64, running=64)
+    refusals = Refusals()
+    for _ in range(50):
+        load.refuse(refusals)
+        assert load.slots.take_bulk(1) <= 1
+        for _ in range(20):  # fewer than a round
+            load.congestion.answered()
+    assert load.room() == 64
+
+
 async def test_a_refusal_begins_the_round_anew() -> None:
     load = Load(16, running=16)
     load.refuse()
