@@ -1,7 +1,7 @@
 """Create and check topics against the catalogue; measure lag."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from functools import partial
 from typing import TypeVar
 
@@ -42,6 +42,7 @@ class LogAdmin:
         self._settings = settings
         self._client = new_client(AdminClient, settings.client_options())
         self._readers: dict[str, Consumer] = {}
+        self._created: set[str] = set()  # or found, by `create`
 
     def wait_for_broker(self, timeout_s: float) -> None:
         """Return once a broker answers. Raises LogUnavailableError when time is up."""
@@ -79,6 +80,7 @@ class LogAdmin:
                     raise self._unavailable(error) from None
             except TimeoutError as silence:
                 raise self._unavailable(silence) from None
+        self._created |= {topic.topic for topic in wanted}
         self._await_leaders({topic.topic for topic in wanted})
         return created
 
@@ -88,7 +90,7 @@ class LogAdmin:
         Raises LogUnavailableError.
         """
         wanted = {self._settings.topic_prefix + topic.name: topic for topic in topics}
-        present = self._metadata()
+        present = self._metadata_with(wanted.keys() & self._created)
         differences = [f"{name}: missing" for name in sorted(wanted.keys() - present.keys())]
         found = {name: topic for name, topic in wanted.items() if name in present}
         for name, topic in found.items():
@@ -127,6 +129,15 @@ class LogAdmin:
             options |= {"group.id": group, "enable.auto.commit": False}
             self._readers[group] = new_client(Consumer, options)
         return self._readers[group]
+
+    def _metadata_with(self, names: Set[str]) -> dict[str, TopicMetadata]:
+        """Ask until the broker that answers knows of `names`, as another does, or time is up."""
+        deadline = time.monotonic() + REQUEST_TIMEOUT_S
+        while True:
+            present = self._metadata()
+            if names <= present.keys() or time.monotonic() > deadline:
+                return present
+            time.sleep(_ASK_AGAIN_S)
 
     def _metadata(self) -> dict[str, TopicMetadata]:
         try:

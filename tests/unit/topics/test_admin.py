@@ -23,9 +23,13 @@ class ForgetfulCluster:
         self.copies = [1] * RESULTS.partition_count
         self.leaders = [0]  # at each look; the last one stays
         self.looks = 0
+        self.behind = 0  # looks that find nothing
         self.unknown: set[str] = set()  # options
 
     def list_topics(self, timeout: float) -> SimpleNamespace:
+        if self.behind:
+            self.behind -= 1
+            return SimpleNamespace(topics={})
         leader = self.leaders[min(self.looks, len(self.leaders) - 1)]
         self.looks += 1
         partitions = {
@@ -89,6 +93,16 @@ def admin_of(cluster: ForgetfulCluster, replication_factor: int = 1) -> LogAdmin
 
 def test_a_broker_may_learn_of_a_topic_late() -> None:
     assert admin_of(ForgetfulCluster(refusals=3)).drift([RESULTS]) == []
+
+
+def test_what_was_created_is_not_missing_where_a_broker_has_not_heard_of_it_yet() -> None:
+    cluster = ForgetfulCluster(refusals=0)
+    admin = admin_of(cluster)
+    admin.create([RESULTS])
+    cluster.behind = 3
+    assert admin.drift([RESULTS]) == []
+    cluster.behind = 1
+    assert admin_of(cluster).drift([RESULTS]) == ["results: missing"]
 
 
 def test_a_topic_that_stays_unknown_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
