@@ -7,7 +7,7 @@ and nothing else was in the engine; else it has the engine for itself, for a whi
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
 import msgspec
@@ -31,11 +31,9 @@ class SuspectCalls:
         """`trials` are those of all classes."""
         self._log, self._trials, self._crashes_max = log, trials, crashes_max
 
-    @asynccontextmanager
-    async def beside(self) -> AsyncIterator[None]:
+    def beside(self) -> AbstractAsyncContextManager[None]:
         """Run the block as the execution of a call that is new. Raises DeliveryError."""
-        async with self._trials.beside():
-            yield
+        return self._trials.beside()
 
     @asynccontextmanager
     async def entered(self, call: OnlineCall) -> AsyncIterator[bool]:

@@ -109,6 +109,6 @@ class Intake:
 def rest_s(look_s: float) -> float:
     """Return how long to listen to nothing after a look of `look_s` that was notified in vain.
 
-    Each notification is another look, and others may cause any number of them. 0: not in vain.
+    Each notification is another look, and others may cause any number of them.
     """
     return max(_ROUND_PAUSE_S, min(look_s / _LOOK_SHARE_MAX, _REST_S_MAX))

@@ -42,13 +42,12 @@ class CreditLedger:
         self._job_class = job_class
         self._silence_s_max = silence_s_max
         self._replicas: dict[str, ReplicaCredit] = {}
-        self._pools: dict[str, set[str]] = {}
         self._speaking: dict[str, set[str]] = {}  # by pool: the few that may have credit
 
     @property
     def pools(self) -> frozenset[str]:
         """Every pool of which a replica was heard."""
-        return frozenset(pool for pool, replicas in self._pools.items() if replicas)
+        return frozenset(known.capacity.pool for known in self._replicas.values())
 
     def heard(self, capacity: Capacity, *, now_s: float) -> None:
         """A replica said what it can take; older epochs and the other class are ignored."""
@@ -68,9 +67,7 @@ class CreditLedger:
         if known is not None and same and self._free(known, now_s):
             heard = replace(heard, free_since_s=known.free_since_s)
         if known is not None:
-            self._pools[known.capacity.pool].discard(capacity.replica_id)
             self._speaking[known.capacity.pool].discard(capacity.replica_id)
-        self._pools.setdefault(capacity.pool, set()).add(capacity.replica_id)
         self._speaking.setdefault(capacity.pool, set()).add(capacity.replica_id)
         self._replicas[capacity.replica_id] = heard
 
@@ -107,7 +104,6 @@ class CreditLedger:
         for replica_id, known in list(self._replicas.items()):
             if now_s - known.heard_s > FORGET_S:
                 del self._replicas[replica_id]
-                self._pools[known.capacity.pool].discard(replica_id)
                 self._speaking[known.capacity.pool].discard(replica_id)
 
     def speaking(self, pool: str) -> frozenset[str]:

@@ -92,9 +92,8 @@ class Congestion:
             raise PoolUnavailableError(None, **failure.facts)
         if now_s - refusals.since_s > REFUSED_S_MAX:
             raise failure
-        if (
-            counts.bulk and refusals.count < _TELLING
-        ):  # without bulk it is not bulk that is too much
+        # Without bulk it is not bulk that is too much.
+        if counts.bulk and refusals.count < _TELLING:
             self._shrink(max(1, min(self._size, counts.bulk) - 1), now_s)
         pause_s = _pause_s(refusals.count, stated_s, self._random())
         refusals.count += 1

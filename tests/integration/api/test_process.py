@@ -66,21 +66,31 @@ def api_process(
             process.kill()
 
 
-@pytest.mark.timeout(300)
-def test_a_large_file_goes_through_in_constant_memory(
-    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
-) -> None:
-    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-    LogAdmin(kafka).create((CALLERS, CAPACITY, CONTROL, REPLIES))
+@pytest.fixture
+def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
+    settings = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
+    LogAdmin(settings).create((CALLERS, CAPACITY, CONTROL, REPLIES))
+    return settings
+
+
+@pytest.fixture
+def bearer(database_url: str) -> dict[str, str]:
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     with engine.begin() as connection:
         key = create_key(connection, create_tenant(connection, "one"), "test")
+    return {"authorization": f"Bearer {key.secret}"}
+
+
+@pytest.mark.timeout(300)
+def test_a_large_file_goes_through_in_constant_memory(
+    kafka: KafkaSettings, bearer: dict[str, str], database_url: str, tmp_path: Path
+) -> None:
     port = free_port(tmp_path)
     with (
         api_process(kafka, database_url, tmp_path, port) as process,
         httpx.Client(
             base_url=f"http://127.0.0.1:{port}",
-            headers={"authorization": f"Bearer {key.secret}"},
+            headers=bearer,
             timeout=60,
         ) as client,
     ):
@@ -112,13 +122,8 @@ def test_a_large_file_goes_through_in_constant_memory(
 
 
 def test_it_ends_while_postgres_hangs(
-    kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
+    kafka: KafkaSettings, bearer: dict[str, str], database_url: str, tmp_path: Path
 ) -> None:
-    kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-    LogAdmin(kafka).create((CALLERS, CAPACITY, CONTROL, REPLIES))
-    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
-    with engine.begin() as connection:
-        key = create_key(connection, create_tenant(connection, "one"), "test")
     port, limits = free_port(tmp_path), {"MILLRACE_API_SHUTDOWN_GRACE_S": "1"}
     url = f"http://127.0.0.1:{port}"
     with open_pipe(database_url) as pipe, ThreadPoolExecutor(1) as threads:
@@ -127,7 +132,7 @@ def test_it_ends_while_postgres_hangs(
             asking = threads.submit(
                 httpx.get,
                 f"{url}/v1/files",
-                headers={"authorization": f"Bearer {key.secret}"},
+                headers=bearer,
                 timeout=30,
             )
             while "\nmillrace_api_requests_in_flight 2.0" not in httpx.get(f"{url}/metrics").text:
