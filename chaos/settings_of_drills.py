@@ -45,6 +45,7 @@ POISONED_ROLES: Final[Mapping[str, str]] = {
     **ROLES,
     "MILLRACE_GPU_CRASHES_MAX": "3",
     "MILLRACE_GPU_ENGINE_REACTION_S": "2",
+    "MILLRACE_GPU_STUCK_S_MAX": f"{SESSION_S:g}",
     "MILLRACE_ENGINE_ITEM_TIMEOUT_S": "3",
     "MILLRACE_ENGINE_SIMULATED_FAULTS": json.dumps(
         [{"contains": f"POISON-{fault}", "fault": fault} for fault in (*POISON, NAN)]

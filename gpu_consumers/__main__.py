@@ -68,7 +68,7 @@ async def run(
     engine = open_engine(engine_settings)
     await engine.start()
     silence_s_max = engine_settings.item_timeout_s + settings.engine_reaction_s
-    stuck = asyncio.create_task(end_when_stuck(silence_s_max))
+    stuck = asyncio.create_task(end_when_stuck(settings.stuck_s_max))
     try:
         replica, closing = build(settings, kafka, engine, objects, silence_s_max=silence_s_max)
         with closing:

@@ -64,8 +64,11 @@ def build(
     controls.start(START_S_MAX)
     closing.callback(controls.stop)
     classes = JOB_CLASSES if settings.job_class == "both" else (settings.job_class,)
+    trials = Trials()
     capacities = {
-        name: _capacity(_identity(name, replica_id, settings), engine, producer, database_time)
+        name: _capacity(
+            _identity(name, replica_id, settings), engine, producer, database_time, trials
+        )
         for name in classes
     }
     shared = SharedParts(
@@ -79,7 +82,7 @@ def build(
         wanted=Wanted(controls, database_time, clock),
         pool=PoolHealth([*capacities.values()], backoff_s_max=settings.unavailable_backoff_s_max),
         tasks=RunningTasks(asyncio.get_running_loop()),
-        trials=Trials(),
+        trials=trials,
         clock=clock,
         closing=closing,
     )
@@ -132,12 +135,23 @@ def _identity(job_class: str, replica_id: str, settings: ReplicaSettings) -> Rep
 
 
 def _capacity(
-    identity: ReplicaIdentity, engine: Engine, producer: LogProducer, database_time: DatabaseTime
+    identity: ReplicaIdentity,
+    engine: Engine,
+    producer: LogProducer,
+    database_time: DatabaseTime,
+    trials: Trials,
 ) -> CapacityPublisher:
     def concurrency() -> int:
         return engine.concurrency - (engine.headroom if identity.job_class == "bulk" else 0)
 
-    return CapacityPublisher(identity, producer, concurrency, SystemClock(), database_time)
+    return CapacityPublisher(
+        identity,
+        producer,
+        concurrency,
+        SystemClock(),
+        database_time=database_time,
+        in_danger=trials.in_danger,
+    )
 
 
 async def _watch_news(controls: JobControls) -> None:

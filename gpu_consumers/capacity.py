@@ -49,12 +49,17 @@ class CapacityPublisher:
         producer: LogProducer,
         concurrency: Callable[[], int],
         clock: Clock,
+        *,
         database_time: DatabaseTime | None = None,
+        in_danger: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Publish nothing until `run`. `database_time` is told what batchers say the time is."""
+        """Publish nothing until `run`. `database_time` is told what batchers say the time is.
+
+        `in_danger` says whether something here may end the process, and others with it.
+        """
         self._database_time = database_time
         self._identity, self._producer = identity, producer
-        self._concurrency, self._clock = concurrency, clock
+        self._concurrency, self._clock, self._in_danger = concurrency, clock, in_danger
         self._grants = Grants()
         self._epoch = int(clock.wall_s() * 1000) << 12  # room for epochs of this process
         self._partitions: list[int] = []
@@ -176,6 +181,7 @@ class CapacityPublisher:
             items_per_s=self.items_per_s,
             concurrency=self._concurrency(),
             available=limit > 0 and bool(self._partitions),
+            in_danger=self._in_danger(),
         )
         self._producer.send(
             CAPACITY.name,

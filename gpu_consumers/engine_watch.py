@@ -46,6 +46,6 @@ async def end_when_stuck(stuck_s_max: float) -> None:
     try:
         while True:
             faulthandler.dump_traceback_later(stuck_s_max, exit=True)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(min(LOOK_S, stuck_s_max / 4))
     finally:
         faulthandler.cancel_dump_traceback_later()

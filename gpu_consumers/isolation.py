@@ -97,7 +97,8 @@ class Isolation:
                     self._ended.append(run.delivery)
                 return None
             metrics.BATCHES_ISOLATED.labels("redelivered").inc()
-            ending = await self._once_known(apart)
+            with self._trials.danger():
+                ending = await self._once_known(apart)
         finally:
             self._precedence.leave(run)
         if run.cut is not Cut.DROP:

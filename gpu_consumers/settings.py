@@ -36,8 +36,12 @@ class ReplicaSettings(Settings):
     with `item_crashes_engine`. Default, and least, 3: in its batch, in a tenth, alone."""
 
     engine_reaction_s: float = Field(default=10.0, gt=0, le=600)
-    """What an engine may be silent, or its process stuck, beyond the longest execution of one
-    item; then the process ends, as by a crash. Default 10 s."""
+    """What an engine may be silent beyond the longest execution of one item; then the process
+    ends, as by a crash. Default 10 s."""
+
+    stuck_s_max: float = Field(default=60.0, ge=1, le=3600)
+    """How long the event loop of a replica may have no turn, whatever its items take; then the
+    process ends, as by a crash. Default 60 s."""
 
     shutdown_grace_s: float = Field(default=8.0, ge=0, le=3600)
     """Time to finish what runs on SIGTERM; the rest is handed back."""

@@ -48,13 +48,10 @@ class SuspectCalls:
             call.is_charged = True
             yield False
             return
-        runs_alone = crashes >= _ALONE_FROM
-        if runs_alone:
-            await self._trials.take_turn(empties=crashes >= self._crashes_max)
         begin = partial(self._begin, call, life, crashes)
-        try:
+        async with self._turn(crashes):
             try:
-                async with self._in_engine(begin, is_on_trial=runs_alone):
+                async with self._in_engine(begin, is_on_trial=crashes >= _ALONE_FROM):
                     yield True
             except PoolUnavailableError:
                 await self._forget(call)
@@ -64,8 +61,17 @@ class SuspectCalls:
                     await self._forget(call)
                 raise
             await self._forget(call)
-        finally:
-            if runs_alone:
+
+    @asynccontextmanager
+    async def _turn(self, crashes: int) -> AsyncIterator[None]:
+        if crashes < _ALONE_FROM:
+            yield
+            return
+        with self._trials.danger():
+            await self._trials.take_turn(empties=crashes >= self._crashes_max)
+            try:
+                yield
+            finally:
                 self._trials.end_turn()
 
     @asynccontextmanager

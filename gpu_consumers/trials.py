@@ -8,7 +8,7 @@ then, for as long as callers bear to wait.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final
 
 HOLD_S: Final = 10.0
@@ -45,6 +45,20 @@ class Trials:
         self._empty.set()
         self._open.set()
         self._opening: asyncio.TimerHandle | None = None
+        self._dangers = 0
+
+    def in_danger(self) -> bool:
+        """Whether something is here that may have ended a process, and may end this one."""
+        return self._dangers > 0
+
+    @contextlib.contextmanager
+    def danger(self) -> Iterator[None]:
+        """Have such a thing here for the block, whether or not it runs."""
+        self._dangers += 1
+        try:
+            yield
+        finally:
+            self._dangers -= 1
 
     @contextlib.asynccontextmanager
     async def beside(self) -> AsyncIterator[None]:

@@ -39,6 +39,7 @@ _ENV = {
         [{"contains": f"POISON-{fault}", "fault": fault} for fault in CODES]
     ),
     "MILLRACE_ENGINE_ITEM_TIMEOUT_S": "3",
+    "MILLRACE_GPU_STUCK_S_MAX": "2",
     "MILLRACE_GPU_ENGINE_REACTION_S": "2",
     "MILLRACE_KAFKA_SESSION_TIMEOUT_S": "2",
     "MILLRACE_WRITER_RETRY_BACKOFF_S": "1",

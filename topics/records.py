@@ -200,6 +200,7 @@ class Capacity(Record, frozen=True):
     items_per_s: float  # measured; 0 while unknown
     concurrency: int  # items that the engine runs at once
     available: bool = True  # False: the pool is away, grants are void
+    in_danger: bool = False  # holds what may have ended a process: others are served first
 
 
 class Demand(Record, frozen=True):

@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 
 from topics.records import Capacity
 
+LATE_S = 1.5
+"""After so long a word of a replica is late: it says something every second, or more often."""
+
 FORGET_S = 24 * 3600.0
 """Silence after which a replica is forgotten with its count; its topic holds no longer past."""
 
@@ -31,6 +34,10 @@ class ReplicaCredit:
     def idle(self) -> bool:
         """Whether the replica could run its whole concurrency more."""
         return self.free >= max(1, self.capacity.concurrency)
+
+    def is_calm(self, now_s: float) -> bool:
+        """Whether nothing tells that its process may end, or has."""
+        return not self.capacity.in_danger and now_s - self.heard_s <= LATE_S
 
 
 class CreditLedger:
@@ -79,14 +86,15 @@ class CreditLedger:
     def best(self, pool: str, *, now_s: float) -> ReplicaCredit | None:
         """Return the replica of `pool` that is best served next, or None when none has credit.
 
-        An idle one gets what there is at once, so it comes first; of several the one with most.
+        One that may end its process soon, or has ended it, comes last: what it gets would wait for
+        another owner. An idle one gets what there is at once; of several the one with most.
         """
         free = [
             self._replicas[replica]
             for replica in self._speaking.get(pool, ())
             if self._free(self._replicas[replica], now_s)
         ]
-        return max(free, key=lambda replica: (replica.idle, replica.free), default=None)
+        return max(free, key=lambda one: (one.is_calm(now_s), one.idle, one.free), default=None)
 
     def spend(self, replica_id: str, item_count: int, *, now_s: float) -> None:
         """Items leave for the replica; never more than `available`."""

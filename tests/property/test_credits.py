@@ -117,6 +117,21 @@ def test_the_replica_with_most_free_credit_is_chosen() -> None:
     assert book.pools == {"p", "q"}
 
 
+def test_a_replica_that_may_end_soon_or_is_late_comes_last() -> None:
+    book = ledger()
+    book.heard(capacity(50, replica_id="in danger", in_danger=True), now_s=1.0)
+    book.heard(capacity(50, replica_id="late"), now_s=0.0)
+    book.heard(capacity(2, replica_id="calm"), now_s=1.0)
+
+    def best() -> str | None:
+        found = book.best("p", now_s=1.6)
+        return None if found is None else found.capacity.replica_id
+
+    assert best() == "calm"  # though it is not idle
+    book.spend("calm", 2, now_s=1.6)
+    assert best() in {"in danger", "late"}  # rather than nobody
+
+
 def test_a_replica_that_moves_to_another_pool_leaves_the_first() -> None:
     book = ledger()
     book.heard(capacity(10), now_s=0.0)

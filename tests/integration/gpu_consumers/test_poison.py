@@ -50,6 +50,7 @@ def test_poison_fails_alone_and_its_replica_starts_again_three_times_at_most(
     env = {
         "MILLRACE_ENGINE_SIMULATED_FAULTS": FAULTS,
         "MILLRACE_ENGINE_ITEM_TIMEOUT_S": "2",
+        "MILLRACE_GPU_STUCK_S_MAX": "2",
         "MILLRACE_GPU_ENGINE_REACTION_S": "3",
     }
     supervisor = Supervisor(tmp_path)

@@ -33,7 +33,17 @@ from topics.codec import Headers, decode, kind_of
 from topics.control import JobControls
 from topics.producer import LogProducer, OnDelivery
 from topics.received import Received
-from topics.records import Batch, Chunk, Item, ItemOutcome, JobControl, JobRef, Outcomes, Unit
+from topics.records import (
+    Batch,
+    Capacity,
+    Chunk,
+    Item,
+    ItemOutcome,
+    JobControl,
+    JobRef,
+    Outcomes,
+    Unit,
+)
 
 CRASHES_MAX = 3
 
@@ -44,6 +54,7 @@ class Log:
     def __init__(self) -> None:
         self.outcomes: list[ItemOutcome] = []
         self.put_back: list[int] = []
+        self.capacities: list[Capacity] = []
 
     def send(
         self,
@@ -58,6 +69,8 @@ class Log:
         kind = kind_of(headers)
         if kind == "outcomes":
             self.outcomes += decode(Outcomes, value, headers).items
+        elif kind == "capacity":
+            self.capacities.append(decode(Capacity, value, headers))
         elif kind == "chunk":
             self.put_back += [item.index for item in decode(Chunk, value, headers).items]
         if on_delivery is not None:
@@ -160,8 +173,14 @@ class Life:
         self.tasks = RunningTasks(loop)
         identity = ReplicaIdentity(replica_id="r", pool="p", job_class="bulk", batch_items=100)
         producer = cast(LogProducer, log)
-        self.capacity = CapacityPublisher(identity, producer, lambda: 64, SystemClock())
         turns, self.trials = Turns(), trials or Trials()
+        self.capacity = CapacityPublisher(
+            identity,
+            producer,
+            lambda: 64,
+            SystemClock(),
+            in_danger=self.trials.in_danger,
+        )
         self.execution = BatchExecution(
             ExecutionParts(
                 engine=cast(Engine, engine),

@@ -61,3 +61,13 @@ async def test_calls_that_nobody_waited_for_have_none() -> None:
     await bench.end()
     assert bench.capacity.ended_count == 2
     assert await measured_rate(bench.capacity) == 0.0
+
+
+async def test_it_says_whether_something_here_may_end_the_process() -> None:
+    log = Log()
+    life = Life(log, Attempts(), TouchyEngine())
+    with life.trials.danger():
+        await measured_rate(life.capacity)
+    await measured_rate(life.capacity)
+    told = [capacity.in_danger for capacity in log.capacities]
+    assert (told[0], told[-1]) == (True, False)

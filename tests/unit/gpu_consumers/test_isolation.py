@@ -233,8 +233,10 @@ async def test_what_ends_beside_a_danger_is_not_run_again_after_the_next_death(r
     log, attempts = Log(), Attempts()
     attempts.known[poison.batch_id] = Attempt(poison.batch_id, 1, first_units(1), True)
     life = Life(log, attempts, TouchyEngine(), rest_s=Rest.LASTS_S)
+    assert not life.trials.in_danger()
     life.lane.begin(delivery(poison, old=True))
     await rest.begun.wait()
+    assert life.trials.in_danger()
     life.lane.begin(delivery(new, offset=1))
     await rest.end_when(lambda: life.consumer.offsets == [1])
     assert isinstance(await life.end(), EngineDeadError)
@@ -243,7 +245,7 @@ async def test_what_ends_beside_a_danger_is_not_run_again_after_the_next_death(r
     life = Life(log, attempts, TouchyEngine())
     life.lane.begin(delivery(new, old=True, offset=1))
     assert await life.end() is None
-    assert life.engine.runs == []
+    assert (life.engine.runs, life.trials.in_danger()) == ([], False)
 
 
 async def test_an_attempt_is_durable_before_its_unit_begins() -> None:

@@ -204,6 +204,7 @@ async def test_a_call_that_died_beside_others_is_not_charged_and_then_runs_alone
     bench = OnlineBench(attempts, trials=trials)
     bench.begin(DURABLE, may_have_run=True)
     await bench.settle()
+    assert trials.in_danger()
     assert not attempts.known[before.batch_id].in_company
     bench.begin(call(2, stream=False))  # or a batch
     await bench.settle()
@@ -211,6 +212,7 @@ async def test_a_call_that_died_beside_others_is_not_charged_and_then_runs_alone
     assert (bench.engine.running, died.in_company) == (2, True)
     bench.engine.go.set()
     await bench.end()
+    assert not trials.in_danger()
 
     attempts.known[before.batch_id] = died
     bench = OnlineBench(attempts, trials=trials)
