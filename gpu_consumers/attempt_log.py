@@ -94,13 +94,12 @@ def newest(records: Iterable[Received]) -> dict[UUID, Attempt]:
 
     Raises SchemaTooNewError.
     """
-    found: dict[UUID, Attempt] = {}
+    found: dict[bytes | None, Attempt] = {}
     for record, attempt in readable(Attempt, records):
         if attempt is None:
-            if record.key is not None:
-                found.pop(UUID(bytes=record.key), None)
+            found.pop(record.key, None)
             continue
-        before = found.get(attempt.batch_id)
+        before = found.get(attempt.batch_id.bytes)
         if before is None or before.life <= attempt.life:
-            found[attempt.batch_id] = attempt
-    return found
+            found[attempt.batch_id.bytes] = attempt
+    return {attempt.batch_id: attempt for attempt in found.values()}

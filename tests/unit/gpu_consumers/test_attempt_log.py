@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from gpu_consumers.attempt_log import AttemptLog
+from gpu_consumers.attempt_log import AttemptLog, newest
 from topics.codec import encode, kind_headers
 from topics.errors import LogUnavailableError
 from topics.producer import LogProducer
@@ -35,6 +35,17 @@ async def test_a_log_that_fails_at_once_is_asked_with_pauses(
 
     assert await log.before(UUID(int=1), generation=1) is None
     assert happened == ["read", "pause", "read", "pause", "read"]
+
+
+def test_a_tombstone_of_anybody_ends_only_what_it_names() -> None:
+    attempt = Attempt(UUID(int=1), 1, [], False)
+    kind = kind_headers(Attempt)
+    said = Received("t", 0, 0, attempt.batch_id.bytes, kind, encode(attempt), 0)
+    foreign = [Received("t", 0, 1, key, kind, None, 0) for key in (b"no id", b"", None)]
+    ended = Received("t", 0, 2, attempt.batch_id.bytes, kind, None, 0)
+
+    assert newest([said, *foreign]) == {attempt.batch_id: attempt}
+    assert newest([said, *foreign, ended]) == {}
 
 
 class SlowTail:
