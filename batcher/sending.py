@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from batcher.acks import OrderedAcks, Ticket
 from batcher.held import Held, LaneKey
 from batcher.policy.credits import ReplicaCredit
+from batcher.policy.spreading import LINGER_S, Spread
 from core.ids import new_uuid
 from topics.catalogue import batches_topic
 from topics.chunks import send_chunk
@@ -42,11 +43,10 @@ class Sender:
     ) -> None:
         """`on_failure` ends the role: an unacknowledged record is read again after a restart."""
         self._producer, self._acks = producer, acks
-        self._identity = identity
+        self._identity, self._spread = identity, Spread(LINGER_S[identity.job_class])
         self._in_flight_bytes_max = in_flight_bytes_max
         self._on_settled, self._on_failure = on_settled, on_failure
         self._loop = asyncio.get_running_loop()
-        self._batches_sent = 0
         self.in_flight_bytes = 0
 
     @property
@@ -66,12 +66,11 @@ class Sender:
             replica_id=capacity.replica_id,
             epoch=capacity.epoch,
         )
-        self._batches_sent += 1
         value = encode(batch)
         self._producer.send(
             batches_topic(lane.pool, self._identity.job_class).name,
             value,
-            partition=capacity.partitions[self._batches_sent % len(capacity.partitions)],
+            partition=self._spread.partition(capacity.partitions, now_s=now_s),
             key=capacity.replica_id.encode(),
             headers=batch_headers(lane, taken),
             on_delivery=self._delivery(
