@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from batcher.acks import OrderedAcks, Ticket
 from batcher.held import Held, LaneKey
 from batcher.policy.credits import ReplicaCredit
-from batcher.policy.spreading import LINGER_S, Spread
+from batcher.policy.spreading import Spread
 from core.ids import new_uuid
 from topics.catalogue import batches_topic
 from topics.chunks import send_chunk
@@ -43,7 +43,7 @@ class Sender:
     ) -> None:
         """`on_failure` ends the role: an unacknowledged record is read again after a restart."""
         self._producer, self._acks = producer, acks
-        self._identity, self._spread = identity, Spread(LINGER_S[identity.job_class])
+        self._identity, self._spread = identity, Spread()
         self._in_flight_bytes_max = in_flight_bytes_max
         self._on_settled, self._on_failure = on_settled, on_failure
         self._loop = asyncio.get_running_loop()
