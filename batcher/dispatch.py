@@ -1,4 +1,5 @@
-"""The dispatcher: whenever credit or items arrive, form batches and send them. No timer on the way.
+"""The dispatcher: whenever credit or items arrive, form batches and send them. No timer on the way
+to the producer, where bulk lingers for 3 ms.
 
 1. Pick a replica with credit. 2. Pick the lane of the least served tenant that may close.
 3. Take the items. 4. Spend the credit. 5. Send.

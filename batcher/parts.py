@@ -18,7 +18,7 @@ from batcher.dispatch import Dispatcher, DispatchRules
 from batcher.over import LettingGo, OverJobs
 from batcher.policy.closing import BatchLimits
 from batcher.policy.credits import CreditLedger
-from batcher.policy.spreading import LINGER_S
+from batcher.policy.spreading import TOGETHER_S
 from batcher.queues import Queues
 from batcher.redeliveries import FinishedIndexes
 from batcher.sending import Identity, Sender
@@ -101,7 +101,8 @@ def assemble(
     kafka, clock, job_class = surroundings.kafka, surroundings.clock, settings.job_class
     identity = Identity(f"{group_of(job_class)}-{uuid.uuid4().hex[:12]}", job_class)
     batcher_id = identity.batcher_id
-    producer = LogProducer(kafka, client_id=batcher_id, linger_ms=LINGER_S[job_class] * 1000)
+    linger_ms = 1000 * TOGETHER_S if job_class == "bulk" else 0
+    producer = LogProducer(kafka, client_id=batcher_id, linger_ms=linger_ms)
     controls = JobControls(kafka, client_id=batcher_id, clock=clock)
     time = DatabaseClock(clock, surroundings.ask_time)
     controlled = Controlled(controls, time)

@@ -1,6 +1,7 @@
 """From taken items to records: batches, hand-backs, and what their acknowledgement settles."""
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -43,7 +44,7 @@ class Sender:
     ) -> None:
         """`on_failure` ends the role: an unacknowledged record is read again after a restart."""
         self._producer, self._acks = producer, acks
-        self._identity, self._spread = identity, Spread()
+        self._identity, self._spread = identity, Spread(random.Random().randrange)
         self._in_flight_bytes_max = in_flight_bytes_max
         self._on_settled, self._on_failure = on_settled, on_failure
         self._loop = asyncio.get_running_loop()

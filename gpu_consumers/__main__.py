@@ -15,7 +15,7 @@ from core.settings import read_all
 from core.shutdown import stop_on_signals
 from gpu_consumers import metrics
 from gpu_consumers.assembly import build, engine_for
-from gpu_consumers.engine_watch import end_when_stuck
+from gpu_consumers.engine_watch import ending_when_stuck
 from gpu_consumers.engines.open_engine import open_engine
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.settings import ReplicaSettings
@@ -68,14 +68,13 @@ async def run(
     engine = open_engine(engine_settings)
     await engine.start()
     silence_s_max = engine_settings.item_timeout_s + settings.engine_reaction_s
-    stuck = asyncio.create_task(end_when_stuck(settings.stuck_s_max))
     try:
         replica, closing = build(settings, kafka, engine, objects, silence_s_max=silence_s_max)
         with closing:
             say_ready()
-            await replica.run(stop)
+            async with ending_when_stuck(settings.stuck_s_max):
+                await replica.run(stop)
     finally:
-        stuck.cancel()
         await engine.stop()
 
 

@@ -71,6 +71,7 @@ def build(
         )
         for name in classes
     }
+    trials.on_danger += [capacity.changed for capacity in capacities.values()]
     shared = SharedParts(
         settings=settings,
         kafka=kafka,

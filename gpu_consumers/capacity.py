@@ -114,6 +114,10 @@ class CapacityPublisher:
         if self._unpublished >= self._news_items:
             self._wake.set()
 
+    def changed(self) -> None:
+        """Something that is published besides the grants has changed."""
+        self._wake.set()
+
     def answered(self, count: int) -> None:
         """Of what ends, `count` items were answered by the engine: only that is throughput."""
         self._rate.answered(count)

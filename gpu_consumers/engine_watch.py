@@ -6,8 +6,9 @@ as by a crash, and what it ran is narrowed down by the next owner.
 """
 
 import asyncio
+import contextlib
 import faulthandler
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from core.clock import Clock
@@ -37,12 +38,22 @@ async def watch_progress(
             raise EngineStalledError(silent_s=round(now_s - since_s))
 
 
-async def end_when_stuck(stuck_s_max: float) -> None:
-    """End the process with exit code 1 when the loop that runs this has no turn for so long.
+@contextlib.asynccontextmanager
+async def ending_when_stuck(stuck_s_max: float) -> AsyncIterator[None]:
+    """During a block, end the process with exit code 1 when its loop has no turn for so long.
 
     By a watch of the interpreter that needs no turn of Python itself; it writes where each thread
-    was to stderr: names of functions, no values. Runs until cancelled.
+    was to stderr: names of functions, no values.
     """
+    watch = asyncio.create_task(_rearm(stuck_s_max))
+    try:
+        yield
+    finally:
+        watch.cancel()
+        await asyncio.wait([watch])
+
+
+async def _rearm(stuck_s_max: float) -> None:
     try:
         while True:
             faulthandler.dump_traceback_later(stuck_s_max, exit=True)

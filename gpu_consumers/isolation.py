@@ -91,13 +91,13 @@ class Isolation:
         apart = _Apart(run, first_units(len(run.items)), life=1)
         self._precedence.rank(run, 0)
         try:
-            await run.until_cut(self._look(apart))
-            if apart.has_ended:
-                if run.cut is not Cut.DROP:
-                    self._ended.append(run.delivery)
-                return None
-            metrics.BATCHES_ISOLATED.labels("redelivered").inc()
             with self._trials.danger():
+                await run.until_cut(self._look(apart))
+                if apart.has_ended:
+                    if run.cut is not Cut.DROP:
+                        self._ended.append(run.delivery)
+                    return None
+                metrics.BATCHES_ISOLATED.labels("redelivered").inc()
                 ending = await self._once_known(apart)
         finally:
             self._precedence.leave(run)

@@ -22,7 +22,8 @@ class ReplicaSettings(Settings):
     """Items in a full batch: two of them are always granted. Default 100, as the batcher's."""
 
     in_flight_batches_max: int = Field(default=200, ge=1, le=10_000)
-    """Bulk records above the lowest unfinished one of a partition: bounds what a crash repeats."""
+    """Bulk records above the lowest unfinished one of a partition: bounds what a crash repeats.
+    With fewer than 4, which batchers send to one partition in a row, other partitions idle."""
 
     in_flight_calls_max: int = Field(default=10_000, ge=1, le=1_000_000)
     """The same for online calls: one long stream must not halt those behind it."""
@@ -39,9 +40,10 @@ class ReplicaSettings(Settings):
     """What an engine may be silent beyond the longest execution of one item; then the process
     ends, as by a crash. Default 10 s."""
 
-    stuck_s_max: float = Field(default=60.0, ge=1, le=3600)
+    stuck_s_max: float = Field(default=180.0, ge=1, le=3600)
     """How long the event loop of a replica may have no turn, whatever its items take; then the
-    process ends, as by a crash. Default 60 s."""
+    process ends, as by a crash. Default 180 s: longer than `MILLRACE_KAFKA_DELIVERY_TIMEOUT_S`,
+    for which a full producer may hold the loop while the broker is away."""
 
     shutdown_grace_s: float = Field(default=8.0, ge=0, le=3600)
     """Time to finish what runs on SIGTERM; the rest is handed back."""

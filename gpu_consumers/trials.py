@@ -46,6 +46,8 @@ class Trials:
         self._open.set()
         self._opening: asyncio.TimerHandle | None = None
         self._dangers = 0
+        self.on_danger: list[Callable[[], None]] = []
+        """Called when danger begins and when it ends."""
 
     def in_danger(self) -> bool:
         """Whether something is here that may have ended a process, and may end this one."""
@@ -54,11 +56,18 @@ class Trials:
     @contextlib.contextmanager
     def danger(self) -> Iterator[None]:
         """Have such a thing here for the block, whether or not it runs."""
-        self._dangers += 1
+        self._count_danger(1)
         try:
             yield
         finally:
-            self._dangers -= 1
+            self._count_danger(-1)
+
+    def _count_danger(self, more: int) -> None:
+        before = self.in_danger()
+        self._dangers += more
+        if self.in_danger() != before:
+            for tell in self.on_danger:
+                tell()
 
     @contextlib.asynccontextmanager
     async def beside(self) -> AsyncIterator[None]:

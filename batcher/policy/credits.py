@@ -11,6 +11,9 @@ from topics.records import Capacity
 LATE_S = 1.5
 """After so long a word of a replica is late: it says something every second, or more often."""
 
+ROOM_SHARE = 4
+"""Credit for one in so many of the items that a replica runs at once is room."""
+
 FORGET_S = 24 * 3600.0
 """Silence after which a replica is forgotten with its count; its topic holds no longer past."""
 
@@ -36,8 +39,12 @@ class ReplicaCredit:
         return self.free >= max(1, self.capacity.concurrency)
 
     def is_calm(self, now_s: float) -> bool:
-        """Whether nothing tells that its process may end, or has."""
-        return not self.capacity.in_danger and now_s - self.heard_s <= LATE_S
+        """Whether nothing tells that its process may end, or has, and there is room to speak of.
+
+        For a rest of credit no batch may close: whoever has more must not wait behind it.
+        """
+        is_safe = not self.capacity.in_danger and now_s - self.heard_s <= LATE_S
+        return is_safe and self.free * ROOM_SHARE >= self.capacity.concurrency
 
 
 class CreditLedger:

@@ -5,32 +5,34 @@ answer to the replica that waits for it. Kafka's own producer keeps to a partiti
 reason (KIP-480, sticky partitioner).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-LINGER_S: Final[Mapping[str, float]] = {"bulk": 0.003, "interactive": 0.0}
-"""By class: how long a batch may wait for others that go the same way."""
-
 TOGETHER_S: Final = 0.003
-"""How long a burst lasts: also online calls that come together share the requests they cost."""
+"""How long a burst lasts. Bulk waits as long for more that goes the same way; online calls that
+come together share the requests that they cost, and wait for nobody."""
 
-TOGETHER_MAX: Final = 16
-"""Batches of one burst on a partition: what is done there is committed behind the slowest only."""
+TOGETHER_MAX: Final = 4
+"""Batches in a row on a partition: what ends there is committed behind the slowest only."""
+
+_PLACES: Final = 1 << 16
 
 
 class Spread:
     """Spreads bursts of batches over partitions."""
 
-    def __init__(self) -> None:
-        """No burst has begun."""
-        self._bursts = 0
+    def __init__(self, choose: Callable[[int], int]) -> None:
+        """`choose` returns a number below its argument, at random: refills come in step."""
+        self._choose = choose
+        self._place = 0
         self._began_s = float("-inf")
         self._count = 0
 
     def partition(self, partitions: Sequence[int], *, now_s: float) -> int:
         """Return where a batch goes that is sent now (monotonic seconds)."""
-        if now_s - self._began_s >= TOGETHER_S or self._count == TOGETHER_MAX:
-            self._bursts += 1
+        if now_s - self._began_s >= TOGETHER_S:
+            self._place = self._choose(_PLACES)
             self._began_s, self._count = now_s, 0
+        place = self._place + self._count // TOGETHER_MAX
         self._count += 1
-        return partitions[self._bursts % len(partitions)]
+        return partitions[place % len(partitions)]

@@ -181,6 +181,7 @@ class Life:
             SystemClock(),
             in_danger=self.trials.in_danger,
         )
+        self.trials.on_danger.append(self.capacity.changed)
         self.execution = BatchExecution(
             ExecutionParts(
                 engine=cast(Engine, engine),

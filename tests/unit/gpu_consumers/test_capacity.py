@@ -1,4 +1,6 @@
-"""Goal: the published rate counts what the engine answered, and nothing that went back."""
+"""Goal: the published rate counts what the engine answered, and nothing that went back; danger is
+told at once.
+"""
 
 import asyncio
 from uuid import UUID
@@ -63,11 +65,16 @@ async def test_calls_that_nobody_waited_for_have_none() -> None:
     assert await measured_rate(bench.capacity) == 0.0
 
 
-async def test_it_says_whether_something_here_may_end_the_process() -> None:
+async def test_it_says_at_once_whether_something_here_may_end_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(capacity_module, "IDLE_REPEAT_S", 60.0)
     log = Log()
     life = Life(log, Attempts(), TouchyEngine())
-    with life.trials.danger():
-        await measured_rate(life.capacity)
-    await measured_rate(life.capacity)
-    told = [capacity.in_danger for capacity in log.capacities]
-    assert (told[0], told[-1]) == (True, False)
+    publishing = asyncio.create_task(life.capacity.run())
+    await asyncio.sleep(0.01)
+    with life.trials.danger(), life.trials.danger():
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)
+    publishing.cancel()
+    assert [capacity.in_danger for capacity in log.capacities] == [True, False]

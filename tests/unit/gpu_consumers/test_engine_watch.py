@@ -15,14 +15,14 @@ from gpu_consumers.engines.slots import SlotCounts
 
 STUCK = """
 import asyncio, sys, time
-from gpu_consumers.engine_watch import end_when_stuck
+from gpu_consumers.engine_watch import ending_when_stuck
 async def main():
-    watch = asyncio.create_task(end_when_stuck(float(sys.argv[1])))
-    await asyncio.sleep(0)
-    if sys.argv[2] == "stuck":
-        time.sleep(30)
-    await asyncio.sleep(0.05)
-    watch.cancel()
+    async with ending_when_stuck(float(sys.argv[1])):
+        await asyncio.sleep(0)
+        if sys.argv[2] == "stuck":
+            time.sleep(30)
+        await asyncio.sleep(float(sys.argv[1]) * 2)
+    time.sleep(float(sys.argv[1]) * 2)  # the watch is over
 asyncio.run(main())
 """
 
@@ -86,7 +86,9 @@ async def test_who_makes_progress_or_has_nothing_to_do_is_left_alone(
         await watch(bulk, ends_every_s=ends_every_s)
 
 
-@pytest.mark.parametrize(("stuck_s_max", "state", "code"), [("0.2", "stuck", 1), ("20", "well", 0)])
+@pytest.mark.parametrize(
+    ("stuck_s_max", "state", "code"), [("0.2", "stuck", 1), ("0.5", "well", 0)]
+)
 def test_a_stuck_loop_ends_its_process_and_shows_where(
     stuck_s_max: str, state: str, code: int
 ) -> None:
