@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from core.clock import Clock, SystemClock
 from core.errors import SettingsError
 from storage.local_objects import LocalObjects
+from storage.object_settings import ObjectStoreSettings, S3Settings
 from storage.objects import ObjectStore
-from storage.settings import ObjectStoreSettings, S3Settings
 
 
 def object_store_from_env(env: Mapping[str, str]) -> ObjectStore:

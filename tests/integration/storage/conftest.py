@@ -15,9 +15,9 @@ import pytest
 
 from core.clock import SystemClock
 from storage.local_objects import LocalObjects
+from storage.object_settings import S3Settings
 from storage.objects import ObjectStore
 from storage.s3_objects import S3Objects
-from storage.settings import S3Settings
 from tests.ports import free_port
 
 READY_S_MAX = 30.0

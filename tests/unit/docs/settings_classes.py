@@ -11,10 +11,10 @@ ROOT = Path(__file__).parents[3]
 
 @cache
 def settings_classes() -> tuple[type[Settings], ...]:
-    """Return the classes of all modules called `settings`, by the name of their variables."""
+    """Return the classes of all modules called `settings` or `…_settings`, by the name of their variables."""
     found: list[type[Settings]] = []
     rooms = [path.parent for path in ROOT.glob("*/__init__.py")]
-    for path in sorted(p for room in rooms for p in room.rglob("settings.py")):
+    for path in sorted(p for room in rooms for p in room.rglob("*settings.py")):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         found += [
             value
