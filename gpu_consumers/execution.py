@@ -124,10 +124,10 @@ class BatchExecution:
         ]
 
     async def ask(
-        self, run: BatchRun, positions: Sequence[int], *, is_alone: bool = False
+        self, run: BatchRun, positions: Sequence[int], *, has_entered: bool = False
     ) -> Ending:
-        """Execute these items, with other batches unless the caller keeps them away."""
-        return await run.until_cut(self._ask(run, positions, is_alone=is_alone))
+        """Execute these items, beside other batches; the caller may have come in for them."""
+        return await run.until_cut(self._ask(run, positions, has_entered=has_entered))
 
     def answer(self, run: BatchRun, position: int, answer: Answer) -> None:
         """Give an item an answer that is ours and not the engine's."""
@@ -168,9 +168,9 @@ class BatchExecution:
         metrics.ITEMS_SKIPPED.labels(reason).inc(item_count)
         return True
 
-    async def _ask(self, run: BatchRun, positions: Sequence[int], *, is_alone: bool) -> None:
-        """With others, unless the caller has seen to it that this is alone, and tells of it."""
-        if is_alone:
+    async def _ask(self, run: BatchRun, positions: Sequence[int], *, has_entered: bool) -> None:
+        """Come in with others, unless the caller has seen to it and tells of it."""
+        if has_entered:
             await self._ask_parts(run, positions)
             return
         await self._turns.enter()

@@ -1,10 +1,14 @@
-"""Batches that run alone: those that may have run before, and those too large for the memory.
+"""Batches that run apart: those that may have run before, and those too large for the memory.
 
 An item that ends its process would end every process that runs it, and its batch with it. So what
-may have run before runs in tenths and nothing beside it, each tenth named on the log before it
-begins: the next owner sees what ran when the process ended, and goes on with tenths of that. Of
-what has ended it sees that nothing is left, until the offset is committed. An engine that runs out
-of memory lives on, so its batch is split at once and nothing is written.
+may have run before runs in tenths, each named on the log before it begins: the next owner sees
+what ran when the process ended, and goes on with tenths of that, with nothing beside them. Of
+what has ended it sees that nothing is left, until the offset is committed.
+
+The first time, what is new runs beside: in flight as it is, it would be suspect after a death
+wherever it waits. Few suspects run at once all the same, as each of them runs alone after that.
+
+An engine that runs out of memory lives on, so its batch is split at once and nothing is written.
 """
 
 import asyncio
@@ -23,9 +27,10 @@ from gpu_consumers.attempt_log import AttemptLog
 from gpu_consumers.batch_run import BatchRun, Cut, Ending
 from gpu_consumers.delivery import Delivery
 from gpu_consumers.execution import BatchExecution
-from gpu_consumers.narrowing import first_units, narrowed, split
+from gpu_consumers.narrowing import PARTS, first_units, narrowed, split
 from gpu_consumers.outcomes import CRASHES_ENGINE, OUT_OF_MEMORY
 from gpu_consumers.precedence import Precedence
+from gpu_consumers.room import Room
 from gpu_consumers.trials import Trials
 from gpu_consumers.turns import Turns
 from topics.received import Received
@@ -49,6 +54,7 @@ class _Apart:
     is_said: bool = False  # the log tells of this owner
     before: Attempt | None = None  # what the last owner said
     rested: int = 0  # before what ended so many processes
+    is_large: bool = False  # memory was not enough for a unit of it beside others
 
     @property
     def is_danger(self) -> bool:
@@ -62,7 +68,7 @@ class _Apart:
 
 
 class Isolation:
-    """Runs one batch at a time with nothing of its class beside it."""
+    """Runs few suspects at a time, and with nothing of their class beside them what ended two."""
 
     def __init__(
         self,
@@ -84,6 +90,7 @@ class Isolation:
         self._crashes_max = crashes_max
         self._ended: deque[Delivery] = deque(maxlen=_ENDED_MAX)  # what the log still tells of
         self._precedence = Precedence()
+        self._room = Room(PARTS)  # for units that bear company
         self._danger_count = 0  # batches here that ran when their process ended
 
     async def redelivered(self, run: BatchRun) -> Ending | None:
@@ -117,7 +124,7 @@ class Isolation:
             self._learn(apart)
             charged = [*apart.run.answers]
             await self._execution.publish(apart.run, charged, puts_back=False)
-            return await self._alone(apart)
+            return await self._in_units(apart)
         finally:
             self._danger_count -= apart.is_danger
 
@@ -144,11 +151,11 @@ class Isolation:
         metrics.BATCHES_ISOLATED.labels("out_of_memory").inc()
         self._precedence.rank(run, 0)
         try:
-            return await self._alone(_Apart(run, split(Unit(0, len(run.items), 0))))
+            return await self._in_units(_Apart(run, split(Unit(0, len(run.items), 0))))
         finally:
             self._precedence.leave(run)
 
-    async def _alone(self, apart: _Apart) -> Ending | None:
+    async def _in_units(self, apart: _Apart) -> Ending | None:
         """Run units until none is left, or the pool or a cut ends it; return how the last ended.
 
         Between two, what waits to run with others has its turn.
@@ -156,56 +163,82 @@ class Isolation:
         run = apart.run
         ending: Ending | None = None
         while apart.units and ending not in {Ending.AWAY, Ending.CUT}:
-            ending = await run.until_cut(self._enter_alone(apart, apart.units[0].crashes))
-            if ending is Ending.ANSWERED:  # it has the engine for itself
+            unit = apart.units[0]
+            in_company = self._bears_company(apart, unit)
+            ending = await run.until_cut(self._enter(apart, unit, in_company=in_company))
+            if ending is Ending.ANSWERED:
                 try:
-                    ending = await self._next(apart)
+                    ending = await self._next(apart, unit, in_company=in_company)
                 finally:
-                    self._turns.leave_alone()
+                    self._leave(unit, in_company=in_company)
         if run.cut is not Cut.DROP:
             left = [p for unit in apart.units for p in self._execution.open_positions(run, unit)]
             await self._execution.publish(run, left, puts_back=True)
         return Ending.AWAY if run.store_away else ending
 
-    async def _enter_alone(self, apart: _Apart, crashes: int) -> None:
-        """Come in when all has ended that has ended fewer processes."""
-        self._precedence.rank(apart.run, crashes)
-        await self._precedence.turn(apart.run)
-        if self._danger_count and crashes > apart.rested:
-            await asyncio.sleep(self._rest_s)
-            apart.rested = crashes
-            await self._precedence.turn(apart.run)  # what came meanwhile
-        await self._turns.enter_alone()
+    def _bears_company(self, apart: _Apart, unit: Unit) -> bool:
+        """Whether nothing is known of it but that it lay in a replica that ended."""
+        return unit.crashes == 1 and not apart.is_large
 
-    async def _next(self, apart: _Apart) -> Ending | None:
-        """Run the first unit that still has something open; None when none has."""
+    async def _enter(self, apart: _Apart, unit: Unit, *, in_company: bool) -> None:
+        """Come in when all has ended that has ended fewer processes."""
+        self._precedence.rank(apart.run, unit.crashes)
+        await self._precedence.turn(apart.run)
+        if self._danger_count and unit.crashes > apart.rested:
+            await asyncio.sleep(self._rest_s)
+            apart.rested = unit.crashes
+            await self._precedence.turn(apart.run)  # what came meanwhile
+        if not in_company:
+            await self._turns.enter_alone()
+            return
+        await self._room.enter(unit.count)
+        try:
+            await self._turns.enter()
+        except asyncio.CancelledError:
+            self._room.leave(unit.count)
+            raise
+
+    def _leave(self, unit: Unit, *, in_company: bool) -> None:
+        if in_company:
+            self._turns.leave()
+            self._room.leave(unit.count)
+        else:
+            self._turns.leave_alone()
+
+    async def _next(self, apart: _Apart, unit: Unit, *, in_company: bool) -> Ending | None:
+        """Run the first unit; None when nothing of it is open any more."""
         run = apart.run
-        while apart.units and not (
-            positions := self._execution.open_positions(run, apart.units[0])
-        ):
+        positions = self._execution.open_positions(run, unit)
+        if not positions:
             apart.units.pop(0)
-        if not apart.units:
             return None
         if run.cut is not None:
             return Ending.CUT
-        last = await self._unit(apart, positions)
+        last = await self._unit(apart, unit, positions, in_company=in_company)
+        if last is Ending.OUT_OF_MEMORY and in_company:
+            apart.is_large = True
+            return last  # once more, alone
         if last is Ending.OUT_OF_MEMORY and len(positions) == 1:
             metrics.ITEMS_CHARGED.labels("out_of_memory").inc()
             self._execution.answer(run, positions[0], OUT_OF_MEMORY)
         # What the object store does not give or take goes back at once.
         await self._execution.publish(run, positions, puts_back=last is Ending.ANSWERED)
         if last not in {Ending.AWAY, Ending.CUT}:
-            unit = apart.units.pop(0)
+            apart.units.pop(0)
             if last is Ending.OUT_OF_MEMORY and len(positions) > 1:
                 apart.units[:0] = split(unit)
             if apart.life:  # others run before the next: what has ended must not be charged
                 await self._say(apart, is_running=False)
         return last
 
-    async def _unit(self, apart: _Apart, positions: list[int]) -> Ending:
-        """Ask for the first unit, which the log tells of before."""
+    async def _unit(
+        self, apart: _Apart, unit: Unit, positions: list[int], *, in_company: bool
+    ) -> Ending:
+        """Ask for the unit, which the log tells of before."""
         run = apart.run
-        unit = apart.units[0]
+        if in_company:
+            async with self._in_engine(apart, unit):
+                return await self._execution.ask(run, positions, has_entered=True)
         # The last time others were in the engine; several are not on trial, they come in beside.
         empties = unit.count == 1 and unit.crashes >= self._crashes_max
         ending = await run.until_cut(self._trials.take_turn(empties=empties))
@@ -213,7 +246,7 @@ class Isolation:
             return ending
         try:
             async with self._in_engine(apart, unit):
-                return await self._execution.ask(run, positions, is_alone=True)
+                return await self._execution.ask(run, positions, has_entered=True)
         finally:
             self._trials.end_turn()
 

@@ -88,7 +88,7 @@ async def test_an_item_in_a_batch_of_its_own_is_tried_three_times() -> None:
     assert results(log) == {0: (Outcome.FAILED, 3)}
 
 
-async def test_what_may_have_run_runs_in_tenths_and_nothing_beside_it() -> None:
+async def test_what_may_have_run_runs_in_tenths_one_after_the_other() -> None:
     life = Life(Log(), Attempts(), TouchyEngine())
     for offset in range(2):
         life.lane.begin(delivery(batch_of(*[b"{}"] * 100), old=True, offset=offset))
@@ -135,20 +135,6 @@ async def test_the_innocent_of_all_batches_go_before_the_poison_of_any() -> None
     assert isinstance(await life.end(), EngineDeadError)
     assert sorted(life.engine.runs[:2]) == [[b"{}"] * 2, [b"{}"] * 3]
     assert life.engine.runs[2:] == [[b"crash"]]
-
-
-async def test_what_is_new_has_its_turn_between_two_units() -> None:
-    life = Life(Log(), Attempts(), TouchyEngine())
-    life.engine.hold.clear()
-    life.lane.begin(delivery(batch_of(b"hold", *[b"{}"] * 99), old=True))
-    await life.engine.holds.wait()
-    life.lane.begin(delivery(batch_of(b"{}"), offset=1))
-    await asyncio.sleep(0)
-    life.engine.hold.set()
-
-    assert await life.end() is None
-    assert life.engine.together_max == 1
-    assert [len(run) for run in life.engine.runs] == [10, 1] + [10] * 9
 
 
 async def test_a_death_between_two_units_charges_neither() -> None:
