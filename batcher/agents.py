@@ -6,7 +6,6 @@ pausing partitions would drop fetched records, so whoever is full just stops ite
 
 import asyncio
 import logging
-import ssl
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from faust.types.auth import SASLMechanism
 from batcher import faust_loop, faust_patches, fetch_codec, metrics
 from batcher.settings import BatcherSettings
 from topics.catalogue import REQUESTS
+from topics.memberships import Membership
 from topics.offsets import Partition
 from topics.received import Received
 from topics.settings import KafkaSettings
@@ -78,9 +78,7 @@ def build_app(kafka: KafkaSettings, settings: BatcherSettings, datadir: Path) ->
 
 def credentials(kafka: KafkaSettings) -> Credentials | None:
     """Return how Faust authenticates, from the settings that librdkafka's clients use too."""
-    context = None
-    if kafka.security_protocol.endswith("SSL"):
-        context = ssl.create_default_context(cafile=kafka.ssl_ca_location)
+    context = kafka.ssl_context()
     if kafka.security_protocol.startswith("SASL"):
         secret = kafka.sasl_password
         return SASLCredentials(
@@ -125,18 +123,28 @@ class RequestStream:
     def __init__(
         self,
         app: faust.App,
-        topic_prefix: str,
+        kafka: KafkaSettings,
         job_class: str,
         owner: StreamOwner,
     ) -> None:
         """Deliver to `owner` once the app starts."""
-        self._app, self._prefix, self._owner = app, topic_prefix, owner
+        self._app, self._prefix, self._owner = app, kafka.topic_prefix, owner
+        group = self._prefix + group_of(job_class)
+        self._membership = Membership(kafka, group, "classic")
         self.stopping = False
         self.rebalance_count = 0  # as often as partitions were revoked
-        topic = app.topic(topic_prefix + REQUESTS[job_class].name, value_type=bytes, key_type=bytes)
+        topic = app.topic(self._prefix + REQUESTS[job_class].name, value_type=bytes, key_type=bytes)
         app.agent(topic, name="requests")(self._read)
         app.on_partitions_revoked.connect(self._on_revoked, weak=False)
         app.on_rebalance_complete.connect(self._on_rebalanced, weak=False)
+
+    def succeed(self) -> None:
+        """Take the place of a batcher that was killed here; blocks. See `Membership`."""
+        self._membership.succeed()
+
+    def left(self) -> None:
+        """The app has left the group in good order."""
+        self._membership.left()
 
     @staticmethod
     def acknowledge(event: Any) -> None:
@@ -201,6 +209,7 @@ class RequestStream:
 
     async def _on_rebalanced(self, _app: Any, **_: Any) -> None:
         """Runs after an assignment and before its first record."""
+        self._membership.note(faust_patches.member_id(self._app))
         places = self._app.consumer.assignment()
         ends: dict[Any, int | None] = dict.fromkeys(places, UNKNOWN_END)
         try:

@@ -88,3 +88,8 @@ def create_client(self: Any, transport: Any) -> Any:
     assert hasattr(client, "_fetch_max_wait_ms"), "read the new release and decide again"
     client._fetch_max_wait_ms = FETCH_WAIT_MS  # read when the client starts
     return client
+
+
+def member_id(app: faust.App) -> str:
+    """Return by which id the broker knows this member of the group, which each join may change."""
+    return str(app.consumer._thread._ensure_consumer()._coordinator.member_id)

@@ -84,6 +84,7 @@ class Parts:
         if self.callers is not None:
             self.callers.start(timeout_s)
         self.feed.start(timeout_s)
+        self.stream.succeed()
 
     def close(self) -> None:
         """End every connection but Faust's; blocks."""
@@ -133,7 +134,7 @@ def assemble(
     app = build_app(kafka, settings, surroundings.datadir)
     dispatcher = core.dispatcher(settings)
     arrivals = Arrivals(core.queues, acks, over=over, finished=surroundings.finished, clock=clock)
-    stream = RequestStream(app, kafka.topic_prefix, job_class, owner)
+    stream = RequestStream(app, kafka, job_class, owner)
     return Parts(
         producer=producer,
         controls=controls,

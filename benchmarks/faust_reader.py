@@ -63,7 +63,8 @@ async def read(servers: str, prefix: str, items: int, folder: Path) -> None:
     group = KafkaSettings(bootstrap_servers=servers, topic_prefix=f"{uuid.uuid4().hex}.")
     app = build_app(group, BatcherSettings(job_class="bulk"), folder)
     reader = Reader(items)
-    RequestStream(app, prefix, JOB_CLASS, reader)
+    log = KafkaSettings(bootstrap_servers=servers, topic_prefix=prefix)
+    RequestStream(app, log, JOB_CLASS, reader)
     async with asyncio.timeout(ASSIGNED_S_MAX):
         await app.start()
     await reader.done.wait()

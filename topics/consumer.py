@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from topics.clients import new_client
 from topics.errors import LogUnavailableError, StaleMemberError
+from topics.memberships import Membership
 from topics.metrics import LAG
 from topics.missing_topics import METADATA_TIMEOUT_S, MissingTopics
 from topics.offsets import Partition
@@ -53,6 +54,7 @@ class LogConsumer:
         self.is_losing = False
         """In `on_revoke`: the partitions have another owner already."""
         self._on_assign, self._on_revoke = on_assign, on_revoke
+        self._membership = Membership(settings, self._prefix + group, settings.group_protocol)
         self._consumer = new_client(
             Consumer,
             settings.client_options()
@@ -68,6 +70,8 @@ class LogConsumer:
                 "queued.max.messages.kbytes": 32 * 1024,
             },
         )
+        self._membership.succeed()
+        self._membership.note(self._consumer.memberid())  # under `consumer` known before it joins
         names = [self._prefix + topic for topic in topics]
         is_told = settings.group_protocol == "classic"
         self._missing = MissingTopics(self._consumer, names, is_told=is_told)
@@ -136,15 +140,19 @@ class LogConsumer:
 
     def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the offset after the last record of each partition. Raises LogUnavailableError."""
-        ends: dict[Partition, int] = {}
-        for topic, number in partitions:
-            place = TopicPartition(self._prefix + topic, number)
-            try:
-                _, high = self._consumer.get_watermark_offsets(place, timeout=METADATA_TIMEOUT_S)
-            except KafkaException as error:
-                raise LogUnavailableError(error.args[0].str()) from None
-            ends[topic, number] = high
-        return ends
+        # One question for all: each waits behind the fetch that is on its way, see `fetch_wait_s`.
+        places = [TopicPartition(self._prefix + t, n, OFFSET_END) for t, n in partitions]
+        try:
+            found = self._consumer.offsets_for_times(places, timeout=METADATA_TIMEOUT_S)
+        except KafkaException as error:
+            raise LogUnavailableError(error.args[0].str()) from None
+        for place in found:
+            if place.error is not None:
+                raise LogUnavailableError(place.error.str())
+        return {
+            (place.topic.removeprefix(self._prefix), place.partition): place.offset
+            for place in found
+        }
 
     def lag(self) -> dict[Partition, int]:
         """Return the records behind each owned partition's end, as far as the client knows."""
@@ -159,6 +167,7 @@ class LogConsumer:
     def close(self) -> None:
         """Leave the group."""
         self._consumer.close()
+        self._membership.left()
 
     def _observe_lag(self) -> None:
         behind = dict.fromkeys(self._topics, 0)
@@ -179,6 +188,7 @@ class LogConsumer:
         self._consumer.resume(places)
         partitions = self._named(places)
         self._assigned.update(partitions)
+        self._membership.note(self._consumer.memberid())
         self._on_assign(partitions)
 
     def _revoke(self, _consumer: Consumer, places: list[TopicPartition]) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import ssl
+from pathlib import Path
 from typing import ClassVar, Final, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -15,6 +16,9 @@ HEARTBEATS_PER_SESSION: Final = 12
 """A partition that moves waits for up to three of them: who had it, who gets it, and when."""
 
 HEARTBEAT_S_MIN: Final = 0.1
+
+
+GroupProtocol = Literal["classic", "consumer"]
 
 
 class KafkaSettings(Settings):
@@ -43,10 +47,15 @@ class KafkaSettings(Settings):
     session_timeout_s: float = Field(default=6.0, ge=0.5, le=300)
     """Silence after which the broker gives a dead member's partitions to others."""
 
-    group_protocol: Literal["classic", "consumer"] = "classic"
+    group_protocol: GroupProtocol = "classic"
     """How members join groups; Faust always joins as `classic`. `consumer` (KIP-848) moves only the
     partitions that must move and outlives a restart of the broker without any rebalance, but the
     broker sets the session: `group.consumer.session.timeout.ms`, 45 s unless it is lowered."""
+
+    members_folder: Path | None = None
+    """Where the process notes which groups it is in. One that is killed and starts again with the
+    same folder leaves them in the name of its predecessor, so that it has its partitions at once,
+    not after a session. One folder for each process; `millrace up` sees to it."""
 
     commit_interval_s: float = Field(default=0.2, ge=0.01, le=60)
     """How often finished offsets are committed: bounds what a crash repeats. Replicas have one of
@@ -87,6 +96,12 @@ class KafkaSettings(Settings):
     def heartbeat_s(self) -> float:
         """Seconds between two heartbeats of a member, who learns of a rebalance only by one."""
         return max(HEARTBEAT_S_MIN, self.session_timeout_s / HEARTBEATS_PER_SESSION)
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """Return what clients in Python encrypt with, or None where nothing is encrypted."""
+        if not self.security_protocol.endswith("SSL"):
+            return None
+        return ssl.create_default_context(cafile=self.ssl_ca_location)
 
     def client_options(self) -> dict[str, str | int | float | bool]:
         """Return the librdkafka options of every client."""

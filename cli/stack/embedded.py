@@ -26,6 +26,7 @@ from cli.stack.outside_services import DATABASE, KAFKA
 from cli.stack.ports import HOST, is_free, is_ready, kept_ports
 from cli.stack.role_children import (
     CONTROL_PLANE,
+    MEMBERS_FOLDER,
     api_env,
     replica_env,
     require_own,
@@ -212,7 +213,7 @@ class EmbeddedStack:
             if role in WEBHOOK_ROLES:
                 own = {**own, **webhooks}  # noqa: PLW2901  the rest of the loop knows no difference
             port = {metrics_port: str(ports[name])} if metrics_port else api_env(ports[name])
-            self._supervisor.start([role_child(name, role, {**env, **own, **port})])
+            self._start_role(name, role, {**env, **own, **port})
 
     def _start_replicas(self, env: Mapping[str, str], ports: Mapping[str, int]) -> None:
         for model in self._options.models:
@@ -222,7 +223,11 @@ class EmbeddedStack:
                 **replica_env(model, self._options.engine_env),
                 "MILLRACE_GPU_METRICS_PORT": str(ports[name]),
             }
-            self._supervisor.start([role_child(name, "gpu-consumer", own)])
+            self._start_role(name, "gpu-consumer", own)
+
+    def _start_role(self, name: str, role: str, env: Mapping[str, str]) -> None:
+        members = temporary_folder(self._options.data) / "members" / name
+        self._supervisor.start([role_child(name, role, {**env, MEMBERS_FOLDER: str(members)})])
 
 
 @contextlib.contextmanager

@@ -46,12 +46,15 @@ CONTROL_PLANE: Mapping[str, tuple[str, Mapping[str, str], str]] = {
 ROLE_ENV: Mapping[str, str] = {"PYTHONSAFEPATH": "1"}
 """What `-P` is to a role, for the processes that its libraries start."""
 
+MEMBERS_FOLDER = "MILLRACE_KAFKA_MEMBERS_FOLDER"
+"""The variable that differs from child to child, whatever its role."""
+
 _BULK_ROLES = frozenset({"intake", "batcher", "results-writer", "finaliser", "webhooks"})
 """Children in which no caller waits for milliseconds."""
 _BULK_NICENESS = 10
 _ROLE_STAGE = 2
 _REPLICA_STOP_S = 10.0
-_REPLICA_BACKOFF_S_MAX = 1.0
+_REPLICA_BACKOFF_S_MAX = 0.5
 """An item may end its replica, and is found by at most three starts: they should not take long."""
 
 
@@ -110,6 +113,7 @@ def require_own(env: Mapping[str, str]) -> None:
         "MILLRACE_ENGINE_MODEL_NAME": "give --model",
         "MILLRACE_ENGINE_MODEL_PATH": "give --model",
         "MILLRACE_GPU_POOL": "each --model has a pool of its own",
+        MEMBERS_FOLDER: "each role has a folder of its own",
     }
     if refused := [f"{name}: {what}" for name, what in sorted(instead.items()) if name in env]:
         raise SettingsError(f"`millrace up` sets these itself: {'; '.join(refused)}")

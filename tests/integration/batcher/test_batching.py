@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from uuid import UUID
 
 from tests.integration.batcher.surroundings import (
@@ -83,6 +84,24 @@ def test_a_killed_batcher_loses_nothing_and_repeats_little(
     # second of throughput, and what one window holds.
     assert sum(replica.items().values()) - 15_000 <= 2 * (2000 * 0.5 + 400)
     assert not replica.over_granted
+
+
+def test_who_starts_where_one_was_killed_waits_for_no_session(
+    requests: Requests, start_replica: StartReplica, start_batcher: StartBatcher, tmp_path: Path
+) -> None:
+    settings = {
+        "MILLRACE_KAFKA_SESSION_TIMEOUT_S": 120,  # longer than anybody waits here
+        "MILLRACE_KAFKA_MEMBERS_FOLDER": tmp_path / "members",
+    }
+    replica = start_replica(window=200)
+    killed = start_batcher(**settings)
+    killed.ready()
+    killed.kill()
+    successor = start_batcher(**settings)
+    successor.ready()
+    requests.send(job_ref(1), 100)
+    wait_until(lambda: len(replica.items()) == 100, "all items on batches")
+    assert successor.stop() == 0
 
 
 def test_members_come_and_go_without_a_loss(

@@ -74,6 +74,9 @@ def test_records_come_back_with_key_headers_and_place(
     assert {(r.topic, r.key, tuple(r.headers)) for r in records} == {
         ("results", b"k", (("kind", b"test"),))
     }
+    assert consumer.end_offsets(consumer.assigned) == {
+        ("results", p): 38 if p < 4 else 37 for p in range(8)
+    }
     consumer.commit({("results", p): 20 for p in range(8)})
     consumer.close()
     lag = LogAdmin(settings).lag("readers", RESULTS)

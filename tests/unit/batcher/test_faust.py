@@ -211,7 +211,7 @@ async def test_an_event_that_waits_for_its_acknowledgement_does_not_keep_the_val
 ) -> None:
     app = build_app(KAFKA, BatcherSettings(job_class="bulk"), tmp_path)
     owner: Any = Owner()
-    stream = RequestStream(app, KAFKA.topic_prefix, "bulk", owner)
+    stream = RequestStream(app, KAFKA, "bulk", owner)
     place = TP("t.requests.bulk", 3)
     message = ConsumerMessage(*place, 7, 1.0, 0, [], b"key", b"value", None, tp=place)
     await stream._read(Stream(Event(app, b"key", b"value", {}, message)))

@@ -1,0 +1,116 @@
+"""Goal: whoever ended leaves its groups at once, by a message of somebody else."""
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from topics.admin import LogAdmin
+from topics.catalogue import RESULTS
+from topics.groups import GroupOffsets
+from topics.leaving import leave
+from topics.memberships import Membership
+from topics.settings import KafkaSettings
+
+MEMBER = """
+import sys
+from pathlib import Path
+from topics.consumer import LogConsumer
+from topics.settings import KafkaSettings
+
+consumer = LogConsumer(
+    KafkaSettings.model_validate_json(sys.argv[1]),
+    group="readers",
+    topics=["results"],
+    client_id="dies",
+    on_assign=lambda partitions: print(len(partitions), flush=True),
+    on_revoke=lambda _: None,
+)
+while True:
+    consumer.poll(1, 0.1)
+"""
+
+
+@pytest.fixture(params=["classic", "consumer"])
+def settings(
+    request: pytest.FixtureRequest, kafka_bootstrap: str, topic_prefix: str, tmp_path: Path
+) -> KafkaSettings:
+    return KafkaSettings(
+        bootstrap_servers=kafka_bootstrap,
+        topic_prefix=topic_prefix,
+        group_protocol=request.param,
+        session_timeout_s=60,
+        members_folder=tmp_path / "members",
+    )
+
+
+@pytest.fixture
+def group(settings: KafkaSettings) -> str:
+    LogAdmin(settings).create([RESULTS])
+    return f"{settings.topic_prefix}readers"
+
+
+@contextmanager
+def somebody(settings: KafkaSettings) -> Iterator["subprocess.Popen[str]"]:
+    """A process that owns every partition; killed at the end of the block at the latest."""
+    argv = [sys.executable, "-c", MEMBER, settings.model_dump_json()]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"{RESULTS.partition_count}\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def member_count(settings: KafkaSettings) -> int:
+    return GroupOffsets(settings, "readers").member_count()
+
+
+def test_who_was_killed_is_no_member_any_more_when_its_successor_joins(
+    settings: KafkaSettings, group: str
+) -> None:
+    with somebody(settings):
+        pass
+    assert member_count(settings) == 1
+    Membership(settings, group, settings.group_protocol).succeed()
+    assert member_count(settings) == 0
+
+
+def test_nobody_succeeds_a_process_that_lives(settings: KafkaSettings, group: str) -> None:
+    with somebody(settings) as living:
+        Membership(settings, group, settings.group_protocol).succeed()
+        living.send_signal(signal.SIGSTOP)
+        Membership(settings, group, settings.group_protocol).succeed()
+        assert member_count(settings) == 1
+
+
+def test_a_successor_has_the_partitions_of_the_dead_long_before_its_session_ends(
+    settings: KafkaSettings, group: str
+) -> None:
+    with somebody(settings):
+        pass
+    with somebody(settings):  # reads a line when it owns them all
+        assert member_count(settings) == 1
+
+
+def test_who_has_left_is_left_again_without_a_word(
+    settings: KafkaSettings, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    leave(settings, group, "never-there", settings.group_protocol, timeout_s=5.0)
+    assert not caplog.records
+
+
+def test_a_broker_that_is_away_is_waited_for_as_long_as_was_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        away = KafkaSettings(bootstrap_servers=f"127.0.0.1:{silent.getsockname()[1]}")
+        leave(away, "readers", "gone", "classic", timeout_s=0.2)
+    [told] = [record for record in caplog.records if record.name == "topics.leaving"]
+    assert told.message == "member_not_left"
