@@ -142,10 +142,6 @@ class RequestStream:
         """Take the place of a batcher that was killed here; blocks. See `Membership`."""
         self._membership.succeed()
 
-    def left(self) -> None:
-        """The app has left the group in good order."""
-        self._membership.left()
-
     @staticmethod
     def acknowledge(event: Any) -> None:
         """Let Faust commit past the event, in its own time."""

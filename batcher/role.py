@@ -113,7 +113,6 @@ class Batcher:
                 async with asyncio.timeout(half_s):
                     await parts.app.consumer.commit()
                     await parts.app.stop()
-                    parts.stream.left()
         if not self._connecting:  # else they are in use, in a thread that was left behind
             await asyncio.to_thread(parts.close)
 

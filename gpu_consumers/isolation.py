@@ -46,7 +46,7 @@ _ENDED_MAX: Final = 10_000  # beyond, the log keeps a small record that nobody n
 
 @dataclass(slots=True)
 class _Apart:
-    """A batch that runs alone and what is left of it."""
+    """A batch that runs apart and what is left of it."""
 
     run: BatchRun
     units: list[Unit]
@@ -84,6 +84,7 @@ class Isolation:
 
         `trials` are those of all classes.
         """
+        assert crashes_max > 2, "what bears company is not on trial"
         self._rest_s = rest_s
         self._execution, self._log, self._turns = execution, log, turns
         self._trials = trials
@@ -162,8 +163,7 @@ class Isolation:
         """
         run = apart.run
         ending: Ending | None = None
-        while apart.units and ending not in {Ending.AWAY, Ending.CUT}:
-            unit = apart.units[0]
+        while (unit := self._first_open(apart)) and ending not in {Ending.AWAY, Ending.CUT}:
             in_company = self._bears_company(apart, unit)
             ending = await run.until_cut(self._enter(apart, unit, in_company=in_company))
             if ending is Ending.ANSWERED:
@@ -175,6 +175,12 @@ class Isolation:
             left = [p for unit in apart.units for p in self._execution.open_positions(run, unit)]
             await self._execution.publish(run, left, puts_back=True)
         return Ending.AWAY if run.store_away else ending
+
+    def _first_open(self, apart: _Apart) -> Unit | None:
+        """Return the first unit of which something is open; those before it are done."""
+        while apart.units and not self._execution.open_positions(apart.run, apart.units[0]):
+            apart.units.pop(0)
+        return apart.units[0] if apart.units else None
 
     def _bears_company(self, apart: _Apart, unit: Unit) -> bool:
         """Whether nothing is known of it but that it lay in a replica that ended."""
@@ -210,14 +216,15 @@ class Isolation:
         run = apart.run
         positions = self._execution.open_positions(run, unit)
         if not positions:
-            apart.units.pop(0)
             return None
         if run.cut is not None:
             return Ending.CUT
         last = await self._unit(apart, unit, positions, in_company=in_company)
         if last is Ending.OUT_OF_MEMORY and in_company:
-            apart.is_large = True
-            return last  # once more, alone
+            apart.is_large = True  # once more, alone
+            await self._execution.publish(run, positions, puts_back=False)
+            await self._say(apart, is_running=False)
+            return last
         if last is Ending.OUT_OF_MEMORY and len(positions) == 1:
             metrics.ITEMS_CHARGED.labels("out_of_memory").inc()
             self._execution.answer(run, positions[0], OUT_OF_MEMORY)

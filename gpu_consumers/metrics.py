@@ -24,7 +24,7 @@ EXECUTION_SECONDS = Histogram(
     buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300),
 )
 BATCHES_ISOLATED = Counter(
-    "millrace_batches_isolated_total", "Batches that ran with nothing beside them", ["reason"]
+    "millrace_batches_isolated_total", "Batches that ran apart: in tenths, or alone", ["reason"]
 )
 ITEMS_CHARGED = Counter(
     "millrace_items_charged_total",

@@ -1,4 +1,4 @@
-"""Who may go among batches that run alone: what has ended fewer processes, whosever it is.
+"""Who may go among batches that run apart: what has ended fewer processes, whosever it is.
 
 A death has all that is left wait for the next owner. What is innocent has then the fewest deaths
 to wait for, also what lies in one batch with poison while that of another batch is found.

@@ -22,6 +22,7 @@ class Room:
         except asyncio.CancelledError:
             if not place.cancelled():
                 self.leave(item_count)  # it was let in before it could go
+            self._let_in()  # who waits behind it may fit
             raise
 
     def leave(self, item_count: int) -> None:

@@ -30,7 +30,7 @@ class ReplicaSettings(Settings):
 
     commit_interval_s: float = Field(default=0.05, ge=0.01, le=60)
     """How often finished offsets are committed. What ended since then runs again after a death, in
-    tens and with nothing beside it; so this is shorter than `MILLRACE_KAFKA_COMMIT_INTERVAL_S`."""
+    tens; so this is shorter than `MILLRACE_KAFKA_COMMIT_INTERVAL_S`."""
 
     crashes_max: int = Field(default=3, ge=3, le=100)
     """Executions of an item that may end with its process, the last of them alone; then it fails

@@ -1,8 +1,8 @@
 """Online calls that may have run before: a call that ends its process is answered so, not for ever.
 
 Callers wait, so calls that came again run together at first. One that was in two executions that
-ended with their process runs while no other suspect does, and is charged when that one ends so too
-and nothing else was in the engine; else it has the engine for itself, for a while.
+ended with their process runs while no other such call or item does, and is charged when that one
+ends so too and nothing else was in the engine; else it has the engine for itself, for a while.
 """
 
 import asyncio

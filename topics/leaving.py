@@ -7,11 +7,11 @@ aiokafka sends any request.
 
 import asyncio
 import logging
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import Future
 from typing import Any, Final
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
-from aiokafka.errors import KafkaError
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.group import LeaveGroupRequest
 from aiokafka.protocol.types import (
@@ -85,11 +85,20 @@ def leave(
     the broker in `timeout_s` is logged; the member's session ends then, as it would have.
     """
     kind = _LastHeartbeat if protocol == "consumer" else LeaveGroupRequest
-    asking = _ask(settings, group, kind(group, member_id), timeout_s)
+    answered: Future[int] = Future()
+
+    def run() -> None:
+        try:
+            asking = _ask(settings, group, kind(group, member_id), timeout_s)
+            answered.set_result(asyncio.run(asking))
+        except Exception as error:  # noqa: BLE001  raised where it is waited for
+            answered.set_exception(error)
+
+    # A thread, as this one may have a loop; a daemon, as nothing bounds the lookup of a name.
+    threading.Thread(target=run, name="leaving", daemon=True).start()
     try:
-        with ThreadPoolExecutor(1) as pool:  # this one may have a loop already
-            error_code = pool.submit(asyncio.run, asking).result()
-    except (KafkaError, OSError, TimeoutError) as error:
+        error_code = answered.result(timeout_s)
+    except Exception as error:  # noqa: BLE001  whatever it is, a start must not end here
         _LOG.warning("member_not_left", extra={"group": group, "reason": type(error).__name__})
         return
     if error_code not in _HAS_LEFT:

@@ -48,9 +48,9 @@ class Membership:
 
         leave(self._settings, self._group, member_id, self._protocol, timeout_s=_LEAVE_S_MAX)
 
-    def note(self, member_id: str) -> None:
-        """Note the id under which the broker knows this member; "" for none, before it joins."""
-        if self._descriptor is None or member_id in {"", self._noted}:
+    def note(self, member_id: str | None) -> None:
+        """Note the id under which the broker knows this member; none, perhaps, before it joins."""
+        if self._descriptor is None or not member_id or member_id == self._noted:
             return
         self._noted = member_id
         self._write(f"{self._protocol} {member_id}\n")
@@ -72,8 +72,9 @@ class Membership:
             return
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as error:
             os.close(descriptor)
+            _LOG.warning("membership_not_noted", extra={"reason": error.strerror})
             return
         self._descriptor = descriptor
 

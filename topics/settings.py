@@ -55,7 +55,7 @@ class KafkaSettings(Settings):
     members_folder: Path | None = None
     """Where the process notes which groups it is in. One that is killed and starts again with the
     same folder leaves them in the name of its predecessor, so that it has its partitions at once,
-    not after a session. One folder for each process; `millrace up` sees to it."""
+    not after a session. One folder for each process, on a local disk; `millrace up` sees to it."""
 
     commit_interval_s: float = Field(default=0.2, ge=0.01, le=60)
     """How often finished offsets are committed: bounds what a crash repeats. Replicas have one of
@@ -79,6 +79,14 @@ class KafkaSettings(Settings):
         if any("://" in server for server in servers):
             raise ValueError("host:port is wanted, without a scheme such as PLAINTEXT://")
         return ",".join(servers)
+
+    @field_validator("members_folder")
+    @classmethod
+    def _is_absolute(cls, given: Path | None) -> Path | None:
+        """Roles may start in different folders, and an empty value would name that one."""
+        if given is not None and not given.is_absolute():
+            raise ValueError("an absolute path is wanted")
+        return given
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:

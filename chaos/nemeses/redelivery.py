@@ -74,7 +74,7 @@ def rewind(running: Installation, target: str, pool: str = POOL) -> Cure:
     """Take the group of a topic back: to its first record, or by `BATCHES_BACK` each of batches.
 
     1. Stop its members, so that their sessions end. 2. Commit. 3. Let them go on: they join anew
-    and read again. Batches that were read before run alone and in tenths, so all of a storm's
+    and read again. Batches that were read before run in tenths, few at once, so all of a storm's
     batches again would take longer than the storm.
     """
     topic, group, role = topics_of(pool)[target]

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[3]
 
 @cache
 def settings_classes() -> tuple[type[Settings], ...]:
-    """Return the classes of all modules called `settings` or `…_settings`, by the name of their variables."""
+    """Return the classes of all modules `settings` and `…_settings`, by their variables' prefix."""
     found: list[type[Settings]] = []
     rooms = [path.parent for path in ROOT.glob("*/__init__.py")]
     for path in sorted(p for room in rooms for p in room.rglob("*settings.py")):

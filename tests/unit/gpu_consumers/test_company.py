@@ -58,7 +58,7 @@ async def test_small_batches_that_came_again_run_at_once_ten_items_at_most() -> 
     assert life.engine.together_max == 2
 
 
-@pytest.mark.parametrize("bodies", [[b"oom"], [b"oom", b"{}"]])
+@pytest.mark.parametrize("bodies", [[b"oom"], [b"oom", b"{}"], [b"{}", b"oom"]])
 async def test_what_fits_no_memory_beside_others_is_tried_alone_before_it_fails(
     bodies: list[bytes],
 ) -> None:
@@ -66,6 +66,9 @@ async def test_what_fits_no_memory_beside_others_is_tried_alone_before_it_fails(
     life.lane.begin(delivery(batch_of(*bodies), old=True))
 
     assert await life.end() is None
-    assert life.engine.runs[:2] == [bodies, bodies]
+    assert life.engine.runs[0] == bodies
+    assert life.engine.runs[1] == bodies[bodies.index(b"oom") :]
+    runs = [attempt.is_running for attempt in life.attempts.said]
+    assert runs[:3] == [True, False, True], "between the two it does not run"
     failed = [o.index for o in life.log.outcomes if o.outcome is Outcome.FAILED]
-    assert (failed, len(life.log.outcomes)) == ([0], len(bodies))
+    assert (failed, len(life.log.outcomes)) == ([bodies.index(b"oom")], len(bodies))

@@ -57,6 +57,14 @@ async def test_who_gives_up_keeps_no_place() -> None:
     assert await inside(visits) == [2]
 
 
+async def test_who_gives_up_holds_up_nobody_who_fits() -> None:
+    room = Room(10)
+    visits = [Visit(room, size) for size in (5, 10, 5)]
+    assert await inside(visits) == [0]
+    visits[1].task.cancel()
+    assert await inside(visits) == [0, 2]
+
+
 async def test_who_gives_up_just_when_there_is_room_is_out_again() -> None:
     room = Room(10)
     visits = [Visit(room, size) for size in (10, 10, 10)]
