@@ -37,12 +37,16 @@ class TestBody(msgspec.Struct):
 
 
 class ReplayBody(msgspec.Struct):
-    """What is sent again: one message, or all of a span in seconds since the epoch."""
+    """What is sent again: one message, or all of a span in seconds since the epoch.
+
+    A span of more than one answer tells goes on behind its `last_id`, given as `after`.
+    """
 
     message_id: str | None = None
     since: int | None = None
     until: int | None = None
     failed_only: bool = False
+    after: str | None = None
 
 
 @router.get("/v1/webhook_endpoints/{endpoint_id}/deliveries")
@@ -117,17 +121,22 @@ async def send_again(
         raise ApiError(400, "Give message_id or since.", code="invalid_value", param="since")
     endpoint = parse_public_id(ENDPOINT, endpoint_id)
     wanted = Replay(
-        message_id=_message_id(body.message_id),
+        message_id=_message_id(body.message_id, "message_id"),
         since=_moment(body.since, "since"),
         until=_moment(body.until, "until"),
         failed_only=body.failed_only,
+        after=_message_id(body.after, "after"),
     )
 
     def work(connection: sa.Connection) -> Answer:
+        replayed = replay(connection, principal.tenant_id, endpoint, wanted)
+        last_id = replayed.last_id
         done = {
             "object": "webhook_endpoint.replay",
             "webhook_endpoint_id": endpoint_id,
-            "replayed": replay(connection, principal.tenant_id, endpoint, wanted),
+            "replayed": replayed.count,
+            "last_id": public_id(EVENT, last_id) if last_id is not None else None,
+            "has_more": last_id is not None,
         }
         return Answer(200, msgspec.json.encode(done))
 
@@ -150,12 +159,12 @@ async def _first_attempt(
     return None
 
 
-def _message_id(text: str | None) -> UUID | None:
+def _message_id(text: str | None, param: str) -> UUID | None:
     if text is None:
         return None
     message_id = parse_public_id(EVENT, text)
     if message_id is None:
-        raise ApiError(400, "This is no event's id.", code="invalid_value", param="message_id")
+        raise ApiError(400, "This is no event's id.", code="invalid_value", param=param)
     return message_id
 
 

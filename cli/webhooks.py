@@ -99,8 +99,14 @@ def replay(  # noqa: PLR0913, PLR0917  each one is an option of the command line
 ) -> None:
     """Send one message again, or those of a span, with the same ids; print how many."""
     body = {"message_id": message, "since": since, "until": until, "failed_only": failed_only}
-    answer = connect(url, key).post(f"{_path(endpoint)}/replay", body=body, cast_to=object)
-    typer.echo(str(_object(answer)["replayed"]))
+    client = connect(url, key)
+    count, has_more = 0, True
+    while has_more:
+        answer = _object(client.post(f"{_path(endpoint)}/replay", body=body, cast_to=object))
+        count += answer["replayed"]
+        has_more = answer["has_more"]
+        body["after"] = answer["last_id"]
+    typer.echo(str(count))
 
 
 def state_text(endpoint: dict[str, Any]) -> str:

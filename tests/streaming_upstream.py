@@ -13,7 +13,7 @@ from chaos.upstream import served
 
 
 class StreamingUpstream:
-    """Streams `max_tokens` pieces, `0`, `1` and so on, one each `token_s`.
+    """Streams `max_tokens` pieces, `0`, `1` and so on, one each `token_s`; a whole takes as long.
 
     The id of a piece names its execution, so a client that is shown two of them can tell.
     """
@@ -37,6 +37,7 @@ class StreamingUpstream:
         tokens = body["max_tokens"]
         usage = {"prompt_tokens": 1, "completion_tokens": tokens, "total_tokens": tokens + 1}
         if not body.get("stream"):
+            await asyncio.sleep(tokens * self.token_s)
             message = {"role": "assistant", "content": "0"}
             return web.json_response({**_answer(name, body, "", message=message), "usage": usage})
         events = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})

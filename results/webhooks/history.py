@@ -17,6 +17,7 @@ from results.webhooks.tables import webhook_attempts, webhook_deliveries, webhoo
 
 REPLAYS_MAX: Final = 10_000
 _SAMPLE_JOB: Final = UUID(int=0)
+_PLACE: Final = sa.tuple_(webhook_deliveries.c.created_at, webhook_deliveries.c.message_id)
 
 
 class EndpointDisabledError(RequestRefusedError):
@@ -41,6 +42,15 @@ class Replay:
     since: datetime | None = None
     until: datetime | None = None
     failed_only: bool = False
+    after: UUID | None = None  # of a span, what comes behind this message
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """How many messages are sent again, and the last of them where more may follow."""
+
+    count: int
+    last_id: UUID | None = None
 
 
 def list_deliveries(
@@ -60,17 +70,7 @@ def list_deliveries(
         .limit(cursor.limit + 1)
     )
     if cursor.after is not None:
-        place = connection.scalar(
-            sa.select(table.c.created_at).where(
-                table.c.endpoint_id == endpoint.id, table.c.message_id == cursor.after
-            )
-        )
-        if place is None:
-            raise unknown_cursor()
-        query = query.where(
-            sa.tuple_(table.c.created_at, table.c.message_id)
-            < sa.tuple_(sa.literal(place), sa.literal(cursor.after, table.c.message_id.type))
-        )
+        query = query.where(_place_of(connection, endpoint.id, cursor.after) > _PLACE)
     rows = connection.execute(query).all()
     page = rows[: cursor.limit]
     attempts: dict[UUID, list[sa.Row[Any]]] = {row.message_id: [] for row in page}
@@ -86,13 +86,26 @@ def list_deliveries(
     return [DeliveryHistory(row, attempts[row.message_id]) for row in page], len(rows) > len(page)
 
 
+def _place_of(connection: sa.Connection, endpoint_id: UUID, message_id: UUID) -> sa.Tuple:
+    """Return the place of a message among those of its endpoint. Raises FieldRefusedError."""
+    table = webhook_deliveries
+    created_at = connection.scalar(
+        sa.select(table.c.created_at).where(
+            table.c.endpoint_id == endpoint_id, table.c.message_id == message_id
+        )
+    )
+    if created_at is None:
+        raise unknown_cursor()
+    return sa.tuple_(sa.literal(created_at), sa.literal(message_id, table.c.message_id.type))
+
+
 def replay(
     connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None, wanted: Replay
-) -> int:
-    """Send messages again, with their ids and the whole schedule; return how many, 10,000 at most.
+) -> Replayed:
+    """Send messages again, oldest first, with their ids and the whole schedule: 10,000 at most.
 
     Those that wait for a try get it now. Raises EndpointMissingError, EndpointDisabledError,
-    FieldRefusedError: the one message was never sent here.
+    FieldRefusedError: the one message, or the one to go on behind, was never sent here.
     """
     endpoint = find_endpoint(connection, tenant_id, endpoint_id)
     if endpoint.disabled_at is not None:
@@ -114,6 +127,8 @@ def replay(
         query = query.where(table.c.created_at < wanted.until)
     if wanted.failed_only:
         query = query.where(table.c.state != "delivered")
+    if wanted.after is not None:
+        query = query.where(_place_of(connection, endpoint.id, wanted.after) < _PLACE)
     chosen = query.order_by(table.c.created_at, table.c.message_id).limit(REPLAYS_MAX)
     locked = chosen.with_for_update(skip_locked=True)
     replayed = connection.execute(
@@ -130,8 +145,10 @@ def replay(
             ended_at=None,
             lane=endpoint.lane,  # a callback may have moved since
         )
-    )
-    return replayed.rowcount
+        .returning(table.c.created_at, table.c.message_id)
+    ).all()
+    last = max(replayed, key=tuple).message_id if len(replayed) == REPLAYS_MAX else None
+    return Replayed(len(replayed), last)
 
 
 def _require_sent(connection: sa.Connection, endpoint_id: UUID, message_id: UUID) -> None:

@@ -33,8 +33,8 @@ INSERT INTO webhook_watches
 SELECT j.id, j.tenant_id, coalesce(past.ended, 0), coalesce(past.percent, 0),
     coalesce(past.failed, 0), past.finished_at, coalesce(past.item_index, -1)
 FROM jobs j LEFT JOIN LATERAL (
-    SELECT n.ended, 100::bigint * n.ended / nullif(j.total_count, 0) AS percent, n.failed,
-        last.finished_at, last.item_index
+    SELECT n.ended, n.failed, last.finished_at, last.item_index,
+        CASE WHEN j.total_final THEN 100::bigint * n.ended / nullif(j.total_count, 0) END AS percent
     FROM job_counters c
     CROSS JOIN LATERAL (
         SELECT c.succeeded + c.failed + c.cancelled + c.expired AS ended, c.failed

@@ -34,7 +34,7 @@ _FIRST: Final = UUID(int=0)  # before every job
 
 _DUE: Final = sa.text("""
 SELECT w.job_id, w.tenant_id, w.percent, w.failed_count, w.failed_at, w.failed_index,
-    j.created_at, j.total_count, c.succeeded, c.failed, c.cancelled, c.expired,
+    j.created_at, j.total_count, j.total_final, c.succeeded, c.failed, c.cancelled, c.expired,
     n.ended_count,
     j.settled_at IS NOT NULL OR j.state = ANY(:terminal) AS is_over,
     w.announced_at IS NULL OR w.announced_at <= now() - make_interval(secs => :pause_s) AS may_tell,
@@ -47,7 +47,8 @@ CROSS JOIN LATERAL (
         (SELECT min(mark) FROM unnest(cast(:marks AS int[])) AS mark WHERE mark > w.percent) AS mark
 ) AS n
 WHERE w.closed_at IS NULL AND w.job_id > :behind AND (
-    (j.total_count > 0 AND 100::bigint * n.ended_count >= n.mark::bigint * j.total_count)
+    (j.total_final AND j.total_count > 0
+        AND 100::bigint * n.ended_count >= n.mark::bigint * j.total_count)
     OR j.settled_at IS NOT NULL OR j.state = ANY(:terminal)
     OR (w.failed_count < c.failed AND (
         w.announced_at IS NULL OR w.announced_at <= now() - make_interval(secs => :pause_s)))
@@ -129,6 +130,8 @@ class Watcher:
 
 
 def _progress(watch: sa.Row[Any], changes: dict[str, Any]) -> list[Message]:
+    if not watch.total_final:
+        return []  # a share of what may still grow would be told too early, and once for good
     percents = crossed_percents(watch.percent, watch.ended_count, watch.total_count or 0)
     if percents:
         changes["percent"] = percents[-1]

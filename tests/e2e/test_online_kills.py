@@ -103,6 +103,33 @@ def test_a_killed_replica_interrupts_its_streams(stack: Stack, upstream: Streami
 
 
 @pytest.mark.timeout(400)
+def test_a_killed_replica_has_its_whole_calls_answered_by_the_next(
+    stack: Stack, upstream: StreamingUpstream
+) -> None:
+    """Nothing of them was shown, so they run again, and their clients notice nothing."""
+    asked = [text.replace("stream", "whole") for text in texts("next replica")]
+    with ThreadPoolExecutor(STREAMS) as pool:
+        answers = [pool.submit(whole_answer, stack, text) for text in asked]
+        await_true(lambda: all(map(upstream.executions, asked)), "all of them to run")
+        stack.kill("gpu-consumer")
+        statuses = [answer.result().status_code for answer in answers]
+
+    assert set(statuses) == {200}, statuses
+    assert {len(upstream.executions(text)) for text in asked} == {2}
+
+
+def whole_answer(stack: Stack, text: str) -> httpx.Response:
+    body = {
+        "model": stack.model,
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": TOKENS,
+    }
+    headers = {"authorization": f"Bearer {stack.key}", "x-request-timeout-ms": str(DEADLINE_MS)}
+    timeout_s = DEADLINE_MS / 1000 + 10
+    return httpx.post(f"{stack.url}{ENDPOINT}", json=body, headers=headers, timeout=timeout_s)
+
+
+@pytest.mark.timeout(400)
 def test_a_killed_api_breaks_its_connections_and_frees_their_work(
     stack: Stack, upstream: StreamingUpstream, record_property: Callable[[str, object], None]
 ) -> None:

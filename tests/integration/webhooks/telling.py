@@ -33,11 +33,12 @@ def hearing(site: Site, *event_types: str) -> UUID:
     return UUID(str(row.id))
 
 
-def running_job(site: Site, total: int = 100, tenant_id: UUID | None = None) -> UUID:
+def running_job(
+    site: Site, total: int = 100, tenant_id: UUID | None = None, **columns: object
+) -> UUID:
+    columns |= {"state": "in_progress", "total_count": total}
     with site.engine.begin() as connection:
-        return add_job(
-            connection, tenant_id or site.tenant_id, state="in_progress", total_count=total
-        )
+        return add_job(connection, tenant_id or site.tenant_id, **columns)
 
 
 def event_of(site: Site, job_id: UUID, state: JobState, tenant_id: UUID | None = None) -> JobEvent:

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from core.ids import new_uuid
 from jobs.pages import Cursor
+from jobs.refusals import FieldRefusedError
 from jobs.tables import jobs
 from results.retention.deletion import delete_batch
 from results.webhooks.callbacks import Callback, add_callback
@@ -21,7 +22,7 @@ from results.webhooks.endpoints import (
     list_endpoints,
 )
 from results.webhooks.events import TERMINAL_EVENTS, job_message
-from results.webhooks.history import Replay, replay
+from results.webhooks.history import Replay, Replayed, replay
 from results.webhooks.recording import listeners_of, record_messages
 from results.webhooks.removal import MessageRemoval
 from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_lanes
@@ -72,7 +73,7 @@ def test_a_replay_of_a_moved_callback_waits_with_those_of_its_new_host(site: Sit
     with site.engine.begin() as connection:
         connection.execute(sa.update(webhook_deliveries).values(state="exhausted"))
         change_endpoint(connection, site.tenant_id, endpoint, EndpointChange(url=NEW))
-        assert replay(connection, site.tenant_id, endpoint, Replay()) == 1
+        assert replay(connection, site.tenant_id, endpoint, Replay()).count == 1
 
     (delivery,) = site.deliveries(endpoint)
     assert (
@@ -178,13 +179,27 @@ def test_callbacks_cost_no_list_and_no_event(site: Site) -> None:
             assert rows_read(plan.scalar_one()[0]["Plan"]) < 20, statement
 
 
-def test_a_replay_of_many_has_each_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_of_many_goes_on_behind_its_last(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("results.webhooks.history.REPLAYS_MAX", 3)
     endpoint, _ = site.endpoint(OLD)
-    site.send(5)
+    site.send(5)  # in one transaction: all of one moment
     with site.engine.begin() as connection:
         connection.execute(sa.update(webhook_deliveries).values(state="exhausted"))
     with site.engine.begin() as connection:
-        assert replay(connection, site.tenant_id, endpoint, Replay()) == 3
+        first = replay(connection, site.tenant_id, endpoint, Replay(failed_only=True))
 
+    assert first.count == 3
     assert site.states(endpoint) == ["exhausted"] * 2 + ["pending"] * 3
+
+    behind = Replay(failed_only=True, after=first.last_id)
+    with site.engine.begin() as connection:
+        assert replay(connection, site.tenant_id, endpoint, behind) == Replayed(2, None)
+    assert site.states(endpoint) == ["pending"] * 5
+
+
+def test_a_replay_goes_on_behind_what_was_sent_there_alone(site: Site) -> None:
+    endpoint, _ = site.endpoint(OLD)
+    with site.engine.begin() as connection, pytest.raises(FieldRefusedError):
+        replay(connection, site.tenant_id, endpoint, Replay(after=new_uuid()))

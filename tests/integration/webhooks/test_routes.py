@@ -220,7 +220,15 @@ def test_a_foreign_endpoint_answers_as_a_missing_one(
 
 @pytest.mark.parametrize(
     "body",
-    [{}, {"message_id": "evt_x"}, {"since": -1}, {"since": 10**18}, {"since": "x"}],
+    [
+        {},
+        {"message_id": "evt_x"},
+        {"since": -1},
+        {"since": 10**18},
+        {"since": "x"},
+        {"since": 0, "after": "evt_x"},
+        {"since": 0, "after": f"evt_{0:032x}"},
+    ],
 )
 def test_a_wrong_replay_is_refused(strict: Api, body: dict[str, object]) -> None:
     with strict.http() as client:
@@ -274,7 +282,8 @@ async def test_history_and_replay(lenient: Api) -> None:
                 lambda: set(lenient.site.states(endpoint)) == {"delivered"}, "the replay's end"
             )
             body = {"since": int(time.time()) - 60, "until": int(time.time()) + 60}
-            assert ok(client.post(f"{path}/replay", json=body))["replayed"] == 3
+            again = ok(client.post(f"{path}/replay", json=body))
+            assert (again["replayed"], again["has_more"], again["last_id"]) == (3, False, None)
             await until(
                 lambda: set(lenient.site.states(endpoint)) == {"delivered"}, "the replay of all"
             )

@@ -23,8 +23,9 @@ from tests.integration.webhooks.telling import event_of, hearing, record, runnin
 class Progressing:
     """A job whose counters and rows move as the results writer moves them."""
 
-    def __init__(self, site: Site, total: int) -> None:
-        self.site, self.job_id = site, running_job(site, total)
+    def __init__(self, site: Site, total: int, *, is_sealed: bool = True) -> None:
+        self.site = site
+        self.job_id = running_job(site, total, sealed=is_sealed, total_final=is_sealed)
         self._next = 0
         with site.engine.begin() as connection:
             created: datetime = connection.execute(
@@ -93,6 +94,30 @@ def test_each_mark_of_progress_is_told_once(site: Site) -> None:
     assert [m["succeeded"] for m in job.told(PROGRESS)] == [25, 80, 80]
     assert job.watch().closed_at is not None
     assert job.woken == 2
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_progress_of_a_job_that_takes_more_files_is_told_when_it_is_sealed(
+    site: Site, *, is_new: bool
+) -> None:
+    job = Progressing(site, 4, is_sealed=False)
+    if is_new:  # its endpoint comes when all that was there has ended
+        job.end(succeeded=4)
+    hearing(site, PROGRESS)
+    record(site, event_of(site, job.job_id, JobState.IN_PROGRESS))
+    if not is_new:
+        job.end(succeeded=4)
+    job.watcher.step()
+    assert job.told(PROGRESS) == []
+
+    grown = {"sealed": True, "total_final": True, "total_count": 100}
+    with site.engine.begin() as connection:
+        connection.execute(sa.update(jobs).where(jobs.c.id == job.job_id).values(grown))
+    for count in (20, 1):
+        job.end(succeeded=count)
+        job.watcher.step()
+
+    assert [(m["percent"], m["total"]) for m in job.told(PROGRESS)] == [(25, 100)]
 
 
 def test_jobs_that_move_all_the_time_are_looked_at_once_a_step(

@@ -3,6 +3,7 @@
 from uuid import UUID
 
 import pytest
+from prometheus_client import REGISTRY
 
 from api.answers import ApiError
 from api.online.call_failures import deadline_exceeded, stream_interrupted
@@ -86,12 +87,19 @@ def test_the_first_end_counts(first: str) -> None:
     assert ends[list(steps).index(first)]
 
 
-def test_what_nobody_waits_for_is_dropped() -> None:
+def dropped() -> float:
+    labels = {"reason": "nobody_waits"}
+    return REGISTRY.get_sample_value("millrace_online_replies_dropped_total", labels) or 0.0
+
+
+def test_what_nobody_waits_for_is_dropped_and_counted() -> None:
     calls = new_calls()
     call = opened(calls)
     calls.remove(call)
+    before = dropped()
     calls.hear(reply(call, new_uuid(), b"a"), now_s=1.0)
 
+    assert dropped() == before + 1
     assert call.pieces == []
     assert (len(calls), calls.of_tenant[TENANT], calls.of_pool["p"]) == (0, 0, 0)
 
