@@ -13,15 +13,28 @@ from cli.services import DataOption, database_settings, kafka_settings
 from cli.tables import Form, FormOption, write_json, write_rows
 from core.ids import JOB, SINGLE, parse_public_id, public_id
 from core.states import JobKind
-from results.rebuilding.rebuild import Rebuilt, Verdict, rebuild
+from results.rebuilding.rebuild import Rebuilt, rebuild
 from results.rebuilding.replaying import LogReplay
 from results.rebuilding.shadow import shadow_engine
+from results.rebuilding.verdicts import Verdict
 from results.settings import WriterSettings
 from storage.postgres import create_engine
 
-_HEADERS = ("job", "verdict", "missing", "extra", "different", "counters", "usage", "order")
-_WIDTHS = (38, 16, 7, 7, 9, 8, 7, 7)
+_HEADERS = (
+    "job",
+    "verdict",
+    "missing",
+    "extra",
+    "different",
+    "counters",
+    "usage",
+    "order",
+    "letters",
+    "attempts",
+)
+_WIDTHS = (38, 16, 7, 7, 9, 8, 7, 7, 7, 8)
 _WELL = frozenset({Verdict.SAME, Verdict.SWAPPED, Verdict.GONE})
+_WELL_OF_ALL = _WELL | {Verdict.NOT_ENDED}  # nobody asked for a job that runs
 
 
 def rebuild_jobs(
@@ -38,11 +51,13 @@ def rebuild_jobs(
     data: DataOption = None,
     form: FormOption = Form.TABLE,
 ) -> None:
-    """Make rows, counters, usage and order of ended jobs again from the log, and compare.
+    """Make rows, counters, usage, order and dead letters of ended jobs again from the log.
 
     For operators: talks to Postgres and Kafka itself. A job whose first record the log no longer
-    holds is refused. With --apply what differs is replaced, each job in one transaction, and only
-    when the log has the end of every item. Exit code 1 says that something still differs.
+    holds is refused, and so is one that ran under another MILLRACE_WRITER_ATTEMPTS_MAX. With
+    --apply what differs is replaced, each job in one transaction, and only when the log has the end
+    of every item. Exit code 1 says that something still differs, or was refused; with --all, jobs
+    that have not ended do not count.
     """
     if (job is None) == (not all_jobs):
         raise typer.BadParameter("give either an ID or --all")
@@ -52,8 +67,13 @@ def rebuild_jobs(
     if job is not None and not first:
         raise NotFoundError("There is no such job, or it has no items.")
     write(chain(first, found), form, verdicts)
-    if not _WELL.issuperset(verdicts):
+    if not is_well(verdicts, all_jobs=all_jobs):
         raise typer.Exit(ExitCode.FAILED)
+
+
+def is_well(verdicts: Iterable[Verdict], *, all_jobs: bool) -> bool:
+    """Whether nothing is left to look at."""
+    return (_WELL_OF_ALL if all_jobs else _WELL).issuperset(verdicts)
 
 
 def write(found: Iterable[Rebuilt], form: Form, verdicts: list[Verdict]) -> None:
@@ -97,16 +117,34 @@ def _rebuilt(
     try:
         replay = LogReplay(kafka_settings(data), writer, timeout_s=timeout_s)
         with shadow_engine(database, live) as shadow:
-            yield from rebuild(live, shadow, replay, job_ids, apply=apply)
+            for one in rebuild(live, shadow, replay, job_ids, apply=apply):
+                if one.verdict is Verdict.OTHER_LIMIT:
+                    typer.echo(about_limit(one, writer.attempts_max), err=True)
+                yield one
     finally:
         live.dispose()
+
+
+def about_limit(one: Rebuilt, attempts_max: int) -> str:
+    """Return why a job was refused that ran under another limit of attempts."""
+    found = one.found
+    assert found is not None  # it was compared
+    told = []
+    if found.above_limit:
+        told.append(f"the log holds {found.above_limit} executions above it")
+    if found.below_limit:
+        told.append(f"{found.below_limit} failures below it were final")
+    return (
+        f"{shown_id(one)}: MILLRACE_WRITER_ATTEMPTS_MAX is {attempts_max}, but "
+        f"{' and '.join(told)}: set it to what it was when the job ran"
+    )
 
 
 def row(one: Rebuilt) -> tuple[str, ...]:
     """Return the cells of a job."""
     found = one.found
     if found is None:
-        return (shown_id(one), one.verdict, *[""] * 6)
+        return (shown_id(one), one.verdict, *[""] * (len(_HEADERS) - 2))
     agree = (found.counters_agree, found.usage_agrees, found.order_is_whole)
     return (
         shown_id(one),
@@ -115,6 +153,8 @@ def row(one: Rebuilt) -> tuple[str, ...]:
         str(found.extra),
         str(found.different),
         *("same" if same else "differs" for same in agree),
+        str(found.letters_missing),
+        str(found.attempts_missing),
     )
 
 
@@ -132,6 +172,10 @@ def as_json(one: Rebuilt) -> dict[str, object]:
             "counters_agree": found.counters_agree,
             "usage_agrees": found.usage_agrees,
             "order_is_whole": found.order_is_whole,
+            "dead_letters_missing": found.letters_missing,
+            "attempts_missing": found.attempts_missing,
+            "executions_above_limit": found.above_limit,
+            "failures_below_limit": found.below_limit,
         }
     return shown
 

@@ -8,7 +8,9 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from results.rebuilding.shadow import SCHEMA
+from core.outcomes import Outcome
+from results.rebuilding.dead_letters import count_missing
+from results.rebuilding.shadow import SCHEMA, statement
 
 WINDOW_ITEMS: Final = 10_000
 
@@ -63,12 +65,23 @@ class Comparison:
     usage_agrees: bool
     order_is_whole: bool  # the live one: every item once, without a gap
     shadow_ended: int
+    letters_missing: int = 0  # dead letters that only the shadow has
+    attempts_missing: int = 0  # failed attempts that led on, and only the shadow has
+    above_limit: int = 0  # executions on the log that today's limit of attempts would not allow
+    below_limit: int = 0  # failures that ended their item, which it would let be tried again
 
     @property
     def is_same(self) -> bool:
         """Whether there is nothing to swap."""
         rows_agree = self.live_digest == self.shadow_digest
-        return rows_agree and self.counters_agree and self.usage_agrees and self.order_is_whole
+        letters_agree = not self.letters_missing and not self.attempts_missing
+        books_agree = self.counters_agree and self.usage_agrees and self.order_is_whole
+        return rows_agree and letters_agree and books_agree
+
+    @property
+    def has_other_limit(self) -> bool:
+        """Whether the job ran under another limit of attempts than the one that judged here."""
+        return self.above_limit > 0 or self.below_limit > 0
 
 
 def same(left: str, right: str) -> str:
@@ -91,11 +104,25 @@ SELECT count(*) FILTER (WHERE live.item_index IS NULL),
 FROM (SELECT * FROM items WHERE {_SPAN}) AS live
 FULL JOIN (SELECT * FROM {SCHEMA}.items WHERE {_SPAN}) AS shadow USING (item_index)
 """  # noqa: S608  nothing of it comes from outside
+_BELOW_LIMIT: Final = f"""
+SELECT count(*) FROM (SELECT * FROM items WHERE {_SPAN}) AS live
+JOIN (
+    SELECT * FROM {SCHEMA}.item_attempts
+    WHERE job_id = :job AND item_index >= :first AND item_index < :last
+) AS tried USING (item_index, attempt, status_code)
+LEFT JOIN (SELECT * FROM {SCHEMA}.items WHERE {_SPAN}) AS shadow USING (item_index)
+WHERE live.outcome = {Outcome.FAILED.value} AND coalesce(shadow.attempt, 0) = 0
+"""  # noqa: S608
+"""Rows that are of a failure that may pass, where the shadow's item still waits for its next
+attempt, or did when a close came. Nothing else tells which limit there was."""
 
 _COUNTERS: Final = f"""
-SELECT ROW({", ".join(f"l.{n}" for n in COUNTERS)}) = ROW({", ".join(f"s.{n}" for n in COUNTERS)}),
+SELECT l.job_id IS NOT NULL AND
+    ROW({", ".join(f"l.{n}" for n in COUNTERS)}) = ROW({", ".join(f"s.{n}" for n in COUNTERS)}),
     s.succeeded + s.failed + s.cancelled + s.expired
-FROM job_counters l JOIN {SCHEMA}.job_counters s USING (job_id) WHERE job_id = :job
+FROM jobs j JOIN {SCHEMA}.job_counters s ON s.job_id = j.id
+LEFT JOIN job_counters l ON l.job_id = j.id
+WHERE j.id = :job AND j.deleted_at IS NULL
 """  # noqa: S608
 
 _SUMS: Final = ", ".join(f"coalesce(sum({name}), 0)" for name in USAGE)
@@ -119,31 +146,37 @@ _FIRST_ROW: Final = f"SELECT extract(epoch FROM min(finished_at))::float8 FROM i
 def first_row_s(connection: sa.Connection, job: tuple[UUID, int], total_count: int) -> float | None:
     """Return when the first row of a job was written; None when there is none."""
     spans = _spans(job, total_count)
-    moments = [connection.scalar(_statement(_FIRST_ROW), span) for span in spans]
+    moments = [connection.scalar(statement(_FIRST_ROW), span) for span in spans]
     return min((moment for moment in moments if moment is not None), default=None)
 
 
 def compare(
-    connection: sa.Connection, job: tuple[UUID, int], total_count: int
+    connection: sa.Connection, job: tuple[UUID, int], total_count: int, *, above_limit: int
 ) -> Comparison | None:
-    """Compare one job, given by its id and day, window by window; None: it was deleted since."""
+    """Compare one job, given by its id and day, window by window; None: it was deleted since.
+
+    `above_limit` is what the replay found of it.
+    """
     live, shadow = sha256(), sha256()
-    missing = extra = different = 0
+    missing = extra = different = below_limit = letters = attempts = 0
     for span in _spans(job, total_count):
         digests = [
-            str(connection.scalar(_statement(_digest_of(table)), span))
+            str(connection.scalar(statement(_digest_of(table)), span))
             for table in ("items", f"{SCHEMA}.items")
         ]
         live.update(digests[0].encode())
         shadow.update(digests[1].encode())
         if digests[0] != digests[1]:
-            counts = connection.execute(_statement(_DIFFER), span).one()
+            counts = connection.execute(statement(_DIFFER), span).one()
             missing, extra, different = map(
                 sum, zip((missing, extra, different), counts, strict=True)
             )
+            below_limit += connection.scalar(statement(_BELOW_LIMIT), span) or 0
+        lost = count_missing(connection, span)
+        letters, attempts = letters + lost.letters, attempts + lost.attempts
     one = {"job": job[0]}
-    counted = connection.execute(_statement(_COUNTERS), one).one_or_none()
-    if counted is None:  # a deletion takes the counters first
+    counted = connection.execute(statement(_COUNTERS), one).one_or_none()
+    if counted is None:
         return None
     counters_agree, ended = counted
     return Comparison(
@@ -153,9 +186,13 @@ def compare(
         extra,
         different,
         counters_agree,
-        bool(connection.scalar(_statement(_USAGE), one)),
-        bool(connection.scalar(_statement(_ORDER), one)),
+        bool(connection.scalar(statement(_USAGE), one)),
+        bool(connection.scalar(statement(_ORDER), one)),
         ended,
+        letters_missing=letters,
+        attempts_missing=attempts,
+        above_limit=above_limit,
+        below_limit=below_limit,
     )
 
 
@@ -167,7 +204,3 @@ def _spans(job: tuple[UUID, int], total_count: int) -> Iterator[dict[str, object
 
 def _digest_of(table: str) -> str:
     return _DIGEST.format(columns=_HASHED, table=table, span=_SPAN)
-
-
-def _statement(text: str) -> sa.TextClause:
-    return sa.text(text).bindparams(sa.bindparam("job", type_=sa.Uuid))

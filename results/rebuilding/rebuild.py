@@ -4,9 +4,8 @@ per partition of `results`:  jobs ─► shadow tables ─► replay ─► comp
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -17,25 +16,14 @@ from results.rebuilding.comparing import Comparison, compare, first_row_s
 from results.rebuilding.replaying import LogReplay
 from results.rebuilding.shadow import begin_jobs
 from results.rebuilding.swapping import swap
+from results.rebuilding.verdicts import Verdict
 from topics.catalogue import RESULTS
 from topics.partitioner import job_partition
 
 
-class Verdict(StrEnum):
-    """What became of a job."""
-
-    SAME = "same"
-    DIFFERS = "differs"
-    SWAPPED = "swapped"
-    NOT_ENDED = "not_ended"  # the writer owns its rows
-    LOG_BEGINS_LATER = "log_begins_later"  # its first record is not held any more
-    LOG_INCOMPLETE = "log_incomplete"  # not every item has its end there
-    GONE = "gone"  # it was deleted meanwhile
-
-
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A job and what its log says; nothing is known of one that was refused."""
+    """A job and what its log says; nothing is known of one whose log was not judged."""
 
     job_id: UUID
     kind: str
@@ -80,11 +68,12 @@ def rebuild(
                 yield Rebuilt(job.job_id, job.kind, Verdict.LOG_BEGINS_LATER)
             else:
                 held.append(job)
+        above_limit: Mapping[UUID, int] = {}
         if held:
             begin_jobs(live, [job.job_id for job in held])
-            replay.run(shadow, log, [job.job_id for job in held])
+            above_limit = replay.run(shadow, log, [job.job_id for job in held])
         for job in held:
-            yield _settle(live, job, apply=apply)
+            yield _settle(live, job, above_limit.get(job.job_id, 0), apply=apply)
 
 
 def _first_row_s(live: sa.Engine, job: _Job) -> float | None:
@@ -92,19 +81,21 @@ def _first_row_s(live: sa.Engine, job: _Job) -> float | None:
         return first_row_s(connection, (job.job_id, job.day), job.total_count)
 
 
-def _settle(live: sa.Engine, job: _Job, *, apply: bool) -> Rebuilt:
+def _settle(live: sa.Engine, job: _Job, above_limit: int, *, apply: bool) -> Rebuilt:
     place = (job.job_id, job.day)
     with live.connect() as connection:
-        found = compare(connection, place, job.total_count)
+        found = compare(connection, place, job.total_count, above_limit=above_limit)
     verdict = Verdict.DIFFERS
     if found is None:
         verdict = Verdict.GONE
     elif found.is_same:
         verdict = Verdict.SAME
+    elif found.has_other_limit:
+        verdict = Verdict.OTHER_LIMIT
     elif found.shadow_ended != job.total_count:
         verdict = Verdict.LOG_INCOMPLETE
-    elif apply and swap(live, place, found):
-        verdict = Verdict.SWAPPED
+    elif apply:
+        verdict = swap(live, place, found)
     return Rebuilt(job.job_id, job.kind, verdict, found)
 
 

@@ -1,13 +1,15 @@
 """The log of ended jobs through the writer's own code, into shadow tables.
 
-The same code judges, so the rows are the same, except where a setting of the writer has changed
-since. Whether the log still holds a job from its first record on is known before.
+The same code judges, so the rows are the same, except where the limit of attempts has changed
+since: what tells that is counted. Whether the log still holds a job from its first record on is
+known before.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -17,6 +19,7 @@ from core.errors import MillraceError, RecordUnreadableError
 from jobs.retries import RetryRules
 from results.closing import JobCloser
 from results.deduplicating import CopyWriter
+from results.failures import code_of
 from results.groups import Entry, grouped
 from results.held_log import PartitionLog, partition_log
 from results.judging import Judge
@@ -27,12 +30,16 @@ from results.settings import WriterSettings
 from results.writing import ItemWriter
 from topics.catalogue import RESULTS
 from topics.received import Received
+from topics.records import Outcomes
 from topics.settings import KafkaSettings
 from topics.stretches import StretchReader
 
 LOG = logging.getLogger(__name__)
 
 _CLIENT: Final = "millrace-rebuild"
+
+_COUNTS_DEATHS: Final = "item_crashes_engine"
+"""Code of an item whose number of attempts counts the processes that it ended, too."""
 
 
 class LogTooSlowError(MillraceError):
@@ -56,8 +63,10 @@ class LogReplay:
         finally:
             reader.close()
 
-    def run(self, shadow: sa.Engine, log: PartitionLog, job_ids: Collection[UUID]) -> int:
-        """Judge the records of these jobs; return their number.
+    def run(
+        self, shadow: sa.Engine, log: PartitionLog, job_ids: Collection[UUID]
+    ) -> Mapping[UUID, int]:
+        """Judge the records of these jobs; return how many executions each has above the limit.
 
         Raises LogTooSlowError, LogUnavailableError, SchemaTooNewError, one of DATABASE_AWAY.
         """
@@ -69,14 +78,14 @@ class LogReplay:
             copies=CopyWriter(shadow),
         )
         never = threading.Event()
-        count = 0
+        above: Counter[UUID] = Counter()
         for entries in self._entries(log, {job_id.bytes for job_id in job_ids}):
-            count += len(entries)
+            above.update(above_limit(entries, settings.attempts_max))
             for group in grouped(
                 entries, items_max=settings.group_items_max, bytes_max=settings.group_bytes_max
             ):
                 do_all(judge.judge(group), never)
-        return count
+        return above
 
     def _entries(self, log: PartitionLog, keys: Collection[bytes]) -> Iterator[list[Entry]]:
         reader = StretchReader(self._kafka, RESULTS, client_id=_CLIENT)
@@ -87,6 +96,16 @@ class LogReplay:
                 raise LogTooSlowError
         finally:
             reader.close()
+
+
+def above_limit(entries: Iterable[Entry], attempts_max: int) -> Iterator[UUID]:
+    """Yield the job of each execution that a limit of `attempts_max` would not have allowed."""
+    for entry in entries:
+        if not isinstance(entry.record, Outcomes):
+            continue
+        for item in entry.record.items:
+            if item.attempt > attempts_max and code_of(item) != _COUNTS_DEATHS:
+                yield entry.record.job.job_id
 
 
 class _OneTable(DayPartitions):

@@ -80,7 +80,7 @@ def begin_jobs(live: sa.Engine, job_ids: Sequence[UUID]) -> None:
         connection.execute(
             _with_ids(
                 f"INSERT INTO {SCHEMA}.job_counters (job_id) "  # noqa: S608
-                "SELECT job_id FROM job_counters WHERE job_id = ANY(:ids)"
+                "SELECT id FROM jobs WHERE id = ANY(:ids) AND deleted_at IS NULL"
             ),
             ids,
         )
@@ -94,8 +94,13 @@ def begin_jobs(live: sa.Engine, job_ids: Sequence[UUID]) -> None:
         )
 
 
-def _with_ids(statement: str) -> sa.TextClause:
-    return sa.text(statement).bindparams(sa.bindparam("ids", type_=sa.ARRAY(sa.Uuid)))
+def statement(text: str) -> sa.TextClause:
+    """Return a statement about one job, which `:job` names."""
+    return sa.text(text).bindparams(sa.bindparam("job", type_=sa.Uuid))
+
+
+def _with_ids(text: str) -> sa.TextClause:
+    return sa.text(text).bindparams(sa.bindparam("ids", type_=sa.ARRAY(sa.Uuid)))
 
 
 def _recreate(live: sa.Engine) -> None:

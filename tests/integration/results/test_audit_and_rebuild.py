@@ -1,6 +1,7 @@
 """Goal: the log tells again what the rows say, names what differs, and puts it right when asked."""
 
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -12,14 +13,16 @@ import sqlalchemy as sa
 from core.outcomes import Outcome
 from core.states import CloseReason
 from jobs.days import job_day
-from jobs.progress_tables import job_counters
+from jobs.tables import jobs
 from results.audit.facts import RowFacts
 from results.audit.log_reading import LogRead, judge_log, written_up_to
 from results.audit.report import compare_items
 from results.held_log import PartitionLog
-from results.rebuilding.rebuild import Rebuilt, Verdict, rebuild
+from results.rebuilding.rebuild import Rebuilt, rebuild
 from results.rebuilding.replaying import LogReplay
 from results.rebuilding.shadow import SCHEMA, RebuildRunsError, shadow_engine
+from results.rebuilding.verdicts import Verdict
+from results.retention.deletion import bury_batch
 from results.settings import WriterSettings
 from results.tables import items, job_slices
 from storage.settings import DatabaseSettings
@@ -157,10 +160,21 @@ def rebuilt(
     job_ids: list[UUID] | None,
     *,
     apply: bool = False,
+    attempts_max: int = 3,
 ) -> list[Rebuilt]:
-    replay = LogReplay(kafka, WriterSettings(), timeout_s=30)
+    replay = LogReplay(kafka, WriterSettings(attempts_max=attempts_max), timeout_s=30)
     with shadow_engine(database, engine) as shadow:
         return list(rebuild(engine, shadow, replay, job_ids, apply=apply))
+
+
+def bury(engine: sa.Engine, job_id: UUID) -> None:
+    """The job ends, and what a deletion does before all else."""
+    its = jobs.c.id == job_id
+    with engine.begin() as connection:
+        ended = {"state": "completed", "completed_at": sa.func.now()}
+        connection.execute(sa.update(jobs).where(its).values(ended))
+        row = connection.execute(sa.select(jobs).where(its)).one()
+        bury_batch(connection, row, key_id=None)
 
 
 def state_of(engine: sa.Engine, job_id: UUID) -> Any:
@@ -253,10 +267,9 @@ def test_a_job_that_is_deleted_meanwhile_stops_no_other(
     gone, kept = (whole_life(engine, kafka, producer) for _ in range(2))
     run = LogReplay.run
 
-    def deleting(self: LogReplay, *given: Any) -> int:
-        with engine.begin() as connection:
-            counters_of = sa.delete(job_counters).where(job_counters.c.job_id == gone)
-            connection.execute(counters_of)  # as a deletion does before all else
+    def deleting(self: LogReplay, *given: Any) -> Mapping[UUID, int]:
+        if job(engine, gone)["deleted_at"] is None:
+            bury(engine, gone)
         return run(self, *given)
 
     monkeypatch.setattr(LogReplay, "run", deleting)

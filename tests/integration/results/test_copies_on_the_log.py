@@ -8,7 +8,7 @@ from core.outcomes import Outcome
 from core.states import CloseReason
 from jobs.tables import jobs
 from results.audit.report import compare_items
-from results.rebuilding.rebuild import Verdict
+from results.rebuilding.verdicts import Verdict
 from results.tables import items
 from storage.settings import DatabaseSettings
 from tests.integration.results.outcomes import (

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.batch_views import audit_rows, differences, item_fields, item_row
-from cli.rebuild import as_json, row, write
+from cli.rebuild import about_limit, as_json, is_well, row, write
 from cli.result_stream import Event, events
 from cli.tables import Form
 from core.ids import new_uuid
 from core.states import JobKind
 from results.rebuilding.comparing import Comparison
-from results.rebuilding.rebuild import Rebuilt, Verdict
+from results.rebuilding.rebuild import Rebuilt
+from results.rebuilding.verdicts import Verdict
 from topics.errors import LogUnavailableError
 
 STREAM = (
@@ -159,10 +160,49 @@ def test_what_was_rebuilt_before_a_failure_is_shown(
 def test_a_rebuilt_job_is_shown_with_what_differs() -> None:
     job_id = new_uuid()
     refused = Rebuilt(job_id, JobKind.REQUEST, Verdict.LOG_BEGINS_LATER)
-    assert row(refused) == (f"job_{job_id.hex}", "log_begins_later", "", "", "", "", "", "")
+    assert row(refused) == (f"job_{job_id.hex}", "log_begins_later", *[""] * 8)
     assert as_json(refused) == {"job": f"job_{job_id.hex}", "verdict": "log_begins_later"}
 
-    found = Comparison("a", "b", 3, 0, 1, False, True, True, 10)
+    found = Comparison("a", "b", 3, 0, 1, False, True, True, 10, 4, 5, 6, 7)
     differs = Rebuilt(job_id, JobKind.BATCH, Verdict.DIFFERS, found)
-    assert row(differs)[1:] == ("differs", "3", "0", "1", "differs", "same", "same")
-    assert as_json(differs)["digest_of_log"] == "b"
+    assert row(differs)[1:] == ("differs", "3", "0", "1", "differs", "same", "same", "4", "5")
+    shown = as_json(differs)
+    assert (shown["digest_of_log"], shown["dead_letters_missing"]) == ("b", 4)
+    assert (shown["executions_above_limit"], shown["failures_below_limit"]) == (6, 7)
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "told"),
+    [
+        (2, 0, "the log holds 2 executions above it"),
+        (0, 1, "1 failures below it were final"),
+        (2, 1, "the log holds 2 executions above it and 1 failures below it were final"),
+    ],
+)
+def test_who_gave_another_limit_of_attempts_is_told_which(
+    above: int, below: int, told: str
+) -> None:
+    found = Comparison("a", "b", 0, 0, 1, False, True, True, 10, 0, 0, above, below)
+    refused = Rebuilt(new_uuid(), JobKind.BATCH, Verdict.OTHER_LIMIT, found)
+
+    said = about_limit(refused, 1)
+
+    assert said.startswith(f"batch_{refused.job_id.hex}: MILLRACE_WRITER_ATTEMPTS_MAX is 1, but")
+    assert f" {told}: " in said
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "of_all", "of_one"),
+    [
+        ([Verdict.SAME, Verdict.SWAPPED, Verdict.GONE], True, True),
+        ([Verdict.SAME, Verdict.NOT_ENDED], True, False),
+        ([Verdict.DIFFERS], False, False),
+        ([Verdict.OTHER_LIMIT], False, False),
+        ([Verdict.LOG_INCOMPLETE], False, False),
+    ],
+)
+def test_a_batch_that_runs_is_no_difference_among_all(
+    verdicts: list[Verdict], of_all: bool, of_one: bool
+) -> None:
+    assert is_well(verdicts, all_jobs=True) is of_all
+    assert is_well(verdicts, all_jobs=False) is of_one

@@ -1,0 +1,45 @@
+"""Goal: what a limit of attempts would not have allowed is told apart from what counts deaths."""
+
+from uuid import UUID
+
+from core.ids import new_uuid
+from core.outcomes import Outcome
+from core.states import CloseReason
+from results.groups import Entry
+from results.rebuilding.replaying import above_limit
+from topics.records import Close, ItemOutcome, JobRef, Outcomes
+
+PLACE = ("results", 0)
+
+
+def entry(record: Outcomes | Close) -> Entry:
+    return Entry(PLACE, 1, 1, record)
+
+
+def ended(attempt: int, *, outcome: Outcome = Outcome.SUCCEEDED, body: bytes = b"") -> ItemOutcome:
+    return ItemOutcome(0, "a", outcome, 200, body, attempt=attempt)
+
+
+def of_job(job_id: UUID, *items: ItemOutcome) -> Entry:
+    job = JobRef(job_id, 0, job_id, "small", "1", "pool", "/v1/embeddings", "files/none", 0)
+    return entry(Outcomes(job, list(items)))
+
+
+def test_executions_above_the_limit_are_counted_by_job() -> None:
+    one, other = new_uuid(), new_uuid()
+    entries = [
+        of_job(one, ended(1), ended(2)),
+        of_job(other, ended(2)),
+        entry(Close(one, 0, CloseReason.CANCELLED)),
+        of_job(one, ended(3, outcome=Outcome.FAILED)),
+    ]
+
+    assert list(above_limit(entries, 1)) == [one, other, one]
+    assert list(above_limit(entries, 2)) == [one]
+    assert list(above_limit(entries, 3)) == []
+
+
+def test_deaths_that_an_item_is_charged_with_are_no_attempts() -> None:
+    charged = ended(4, outcome=Outcome.FAILED, body=b'{"error":{"code":"item_crashes_engine"}}')
+
+    assert list(above_limit([of_job(new_uuid(), charged)], 3)) == []
