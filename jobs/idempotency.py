@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import insert
 from core.ids import new_uuid
 from core.states import TERMINAL_STATES, JobState
 from jobs.idempotency_tables import idempotency_keys
-from jobs.refusals import KeyInFlightError, KeyReusedError
+from jobs.refusals import KeyInFlightError, KeyReusedError, RequestMissingError
 from jobs.requests import find_request, is_answered_well
 from storage.intervals import seconds
 
@@ -100,8 +100,9 @@ def answer_once(
 def look(connection: sa.Connection, claim: Claim) -> Answer | None:
     """Lock the key until the transaction ends and return what was answered to an equal claim.
 
-    None: the key is free, so the claim may go on. So is a key whose call failed or is past its
-    deadline, whatever was asked under it. Raises KeyInFlightError, KeyReusedError.
+    None: the key is free, so the claim may go on. So is a key whose call failed, is past its
+    deadline or was removed since, whatever was asked under it. Raises KeyInFlightError,
+    KeyReusedError.
     """
     _lock(connection, claim)
     row = connection.execute(_row_query(claim)).one_or_none()
@@ -186,7 +187,10 @@ def _held_for(connection: sa.Connection, row: sa.Row[Any]) -> tuple[Answer | Non
         return Answer(row.status_code, row.body or b"", headers, row.body_key), False
     if row.job_id is None:
         return None, row.is_in_flight
-    job = find_request(connection, row.tenant_id, row.job_id)
+    try:
+        job = find_request(connection, row.tenant_id, row.job_id)
+    except RequestMissingError:  # it aged faster than its key
+        return None, False
     if is_answered_well(job):
         headers = (*_JSON, version_header(job.model, job.model_version))
         return Answer(job.status_code, job.body or b"", headers, job.body_key), False

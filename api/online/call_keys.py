@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from api.online.store_threads import in_store_thread
 from core.clock import Clock
 from core.errors import MillraceError
 from core.object_names import CALL_KEYS
@@ -41,7 +42,7 @@ class CallKeys:
         name = f"{CALL_KEYS}{self._caller_id}-{hour}"
         if name not in self._ciphers:
             self._hours[name] = hour
-            self._ciphers[name] = await asyncio.to_thread(self._keys.ensure, name)
+            self._ciphers[name] = await in_store_thread(self._keys.ensure, name)
         return name
 
     def cipher(self, job: JobRef) -> BodyCipher | None:

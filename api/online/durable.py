@@ -9,7 +9,7 @@ such a call stands for its job, so nothing is saved when the answer comes: it is
 import asyncio
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -27,7 +27,7 @@ from api.online.idempotency import Repeats, repeats_of
 from api.online.preferences import preferred_wait_s
 from api.online.recording_room import RecordingRoom
 from api.online.replay_waits import ReplayWaits
-from api.online.store_threads import drop_object, in_store_thread
+from api.online.store_threads import ObjectDrops, in_store_thread
 from api.services import Services
 from core.clock import Clock
 from core.errors import MillraceError
@@ -51,6 +51,7 @@ class DurableRequests:
         """Hold nothing yet."""
         self._services, self._clock, self._recordings = services, clock, recordings
         self._objects, self._public_url = services.objects, services.settings.public_url
+        self._drops = ObjectDrops(services.objects)
         self._replays = ReplayWaits(
             services.database, clock, wait_s_max=services.settings.replay_wait_s
         )
@@ -59,9 +60,10 @@ class DurableRequests:
     async def begin(self, call: PlannedCall, exchange: Exchange, refused: ApiError | None) -> Begun:
         """Commit a call before it is produced, or find what was answered to it before.
 
-        `refused` says why there is no room for it; what was answered before needs none. Raises it
-        for a call that is neither answered nor in flight, ApiError, KeyInFlightError,
-        KeyReusedError, DatabaseAwayError, and what a store raises.
+        All within its deadline; a commit that comes later has the little time that was left, and
+        so has its key. `refused` says why there is no room for it; what was answered before needs
+        none. Raises it for a call that is neither answered nor in flight, ApiError,
+        KeyInFlightError, KeyReusedError, DatabaseAwayError, and what a store raises.
         """
         parsed = call.parsed
         if parsed.stream and parsed.background:
@@ -69,12 +71,14 @@ class DurableRequests:
                 400, "A call in the background does not stream.", code="stream_not_supported"
             )
         claim = self._claim(call.principal, parsed, exchange)
-        if parsed.stream:
-            assert claim is not None  # else it is no call of ours
-            return await self._begin_stream(call, claim, refused)
-        if refused is not None:
-            return await self._only_again(claim, refused)
-        return await self._begin_request(call, claim, _wait_s(exchange.headers, self._services))
+        async with within_deadline(call, self._clock):
+            if parsed.stream:
+                assert claim is not None  # else it is no call of ours
+                return await self._begin_stream(call, claim, refused)
+            if refused is not None:
+                return await self._only_again(claim, refused)
+            wait_s = _wait_s(exchange.headers, self._services)
+            return await self._begin_request(call, claim, wait_s)
 
     async def expire(self, call: PlannedCall) -> None:
         """End a committed call that nobody will begin, and with it what its key stands for.
@@ -136,11 +140,10 @@ class DurableRequests:
         line = input_line(
             public_id(REQUEST, call.request_id), call.parsed.endpoint, call.parsed.body
         )
-        new = _new_request(call, len(line))
         objects, database = self._objects, self._services.database
-        # What is written later is swept, as of any call that was not committed.
-        async with within_deadline(call, self._clock):
-            await in_store_thread(write_object, objects, new.input_key, line)
+        # What is written too late is swept, as of any call that was not committed.
+        await in_store_thread(write_object, objects, request_input_key(call.request_id), line)
+        new = _new_request(call, len(line), now_s=self._clock.monotonic_s())
         accepted = accepted_answer(new.job_id, self._public_url) if call.parsed.background else None
         kept = None if accepted is None else to_keep(accepted, call.job)
         try:
@@ -150,10 +153,10 @@ class DurableRequests:
         except (ApiError, MillraceError) as error:
             # Of a commit whose answer was lost, the line may be wanted.
             if not isinstance(error, DatabaseAwayError):
-                await drop_object(objects, new.input_key)
+                self._drops.begin(new.input_key)
             raise
         if isinstance(begun, Answer):
-            await drop_object(objects, new.input_key)
+            self._drops.begin(new.input_key)
             assert claim is not None  # or nothing was answered before
             return Begun(None, answer=await given_again(begun, claim.scope, objects))
         job = msgspec.structs.replace(call.job, day=begun, input_key=new.input_key)
@@ -166,11 +169,13 @@ class DurableRequests:
         self, call: PlannedCall, claim: Claim, refused: ApiError | None
     ) -> Begun:
         services = self._services
-        answer = await self._replays.until_settled(
-            lambda: services.database.run_for(
-                claim.tenant_id, hold_stream, claim, call.timeout_s, refused
-            )
-        )
+
+        def hold() -> Awaitable[Answer | None]:
+            left_s = call.left_s(call.timeout_s, now_s=self._clock.monotonic_s())
+            tenant_id = claim.tenant_id
+            return services.database.run_for(tenant_id, hold_stream, claim, left_s, refused)
+
+        answer = await self._replays.until_settled(hold)
         if answer is not None:
             return Begun(None, answer=await given_again(answer, claim.scope, self._objects))
         return Begun(call.job, recording=StreamRecording(services, claim, self._recordings))
@@ -185,7 +190,8 @@ class DurableRequests:
             _LOG.warning("the answer to a key was not saved")
 
 
-def _new_request(call: PlannedCall, input_bytes: int) -> NewRequest:
+def _new_request(call: PlannedCall, input_bytes: int, *, now_s: float) -> NewRequest:
+    """Return the job of a call, which ends with it: its time runs since its body is here."""
     job: JobRef = call.job
     return NewRequest(
         job_id=job.job_id,
@@ -196,7 +202,7 @@ def _new_request(call: PlannedCall, input_bytes: int) -> NewRequest:
         pool=job.pool,
         input_key=request_input_key(job.job_id),
         input_bytes=input_bytes,
-        timeout_s=call.timeout_s,
+        timeout_s=call.left_s(call.timeout_s, now_s=now_s),
         traceparent=job.traceparent,
     )
 

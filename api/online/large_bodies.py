@@ -1,17 +1,22 @@
 """Bodies that fit no record, by way of the object store."""
 
+import logging
 from typing import Final
 from uuid import UUID
 
 import msgspec
 
+from api.errors import as_api_error
 from api.online.call_failures import stream_interrupted
-from api.online.store_threads import drop_object, in_store_thread
+from api.online.store_threads import ObjectDrops, in_store_thread
+from core.errors import MillraceError
 from core.ids import REQUEST, public_id
 from core.object_names import REQUESTS
 from storage.errors import ObjectMissingError
 from storage.objects import ObjectStore
 from storage.whole_objects import read_object, write_object
+
+_LOG = logging.getLogger(__name__)
 
 BODY_BYTES_MAX: Final = 512 * 1024
 """A larger body travels by reference."""
@@ -33,7 +38,7 @@ class LargeBodies:
 
     def __init__(self, objects: ObjectStore) -> None:
         """Nothing is stored yet."""
-        self._objects = objects
+        self._objects, self._drops = objects, ObjectDrops(objects)
 
     async def store(self, request_id: UUID, line: bytes) -> str:
         """Return the key of a request's line. Raises what a store raises."""
@@ -42,12 +47,15 @@ class LargeBodies:
         return key
 
     async def fetch(self, key: str) -> bytes:
-        """Return an answer. Raises ApiError (502) when it is gone, ObjectStoreAwayError."""
+        """Return an answer. Raises ApiError: 502 when it is gone, 503 when there is no store."""
         try:
             return await in_store_thread(read_object, self._objects, key)
         except ObjectMissingError:
             raise stream_interrupted() from None
+        except MillraceError as failure:
+            _LOG.warning("an answer was not fetched", extra={"code": failure.code})
+            raise (as_api_error(failure) or stream_interrupted()) from None
 
-    async def drop(self, key: str) -> None:
-        """Remove an object; one that stays because of the store is swept later."""
-        await drop_object(self._objects, key)
+    def drop(self, key: str) -> None:
+        """Begin to remove an object; one that stays because of the store is swept later."""
+        self._drops.begin(key)

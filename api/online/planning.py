@@ -1,12 +1,14 @@
 """Who serves a call, until when, and what its record says."""
 
 import re
+from dataclasses import replace
 from typing import Final
 
 import msgspec
 
 from api.answers import ApiError
 from api.online.calls import ParsedCall, PlannedCall
+from api.online.deadlines import within_deadline
 from api.online.exchange import Exchange
 from api.online.online import Online
 from api.online.parsing import header_timeout_s
@@ -25,12 +27,12 @@ _TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 async def plan_call(
     online: Online, exchange: Exchange, principal: Principal, parsed: ParsedCall
 ) -> PlannedCall:
-    """Return a call that may be sent. Raises ApiError: 400, 404; DatabaseAwayError; for a
+    """Return a call that may be sent. Raises ApiError: 400, 404, 504; DatabaseAwayError; for a
     tenant that retains nothing also what a store raises.
     """
-    route = await online.routes.find(parsed.model, parsed.endpoint)
     now_s, planned_s = online.caller_clock.now_s(), online.clock.monotonic_s()
     timeout_s = _timeout_s(exchange, parsed, principal, online.settings)
+    route = await online.routes.find(parsed.model, parsed.endpoint, left_s=timeout_s)
     queue_timeout_s = _queue_timeout_s(exchange, parsed, online.settings, timeout_s)
     call = CallRef(
         caller_id=online.caller_id,
@@ -41,9 +43,7 @@ async def plan_call(
     )
     day = int(online.clock.wall_s() // _DAY_S)
     job = _job(exchange, principal, route, call, day=day, deadline_s=now_s + timeout_s)
-    if principal.zero_retention:
-        job = msgspec.structs.replace(job, key_name=await online.call_keys.name())
-    return PlannedCall(
+    planned = PlannedCall(
         request_id=exchange.request_id,
         principal=principal,
         parsed=parsed,
@@ -53,6 +53,11 @@ async def plan_call(
         queue_timeout_s=queue_timeout_s,
         planned_s=planned_s,
     )
+    if not principal.zero_retention:
+        return planned
+    async with within_deadline(planned, online.clock):
+        key_name = await online.call_keys.name()
+    return replace(planned, job=msgspec.structs.replace(job, key_name=key_name))
 
 
 def _timeout_s(

@@ -7,7 +7,7 @@ from typing import Final
 from api.answers import ApiError
 from api.online.calls import ParsedCall
 
-_WAIT: Final = re.compile(rb"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,6})\"?(?=$|[,;\s])")
+_WAIT: Final = re.compile(rb"(?:^|[,;\s])wait\s*=\s*\"?([0-9]+)\"?(?=$|[,;\s])")
 
 
 def wants_durable(parsed: ParsedCall, headers: Mapping[bytes, bytes]) -> bool:
@@ -32,7 +32,7 @@ def check_retention(
     parsed: ParsedCall, headers: Mapping[bytes, bytes], *, zero_retention: bool
 ) -> None:
     """Refuse, of a tenant that retains nothing, a call whose answer would be. Raises ApiError."""
-    is_kept = parsed.background or has_key(headers) or preferred_wait_s(headers) is not None
+    is_kept = may_be_accepted(parsed, headers) or has_key(headers)
     if zero_retention and is_kept:
         raise ApiError(
             403,
@@ -43,6 +43,9 @@ def check_retention(
 
 
 def preferred_wait_s(headers: Mapping[bytes, bytes]) -> float | None:
-    """Return N of `Prefer: wait=N` (RFC 7240), or None; a preference may be ignored, not wrong."""
+    """Return N of `Prefer: wait=N` (RFC 7240), or None; a preference may be ignored, not wrong.
+
+    It has any number of digits, so it may be infinite; whoever waits has a bound.
+    """
     found = _WAIT.search(headers.get(b"prefer", b"").lower())
     return None if found is None else float(found[1])

@@ -6,6 +6,7 @@ from typing import Final
 
 from api.answers import ApiError
 from api.database import Database, DatabaseAwayError
+from api.online.deadlines import within
 from core.clock import Clock
 from registry.models import NAME_CHARS_MAX, ModelVersion, find_model, list_models
 
@@ -27,11 +28,15 @@ class Routes:
         self._unknown: dict[str, float] = {}  # name to when it may be looked up again
         self._lookups: dict[str, asyncio.Task[ModelVersion | None]] = {}
 
-    async def find(self, name: str, endpoint: str) -> ModelVersion:
-        """Return who serves `name`. Raises ApiError: 404, 400; DatabaseAwayError."""
+    async def find(self, name: str, endpoint: str, *, left_s: float) -> ModelVersion:
+        """Return who serves `name`, in the time that is left.
+
+        Raises ApiError: 404, 400, 504; DatabaseAwayError.
+        """
         model = self._known.get(name)
-        if model is None:
-            model = await self._look_up(name)
+        if model is None:  # else no timer is needed
+            async with within(left_s):
+                model = await self._look_up(name)
         if model is None:
             raise ApiError(404, "The model does not exist.", code="model_not_found", param="model")
         if endpoint not in model.endpoints:

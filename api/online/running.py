@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Final
 
 import msgspec
@@ -19,6 +20,7 @@ from api.online.call_failures import (
     not_taken,
     says_cancelled,
     shutting_down,
+    stream_interrupted,
 )
 from api.online.call_keys import hidden_item, opened_body
 from api.online.calls import Begun, Finished, PlannedCall, RawHeaders
@@ -33,7 +35,7 @@ from api.online.streams import StreamAnswer
 from api.online.timings import Timings
 from jobs.idempotency import Claim
 from jobs.token_counts import prompt_token_count
-from storage.body_ciphers import Place, Way
+from storage.body_ciphers import BodyUnreadableError, Place, Way
 from topics.records import JobRef, ReplyEnd
 
 BEGUN_WORD_S: Final = 0.25
@@ -65,7 +67,9 @@ class RunningCall:
         self._timings = Timings(exchange.arrived_s)
 
     async def run(self, begun: Begun) -> None:
-        """Send it and answer it. Raises ApiError when it was not sent, and what a store raises."""
+        """Send it and answer it. Raises ApiError when one of both cannot be, and what a store does
+        that does not take its body.
+        """
         assert begun.job is not None
         self._claim = begun.claim
         job, line_bytes = begun.job, begun.line_bytes
@@ -78,7 +82,7 @@ class RunningCall:
         try:
             await self._open(msgspec.structs.replace(job, input_key=key), begun.wait_s, line_bytes)
         finally:
-            await self._online.bodies.drop(key)
+            self._online.bodies.drop(key)
 
     async def _store(self) -> tuple[str, int]:
         """Store a body that fits no record; return its key and the length of its line."""
@@ -149,30 +153,35 @@ class RunningCall:
                         await call.ended()
         except asyncio.CancelledError:
             call.fail(shutting_down())
-        if not call.left:
-            answer = await self._finished(call, may_be_later=wait_s is not None)
-            try:
-                await send_finished(self._exchange, answer)
-            except ApiError as no_room:
-                raise not_taken(no_room) from None
+        if call.left:
+            return
+        answer = await self._finished(call, wait_s)
+        try:
+            await send_finished(self._exchange, answer)
+        except ApiError as no_room:
+            await send_finished(self._exchange, self._instead(call, no_room, wait_s))
 
-    async def _finished(self, call: OpenCall, *, may_be_later: bool) -> Finished:
-        """Return the answer to a call that does not stream."""
+    async def _finished(self, call: OpenCall, wait_s: float | None) -> Finished:
+        """Return the answer to a call that does not stream. Raises ApiError; see `_instead`."""
         online = self._online
-        if may_be_later and call.failure is not None and call.failure.code in HERE_ALONE:
+        if wait_s is not None and call.failure is not None and call.failure.code in HERE_ALONE:
             call.failure = None  # it goes on
         if call.failure is not None:
             if call.is_durable and call.failure.code == QUEUE_TIMEOUT:
                 await online.durable.expire(self._planned)
             return finished_error(call.failure, self._headers)
         if call.end is None:
-            accepted = online.durable.accepted(self._planned, self._claim)
-            return Finished(accepted.status, accepted.body, [*self._headers, *accepted.headers])
+            return self._accepted()
         if call.is_durable and says_cancelled(call.end):
             is_late = not self._left_s(self._planned.timeout_s)  # the job was closed as expired
             why = deadline_exceeded() if is_late else job_cancelled()
             return finished_error(why, self._headers)
-        body = await self._whole_body(call, call.end)
+        try:
+            body = await self._whole_body(call, call.end, wait_s)
+        except asyncio.CancelledError:
+            return self._instead(call, shutting_down(), wait_s)
+        except ApiError as failure:
+            return self._instead(call, failure, wait_s)
         self._timings.heard_s = call.heard_s
         timing = self._timings.at_end(call.end, now_s=online.clock.monotonic_s())
         headers = [*self._headers, (b"server-timing", timing)]
@@ -182,13 +191,39 @@ class RunningCall:
             online.cache.keep(self._cache_key, answer)
         return answer
 
-    async def _whole_body(self, call: OpenCall, end: ReplyEnd) -> bytes:
-        """Return the body of an end, also one that fits no record. Raises what a store raises."""
+    def _accepted(self) -> Finished:
+        """Return the 202 of a committed call."""
+        accepted = self._online.durable.accepted(self._planned, self._claim)
+        return Finished(accepted.status, accepted.body, [*self._headers, *accepted.headers])
+
+    def _instead(self, call: OpenCall, why: ApiError, wait_s: float | None) -> Finished:
+        """Return what stands for an answer that is there and cannot be given: it has a job.
+
+        Raises `why` where its client waits for nothing else. A repeat is paid for again, unless it
+        has a key under which a good answer is kept.
+        """
+        if wait_s is not None:
+            return self._accepted()
+        is_good = call.end is not None and call.end.status_code < HTTPStatus.BAD_REQUEST
+        raise why if self._claim is not None and is_good else not_taken(why)
+
+    async def _whole_body(
+        self, call: OpenCall, end: ReplyEnd, wait_s: float | None = None
+    ) -> bytes:
+        """Return the body of an end, also one that fits no record.
+
+        Raises ApiError: 502 or 503 when it cannot be had, 504 when it is not there in time.
+        """
         if end.body_key is None:
             return end.body
-        body = await self._online.bodies.fetch(end.body_key)
-        await self._online.bodies.drop(end.body_key)  # the row of a durable call has its own
-        return body if call.cipher is None else opened_body(call.job, body, call.cipher)
+        online = self._online
+        async with within_deadline(self._planned, online.clock, wait_s=wait_s):
+            body = await online.bodies.fetch(end.body_key)
+        online.bodies.drop(end.body_key)  # the row of a durable call has its own
+        try:
+            return body if call.cipher is None else opened_body(call.job, body, call.cipher)
+        except BodyUnreadableError:
+            raise stream_interrupted() from None
 
     def _close(self, call: OpenCall) -> None:
         online, end = self._online, call.end

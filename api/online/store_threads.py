@@ -13,7 +13,10 @@ from storage.objects import ObjectStore
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_DROP_S_MAX: Final = 2.0  # whoever is answered after it has waited long enough
+DROPS_MAX: Final = 1000
+"""Removals on their way in this process, for all who begin them in one place."""
+
+_DROP_S_MAX: Final = 2.0  # what a store that hangs keeps waiting is swept instead
 
 
 async def in_store_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -39,3 +42,20 @@ async def drop_object(objects: ObjectStore, key: str) -> None:
     with suppress(MillraceError, TimeoutError):
         async with asyncio.timeout(_DROP_S_MAX):
             await in_store_thread(objects.delete, key)
+
+
+class ObjectDrops:
+    """Removes objects beside the answers: nobody waits for it. All on the event loop."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        """Nothing is on its way."""
+        self._objects = objects
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, key: str) -> None:
+        """Remove an object soon; with too many on their way it is left to the sweep."""
+        if len(self._tasks) >= DROPS_MAX:
+            return
+        task = asyncio.ensure_future(drop_object(self._objects, key))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -13,17 +13,16 @@ from starlette.types import Message
 from api.answers import ApiError, error_body
 from api.online import metrics
 from api.online.answering import finished_error, send_finished
-from api.online.call_failures import shutting_down, stream_interrupted
+from api.online.call_failures import not_taken, shutting_down, stream_interrupted
 from api.online.calls import Finished, RawHeaders
 from api.online.exchange import Exchange
 from api.online.open_call import OpenCall
 from api.online.timings import Timings
 from core.clock import Clock
-from core.errors import MillraceError
 from topics.records import ReplyEnd
 
 WholeBody: TypeAlias = Callable[[OpenCall, ReplyEnd], Awaitable[bytes]]
-"""Returns the body of an end, also one that lies in the object store."""
+"""Returns the body of an end, also one that lies in the object store. Raises ApiError."""
 
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 DONE: Final = b"data: [DONE]\n\n"
@@ -112,13 +111,16 @@ class StreamAnswer:
             return
         try:
             body = await self._whole_body(call, end)
-        except (ApiError, MillraceError):
+        except ApiError:
             await self._fail(call, stream_interrupted())
             return
         if self._is_begun:
             await self._write(call, event(body), more=False)
-        else:
+            return
+        try:
             await send_finished(self._exchange, Finished(end.status_code, body, self._headers))
+        except ApiError as no_room:
+            raise not_taken(no_room) from None
 
     async def _fail(self, call: OpenCall, failure: ApiError) -> None:
         if self._is_begun:

@@ -1,22 +1,29 @@
 """Goal: what delays a durable call before its record counts, and cannot make two of one."""
 
+import threading
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import api.online.durable
+import api.online.large_bodies
 import api.online.sending
 from storage.errors import ObjectStoreAwayError
-from tests.integration.api.answers import refused
-from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened
-from tests.integration.api.pool import say_nothing
+from storage.whole_objects import write_object
+from tests.integration.api.answers import ok, refused
+from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened, until
+from tests.integration.api.pool import PlayedPool
 from topics.errors import DeliveryError
+from topics.records import Chunk, ReplyEnd
 from topics.settings import KafkaSettings
 
 KEY = {"Idempotency-Key": "k"}
+STREAM = ASK | {"stream": True}
+TIMEOUT_S, DELAY_S = 1.0, 4.0
 
 
 @pytest.fixture
@@ -28,25 +35,73 @@ def durable(
         yield site
 
 
-@pytest.mark.parametrize("late", ["write_object", "commit_request"])
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("late", "asked"), [("write_object", ASK), ("commit_request", ASK), ("hold_stream", STREAM)]
+)
 def test_what_comes_before_the_record_counts(
-    durable: Durable, monkeypatch: pytest.MonkeyPatch, late: str
+    durable: Durable, monkeypatch: pytest.MonkeyPatch, late: str, asked: dict[str, Any]
 ) -> None:
-    """A store and a database that take their time are within the deadline of a call."""
-    own = getattr(api.online.durable, late)
+    """A store and a database that take their time are cut at the deadline of a call, which is not
+    run: what they do all the same holds its key for no longer.
+    """
+    own, is_done = getattr(api.online.durable, late), threading.Event()
 
     def delayed(*args: object) -> object:
-        time.sleep(4)
-        return own(*args)
+        time.sleep(DELAY_S)
+        try:
+            return own(*args)
+        finally:
+            is_done.set()
 
-    monkeypatch.setattr(api.online.durable, late, delayed)
-    durable.pool.script = say_nothing
-    began_s = time.monotonic()
+    headers = KEY | {"X-Request-Timeout-Ms": str(round(TIMEOUT_S * 1000))}
     with durable.site.client() as client:
-        answer = client.post(ENDPOINT, json=ASK, headers=KEY | {"X-Request-Timeout-Ms": "3000"})
+        ok(client.post(ENDPOINT, json=ASK))  # its model is known from now on
+        with monkeypatch.context() as slow:
+            slow.setattr(api.online.durable, late, delayed)
+            began_s = time.monotonic()
+            answer = client.post(ENDPOINT, json=asked, headers=headers)
+            took_s = time.monotonic() - began_s
+        assert refused(answer, 504)["code"] == "deadline_exceeded"
+        assert took_s < (TIMEOUT_S + DELAY_S) / 2
+        assert is_done.wait(20)
+        assert len(durable.pool.chunks) == 1
+        until(lambda: client.post(ENDPOINT, json=asked, headers=KEY).status_code == 200)
+    assert len(durable.pool.chunks) == 2
 
-    assert refused(answer, 504)["code"] == "deadline_exceeded"
-    assert time.monotonic() - began_s < 6  # not another 3 s behind those 4
+
+@pytest.mark.timeout(120)
+def test_an_answer_that_cannot_be_fetched_is_under_its_job_or_key(
+    durable: Durable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def script(pool: PlayedPool, chunk: Chunk) -> None:
+        key = f"answers/{chunk.job.job_id.hex}"
+        write_object(durable.site.objects, key, b'{"large":1}')
+        pool.reply(chunk, end=ReplyEnd(200, b"", body_key=key))
+
+    def refuse(*_: object) -> None:
+        raise ObjectStoreAwayError
+
+    durable.pool.script = script
+    with durable.site.client() as client:
+        with monkeypatch.context() as away:
+            away.setattr(api.online.large_bodies, "read_object", refuse)
+            bound = client.post(ENDPOINT, json=ASK)
+            patient = client.post(ENDPOINT, json=ASK, headers={"Prefer": "wait=20"})
+            keyed = client.post(ENDPOINT, json=ASK, headers=KEY)
+        for chunk in durable.pool.chunks[1:]:
+            durable.record(chunk)
+        again = client.post(ENDPOINT, json=ASK, headers=KEY)
+        assert refused(bound, 503)["code"] == "service_unavailable"
+        assert bound.headers["x-should-retry"] == "false"
+        accepted = ok(patient, 202)
+        job = ok(client.get(f"/v1/jobs/{accepted['id']}"))
+        assert job["response"]["status_code"] == 200
+        assert refused(keyed, 503)["code"] == "service_unavailable"
+        assert "x-should-retry" not in keyed.headers
+        assert again.headers["idempotent-replayed"] == "true"
+        ok(again)
+    assert len(durable.pool.chunks) == 3
 
 
 def test_what_is_known_needs_no_store(durable: Durable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from api.online.body_room import BodyRoom
+from registry.models import ENDPOINTS, add_model
+from tests.integration.api.answers import refused
 from tests.integration.api.conftest import Site
 from tests.integration.api.online_site import ASK, ENDPOINT, Online, online_site
 from tests.integration.api.pool import say_nothing
@@ -112,6 +114,59 @@ def test_bodies_that_are_not_what_their_head_says(online: Online) -> None:
         connection.shutdown(socket.SHUT_WR)
         assert closes(connection)
     assert online.pool.chunks == []
+
+
+@pytest.fixture
+def everywhere(online: Online) -> Online:
+    """Serve a model at every endpoint."""
+    with online.site.engine.begin() as connection:
+        add_model(connection, "org/all", "1", pool="small", engine="simulated", endpoints=ENDPOINTS)
+    return online
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("path", ENDPOINTS)
+def test_hostile_headers_of_a_call(everywhere: Online, path: str) -> None:
+    """Each is refused as what it is, or means nothing; of two of a name the last one counts."""
+    timeout, prefer, key = b"x-request-timeout-ms", b"prefer", b"idempotency-key"
+    bad = [b"9" * 40, b"9" * 5000, b"-1", b"0", b"", b"NaN", b"1e3", b"+5", b"\xc2\xb2", b"1 2"]
+    refusals = [
+        *([(timeout, value)] for value in bad),
+        [(timeout, b"60000"), (timeout, b"NaN")],
+        *([(key, value)] for value in (b"", b"x" * 256, b"x" * 5000, b"a\tb")),
+        [(key, b"a"), (key, b"")],
+    ]
+    waits = [b"9" * 40, b"9" * 5000, b"-1", b"NaN", b"", b"\xc2\xb2", b'"', b"5,wait=6", b"1e9"]
+    taken = [
+        [(timeout, b"NaN"), (timeout, b"60000")],
+        *([(prefer, b"wait=" + value)] for value in waits),
+        [(prefer, b"wait=5"), (prefer, b"wait=NaN")],
+        *([(key, value)] for value in (b"NaN", b"-1", b"\xff\xfe", b"\xe2\x80\xae", b"x" * 255)),
+        [(key, b"first"), (key, b"last")],
+    ]
+    asked = {"model": "org/all", "messages": []}
+    with everywhere.client() as client:
+        for headers in refusals:
+            answer = client.post(path, json=asked, headers=headers)
+            code = "invalid_value" if headers[0][0] == timeout else "idempotency_key_invalid"
+            assert refused(answer, 400)["code"] == code, headers
+        for headers in taken:
+            answer = client.post(path, json=asked, headers=headers)
+            assert answer.status_code == 200, (headers, answer.text)
+    assert len(everywhere.pool.chunks) == len(taken)
+
+
+@pytest.mark.timeout(300)
+def test_where_calls_go_there_is_nothing_to_get(online: Online) -> None:
+    with online.client() as client:
+        for path in ENDPOINTS:
+            for method in ("GET", "PUT", "PATCH", "DELETE", "OPTIONS"):
+                answer = client.request(method, path)
+                assert refused(answer, 405)["code"] is None
+                assert answer.headers["allow"] == "POST"
+            head = client.head(path)
+            assert (head.status_code, head.headers["allow"], head.content) == (405, "POST", b"")
+            assert head.headers["content-length"] == client.get(path).headers["content-length"]
 
 
 @pytest.mark.timeout(300)

@@ -12,8 +12,10 @@ from jobs import idempotency
 from jobs.expired_keys import expired_keys, forget
 from jobs.idempotency import Answer, Claim, Scope
 from jobs.idempotency_tables import idempotency_keys
+from jobs.progress_tables import job_counters, job_cursors
 from jobs.refusals import KeyInFlightError, KeyReusedError
 from jobs.requests import NewRequest, create_request
+from jobs.tables import jobs
 from tenancy.tenants import create_tenant
 
 CREATED = Answer(200, b'{"id":"batch_1"}', (("content-type", "application/json"),))
@@ -157,6 +159,18 @@ def test_a_key_of_a_call_past_its_deadline_is_free(
     assert once(engine, claim(tenant, **changed)) == (CREATED, True)
     with pytest.raises(KeyReusedError):
         look(engine, claim(tenant, body_sha256=b"third"))
+
+
+@pytest.mark.parametrize("changed", [{}, {"body_sha256": b"other"}, {"route": "POST /v1/files"}])
+def test_a_key_of_a_call_that_was_removed_is_free(
+    engine: sa.Engine, tenant: UUID, changed: dict[str, object]
+) -> None:
+    job_id = hold_call(engine, tenant, timeout_s=60)
+    with engine.begin() as connection:
+        for column in (job_counters.c.job_id, job_cursors.c.job_id, jobs.c.id):
+            connection.execute(sa.delete(column.table).where(column == job_id))
+    assert once(engine, claim(tenant, **changed)) == (CREATED, False)
+    assert once(engine, claim(tenant, **changed)) == (CREATED, True)
 
 
 def retry(tenant: UUID, attempt: int, **given: object) -> Claim:

@@ -4,7 +4,7 @@ import pytest
 
 from api.answers import ApiError
 from api.online.parsing import header_timeout_s, parse_call
-from api.online.preferences import may_be_accepted
+from api.online.preferences import check_retention, may_be_accepted, preferred_wait_s
 from core.streaming import STREAMED_ENDPOINTS
 from registry.models import ENDPOINTS
 
@@ -123,3 +123,50 @@ def test_only_calls_that_outlast_their_wait_may_be_answered_by_a_job(
 ) -> None:
     parsed = parse_call("/v1/chat/completions", body)
     assert may_be_accepted(parsed, headers) is expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"wait=5", 5.0),
+        (b'Wait="7"; x, respond-async', 7.0),
+        (b"wait=1000000", 1_000_000.0),
+        (b"wait=" + b"0" * 50 + b"3", 3.0),
+        (b"wait=" + b"9" * 5000, float("inf")),
+        (b"wait=-5", None),
+        (b"wait=1.5", None),
+        (b"wait=NaN", None),
+        (b"wait=\xb2", None),
+        (b"await=5", None),
+        (b"", None),
+    ],
+)
+def test_a_preferred_wait_has_any_number_of_digits(value: bytes, expected: float | None) -> None:
+    assert preferred_wait_s({b"prefer": value}) == expected
+
+
+WAIT, KEY = {b"prefer": b"wait=5"}, {b"idempotency-key": b"k"}
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "is_kept"),
+    [
+        (b'{"model":"m"}', {}, False),
+        (b'{"model":"m"}', WAIT, True),
+        (b'{"model":"m"}', KEY, True),
+        (b'{"model":"m","background":true}', {}, True),
+        (b'{"model":"m","stream":true}', WAIT, False),
+        (b'{"model":"m","stream":true}', WAIT | KEY, True),
+    ],
+)
+def test_who_retains_nothing_asks_for_nothing_that_is_kept(
+    body: bytes, headers: dict[bytes, bytes], is_kept: bool
+) -> None:
+    parsed = parse_call(CHAT, body)
+    check_retention(parsed, headers, zero_retention=False)
+    if not is_kept:
+        check_retention(parsed, headers, zero_retention=True)
+        return
+    with pytest.raises(ApiError) as refused:
+        check_retention(parsed, headers, zero_retention=True)
+    assert (refused.value.status, refused.value.code) == (403, "zero_retention")

@@ -42,6 +42,6 @@ async def test_a_job_that_ended_by_its_deadline_was_not_cancelled(
     running = RunningCall(online, exchange, planned, unasked, [], None)
     call = OpenCall(JOB, now_s=0.0)
     call.end = WORD
-    answer = await running._finished(call, may_be_later=False)
+    answer = await running._finished(call, wait_s=None)
     assert answer.status == status
     assert code in answer.body

@@ -1,0 +1,95 @@
+"""Goal: the time of a call runs from when its body is here, whatever its planning waits for."""
+
+import asyncio
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from api.answers import ApiError
+from api.online.caller_clock import CallerClock
+from api.online.calls import ParsedCall, PlannedCall
+from api.online.planning import plan_call
+from api.online.routes import Routes
+from api.online.settings import OnlineSettings
+from core.ids import new_uuid
+from registry.models import ModelVersion
+from tenancy.api_keys import Principal
+
+ENDPOINT = "/v1/completions"
+MODEL = ModelVersion("m", "1", "p", "simulated", (ENDPOINT,), datetime(2026, 1, 1, tzinfo=UTC))
+LOOKUP_S = 2.0
+
+
+class Watch:
+    """A clock that a test moves."""
+
+    now_s = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_s(self) -> float:
+        return self.now_s
+
+
+class Parts:
+    """Postgres and the keys of calls: each hangs, or takes its time."""
+
+    def __init__(self, hanging: str = "") -> None:
+        self.clock, self._hanging = Watch(), hanging
+
+    async def run_across_tenants(self, *_: object) -> ModelVersion:
+        await self._wait("lookup")
+        self.clock.now_s += LOOKUP_S
+        return MODEL
+
+    async def name(self) -> str:
+        await self._wait("key")
+        return "keys/calls/k"
+
+    async def _wait(self, what: str) -> None:
+        if what == self._hanging:
+            await asyncio.Event().wait()
+
+
+async def plan(parts: Parts, *, timeout_ms: bytes, zero_retention: bool = False) -> PlannedCall:
+    database: Any = parts
+    online: Any = SimpleNamespace(
+        clock=parts.clock,
+        caller_clock=CallerClock(parts.clock),
+        settings=OnlineSettings(),
+        routes=Routes(database, parts.clock),
+        call_keys=parts,
+        caller_id="api-1",
+        reply_partition=0,
+    )
+    exchange: Any = SimpleNamespace(
+        request_id=new_uuid(),
+        endpoint=ENDPOINT,
+        headers={b"x-request-timeout-ms": timeout_ms},
+        text=lambda _: None,
+    )
+    parsed = ParsedCall(ENDPOINT, b"{}", "m", False, None, None, False, 1)
+    principal = Principal(new_uuid(), new_uuid(), zero_retention=zero_retention)
+    return await asyncio.wait_for(plan_call(online, exchange, principal, parsed), 20)
+
+
+async def test_what_the_lookup_takes_counts() -> None:
+    parts = Parts()
+    planned = await plan(parts, timeout_ms=b"30000")
+    assert planned.left_s(planned.timeout_s, now_s=parts.clock.now_s) == 30.0 - LOOKUP_S
+    assert planned.job.deadline_s == 100.0 + 30.0
+
+
+@pytest.mark.parametrize(("hanging", "timeout_ms"), [("lookup", b"50"), ("key", b"2050")])
+async def test_what_hangs_ends_at_the_deadline(hanging: str, timeout_ms: bytes) -> None:
+    with pytest.raises(ApiError) as late:
+        await plan(Parts(hanging), timeout_ms=timeout_ms, zero_retention=True)
+    assert (late.value.status, late.value.code) == (504, "deadline_exceeded")
+
+
+async def test_the_call_of_a_tenant_that_retains_nothing_has_a_key() -> None:
+    planned = await plan(Parts(), timeout_ms=b"30000", zero_retention=True)
+    assert planned.job.key_name == "keys/calls/k"
