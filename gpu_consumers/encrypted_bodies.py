@@ -29,6 +29,7 @@ BODY_UNREADABLE: Final = error_answer(
 
 _OUR_CODES: Final = LASTING_CODES | {
     "answer_missing",
+    "answer_not_events",
     "answer_not_http",
     "answer_not_json",
     "item_timeout",

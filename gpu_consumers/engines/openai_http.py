@@ -40,7 +40,7 @@ from gpu_consumers.engines.stream_options import (
     choices_of_prompt,
     wanted_options,
 )
-from gpu_consumers.engines.upstream_answers import fault_answer, judged
+from gpu_consumers.engines.upstream_answers import NOT_EVENTS, fault_answer, judged
 
 BUSY = frozenset({402, 429, 503, 529})
 """Statuses of an upstream that takes this much no more, or not now. 529 is what some hosts say when
@@ -203,6 +203,8 @@ class OpenAIHttpEngine:
         answer = judged(status, content)
         self._require_service(answer.status_code)  # a router may say so under a status of 200
         self._congestion.answered()
+        if events is not None and answer.status_code < HTTPStatus.BAD_REQUEST:
+            return self._noted(NOT_EVENTS)
         return self._noted(answer)
 
     def _noted(self, answer: Answer) -> Answer:

@@ -1,5 +1,6 @@
 """What an engine in this process refuses, in the words of the OpenAI API."""
 
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
 
@@ -18,13 +19,22 @@ _ERROR_TYPES: Final = {404: "not_found_error", 500: "server_error", 501: "server
 
 
 def bad_body(mistakes: ValidationError) -> Answer:
-    """Name the first mistake and its place."""
-    mistake = mistakes.errors(include_input=False, include_url=False, include_context=False)[0]
-    # Between the names of fields stand those of vLLM's classes, where a body may be one of several.
-    parts = [part for part in map(str, mistake["loc"]) if not part[:1].isupper()]
+    """Name the first mistake and its place.
+
+    What is in a body tells which of several it was meant to be, what is missing does not.
+    """
+    said = mistakes.errors(include_input=False, include_url=False, include_context=False)
+    there = (one for one in said if one["type"] != "missing" or len(_place(one["loc"])) > 1)
+    mistake = next(there, said[0])
+    parts = _place(mistake["loc"])
     place = ".".join(parts)
     param = parts[0] if parts else None
     return error_answer(400, f"{place}: {mistake['msg']}" if place else mistake["msg"], param=param)
+
+
+def _place(found: Sequence[int | str]) -> list[str]:
+    """Return the names of fields, without those of vLLM's classes and checks between them."""
+    return [part for part in map(str, found) if not part[:1].isupper() and "[" not in part]
 
 
 def too_many_sequences(prompt: object, n: int | None, sequences_max: int) -> Answer | None:

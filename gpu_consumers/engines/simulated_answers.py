@@ -19,7 +19,6 @@ from gpu_consumers.engines.simulated_requests import (
     chat_body,
     completion_writing,
     embeddings_body,
-    inputs_of,
     writing_of,
 )
 from gpu_consumers.engines.simulated_text import (
@@ -93,7 +92,7 @@ def embeddings_answer(body: bytes, model: bytes, created_s: int) -> Answer:
     request = embeddings_body(body)
     if isinstance(request, Answer):
         return request
-    inputs = inputs_of(request.input)
+    inputs = request.inputs()
     if isinstance(inputs, str):
         return error_answer(400, inputs, param="input")
     dimensions = DIMENSIONS_DEFAULT if request.dimensions is None else request.dimensions

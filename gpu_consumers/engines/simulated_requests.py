@@ -73,11 +73,25 @@ class _CompletionBody(_TextBody, kw_only=True):
 
 
 class EmbeddingsBody(msgspec.Struct):
-    """A body of `/v1/embeddings`."""
+    """A body of `/v1/embeddings`: texts or tokens, or one or several conversations."""
 
-    input: Input
+    input: Input | None = None
+    messages: list[_Message | list[_Message]] | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
+
+    def inputs(self) -> list[str | list[int]] | str:
+        """As `inputs_of`."""
+        if self.input is not None:
+            return inputs_of(self.input)
+        if not self.messages:
+            return "Neither `input` nor `messages` says anything."
+        talks = [one for one in self.messages if isinstance(one, list)]
+        if not talks:
+            return [_text_of(self.messages)]
+        if len(talks) < len(self.messages) or not all(talks):
+            return "`messages` mixes messages and conversations, or one of these is empty."
+        return [_text_of(talk) for talk in talks]
 
 
 class Writing(msgspec.Struct, frozen=True, gc=False):
@@ -164,6 +178,10 @@ def inputs_of(value: Input) -> list[str | list[int]] | str:
     if len(lists) == len(value):
         return [*lists]
     return "The input mixes texts and tokens."
+
+
+def _text_of(talk: object) -> str:
+    return msgspec.json.encode(talk).decode()
 
 
 def bad_body(mistake: Exception) -> Answer:

@@ -35,7 +35,7 @@ def wanted_options(body: bytes) -> StreamOptions | None:
 
     Options that cannot be read count as none: whoever runs the body refuses them.
     """
-    if b'"stream"' not in body:
+    if b'"stream"' not in body and b"\\u" not in body:  # an escape may spell the name
         return None
     try:
         asks = _asks.decode(body)

@@ -1,7 +1,10 @@
 """What an upstream gave for an item: its own JSON, or an envelope that says what is wrong."""
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
+
+import msgspec
 
 from gpu_consumers.engines.engine import Answer
 from gpu_consumers.engines.error_answers import error_answer
@@ -10,7 +13,23 @@ from gpu_consumers.engines.http_answer import (
     DisconnectedError,
     NotHttpError,
 )
+from gpu_consumers.engines.stated_errors import NULL
 from gpu_consumers.engines.usage import answer_with_usage, is_json_object
+
+NOT_EVENTS: Final = error_answer(
+    HTTPStatus.BAD_GATEWAY,
+    "The upstream was asked for a stream and gave a whole answer.",
+    type_="server_error",
+    code="answer_not_events",
+)
+
+_SAID_IN: Final = ("error", "message", "detail", "msg", "title")
+"""Fields in which servers say what is wrong, where they have no envelope of OpenAI's API."""
+
+_SAID_CHARACTERS_MAX: Final = 4000
+
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_text = msgspec.json.Decoder(str)
 
 _FAULTS: Final[dict[type[Exception], tuple[str, str]]] = {
     DisconnectedError: (
@@ -28,19 +47,49 @@ def judged(status_code: int, content: bytes) -> Answer:
         content = content.replace(b"\n", b" ").replace(b"\r", b" ")
     if HTTPStatus.OK <= status_code < HTTPStatus.MULTIPLE_CHOICES:
         answer = answer_with_usage(HTTPStatus.OK, content)
-        return answer or _upstream_fault("answer_not_json", "The upstream's answer is not JSON.")
+        if answer is None:
+            return _upstream_fault("answer_not_json", "The upstream's answer is not JSON.")
+        return answer if answer.status_code < HTTPStatus.BAD_REQUEST else _in_envelope(answer)
     if status_code < HTTPStatus.BAD_REQUEST:
         return _upstream_fault("upstream_redirect", "The upstream answered with a redirect.")
     if is_json_object(content):
-        return Answer(status_code, content)
-    kind = "server_error" if status_code >= HTTPStatus.INTERNAL_SERVER_ERROR else None
-    message = f"The upstream answered {status_code} without a JSON body."
-    return error_answer(status_code, message, type_=kind or "invalid_request_error")
+        return _in_envelope(Answer(status_code, content))
+    return _refused(status_code, f"The upstream answered {status_code} without a JSON body.")
 
 
 def fault_answer(error: DisconnectedError | NotHttpError | AnswerTooLargeError) -> Answer:
     """Return the answer to an item that the upstream got and did not answer whole."""
     return _upstream_fault(*_FAULTS[type(error)])
+
+
+def _in_envelope(answer: Answer) -> Answer:
+    """Return a refusal as clients expect it: what is no envelope is said in one of ours."""
+    fields = _fields.decode(answer.body)
+    if bytes(fields.get("error", NULL)).startswith(b"{"):
+        return answer
+    status, said = answer.status_code, _said(fields)
+    if said is None:
+        text = answer.body.decode()
+        said = f"The upstream answered {status}: {text}"
+    refused = _refused(status, said[:_SAID_CHARACTERS_MAX])
+    return msgspec.structs.replace(answer, body=refused.body)
+
+
+def _said(fields: Mapping[str, msgspec.Raw]) -> str | None:
+    """Return the server's own sentence; None where it is not to be found."""
+    for name in _SAID_IN:
+        try:
+            said = _text.decode(fields.get(name, NULL))
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue
+        if said:
+            return said
+    return None
+
+
+def _refused(status_code: int, message: str) -> Answer:
+    kind = "server_error" if status_code >= HTTPStatus.INTERNAL_SERVER_ERROR else None
+    return error_answer(status_code, message, type_=kind or "invalid_request_error")
 
 
 def _upstream_fault(code: str, message: str) -> Answer:

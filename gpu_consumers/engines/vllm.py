@@ -15,6 +15,7 @@ from gpu_consumers.engines.model_kind import runner_of_folder
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.slots import SlotCounts, Slots
 from gpu_consumers.engines.vllm_children import import_this_first
+from gpu_consumers.engines.vllm_logs import LEVEL
 
 if TYPE_CHECKING:
     from gpu_consumers.engines.vllm_serving import VllmServing
@@ -100,11 +101,12 @@ def vllm_environment(settings: EngineSettings) -> dict[str, str]:
     """Return what vLLM reads from the environment, most of it while being imported."""
     return {
         "HF_HUB_OFFLINE": "1",
+        "VLLM_CONFIGURE_LOGGING": "0",  # its records are lines of the role
         "VLLM_CPU_KVCACHE_SPACE": str(settings.vllm_kv_cache_gib),
         "VLLM_DO_NOT_TRACK": "1",
         "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",  # the host of the last one would not be checked
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_LOGGING_LEVEL": LEVEL,
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",
         "VLLM_RPC_BASE_PATH": _socket_folder(tempfile.gettempdir()),
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # see vllm_children; its own server does so, too

@@ -6,13 +6,14 @@ is what a role is: `import_this_first` names this one instead.
 
 import ctypes
 import importlib.util
-import logging
 import os
 import signal
 import sys
 
+from core.logs import configure_logs
+from gpu_consumers.engines.vllm_logs import keep_texts_out_of_logs
+
 _PR_SET_PDEATHSIG = 1
-_DUMP = "vllm.logging_utils.dump_input"
 _HERE = "gpu_consumers.engines.vllm_children"
 _PARENT = "_MILLRACE_SPAWNED_BY"
 """Variable with the id of the process; `multiprocessing` says it later than we must know."""
@@ -25,14 +26,6 @@ def import_this_first() -> None:
     keep_texts_out_of_logs()
 
 
-def keep_texts_out_of_logs() -> None:
-    """Silence what prints all that a failing step was given, texts of clients among it.
-
-    Not by a level: vLLM's configuration of its logs, which comes later, resets levels.
-    """
-    logging.getLogger(_DUMP).disabled = True
-
-
 def die_with_parent() -> None:
     """End with the process that started this one, however that one ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -43,4 +36,5 @@ def die_with_parent() -> None:
 
 if __name__ == "__mp_main__":
     die_with_parent()
+    configure_logs("gpu-consumer")
     keep_texts_out_of_logs()

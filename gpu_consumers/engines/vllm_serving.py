@@ -14,7 +14,7 @@ from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.pooling.classify.protocol import ClassificationRequest
-from vllm.entrypoints.pooling.embed.protocol import EmbeddingCompletionRequest
+from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
 from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
 from vllm.entrypoints.serve import create_error_response
 from vllm.platforms import current_platform
@@ -191,9 +191,7 @@ def _routes(state: SimpleNamespace, tasks: tuple[str, ...]) -> dict[str, _Route]
         )
     if "embed" in tasks:
         state.serving_embedding.json_response_cls = Rendered
-        routes["/v1/embeddings"] = _Route(
-            TypeAdapter(EmbeddingCompletionRequest), state.serving_embedding
-        )
+        routes["/v1/embeddings"] = _Route(TypeAdapter(EmbeddingRequest), state.serving_embedding)
     if getattr(state, "serving_scores", None) is not None:
         routes["/v1/score"] = _Route(TypeAdapter(ScoreRequest), state.serving_scores)
         routes["/v1/rerank"] = _Route(TypeAdapter(RerankRequest), state.serving_scores)

@@ -1,6 +1,7 @@
 """Goal: real vLLM on this machine keeps the contract that the other engines keep."""
 
 import asyncio
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -67,7 +68,10 @@ def hasty_engine(
 @pytest.fixture(scope="class")
 def embeddings_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     folder = tmp_path_factory.mktemp("embeddings")
-    with running_engine(folder, ENV | {"MODEL_PATH": str(minilm_path())}) as engine:
+    template = folder / "chat.jinja"  # the model has none of its own
+    template.write_text("{% for message in messages %}{{ message['content'] }}{% endfor %}")
+    env = ENV | {"MODEL_PATH": str(minilm_path()), "VLLM_CHAT_TEMPLATE": str(template)}
+    with running_engine(folder, env) as engine:
         yield engine
 
 
@@ -96,6 +100,16 @@ def test_a_parser_that_vllm_lacks_is_refused_before_the_model_is_loaded(
     with (
         pytest.raises(AssertionError, match=r"SettingsError.*none named nonsense, but .*hermes"),
         running_engine(tmp_path, env),
+    ):
+        raise RuntimeError("the engine started")
+
+
+def test_why_the_core_does_not_start_is_in_the_log(tiny_llama: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "model"
+    shutil.copytree(tiny_llama, empty, ignore=shutil.ignore_patterns("*.safetensors"))
+    with (
+        pytest.raises(AssertionError, match=r"Cannot find any model weights"),
+        running_engine(tmp_path, ENV | {"MODEL_PATH": str(empty)}),
     ):
         raise RuntimeError("the engine started")
 
@@ -235,6 +249,28 @@ class TestVllmEmbeddings(OnlineEmbeddingsConformance, ScoresConformance):
     async def test_another_model_is_not_served(self, engine: Engine) -> None:
         (answer,) = await run(engine, EMBEDDINGS, [embeddings_body("a", model="another")])
         assert_error_envelope(answer, 404)
+
+    async def test_a_conversation_is_the_text_that_its_template_makes(self, engine: Engine) -> None:
+        said = {"role": "user", "content": "a red apple"}
+        bodies = [
+            embeddings_body("a red apple"),
+            msgspec.json.encode({"model": MODEL, "messages": [said], "add_special_tokens": True}),
+            embeddings_body([said], add_special_tokens=True),
+        ]
+        (text,), *talks = [vectors_of(answer) for answer in await run(engine, EMBEDDINGS, bodies)]
+        assert talks == [[pytest.approx(text, abs=5e-3)]] * 2
+
+    @pytest.mark.parametrize(
+        ("field", "value"), [("normalize", True), ("task", "encode"), ("messages", 7)]
+    )
+    async def test_what_vllm_refuses_is_refused(
+        self, engine: Engine, field: str, value: object
+    ) -> None:
+        given = {} if field == "messages" else {"input": "a"}
+        body = msgspec.json.encode({"model": MODEL, field: value} | given)
+        (answer,) = await run(engine, EMBEDDINGS, [body])
+        assert_error_envelope(answer, 400)
+        assert content_of(answer)["error"]["param"] == field
 
     async def test_many_items_go_through(self, engine: Engine) -> None:
         bodies = [embeddings_body(f"Sentence number {number}.") for number in range(500)]

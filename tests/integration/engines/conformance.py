@@ -20,6 +20,9 @@ CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/
 MODEL = "model-under-test"
 
 
+TALK = [{"role": "user", "content": "a red apple"}, {"role": "user", "content": "or a pear"}]
+
+
 def chat_body(text: str = "Say something.", **fields: object) -> bytes:
     messages = [{"role": "user", "content": text}]
     return msgspec.json.encode({"model": MODEL, "messages": messages, "max_tokens": 8} | fields)
@@ -172,11 +175,24 @@ class EmbeddingsConformance(AnyEngineConformance):
         data = content_of(answer)["data"]
         assert [one["index"] for one in data] == [*range(vectors)]
 
+    @pytest.mark.parametrize(("talks", "vectors"), [(TALK, 1), ([TALK, TALK[:1]], 2)])
+    async def test_messages_are_input_too(
+        self, engine: Engine, talks: list[object], vectors: int
+    ) -> None:
+        body = msgspec.json.encode({"model": MODEL, "messages": talks})
+        (answer,) = await run(engine, EMBEDDINGS, [body])
+        data = vectors_of(answer)
+        assert len(data) == vectors
+        assert math.hypot(*data[0]) == pytest.approx(1, abs=0.01)
+        assert answer.input_tokens > 0
+
     @pytest.mark.parametrize(
         "body",
         [
             b"{",
             b"{}",
+            b'{"messages":7}',
+            b'{"messages":[{"content":"a"}]}',
             embeddings_body([]),
             embeddings_body({}),
             embeddings_body("a", encoding_format="x"),

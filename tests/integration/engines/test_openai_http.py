@@ -230,6 +230,16 @@ async def test_a_verdict_with_json_is_passed_on() -> None:
     assert answer == Answer(422, body)
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_verdict_without_an_envelope_gets_one(is_stream: bool) -> None:
+    body = b'{"detail":"Unprocessable"}'
+    async with engine_for(Upstream("m", respond=always(422, body))) as engine:
+        emit = _unheard if is_stream else None
+        answer = await engine.serve(CHAT, chat_body(stream=is_stream), emit)
+    assert_error_envelope(answer, 422)
+    assert content_of(answer)["error"]["message"] == "Unprocessable"
+
+
 @pytest.mark.parametrize("status", [400, 404, 413, 500, 507])
 async def test_a_verdict_without_json_gets_an_envelope(status: int) -> None:
     async with engine_for(Upstream("m", respond=always(status, b"<html>"))) as engine:

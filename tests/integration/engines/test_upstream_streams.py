@@ -113,6 +113,37 @@ async def test_a_broken_stream_counts_each_prompt_once(n: int, input_tokens: int
         assert (answer.input_tokens, answer.output_tokens) == (input_tokens, 2)
 
 
+async def test_an_upstream_that_does_not_stream_fails_a_stream() -> None:
+    """Its caller would see a stream that ended well and said nothing."""
+    whole = b'{"choices":[{"index":0}],"usage":{"prompt_tokens":2,"completion_tokens":1}}'
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+
+    async def post(peer: Peer) -> bool:
+        await peer.send(head % len(whole) + whole)
+        return True
+
+    async with engine_for(answering(post)) as (engine, _):
+        answer, listener = await stream(engine, CHAT, BODY)
+        assert (answer.status_code, code_of(answer)) == (502, "answer_not_events")
+        assert listener.pieces == []
+        assert (answer.input_tokens, answer.output_tokens) == (0, 0)
+        assert (await engine.serve(CHAT, chat_body(), None)).status_code == 200
+
+
+async def test_a_stream_that_is_asked_for_in_escapes_is_one() -> None:
+    async def post(peer: Peer) -> bool:
+        await peer.send(CHUNKED + events(TOKEN, USAGE, b"[DONE]") + b"0\r\n\r\n")
+        return True
+
+    escaped = BODY.replace(b'"stream"', b'"str\\u0065am"')
+    assert escaped != BODY
+    async with engine_for(answering(post)) as (engine, _):
+        answer, listener = await stream(engine, CHAT, escaped)
+        assert (answer.status_code, listener.pieces) == (200, [TOKEN])
+        refused = await engine.serve(CHAT, escaped, None)
+        assert (refused.status_code, code_of(refused)) == (400, "stream_unsupported")
+
+
 async def test_a_stream_lost_before_its_first_event_is_asked_again() -> None:
     asked = 0
 

@@ -1,5 +1,7 @@
 """Goal: the installed vLLM fetches nothing that a client names, and logs nothing that one said.
 
+What it logs are lines of the role, in its own processes, too.
+
 In a process of its own: what is set must be there before vLLM is imported.
 """
 
@@ -12,21 +14,27 @@ import msgspec
 import pytest
 
 PROGRAM = r"""
-import argparse, base64, io, json, os, socket, sys
+import argparse, base64, io, json, logging, multiprocessing, os, socket, sys
+from core.logs import configure_logs
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.vllm import vllm_arguments, vllm_environment
-from gpu_consumers.engines.vllm_children import keep_texts_out_of_logs
+from gpu_consumers.engines.vllm_children import import_this_first
 
+configure_logs("gpu-consumer")
 settings = EngineSettings.from_env(os.environ)
 os.environ.update(vllm_environment(settings))
-keep_texts_out_of_logs()
+import_this_first()
 domains = "files.test,example.com"
 opened = settings.model_copy(update={"vllm_allowed_media_domains": domains})
 
 from PIL import Image
 from vllm import envs
 from vllm.logging_utils.dump_input import logger
+from vllm.config.logging import LoggingConfig
+from vllm.logger import configure_logging
 from vllm.multimodal.media.connector import MediaConnector
+from vllm.tool_parsers.hermes_tool_parser import Hermes2ProToolParser
+from vllm.tool_parsers.xlam_tool_parser import xLAMToolParser
 
 reached = []
 def refuse(*address, **_):
@@ -63,7 +71,23 @@ def taken(settings):
             pass
     return found, sorted(set(reached))
 
+configure_logging(LoggingConfig())  # as vLLM does when it starts, and each of its processes
 logger.error("Dumping scheduler output: %s", "what a client said")
+
+def answered(parser, output):
+    found = parser(object()).extract_tool_calls(output, None)
+    assert (found.tools_called, found.content) == (False, output)
+
+odd = '{"name": ["what a client said"], "arguments": {}}'
+answered(Hermes2ProToolParser, "<tool_call>" + odd + "</tool_call>")
+answered(xLAMToolParser, "[" + odd + "]")
+
+core = logging.getLogger("vllm.v1.engine.core")
+child = multiprocessing.get_context("spawn").Process(
+    target=core.error, args=("It took %s.", "what a client said")
+)
+child.start()
+child.join()
 json.dump([taken(settings), taken(opened), envs.VLLM_MEDIA_URL_ALLOW_REDIRECTS], sys.stdout)
 """
 
@@ -86,4 +110,10 @@ def test_nothing_is_fetched_but_from_named_hosts_and_no_text_is_logged(tmp_path:
     assert shut == [["data"], []]
     assert opened == [["data"], ["example.com"]]
     assert redirects is False
-    assert b"client" not in run.stderr
+    assert b"client said" not in run.stderr
+    lines = [msgspec.json.decode(line) for line in run.stderr.splitlines() if line[:1] == b"{"]
+    assert {line["role"] for line in lines} == {"gpu-consumer"}
+    told = {line["logger"]: line["event"] for line in lines}
+    for parser in ("hermes", "xlam"):
+        assert told[f"vllm.tool_parsers.{parser}_tool_parser"].endswith(": ValidationError.")
+    assert told["vllm.v1.engine.core"] == "It took %s."

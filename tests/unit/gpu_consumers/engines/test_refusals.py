@@ -1,10 +1,19 @@
 """Goal: what vLLM refuses has the code that clients of OpenAI look for."""
 
+from typing import Self
+
 import msgspec
 import pytest
+from pydantic import (
+    BaseModel,
+    ModelWrapValidatorHandler,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from gpu_consumers.engines.error_answers import answer_code, may_pass
-from gpu_consumers.engines.refusals import refusal_answer, too_many_sequences
+from gpu_consumers.engines.refusals import bad_body, refusal_answer, too_many_sequences
 
 
 @pytest.mark.parametrize(
@@ -46,3 +55,28 @@ def test_a_body_asks_for_so_many_sequences_at_most(
     assert (None if refusal is None else refusal.status_code) == (param and 400)
     if refusal is not None:
         assert msgspec.json.decode(refusal.body)["error"]["param"] == param
+
+
+class Texts(BaseModel):
+    input: list[str]
+
+
+class Talk(BaseModel):
+    messages: list[str]
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _check(cls, given: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        return handler(given)  # as vLLM's models have one
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [("{}", "input"), ('{"messages":7}', "messages"), ('{"input":7}', "input"), ("7", None)],
+)
+def test_what_is_there_tells_which_of_two_bodies_was_meant(body: str, param: str | None) -> None:
+    with pytest.raises(ValidationError) as raised:
+        TypeAdapter(Texts | Talk).validate_json(body)
+    answer = bad_body(raised.value)
+    assert answer.status_code == 400
+    assert msgspec.json.decode(answer.body)["error"]["param"] == param

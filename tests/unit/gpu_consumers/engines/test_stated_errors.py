@@ -13,7 +13,6 @@ from gpu_consumers.engines.upstream_answers import judged
         (b'{"error":{"code":"overloaded","message":"later"}}', 502),
         (b'{"error":{"code":7}}', 502),
         (b'{"error":{"code":true}}', 502),
-        (b'{"error":"odd"}', 502),
         (b'{"error":{},"choices":[],"data":null}', 502),
         (b'{"error":{},"usage":{"prompt_tokens":3}}', 502),
         (b'{"error":null}', 200),

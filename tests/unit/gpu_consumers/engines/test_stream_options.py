@@ -24,6 +24,8 @@ from gpu_consumers.engines.stream_options import (
         (b'{"stream":"true"}', StreamOptions()),
         (b'{"stream":1}', StreamOptions()),
         (b'{"stream":0}', None),
+        (b'{"str\\u0065am":true}', StreamOptions()),
+        (b'{"a":"\\u0065"}', None),
         (b'{"stream":"maybe"}', None),
         (b'{"messages":[{"content":"\\"stream\\": true"}]}', None),
         (b'{"stream":true', None),

@@ -1,0 +1,52 @@
+"""Goal: whatever words an upstream refuses with, its client finds them in one envelope."""
+
+import msgspec
+import pytest
+
+from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.upstream_answers import judged
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "type_", "message"),
+    [
+        (404, b'{"detail":"Not Found"}', "invalid_request_error", "Not Found"),
+        (400, b'{"error":"no \\u00e9"}', "invalid_request_error", "no é"),
+        (500, b'{"error":null,"message":"broken"}', "server_error", "broken"),
+        (404, b'{"object":"error","message":"no model"}', "invalid_request_error", "no model"),
+        (400, b'{"error":"","title":"Bad"}', "invalid_request_error", "Bad"),
+        (
+            422,
+            b'{"detail":[{"loc":["n"]}]}',
+            "invalid_request_error",
+            'The upstream answered 422: {"detail":[{"loc":["n"]}]}',
+        ),
+        (500, b"{}", "server_error", "The upstream answered 500: {}"),
+        (200, b'{"error":"odd"}', "server_error", "odd"),
+    ],
+)
+def test_a_refusal_without_an_envelope_gets_one(
+    status: int, body: bytes, type_: str, message: str
+) -> None:
+    answer = judged(status, body)
+    assert answer.status_code == (502 if status == 200 else status)
+    error = {"message": message, "type": type_, "param": None, "code": None}
+    assert msgspec.json.decode(answer.body) == {"error": error}
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"error": {"message":"no"}}', b'{"error":{}}', b'{"detail":"x","error":{"code":7}}']
+)
+def test_an_envelope_is_passed_on_as_it_came(body: bytes) -> None:
+    assert judged(400, body) == Answer(400, body)
+
+
+def test_the_words_of_a_refusal_are_bounded() -> None:
+    for body in (b'{"detail":"%b"}', b'{"detail":["%b"]}'):
+        answer = judged(400, body % (b"x" * 100_000))
+        assert len(answer.body) < 5000
+
+
+def test_counts_beside_an_error_are_kept() -> None:
+    answer = judged(200, b'{"error":"odd","usage":{"prompt_tokens":3}}')
+    assert (answer.status_code, answer.input_tokens) == (502, 3)

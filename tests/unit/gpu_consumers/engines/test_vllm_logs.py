@@ -1,0 +1,64 @@
+"""Goal: what vLLM logs says what happened and where, and never what it happened to."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from gpu_consumers.engines.vllm_logs import keep_texts_out_of_logs
+
+SECRET = "what a client said"
+PARSER = "vllm.tool_parsers.hermes_tool_parser"
+CORE = "vllm.v1.engine.core"
+
+
+@pytest.fixture(autouse=True)
+def _stripped() -> Iterator[None]:
+    make, level = logging.getLogRecordFactory(), logging.getLogger("vllm").level
+    keep_texts_out_of_logs()
+    yield
+    logging.setLogRecordFactory(make)
+    logging.getLogger("vllm").setLevel(level)
+
+
+def said(caplog: pytest.LogCaptureFixture) -> str:
+    (record,) = caplog.records
+    assert SECRET not in caplog.text  # a handler that renders errors whole
+    return record.getMessage()
+
+
+def test_a_parser_that_fails_is_named_with_the_class_of_its_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    try:
+        raise ValueError(SECRET)
+    except ValueError as failure:
+        logging.getLogger(PARSER).exception(f"Error: {failure}")  # noqa: TRY401 - as vLLM does
+    text = said(caplog)
+    assert text.startswith("A parser complains in test_a_parser_that_fails")
+    assert text.endswith(": ValueError.")
+
+
+@pytest.mark.parametrize("name", [PARSER, "vllm.parser.x", "vllm.reasoning.x"])
+def test_a_sentence_of_a_parser_is_not_told(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger(name).error("It wrote " + SECRET)
+    assert said(caplog).startswith("A parser complains in ")
+
+
+@pytest.mark.parametrize("name", [CORE, "vllm"])
+def test_what_fills_another_sentence_is_not_told(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    logging.getLogger(name).error("The grammar refused %s of %s.", SECRET, {"a": 1})
+    assert said(caplog) == "The grammar refused %s of %s."
+
+
+def test_what_vllm_only_notes_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger(CORE).warning("Loading took 2 s.")
+    assert caplog.records == []
+
+
+def test_others_say_what_they_say(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("vllmish").error("%d of %s", 1, "x")
+    assert said(caplog) == "1 of x"
+    assert logging.makeLogRecord({}).getMessage() == ""
