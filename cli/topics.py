@@ -52,7 +52,10 @@ def list_topics(form: FormOption = Form.TABLE) -> None:
 
 @app.command()
 def create(pool: PoolOption = None, data: DataOption = None) -> None:
-    """Create the topics that are missing and print their names; existing ones are left alone."""
+    """Create the topics that are missing and print their names.
+
+    Existing ones are left alone, but for how long they keep prompts and answers.
+    """
     admin = _admin(data)
     for name in admin.create(_wanted(pool, data)):
         typer.echo(name)

@@ -8,6 +8,8 @@ from typing import TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
     ConfigResource,
     NewTopic,
     ResourceType,
@@ -23,6 +25,7 @@ _Answer = TypeVar("_Answer")
 
 REQUEST_TIMEOUT_S = 15.0
 _ASK_AGAIN_S = 0.05
+_RETENTION = "retention.ms"
 _PASSING = frozenset(
     {
         KafkaError.NOT_COORDINATOR,
@@ -56,10 +59,12 @@ class LogAdmin:
                     raise self._unavailable(error) from None
 
     def create(self, topics: Iterable[Topic]) -> list[str]:
-        """Create what is missing and return its names; what exists is left as it is.
+        """Create what is missing and return its names.
 
-        Raises LogUnavailableError.
+        What exists is left as it is, but for how long it keeps prompts and answers. Raises
+        LogUnavailableError.
         """
+        topics = tuple(topics)
         wanted = [
             NewTopic(
                 self._settings.topic_prefix + topic.name,
@@ -82,6 +87,8 @@ class LogAdmin:
                 raise self._unavailable(silence) from None
         self._created |= {topic.topic for topic in wanted}
         self._await_leaders({topic.topic for topic in wanted})
+        names = {self._settings.topic_prefix + topic.name: topic for topic in topics}
+        self._keep_bodies({n: t for n, t in names.items() if t.holds_bodies and n not in created})
         return created
 
     def drift(self, topics: Iterable[Topic]) -> list[str]:
@@ -163,7 +170,27 @@ class LogAdmin:
         return differences
 
     def _configuration(self, topic: Topic) -> dict[str, str]:
-        return topic.configuration(min_insync_replicas=self._settings.min_insync_replicas)
+        return topic.configuration(
+            min_insync_replicas=self._settings.min_insync_replicas,
+            bodies_days=self._settings.retention_days,
+        )
+
+    def _keep_bodies(self, topics: dict[str, Topic]) -> None:
+        """Have topics that exist keep their records for as long as is set now."""
+        changes = []
+        for name, actual in (self._described(topics) if topics else {}).items():
+            wanted = self._configuration(topics[name])[_RETENTION]
+            if actual.get(_RETENTION) != wanted:
+                entry = ConfigEntry(_RETENTION, wanted, incremental_operation=AlterConfigOpType.SET)
+                change = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+                changes.append(change)
+        if not changes:
+            return
+        try:
+            for future in self._client.incremental_alter_configs(changes).values():
+                future.result(REQUEST_TIMEOUT_S)
+        except (KafkaException, TimeoutError) as error:
+            raise self._unavailable(error) from None
 
     def _configuration_drift(self, found: dict[str, Topic]) -> list[str]:
         if not found:

@@ -26,7 +26,8 @@ DAY_MS: Final = 24 * 3600 * 1000
 
 COMPLETION_WINDOW_DAYS_MAX: Final = 30
 RETENTION_DAYS: Final = COMPLETION_WINDOW_DAYS_MAX + 7
-"""Records outlive the longest completion window by a week, so that no job can outlive its log."""
+"""Records outlive the longest completion window by a week, so that no job outlives its log.
+A setting may have prompts and answers go sooner."""
 
 SEGMENT_DAYS: Final = 7
 """A broker deletes whole segments, so in a quiet partition a record outlives its retention by the
@@ -47,11 +48,15 @@ class Topic:
     written_by: tuple[str, ...]
     read_by: tuple[str, ...]
     retention_days: int = RETENTION_DAYS
+    holds_bodies: bool = False  # prompts or answers, for which a setting may say fewer days
     compacted: bool = False
     options: dict[str, str] = field(default_factory=dict)
 
-    def configuration(self, *, min_insync_replicas: int) -> dict[str, str]:
+    def configuration(
+        self, *, min_insync_replicas: int, bodies_days: int = RETENTION_DAYS
+    ) -> dict[str, str]:
         """Return the topic's configuration as the broker must report it."""
+        days = min(self.retention_days, bodies_days) if self.holds_bodies else self.retention_days
         common = {
             "max.message.bytes": str(RECORD_BYTES_MAX),
             "min.insync.replicas": str(min_insync_replicas),
@@ -59,13 +64,13 @@ class Topic:
         if self.compacted:
             policy = {
                 "cleanup.policy": "compact,delete",  # a closed job is forgotten with its records
-                "retention.ms": str(self.retention_days * DAY_MS),
+                "retention.ms": str(days * DAY_MS),
                 "delete.retention.ms": str(DAY_MS),
             }
         else:
             policy = {
                 "cleanup.policy": "delete",
-                "retention.ms": str(self.retention_days * DAY_MS),
+                "retention.ms": str(days * DAY_MS),
                 "message.timestamp.type": "LogAppendTime",
             }
         return common | policy | self.options
@@ -80,6 +85,7 @@ def _requests(job_class: str, writer: str) -> Topic:
         ordering="none: item order is restored from the item index",
         written_by=(writer, "batcher", "gpu-consumer"),
         read_by=("batcher",),
+        holds_bodies=True,
     )
 
 
@@ -94,6 +100,7 @@ RESULTS = Topic(
     ordering="all outcomes of a job and its close are judged in one order",
     written_by=("gpu-consumer", "batcher", "intake"),
     read_by=("results-writer",),
+    holds_bodies=True,
 )
 
 CONTROL = Topic(
@@ -181,6 +188,7 @@ DEAD_LETTERS = Topic(
     ordering="none",
     written_by=("batcher", "gpu-consumer", "results-writer", "intake"),
     read_by=(),
+    holds_bodies=True,
 )
 
 SHARED_TOPICS: Final = (
@@ -210,6 +218,7 @@ def batches_topic(pool: str, job_class: str) -> Topic:
         ordering="none",
         written_by=("batcher",),
         read_by=("gpu-consumer",),
+        holds_bodies=True,
     )
 
 

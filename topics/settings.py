@@ -8,6 +8,7 @@ from typing import ClassVar, Final, Literal, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from core.settings import Settings
+from topics.catalogue import RETENTION_DAYS
 
 CLIENT_LOG = logging.getLogger("librdkafka")
 """Where the clients' own threads log, instead of straight to stderr."""
@@ -37,6 +38,11 @@ class KafkaSettings(Settings):
 
     min_insync_replicas: int = Field(default=1, ge=1, le=7)
     """Copies that must hold a record before it is acknowledged. With three copies, 2."""
+
+    retention_days: int = Field(default=RETENTION_DAYS, ge=1, le=RETENTION_DAYS)
+    """How long the log keeps prompts and answers. With less than the longest completion window, a
+    job that waits longer is emitted again by repair; a rebuild and an audit of the log reach back
+    as far as the log does."""
 
     delivery_timeout_s: float = Field(default=120.0, ge=1, le=3600)
     """How long a produced record may be retried before the role gives up and restarts."""

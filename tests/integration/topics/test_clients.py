@@ -10,7 +10,7 @@ from core.clock import SystemClock
 from core.errors import SchemaTooNewError
 from core.states import CloseReason
 from topics.admin import LogAdmin
-from topics.catalogue import CONTROL, RESULTS, Topic
+from topics.catalogue import CONTROL, DAY_MS, RESULTS, Topic
 from topics.codec import encode, kind_headers
 from topics.consumer import LogConsumer
 from topics.control import JobControls
@@ -101,6 +101,17 @@ def test_the_broker_differs_from_the_catalogue_in_named_ways(settings: KafkaSett
     )
     drift = admin.drift([other])
     assert [line.split(": ")[1].split(" ")[0] for line in drift] == ["8", "retention.ms"]
+
+
+def test_prompts_and_answers_are_kept_for_as_long_as_is_set(settings: KafkaSettings) -> None:
+    LogAdmin(settings).create([RESULTS, CONTROL])
+    shorter = LogAdmin(settings.model_copy(update={"retention_days": 3}))
+    name = f"{settings.topic_prefix}results"
+    (told,) = shorter.drift([RESULTS, CONTROL])
+    assert told == f"{name}: retention.ms is {37 * DAY_MS}, the catalogue says {3 * DAY_MS}"
+
+    assert shorter.create([RESULTS, CONTROL]) == []
+    assert shorter.drift([RESULTS, CONTROL]) == []
 
 
 def test_a_tail_reads_to_the_end_and_then_follows(

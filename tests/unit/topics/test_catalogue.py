@@ -3,6 +3,7 @@
 import pytest
 
 from topics.catalogue import DAY_MS, SEGMENT_DAYS, SHARED_TOPICS, Topic, pool_topics
+from topics.records import Batch, Chunk, DeadLetter, Outcomes
 
 
 @pytest.mark.parametrize("topic", [*SHARED_TOPICS, *pool_topics("p")], ids=lambda topic: topic.name)
@@ -10,3 +11,11 @@ def test_no_segment_takes_writes_for_longer(topic: Topic) -> None:
     default_ms = str(7 * DAY_MS)  # Kafka's own
     options = topic.configuration(min_insync_replicas=1)
     assert int(options.get("segment.ms", default_ms)) <= SEGMENT_DAYS * DAY_MS
+
+
+@pytest.mark.parametrize("topic", [*SHARED_TOPICS, *pool_topics("p")], ids=lambda topic: topic.name)
+def test_fewer_days_are_those_of_prompts_and_answers(topic: Topic) -> None:
+    fewer = topic.configuration(min_insync_replicas=1, bodies_days=3)["retention.ms"]
+    usual = topic.configuration(min_insync_replicas=1)["retention.ms"]
+    holds = {Batch, Chunk, DeadLetter, Outcomes} & {*topic.records}
+    assert fewer == (str(3 * DAY_MS) if holds else usual)
