@@ -40,7 +40,7 @@ def list_topics(form: FormOption = Form.TABLE) -> None:
                 topic.name,
                 topic.key,
                 str(topic.partition_count),
-                f"{topic.retention_days} d{', compacted' if topic.compacted else ''}",
+                retention_text(topic),
                 ", ".join(topic.written_by),
                 ", ".join(topic.read_by) or "subscribers",
                 topic.ordering,
@@ -57,8 +57,10 @@ def create(pool: PoolOption = None, data: DataOption = None) -> None:
     Existing ones are left alone, but for how long they keep prompts and answers.
     """
     admin = _admin(data)
-    for name in admin.create(_wanted(pool, data)):
+    wanted = _wanted(pool, data)
+    for name in admin.create(wanted):
         typer.echo(name)
+    admin.keep_bodies(wanted)
 
 
 @app.command()
@@ -69,6 +71,12 @@ def check(pool: PoolOption = None, data: DataOption = None) -> None:
         typer.echo(difference)
     if drift:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def retention_text(topic: Topic) -> str:
+    """Return how long the topic keeps its records, as the catalogue says it."""
+    compacted = ", compacted" if topic.compacted else ""
+    return f"{topic.retention_days} d{compacted}{', or as set' if topic.holds_bodies else ''}"
 
 
 def _admin(data: DataOption) -> LogAdmin:

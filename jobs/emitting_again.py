@@ -98,8 +98,10 @@ class EmittingAgain:
         """Return the indexes without a row, in order, and the last failed attempt of each."""
         indexes: list[int] = []
         failed: dict[int, int] = {}
+        # One snapshot: an item that ends between the two has its row, and is not tried once more.
+        snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
         for span in looks(job.cursor.item_index):
-            with self._engine.begin() as connection:
+            with snapshots.begin() as connection:
                 found = missing_indexes(connection, job, span)
                 failed |= attempts_so_far(connection, job.ref.job_id, found)
             indexes += found

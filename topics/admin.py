@@ -59,12 +59,10 @@ class LogAdmin:
                     raise self._unavailable(error) from None
 
     def create(self, topics: Iterable[Topic]) -> list[str]:
-        """Create what is missing and return its names.
+        """Create what is missing and return its names; what exists is left as it is.
 
-        What exists is left as it is, but for how long it keeps prompts and answers. Raises
-        LogUnavailableError.
+        Raises LogUnavailableError.
         """
-        topics = tuple(topics)
         wanted = [
             NewTopic(
                 self._settings.topic_prefix + topic.name,
@@ -87,9 +85,30 @@ class LogAdmin:
                 raise self._unavailable(silence) from None
         self._created |= {topic.topic for topic in wanted}
         self._await_leaders({topic.topic for topic in wanted})
-        names = {self._settings.topic_prefix + topic.name: topic for topic in topics}
-        self._keep_bodies({n: t for n, t in names.items() if t.holds_bodies and n not in created})
         return created
+
+    def keep_bodies(self, topics: Iterable[Topic]) -> None:
+        """Have those of the topics that hold prompts or answers keep them for as long as is set.
+
+        They must exist. For who installs, not for who uses them: it takes the right to describe and
+        alter configurations. Raises LogUnavailableError.
+        """
+        prefix = self._settings.topic_prefix
+        found = {prefix + topic.name: topic for topic in topics if topic.holds_bodies}
+        changes = []
+        for name, actual in self._described(found).items():
+            wanted = self._configuration(found[name])[_RETENTION]
+            if actual.get(_RETENTION) != wanted:
+                entry = ConfigEntry(_RETENTION, wanted, incremental_operation=AlterConfigOpType.SET)
+                change = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+                changes.append(change)
+        if not changes:
+            return
+        try:
+            for future in self._client.incremental_alter_configs(changes).values():
+                future.result(REQUEST_TIMEOUT_S)
+        except (KafkaException, TimeoutError) as error:
+            raise self._unavailable(error) from None
 
     def drift(self, topics: Iterable[Topic]) -> list[str]:
         """Return one sentence for each way in which the broker differs from what is set.
@@ -174,23 +193,6 @@ class LogAdmin:
             min_insync_replicas=self._settings.min_insync_replicas,
             bodies_days=self._settings.retention_days,
         )
-
-    def _keep_bodies(self, topics: dict[str, Topic]) -> None:
-        """Have topics that exist keep their records for as long as is set now."""
-        changes = []
-        for name, actual in (self._described(topics) if topics else {}).items():
-            wanted = self._configuration(topics[name])[_RETENTION]
-            if actual.get(_RETENTION) != wanted:
-                entry = ConfigEntry(_RETENTION, wanted, incremental_operation=AlterConfigOpType.SET)
-                change = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
-                changes.append(change)
-        if not changes:
-            return
-        try:
-            for future in self._client.incremental_alter_configs(changes).values():
-                future.result(REQUEST_TIMEOUT_S)
-        except (KafkaException, TimeoutError) as error:
-            raise self._unavailable(error) from None
 
     def _configuration_drift(self, found: dict[str, Topic]) -> list[str]:
         if not found:

@@ -38,6 +38,9 @@ from jobs.token_counts import prompt_token_count
 from storage.body_ciphers import BodyUnreadableError, Place, Way
 from topics.records import JobRef, ReplyEnd
 
+REPEAT_S: Final = 5.0
+"""By then a client that may repeat has done so, and the row of the first call is written."""
+
 BEGUN_WORD_S: Final = 0.25
 """Time for a replica's word that a call has begun; one that comes later finds the call ended."""
 
@@ -200,12 +203,13 @@ class RunningCall:
         """Return what stands for an answer that is there and cannot be given: it has a job.
 
         Raises `why` where its client waits for nothing else. A repeat is paid for again, unless it
-        has a key under which a good answer is kept.
+        has a key under which a good answer is kept, and comes while the key is held in any case.
         """
         if wait_s is not None:
             return self._accepted()
         is_good = call.end is not None and call.end.status_code < HTTPStatus.BAD_REQUEST
-        raise why if self._claim is not None and is_good else not_taken(why)
+        is_held = self._claim is not None and self._left_s(self._planned.timeout_s) >= REPEAT_S
+        raise why if is_good and is_held else not_taken(why)
 
     async def _whole_body(
         self, call: OpenCall, end: ReplyEnd, wait_s: float | None = None

@@ -39,6 +39,7 @@ def ensure_installed(
     admin.wait_for_broker(_BROKER_S_MAX)
     wanted = [*SHARED_TOPICS, *(topic for model in models for topic in pool_topics(model.pool))]
     admin.create(wanted)
+    admin.keep_bodies(wanted)
     if drift := admin.drift(wanted):
         raise TopicDriftError("; ".join(drift))
     upgrade(database_url)

@@ -23,8 +23,9 @@ NOT_EVENTS: Final = error_answer(
     code="answer_not_events",
 )
 
-_SAID_IN: Final = ("error", "message", "detail", "msg", "title")
-"""Fields in which servers say what is wrong, where they have no envelope of OpenAI's API."""
+_SAID_IN: Final = ("message", "detail", "error", "msg", "title")
+"""Fields in which servers say what is wrong, where they have no envelope of OpenAI's API. Beside
+a message `error` names the status."""
 
 _SAID_CHARACTERS_MAX: Final = 4000
 
@@ -54,7 +55,7 @@ def judged(status_code: int, content: bytes) -> Answer:
         return _upstream_fault("upstream_redirect", "The upstream answered with a redirect.")
     if is_json_object(content):
         return _in_envelope(Answer(status_code, content))
-    return _refused(status_code, f"The upstream answered {status_code} without a JSON body.")
+    return _refused(status_code, f"The upstream answered {status_code} without a JSON object.")
 
 
 def fault_answer(error: DisconnectedError | NotHttpError | AnswerTooLargeError) -> Answer:

@@ -99,9 +99,11 @@ class VllmEngine:
 
 def vllm_environment(settings: EngineSettings) -> dict[str, str]:
     """Return what vLLM reads from the environment, most of it while being imported."""
+    has_own_logging = "VLLM_LOGGING_CONFIG_PATH" in os.environ
     return {
         "HF_HUB_OFFLINE": "1",
-        "VLLM_CONFIGURE_LOGGING": "0",  # its records are lines of the role
+        # Its records are lines of the role, unless an operator has them go elsewhere.
+        "VLLM_CONFIGURE_LOGGING": str(int(has_own_logging)),
         "VLLM_CPU_KVCACHE_SPACE": str(settings.vllm_kv_cache_gib),
         "VLLM_DO_NOT_TRACK": "1",
         "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",  # the host of the last one would not be checked

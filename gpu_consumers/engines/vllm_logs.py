@@ -19,7 +19,7 @@ _PARSERS: Final = ("vllm.parser.", "vllm.reasoning.", "vllm.tool_parsers.")
 def keep_texts_out_of_logs() -> None:
     """Strip every record that vLLM makes from now on, and silence its dump of a failing step."""
     logging.getLogger(_DUMP).disabled = True
-    logging.getLogger("vllm").setLevel(os.environ.get("VLLM_LOGGING_LEVEL", LEVEL).upper())
+    logging.getLogger("vllm").setLevel((os.environ.get("VLLM_LOGGING_LEVEL") or LEVEL).upper())
     make = logging.getLogRecordFactory()
     if not isinstance(make, _Stripping):
         logging.setLogRecordFactory(_Stripping(make))

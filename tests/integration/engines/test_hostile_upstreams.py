@@ -268,7 +268,7 @@ async def test_a_large_body_waits_outside_the_transport() -> None:
             await peer.send(ANSWER)
         assert b"content-length: 64000" in head.lower()
         await filled.wait()
-        await peer.send(b"HTTP/1.1 413 Large\r\nContent-Length: 2\r\n\r\n{}")
+        await peer.send(b'HTTP/1.1 413 Large\r\nContent-Length: 12\r\n\r\n{"error":{}}')
         await refused.wait()
 
     filled, refused = asyncio.Event(), asyncio.Event()
@@ -277,7 +277,7 @@ async def test_a_large_body_waits_outside_the_transport() -> None:
         transport = await asyncio.wait_for(_full_transport(engine), 10)
         assert transport.get_write_buffer_size() < 1_000_000
         filled.set()
-        assert await call == Answer(413, b"{}")
+        assert await call == Answer(413, b'{"error":{}}')
         assert transport.is_closing()
         refused.set()
 

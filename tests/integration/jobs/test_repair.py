@@ -323,6 +323,27 @@ def test_what_waits_for_a_retry_is_not_lost_and_what_failed_goes_on_behind_it(
     assert set(attempts.values()) == {1}
 
 
+def test_an_item_that_ends_behind_a_look_is_not_tried_once_more(
+    engine: sa.Engine,
+    kafka: KafkaSettings,
+    job_id: UUID,
+    looks: Looks,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What comes twice then is its first attempt, which every reader takes for what it is."""
+
+    def fail(_: range) -> None:
+        row = {"job_id": job_id, "item_index": 7, "status_code": 500, "code": "broken"}
+        with engine.begin() as connection:
+            connection.execute(item_attempts.insert().values(**row, attempt=3))
+
+    during_looks(monkeypatch, fail)
+    looks.look(0)
+    looks.look(STALL_S)
+    emitted = [c for chunks in chunks_by_partition(kafka).values() for c in chunks]
+    assert {item.attempt for chunk in emitted for item in chunk.items} == {1}
+
+
 def test_missing_items_are_found_by_the_primary_key(engine: sa.Engine, job_id: UUID) -> None:
     with engine.begin() as connection:
         day = job_day(job_row(connection, job_id).created_at)

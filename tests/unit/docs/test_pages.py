@@ -10,6 +10,7 @@ from fastapi.routing import APIRoute
 from api.app import ROUTERS
 from cli.exits import ExitCode
 from cli.stack.role_children import MODULES
+from cli.topics import retention_text
 from jobs.line_checks import ErrorCode
 from registry.models import ENDPOINTS
 from results.output_lines import ERROR_MESSAGES
@@ -37,12 +38,11 @@ LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
 def topic_row(topic: Topic) -> str:
-    retention = f"{topic.retention_days} d{', compacted' if topic.compacted else ''}"
     cells = [
         f"`{topic.name}`",
         topic.key,
         str(topic.partition_count),
-        retention,
+        retention_text(topic),
         ", ".join(topic.written_by),
         ", ".join(topic.read_by) or "subscribers",
     ]

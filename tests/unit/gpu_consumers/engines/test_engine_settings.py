@@ -82,6 +82,17 @@ def test_vllm_gets_the_runner_of_the_model(tmp_path: Path) -> None:
     assert vllm_environment(settings(**env, VLLM_KV_CACHE_GIB="4"))["VLLM_CPU_KVCACHE_SPACE"] == "4"
 
 
+@pytest.mark.parametrize(("path", "configures"), [(None, "0"), ("/logs.json", "1")])
+def test_vllm_writes_lines_of_its_own_where_an_operator_configures_them(
+    path: str | None, configures: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VLLM_LOGGING_CONFIG_PATH", raising=False)
+    if path is not None:
+        monkeypatch.setenv("VLLM_LOGGING_CONFIG_PATH", path)
+    env = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(model_folder(tmp_path))}
+    assert vllm_environment(settings(**env))["VLLM_CONFIGURE_LOGGING"] == configures
+
+
 @pytest.mark.parametrize(("temporary", "folder"), [("/t" * 35, "/t" * 35), ("/t" * 36, "/tmp")])
 def test_the_sockets_of_vllm_fit_into_their_paths(
     temporary: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,8 @@ import pytest
 from gpu_consumers.engines.engine import Answer
 from gpu_consumers.engines.upstream_answers import judged
 
+NO_OBJECT = "The upstream answered 400 without a JSON object."
+
 
 @pytest.mark.parametrize(
     ("status", "body", "type_", "message"),
@@ -14,6 +16,8 @@ from gpu_consumers.engines.upstream_answers import judged
         (400, b'{"error":"no \\u00e9"}', "invalid_request_error", "no é"),
         (500, b'{"error":null,"message":"broken"}', "server_error", "broken"),
         (404, b'{"object":"error","message":"no model"}', "invalid_request_error", "no model"),
+        (400, b'{"error":"Bad Request","message":"too long"}', "invalid_request_error", "too long"),
+        (400, b'[{"error":{}}]', "invalid_request_error", NO_OBJECT),
         (400, b'{"error":"","title":"Bad"}', "invalid_request_error", "Bad"),
         (
             422,
