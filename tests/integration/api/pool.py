@@ -10,7 +10,9 @@ from core.states import CloseReason
 from topics.admin import LogAdmin
 from topics.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES, REQUESTS_INTERACTIVE
 from topics.codec import decode, encode, kind_headers
+from topics.errors import LogUnavailableError
 from topics.producer import LogProducer
+from topics.received import Received
 from topics.records import (
     CallerNews,
     Capacity,
@@ -166,12 +168,20 @@ class PlayedPool:
 
     def _read_requests(self) -> None:
         while not self._stopping.is_set():
-            for record in self._requests.poll(0.1):
+            for record in arrived(self._requests):
                 chunk = decode(Chunk, record.value, record.headers)
                 self.chunks.append(chunk)
                 self.script(self, chunk)
 
     def _read_callers(self) -> None:
         while not self._stopping.is_set():
-            for record in self._callers.poll(0.1):
+            for record in arrived(self._callers):
                 self.news.append(decode(CallerNews, record.value, record.headers))
+
+
+def arrived(tail: TopicTail) -> list[Received]:
+    """Return what came; nothing from a broker that is starting and does not know the topic yet."""
+    try:
+        return tail.poll(0.1)
+    except LogUnavailableError:
+        return []
