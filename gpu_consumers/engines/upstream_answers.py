@@ -16,13 +16,6 @@ from gpu_consumers.engines.http_answer import (
 from gpu_consumers.engines.stated_errors import NULL
 from gpu_consumers.engines.usage import answer_with_usage, is_json_object
 
-NOT_EVENTS: Final = error_answer(
-    HTTPStatus.BAD_GATEWAY,
-    "The upstream was asked for a stream and gave a whole answer.",
-    type_="server_error",
-    code="answer_not_events",
-)
-
 _SAID_IN: Final = ("message", "detail", "error", "msg", "title")
 """Fields in which servers say what is wrong, where they have no envelope of OpenAI's API. Beside
 a message `error` names the status."""
@@ -96,3 +89,8 @@ def _refused(status_code: int, message: str) -> Answer:
 def _upstream_fault(code: str, message: str) -> Answer:
     """Say that the upstream got the item and gave nothing usable for it."""
     return error_answer(HTTPStatus.BAD_GATEWAY, message, type_="server_error", code=code)
+
+
+NOT_EVENTS: Final = _upstream_fault(
+    "answer_not_events", "The upstream was asked for a stream and gave a whole answer."
+)
