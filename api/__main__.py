@@ -20,9 +20,9 @@ from core.role_life import run_role, say_ready
 from core.settings import read_all
 from core.shutdown import stop_on_signals
 from results.webhooks.settings import WebhookSettings
-from storage.objects_from import object_store_from_env
-from storage.postgres import DATABASE_AWAY, create_engine
-from storage.settings import DatabaseSettings
+from storage.objects.open_store import object_store_from_env
+from storage.postgres.engines import DATABASE_AWAY, create_engine
+from storage.postgres.settings import DatabaseSettings
 from topics.settings import KafkaSettings
 
 log = logging.getLogger("api")

@@ -42,7 +42,7 @@ from api.views.services import open_views
 from api.webhook_services import webhook_services
 from core.clock import Clock
 from results.webhooks.settings import WebhookSettings
-from storage.objects import BLOCK_BYTES, ObjectStore
+from storage.objects.object_store import BLOCK_BYTES, ObjectStore
 
 ROUTERS: Final = (
     files.router,

@@ -1,6 +1,7 @@
 """Transactions from the event loop: each runs in a thread, and none is waited for too long.
 
-What is done for a tenant runs behind the wall of `storage.tenant_wall`: a statement that forgets
+Work for a tenant runs behind row-level security (`storage.postgres.tenant_isolation`): a statement
+that forgets
 its tenant finds nothing of others. What is done for nobody, or for many at once, says so.
 """
 
@@ -13,8 +14,8 @@ import sqlalchemy as sa
 
 from api.fair_threads import FairThreads, Owner
 from core.errors import Disposition, MillraceError
-from storage.postgres import DATABASE_AWAY
-from storage.tenant_wall import TENANT_ROLE, wall_off
+from storage.postgres.engines import DATABASE_AWAY
+from storage.postgres.tenant_isolation import TENANT_ROLE, wall_off
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -49,7 +49,7 @@ from jobs.refusals import (
     RequestRefusedError,
 )
 from results.dead_items import find_dead, list_dead, readable_body
-from storage.objects import ObjectStore, StoredObject
+from storage.objects.object_store import ObjectStore, StoredObject
 from tenancy.audit_log import Action, Details
 
 router = APIRouter()

@@ -15,7 +15,7 @@ from api.byte_ranges import ByteRange, RangeUnsatisfiableError, parse_range
 from api.filenames import content_disposition
 from api.key_watch import KeyWatch
 from api.services import Services
-from storage.objects import Blocks
+from storage.objects.object_store import Blocks
 
 
 async def file_content(request: Request, row: sa.Row[Any], services: Services) -> Response:

@@ -21,7 +21,7 @@ from jobs.refusals import (
     RequestRefusedError,
 )
 from results.webhooks.endpoints import EndpointMissingError
-from storage.errors import ObjectMissingError, ObjectStoreAwayError, ObjectStoreFullError
+from storage.objects.errors import ObjectMissingError, ObjectStoreAwayError, ObjectStoreFullError
 
 _MESSAGES: Final = {
     404: "Unknown route.",

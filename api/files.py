@@ -33,7 +33,7 @@ from jobs.files import NewFile, add_upload, delete_file, find_file, list_files
 from jobs.idempotency import Answer
 from jobs.pages import Cursor
 from jobs.refusals import FileMissingError, RequestRefusedError
-from storage.errors import ObjectStoreAwayError
+from storage.objects.errors import ObjectStoreAwayError
 from tenancy.audit_log import Action
 
 router = APIRouter()

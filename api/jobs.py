@@ -19,8 +19,8 @@ from core.ids import REQUEST, SINGLE, parse_public_id, public_id
 from core.outcomes import Outcome
 from core.states import JobState
 from jobs.requests import cancel_request, find_request
-from storage.errors import ObjectMissingError
-from storage.whole_objects import read_object
+from storage.objects.errors import ObjectMissingError
+from storage.objects.whole_objects import read_object
 from tenancy.audit_log import Action
 
 router = APIRouter()

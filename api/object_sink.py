@@ -4,7 +4,7 @@ from types import TracebackType
 from typing import Self
 
 from api.blocking_calls import BlockingCalls
-from storage.objects import BLOCK_BYTES, ObjectStore, StoredObject, Upload
+from storage.objects.object_store import BLOCK_BYTES, ObjectStore, StoredObject, Upload
 
 
 class ObjectSink:

@@ -10,7 +10,7 @@ from api.database import Database
 from api.online.readers import Readers
 from api.settings import ApiSettings
 from api.slots import Slots
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
 
 _REDRIVES_MAX: Final = 4
 """Redrives at once: each writes a file in one of the threads that read and write objects."""

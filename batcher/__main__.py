@@ -21,9 +21,9 @@ from core.metrics_server import serve_metrics
 from core.role_life import run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
-from storage.database_now import database_now_s
-from storage.postgres import DATABASE_AWAY, create_engine
-from storage.settings import DatabaseSettings
+from storage.postgres.database_now import database_now_s
+from storage.postgres.engines import DATABASE_AWAY, create_engine
+from storage.postgres.settings import DatabaseSettings
 from topics.settings import KafkaSettings
 
 # Records wait for the answer about redeliveries, which is only a courtesy.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from core.clock import Clock
 from core.database_time import DatabaseTime
 from core.futures import in_daemon
-from storage.postgres import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_AWAY
 
 _LOG = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from batcher.held import Held
 from core.clock import Clock
-from storage.postgres import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_AWAY
 from topics.records import JobRef
 
 _LOG = logging.getLogger(__name__)

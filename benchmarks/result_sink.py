@@ -27,8 +27,8 @@ from migrations.runner import upgrade
 from results.partitions import DayPartitions
 from results.statements import COPY_ITEMS, COPY_TYPES
 from results.writing import ItemWriter
-from storage.postgres import create_engine
-from storage.settings import DatabaseSettings
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
 
 RESULTS, QUICK_RESULTS = 500_000, 20_000
 GOAL = "ratio ≥ 0.7"

@@ -24,8 +24,8 @@ from chaos.services import Addresses, hold_file
 from chaos.settings_of_drills import ROLES, SESSION_S
 from cli.stack.child import Child, ChildProcess, spawn
 from cli.stack.ports import HOST
-from storage.postgres import create_engine
-from storage.settings import DatabaseSettings
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
 from topics.settings import KafkaSettings
 
 SERVICES_S_MAX = 120.0

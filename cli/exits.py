@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from cli.streams import flush_stdout, say_last
 from core.errors import Disposition, MillraceError
-from storage.postgres import DATABASE_AWAY, drivers_words
+from storage.postgres.engines import DATABASE_AWAY, drivers_words
 
 if TYPE_CHECKING:
     import openai

@@ -18,7 +18,7 @@ from results.rebuilding.replaying import LogReplay
 from results.rebuilding.shadow import shadow_engine
 from results.rebuilding.verdicts import Verdict
 from results.settings import WriterSettings
-from storage.postgres import create_engine
+from storage.postgres.engines import create_engine
 
 _HEADERS = (
     "job",

@@ -5,7 +5,7 @@ import typer
 from cli.services import DataOption, database_settings, kafka_settings
 from jobs.renewing import unvalidated_count
 from results.recovery import recover
-from storage.postgres import create_engine
+from storage.postgres.engines import create_engine
 
 
 def recover_jobs(data: DataOption = None) -> None:

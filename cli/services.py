@@ -13,8 +13,8 @@ from cli.exits import NotFoundError
 from cli.stack.data_folder import is_held
 from cli.stack.state import StackState, read_state
 from registry.tables import model_versions
-from storage import postgres
-from storage.settings import DatabaseSettings
+from storage.postgres import engines
+from storage.postgres.settings import DatabaseSettings
 from topics.settings import KafkaSettings
 
 DataOption: TypeAlias = Annotated[
@@ -38,7 +38,7 @@ def transaction(data: Path | None) -> Iterator[sa.Connection]:
 
     Raises SettingsError, NoStackError.
     """
-    engine = postgres.create_engine(database_settings(data), application_name="millrace-cli")
+    engine = engines.create_engine(database_settings(data), application_name="millrace-cli")
     try:
         with engine.begin() as connection:
             yield connection

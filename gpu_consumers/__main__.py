@@ -19,8 +19,8 @@ from gpu_consumers.engine_watch import ending_when_stuck
 from gpu_consumers.engines.open_engine import open_engine
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.settings import ReplicaSettings
-from storage.objects import ObjectStore
-from storage.objects_from import object_store_from_env
+from storage.objects.object_store import ObjectStore
+from storage.objects.open_store import object_store_from_env
 from topics.admin import LogAdmin
 from topics.catalogue import ATTEMPTS, pool_topics
 from topics.settings import KafkaSettings

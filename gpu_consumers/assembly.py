@@ -23,7 +23,7 @@ from gpu_consumers.running_tasks import RunningTasks
 from gpu_consumers.settings import ReplicaSettings
 from gpu_consumers.trials import Trials
 from gpu_consumers.wanted import Wanted
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
 from topics.catalogue import DEMAND, JOB_CLASSES
 from topics.control import JobControls
 from topics.producer import LogProducer

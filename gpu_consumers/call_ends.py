@@ -21,8 +21,8 @@ from gpu_consumers.online_call import HANDED_BACK, OnlineCall
 from gpu_consumers.outcomes import count_outcomes
 from gpu_consumers.pool_health import PoolHealth
 from gpu_consumers.publishing import send_outcomes
-from storage.body_ciphers import END, Place, Way
-from storage.objects import ObjectStore
+from storage.crypto.body_ciphers import END, Place, Way
+from storage.objects.object_store import ObjectStore
 from topics.chunks import send_chunk
 from topics.producer import LogProducer
 from topics.records import Chunk, ItemOutcome, JobRef

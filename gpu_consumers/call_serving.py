@@ -16,8 +16,8 @@ from gpu_consumers.online_call import Cut, OnlineCall
 from gpu_consumers.outcomes import INPUT_MISSING
 from gpu_consumers.pool_health import PoolHealth
 from gpu_consumers.replies import PIECE_BYTES_MAX
-from storage.body_ciphers import Place, Way
-from storage.objects import ObjectStore
+from storage.crypto.body_ciphers import Place, Way
+from storage.objects.object_store import ObjectStore
 
 
 class CallServing:

@@ -14,10 +14,10 @@ from core.outcomes import Outcome
 from gpu_consumers.bodies import load_body
 from gpu_consumers.engines.error_answers import LASTING_CODES, answer_code, error_answer
 from gpu_consumers.online_call import OnlineCall
-from storage.body_ciphers import BodyCipher, Place, Way
-from storage.data_keys import DataKeys, KeyGoneError
-from storage.objects import ObjectStore
-from storage.whole_objects import read_object
+from storage.crypto.body_ciphers import BodyCipher, Place, Way
+from storage.crypto.data_keys import DataKeys, KeyGoneError
+from storage.objects.object_store import ObjectStore
+from storage.objects.whole_objects import read_object
 from topics.records import Item, ItemOutcome, JobRef
 
 BODY_UNREADABLE: Final = error_answer(

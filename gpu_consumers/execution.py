@@ -30,7 +30,7 @@ from gpu_consumers.stored_bodies import StoredBodies
 from gpu_consumers.trials import Trials
 from gpu_consumers.turns import Turns
 from gpu_consumers.wanted import Wanted
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
 from topics.producer import LogProducer
 from topics.records import JobRef, Unit
 

@@ -23,7 +23,7 @@ from gpu_consumers.suspect_calls import SuspectCalls
 from gpu_consumers.trials import Trials
 from gpu_consumers.turns import Turns
 from gpu_consumers.wanted import Wanted
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
 from topics.callers import Callers
 from topics.catalogue import batches_topic
 from topics.consumer import LogConsumer

@@ -8,7 +8,7 @@ from uuid import UUID
 from gpu_consumers.engines.engine import Answer, Meter
 from gpu_consumers.fingerprints import Stamp, stamp_of
 from gpu_consumers.replies import ReplyStream
-from storage.body_ciphers import BodyCipher
+from storage.crypto.body_ciphers import BodyCipher
 from topics.offsets import Partition
 from topics.records import Attempt, Batch, Item, JobRef
 

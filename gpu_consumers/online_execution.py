@@ -29,7 +29,7 @@ from gpu_consumers.replies import ReplyPublisher
 from gpu_consumers.running_tasks import RunningTasks
 from gpu_consumers.suspect_calls import SuspectCalls
 from gpu_consumers.wanted_calls import WantedCalls
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
 from topics.callers import Callers
 from topics.control import JobControls
 from topics.offsets import Partition

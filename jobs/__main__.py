@@ -27,10 +27,10 @@ from jobs.outbox_relay import OutboxRelay
 from jobs.progress import ROLE
 from jobs.settings import IntakeSettings
 from jobs.validator import Validator
-from storage.notifications import Notifications
-from storage.objects_from import object_store_from_env
-from storage.postgres import DATABASE_AWAY, create_engine
-from storage.settings import DatabaseSettings
+from storage.objects.open_store import object_store_from_env
+from storage.postgres.engines import DATABASE_AWAY, create_engine
+from storage.postgres.notifications import Notifications
+from storage.postgres.settings import DatabaseSettings
 from topics.admin import LogAdmin
 from topics.catalogue import CAPACITY
 from topics.producer import LogProducer, close_all

@@ -30,9 +30,9 @@ from jobs.tables import jobs
 from jobs.validation import Earlier, Verdict, refused, validate
 from jobs.validator import SMALL_BYTES_MAX
 from registry.models import ModelVersion
-from storage.errors import ObjectMissingError
-from storage.objects import ObjectStore
-from storage.postgres import DATABASE_AWAY
+from storage.objects.errors import ObjectMissingError
+from storage.objects.object_store import ObjectStore
+from storage.postgres.engines import DATABASE_AWAY
 
 _LOG = logging.getLogger(__name__)
 

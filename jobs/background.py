@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from core.clock import Clock
-from storage.postgres import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_AWAY
 
 _LOG = logging.getLogger(__name__)
 _AWAY_PAUSE_S: Final = 0.5

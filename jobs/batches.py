@@ -30,7 +30,7 @@ from jobs.progress_tables import job_counters, job_cursors
 from jobs.refusals import FieldRefusedError, JobEndedError, JobMissingError
 from jobs.tables import jobs
 from registry.models import ENDPOINTS
-from storage.intervals import seconds
+from storage.postgres.intervals import seconds
 from tenancy.tenants import keeps_nothing
 
 _COUNTERS: Final = [

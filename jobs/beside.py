@@ -24,7 +24,7 @@ from jobs.retries import BudgetRules
 from jobs.retrying import Retrying
 from jobs.settings import IntakeSettings
 from jobs.stalls import StallWatch
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
 from topics.producer import LogProducer
 
 PRODUCERS: Final = 3

@@ -4,7 +4,7 @@ from typing import Final
 
 from sqlalchemy import Column, ForeignKey, Index, Integer, PrimaryKeyConstraint, Table, Text
 
-from storage.metadata import metadata
+from storage.postgres.metadata import metadata
 
 item_copies: Final = Table(
     "item_copies",

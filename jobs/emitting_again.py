@@ -16,7 +16,7 @@ from jobs.progress import OpenJob, open_jobs
 from jobs.repair import emit_again, looks, mark_repaired, missing_indexes
 from jobs.retry_queue import attempts_so_far
 from jobs.tables import jobs
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
 from topics.producer import LogProducer
 
 _LOG: Final = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from jobs.expansion import InputChangedError, ItemReader, send_items
 from jobs.held_jobs import HeldJob, HeldJobs
 from jobs.job_failures import is_of_one_job
 from jobs.progress import OpenJob
-from storage.data_keys import DataKeys
-from storage.objects import ObjectStore
+from storage.crypto.data_keys import DataKeys
+from storage.objects.object_store import ObjectStore
 from topics.producer import LogProducer
 from topics.records import Item
 

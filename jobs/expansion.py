@@ -16,9 +16,9 @@ from jobs.cursors import Cursor
 from jobs.input_lines import Line, input_lines
 from jobs.settings import LINE_BYTES_CEILING
 from jobs.token_counts import token_count
-from storage.body_ciphers import BodyCipher, Place, Way
-from storage.data_keys import DataKeys, KeyGoneError
-from storage.objects import Blocks, ObjectStore
+from storage.crypto.body_ciphers import BodyCipher, Place, Way
+from storage.crypto.data_keys import DataKeys, KeyGoneError
+from storage.objects.object_store import Blocks, ObjectStore
 from topics.chunks import chunks_of, send_chunk
 from topics.producer import Sender
 from topics.records import Chunk, Item, JobRef

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from jobs.files import pinned
 from jobs.files_tables import files
-from storage.intervals import seconds
+from storage.postgres.intervals import seconds
 from tenancy.tenants import keeps_nothing
 
 _MARGIN_S: Final = 600

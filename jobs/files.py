@@ -15,7 +15,7 @@ from jobs.inputs_tables import job_inputs
 from jobs.pages import Cursor, Page, read_page
 from jobs.refusals import FileCountError, FileMissingError, StorageQuotaError
 from jobs.tables import jobs
-from storage.intervals import seconds
+from storage.postgres.intervals import seconds
 from tenancy.deletions import Deletion, What, record_deletion
 from tenancy.tenants import stored_bytes_max
 

@@ -16,7 +16,7 @@ from sqlalchemy import (
     text,
 )
 
-from storage.metadata import metadata
+from storage.postgres.metadata import metadata
 
 files: Final = Table(
     "files",

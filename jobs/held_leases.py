@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from core.errors import LeaseLostError
 from jobs import leases
 from jobs.leases import Lease
-from storage.postgres import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_AWAY
 
 _LOG = logging.getLogger(__name__)
 HEARTBEATS_PER_TTL: Final = 3  # two may fail before a lease runs out

@@ -20,7 +20,7 @@ from core.states import TERMINAL_STATES, JobState
 from jobs.idempotency_tables import idempotency_keys
 from jobs.refusals import KeyInFlightError, KeyReusedError, RequestMissingError
 from jobs.requests import find_request, is_answered_well
-from storage.intervals import seconds
+from storage.postgres.intervals import seconds
 
 KEY_CHARS_MAX: Final = 255
 

@@ -16,7 +16,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from storage.metadata import metadata
+from storage.postgres.metadata import metadata
 
 idempotency_keys: Final = Table(
     "idempotency_keys",

@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from storage.metadata import metadata
+from storage.postgres.metadata import metadata
 
 job_inputs: Final = Table(
     "job_inputs",

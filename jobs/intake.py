@@ -17,7 +17,7 @@ from jobs.settings import IntakeSettings
 from jobs.slots import wanted_jobs
 from jobs.validator import Validator
 from jobs.windows import JobLoad, Pair, WindowLimits, allowances, pair_windows
-from storage.notifications import Notifications
+from storage.postgres.notifications import Notifications
 
 _CLAIM_INTERVAL_S: Final = 0.5  # new work notifies; this is for leases that ran out
 _LOOK_SHARE_MAX: Final = 0.1  # of the time, while nothing can be emitted

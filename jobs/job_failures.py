@@ -1,7 +1,7 @@
 """Whose a failure is that comes up while a job is emitted: that job's, or this process's."""
 
 from core.errors import Disposition, MillraceError
-from storage.errors import ObjectKeyError, ObjectStoreRefusedError
+from storage.objects.errors import ObjectKeyError, ObjectStoreRefusedError
 
 
 def is_of_one_job(failure: MillraceError) -> bool:

@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from core.object_names import job_key_name
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
 
 
 def destroy_key(store: ObjectStore, job_id: UUID) -> None:

@@ -17,7 +17,7 @@ from core import metrics
 from core.errors import LeaseLostError
 from jobs.progress_tables import job_leases
 from jobs.tables import jobs
-from storage.intervals import seconds
+from storage.postgres.intervals import seconds
 
 _NOW = sa.func.clock_timestamp()  # not now(): a transaction may have waited for its locks
 

@@ -16,7 +16,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from storage.metadata import metadata
+from storage.postgres.metadata import metadata
 
 outbox: Final = Table(
     "outbox",

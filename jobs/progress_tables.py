@@ -14,7 +14,7 @@ from sqlalchemy import (
     func,
 )
 
-from storage.metadata import metadata
+from storage.postgres.metadata import metadata
 
 job_leases: Final = Table(
     "job_leases",

@@ -30,8 +30,8 @@ from jobs.refusals import (
 from jobs.retries_tables import dead_items
 from jobs.settings import LINE_BYTES_CEILING
 from jobs.tables import jobs
-from storage.errors import ObjectMissingError
-from storage.objects import ObjectStore
+from storage.objects.errors import ObjectMissingError
+from storage.objects.object_store import ObjectStore
 
 REDRIVE_MAX: Final = 50_000
 """Items of one redrive, as in one batch of OpenAI's; a batch with more is redriven in turns."""

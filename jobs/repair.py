@@ -18,9 +18,9 @@ from jobs.progress import OPEN, OpenJob
 from jobs.progress_tables import job_counters, job_cursors
 from jobs.settings import LINE_BYTES_CEILING
 from jobs.tables import jobs
-from storage.data_keys import DataKeys
-from storage.intervals import seconds
-from storage.objects import ObjectStore
+from storage.crypto.data_keys import DataKeys
+from storage.objects.object_store import ObjectStore
+from storage.postgres.intervals import seconds
 from topics.producer import Sender
 
 LOOK_ITEMS: Final = 50_000

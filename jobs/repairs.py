@@ -17,7 +17,7 @@ from jobs.progress import job_loads, request_counts, request_loads
 from jobs.repair import repair_due
 from jobs.stalls import StallWatch
 from jobs.tables import jobs
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
 from topics.producer import LogProducer
 
 _LOG = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from jobs.input_files import InputFile
 from jobs.lines import lines_at
 from jobs.repair import lines_of
 from jobs.retry_queue import Retry
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
 from topics.records import Item
 
 

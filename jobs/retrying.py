@@ -39,9 +39,9 @@ from jobs.retry_queue import (
     spend,
     void_versions,
 )
-from storage.data_keys import DataKeys
-from storage.errors import ObjectStoreAwayError
-from storage.objects import ObjectStore
+from storage.crypto.data_keys import DataKeys
+from storage.objects.errors import ObjectStoreAwayError
+from storage.objects.object_store import ObjectStore
 from topics.producer import LogProducer
 from topics.records import JobRef
 

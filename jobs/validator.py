@@ -25,9 +25,9 @@ from jobs.tables import jobs
 from jobs.validation import Verdict, refused, validate
 from jobs.verdicts import VALIDATION_DUE, record_verdict
 from registry.models import ModelVersion, find_model
-from storage.errors import ObjectMissingError
-from storage.objects import ObjectStore
-from storage.postgres import DATABASE_AWAY
+from storage.objects.errors import ObjectMissingError
+from storage.objects.object_store import ObjectStore
+from storage.postgres.engines import DATABASE_AWAY
 
 _LOG = logging.getLogger(__name__)
 SMALL_BYTES_MAX: Final = 8 * 1024 * 1024

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from core.errors import MillraceError
 from core.logs import configure_logs
 from migrations.runner import upgrade
-from storage.postgres import DATABASE_AWAY, drivers_words
-from storage.settings import DatabaseSettings
+from storage.postgres.engines import DATABASE_AWAY, drivers_words
+from storage.postgres.settings import DatabaseSettings
 
 _LOG = logging.getLogger("migrations")
 

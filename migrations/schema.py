@@ -19,7 +19,7 @@ from results import call_tables
 from results import tables as results_tables
 from results.retention import tables as retention_tables
 from results.webhooks import tables as webhooks_tables
-from storage.metadata import metadata
+from storage.postgres.metadata import metadata
 from tenancy import audit_tables, deletions
 from tenancy import tables as tenancy_tables
 

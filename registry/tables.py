@@ -15,7 +15,7 @@ from sqlalchemy import (
     func,
 )
 
-from storage.metadata import metadata
+from storage.postgres.metadata import metadata
 
 model_versions: Final = Table(
     "model_versions",

@@ -33,10 +33,10 @@ from results.single_requests import CHANNEL as REQUESTS
 from results.single_requests import RequestEnding
 from results.writer import GROUP, ResultsWriter
 from results.writing import ItemWriter
-from storage.notifications import Notifications
-from storage.objects_from import object_store_from_env
-from storage.postgres import DATABASE_AWAY, create_engine
-from storage.settings import DatabaseSettings
+from storage.objects.open_store import object_store_from_env
+from storage.postgres.engines import DATABASE_AWAY, create_engine
+from storage.postgres.notifications import Notifications
+from storage.postgres.settings import DatabaseSettings
 from topics.admin import LogAdmin
 from topics.catalogue import RESULTS
 from topics.consumer import LogConsumer

@@ -12,8 +12,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from results import metrics
-from storage.postgres import raw_cursor
-from storage.refusals import DATA_REFUSED
+from storage.postgres.engines import raw_cursor
+from storage.postgres.refused_statements import DATA_REFUSED
 from tenancy.cached_answers import NO_JOB
 from topics.catalogue import RETENTION_DAYS, SEGMENT_DAYS
 from topics.records import ItemOutcome, JobRef, Outcomes

@@ -5,7 +5,7 @@ from typing import Final
 
 from sqlalchemy import Column, DateTime, Index, Integer, SmallInteger, Table, Text, Uuid, func
 
-from storage.metadata import metadata
+from storage.postgres.metadata import metadata
 
 billed_calls: Final = Table(
     "billed_calls",

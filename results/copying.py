@@ -7,7 +7,7 @@ from uuid import UUID
 from results.groups import JobItems
 from results.locking import LockedJob
 from results.statements import COPY_ITEMS, COPY_TYPES, FIND_EXISTING
-from storage.postgres import Cursor
+from storage.postgres.engines import Cursor
 from topics.records import ItemOutcome
 
 _SMALLINT_MAX: Final = 2**15 - 1

@@ -8,8 +8,8 @@ import msgspec
 
 from core.errors import MillraceError
 from jobs.input_lines import Line, custom_id_of, input_lines
-from storage.errors import ObjectMissingError, ObjectStoreAwayError
-from storage.objects import Blocks
+from storage.objects.errors import ObjectMissingError, ObjectStoreAwayError
+from storage.objects.object_store import Blocks
 
 
 class InputShorterError(MillraceError):

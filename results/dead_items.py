@@ -20,7 +20,7 @@ from results.encrypted_rows import RowOpener
 from results.failures import stable_code
 from results.output_lines import ItemRow
 from results.tables import items
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
 
 _BODY_BYTES: Final = 4096
 """Of an answer, in a list: enough for the code in an error envelope of usual length."""

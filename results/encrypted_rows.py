@@ -10,11 +10,11 @@ from uuid import UUID
 from core.clock import SystemClock
 from core.object_names import job_key_name
 from results.output_lines import ItemRow
-from storage.body_ciphers import BodyCipher, BodyUnreadableError, Place, Way
-from storage.data_keys import DataKeys, KeyGoneError
-from storage.errors import ObjectMissingError
-from storage.objects import ObjectStore
-from storage.whole_objects import read_object
+from storage.crypto.body_ciphers import BodyCipher, BodyUnreadableError, Place, Way
+from storage.crypto.data_keys import DataKeys, KeyGoneError
+from storage.objects.errors import ObjectMissingError
+from storage.objects.object_store import ObjectStore
+from storage.objects.whole_objects import read_object
 
 ANSWER_UNREADABLE: Final = "answer_unreadable"
 

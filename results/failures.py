@@ -20,7 +20,7 @@ from results.copying import existing_indexes
 from results.groups import JobItems
 from results.locking import LockedJob
 from results.statements import BURY, FIND_ATTEMPTS, RECORD_ATTEMPTS, SCHEDULE_RETRIES
-from storage.postgres import Cursor, raw_cursor
+from storage.postgres.engines import Cursor, raw_cursor
 from topics.catalogue import DEAD_LETTERS
 from topics.codec import encode
 from topics.records import DeadItem, DeadItems, FailedAttempt, ItemOutcome

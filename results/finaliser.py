@@ -24,9 +24,9 @@ from results.orphan_sweep import OrphanSweep
 from results.pauses import Pauses
 from results.removal import FileRemoval
 from results.settings import FinaliserSettings
-from storage.notifications import Notifications
-from storage.objects import ObjectStore
-from storage.postgres import DATABASE_AWAY
+from storage.objects.object_store import ObjectStore
+from storage.postgres.engines import DATABASE_AWAY
+from storage.postgres.notifications import Notifications
 
 LOG = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from results.encrypted_rows import RowOpener
 from results.item_rows import item_rows
 from results.output_lines import ItemRow
 from results.result_files import ResultFiles, result_prefix, write_result_files
-from storage.objects import ObjectStore, StoredObject
+from storage.objects.object_store import ObjectStore, StoredObject
 
 LOG = logging.getLogger(__name__)
 

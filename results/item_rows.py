@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from core.errors import MillraceError
 from results.output_lines import ItemRow
-from storage.postgres import raw_cursor
+from storage.postgres.engines import raw_cursor
 
 PAGE_ITEMS: Final = 5000
 """Rows of one transaction at most: between two the lease is looked at."""

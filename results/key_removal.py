@@ -10,7 +10,7 @@ from core.errors import MillraceError
 from jobs.expired_keys import ExpiredKey, expired_keys, forget
 from results.refusals import Refusals
 from results.retention.metrics import REMOVED
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
 
 LOG = logging.getLogger(__name__)
 

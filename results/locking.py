@@ -8,7 +8,7 @@ from uuid import UUID
 from jobs.budgets import Budget
 from results.groups import JobItems
 from results.statements import LOCK_JOBS, LOOK_AT_JOBS
-from storage.postgres import Cursor
+from storage.postgres.engines import Cursor
 
 
 @dataclass(frozen=True, slots=True)

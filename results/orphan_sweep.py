@@ -22,8 +22,8 @@ from jobs.orphans import (
 )
 from results import metrics
 from results.single_requests import spare_answers
-from storage.database_now import database_now_s
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
+from storage.postgres.database_now import database_now_s
 
 LOG = logging.getLogger(__name__)
 

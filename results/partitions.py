@@ -11,7 +11,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from storage.postgres import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_AWAY
 
 _EPOCH: Final = date(1970, 1, 1)
 _ADVISORY_LOCK: Final = 0x6974656D  # one creation at a time in one database

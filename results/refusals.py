@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from core.errors import Disposition, MillraceError
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
 
 RESTING_MAX: Final = 10_000
 """Beyond, all are asked for again: the store gives up nothing, and its operator is to act."""

@@ -11,7 +11,7 @@ from core.errors import MillraceError
 from jobs.file_removal import files_to_remove, mark_removed
 from results import metrics
 from results.refusals import Refusals
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
 
 LOG = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from results.output_lines import (
     belongs_to_output,
     one_line,
 )
-from storage.errors import ObjectMissingError
-from storage.objects import ObjectStore, StoredObject, Upload
+from storage.objects.errors import ObjectMissingError
+from storage.objects.object_store import ObjectStore, StoredObject, Upload
 
 _BUFFER_BYTES: Final = 512 * 1024
 

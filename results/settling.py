@@ -8,7 +8,7 @@ from core.states import JobKind, JobState
 from jobs.outbox_rows import NOTIFY_JOBS, NOTIFY_OUTBOX, NOTIFY_REQUESTS, event_insert
 from results.statements import COUNT_AND_SETTLE
 from results.sums import JobSum
-from storage.postgres import raw_cursor
+from storage.postgres.engines import raw_cursor
 
 
 def count_and_settle(connection: sa.Connection, sums: Sequence[JobSum]) -> None:

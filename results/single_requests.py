@@ -25,7 +25,7 @@ from jobs.requests import JOB_DAY
 from jobs.tables import jobs
 from results import metrics
 from results.tables import items
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
 
 LOG = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from sqlalchemy import (
     text,
 )
 
-from storage.metadata import metadata
+from storage.postgres.metadata import metadata
 
 items: Final = Table(
     "items",

@@ -19,7 +19,7 @@ from results.metrics import DATABASE_RETRIES, IGNORED_AFTER_CLOSE
 from results.open_work import OpenWork, Step
 from results.reading import read_entry
 from results.settings import WriterSettings
-from storage.postgres import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_AWAY
 from topics.consumer import LogConsumer
 from topics.errors import StaleMemberError
 from topics.offsets import Partition

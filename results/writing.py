@@ -30,8 +30,8 @@ from results.partitions import DayPartitions
 from results.settling import count_and_settle
 from results.stopping import stop_over_budget
 from results.sums import JobSum, sum_items
-from storage.postgres import raw_cursor
-from storage.refusals import DATA_REFUSED, ROW_EXISTS
+from storage.postgres.engines import raw_cursor
+from storage.postgres.refused_statements import DATA_REFUSED, ROW_EXISTS
 from topics.records import ItemOutcome
 
 LOG = logging.getLogger(__name__)

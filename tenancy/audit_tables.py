@@ -15,7 +15,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from storage.metadata import metadata
+from storage.postgres.metadata import metadata
 
 audit_log: Final = Table(
     "audit_log",

@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import BigInteger, Column, Connection, DateTime, Identity, Table, Text, Uuid, func
 from sqlalchemy.dialects.postgresql import JSONB
 
-from storage.metadata import metadata
+from storage.postgres.metadata import metadata
 
 deletions: Final = Table(
     "deletions",

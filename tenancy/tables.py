@@ -18,7 +18,7 @@ from sqlalchemy import (
     func,
 )
 
-from storage.metadata import metadata
+from storage.postgres.metadata import metadata
 
 tenants: Final = Table(
     "tenants",

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Self
 
-from storage.errors import ObjectExistsError, ObjectMissingError, ObjectStoreAwayError
-from storage.objects import Blocks, ObjectInfo, StoredObject
+from storage.objects.errors import ObjectExistsError, ObjectMissingError, ObjectStoreAwayError
+from storage.objects.object_store import Blocks, ObjectInfo, StoredObject
 
 
 class MemoryUpload:

@@ -14,9 +14,9 @@ from api.online.store_threads import in_store_thread
 from core.clock import Clock
 from core.errors import MillraceError
 from core.object_names import CALL_KEYS
-from storage.body_ciphers import END, BodyCipher, Place, Way
-from storage.data_keys import DataKeys
-from storage.objects import ObjectStore
+from storage.crypto.body_ciphers import END, BodyCipher, Place, Way
+from storage.crypto.data_keys import DataKeys
+from storage.objects.object_store import ObjectStore
 from topics.records import Item, JobRef, ReplyEnd
 
 _LOG = logging.getLogger(__name__)

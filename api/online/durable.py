@@ -35,7 +35,7 @@ from core.ids import REQUEST, public_id
 from jobs import idempotency
 from jobs.idempotency import Answer, Claim
 from jobs.requests import NewRequest, expire_request, input_line, request_input_key
-from storage.whole_objects import write_object
+from storage.objects.whole_objects import write_object
 from tenancy.api_keys import Principal
 from topics.records import JobRef
 

@@ -14,9 +14,9 @@ from api.online.store_threads import in_store_thread
 from core.ids import SINGLE, public_id
 from core.states import JobState
 from jobs.idempotency import Answer, Scope, version_header
-from storage.errors import ObjectMissingError
-from storage.objects import ObjectStore
-from storage.whole_objects import read_object
+from storage.objects.errors import ObjectMissingError
+from storage.objects.object_store import ObjectStore
+from storage.objects.whole_objects import read_object
 from topics.records import JobRef
 
 _JSON: Final = ("content-type", "application/json")

@@ -12,9 +12,9 @@ from api.online.store_threads import ObjectDrops, in_store_thread
 from core.errors import MillraceError
 from core.ids import REQUEST, public_id
 from core.object_names import REQUESTS
-from storage.errors import ObjectMissingError
-from storage.objects import ObjectStore
-from storage.whole_objects import read_object, write_object
+from storage.objects.errors import ObjectMissingError
+from storage.objects.object_store import ObjectStore
+from storage.objects.whole_objects import read_object, write_object
 
 _LOG = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from api.answers import ApiError
 from api.online import metrics
 from api.online.call_failures import queue_timeout, slow_reader, stream_interrupted
 from api.online.call_keys import opened_end, opened_pieces
-from storage.body_ciphers import BodyCipher, BodyUnreadableError
+from storage.crypto.body_ciphers import BodyCipher, BodyUnreadableError
 from topics.records import JobRef, Reply, ReplyEnd
 
 

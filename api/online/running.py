@@ -35,7 +35,7 @@ from api.online.streams import StreamAnswer
 from api.online.timings import Timings
 from jobs.idempotency import Claim
 from jobs.token_counts import prompt_token_count
-from storage.body_ciphers import BodyUnreadableError, Place, Way
+from storage.crypto.body_ciphers import BodyUnreadableError, Place, Way
 from topics.records import JobRef, ReplyEnd
 
 REPEAT_S: Final = 5.0

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
 from core.errors import MillraceError
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
 
 P = ParamSpec("P")
 T = TypeVar("T")

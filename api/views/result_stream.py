@@ -17,7 +17,7 @@ from jobs.refusals import JobMissingError
 from results.views.sequenced_lines import Frame, SequencedLines
 from results.views.sequences import SequencedRow
 from results.views.sources import ResultSource, result_source
-from storage.errors import ObjectMissingError
+from storage.objects.errors import ObjectMissingError
 from tenancy.api_keys import Principal
 
 T = TypeVar("T")

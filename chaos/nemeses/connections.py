@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from chaos.failures import DrillError
 from chaos.nemeses.cure import Cure
-from storage.postgres import DATABASE_AWAY, create_engine
-from storage.settings import DatabaseSettings
+from storage.postgres.engines import DATABASE_AWAY, create_engine
+from storage.postgres.settings import DatabaseSettings
 
 NAME: Final = "chaos-takes-all"
 CONNECTIONS_MAX: Final = 200

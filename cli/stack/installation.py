@@ -11,8 +11,8 @@ from cli.stack.served_models import ServedModel
 from core.errors import RecordUnreadableError
 from migrations.runner import upgrade
 from registry.models import add_model
-from storage.postgres import create_engine
-from storage.settings import DatabaseSettings
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import authenticate, create_key
 from tenancy.errors import TenantMissingError
 from tenancy.tenants import create_tenant, find_tenant

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from core.outcomes import Outcome
 from results.writing import UNSTORABLE_CODE
-from storage.postgres import raw_cursor
+from storage.postgres.engines import raw_cursor
 from topics.records import ItemOutcome
 
 _FAILED: Final = Outcome.FAILED.value

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from pydantic import SecretStr
 
 from core.errors import Disposition, MillraceError
-from storage.postgres import create_engine
-from storage.settings import DatabaseSettings
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
 
 SCHEMA: Final = "millrace_rebuild"
 LONG: Final = sa.text("SET LOCAL statement_timeout = '600s'")

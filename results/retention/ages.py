@@ -19,7 +19,7 @@ from jobs.requests import JOB_DAY
 from jobs.retries_tables import item_attempts, item_retries
 from jobs.tables import jobs
 from results.tables import items
-from storage.intervals import seconds
+from storage.postgres.intervals import seconds
 from tenancy.deletions import Deletion, What, record_deletion
 
 SLICE: Final = 200

@@ -30,8 +30,8 @@ from results.retention.metrics import REMOVED
 from results.tables import items, job_slices
 from results.webhooks.events import ITEM_FAILED
 from results.webhooks.tables import webhook_messages
-from storage.intervals import seconds
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
+from storage.postgres.intervals import seconds
 from tenancy.deletions import Deletion, What, record_deletion
 
 LOG = logging.getLogger(__name__)

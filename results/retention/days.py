@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from jobs.days import job_day
 from jobs.tables import jobs
-from storage.postgres import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_AWAY
 
 LOG: Final = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from core.errors import Disposition, MillraceError
 from jobs.job_keys import destroy_key
 from jobs.tables import jobs
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
 
 LOG: Final = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from results.retention.tables import sweep_leases
-from storage.intervals import seconds
+from storage.postgres.intervals import seconds
 
 _NOW = sa.func.clock_timestamp()
 

@@ -20,7 +20,7 @@ from results.retention.keys import KeyDestruction
 from results.retention.lease import take
 from results.retention.metrics import REMOVED, WAITING
 from results.retention.settings import RetentionSettings
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
 
 LOG = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from sqlalchemy import Column, DateTime, Table, Text
 
-from storage.metadata import metadata
+from storage.postgres.metadata import metadata
 
 sweep_leases: Final = Table(
     "sweep_leases",

@@ -12,8 +12,8 @@ from typing import Final
 from jobs.input_lines import Line, input_lines
 from results.custom_ids import InputShorterError, id_in
 from results.views.sources import InputPart, ResultSource
-from storage.errors import ObjectStoreAwayError
-from storage.objects import Blocks, Reads
+from storage.objects.errors import ObjectStoreAwayError
+from storage.objects.object_store import Blocks, Reads
 
 _STEP_BYTES: Final = 256 * 1024  # between two places, at least
 _PLACES_MAX: Final = 4096  # of one file

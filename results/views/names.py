@@ -17,8 +17,8 @@ from results.custom_ids import InputShorterError
 from results.views.input_names import InputNames
 from results.views.result_file_lines import ResultFileLines
 from results.views.sources import ResultSource, StoredFile
-from storage.errors import ObjectMissingError
-from storage.objects import Reads
+from storage.objects.errors import ObjectMissingError
+from storage.objects.object_store import Reads
 
 _ESCAPES: Final = (b"\\u", b"\\/")
 """How else than we do may others write a character."""

@@ -13,8 +13,8 @@ from results.views.names import ItemNames
 from results.views.result_file_lines import ResultFileLines
 from results.views.sequences import SequencedRow
 from results.views.sources import ResultSource, StoredFile
-from storage.errors import ObjectMissingError
-from storage.objects import ObjectStore
+from storage.objects.errors import ObjectMissingError
+from storage.objects.object_store import ObjectStore
 
 Frame: TypeAlias = Callable[[int], tuple[bytes, bytes]]
 """Returns what stands before and behind the line of a sequence."""

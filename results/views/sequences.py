@@ -10,7 +10,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from results.output_lines import ItemRow
-from storage.postgres import raw_cursor
+from storage.postgres.engines import raw_cursor
 
 READ_SEQUENCE: Final = """
 WITH wanted AS MATERIALIZED (

@@ -2,7 +2,7 @@
 
 from core.clock import Clock
 from core.errors import Disposition, MillraceError
-from storage.objects import Blocks, ObjectStore
+from storage.objects.object_store import Blocks, ObjectStore
 
 
 class SearchOverdueError(MillraceError):

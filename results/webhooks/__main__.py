@@ -32,8 +32,8 @@ from results.webhooks.sealing import Sealer
 from results.webhooks.settings import WebhookSettings
 from results.webhooks.settling import Settler
 from results.webhooks.watching import Watcher
-from storage.postgres import DATABASE_AWAY, create_engine
-from storage.settings import DatabaseSettings
+from storage.postgres.engines import DATABASE_AWAY, create_engine
+from storage.postgres.settings import DatabaseSettings
 from topics.admin import LogAdmin
 from topics.catalogue import EVENTS
 from topics.consumer import LogConsumer

@@ -27,7 +27,7 @@ from results.webhooks.settings import WebhookSettings
 from results.webhooks.settling import Attempt, Settler, put_off
 from results.webhooks.signatures import signed_headers
 from results.webhooks.urls import UrlError, parse_url
-from storage.postgres import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_AWAY
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")

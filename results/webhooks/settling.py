@@ -20,7 +20,7 @@ from results.webhooks.tables import (
     webhook_endpoints,
     webhook_lanes,
 )
-from storage.intervals import seconds
+from storage.postgres.intervals import seconds
 
 LOG = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from storage.metadata import metadata
+from storage.postgres.metadata import metadata
 
 DELETED: Final = "deleted"
 """`disabled_reason` of an endpoint that its owner deleted: it shows nowhere, its rows are going."""

@@ -13,8 +13,8 @@ import pytest
 from pydantic import SecretStr
 
 from results.webhooks.settings import WebhookSettings
-from storage.postgres import create_engine
-from storage.settings import DatabaseSettings
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.webhooks.conftest import Site, delivering, new_deliverer, until
 from tests.integration.webhooks.receivers import ok, receiving, silent

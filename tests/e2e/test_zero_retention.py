@@ -18,7 +18,7 @@ from core.ids import FILE, JOB, parse_public_id
 from core.limits import CHUNK_BYTES_MAX
 from core.object_names import job_key_name
 from results.retention.bodies import BodyRemoval
-from storage.local_objects import LocalObjects
+from storage.objects.local_objects import LocalObjects
 from tests.everything_stored import Found, search, stored_objects
 from tests.job_checks import ENDPOINT, ended, lines_of, watch
 from tests.stacks import Stack

@@ -23,8 +23,8 @@ from cli.stack.kafka import EmbeddedKafka
 from cli.stack.postgres import EmbeddedPostgres
 from cli.stack.supervisor import Supervisor
 from migrations.runner import upgrade
-from storage.notifications import Notifications
-from storage.settings import DatabaseSettings
+from storage.postgres.notifications import Notifications
+from storage.postgres.settings import DatabaseSettings
 
 READY_S_MAX = 40.0
 

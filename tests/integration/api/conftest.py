@@ -23,9 +23,9 @@ from core.clock import SystemClock
 from jobs.outbox_tables import outbox
 from registry.models import add_model
 from results.webhooks.settings import WebhookSettings
-from storage.local_objects import LocalObjects
-from storage.postgres import create_engine
-from storage.settings import DatabaseSettings
+from storage.objects.local_objects import LocalObjects
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import NewKey, create_key
 from tenancy.tenants import create_tenant
 from tests.conftest import execute, with_database

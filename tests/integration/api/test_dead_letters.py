@@ -19,7 +19,7 @@ from jobs.retries import RetryRules
 from jobs.tables import jobs
 from results.partitions import DayPartitions
 from results.writing import ItemWriter
-from storage.local_objects import LocalUpload
+from storage.objects.local_objects import LocalUpload
 from tests.integration.api.answers import batch_body, file_id, ok, refused
 from tests.integration.api.conftest import Site
 from topics.records import ItemOutcome

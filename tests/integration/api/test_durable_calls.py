@@ -17,7 +17,7 @@ from api.online.settings import OnlineSettings
 from core.ids import SINGLE, parse_public_id
 from core.outcomes import Outcome
 from jobs.idempotency_tables import idempotency_keys
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened, until
 from tests.integration.api.pool import PlayedPool, answer_at_once, say_nothing

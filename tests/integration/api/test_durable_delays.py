@@ -12,8 +12,8 @@ import pytest
 import api.online.durable
 import api.online.large_bodies
 import api.online.sending
-from storage.errors import ObjectStoreAwayError
-from storage.whole_objects import write_object
+from storage.objects.errors import ObjectStoreAwayError
+from storage.objects.whole_objects import write_object
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened, until
 from tests.integration.api.pool import PlayedPool

@@ -18,9 +18,9 @@ from api.database import Database
 from jobs.batches import list_jobs
 from jobs.pages import Cursor
 from results.partitions import DayPartitions
-from storage.postgres import create_engine
-from storage.settings import DatabaseSettings
-from storage.tenant_wall import TENANT_ROLE, wall_off
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
+from storage.postgres.tenant_isolation import TENANT_ROLE, wall_off
 from tests.conftest import execute, with_database
 
 DAY = 20_000

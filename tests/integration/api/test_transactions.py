@@ -14,8 +14,8 @@ import pytest
 import sqlalchemy as sa
 
 from api.database import Database, DatabaseAwayError
-from storage.postgres import create_engine
-from storage.settings import DatabaseSettings
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
 from tests.conftest import execute
 from tests.stacks import await_true
 

@@ -11,8 +11,8 @@ from core.outcomes import Outcome
 from core.states import CloseReason
 from results.partitions import DayPartitions
 from results.tables import items as item_rows
-from storage.postgres import create_engine
-from storage.settings import DatabaseSettings
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
 from tests.integration.batcher.surroundings import (
     BatcherProcess,
     Replica,

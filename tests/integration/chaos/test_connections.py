@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from chaos.nemeses.connections import take_all
 from cli.stack import postgres
-from storage.postgres import DATABASE_AWAY, create_engine
-from storage.settings import DatabaseSettings
+from storage.postgres.engines import DATABASE_AWAY, create_engine
+from storage.postgres.settings import DatabaseSettings
 from tests.conftest import running
 
 

@@ -13,7 +13,7 @@ from chaos import evidence
 from chaos.drills.lives import GRAPH
 from chaos.judges.fencing import cursors_that_went_back, zombie_writes
 from chaos.judges.states import illegal
-from storage.tenant_wall import wall_off
+from storage.postgres.tenant_isolation import wall_off
 from tests.integration.jobs.rows import add_job, add_tenant
 
 HOSTS = [f"host_{uuid.uuid4().hex[:8]}" for _ in range(2)]

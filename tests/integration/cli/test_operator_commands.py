@@ -7,8 +7,8 @@ from typer.testing import CliRunner, Result
 
 from cli.exits import ExitCode
 from cli.main import app
-from storage.postgres import create_engine
-from storage.settings import DatabaseSettings
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import authenticate
 from topics.catalogue import SHARED_TOPICS, pool_topics
 

@@ -17,9 +17,9 @@ from gpu_consumers.assembly import build
 from gpu_consumers.engines.engine import Answer, Emit, Engine, Finished, Meter
 from gpu_consumers.engines.slots import SlotCounts
 from gpu_consumers.settings import ReplicaSettings
-from storage.errors import ObjectStoreAwayError
-from storage.local_objects import LocalObjects, LocalUpload
-from storage.objects import Blocks
+from storage.objects.errors import ObjectStoreAwayError
+from storage.objects.local_objects import LocalObjects, LocalUpload
+from storage.objects.object_store import Blocks
 from topics.admin import LogAdmin
 from topics.catalogue import CAPACITY, JOB_CLASSES, RESULTS, Topic, batches_topic
 from topics.codec import decode, encode, kind_headers

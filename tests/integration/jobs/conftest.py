@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from pydantic import SecretStr
 
 from core.clock import SystemClock
-from storage.local_objects import LocalObjects
-from storage.postgres import create_engine
-from storage.settings import DatabaseSettings
+from storage.objects.local_objects import LocalObjects
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
 from tests.integration.jobs.rows import add_job, add_tenant
 from topics.admin import LogAdmin
 from topics.catalogue import SHARED_TOPICS

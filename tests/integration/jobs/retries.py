@@ -11,7 +11,7 @@ from jobs.days import job_day
 from jobs.retries import BudgetRules
 from jobs.retries_tables import item_retries
 from jobs.retrying import Retrying
-from storage.local_objects import LocalObjects
+from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.conftest import input_line
 from tests.integration.jobs.held_clock import HeldClock
 from tests.integration.jobs.log_reader import chunks_by_partition

@@ -15,8 +15,8 @@ from jobs.held_leases import HeldLeases
 from jobs.inputs_tables import job_inputs
 from jobs.settings import IntakeSettings
 from jobs.validator import SMALL_BYTES_MAX
-from storage.local_objects import LocalObjects
-from storage.objects import Blocks
+from storage.objects.local_objects import LocalObjects
+from storage.objects.object_store import Blocks
 from tests.integration.jobs.test_appending import Site, line
 from topics.producer import LogProducer
 

@@ -32,7 +32,7 @@ from jobs.settings import IntakeSettings
 from jobs.tables import jobs
 from results.partitions import DayPartitions
 from results.writing import ItemWriter
-from storage.local_objects import LocalObjects
+from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
 from tests.integration.results.outcomes import outcome

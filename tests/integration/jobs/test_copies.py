@@ -29,7 +29,7 @@ from jobs.progress_tables import job_counters, job_cursors
 from jobs.tables import jobs
 from results.partitions import DayPartitions
 from results.writing import ItemWriter
-from storage.local_objects import LocalObjects
+from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.log_reader import indexes
 from tests.integration.jobs.rows import add_job, add_tenant, without_guards
 from tests.integration.jobs.test_appending import Site

@@ -27,9 +27,9 @@ from jobs.progress import (
 from jobs.progress_tables import job_cursors
 from jobs.tables import jobs
 from jobs.windows import JobLoad, allowances
-from storage.errors import ObjectStoreRefusedError
-from storage.local_objects import LocalObjects
-from storage.objects import Blocks
+from storage.objects.errors import ObjectStoreRefusedError
+from storage.objects.local_objects import LocalObjects
+from storage.objects.object_store import Blocks
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
 from topics.partitioner import shuffle_shard

@@ -18,7 +18,7 @@ from jobs.outbox_tables import outbox
 from jobs.progress_tables import job_cursors
 from jobs.tables import jobs
 from registry.models import add_model
-from storage.local_objects import LocalObjects
+from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.conftest import input_line
 from tests.integration.jobs.log_reader import indexes, records_of, wait_until
 from tests.integration.jobs.rows import add_job, add_tenant, job_row

@@ -22,8 +22,8 @@ from jobs.resuming import Resuming, resume_query
 from jobs.tables import jobs
 from results.partitions import DayPartitions
 from results.writing import ItemWriter
-from storage.local_objects import LocalObjects
-from storage.objects import Blocks
+from storage.objects.local_objects import LocalObjects
+from storage.objects.object_store import Blocks
 from tests.integration.jobs.held_clock import HeldClock
 from tests.integration.jobs.log_reader import chunks_by_partition
 from tests.integration.jobs.rows import add_job, add_tenant, database_now, job_row

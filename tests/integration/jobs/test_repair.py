@@ -18,7 +18,7 @@ from jobs.repairs import Repairs
 from jobs.retries_tables import item_attempts, item_retries
 from jobs.stalls import StallWatch
 from jobs.tables import jobs
-from storage.local_objects import LocalObjects
+from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.held_clock import HeldClock
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_job, add_tenant, job_row

@@ -12,9 +12,9 @@ from core.errors import MillraceError
 from jobs.controls import pause_job, resume_job
 from jobs.retries import BudgetRules
 from jobs.retries_tables import item_attempts, item_retries, retry_budgets
-from storage.errors import ObjectStoreAwayError, ObjectStoreRefusedError
-from storage.local_objects import LocalObjects
-from storage.objects import Blocks
+from storage.objects.errors import ObjectStoreAwayError, ObjectStoreRefusedError
+from storage.objects.local_objects import LocalObjects
+from storage.objects.object_store import Blocks
 from tests.integration.jobs.conftest import input_line
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.retries import (

@@ -7,8 +7,8 @@ import pytest
 import sqlalchemy as sa
 
 from jobs.retries_tables import item_retries
-from storage.local_objects import LocalObjects
-from storage.objects import Blocks
+from storage.objects.local_objects import LocalObjects
+from storage.objects.object_store import Blocks
 from tests.integration.jobs.log_reader import indexes
 from tests.integration.jobs.retries import (
     Looks,

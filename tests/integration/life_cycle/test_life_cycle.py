@@ -33,7 +33,7 @@ from jobs.batches import cancel_job
 from jobs.budgets import Budget
 from jobs.controls import JobChange, change_job, pause_job, resume_job
 from jobs.refusals import JobEndedError, JobNotOpenError, JobSealedError
-from storage.local_objects import LocalObjects
+from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.life_cycle.model import TOKENS, Appended, JobModel
 from tests.integration.life_cycle.world import World

@@ -35,7 +35,7 @@ from results.finalising import READY, finalise
 from results.open_work import do_all
 from results.partitions import DayPartitions
 from results.writing import ItemWriter
-from storage.local_objects import LocalObjects
+from storage.objects.local_objects import LocalObjects
 from tests.integration.results.outcomes import failed, outcome
 from topics.catalogue import RESULTS
 from topics.codec import decode

@@ -6,8 +6,8 @@ import pytest
 import sqlalchemy as sa
 from pydantic import SecretStr
 
-from storage.postgres import create_engine
-from storage.settings import DatabaseSettings
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
 
 
 @pytest.fixture

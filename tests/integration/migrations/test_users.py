@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from migrations.runner import RightMissingError, upgrade
-from storage.tenant_wall import TENANT_ROLE, wall_off
+from storage.postgres.tenant_isolation import TENANT_ROLE, wall_off
 from tenancy.tenants import create_tenant
 from tests.conftest import execute, with_database
 

@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 from pydantic import SecretStr
 
-from storage.settings import DatabaseSettings
+from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import engine_of
 from topics.admin import LogAdmin
 from topics.catalogue import DEAD_LETTERS, RESULTS

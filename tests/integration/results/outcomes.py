@@ -11,8 +11,8 @@ from jobs.progress_tables import job_counters
 from jobs.tables import jobs
 from results.sums import IS_BILLED
 from results.tables import items, job_slices
-from storage.postgres import create_engine
-from storage.settings import DatabaseSettings
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
 from tenancy.tables import usage_ledger
 from tests.integration.jobs.rows import add_job, add_tenant
 from topics.catalogue import EVENTS

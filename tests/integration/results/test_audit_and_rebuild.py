@@ -25,7 +25,7 @@ from results.rebuilding.verdicts import Verdict
 from results.retention.deletion import bury_batch
 from results.settings import WriterSettings
 from results.tables import items, job_slices
-from storage.settings import DatabaseSettings
+from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import (
     add_running_job,
     assert_books_balance,

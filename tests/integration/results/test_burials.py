@@ -15,9 +15,9 @@ from results.retention.burials import Burials
 from results.retention.metrics import FAILURES
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
-from storage.local_objects import LocalObjects
-from storage.postgres import create_engine
-from storage.settings import DatabaseSettings
+from storage.objects.local_objects import LocalObjects
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import job
 from tests.integration.results.test_retention import ended_job, rows_of
 

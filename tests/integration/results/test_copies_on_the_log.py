@@ -10,7 +10,7 @@ from jobs.tables import jobs
 from results.audit.report import compare_items
 from results.rebuilding.verdicts import Verdict
 from results.tables import items
-from storage.settings import DatabaseSettings
+from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import (
     assert_books_balance,
     counters,

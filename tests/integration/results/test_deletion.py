@@ -31,11 +31,11 @@ from results.retention.bodies import BodyRemoval, due_query, slice_query
 from results.retention.deletion import delete_batch
 from results.tables import items, job_slices
 from results.writing import ItemWriter
-from storage.errors import ObjectStoreAwayError
-from storage.local_objects import LocalObjects
-from storage.objects import ObjectInfo
-from storage.postgres import create_engine
-from storage.settings import DatabaseSettings
+from storage.objects.errors import ObjectStoreAwayError
+from storage.objects.local_objects import LocalObjects
+from storage.objects.object_store import ObjectInfo
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
 from tenancy.deletions import deletions
 from tenancy.tables import usage_ledger
 from tests.integration.results.outcomes import add_running_job, failed, ledger, outcome

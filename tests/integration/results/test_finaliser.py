@@ -31,11 +31,11 @@ from results.partitions import DayPartitions
 from results.removal import FileRemoval
 from results.settings import FinaliserSettings
 from results.writing import ItemWriter
-from storage.errors import ObjectStoreAwayError, ObjectStoreRefusedError
-from storage.local_objects import LocalObjects
-from storage.notifications import Notifications
-from storage.postgres import DATABASE_AWAY
-from storage.settings import DatabaseSettings
+from storage.objects.errors import ObjectStoreAwayError, ObjectStoreRefusedError
+from storage.objects.local_objects import LocalObjects
+from storage.postgres.engines import DATABASE_AWAY
+from storage.postgres.notifications import Notifications
+from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import add_running_job, engine_of, job, outcome
 
 DEADLINE_S = 30

@@ -30,8 +30,8 @@ from results.open_work import do_all
 from results.partitions import DayPartitions
 from results.tables import items
 from results.writing import ItemWriter
-from storage.errors import ObjectStoreAwayError
-from storage.local_objects import LocalObjects
+from storage.objects.errors import ObjectStoreAwayError
+from storage.objects.local_objects import LocalObjects
 from tests.integration.results.outcomes import (
     add_running_job,
     event_count,

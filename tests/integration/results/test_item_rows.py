@@ -18,10 +18,10 @@ from jobs.tables import jobs
 from results import item_rows as pages
 from results.finalising import finalise
 from results.item_rows import CHUNK_ROWS, PAGE_ITEMS, PAGE_OPTIONS, READ_ITEMS, item_rows
-from storage.local_objects import LocalObjects
-from storage.objects import Blocks
-from storage.postgres import create_engine
-from storage.settings import DatabaseSettings
+from storage.objects.local_objects import LocalObjects
+from storage.objects.object_store import Blocks
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import add_running_job, item_table, job, outcome
 from tests.integration.results.test_finalising import always, lines, put, settle, take
 from topics.records import ItemOutcome

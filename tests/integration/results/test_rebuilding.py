@@ -14,7 +14,7 @@ from results.rebuilding import rebuild as rebuilding
 from results.rebuilding.swapping import swap
 from results.rebuilding.verdicts import Verdict
 from results.tables import items
-from storage.settings import DatabaseSettings
+from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import assert_books_balance, counters, item_table
 from tests.integration.results.test_audit_and_rebuild import bury, rebuilt, state_of, whole_life
 from tests.integration.results.test_failures import attempts, dead

@@ -26,7 +26,7 @@ from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
 from results.tables import items
 from results.writing import ItemWriter
-from storage.local_objects import LocalObjects
+from storage.objects.local_objects import LocalObjects
 from tenancy.deletions import deletions
 from tests.conftest import execute
 from tests.integration.jobs.rows import without_guards

@@ -47,8 +47,8 @@ from results.orphan_sweep import OrphanSweep
 from results.partitions import DayPartitions
 from results.single_requests import RequestEnding, end_requests
 from results.writing import ItemWriter
-from storage.errors import ObjectMissingError, ObjectStoreRefusedError
-from storage.local_objects import LocalObjects
+from storage.objects.errors import ObjectMissingError, ObjectStoreRefusedError
+from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.results.outcomes import failed, job, ledger, outcome
 from topics.records import Close, ItemOutcome

@@ -13,8 +13,8 @@ from results.partitions import DayPartitions
 from results.views.items import ItemQuery, ItemStatus, read_items
 from results.views.sequences import READ_SEQUENCE, read_sequence, sequence_of
 from results.writing import ItemWriter
-from storage.postgres import raw_cursor
-from storage.tenant_wall import wall_off
+from storage.postgres.engines import raw_cursor
+from storage.postgres.tenant_isolation import wall_off
 from tests.integration.results.outcomes import add_running_job, failed, job, outcome
 
 TOTAL, SLICE = 20_000, 2000

@@ -21,7 +21,7 @@ from results.partitions import DayPartitions
 from results.settings import WriterSettings
 from results.writer import GROUP, ResultsWriter
 from results.writing import ItemWriter
-from storage.postgres import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_AWAY
 from tests.integration.results.outcomes import (
     add_running_job,
     assert_books_balance,

@@ -22,10 +22,10 @@ from results.retention.keys import KeyDestruction
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
 from results.tables import items
-from storage.body_ciphers import Place, Way
-from storage.data_keys import DataKeys
-from storage.errors import ObjectStoreRefusedError
-from storage.local_objects import LocalObjects
+from storage.crypto.body_ciphers import Place, Way
+from storage.crypto.data_keys import DataKeys
+from storage.objects.errors import ObjectStoreRefusedError
+from storage.objects.local_objects import LocalObjects
 from tenancy.tables import tenants
 from tenancy.tenants import set_zero_retention
 from tests.integration.jobs.rows import add_tenant

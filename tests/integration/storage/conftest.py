@@ -14,10 +14,10 @@ import boto3.session
 import pytest
 
 from core.clock import SystemClock
-from storage.local_objects import LocalObjects
-from storage.object_settings import S3Settings
-from storage.objects import ObjectStore
-from storage.s3_objects import S3Objects
+from storage.objects.local_objects import LocalObjects
+from storage.objects.object_store import ObjectStore
+from storage.objects.s3_objects import S3Objects
+from storage.objects.settings import S3Settings
 from tests.ports import free_port
 
 READY_S_MAX = 30.0

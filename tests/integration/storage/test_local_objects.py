@@ -11,13 +11,13 @@ import pytest
 from core.clock import SystemClock
 from core.errors import Disposition
 from results.refusals import Refusals
-from storage.errors import (
+from storage.objects.errors import (
     ObjectKeyError,
     ObjectStoreAwayError,
     ObjectStoreFullError,
     ObjectStoreRefusedError,
 )
-from storage.local_objects import LocalObjects, disk_errors
+from storage.objects.local_objects import LocalObjects, disk_errors
 
 
 def files(folder: Path) -> list[str]:

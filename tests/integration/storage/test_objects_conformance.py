@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from storage.errors import (
+from storage.objects.errors import (
     ObjectExistsError,
     ObjectKeyError,
     ObjectMissingError,
     UploadClosedError,
 )
-from storage.objects import BLOCK_BYTES, KEY_CHARS_MAX, ObjectStore, StoredObject
+from storage.objects.object_store import BLOCK_BYTES, KEY_CHARS_MAX, ObjectStore, StoredObject
 
 MIB = 1024 * 1024
 CENTURY_S = 3.2e9  # the S3 server of the tests dates every upload to 2010

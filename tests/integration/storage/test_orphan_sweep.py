@@ -17,10 +17,10 @@ from jobs.files_tables import files
 from jobs.idempotency import Answer, Claim, Scope, save
 from jobs.tables import jobs
 from results.orphan_sweep import OrphanSweep
-from storage.errors import ObjectStoreAwayError
-from storage.objects import ObjectInfo, ObjectStore
-from storage.postgres import create_engine
-from storage.settings import DatabaseSettings
+from storage.objects.errors import ObjectStoreAwayError
+from storage.objects.object_store import ObjectInfo, ObjectStore
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
 from tests.integration.jobs.rows import add_job, add_tenant
 
 DAY_S = 86_400.0

@@ -11,9 +11,9 @@ import sqlalchemy as sa
 import sqlalchemy.exc
 
 from migrations.runner import upgrade
-from storage.notifications import Notifications
-from storage.postgres import DATABASE_AWAY, create_engine, raw_cursor
-from storage.settings import DatabaseSettings
+from storage.postgres.engines import DATABASE_AWAY, create_engine, raw_cursor
+from storage.postgres.notifications import Notifications
+from storage.postgres.settings import DatabaseSettings
 from tests.conftest import execute, with_database
 
 UNUSED_URL = "postgresql://postgres@127.0.0.1:1/postgres"  # nobody listens on port 1

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from pydantic import SecretStr
 
 from core.ids import new_uuid
-from storage.postgres import create_engine
-from storage.settings import DatabaseSettings
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import create_key, revoke_key
 from tenancy.audit_log import CLI, Act, Action, record_act
 from tenancy.audit_reading import Checked, chains, check_chain, list_acts, read_heads

@@ -6,8 +6,8 @@ import pytest
 import sqlalchemy as sa
 from pydantic import SecretStr
 
-from storage.postgres import create_engine
-from storage.settings import DatabaseSettings
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
 from tenancy.audit_log import Action
 from tenancy.audit_tables import audit_log
 from tenancy.cached_answers import response_cache_ttls, set_response_cache

@@ -30,8 +30,8 @@ from results.webhooks.sealing import Sealer
 from results.webhooks.settings import WebhookSettings
 from results.webhooks.settling import Settler
 from results.webhooks.tables import webhook_attempts, webhook_deliveries, webhook_endpoints
-from storage.postgres import create_engine
-from storage.settings import DatabaseSettings
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
 from tests.integration.jobs.rows import add_tenant
 from topics.admin import LogAdmin
 from topics.catalogue import SHARED_TOPICS

@@ -12,7 +12,7 @@ from results.webhooks.endpoints import EndpointChange, create_endpoint
 from results.webhooks.events import EVENT_TYPES
 from results.webhooks.recording import record_events
 from results.webhooks.tables import webhook_messages
-from storage.tenant_wall import wall_off
+from storage.postgres.tenant_isolation import wall_off
 from tests.integration.jobs.rows import add_job
 from tests.integration.webhooks.conftest import SEALER, Site
 from topics.records import JobEvent

@@ -17,7 +17,7 @@ from results.webhooks.reader import EventReader
 from results.webhooks.removal import MessageRemoval
 from results.webhooks.tables import webhook_deliveries, webhook_messages, webhook_watches
 from results.webhooks.urls import parse_url
-from storage.postgres import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_AWAY
 from tests.integration.jobs.log_reader import records_of
 from tests.integration.jobs.rows import add_job, add_tenant
 from tests.integration.webhooks.conftest import SEALER, Site

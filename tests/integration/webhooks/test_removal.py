@@ -22,7 +22,7 @@ from results.webhooks.history import begin_test
 from results.webhooks.removal import _REMOVE, MessageRemoval
 from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_messages
 from results.webhooks.urls import parse_url
-from storage.tenant_wall import wall_off
+from storage.postgres.tenant_isolation import wall_off
 from tests.integration.jobs.rows import add_job
 from tests.integration.webhooks.conftest import SEALER, Site
 

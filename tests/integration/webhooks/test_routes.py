@@ -25,9 +25,9 @@ from results.webhooks.delivering import Deliverer
 from results.webhooks.events import EVENT_TYPES
 from results.webhooks.settings import WebhookSettings
 from results.webhooks.tables import webhook_endpoints
-from storage.local_objects import LocalObjects
-from storage.postgres import create_engine
-from storage.settings import DatabaseSettings
+from storage.objects.local_objects import LocalObjects
+from storage.postgres.engines import create_engine
+from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
 from tests.integration.api.answers import batch_body, file_id, ok, refused

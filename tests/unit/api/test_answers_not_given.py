@@ -23,8 +23,8 @@ from api.online.streams import StreamAnswer
 from api.online.timings import Timings
 from core.clock import SystemClock
 from core.ids import new_uuid
-from storage.errors import ObjectStoreAwayError, ObjectStoreRefusedError
-from storage.objects import Blocks
+from storage.objects.errors import ObjectStoreAwayError, ObjectStoreRefusedError
+from storage.objects.object_store import Blocks
 from tests.objects_in_memory import MemoryStore
 from topics.records import CallRef, JobRef, ReplyEnd
 

@@ -22,8 +22,8 @@ from api.key_watch import KeyWatch
 from api.middleware import RequestEnvelope
 from core.errors import MillraceError
 from jobs.refusals import JobMissingError
-from storage.errors import ObjectMissingError, ObjectStoreAwayError
-from storage.objects import Blocks
+from storage.objects.errors import ObjectMissingError, ObjectStoreAwayError
+from storage.objects.object_store import Blocks
 
 
 class Watch:

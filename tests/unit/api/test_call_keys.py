@@ -6,8 +6,8 @@ import pytest
 
 from api.online.call_keys import KEY_S, CallKeys, hidden_item, opened_end, opened_pieces
 from api.online.open_call import OpenCall
-from storage.body_ciphers import END, BodyCipher, BodyUnreadableError, Place, Way
-from storage.errors import ObjectStoreAwayError
+from storage.crypto.body_ciphers import END, BodyCipher, BodyUnreadableError, Place, Way
+from storage.objects.errors import ObjectStoreAwayError
 from tests.objects_in_memory import MemoryStore
 from topics.records import CallRef, Item, JobRef, Reply, ReplyEnd
 

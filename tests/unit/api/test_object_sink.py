@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 
 from api.object_sink import ObjectSink
-from storage.errors import ObjectStoreFullError
-from storage.objects import BLOCK_BYTES, ObjectStore
+from storage.objects.errors import ObjectStoreFullError
+from storage.objects.object_store import BLOCK_BYTES, ObjectStore
 
 
 class SlowStore:

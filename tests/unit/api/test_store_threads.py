@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 
 from api.online.store_threads import drop_object, in_store_thread
-from storage.errors import ObjectStoreAwayError, ObjectStoreRefusedError
-from storage.objects import ObjectStore
+from storage.objects.errors import ObjectStoreAwayError, ObjectStoreRefusedError
+from storage.objects.object_store import ObjectStore
 
 
 class Body:

@@ -12,7 +12,7 @@ from batcher.policy.closing import CloseReason
 from gpu_consumers.online_call import Cut
 from jobs.idempotency import Scope
 from registry.models import ENDPOINTS
-from storage.tenant_wall import TENANT_ROLE
+from storage.postgres.tenant_isolation import TENANT_ROLE
 from topics.control import over_reason
 
 ROOT = Path(__file__).parents[3]

@@ -27,7 +27,7 @@ from gpu_consumers.running_tasks import RunningTasks
 from gpu_consumers.trials import Trials
 from gpu_consumers.turns import Turns
 from gpu_consumers.wanted import Wanted
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
 from tests.unit.gpu_consumers.attempts import Attempts
 from topics.codec import Headers, decode, kind_of
 from topics.control import JobControls

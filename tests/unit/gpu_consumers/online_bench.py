@@ -21,7 +21,7 @@ from gpu_consumers.replies import ReplyPublisher
 from gpu_consumers.running_tasks import RunningTasks
 from gpu_consumers.suspect_calls import SuspectCalls
 from gpu_consumers.trials import Trials
-from storage.objects import ObjectStore
+from storage.objects.object_store import ObjectStore
 from tests.unit.gpu_consumers.attempts import Attempts
 from topics.callers import Callers
 from topics.codec import Headers, decode, kind_of

@@ -13,8 +13,8 @@ from gpu_consumers.encrypted_bodies import EncryptedBodies
 from gpu_consumers.engines.error_answers import error_answer, item_timed_out
 from gpu_consumers.outcomes import outcome_of
 from jobs.expansion import encrypted
-from storage.body_ciphers import BodyCipher, Place, Way
-from storage.data_keys import DataKeys
+from storage.crypto.body_ciphers import BodyCipher, Place, Way
+from storage.crypto.data_keys import DataKeys
 from tests.objects_in_memory import MemoryStore
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.bulk_bench import Life, Log, TouchyEngine, batch_of, delivery

@@ -6,8 +6,8 @@ import msgspec
 
 from core.clock import SystemClock
 from gpu_consumers.engines.engine import Answer
-from storage.body_ciphers import END, BodyCipher, Place, Way
-from storage.data_keys import DataKeys
+from storage.crypto.body_ciphers import END, BodyCipher, Place, Way
+from storage.crypto.data_keys import DataKeys
 from tests.objects_in_memory import MemoryStore
 from tests.unit.gpu_consumers.online_bench import OnlineBench, call
 from topics.records import Chunk

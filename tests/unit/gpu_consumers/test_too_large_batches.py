@@ -5,8 +5,8 @@ from typing import NoReturn, cast
 import msgspec
 
 from core.outcomes import Outcome
-from storage.errors import ObjectStoreAwayError
-from storage.objects import ObjectStore
+from storage.objects.errors import ObjectStoreAwayError
+from storage.objects.object_store import ObjectStore
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.bulk_bench import Life, Log, TouchyEngine, batch_of, delivery
 from topics.records import Item

@@ -7,9 +7,9 @@ import pytest
 from core.clock import SystemClock
 from core.object_names import job_key_name
 from jobs.expansion import send_items
-from storage.body_ciphers import Place, Way
-from storage.data_keys import DataKeys, KeyGoneError
-from storage.errors import ObjectStoreAwayError
+from storage.crypto.body_ciphers import Place, Way
+from storage.crypto.data_keys import DataKeys, KeyGoneError
+from storage.objects.errors import ObjectStoreAwayError
 from tests.objects_in_memory import MemoryStore
 from tests.sent_records import SentRecords
 from topics.codec import decode

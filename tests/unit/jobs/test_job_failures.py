@@ -7,8 +7,8 @@ from core.ids import new_uuid
 from jobs.emitting_again import tell
 from jobs.expansion import InputChangedError
 from jobs.job_failures import is_of_one_job
-from storage.data_keys import KeyGoneError
-from storage.errors import (
+from storage.crypto.data_keys import KeyGoneError
+from storage.objects.errors import (
     ObjectKeyError,
     ObjectMissingError,
     ObjectStoreAwayError,

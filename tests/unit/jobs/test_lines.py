@@ -10,8 +10,8 @@ from core.clock import SystemClock
 from jobs import lines as lines_module
 from jobs.input_lines import BOM, input_lines
 from jobs.lines import lines_at
-from storage.local_objects import LocalObjects
-from storage.objects import Blocks
+from storage.objects.local_objects import LocalObjects
+from storage.objects.object_store import Blocks
 
 
 class CountedReads(LocalObjects):

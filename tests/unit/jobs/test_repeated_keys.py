@@ -12,7 +12,7 @@ from jobs.input_lines import custom_id_of, input_lines
 from jobs.validation import validate
 from registry.models import ModelVersion
 from results.custom_ids import CustomIds
-from storage.objects import Blocks
+from storage.objects.object_store import Blocks
 
 ENDPOINT = "/v1/embeddings"
 MODEL = ModelVersion("m", "1", "pool", "simulated", (ENDPOINT,), datetime(2026, 1, 1, tzinfo=UTC))

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from results.custom_ids import UNREADABLE, CustomIds, InputShorterError, JobCustomIds
-from storage.errors import ObjectMissingError, ObjectStoreAwayError
-from storage.objects import Blocks
+from storage.objects.errors import ObjectMissingError, ObjectStoreAwayError
+from storage.objects.object_store import Blocks
 
 INPUT = b'{"custom_id":"a","body":{}}\n\n  \n{"body":{"custom_id":"no"},"custom_id":"b"}\n' + (
     b'{"custom_id":"\\u00e9"}'

@@ -13,9 +13,9 @@ from core.outcomes import Outcome
 from results.custom_ids import JobCustomIds
 from results.output_lines import ItemRow, LineTemplate
 from results.result_files import ResultFiles, write_result_files
-from storage.errors import ObjectStoreFullError
-from storage.local_objects import LocalObjects
-from storage.objects import StoredObject, Upload
+from storage.objects.errors import ObjectStoreFullError
+from storage.objects.local_objects import LocalObjects
+from storage.objects.object_store import StoredObject, Upload
 
 JOB = UUID(int=7)
 BODY = b'{"text":"' + b"x" * 300_000 + b'"}'

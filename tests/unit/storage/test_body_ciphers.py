@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from storage.body_ciphers import KEY_BYTES, BodyCipher, BodyUnreadableError, Place, Way
+from storage.crypto.body_ciphers import KEY_BYTES, BodyCipher, BodyUnreadableError, Place, Way
 
 HERE = Place(UUID(int=1), Way.IN, 12)
 BODY = b'{"prompt":"secret"}'

@@ -4,9 +4,9 @@ from uuid import UUID
 
 import pytest
 
-from storage.body_ciphers import Place, Way
-from storage.data_keys import REMEMBERED_S_MAX, DataKeys, KeyGoneError
-from storage.errors import ObjectStoreAwayError
+from storage.crypto.body_ciphers import Place, Way
+from storage.crypto.data_keys import REMEMBERED_S_MAX, DataKeys, KeyGoneError
+from storage.objects.errors import ObjectStoreAwayError
 from tests.objects_in_memory import MemoryStore
 
 HERE = Place(UUID(int=1), Way.IN, 0)

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from storage.metadata import metadata
+from storage.postgres.metadata import metadata
 
 
 def test_constraints_are_named_by_the_convention() -> None:

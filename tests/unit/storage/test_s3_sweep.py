@@ -7,8 +7,8 @@ from botocore.stub import Stubber
 from pydantic import SecretStr
 
 from core.clock import SystemClock
-from storage.object_settings import S3Settings
-from storage.s3_objects import S3Objects
+from storage.objects.s3_objects import S3Objects
+from storage.objects.settings import S3Settings
 
 NOW = datetime.now(UTC)
 DAY = timedelta(days=1)

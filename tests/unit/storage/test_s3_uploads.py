@@ -6,15 +6,15 @@ from botocore import exceptions
 from botocore.stub import ANY, Stubber
 
 from core.errors import Disposition, MillraceError
-from storage.errors import (
+from storage.objects.errors import (
     ObjectExistsError,
     ObjectMissingError,
     ObjectStoreAwayError,
     ObjectStoreFullError,
     ObjectStoreRefusedError,
 )
-from storage.s3_errors import s3_errors
-from storage.s3_uploads import S3Upload
+from storage.objects.s3_errors import s3_errors
+from storage.objects.s3_uploads import S3Upload
 
 PART_BYTES = 4
 

@@ -6,11 +6,11 @@ import pytest
 
 from core.clock import SystemClock
 from core.errors import SettingsError
-from storage.local_objects import LocalObjects
-from storage.object_settings import ObjectStoreSettings, S3Settings
-from storage.objects_from import object_store_from_env, open_object_store
-from storage.s3_objects import S3Objects
-from storage.settings import DatabaseSettings
+from storage.objects.local_objects import LocalObjects
+from storage.objects.open_store import object_store_from_env, open_object_store
+from storage.objects.s3_objects import S3Objects
+from storage.objects.settings import ObjectStoreSettings, S3Settings
+from storage.postgres.settings import DatabaseSettings
 
 URL = "MILLRACE_DATABASE_URL"
 S3 = {"MILLRACE_OBJECTS_KIND": "s3", "MILLRACE_S3_BUCKET": "jobs"}

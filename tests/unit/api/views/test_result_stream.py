@@ -20,7 +20,7 @@ from jobs.refusals import JobMissingError
 from results.views.sequenced_lines import jsonl, server_sent
 from results.views.sequences import SequencedRow
 from results.views.sources import result_source
-from storage.objects import Blocks
+from storage.objects.object_store import Blocks
 from tenancy.api_keys import Principal
 from tests.unit.results.views.stored import TENANT_ID, MemoryObjects, row, source
 

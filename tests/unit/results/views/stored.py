@@ -9,8 +9,8 @@ from uuid import UUID
 from core.outcomes import Outcome
 from results.output_lines import ItemRow
 from results.views.sources import InputPart, ResultSource, StoredFile
-from storage.errors import ObjectMissingError
-from storage.objects import Blocks, ObjectStore
+from storage.objects.errors import ObjectMissingError
+from storage.objects.object_store import Blocks, ObjectStore
 
 JOB_ID = UUID(int=0xABC)
 TENANT_ID = UUID(int=7)

@@ -9,8 +9,8 @@ import pytest
 from results.views import input_names
 from results.views.input_names import InputNames
 from results.views.names import ItemNames
-from storage.errors import ObjectStoreAwayError
-from storage.objects import Blocks
+from storage.objects.errors import ObjectStoreAwayError
+from storage.objects.object_store import Blocks
 from tests.unit.results.views.stored import JOB_ID, MemoryObjects, source
 
 COUNT = 3000

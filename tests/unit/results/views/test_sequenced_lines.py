@@ -11,8 +11,8 @@ from results.output_lines import LineTemplate
 from results.views.names import ItemNames, find_index
 from results.views.sequenced_lines import SequencedLines, jsonl, server_sent
 from results.views.sequences import SequencedRow
-from storage.body_ciphers import KEY_BYTES, BodyCipher, Place, Way
-from storage.errors import ObjectMissingError
+from storage.crypto.body_ciphers import KEY_BYTES, BodyCipher, Place, Way
+from storage.objects.errors import ObjectMissingError
 from tests.unit.results.views.stored import JOB_ID, MemoryObjects, row, source
 
 CANCELLED = {

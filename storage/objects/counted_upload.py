@@ -4,8 +4,8 @@ import hashlib
 from abc import ABC, abstractmethod
 from typing import Self
 
-from storage.errors import UploadClosedError
-from storage.objects import StoredObject
+from storage.objects.errors import UploadClosedError
+from storage.objects.object_store import StoredObject
 
 
 class CountedUpload(ABC):

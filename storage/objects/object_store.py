@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol, Self
 
-from storage.errors import ObjectKeyError
+from storage.objects.errors import ObjectKeyError
 
 BLOCK_BYTES: Final = 1024 * 1024
 """Largest block that a reader is given."""

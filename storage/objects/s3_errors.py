@@ -8,7 +8,7 @@ from typing import Final
 from botocore import exceptions
 
 from core.errors import MillraceError
-from storage.errors import (
+from storage.objects.errors import (
     ObjectExistsError,
     ObjectMissingError,
     ObjectStoreAwayError,

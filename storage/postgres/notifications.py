@@ -7,8 +7,8 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from storage.postgres import connect_options
-from storage.settings import DatabaseSettings
+from storage.postgres.engines import connect_options
+from storage.postgres.settings import DatabaseSettings
 
 _SLICE_S: Final = 0.25  # how soon `close` from another thread is noticed
 _RETRY_S: Final = 0.5  # pause between attempts while the database is away

@@ -7,10 +7,10 @@ import boto3.session
 from botocore.config import Config
 
 from core.clock import Clock
-from storage.object_settings import S3Settings
-from storage.objects import Blocks, ObjectInfo, checked_key, checked_prefix
-from storage.s3_errors import S3RangeError, S3UploadGoneError, s3_errors
-from storage.s3_uploads import S3Upload
+from storage.objects.object_store import Blocks, ObjectInfo, checked_key, checked_prefix
+from storage.objects.s3_errors import S3RangeError, S3UploadGoneError, s3_errors
+from storage.objects.s3_uploads import S3Upload
+from storage.objects.settings import S3Settings
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client

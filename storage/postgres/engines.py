@@ -8,7 +8,7 @@ import sqlalchemy
 import sqlalchemy.event
 import sqlalchemy.exc
 
-from storage.settings import DatabaseSettings
+from storage.postgres.settings import DatabaseSettings
 
 Cursor: TypeAlias = psycopg.Cursor[tuple[Any, ...]]
 """The driver's cursor; named here so that no other room imports the driver."""

@@ -12,10 +12,10 @@ from typing import Final
 
 from core.clock import Clock
 from core.errors import Disposition, MillraceError
-from storage.body_ciphers import KEY_BYTES, BodyCipher
-from storage.errors import ObjectExistsError, ObjectMissingError
-from storage.objects import ObjectStore
-from storage.whole_objects import read_object
+from storage.crypto.body_ciphers import KEY_BYTES, BodyCipher
+from storage.objects.errors import ObjectExistsError, ObjectMissingError
+from storage.objects.object_store import ObjectStore
+from storage.objects.whole_objects import read_object
 
 REMEMBERED_MAX: Final = 256
 """Keys in memory: more jobs of such tenants at once cost a read of the store each."""

@@ -1,6 +1,6 @@
 """Objects that fit into memory, in one piece. Every function raises what a store raises."""
 
-from storage.objects import ObjectStore, Reads
+from storage.objects.object_store import ObjectStore, Reads
 
 
 def read_object(objects: Reads, key: str, *, offset: int = 0, length: int | None = None) -> bytes:

@@ -4,14 +4,14 @@ import contextlib
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import (
+from storage.objects.counted_upload import CountedUpload
+from storage.objects.errors import (
     ObjectExistsError,
     ObjectMissingError,
     ObjectStoreAwayError,
     ObjectTooLargeError,
 )
-from storage.s3_errors import S3ConflictError, S3UploadGoneError, s3_errors
-from storage.uploads import CountedUpload
+from storage.objects.s3_errors import S3ConflictError, S3UploadGoneError, s3_errors
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client

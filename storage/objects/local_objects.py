@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from core.clock import Clock
-from storage.errors import (
+from storage.objects.counted_upload import CountedUpload
+from storage.objects.errors import (
     ObjectExistsError,
     ObjectKeyError,
     ObjectMissingError,
@@ -23,8 +24,13 @@ from storage.errors import (
     ObjectStoreFullError,
     ObjectStoreRefusedError,
 )
-from storage.objects import BLOCK_BYTES, Blocks, ObjectInfo, checked_key, checked_prefix
-from storage.uploads import CountedUpload
+from storage.objects.object_store import (
+    BLOCK_BYTES,
+    Blocks,
+    ObjectInfo,
+    checked_key,
+    checked_prefix,
+)
 
 _TEMPORARY: Final = ".temporary"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})

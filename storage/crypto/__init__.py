@@ -1,0 +1,1 @@
+"""Encryption at rest: data keys and the bodies encrypted under them."""
