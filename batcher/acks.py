@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from topics.offsets import Partition
+from topics.clients.offsets import Partition
 
 
 class Ticket:

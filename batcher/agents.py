@@ -19,10 +19,10 @@ from faust.types.auth import SASLMechanism
 
 from batcher import faust_loop, faust_patches, fetch_codec, metrics
 from batcher.settings import BatcherSettings
-from topics.catalogue import REQUESTS
-from topics.memberships import Membership
-from topics.offsets import Partition
-from topics.received import Received
+from topics.clients.memberships import Membership
+from topics.clients.offsets import Partition
+from topics.records.catalogue import REQUESTS
+from topics.records.received import Received
 from topics.settings import KafkaSettings
 
 _LOG = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from batcher.unreadable import read_chunk
 from core.clock import Clock
 from core.errors import RecordUnreadableError
 from core.futures import in_daemon
-from topics.offsets import Partition
-from topics.producer import OnDelivery
-from topics.received import Received
+from topics.clients.offsets import Partition
+from topics.clients.producer import OnDelivery
+from topics.records.received import Received
 
 _LOG = logging.getLogger(__name__)
 

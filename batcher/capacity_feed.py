@@ -4,14 +4,14 @@ import threading
 from collections.abc import Callable
 
 from batcher.sending import Identity
-from topics.catalogue import CAPACITY, DEMAND
-from topics.codec import encode, kind_headers
-from topics.following import readable
-from topics.producer import LogProducer
-from topics.received import Received
-from topics.records import Capacity, Demand
+from topics.clients.producer import LogProducer
+from topics.records.catalogue import CAPACITY, DEMAND
+from topics.records.codec import encode, kind_headers
+from topics.records.received import Received
+from topics.records.records import Capacity, Demand
 from topics.settings import KafkaSettings
-from topics.tail import TopicTail
+from topics.tail_readers.tail_thread import readable
+from topics.tail_readers.topic_tail import TopicTail
 
 _POLL_S = 0.5
 

@@ -17,10 +17,10 @@ from batcher.watchdog import Observation, Watchdog
 from core.clock import Clock
 from core.errors import MillraceError
 from core.futures import in_daemon
-from topics.admin import LogAdmin
-from topics.catalogue import REQUESTS
+from topics.clients.admin import LogAdmin
 from topics.errors import LogUnavailableError
 from topics.metrics import LAG
+from topics.records.catalogue import REQUESTS
 
 TICK_S = 0.2
 """How often demand is published while items wait."""

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from core.urgency import rank
-from topics.control import deadline_of, over_reason, priority_of
-from topics.records import JobControl, JobRef
+from topics.records.records import JobControl, JobRef
+from topics.tail_readers.job_controls import deadline_of, over_reason, priority_of
 
 
 class Controls(Protocol):

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from batcher.acks import Ticket
-from topics.records import Chunk, Item, JobRef
+from topics.records.records import Chunk, Item, JobRef
 
 ITEM_BYTES = 200
 """Assumed size of an item beside its body: ids, numbers and Python's own."""

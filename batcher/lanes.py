@@ -14,7 +14,7 @@ from uuid import UUID
 from batcher.held import Held, LaneKey
 from batcher.policy.fairness import VirtualCounters
 from batcher.policy.ordering import Ordering
-from topics.records import JobRef
+from topics.records.records import JobRef
 
 _CALLS = UUID(int=0)
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from batcher import metrics
 from batcher.acks import OrderedAcks
 from batcher.held import Held
-from topics.records import JobRef
+from topics.records.records import JobRef
 
 
 class IsGone(Protocol):

@@ -25,12 +25,12 @@ from batcher.sending import Identity, Sender
 from batcher.settings import BatcherSettings
 from batcher.sweeps import Sweeper
 from core.clock import Clock
-from topics.admin import LogAdmin
-from topics.callers import Callers
-from topics.control import JobControls
-from topics.producer import LogProducer
-from topics.records import Capacity, JobRef
+from topics.clients.admin import LogAdmin
+from topics.clients.producer import LogProducer
+from topics.records.records import Capacity, JobRef
 from topics.settings import KafkaSettings
+from topics.tail_readers.callers import Callers
+from topics.tail_readers.job_controls import JobControls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

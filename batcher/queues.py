@@ -11,7 +11,7 @@ from batcher.lanes import Lane, PoolQueue, TenantQueue
 from batcher.policy.closing import fitting_prefix
 from batcher.policy.fairness import VirtualCounters
 from core.limits import RECORD_BYTES_MAX
-from topics.records import JobRef
+from topics.records.records import JobRef
 
 BATCH_BYTES_MAX = RECORD_BYTES_MAX - 100_000
 """Bytes of one batch by the same measure as `Held.byte_count`; a chunk is always smaller."""

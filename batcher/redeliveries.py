@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from batcher.held import Held
 from core.clock import Clock
 from storage.postgres.engines import DATABASE_AWAY
-from topics.records import JobRef
+from topics.records.records import JobRef
 
 _LOG = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ from batcher.watchdog import Watchdog
 from core.errors import MillraceError
 from core.futures import in_daemon
 from core.role_life import say_ready
-from topics.admin import LogAdmin
+from topics.clients.admin import LogAdmin
+from topics.clients.offsets import Partition
+from topics.clients.producer import OnDelivery
 from topics.errors import LogUnavailableError
-from topics.offsets import Partition
-from topics.producer import OnDelivery
-from topics.received import Received
-from topics.records import Capacity
+from topics.records.received import Received
+from topics.records.records import Capacity
 
 _START_THREAD = "batcher-start"
 _STOP_POLL_S = 0.1

@@ -10,11 +10,11 @@ from batcher.held import Held, LaneKey
 from batcher.policy.credits import ReplicaCredit
 from batcher.policy.spreading import Spread
 from core.ids import new_uuid
-from topics.catalogue import batches_topic
-from topics.chunks import send_chunk
-from topics.codec import Headers, encode, kind_headers
-from topics.producer import LogProducer, OnDelivery
-from topics.records import Batch, Chunk
+from topics.clients.producer import LogProducer, OnDelivery
+from topics.records.catalogue import batches_topic
+from topics.records.chunks import send_chunk
+from topics.records.codec import Headers, encode, kind_headers
+from topics.records.records import Batch, Chunk
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from core.settings import Settings
-from topics.catalogue import REQUESTS
+from topics.records.catalogue import REQUESTS
 
 FILL_RATIO_MAX = 0.2
 """Partitions × records of a poll over the stream buffer. Above, Faust's only fetch loop can wait in

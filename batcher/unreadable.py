@@ -8,14 +8,14 @@ from math import isfinite
 from core.errors import RecordUnreadableError
 from core.limits import ATTEMPT_MAX, CHUNK_ITEMS_MAX, NUMBER_MAX
 from core.outcomes import Outcome
-from topics.catalogue import RESULTS
-from topics.codec import decode, encode, kind_headers
-from topics.dead_letters import send_dead_letter
-from topics.headers import ItemRange, item_range, job_headers
-from topics.partitioner import job_partition
-from topics.producer import LogProducer, OnDelivery
-from topics.received import Received
-from topics.records import Chunk, Item, ItemOutcome, JobRef, Outcomes
+from topics.clients.producer import LogProducer, OnDelivery
+from topics.records.catalogue import RESULTS
+from topics.records.codec import decode, encode, kind_headers
+from topics.records.dead_letter_copy import send_dead_letter
+from topics.records.headers import ItemRange, item_range, job_headers
+from topics.records.partitioner import job_partition
+from topics.records.received import Received
+from topics.records.records import Chunk, Item, ItemOutcome, JobRef, Outcomes
 
 _LOG = logging.getLogger(__name__)
 _ERROR = RecordUnreadableError

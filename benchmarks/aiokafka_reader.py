@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaConsumer
 
 from benchmarks.chunk_topic import Tally
 from benchmarks.line_children import die_with_parent, wait_for_line
-from topics.catalogue import REQUESTS_BULK
+from topics.records.catalogue import REQUESTS_BULK
 from topics.settings import KafkaSettings
 
 POLL_MS = 200

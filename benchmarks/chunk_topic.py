@@ -6,12 +6,12 @@ import time
 from benchmarks.inputs import CHAT, chat_lines, custom_id
 from benchmarks.line_children import say
 from core.ids import new_uuid
-from topics.admin import LogAdmin
-from topics.catalogue import REQUESTS_BULK
-from topics.codec import decode_value, encode
-from topics.headers import chunk_headers
-from topics.producer import LogProducer
-from topics.records import Chunk, Item, JobRef
+from topics.clients.admin import LogAdmin
+from topics.clients.producer import LogProducer
+from topics.records.catalogue import REQUESTS_BULK
+from topics.records.codec import decode_value, encode
+from topics.records.headers import chunk_headers
+from topics.records.records import Chunk, Item, JobRef
 from topics.settings import KafkaSettings
 
 JOB_CLASS = "bulk"

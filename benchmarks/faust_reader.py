@@ -16,8 +16,8 @@ from batcher.agents import RequestStream, build_app
 from batcher.settings import BatcherSettings
 from benchmarks.chunk_topic import JOB_CLASS, Tally
 from benchmarks.line_children import die_with_parent, wait_for_line
-from topics.offsets import Partition
-from topics.received import Received
+from topics.clients.offsets import Partition
+from topics.records.received import Received
 from topics.settings import KafkaSettings
 
 ASSIGNED_S_MAX = 60.0

@@ -11,12 +11,12 @@ import sys
 import time
 
 from benchmarks.line_children import die_with_parent, say
-from topics.admin import LogAdmin
-from topics.catalogue import Topic
-from topics.producer import LogProducer
-from topics.records import CallerNews
+from topics.clients.admin import LogAdmin
+from topics.clients.producer import LogProducer
+from topics.records.catalogue import Topic
+from topics.records.records import CallerNews
 from topics.settings import KafkaSettings
-from topics.tail import TopicTail
+from topics.tail_readers.topic_tail import TopicTail
 
 TOPIC = Topic(
     name="echo",

@@ -10,7 +10,7 @@ from cli.stack import kafka, postgres
 from cli.stack.child import Child
 from cli.stack.data_folder import cache_dir
 from cli.stack.supervisor import Supervisor
-from topics.admin import LogAdmin
+from topics.clients.admin import LogAdmin
 from topics.settings import KafkaSettings
 
 _BROKER_S_MAX = 60.0

@@ -7,7 +7,7 @@ from uuid import UUID
 from benchmarks.inputs import chat_answer, custom_id
 from core.outcomes import Outcome
 from results.settings import WriterSettings
-from topics.records import ItemOutcome
+from topics.records.records import ItemOutcome
 
 RECORD_ITEMS = 100
 GROUP_ITEMS = WriterSettings().group_items_max

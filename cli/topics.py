@@ -7,8 +7,8 @@ import typer
 from cli.exits import ExitCode
 from cli.services import DataOption, kafka_settings, known_pools
 from cli.tables import Form, FormOption, write_json, write_table
-from topics.admin import LogAdmin
-from topics.catalogue import SHARED_TOPICS, Topic, pool_topics
+from topics.clients.admin import LogAdmin
+from topics.records.catalogue import SHARED_TOPICS, Topic, pool_topics
 
 BROKER_S_MAX = 15.0
 _ANY_POOL = "<pool>"

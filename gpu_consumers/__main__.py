@@ -21,8 +21,8 @@ from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.settings import ReplicaSettings
 from storage.objects.object_store import ObjectStore
 from storage.objects.open_store import object_store_from_env
-from topics.admin import LogAdmin
-from topics.catalogue import ATTEMPTS, pool_topics
+from topics.clients.admin import LogAdmin
+from topics.records.catalogue import ATTEMPTS, pool_topics
 from topics.settings import KafkaSettings
 
 _START_S_MAX = 60.0

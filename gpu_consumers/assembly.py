@@ -24,12 +24,12 @@ from gpu_consumers.settings import ReplicaSettings
 from gpu_consumers.trials import Trials
 from gpu_consumers.wanted import Wanted
 from storage.objects.object_store import ObjectStore
-from topics.catalogue import DEMAND, JOB_CLASSES
-from topics.control import JobControls
-from topics.producer import LogProducer
-from topics.records import JobControl
+from topics.clients.producer import LogProducer
+from topics.records.catalogue import DEMAND, JOB_CLASSES
+from topics.records.records import JobControl
 from topics.settings import KafkaSettings
-from topics.tail import TopicTail
+from topics.tail_readers.job_controls import JobControls
+from topics.tail_readers.topic_tail import TopicTail
 
 _NEWS_LOOK_S: Final = 1.0
 

@@ -9,8 +9,8 @@ from typing import Any
 from core.errors import EngineOutOfMemoryError, PoolUnavailableError
 from gpu_consumers.delivery import Delivery
 from gpu_consumers.engines.engine import Answer
-from topics.offsets import Partition
-from topics.records import Item, JobRef
+from topics.clients.offsets import Partition
+from topics.records.records import Item, JobRef
 
 
 class Cut(Enum):

@@ -9,7 +9,7 @@ from core.ids import new_uuid
 from core.object_names import answer_prefix
 from storage.objects.object_store import ObjectStore
 from storage.objects.whole_objects import read_object, write_object
-from topics.records import Item, JobRef
+from topics.records.records import Item, JobRef
 
 ANSWER_BYTES_MAX = 512 * 1024
 """A larger answer goes to the object store; its record carries the key."""

@@ -23,9 +23,9 @@ from gpu_consumers.pool_health import PoolHealth
 from gpu_consumers.publishing import send_outcomes
 from storage.crypto.body_ciphers import END, Place, Way
 from storage.objects.object_store import ObjectStore
-from topics.chunks import send_chunk
-from topics.producer import LogProducer
-from topics.records import Chunk, ItemOutcome, JobRef
+from topics.clients.producer import LogProducer
+from topics.records.chunks import send_chunk
+from topics.records.records import Chunk, ItemOutcome, JobRef
 
 _JOB_CLASS = "interactive"
 

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from core.clock import Clock
 from core.errors import RecordUnreadableError
 from gpu_consumers.delivery import Delivery
-from topics.codec import decode
-from topics.consumer import LogConsumer
-from topics.dead_letters import send_dead_letter
+from topics.clients.consumer import LogConsumer
+from topics.clients.offsets import OffsetTracker, Partition
+from topics.clients.producer import Sender
 from topics.errors import LogUnavailableError, StaleMemberError
-from topics.offsets import OffsetTracker, Partition
-from topics.producer import Sender
-from topics.received import Received
-from topics.records import Batch
+from topics.records.codec import decode
+from topics.records.dead_letter_copy import send_dead_letter
+from topics.records.received import Received
+from topics.records.records import Batch
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 0.05

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from topics.received import Received
-from topics.records import Batch
+from topics.records.received import Received
+from topics.records.records import Batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from storage.crypto.body_ciphers import BodyCipher, Place, Way
 from storage.crypto.data_keys import DataKeys, KeyGoneError
 from storage.objects.object_store import ObjectStore
 from storage.objects.whole_objects import read_object
-from topics.records import Item, ItemOutcome, JobRef
+from topics.records.records import Item, ItemOutcome, JobRef
 
 BODY_UNREADABLE: Final = error_answer(
     500,

@@ -31,8 +31,8 @@ from gpu_consumers.trials import Trials
 from gpu_consumers.turns import Turns
 from gpu_consumers.wanted import Wanted
 from storage.objects.object_store import ObjectStore
-from topics.producer import LogProducer
-from topics.records import JobRef, Unit
+from topics.clients.producer import LogProducer
+from topics.records.records import JobRef, Unit
 
 _LOG = logging.getLogger(__name__)
 

@@ -33,8 +33,8 @@ from gpu_consumers.precedence import Precedence
 from gpu_consumers.room import Room
 from gpu_consumers.trials import Trials
 from gpu_consumers.turns import Turns
-from topics.received import Received
-from topics.records import Attempt, Unit
+from topics.records.received import Received
+from topics.records.records import Attempt, Unit
 
 _LOG = logging.getLogger(__name__)
 REST_S: Final = 1.0

@@ -24,13 +24,13 @@ from gpu_consumers.trials import Trials
 from gpu_consumers.turns import Turns
 from gpu_consumers.wanted import Wanted
 from storage.objects.object_store import ObjectStore
-from topics.callers import Callers
-from topics.catalogue import batches_topic
-from topics.consumer import LogConsumer
-from topics.control import JobControls
-from topics.producer import LogProducer
-from topics.records import CallerNews
+from topics.clients.consumer import LogConsumer
+from topics.clients.producer import LogProducer
+from topics.records.catalogue import batches_topic
+from topics.records.records import CallerNews
 from topics.settings import KafkaSettings
+from topics.tail_readers.callers import Callers
+from topics.tail_readers.job_controls import JobControls
 
 START_S_MAX: Final = 60.0
 """How long each follower of a topic may take to reach its end."""

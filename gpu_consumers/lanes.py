@@ -13,7 +13,7 @@ from gpu_consumers.isolation import Isolation
 from gpu_consumers.online_execution import OnlineExecution
 from gpu_consumers.pool_health import PoolHealth
 from gpu_consumers.running_tasks import RunningTasks
-from topics.offsets import Partition
+from topics.clients.offsets import Partition
 
 FORGET_S = 1.0
 """Between two looks at what is committed."""

@@ -5,7 +5,7 @@ Only an item that ran alone is charged; those beside it get another run.
 
 from dataclasses import dataclass
 
-from topics.records import Attempt, Unit
+from topics.records.records import Attempt, Unit
 
 PARTS = 10
 """Into how many units one is split."""

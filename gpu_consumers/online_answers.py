@@ -7,7 +7,7 @@ from gpu_consumers.engines.engine import Answer
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.online_call import Cut, OnlineCall
 from gpu_consumers.outcomes import last_outcome_of
-from topics.records import ItemOutcome, ReplyEnd
+from topics.records.records import ItemOutcome, ReplyEnd
 
 FIRST_ERROR_STATUS = 400
 

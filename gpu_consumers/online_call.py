@@ -9,8 +9,8 @@ from gpu_consumers.engines.engine import Answer, Meter
 from gpu_consumers.fingerprints import Stamp, stamp_of
 from gpu_consumers.replies import ReplyStream
 from storage.crypto.body_ciphers import BodyCipher
-from topics.offsets import Partition
-from topics.records import Attempt, Batch, Item, JobRef
+from topics.clients.offsets import Partition
+from topics.records.records import Attempt, Batch, Item, JobRef
 
 
 class Cut(StrEnum):

@@ -30,11 +30,11 @@ from gpu_consumers.running_tasks import RunningTasks
 from gpu_consumers.suspect_calls import SuspectCalls
 from gpu_consumers.wanted_calls import WantedCalls
 from storage.objects.object_store import ObjectStore
-from topics.callers import Callers
-from topics.control import JobControls
-from topics.offsets import Partition
-from topics.producer import LogProducer
-from topics.records import CallerNews, Chunk, Item
+from topics.clients.offsets import Partition
+from topics.clients.producer import LogProducer
+from topics.records.records import CallerNews, Chunk, Item
+from topics.tail_readers.callers import Callers
+from topics.tail_readers.job_controls import JobControls
 
 LOOK_S: Final = 0.5
 """How often running calls are looked at for silent callers and deadlines."""

@@ -6,7 +6,7 @@ from core.outcomes import Outcome
 from gpu_consumers import metrics
 from gpu_consumers.engines.engine import Answer
 from gpu_consumers.engines.error_answers import error_answer, may_pass
-from topics.records import Item, ItemOutcome, JobRef
+from topics.records.records import Item, ItemOutcome, JobRef
 
 _FIRST_ERROR_STATUS = 400
 

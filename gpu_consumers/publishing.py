@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 
-from topics.catalogue import RESULTS
-from topics.chunks import chunks_of, send_chunk
-from topics.codec import Headers, encode, kind_headers
-from topics.headers import job_headers
-from topics.partitioner import job_partition
-from topics.producer import LogProducer, OnDelivery
-from topics.records import Chunk, Item, ItemOutcome, JobRef, Outcomes
+from topics.clients.producer import LogProducer, OnDelivery
+from topics.records.catalogue import RESULTS
+from topics.records.chunks import chunks_of, send_chunk
+from topics.records.codec import Headers, encode, kind_headers
+from topics.records.headers import job_headers
+from topics.records.partitioner import job_partition
+from topics.records.records import Chunk, Item, ItemOutcome, JobRef, Outcomes
 
 OUTCOMES_BYTES_MAX = 800_000
 """Answer bytes in one record: what follows the last answer still fits the broker's limit."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 from uuid import UUID
 
-from topics.records import CallRef
+from topics.records.records import CallRef
 
 ANSWER_S_MAX: Final = 3.0
 """Time for a caller's word once the log has the question; then it is asked again."""

@@ -16,9 +16,9 @@ from gpu_consumers.delivery import Delivery
 from gpu_consumers.lanes import LET_GO_S, Lane
 from gpu_consumers.pool_health import PoolHealth
 from gpu_consumers.running_tasks import RunningTasks
-from topics.offsets import Partition
-from topics.received import Received
-from topics.tail import TopicTail
+from topics.clients.offsets import Partition
+from topics.records.received import Received
+from topics.tail_readers.topic_tail import TopicTail
 
 _LOG = logging.getLogger(__name__)
 _LEAVE_S = 5.0

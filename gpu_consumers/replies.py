@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from core.errors import MillraceError
-from topics.catalogue import REPLIES
-from topics.codec import encode, kind_headers
-from topics.producer import OnDelivery, Sender
-from topics.records import CallRef, Replies, Reply, ReplyEnd
+from topics.clients.producer import OnDelivery, Sender
+from topics.records.catalogue import REPLIES
+from topics.records.codec import encode, kind_headers
+from topics.records.records import CallRef, Replies, Reply, ReplyEnd
 
 REPLIES_BYTES_MAX = 800_000
 """Bytes of pieces and bodies in one record; one larger piece still fits a record of its own."""

@@ -18,7 +18,7 @@ from gpu_consumers.encrypted_bodies import BODY_UNREADABLE, EncryptedBodies
 from gpu_consumers.engines.engine import Answer
 from gpu_consumers.outcomes import INPUT_MISSING
 from storage.objects.object_store import ObjectStore
-from topics.records import ItemOutcome, JobRef
+from topics.records.records import ItemOutcome, JobRef
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from gpu_consumers.attempt_log import AttemptLog
 from gpu_consumers.narrowing import is_charged
 from gpu_consumers.online_call import OnlineCall
 from gpu_consumers.trials import Say, Trials
-from topics.records import Attempt, Unit
+from topics.records.records import Attempt, Unit
 
 _ALONE_FROM = 2
 """Executions that ended with their process, after which a call runs alone."""

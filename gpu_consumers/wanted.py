@@ -8,8 +8,8 @@ from typing import Final
 
 from core.clock import Clock
 from core.database_time import DatabaseTime
-from topics.control import JobControls, deadline_of, over_reason
-from topics.records import JobRef
+from topics.records.records import JobRef
+from topics.tail_readers.job_controls import JobControls, deadline_of, over_reason
 
 LATE_S_MAX: Final = 0.5
 """How late the time may be that batchers told, by their word's way here, and an item may come to

@@ -5,8 +5,8 @@ from typing import Final
 
 from core.clock import Clock
 from gpu_consumers.online_call import Cut, OnlineCall
-from topics.callers import Callers
-from topics.control import JobControls
+from topics.tail_readers.callers import Callers
+from topics.tail_readers.job_controls import JobControls
 
 NEWS_WAIT_S: Final = 1.5
 """How long a call waits, without a place in the engine, for a sign of its silent caller."""

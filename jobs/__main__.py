@@ -31,11 +31,11 @@ from storage.objects.open_store import object_store_from_env
 from storage.postgres.engines import DATABASE_AWAY, create_engine
 from storage.postgres.notifications import Notifications
 from storage.postgres.settings import DatabaseSettings
-from topics.admin import LogAdmin
-from topics.catalogue import CAPACITY
-from topics.producer import LogProducer, close_all
+from topics.clients.admin import LogAdmin
+from topics.clients.producer import LogProducer, close_all
+from topics.records.catalogue import CAPACITY
 from topics.settings import KafkaSettings
-from topics.tail import TopicTail
+from topics.tail_readers.topic_tail import TopicTail
 
 _SWITCH_S = 0.0005  # a large validation must not hold up each statement of a small one by 5 ms
 _START_S_MAX: Final = 60.0

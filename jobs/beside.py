@@ -25,7 +25,7 @@ from jobs.retrying import Retrying
 from jobs.settings import IntakeSettings
 from jobs.stalls import StallWatch
 from storage.objects.object_store import ObjectStore
-from topics.producer import LogProducer
+from topics.clients.producer import LogProducer
 
 PRODUCERS: Final = 3
 """A producer for each thread that sends: a flush waits for what others send, too."""

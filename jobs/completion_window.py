@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from topics.catalogue import COMPLETION_WINDOW_DAYS_MAX
+from topics.records.catalogue import COMPLETION_WINDOW_DAYS_MAX
 
 WINDOW_S_MIN: Final = 30
 WINDOW_S_MAX: Final = COMPLETION_WINDOW_DAYS_MAX * 24 * 3600

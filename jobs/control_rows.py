@@ -10,8 +10,8 @@ from core.states import JobKind, JobState
 from jobs.outbox_rows import NOTIFY_JOBS, NOTIFY_OUTBOX, outbox_insert
 from jobs.refusals import JobMissingError, JobNotOpenError
 from jobs.tables import jobs
-from topics.catalogue import CONTROL
-from topics.records import JobControl
+from topics.records.catalogue import CONTROL
+from topics.records.records import JobControl
 
 OPEN_STATES: Final = frozenset({JobState.VALIDATING, JobState.IN_PROGRESS})
 """States in which a job can still be changed, unless it is closed or its window is over."""

@@ -17,7 +17,7 @@ from jobs.repair import emit_again, looks, mark_repaired, missing_indexes
 from jobs.retry_queue import attempts_so_far
 from jobs.tables import jobs
 from storage.objects.object_store import ObjectStore
-from topics.producer import LogProducer
+from topics.clients.producer import LogProducer
 
 _LOG: Final = logging.getLogger(__name__)
 

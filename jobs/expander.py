@@ -20,8 +20,8 @@ from jobs.job_failures import is_of_one_job
 from jobs.progress import OpenJob
 from storage.crypto.data_keys import DataKeys
 from storage.objects.object_store import ObjectStore
-from topics.producer import LogProducer
-from topics.records import Item
+from topics.clients.producer import LogProducer
+from topics.records.records import Item
 
 _LOG = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from jobs.token_counts import token_count
 from storage.crypto.body_ciphers import BodyCipher, Place, Way
 from storage.crypto.data_keys import DataKeys, KeyGoneError
 from storage.objects.object_store import Blocks, ObjectStore
-from topics.chunks import chunks_of, send_chunk
-from topics.producer import Sender
-from topics.records import Chunk, Item, JobRef
+from topics.clients.producer import Sender
+from topics.records.chunks import chunks_of, send_chunk
+from topics.records.records import Chunk, Item, JobRef
 
 JOB_CLASS: Final = "bulk"
 

@@ -4,8 +4,8 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from topics.clients.producer import LogProducer
 from topics.errors import DeliveryPendingError
-from topics.producer import LogProducer
 
 IDLE_S_MAX: Final = 60
 """How long a process in such a transaction may be silent; then the next one goes on."""

@@ -15,7 +15,7 @@ from core.limits import RECORD_BYTES_MAX
 from jobs import metrics
 from jobs.live_transactions import CUT_WHEN_FROZEN, flush_alive
 from jobs.outbox_tables import outbox
-from topics.producer import LogProducer
+from topics.clients.producer import LogProducer
 
 LOG = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ import sqlalchemy as sa
 from core.ids import new_uuid
 from core.states import CloseReason, JobState
 from jobs.outbox_tables import outbox
-from topics.catalogue import CONTROL, EVENTS, RESULTS, Topic
-from topics.codec import encode, kind_headers
-from topics.partitioner import job_partition
-from topics.records import Close, CopiesDue, JobControl, JobEvent, Record
+from topics.records.catalogue import CONTROL, EVENTS, RESULTS, Topic
+from topics.records.codec import encode, kind_headers
+from topics.records.partitioner import job_partition
+from topics.records.records import Close, CopiesDue, JobControl, JobEvent, Record
 
 CONTROL_CLOSED_VERSION = 2**31 - 1
 """Version of the control record that closes a job: the last one."""

@@ -19,7 +19,7 @@ from jobs.leases import NOBODY
 from jobs.progress_tables import job_counters, job_cursors, job_leases
 from jobs.tables import jobs
 from jobs.windows import JobLoad
-from topics.records import JobRef
+from topics.records.records import JobRef
 
 ROLE: Final = "intake"
 """Under which intake leases jobs, to validate, expand or repair them."""

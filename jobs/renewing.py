@@ -20,9 +20,9 @@ from jobs.outbox_rows import CONTROL_CLOSED_VERSION, NOTIFY_OUTBOX, outbox_inser
 from jobs.outbox_tables import outbox
 from jobs.progress_tables import job_leases
 from jobs.tables import jobs
-from topics.catalogue import CONTROL
-from topics.partitioner import job_partition
-from topics.records import JobControl
+from topics.records.catalogue import CONTROL
+from topics.records.partitioner import job_partition
+from topics.records.records import JobControl
 
 JUMP: Final = 10_000
 """More control changes, or holders of a lease, than a job has between a backup and its restore."""

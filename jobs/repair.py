@@ -21,7 +21,7 @@ from jobs.tables import jobs
 from storage.crypto.data_keys import DataKeys
 from storage.objects.object_store import ObjectStore
 from storage.postgres.intervals import seconds
-from topics.producer import Sender
+from topics.clients.producer import Sender
 
 LOOK_ITEMS: Final = 50_000
 """Indexes of one look for what is missing: some tenths of a second, however large the job is."""

@@ -18,7 +18,7 @@ from jobs.repair import repair_due
 from jobs.stalls import StallWatch
 from jobs.tables import jobs
 from storage.objects.object_store import ObjectStore
-from topics.producer import LogProducer
+from topics.clients.producer import LogProducer
 
 _LOG = logging.getLogger(__name__)
 

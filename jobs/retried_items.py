@@ -9,7 +9,7 @@ from jobs.lines import lines_at
 from jobs.repair import lines_of
 from jobs.retry_queue import Retry
 from storage.objects.object_store import ObjectStore
-from topics.records import Item
+from topics.records.records import Item
 
 
 def retried_items(

@@ -42,8 +42,8 @@ from jobs.retry_queue import (
 from storage.crypto.data_keys import DataKeys
 from storage.objects.errors import ObjectStoreAwayError
 from storage.objects.object_store import ObjectStore
-from topics.producer import LogProducer
-from topics.records import JobRef
+from topics.clients.producer import LogProducer
+from topics.records.records import JobRef
 
 _LOG = logging.getLogger(__name__)
 

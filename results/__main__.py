@@ -37,10 +37,10 @@ from storage.objects.open_store import object_store_from_env
 from storage.postgres.engines import DATABASE_AWAY, create_engine
 from storage.postgres.notifications import Notifications
 from storage.postgres.settings import DatabaseSettings
-from topics.admin import LogAdmin
-from topics.catalogue import RESULTS
-from topics.consumer import LogConsumer
-from topics.producer import LogProducer
+from topics.clients.admin import LogAdmin
+from topics.clients.consumer import LogConsumer
+from topics.clients.producer import LogProducer
+from topics.records.catalogue import RESULTS
 from topics.settings import KafkaSettings
 
 _BROKER_WAIT_S: Final = 60.0

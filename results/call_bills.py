@@ -15,8 +15,8 @@ from results import metrics
 from storage.postgres.engines import raw_cursor
 from storage.postgres.refused_statements import DATA_REFUSED
 from tenancy.cached_answers import NO_JOB
-from topics.catalogue import RETENTION_DAYS, SEGMENT_DAYS
-from topics.records import ItemOutcome, JobRef, Outcomes
+from topics.records.catalogue import RETENTION_DAYS, SEGMENT_DAYS
+from topics.records.records import ItemOutcome, JobRef, Outcomes
 
 LOG = logging.getLogger(__name__)
 

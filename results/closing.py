@@ -21,7 +21,7 @@ from results.settling import count_and_settle
 from results.statements import DROP_RETRIES, INSERT_MISSING, SET_CLOSED
 from results.sums import JobSum
 from storage.postgres.engines import Cursor, raw_cursor
-from topics.records import Close
+from topics.records.records import Close
 
 LOG = logging.getLogger(__name__)
 

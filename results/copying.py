@@ -8,7 +8,7 @@ from results.groups import JobItems
 from results.locking import LockedJob
 from results.statements import COPY_ITEMS, COPY_TYPES, FIND_EXISTING
 from storage.postgres.engines import Cursor
-from topics.records import ItemOutcome
+from topics.records.records import ItemOutcome
 
 _SMALLINT_MAX: Final = 2**15 - 1
 _INTEGER_MAX: Final = 2**31 - 1

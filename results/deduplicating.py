@@ -32,7 +32,7 @@ from results.statements import (
 from results.stopping import stop_over_budget
 from results.sums import sum_items
 from storage.postgres.engines import Cursor, raw_cursor
-from topics.records import CopiesDue, ItemOutcome
+from topics.records.records import CopiesDue, ItemOutcome
 
 SLICE_ITEMS: Final = 5000
 SLICE_BYTES: Final = 8 * 1024 * 1024

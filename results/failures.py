@@ -21,9 +21,9 @@ from results.groups import JobItems
 from results.locking import LockedJob
 from results.statements import BURY, FIND_ATTEMPTS, RECORD_ATTEMPTS, SCHEDULE_RETRIES
 from storage.postgres.engines import Cursor, raw_cursor
-from topics.catalogue import DEAD_LETTERS
-from topics.codec import encode
-from topics.records import DeadItem, DeadItems, FailedAttempt, ItemOutcome
+from topics.records.catalogue import DEAD_LETTERS
+from topics.records.codec import encode
+from topics.records.records import DeadItem, DeadItems, FailedAttempt, ItemOutcome
 
 _RECORD_ITEMS_MAX: Final = 250
 _RECORD_BYTES_MAX: Final = 500_000

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from topics.offsets import Partition
-from topics.records import Close, CopiesDue, ItemOutcome, JobRef, Outcomes
+from topics.clients.offsets import Partition
+from topics.records.records import Close, CopiesDue, ItemOutcome, JobRef, Outcomes
 
 JobItems = dict[UUID, list[ItemOutcome]]
 """Outcomes by job, each list in the order of the log."""

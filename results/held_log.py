@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from topics.errors import LogUnavailableError
-from topics.stretches import Stretch, StretchReader
+from topics.tail_readers.offset_ranges import Stretch, StretchReader
 
 CLOCKS_DIFFER_S_MAX: Final = 600
 """How far apart the clocks of Postgres and a broker may be before a job's begin is missed."""

@@ -7,7 +7,7 @@ from results.deduplicating import CopyWriter
 from results.groups import Group
 from results.open_work import Step
 from results.writing import ItemWriter
-from topics.records import Close
+from topics.records.records import Close
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ import logging
 from core.errors import RecordUnreadableError
 from results.groups import Entry
 from results.metrics import DEAD_LETTERS
-from topics.codec import decode_value, kind_of
-from topics.dead_letters import send_dead_letter
-from topics.producer import Sender
-from topics.received import Received
-from topics.records import KINDS, Close, CopiesDue, Outcomes
+from topics.clients.producer import Sender
+from topics.records.codec import decode_value, kind_of
+from topics.records.dead_letter_copy import send_dead_letter
+from topics.records.received import Received
+from topics.records.records import KINDS, Close, CopiesDue, Outcomes
 
 LOG = logging.getLogger(__name__)
 

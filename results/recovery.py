@@ -23,10 +23,10 @@ from results.held_log import CLOCKS_DIFFER_S_MAX
 from results.writer import GROUP
 from tenancy.cached_answers import NO_JOB
 from tenancy.tables import usage_ledger
-from topics.catalogue import RESULTS
-from topics.groups import GroupOffsets
+from topics.clients.groups import GroupOffsets
+from topics.records.catalogue import RESULTS
 from topics.settings import KafkaSettings
-from topics.stretches import StretchReader
+from topics.tail_readers.offset_ranges import StretchReader
 
 _CLIENT: Final = "millrace-recover"
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from core.outcomes import Outcome
 from results.tables import items
-from topics.records import ItemOutcome
+from topics.records.records import ItemOutcome
 
 IS_BILLED: Final[sa.ColumnElement[bool]] = sa.and_(
     items.c.copied_from.is_(None),

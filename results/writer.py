@@ -20,12 +20,12 @@ from results.open_work import OpenWork, Step
 from results.reading import read_entry
 from results.settings import WriterSettings
 from storage.postgres.engines import DATABASE_AWAY
-from topics.consumer import LogConsumer
+from topics.clients.consumer import LogConsumer
+from topics.clients.offsets import Partition
+from topics.clients.producer import LogProducer
 from topics.errors import StaleMemberError
-from topics.offsets import Partition
-from topics.producer import LogProducer
-from topics.received import Received
-from topics.records import Close, CopiesDue
+from topics.records.received import Received
+from topics.records.records import Close, CopiesDue
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")

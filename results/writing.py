@@ -32,7 +32,7 @@ from results.stopping import stop_over_budget
 from results.sums import JobSum, sum_items
 from storage.postgres.engines import raw_cursor
 from storage.postgres.refused_statements import DATA_REFUSED, ROW_EXISTS
-from topics.records import ItemOutcome
+from topics.records.records import ItemOutcome
 
 LOG = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ import sqlalchemy as sa
 
 from cli.stack.postgres import binaries
 from tests.stacks import Stack
-from topics.catalogue import SHARED_TOPICS, pool_topics
+from topics.records.catalogue import SHARED_TOPICS, pool_topics
 from topics.settings import KafkaSettings
-from topics.tail import TopicTail
+from topics.tail_readers.topic_tail import TopicTail
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from tests.job_checks import assert_conserved, assert_succeeded, ended, submit, watch
 from tests.stacks import Stack
-from topics.catalogue import RESULTS
-from topics.codec import decode_value, kind_of
-from topics.records import Outcomes
+from topics.records.catalogue import RESULTS
+from topics.records.codec import decode_value, kind_of
+from topics.records.records import Outcomes
 from topics.settings import KafkaSettings
-from topics.tail import TopicTail
+from topics.tail_readers.topic_tail import TopicTail
 
 ITEM_COUNT = 5000
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from topics.codec import Headers
-from topics.producer import OnDelivery
+from topics.clients.producer import OnDelivery
+from topics.records.codec import Headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,5 +33,5 @@ class SentRecords:
         headers: Headers | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> None:
-        """See `topics.producer.Sender`."""
+        """See `topics.clients.producer.Sender`."""
         self.records.append(Sent(topic, partition, key, headers or [], value or b""))

@@ -8,7 +8,7 @@ from typing import ClassVar, Final, Literal, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from core.settings import Settings
-from topics.catalogue import RETENTION_DAYS
+from topics.records.catalogue import RETENTION_DAYS
 
 CLIENT_LOG = logging.getLogger("librdkafka")
 """Where the clients' own threads log, instead of straight to stderr."""

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from api.answers import ApiError, unavailable
-from topics.records import ReplyEnd
+from topics.records.records import ReplyEnd
 
 DEADLINE: Final = "deadline_exceeded"
 QUEUE_TIMEOUT: Final = "queue_timeout"

@@ -17,7 +17,7 @@ from core.object_names import CALL_KEYS
 from storage.crypto.body_ciphers import END, BodyCipher, Place, Way
 from storage.crypto.data_keys import DataKeys
 from storage.objects.object_store import ObjectStore
-from topics.records import Item, JobRef, ReplyEnd
+from topics.records.records import Item, JobRef, ReplyEnd
 
 _LOG = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from starlette.types import Message
 from jobs.idempotency import Claim
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
-from topics.records import JobRef
+from topics.records.records import JobRef
 
 RawHeaders = list[tuple[bytes, bytes]]
 

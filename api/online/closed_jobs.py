@@ -7,9 +7,9 @@ from uuid import UUID
 from api.answers import ApiError
 from api.online.call_failures import deadline_exceeded, job_cancelled
 from core.states import CloseReason
-from topics.following import readable
-from topics.received import Received
-from topics.records import JobControl
+from topics.records.received import Received
+from topics.records.records import JobControl
+from topics.tail_readers.tail_thread import readable
 
 Closed = tuple[UUID, CloseReason]
 

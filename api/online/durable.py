@@ -37,7 +37,7 @@ from jobs.idempotency import Answer, Claim
 from jobs.requests import NewRequest, expire_request, input_line, request_input_key
 from storage.objects.whole_objects import write_object
 from tenancy.api_keys import Principal
-from topics.records import JobRef
+from topics.records.records import JobRef
 
 _LOG = logging.getLogger(__name__)
 

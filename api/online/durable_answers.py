@@ -17,7 +17,7 @@ from jobs.idempotency import Answer, Scope, version_header
 from storage.objects.errors import ObjectMissingError
 from storage.objects.object_store import ObjectStore
 from storage.objects.whole_objects import read_object
-from topics.records import JobRef
+from topics.records.records import JobRef
 
 _JSON: Final = ("content-type", "application/json")
 

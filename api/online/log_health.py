@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import count
 
 from core.clock import Clock
-from topics.producer import OnDelivery
+from topics.clients.producer import OnDelivery
 
 
 class LogHealth:

@@ -7,12 +7,12 @@ from uuid import UUID
 
 from api.online.caller_clock import CallerClock
 from api.online.log_health import LogHealth
-from topics.catalogue import CALLERS
-from topics.codec import encode, kind_headers
+from topics.clients.producer import Sender
 from topics.errors import DeliveryError, ProducerFatalError
-from topics.known_callers import BEAT_S, SILENCE_S_MAX
-from topics.producer import Sender
-from topics.records import CallerNews
+from topics.records.catalogue import CALLERS
+from topics.records.codec import encode, kind_headers
+from topics.records.records import CallerNews
+from topics.tail_readers.known_callers import BEAT_S, SILENCE_S_MAX
 
 LOST_S: Final = SILENCE_S_MAX - 0.5
 """Age of the last acknowledged beat from which others may take this process for dead."""

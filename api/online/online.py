@@ -35,12 +35,12 @@ from core.clock import Clock
 from core.errors import MillraceError
 from core.futures import in_daemon
 from core.ids import new_uuid
-from topics.catalogue import CAPACITY, CONTROL, REPLIES
-from topics.producer import LogProducer
-from topics.received import Received
-from topics.records import Replies
+from topics.clients.producer import LogProducer
+from topics.records.catalogue import CAPACITY, CONTROL, REPLIES
+from topics.records.received import Received
+from topics.records.records import Replies
 from topics.settings import KafkaSettings
-from topics.tail import TopicTail
+from topics.tail_readers.topic_tail import TopicTail
 
 _LOG = logging.getLogger(__name__)
 

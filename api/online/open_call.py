@@ -10,7 +10,7 @@ from api.online import metrics
 from api.online.call_failures import queue_timeout, slow_reader, stream_interrupted
 from api.online.call_keys import opened_end, opened_pieces
 from storage.crypto.body_ciphers import BodyCipher, BodyUnreadableError
-from topics.records import JobRef, Reply, ReplyEnd
+from topics.records.records import JobRef, Reply, ReplyEnd
 
 
 class OpenCall:

@@ -9,7 +9,7 @@ from uuid import UUID
 from api.online import metrics
 from api.online.call_failures import log_unavailable, stream_interrupted
 from api.online.open_call import OpenCall
-from topics.records import JobRef, Reply
+from topics.records.records import JobRef, Reply
 
 DOUBT_S_MAX: Final = 2.0
 """Silence of a stream, after a second delivery of its call, that means its execution died."""

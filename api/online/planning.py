@@ -16,7 +16,7 @@ from api.online.preferences import may_be_accepted, wants_durable
 from api.online.settings import OnlineSettings
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
-from topics.records import CallRef, JobRef
+from topics.records.records import CallRef, JobRef
 
 QUEUE_TIMEOUT_HEADER: Final = b"x-request-queue-timeout-ms"
 

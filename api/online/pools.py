@@ -4,9 +4,9 @@ from typing import Final
 
 from jobs.capacity import by_pool
 from jobs.windows import PoolCapacity
-from topics.following import readable
-from topics.received import Received
-from topics.records import Capacity
+from topics.records.received import Received
+from topics.records.records import Capacity
+from topics.tail_readers.tail_thread import readable
 
 SILENCE_S_MAX: Final = 3.0
 """A replica repeats itself at least every second; one that is silent for this long is away."""

@@ -36,7 +36,7 @@ from api.online.timings import Timings
 from jobs.idempotency import Claim
 from jobs.token_counts import prompt_token_count
 from storage.crypto.body_ciphers import BodyUnreadableError, Place, Way
-from topics.records import JobRef, ReplyEnd
+from topics.records.records import JobRef, ReplyEnd
 
 REPEAT_S: Final = 5.0
 """By then a client that may repeat has done so, and the row of the first call is written."""

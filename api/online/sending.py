@@ -7,10 +7,10 @@ from api.online.large_bodies import BODY_BYTES_MAX
 from api.online.log_health import LogHealth
 from api.online.open_call import OpenCall
 from core.ids import REQUEST, public_id
-from topics.chunks import send_chunk
+from topics.clients.producer import Sender
 from topics.errors import DeliveryError
-from topics.producer import Sender
-from topics.records import Chunk, Item, JobRef
+from topics.records.chunks import send_chunk
+from topics.records.records import Chunk, Item, JobRef
 
 _JOB_CLASS = "interactive"
 

@@ -19,7 +19,7 @@ from api.online.exchange import Exchange
 from api.online.open_call import OpenCall
 from api.online.timings import Timings
 from core.clock import Clock
-from topics.records import ReplyEnd
+from topics.records.records import ReplyEnd
 
 WholeBody: TypeAlias = Callable[[OpenCall, ReplyEnd], Awaitable[bytes]]
 """Returns the body of an end, also one that lies in the object store. Raises ApiError."""

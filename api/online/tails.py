@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Final
 
 from core.errors import MillraceError, RecordUnreadableError
-from topics.codec import decode
+from topics.clients.missing_topics import MISSING_S_MAX
 from topics.errors import LogRefusedError, LogUnavailableError
-from topics.missing_topics import MISSING_S_MAX
-from topics.received import Received
-from topics.records import Replies
-from topics.tail import TopicTail
+from topics.records.codec import decode
+from topics.records.received import Received
+from topics.records.records import Replies
+from topics.tail_readers.topic_tail import TopicTail
 
 _LOG = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from topics.records import ReplyEnd
+from topics.records.records import ReplyEnd
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ epoch, when the replica says that it is away, and after a silence; what was sent
 
 from dataclasses import dataclass, replace
 
-from topics.records import Capacity
+from topics.records.records import Capacity
 
 LATE_S = 1.5
 """After so long a word of a replica is late: it says something every second, or more often."""

@@ -24,10 +24,10 @@ from chaos.nemeses import processes, services
 from chaos.nemeses.cure import Cure, struck
 from chaos.nemeses.redelivery import POOL, topics_of
 from chaos.settings_of_drills import SESSION_S
-from topics.admin import LogAdmin
-from topics.catalogue import REQUESTS_BULK
+from topics.clients.admin import LogAdmin
+from topics.clients.groups import GroupOffsets
 from topics.errors import LogUnavailableError
-from topics.groups import GroupOffsets
+from topics.records.catalogue import REQUESTS_BULK
 
 SHARE: Final = 0.9
 OVER_S: Final = 1.0

@@ -15,10 +15,10 @@ from chaos.nemeses.cure import Cure, missed, nothing
 from chaos.nemeses.processes import send
 from chaos.settings_of_drills import SESSION_S
 from results.writer import GROUP as WRITER_GROUP
-from topics.catalogue import REQUESTS_BULK, RESULTS, Topic, batches_topic
-from topics.producer import LogProducer
+from topics.clients.producer import LogProducer
+from topics.records.catalogue import REQUESTS_BULK, RESULTS, Topic, batches_topic
 from topics.settings import CLIENT_LOG
-from topics.tail import TopicTail
+from topics.tail_readers.topic_tail import TopicTail
 
 T = TypeVar("T")
 

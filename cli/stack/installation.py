@@ -16,13 +16,13 @@ from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import authenticate, create_key
 from tenancy.errors import TenantMissingError
 from tenancy.tenants import create_tenant, find_tenant
-from topics.admin import LogAdmin
-from topics.catalogue import CAPACITY, SHARED_TOPICS, pool_topics
-from topics.codec import decode
+from topics.clients.admin import LogAdmin
 from topics.errors import TopicDriftError
-from topics.records import Capacity
+from topics.records.catalogue import CAPACITY, SHARED_TOPICS, pool_topics
+from topics.records.codec import decode
+from topics.records.records import Capacity
 from topics.settings import KafkaSettings
-from topics.tail import TopicTail
+from topics.tail_readers.topic_tail import TopicTail
 
 TENANT = "default"
 _BROKER_S_MAX = 60.0

@@ -13,7 +13,7 @@ from cli.stack.errors import StackError
 from cli.stack.jars import cached_jars
 from cli.stack.java import program
 from cli.stack.ports import HOST, accepts, kept_ports
-from topics.catalogue import RETENTION_DAYS
+from topics.records.catalogue import RETENTION_DAYS
 from topics.settings import HEARTBEATS_PER_SESSION
 
 FORMAT_TIMEOUT_S = 60.0

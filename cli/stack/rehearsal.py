@@ -24,10 +24,10 @@ from cli.stack.jars import cached_jars
 from cli.stack.java import aot_cache_of
 from cli.stack.kafka import READY_S_MAX, EmbeddedKafka
 from core.errors import MillraceError
-from topics.admin import LogAdmin
-from topics.catalogue import RESULTS, SHARED_TOPICS
-from topics.consumer import LogConsumer
-from topics.producer import LogProducer
+from topics.clients.admin import LogAdmin
+from topics.clients.consumer import LogConsumer
+from topics.clients.producer import LogProducer
+from topics.records.catalogue import RESULTS, SHARED_TOPICS
 from topics.settings import CLIENT_LOG, KafkaSettings
 
 _LOG = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from cli.stack.ports import HOST
 from cli.stack.served_models import ServedModel
 from core.errors import SettingsError
 from gpu_consumers.settings import ReplicaSettings
-from topics.catalogue import JOB_CLASSES
+from topics.records.catalogue import JOB_CLASSES
 
 MODULES: Mapping[str, tuple[str, ...]] = {
     "api": ("api",),

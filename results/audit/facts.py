@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from core.outcomes import Outcome
 from results.writing import UNSTORABLE_CODE
 from storage.postgres.engines import raw_cursor
-from topics.records import ItemOutcome
+from topics.records.records import ItemOutcome
 
 _FAILED: Final = Outcome.FAILED.value
 

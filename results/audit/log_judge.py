@@ -13,7 +13,7 @@ from results.audit.books import Tally
 from results.audit.facts import Facts, RowFacts, said_by, said_by_close, said_by_copy
 from results.closing import CLOSE_OUTCOMES
 from results.sums import JobSum, sum_items
-from topics.records import Close, CopiesDue, ItemOutcome, Outcomes
+from topics.records.records import Close, CopiesDue, ItemOutcome, Outcomes
 
 
 @dataclass(slots=True)

@@ -12,11 +12,11 @@ from results.audit.log_judge import LogJudge
 from results.held_log import CLOCKS_DIFFER_S_MAX, partition_log
 from results.reading import read_record
 from results.writer import GROUP
-from topics.catalogue import RESULTS
-from topics.partitioner import job_partition
-from topics.received import Received
+from topics.records.catalogue import RESULTS
+from topics.records.partitioner import job_partition
+from topics.records.received import Received
 from topics.settings import KafkaSettings
-from topics.stretches import Stretch, StretchReader
+from topics.tail_readers.offset_ranges import Stretch, StretchReader
 
 _CLIENT: Final = "millrace-audit"
 

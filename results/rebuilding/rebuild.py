@@ -17,8 +17,8 @@ from results.rebuilding.replaying import LogReplay
 from results.rebuilding.shadow import begin_jobs
 from results.rebuilding.swapping import swap
 from results.rebuilding.verdicts import Verdict
-from topics.catalogue import RESULTS
-from topics.partitioner import job_partition
+from topics.records.catalogue import RESULTS
+from topics.records.partitioner import job_partition
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,11 @@ from results.partitions import DayPartitions
 from results.reading import read_record
 from results.settings import WriterSettings
 from results.writing import ItemWriter
-from topics.catalogue import RESULTS
-from topics.received import Received
-from topics.records import Outcomes
+from topics.records.catalogue import RESULTS
+from topics.records.received import Received
+from topics.records.records import Outcomes
 from topics.settings import KafkaSettings
-from topics.stretches import StretchReader
+from topics.tail_readers.offset_ranges import StretchReader
 
 LOG = logging.getLogger(__name__)
 

@@ -6,12 +6,12 @@ from typing import Final
 from uuid import UUID
 
 from core.errors import RecordUnreadableError, SchemaTooNewError
-from topics.catalogue import batches_topic
-from topics.codec import decode
-from topics.received import Received
-from topics.records import Batch
+from topics.records.catalogue import batches_topic
+from topics.records.codec import decode
+from topics.records.received import Received
+from topics.records.records import Batch
 from topics.settings import KafkaSettings
-from topics.stretches import Stretch, StretchReader
+from topics.tail_readers.offset_ranges import Stretch, StretchReader
 
 _CLIENT: Final = "millrace-item-status"
 _RECORDS_MAX: Final = 64  # of one partition; credits keep it far below

@@ -34,10 +34,10 @@ from results.webhooks.settling import Settler
 from results.webhooks.watching import Watcher
 from storage.postgres.engines import DATABASE_AWAY, create_engine
 from storage.postgres.settings import DatabaseSettings
-from topics.admin import LogAdmin
-from topics.catalogue import EVENTS
-from topics.consumer import LogConsumer
-from topics.producer import LogProducer
+from topics.clients.admin import LogAdmin
+from topics.clients.consumer import LogConsumer
+from topics.clients.producer import LogProducer
+from topics.records.catalogue import EVENTS
 from topics.settings import KafkaSettings
 
 LOG = logging.getLogger(__name__)

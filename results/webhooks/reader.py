@@ -9,14 +9,14 @@ import sqlalchemy as sa
 
 from core.errors import RecordUnreadableError
 from results.webhooks.recording import record_events
-from topics.codec import decode
-from topics.consumer import LogConsumer
-from topics.dead_letters import send_dead_letter
+from topics.clients.consumer import LogConsumer
+from topics.clients.offsets import Partition
+from topics.clients.producer import LogProducer
 from topics.errors import StaleMemberError
-from topics.offsets import Partition
-from topics.producer import LogProducer
-from topics.received import Received
-from topics.records import JobEvent
+from topics.records.codec import decode
+from topics.records.dead_letter_copy import send_dead_letter
+from topics.records.received import Received
+from topics.records.records import JobEvent
 
 LOG = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from results.webhooks.tables import (
     webhook_messages,
     webhook_watches,
 )
-from topics.records import JobEvent
+from topics.records.records import JobEvent
 
 _WATCH_RUNNING: Final = sa.text("""
 INSERT INTO webhook_watches

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from topics.producer import LogProducer
+from topics.clients.producer import LogProducer
 from topics.settings import KafkaSettings
 
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from core.limits import CHUNK_ITEMS_MAX
 from jobs.expansion import send_items
 from tests.sent_records import SentRecords
-from topics import chunks as chunks_module
-from topics.chunks import chunks_of
-from topics.codec import decode
-from topics.headers import item_range
-from topics.partitioner import shuffle_shard
-from topics.records import Chunk, Item, JobRef
+from topics.records import chunks as chunks_module
+from topics.records.chunks import chunks_of
+from topics.records.codec import decode
+from topics.records.headers import item_range
+from topics.records.partitioner import shuffle_shard
+from topics.records.records import Chunk, Item, JobRef
 
 BYTES_MAX = 1000
 JOB = JobRef(UUID(int=7), 20_000, UUID(int=9), "small", "1", "pool", "/v1/embeddings", "key", 0.0)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batcher.policy.credits import CreditLedger
-from topics.records import Capacity
+from topics.records.records import Capacity
 
 
 @dataclass

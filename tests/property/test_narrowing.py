@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_consumers.narrowing import PARTS, first_units, narrowed, split
-from topics.records import Attempt, Unit
+from topics.records.records import Attempt, Unit
 
 CRASHES_MAX = 3
 

@@ -18,7 +18,7 @@ from api.online.streams import DONE, KEEP_ALIVE, StreamAnswer
 from api.online.timings import Timings
 from core.clock import SystemClock
 from core.ids import new_uuid
-from topics.records import CallRef, JobRef, Reply, ReplyEnd
+from topics.records.records import CallRef, JobRef, Reply, ReplyEnd
 
 EXECUTION, OTHER = new_uuid(), new_uuid()
 ENVELOPE = b'{"error":{"message":"m","type":"t","param":null,"code":"engine"}}'

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from batcher.acks import Ticket
 from batcher.held import Held, lane_of
 from batcher.queues import BATCH_BYTES_MAX, Queues
-from topics.records import Item, JobRef
+from topics.records.records import Item, JobRef
 
 TENANTS = [UUID(int=n) for n in range(1, 4)]
 

@@ -21,7 +21,7 @@ from results.single_requests import RequestEnding
 from results.writing import ItemWriter
 from tests.integration.api.conftest import Site, new_site, running
 from tests.integration.api.pool import PlayedPool
-from topics.records import Chunk, ItemOutcome
+from topics.records.records import Chunk, ItemOutcome
 from topics.settings import KafkaSettings
 
 ENDPOINT = "/v1/chat/completions"

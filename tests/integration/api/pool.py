@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
 from core.states import CloseReason
-from topics.admin import LogAdmin
-from topics.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES, REQUESTS_INTERACTIVE
-from topics.codec import decode, encode, kind_headers
+from topics.clients.admin import LogAdmin
+from topics.clients.producer import LogProducer
 from topics.errors import LogUnavailableError
-from topics.producer import LogProducer
-from topics.received import Received
-from topics.records import (
+from topics.records.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES, REQUESTS_INTERACTIVE
+from topics.records.codec import decode, encode, kind_headers
+from topics.records.received import Received
+from topics.records.records import (
     CallerNews,
     Capacity,
     Chunk,
@@ -23,7 +23,7 @@ from topics.records import (
     ReplyEnd,
 )
 from topics.settings import KafkaSettings
-from topics.tail import TopicTail
+from topics.tail_readers.topic_tail import TopicTail
 
 REPEAT_S = 0.1
 WAIT_S_MAX = 20.0

@@ -14,8 +14,8 @@ from jobs.progress_tables import job_counters, job_cursors
 from jobs.tables import jobs
 from tests.integration.api.answers import batch_body, batch_id, file_id, ok, refused, upload
 from tests.integration.api.conftest import Site
-from topics.codec import decode
-from topics.records import Close, JobControl, JobEvent, Record
+from topics.records.codec import decode
+from topics.records.records import Close, JobControl, JobEvent, Record
 
 R = TypeVar("R", bound=Record)
 

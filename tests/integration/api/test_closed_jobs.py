@@ -9,7 +9,7 @@ from core.states import CloseReason
 from tests.integration.api.answers import refused
 from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened
 from tests.integration.api.pool import PlayedPool, Script
-from topics.records import Chunk, ReplyEnd
+from topics.records.records import Chunk, ReplyEnd
 from topics.settings import KafkaSettings
 
 KEY = {"Idempotency-Key": "k"}

@@ -22,7 +22,7 @@ from results.writing import ItemWriter
 from storage.objects.local_objects import LocalUpload
 from tests.integration.api.answers import batch_body, file_id, ok, refused
 from tests.integration.api.conftest import Site
-from topics.records import ItemOutcome
+from topics.records.records import ItemOutcome
 
 COUNT = 6
 PATH = "/v1/dead_letters/redrive"

@@ -21,7 +21,7 @@ from storage.objects.object_store import ObjectStore
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened, until
 from tests.integration.api.pool import PlayedPool, answer_at_once, say_nothing
-from topics.records import Chunk, ReplyEnd
+from topics.records.records import Chunk, ReplyEnd
 from topics.settings import KafkaSettings
 
 KEY = "Idempotency-Key"

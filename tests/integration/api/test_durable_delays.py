@@ -18,7 +18,7 @@ from tests.integration.api.answers import ok, refused
 from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened, until
 from tests.integration.api.pool import PlayedPool
 from topics.errors import DeliveryError
-from topics.records import Chunk, ReplyEnd
+from topics.records.records import Chunk, ReplyEnd
 from topics.settings import KafkaSettings
 
 KEY = {"Idempotency-Key": "k"}

@@ -23,8 +23,8 @@ from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
 from tests.integration.api.answers import batch_body, file_id
 from tests.ports import free_port
-from topics.admin import LogAdmin
-from topics.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES
+from topics.clients.admin import LogAdmin
+from topics.records.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES
 from topics.settings import KafkaSettings
 
 READY_S_MAX = 60.0

@@ -17,7 +17,7 @@ from api.online.open_calls import DOUBT_S_MAX
 from gpu_consumers.bodies import load_body, store_body
 from tests.integration.api.online_site import ASK, ENDPOINT, Online, online_site
 from tests.integration.api.pool import PlayedPool, good_end, say_nothing
-from topics.records import Chunk, ReplyEnd
+from topics.records.records import Chunk, ReplyEnd
 from topics.settings import KafkaSettings
 
 OpenOnline = Callable[..., Online]

@@ -20,8 +20,8 @@ from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
 from tests.integration.api.pipe import open_pipe
 from tests.ports import free_port
-from topics.admin import LogAdmin
-from topics.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES
+from topics.clients.admin import LogAdmin
+from topics.records.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES
 from topics.settings import KafkaSettings
 
 MIB = 1024 * 1024

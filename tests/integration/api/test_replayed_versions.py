@@ -10,7 +10,7 @@ from api.online.settings import OnlineSettings
 from registry.models import add_model
 from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened, until
 from tests.integration.api.pool import PlayedPool, answer_at_once
-from topics.records import Chunk
+from topics.records.records import Chunk
 from topics.settings import KafkaSettings
 
 KEPT: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from api import http_protocol
 from tests.integration.api.online_site import ASK, ENDPOINT, online_site
 from tests.integration.api.pool import PlayedPool, say_nothing
 from tests.integration.api.wire import connect, head
-from topics.records import Chunk
+from topics.records.records import Chunk
 from topics.settings import KafkaSettings
 
 NOTICED_S_MAX = 60

@@ -15,7 +15,7 @@ from tests.integration.api.durable_site import until
 from tests.integration.api.online_site import ASK, ENDPOINT, Online, online_site
 from tests.integration.api.pool import PlayedPool, good_end
 from tests.integration.api.wire import closes, connect, head
-from topics.records import Chunk, ReplyEnd
+from topics.records.records import Chunk, ReplyEnd
 from topics.settings import KafkaSettings
 
 PIECE = b'{"x":"' + b"y" * 10_000 + b'"}'

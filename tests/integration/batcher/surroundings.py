@@ -15,8 +15,10 @@ import msgspec
 import psutil
 
 from batcher.agents import group_of
-from topics.admin import LogAdmin
-from topics.catalogue import (
+from topics.clients.admin import LogAdmin
+from topics.clients.producer import LogProducer
+from topics.errors import LogUnavailableError
+from topics.records.catalogue import (
     CALLERS,
     CAPACITY,
     DEMAND,
@@ -24,14 +26,11 @@ from topics.catalogue import (
     SHARED_TOPICS,
     batches_topic,
 )
-from topics.chunks import send_chunk
-from topics.codec import decode, encode, kind_headers
-from topics.errors import LogUnavailableError
-from topics.headers import chunk_headers
-from topics.known_callers import BEAT_S
-from topics.partitioner import request_partition
-from topics.producer import LogProducer
-from topics.records import (
+from topics.records.chunks import send_chunk
+from topics.records.codec import decode, encode, kind_headers
+from topics.records.headers import chunk_headers
+from topics.records.partitioner import request_partition
+from topics.records.records import (
     Batch,
     CallerNews,
     CallRef,
@@ -42,7 +41,8 @@ from topics.records import (
     JobRef,
 )
 from topics.settings import KafkaSettings
-from topics.tail import TopicTail
+from topics.tail_readers.known_callers import BEAT_S
+from topics.tail_readers.topic_tail import TopicTail
 
 ROOT = Path(__file__).parents[3]
 POOL = "pool"

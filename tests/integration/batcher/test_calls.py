@@ -13,7 +13,7 @@ from tests.integration.batcher.surroundings import (
     lag,
     wait_until,
 )
-from topics.records import Chunk, JobRef
+from topics.records.records import Chunk, JobRef
 from topics.settings import KafkaSettings
 
 HELD_S = 10.0

@@ -22,14 +22,14 @@ from tests.integration.batcher.surroundings import (
     lag,
     wait_until,
 )
-from topics.admin import LogAdmin
-from topics.catalogue import CONTROL, DEAD_LETTERS, REQUESTS_BULK, RESULTS, Topic
-from topics.codec import decode, encode, kind_headers
-from topics.headers import chunk_headers
-from topics.received import Received
-from topics.records import Chunk, DeadLetter, Item, JobControl, Outcomes
+from topics.clients.admin import LogAdmin
+from topics.records.catalogue import CONTROL, DEAD_LETTERS, REQUESTS_BULK, RESULTS, Topic
+from topics.records.codec import decode, encode, kind_headers
+from topics.records.headers import chunk_headers
+from topics.records.received import Received
+from topics.records.records import Chunk, DeadLetter, Item, JobControl, Outcomes
 from topics.settings import KafkaSettings
-from topics.tail import TopicTail
+from topics.tail_readers.topic_tail import TopicTail
 
 StartReplica = Callable[..., Replica]
 StartBatcher = Callable[..., BatcherProcess]

@@ -10,7 +10,7 @@ from cli.main import app
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import authenticate
-from topics.catalogue import SHARED_TOPICS, pool_topics
+from topics.records.catalogue import SHARED_TOPICS, pool_topics
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -20,14 +20,14 @@ from gpu_consumers.settings import ReplicaSettings
 from storage.objects.errors import ObjectStoreAwayError
 from storage.objects.local_objects import LocalObjects, LocalUpload
 from storage.objects.object_store import Blocks
-from topics.admin import LogAdmin
-from topics.catalogue import CAPACITY, JOB_CLASSES, RESULTS, Topic, batches_topic
-from topics.codec import decode, encode, kind_headers
+from topics.clients.admin import LogAdmin
+from topics.clients.producer import LogProducer
 from topics.errors import LogUnavailableError
-from topics.producer import LogProducer
-from topics.records import Batch, Capacity, Chunk, Item, ItemOutcome, JobRef, Outcomes
+from topics.records.catalogue import CAPACITY, JOB_CLASSES, RESULTS, Topic, batches_topic
+from topics.records.codec import decode, encode, kind_headers
+from topics.records.records import Batch, Capacity, Chunk, Item, ItemOutcome, JobRef, Outcomes
 from topics.settings import KafkaSettings
-from topics.tail import TopicTail
+from topics.tail_readers.topic_tail import TopicTail
 
 JobClass = Literal["both", "bulk", "interactive"]
 POOL = "p"

@@ -6,13 +6,23 @@ from collections.abc import Callable
 from uuid import UUID
 
 from tests.integration.gpu_consumers.bench import batch, job
-from topics.catalogue import CALLERS, REPLIES
-from topics.codec import decode, encode, kind_headers
-from topics.known_callers import BEAT_S
-from topics.producer import LogProducer
-from topics.records import Batch, CallerNews, CallRef, Chunk, Item, JobRef, Replies, Reply, ReplyEnd
+from topics.clients.producer import LogProducer
+from topics.records.catalogue import CALLERS, REPLIES
+from topics.records.codec import decode, encode, kind_headers
+from topics.records.records import (
+    Batch,
+    CallerNews,
+    CallRef,
+    Chunk,
+    Item,
+    JobRef,
+    Replies,
+    Reply,
+    ReplyEnd,
+)
 from topics.settings import KafkaSettings
-from topics.tail import TopicTail
+from topics.tail_readers.known_callers import BEAT_S
+from topics.tail_readers.topic_tail import TopicTail
 
 CALLER_ID = "api-1"
 PARTITION = 3

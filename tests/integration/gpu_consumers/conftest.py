@@ -7,8 +7,8 @@ import pytest
 
 from tests.integration.gpu_consumers.bench import POOL, Bench
 from tests.integration.gpu_consumers.caller import Caller
-from topics.admin import LogAdmin
-from topics.catalogue import (
+from topics.clients.admin import LogAdmin
+from topics.records.catalogue import (
     ATTEMPTS,
     CALLERS,
     CAPACITY,

@@ -14,10 +14,10 @@ from gpu_consumers.fingerprints import stamp_of
 from gpu_consumers.online_execution import LOOK_S
 from tests.integration.gpu_consumers.bench import Bench, batch, items, job
 from tests.integration.gpu_consumers.caller import Caller, call_of
-from topics.catalogue import CAPACITY, REQUESTS_INTERACTIVE
-from topics.known_callers import SILENCE_S_MAX
-from topics.records import Batch, Capacity, Chunk
+from topics.records.catalogue import CAPACITY, REQUESTS_INTERACTIVE
+from topics.records.records import Batch, Capacity, Chunk
 from topics.settings import KafkaSettings
+from topics.tail_readers.known_callers import SILENCE_S_MAX
 
 STAMP = stamp_of("/v1/chat/completions", "m", "1")
 PIECES = [STAMP(b'{"n":%d}' % number) for number in range(5)]

@@ -34,12 +34,12 @@ from tests.integration.results.outcomes import (
     counters,
     engine_of,
 )
-from topics.catalogue import CAPACITY, REQUESTS_BULK, RESULTS
-from topics.chunks import chunks_of
-from topics.codec import decode
-from topics.records import Batch, Capacity, Chunk, Item, JobRef, Outcomes
+from topics.records.catalogue import CAPACITY, REQUESTS_BULK, RESULTS
+from topics.records.chunks import chunks_of
+from topics.records.codec import decode
+from topics.records.records import Batch, Capacity, Chunk, Item, JobRef, Outcomes
 from topics.settings import KafkaSettings
-from topics.tail import TopicTail
+from topics.tail_readers.topic_tail import TopicTail
 
 SCALE = 60.0
 COUNT = 1500

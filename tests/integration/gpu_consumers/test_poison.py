@@ -9,10 +9,10 @@ from cli.stack.supervisor import Supervisor
 from core.outcomes import Outcome
 from tests.integration.gpu_consumers.bench import Bench, batch, items, job
 from tests.integration.gpu_consumers.replicas import await_that, faults, replica_child
-from topics.catalogue import ATTEMPTS
-from topics.records import Chunk, ItemOutcome
+from topics.records.catalogue import ATTEMPTS
+from topics.records.records import Chunk, ItemOutcome
 from topics.settings import KafkaSettings
-from topics.tail import TopicTail
+from topics.tail_readers.topic_tail import TopicTail
 
 GOOD = b'{"messages":[{"role":"user","content":"hello"}]}'
 FAULTS = faults(("CRASH", "crash"), ("FREEZE", "freeze"), ("OOM", "oom"), ("HANG", "hang"))

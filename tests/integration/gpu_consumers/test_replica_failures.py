@@ -9,9 +9,9 @@ from core.errors import EngineDeadError, SchemaTooNewError
 from core.outcomes import Outcome
 from gpu_consumers.bodies import ANSWER_BYTES_MAX
 from tests.integration.gpu_consumers.bench import POOL, Bench, batch, items, job
-from topics.catalogue import CAPACITY, CONTROL, DEMAND, REQUESTS_BULK, Topic
-from topics.codec import kind_headers
-from topics.records import Capacity, Chunk, Item
+from topics.records.catalogue import CAPACITY, CONTROL, DEMAND, REQUESTS_BULK, Topic
+from topics.records.codec import kind_headers
+from topics.records.records import Capacity, Chunk, Item
 
 
 def handed_back(bench: Bench, count: int) -> list[int]:

@@ -14,7 +14,7 @@ from tests.integration.gpu_consumers.replicas import (
     faults,
     running,
 )
-from topics.records import Chunk
+from topics.records.records import Chunk
 from topics.settings import KafkaSettings
 
 LET_GO_S_MAX = 10.0

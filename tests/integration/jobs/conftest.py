@@ -15,8 +15,8 @@ from storage.objects.local_objects import LocalObjects
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.jobs.rows import add_job, add_tenant
-from topics.admin import LogAdmin
-from topics.catalogue import SHARED_TOPICS
+from topics.clients.admin import LogAdmin
+from topics.records.catalogue import SHARED_TOPICS
 from topics.settings import KafkaSettings
 
 

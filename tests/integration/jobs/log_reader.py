@@ -4,13 +4,13 @@ import time
 import uuid
 from collections.abc import Callable
 
-from topics.catalogue import REQUESTS_BULK, Topic
-from topics.codec import decode
-from topics.producer import LogProducer
-from topics.received import Received
-from topics.records import Chunk
+from topics.clients.producer import LogProducer
+from topics.records.catalogue import REQUESTS_BULK, Topic
+from topics.records.codec import decode
+from topics.records.received import Received
+from topics.records.records import Chunk
 from topics.settings import KafkaSettings
-from topics.tail import TopicTail
+from topics.tail_readers.topic_tail import TopicTail
 
 WAIT_S_MAX = 30.0
 MARK = ("mark", b"end")

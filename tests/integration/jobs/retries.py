@@ -16,10 +16,10 @@ from tests.integration.jobs.conftest import input_line
 from tests.integration.jobs.held_clock import HeldClock
 from tests.integration.jobs.log_reader import chunks_by_partition
 from tests.integration.jobs.rows import job_row
-from topics.codec import encode, kind_headers
-from topics.producer import LogProducer
-from topics.received import Received
-from topics.records import Capacity, Item
+from topics.clients.producer import LogProducer
+from topics.records.codec import encode, kind_headers
+from topics.records.received import Received
+from topics.records.records import Capacity, Item
 from topics.settings import KafkaSettings
 
 OFFSETS = [sum(len(input_line(before)) + 1 for before in range(index)) for index in range(300)]

@@ -18,7 +18,7 @@ from jobs.validator import SMALL_BYTES_MAX
 from storage.objects.local_objects import LocalObjects
 from storage.objects.object_store import Blocks
 from tests.integration.jobs.test_appending import Site, line
-from topics.producer import LogProducer
+from topics.clients.producer import LogProducer
 
 WAIT_S_MAX = 20.0
 

@@ -36,7 +36,7 @@ from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
 from tests.integration.results.outcomes import outcome
-from topics.producer import LogProducer
+from topics.clients.producer import LogProducer
 from topics.settings import KafkaSettings
 
 

@@ -34,10 +34,10 @@ from tests.integration.jobs.log_reader import indexes
 from tests.integration.jobs.rows import add_job, add_tenant, without_guards
 from tests.integration.jobs.test_appending import Site
 from tests.integration.results.outcomes import outcome
-from topics.catalogue import RESULTS
-from topics.codec import decode
-from topics.producer import LogProducer
-from topics.records import CopiesDue
+from topics.clients.producer import LogProducer
+from topics.records.catalogue import RESULTS
+from topics.records.codec import decode
+from topics.records.records import CopiesDue
 from topics.settings import KafkaSettings
 
 

@@ -32,8 +32,8 @@ from storage.objects.local_objects import LocalObjects
 from storage.objects.object_store import Blocks
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
-from topics.partitioner import shuffle_shard
-from topics.producer import LogProducer
+from topics.clients.producer import LogProducer
+from topics.records.partitioner import shuffle_shard
 from topics.settings import KafkaSettings
 
 StoreLines = Callable[[str, int], None]

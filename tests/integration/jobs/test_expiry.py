@@ -10,8 +10,8 @@ from jobs.expiry import ExpirySweep, close_again, close_expired, expiry_due
 from jobs.outbox_tables import outbox
 from jobs.progress_tables import job_counters
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
-from topics.codec import decode
-from topics.records import Close, JobControl
+from topics.records.codec import decode
+from topics.records.records import Close, JobControl
 
 PAST = sa.text("now() - interval '1 s'")
 

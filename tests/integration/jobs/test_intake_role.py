@@ -22,10 +22,10 @@ from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.conftest import input_line
 from tests.integration.jobs.log_reader import indexes, records_of, wait_until
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
-from topics.catalogue import CAPACITY, EVENTS, RESULTS
-from topics.codec import encode, kind_headers
-from topics.producer import LogProducer
-from topics.records import Capacity
+from topics.clients.producer import LogProducer
+from topics.records.catalogue import CAPACITY, EVENTS, RESULTS
+from topics.records.codec import encode, kind_headers
+from topics.records.records import Capacity
 from topics.settings import KafkaSettings
 
 WINDOW = 500

@@ -13,11 +13,11 @@ from jobs.outbox_relay import CLAIM_MAX, OutboxRelay, backlog, claimed, relay
 from jobs.outbox_rows import event_insert
 from jobs.outbox_tables import outbox
 from tests.integration.jobs.log_reader import records_of
-from topics.catalogue import EVENTS
-from topics.codec import decode
+from topics.clients.producer import LogProducer
 from topics.errors import DeliveryError, DeliveryPendingError
-from topics.producer import LogProducer
-from topics.records import JobEvent
+from topics.records.catalogue import EVENTS
+from topics.records.codec import decode
+from topics.records.records import JobEvent
 from topics.settings import KafkaSettings
 
 JOB_ID = new_uuid()

@@ -28,9 +28,9 @@ from tests.integration.jobs.held_clock import HeldClock
 from tests.integration.jobs.log_reader import chunks_by_partition
 from tests.integration.jobs.rows import add_job, add_tenant, database_now, job_row
 from tests.integration.results.outcomes import outcome
-from topics.codec import decode
-from topics.producer import LogProducer
-from topics.records import JobControl
+from topics.clients.producer import LogProducer
+from topics.records.codec import decode
+from topics.records.records import JobControl
 from topics.settings import KafkaSettings
 
 COUNT = 300

@@ -17,9 +17,9 @@ from jobs.progress_tables import job_leases
 from jobs.renewing import JUMP, Place, renew, unvalidated_count
 from jobs.tables import jobs
 from tests.integration.jobs.rows import add_job, add_tenant
-from topics.catalogue import CONTROL
-from topics.codec import decode
-from topics.records import JobControl
+from topics.records.catalogue import CONTROL
+from topics.records.codec import decode
+from topics.records.records import JobControl
 
 
 def said(connection: sa.Connection, job_id: UUID) -> list[JobControl | None]:

@@ -22,10 +22,10 @@ from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.held_clock import HeldClock
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
-from topics.codec import encode, kind_headers
-from topics.producer import LogProducer
-from topics.received import Received
-from topics.records import Capacity
+from topics.clients.producer import LogProducer
+from topics.records.codec import encode, kind_headers
+from topics.records.received import Received
+from topics.records.records import Capacity
 from topics.settings import KafkaSettings
 
 STALL_S = 60.0

@@ -26,8 +26,8 @@ from tests.integration.jobs.retries import (
     waiting,
 )
 from tests.integration.jobs.rows import add_tenant, job_row
+from topics.clients.producer import LogProducer
 from topics.errors import DeliveryError
-from topics.producer import LogProducer
 from topics.settings import KafkaSettings
 
 

@@ -15,7 +15,7 @@ from tests.integration.jobs.retries import (
     wait_for_retry,
     waiting,
 )
-from topics.producer import LogProducer
+from topics.clients.producer import LogProducer
 from topics.settings import KafkaSettings
 
 CUT_OTHERS = sa.text(

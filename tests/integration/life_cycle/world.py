@@ -37,9 +37,9 @@ from results.partitions import DayPartitions
 from results.writing import ItemWriter
 from storage.objects.local_objects import LocalObjects
 from tests.integration.results.outcomes import failed, outcome
-from topics.catalogue import RESULTS
-from topics.codec import decode
-from topics.records import Close
+from topics.records.catalogue import RESULTS
+from topics.records.codec import decode
+from topics.records.records import Close
 
 MODEL: Final = ModelVersion(
     "small", "1", "pool-small", "simulated", ("/v1/embeddings",), datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,8 +8,8 @@ from pydantic import SecretStr
 
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import engine_of
-from topics.admin import LogAdmin
-from topics.catalogue import DEAD_LETTERS, RESULTS
+from topics.clients.admin import LogAdmin
+from topics.records.catalogue import DEAD_LETTERS, RESULTS
 from topics.settings import KafkaSettings
 
 

@@ -15,8 +15,8 @@ from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tenancy.tables import usage_ledger
 from tests.integration.jobs.rows import add_job, add_tenant
-from topics.catalogue import EVENTS
-from topics.records import ItemOutcome, JobRef
+from topics.records.catalogue import EVENTS
+from topics.records.records import ItemOutcome, JobRef
 
 
 def engine_of(database_url: str) -> sa.Engine:

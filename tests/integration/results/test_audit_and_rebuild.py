@@ -38,10 +38,10 @@ from tests.integration.results.outcomes import (
     outcome,
 )
 from tests.integration.results.test_writer import lag, running, send, until
-from topics.admin import LogAdmin
-from topics.catalogue import DEAD_LETTERS, RESULTS
-from topics.producer import LogProducer
-from topics.records import Close, ItemOutcome, Outcomes
+from topics.clients.admin import LogAdmin
+from topics.clients.producer import LogProducer
+from topics.records.catalogue import DEAD_LETTERS, RESULTS
+from topics.records.records import Close, ItemOutcome, Outcomes
 from topics.settings import KafkaSettings
 
 TOTAL = 60

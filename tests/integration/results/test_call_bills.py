@@ -14,7 +14,7 @@ from results.groups import is_bill
 from tenancy.cached_answers import NO_JOB
 from tenancy.tables import usage_ledger
 from tests.integration.results.outcomes import job_ref, outcome
-from topics.records import CallRef, Outcomes
+from topics.records.records import CallRef, Outcomes
 
 TENANT = UUID(int=7)
 

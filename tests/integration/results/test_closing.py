@@ -24,7 +24,7 @@ from tests.integration.results.outcomes import (
     ledger,
     outcome,
 )
-from topics.records import Close
+from topics.records.records import Close
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from tests.integration.results.outcomes import (
 from tests.integration.results.test_audit_and_rebuild import TOTAL, judged, rebuilt, said, state_of
 from tests.integration.results.test_deduplicating import add_copies, assert_whole, deduplicating
 from tests.integration.results.test_writer import lag, running, send, until
-from topics.producer import LogProducer
-from topics.records import Close, CopiesDue, ItemOutcome
+from topics.clients.producer import LogProducer
+from topics.records.records import Close, CopiesDue, ItemOutcome
 from topics.settings import KafkaSettings
 
 ORIGINALS = 12

@@ -30,7 +30,7 @@ from tests.integration.results.outcomes import (
     ledger,
     outcome,
 )
-from topics.records import Close, CopiesDue, ItemOutcome
+from topics.records.records import Close, CopiesDue, ItemOutcome
 
 NEVER = threading.Event()
 

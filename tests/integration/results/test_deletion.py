@@ -39,7 +39,7 @@ from storage.postgres.settings import DatabaseSettings
 from tenancy.deletions import deletions
 from tenancy.tables import usage_ledger
 from tests.integration.results.outcomes import add_running_job, failed, ledger, outcome
-from topics.records import ItemOutcome
+from topics.records.records import ItemOutcome
 
 OF_A_JOB = (
     items, job_slices, item_copies, item_attempts, item_retries, dead_items, job_counters,

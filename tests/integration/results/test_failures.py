@@ -29,9 +29,9 @@ from tests.integration.results.outcomes import (
     job,
     outcome,
 )
-from topics.catalogue import DEAD_LETTERS
-from topics.codec import decode_value
-from topics.records import Close, DeadItems, ItemOutcome
+from topics.records.catalogue import DEAD_LETTERS
+from topics.records.codec import decode_value
+from topics.records.records import Close, DeadItems, ItemOutcome
 
 RULES = RetryRules(attempts_max=3, backoff_s=100, backoff_s_max=150)
 BROKEN = b'{"error":{"message":"no","type":"server_error","param":null,"code":"broken"}}'

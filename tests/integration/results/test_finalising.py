@@ -39,7 +39,7 @@ from tests.integration.results.outcomes import (
     job,
     outcome,
 )
-from topics.records import Close, ItemOutcome
+from topics.records.records import Close, ItemOutcome
 
 
 @pytest.fixture

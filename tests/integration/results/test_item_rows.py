@@ -24,7 +24,7 @@ from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import add_running_job, item_table, job, outcome
 from tests.integration.results.test_finalising import always, lines, put, settle, take
-from topics.records import ItemOutcome
+from topics.records.records import ItemOutcome
 
 IDLE_S = 0.1
 

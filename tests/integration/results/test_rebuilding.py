@@ -18,7 +18,7 @@ from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import assert_books_balance, counters, item_table
 from tests.integration.results.test_audit_and_rebuild import bury, rebuilt, state_of, whole_life
 from tests.integration.results.test_failures import attempts, dead
-from topics.producer import LogProducer
+from topics.clients.producer import LogProducer
 from topics.settings import KafkaSettings
 
 FAILED = 3  # items of `whole_life`: a request that is wrong, three attempts, an unstorable result

@@ -16,8 +16,8 @@ from tenancy.cached_answers import NO_JOB
 from tenancy.tables import usage_ledger
 from tests.integration.results.outcomes import add_running_job, job_ref, outcome
 from tests.integration.results.test_writer import lag, running, send, until
-from topics.producer import LogProducer
-from topics.records import CallRef, Outcomes
+from topics.clients.producer import LogProducer
+from topics.records.records import CallRef, Outcomes
 from topics.settings import KafkaSettings
 
 HIT = "the model of an answer out of the cache"

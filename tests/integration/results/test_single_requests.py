@@ -51,7 +51,7 @@ from storage.objects.errors import ObjectMissingError, ObjectStoreRefusedError
 from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.results.outcomes import failed, job, ledger, outcome
-from topics.records import Close, ItemOutcome
+from topics.records.records import Close, ItemOutcome
 
 ENDPOINT = "/v1/chat/completions"
 

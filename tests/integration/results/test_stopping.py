@@ -22,8 +22,8 @@ from tests.integration.results.outcomes import (
     job,
     outcome,
 )
-from topics.codec import decode
-from topics.records import Close, JobControl
+from topics.records.codec import decode
+from topics.records.records import Close, JobControl
 
 TOKENS = 8  # of one outcome
 

@@ -31,15 +31,15 @@ from tests.integration.results.outcomes import (
     job_ref,
     outcome,
 )
-from topics.admin import LogAdmin
-from topics.catalogue import DEAD_LETTERS, RESULTS
-from topics.codec import decode, encode, kind_headers
-from topics.consumer import LogConsumer
-from topics.partitioner import job_partition
-from topics.producer import LogProducer
-from topics.records import Close, CopiesDue, DeadLetter, Outcomes
+from topics.clients.admin import LogAdmin
+from topics.clients.consumer import LogConsumer
+from topics.clients.producer import LogProducer
+from topics.records.catalogue import DEAD_LETTERS, RESULTS
+from topics.records.codec import decode, encode, kind_headers
+from topics.records.partitioner import job_partition
+from topics.records.records import Close, CopiesDue, DeadLetter, Outcomes
 from topics.settings import KafkaSettings
-from topics.tail import TopicTail
+from topics.tail_readers.topic_tail import TopicTail
 
 DEADLINE_S = 30
 

@@ -25,7 +25,7 @@ from tests.integration.results.outcomes import (
     ledger,
     outcome,
 )
-from topics.records import ItemOutcome
+from topics.records.records import ItemOutcome
 
 
 @pytest.fixture

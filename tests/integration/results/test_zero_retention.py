@@ -32,7 +32,7 @@ from tests.integration.jobs.rows import add_tenant
 from tests.integration.results.outcomes import add_running_job, failed, job, ledger, outcome
 from tests.integration.results.test_finalising import always, lines, put, settle, take
 from tests.integration.results.test_retention import ended_job, long_ago
-from topics.records import ItemOutcome
+from topics.records.records import ItemOutcome
 
 HOURS = 2.0
 NAMES = ("a", "b", "c", "d")

@@ -9,18 +9,18 @@ import pytest
 from core.clock import SystemClock
 from core.errors import SchemaTooNewError
 from core.states import CloseReason
-from topics.admin import LogAdmin
-from topics.catalogue import CONTROL, DAY_MS, RESULTS, Topic
-from topics.codec import encode, kind_headers
-from topics.consumer import LogConsumer
-from topics.control import JobControls
+from topics.clients.admin import LogAdmin
+from topics.clients.consumer import LogConsumer
+from topics.clients.offsets import Partition
+from topics.clients.producer import LogProducer
 from topics.errors import LogUnavailableError, StaleMemberError
-from topics.offsets import Partition
-from topics.producer import LogProducer
-from topics.received import Received
-from topics.records import JobControl
+from topics.records.catalogue import CONTROL, DAY_MS, RESULTS, Topic
+from topics.records.codec import encode, kind_headers
+from topics.records.received import Received
+from topics.records.records import JobControl
 from topics.settings import KafkaSettings
-from topics.tail import TopicTail
+from topics.tail_readers.job_controls import JobControls
+from topics.tail_readers.topic_tail import TopicTail
 
 
 @pytest.fixture(params=["classic", "consumer"])
@@ -224,7 +224,7 @@ def test_a_member_waits_for_a_topic_that_is_created_late(
 def test_a_member_gives_up_on_a_topic_that_nobody_creates(
     settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("topics.missing_topics.MISSING_S_MAX", 1.0)
+    monkeypatch.setattr("topics.clients.missing_topics.MISSING_S_MAX", 1.0)
     consumer = member(settings, RESULTS, [])
     with pytest.raises(LogUnavailableError, match="results"):
         poll_until(consumer, lambda _: False)

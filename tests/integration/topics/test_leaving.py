@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from topics.admin import LogAdmin
-from topics.catalogue import RESULTS
-from topics.groups import GroupOffsets
-from topics.leaving import leave
-from topics.memberships import Membership
+from topics.clients.admin import LogAdmin
+from topics.clients.groups import GroupOffsets
+from topics.clients.member_removal import leave
+from topics.clients.memberships import Membership
+from topics.records.catalogue import RESULTS
 from topics.settings import KafkaSettings
 
 BROKERS_SESSION_S = 6.0
@@ -118,5 +118,5 @@ def test_a_broker_that_is_away_is_waited_for_as_long_as_was_said(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         away = KafkaSettings(bootstrap_servers=f"127.0.0.1:{silent.getsockname()[1]}")
         leave(away, "readers", "gone", "classic", timeout_s=0.2)
-    [told] = [record for record in caplog.records if record.name == "topics.leaving"]
+    [told] = [record for record in caplog.records if record.name == "topics.clients.member_removal"]
     assert told.message == "member_not_left"

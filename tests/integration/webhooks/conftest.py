@@ -33,8 +33,8 @@ from results.webhooks.tables import webhook_attempts, webhook_deliveries, webhoo
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.jobs.rows import add_tenant
-from topics.admin import LogAdmin
-from topics.catalogue import SHARED_TOPICS
+from topics.clients.admin import LogAdmin
+from topics.records.catalogue import SHARED_TOPICS
 from topics.settings import KafkaSettings
 
 WAIT_S_MAX = 40.0

@@ -15,7 +15,7 @@ from results.webhooks.tables import webhook_messages
 from storage.postgres.tenant_isolation import wall_off
 from tests.integration.jobs.rows import add_job
 from tests.integration.webhooks.conftest import SEALER, Site
-from topics.records import JobEvent
+from topics.records.records import JobEvent
 
 URL = "https://8.8.8.8/hook"
 

@@ -22,12 +22,12 @@ from tests.integration.jobs.log_reader import records_of
 from tests.integration.jobs.rows import add_job, add_tenant
 from tests.integration.webhooks.conftest import SEALER, Site
 from tests.integration.webhooks.telling import URL, event_of, hearing, record, running_job, told
-from topics.catalogue import DEAD_LETTERS, EVENTS
-from topics.codec import decode
-from topics.consumer import LogConsumer
-from topics.partitioner import job_partition
-from topics.producer import LogProducer
-from topics.records import DeadLetter
+from topics.clients.consumer import LogConsumer
+from topics.clients.producer import LogProducer
+from topics.records.catalogue import DEAD_LETTERS, EVENTS
+from topics.records.codec import decode
+from topics.records.partitioner import job_partition
+from topics.records.records import DeadLetter
 from topics.settings import KafkaSettings
 
 

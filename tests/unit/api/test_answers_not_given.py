@@ -26,7 +26,7 @@ from core.ids import new_uuid
 from storage.objects.errors import ObjectStoreAwayError, ObjectStoreRefusedError
 from storage.objects.object_store import Blocks
 from tests.objects_in_memory import MemoryStore
-from topics.records import CallRef, JobRef, ReplyEnd
+from topics.records.records import CallRef, JobRef, ReplyEnd
 
 ME, OTHER = new_uuid(), new_uuid()
 PLACE = "answers/1"

@@ -17,7 +17,7 @@ from api.online.open_call import OpenCall
 from api.online.rate_limits import Charge, RateLimits
 from api.online.running import used_tokens
 from core.ids import new_uuid
-from topics.records import CallRef, JobRef, Reply, ReplyEnd
+from topics.records.records import CallRef, JobRef, Reply, ReplyEnd
 
 PROMPT = 40
 EXECUTION = new_uuid()

@@ -9,7 +9,7 @@ from api.online.open_call import OpenCall
 from storage.crypto.body_ciphers import END, BodyCipher, BodyUnreadableError, Place, Way
 from storage.objects.errors import ObjectStoreAwayError
 from tests.objects_in_memory import MemoryStore
-from topics.records import CallRef, Item, JobRef, Reply, ReplyEnd
+from topics.records.records import CallRef, Item, JobRef, Reply, ReplyEnd
 
 ID = UUID(int=7)
 SAID = b'{"said":"secret"}'

@@ -9,7 +9,7 @@ import pytest
 from api.online.calls import PlannedCall
 from api.online.open_call import OpenCall
 from api.online.running import RunningCall
-from topics.records import CallRef, JobRef, ReplyEnd
+from topics.records.records import CallRef, JobRef, ReplyEnd
 
 JOB = JobRef(
     job_id=UUID(int=1),

@@ -10,10 +10,10 @@ from api.online.log_health import LogHealth
 from api.online.news import IDS_MAX, LOST_S, NewsPublisher
 from core.ids import new_uuid
 from core.limits import RECORD_BYTES_MAX
-from topics.codec import Headers, decode_value
+from topics.clients.producer import OnDelivery
 from topics.errors import DeliveryError, ProducerFatalError
-from topics.producer import OnDelivery
-from topics.records import CallerNews
+from topics.records.codec import Headers, decode_value
+from topics.records.records import CallerNews
 
 
 @dataclass

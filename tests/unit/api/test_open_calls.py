@@ -10,7 +10,7 @@ from api.online.call_failures import deadline_exceeded, stream_interrupted
 from api.online.open_call import OpenCall
 from api.online.open_calls import DOUBT_S_MAX, OpenCalls
 from core.ids import new_uuid
-from topics.records import CallRef, JobRef, Reply, ReplyEnd
+from topics.records.records import CallRef, JobRef, Reply, ReplyEnd
 
 TENANT = new_uuid()
 END = ReplyEnd(200, b"")

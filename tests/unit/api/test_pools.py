@@ -2,9 +2,9 @@
 
 from api.online.pools import SILENCE_S_MAX, ExecutionTimes, PoolsHeard
 from jobs.windows import PoolCapacity
-from topics.codec import encode, kind_headers
-from topics.received import Received
-from topics.records import Capacity
+from topics.records.codec import encode, kind_headers
+from topics.records.received import Received
+from topics.records.records import Capacity
 
 
 def record(replica: str, *, job_class: str = "interactive", available: bool = True) -> Received:

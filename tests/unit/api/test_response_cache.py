@@ -15,7 +15,7 @@ from api.online.response_cache import ENTRY_BYTES_MAX, HIT, ResponseCache, quest
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
 from tenancy.cached_answers import BilledHits
-from topics.records import CallRef, JobRef
+from topics.records.records import CallRef, JobRef
 
 CHAT = "/v1/chat/completions"
 TENANT, OTHER = UUID(int=1), UUID(int=2)

@@ -7,11 +7,11 @@ from typing import cast
 from api.online.tails import ReplyReader, TailThread
 from core.errors import MillraceError
 from core.ids import new_uuid
-from topics.codec import encode, kind_headers
 from topics.errors import LogRefusedError
-from topics.received import Received
-from topics.records import Replies, Reply
-from topics.tail import TopicTail
+from topics.records.codec import encode, kind_headers
+from topics.records.received import Received
+from topics.records.records import Replies, Reply
+from topics.tail_readers.topic_tail import TopicTail
 
 
 def record(caller: str, value: bytes | None = None) -> Received:

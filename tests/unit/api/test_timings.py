@@ -1,7 +1,7 @@
 """Goal: `server-timing` says what is known, and nothing that is not."""
 
 from api.online.timings import Timings
-from topics.records import ReplyEnd
+from topics.records.records import ReplyEnd
 
 
 def test_a_stream_that_begins_with_a_piece() -> None:

@@ -15,11 +15,11 @@ from batcher.over import OverJobs
 from batcher.queues import Queues
 from core.clock import SystemClock
 from core.errors import SchemaTooNewError
-from topics.codec import encode, kind_headers
-from topics.headers import chunk_headers
-from topics.producer import OnDelivery
-from topics.received import Received
-from topics.records import CallRef, Chunk, Item, JobRef
+from topics.clients.producer import OnDelivery
+from topics.records.codec import encode, kind_headers
+from topics.records.headers import chunk_headers
+from topics.records.received import Received
+from topics.records.records import CallRef, Chunk, Item, JobRef
 
 PARTITION = ("requests.bulk", 3)
 

@@ -7,7 +7,7 @@ import pytest
 from batcher import capacity_feed
 from batcher.capacity_feed import CapacityFeed
 from topics.errors import LogUnavailableError
-from topics.records import Capacity
+from topics.records.records import Capacity
 from topics.settings import KafkaSettings
 
 

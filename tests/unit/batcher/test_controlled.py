@@ -17,7 +17,7 @@ from batcher.held import Held, lane_of
 from batcher.queues import Queues
 from batcher.sending import parts_of
 from core.states import CloseReason
-from topics.records import CallRef, Item, JobControl, JobRef
+from topics.records.records import CallRef, Item, JobControl, JobRef
 
 
 class HeldClock:

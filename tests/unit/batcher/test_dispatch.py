@@ -13,7 +13,7 @@ from batcher.over import LettingGo, OverJobs
 from batcher.policy.closing import BatchLimits
 from batcher.policy.credits import CreditLedger, ReplicaCredit
 from batcher.queues import Queues
-from topics.records import CallRef, Capacity, Item, JobRef
+from topics.records.records import CallRef, Capacity, Item, JobRef
 
 
 @dataclass

@@ -16,11 +16,11 @@ from batcher.unreadable import failed_outcomes, send_unreadable
 from core.errors import SchemaTooNewError
 from core.limits import RECORD_BYTES_MAX
 from core.outcomes import Outcome
-from topics.chunks import send_chunk
-from topics.codec import decode, encode, kind_headers
-from topics.headers import ItemRange, chunk_headers
-from topics.received import Received
-from topics.records import (
+from topics.records.chunks import send_chunk
+from topics.records.codec import decode, encode, kind_headers
+from topics.records.headers import ItemRange, chunk_headers
+from topics.records.received import Received
+from topics.records.records import (
     Batch,
     CallRef,
     Capacity,

@@ -8,7 +8,7 @@ from sqlalchemy.exc import OperationalError
 from batcher.acks import Ticket
 from batcher.held import Held
 from batcher.redeliveries import FinishedItems
-from topics.records import Item, JobRef
+from topics.records.records import Item, JobRef
 
 JOB = JobRef(UUID(int=1), 1, UUID(int=1), "m", "1", "p", "/v1/embeddings", "k", 1e9)
 HELD = Held(JOB, [Item(0, "a", b"{}", 1)], Ticket(("requests.bulk", 0), None, 1, 0.0))

@@ -4,7 +4,7 @@ import pytest
 
 from batcher.settings import FILL_RATIO_MAX, BatcherSettings
 from core.errors import SettingsError
-from topics.catalogue import REQUESTS
+from topics.records.catalogue import REQUESTS
 
 
 @pytest.mark.parametrize("job_class", ["bulk", "interactive"])

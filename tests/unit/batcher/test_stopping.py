@@ -22,11 +22,11 @@ from batcher.queues import Queues
 from batcher.watchdog import Watchdog
 from core.clock import SystemClock
 from core.futures import in_daemon
-from topics.codec import encode
-from topics.headers import chunk_headers
-from topics.producer import OnDelivery
-from topics.received import Received
-from topics.records import Chunk, Item, JobRef
+from topics.clients.producer import OnDelivery
+from topics.records.codec import encode
+from topics.records.headers import chunk_headers
+from topics.records.received import Received
+from topics.records.records import Chunk, Item, JobRef
 
 Blocks = Callable[..., Any]
 

@@ -12,7 +12,7 @@ from batcher.policy.credits import CreditLedger
 from batcher.policy.holding import PIN_GAIN, SOUGHT_S
 from batcher.queues import Queues
 from batcher.sweeps import HAND_BACKS_MAX, Sweeper
-from topics.records import Capacity, Item, JobRef
+from topics.records.records import Capacity, Item, JobRef
 
 LIMIT_S = 30.0
 CHUNKS = 200

@@ -13,7 +13,7 @@ from gpu_consumers.online_call import Cut
 from jobs.idempotency import Scope
 from registry.models import ENDPOINTS
 from storage.postgres.tenant_isolation import TENANT_ROLE
-from topics.control import over_reason
+from topics.tail_readers.job_controls import over_reason
 
 ROOT = Path(__file__).parents[3]
 ROW = re.compile(r"^\| `(millrace_\w+)` \| (\w+) \| ([^|]+) \| [^|]+ \|$", re.M)

@@ -14,7 +14,7 @@ from cli.topics import retention_text
 from jobs.line_checks import ErrorCode
 from registry.models import ENDPOINTS
 from results.output_lines import ERROR_MESSAGES
-from topics.catalogue import SHARED_TOPICS, Topic, pool_topics
+from topics.records.catalogue import SHARED_TOPICS, Topic, pool_topics
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cli.stack.role_children import MODULES
-from topics.catalogue import JOB_CLASSES
+from topics.records.catalogue import JOB_CLASSES
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text()

@@ -3,7 +3,7 @@
 import asyncio
 from uuid import UUID
 
-from topics.records import Attempt
+from topics.records.records import Attempt
 
 
 class Attempts:

@@ -29,11 +29,10 @@ from gpu_consumers.turns import Turns
 from gpu_consumers.wanted import Wanted
 from storage.objects.object_store import ObjectStore
 from tests.unit.gpu_consumers.attempts import Attempts
-from topics.codec import Headers, decode, kind_of
-from topics.control import JobControls
-from topics.producer import LogProducer, OnDelivery
-from topics.received import Received
-from topics.records import (
+from topics.clients.producer import LogProducer, OnDelivery
+from topics.records.codec import Headers, decode, kind_of
+from topics.records.received import Received
+from topics.records.records import (
     Batch,
     Capacity,
     Chunk,
@@ -44,6 +43,7 @@ from topics.records import (
     Outcomes,
     Unit,
 )
+from topics.tail_readers.job_controls import JobControls
 
 CRASHES_MAX = 3
 

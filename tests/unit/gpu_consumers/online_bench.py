@@ -23,12 +23,10 @@ from gpu_consumers.suspect_calls import SuspectCalls
 from gpu_consumers.trials import Trials
 from storage.objects.object_store import ObjectStore
 from tests.unit.gpu_consumers.attempts import Attempts
-from topics.callers import Callers
-from topics.codec import Headers, decode, kind_of
-from topics.control import JobControls
-from topics.producer import LogProducer, OnDelivery
-from topics.received import Received
-from topics.records import (
+from topics.clients.producer import LogProducer, OnDelivery
+from topics.records.codec import Headers, decode, kind_of
+from topics.records.received import Received
+from topics.records.records import (
     Batch,
     CallerNews,
     CallRef,
@@ -40,6 +38,8 @@ from topics.records import (
     Replies,
     Reply,
 )
+from topics.tail_readers.callers import Callers
+from topics.tail_readers.job_controls import JobControls
 
 Serve = Callable[[bytes, Emit | None], Answer]
 

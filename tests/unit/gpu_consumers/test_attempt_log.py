@@ -6,11 +6,11 @@ from uuid import UUID
 import pytest
 
 from gpu_consumers.attempt_log import AttemptLog, newest
-from topics.codec import encode, kind_headers
+from topics.clients.producer import LogProducer
 from topics.errors import LogUnavailableError
-from topics.producer import LogProducer
-from topics.received import Received
-from topics.records import Attempt
+from topics.records.codec import encode, kind_headers
+from topics.records.received import Received
+from topics.records.records import Attempt
 from topics.settings import KafkaSettings
 
 

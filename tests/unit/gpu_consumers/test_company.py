@@ -7,7 +7,7 @@ import pytest
 from core.outcomes import Outcome
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.bulk_bench import Life, Log, TouchyEngine, batch_of, delivery
-from topics.records import Attempt, Unit
+from topics.records.records import Attempt, Unit
 
 
 async def test_what_is_new_runs_beside_what_lay_in_one_replica_that_ended() -> None:

@@ -11,13 +11,13 @@ from core.clock import SystemClock
 from gpu_consumers.consumer import Assigned, BatchConsumer
 from gpu_consumers.delivery import Delivery
 from tests.unit.gpu_consumers.online_bench import call as online_call
-from topics.codec import Headers, encode, kind_headers
-from topics.consumer import LogConsumer
+from topics.clients.consumer import LogConsumer
+from topics.clients.offsets import Partition
+from topics.clients.producer import OnDelivery
 from topics.errors import DeliveryError, LogUnavailableError
-from topics.offsets import Partition
-from topics.producer import OnDelivery
-from topics.received import Received
-from topics.records import Batch
+from topics.records.codec import Headers, encode, kind_headers
+from topics.records.received import Received
+from topics.records.records import Batch
 
 TOPIC = "batches.p.bulk"
 PLACE: Partition = (TOPIC, 0)

@@ -18,7 +18,7 @@ from storage.crypto.data_keys import DataKeys
 from tests.objects_in_memory import MemoryStore
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.bulk_bench import Life, Log, TouchyEngine, batch_of, delivery
-from topics.records import Batch, Chunk, ItemOutcome, JobRef
+from topics.records.records import Batch, Chunk, ItemOutcome, JobRef
 
 BODY = b'{"prompt":"secret"}'
 JOB_ID = UUID(int=1)

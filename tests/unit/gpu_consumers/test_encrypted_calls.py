@@ -10,7 +10,7 @@ from storage.crypto.body_ciphers import END, BodyCipher, Place, Way
 from storage.crypto.data_keys import DataKeys
 from tests.objects_in_memory import MemoryStore
 from tests.unit.gpu_consumers.online_bench import OnlineBench, call
-from topics.records import Chunk
+from topics.records.records import Chunk
 
 NAME = "keys/calls/api-1-5"
 ID = UUID(int=1)

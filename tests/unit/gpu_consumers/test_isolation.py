@@ -21,7 +21,7 @@ from tests.unit.gpu_consumers.bulk_bench import (
     delivery,
 )
 from tests.unit.gpu_consumers.rests import Rest
-from topics.records import Attempt, Batch, ItemOutcome, Unit
+from topics.records.records import Attempt, Batch, ItemOutcome, Unit
 
 
 def code_of(outcome: ItemOutcome) -> str:

@@ -8,7 +8,7 @@ import pytest
 from gpu_consumers import questions as questions_module
 from gpu_consumers.ended_calls import EndedCalls
 from gpu_consumers.questions import ASKS_MAX, Questions
-from topics.records import CallRef
+from topics.records.records import CallRef
 
 CALLER = CallRef("c1", 3)
 ID, OTHER_ID = UUID(int=1), UUID(int=2)

@@ -7,10 +7,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from gpu_consumers.replies import REPLIES_BYTES_MAX, ReplyPublisher
-from topics.codec import Headers, decode
+from topics.clients.producer import OnDelivery
 from topics.errors import DeliveryError
-from topics.producer import OnDelivery
-from topics.records import CallRef, Replies, ReplyEnd
+from topics.records.codec import Headers, decode
+from topics.records.records import CallRef, Replies, ReplyEnd
 
 CALLER, OTHER = CallRef("c1", 3, stream=True), CallRef("c2", 4, stream=True)
 END = ReplyEnd(200, b"")

@@ -12,7 +12,7 @@ from core.outcomes import Outcome
 from gpu_consumers.trials import Trials
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.online_bench import PLACE, OnlineBench, call
-from topics.records import Attempt, Unit
+from topics.records.records import Attempt, Unit
 
 DURABLE = call(1, stream=False, durable=True)
 

@@ -9,7 +9,7 @@ from storage.objects.errors import ObjectStoreAwayError
 from storage.objects.object_store import ObjectStore
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.bulk_bench import Life, Log, TouchyEngine, batch_of, delivery
-from topics.records import Item
+from topics.records.records import Item
 
 
 class AwayStore:

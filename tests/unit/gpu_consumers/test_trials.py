@@ -9,7 +9,7 @@ from core.outcomes import Outcome
 from gpu_consumers.trials import Trials
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.bulk_bench import Life, Log, TouchyEngine, batch_of, delivery
-from topics.records import Attempt, Batch, Unit
+from topics.records.records import Attempt, Batch, Unit
 
 
 async def on_trial(crashes: int, trials: Trials, body: bytes = b"hold") -> tuple[Life, Batch]:

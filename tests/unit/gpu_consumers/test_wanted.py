@@ -13,7 +13,7 @@ from gpu_consumers.engines.engine import Finished
 from gpu_consumers.wanted import LATE_S_MAX, Wanted
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.bulk_bench import Life, Log, TouchyEngine, batch_of, delivery
-from topics.records import Batch, JobControl
+from topics.records.records import Batch, JobControl
 
 JOB = UUID(int=1)
 OTHER = UUID(int=2)

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from jobs.capacity import PoolCapacities
 from jobs.windows import PoolCapacity
-from topics.codec import encode, kind_headers
-from topics.received import Received
-from topics.records import Capacity
+from topics.records.codec import encode, kind_headers
+from topics.records.received import Received
+from topics.records.records import Capacity
 
 
 @dataclass

@@ -12,8 +12,8 @@ from storage.crypto.data_keys import DataKeys, KeyGoneError
 from storage.objects.errors import ObjectStoreAwayError
 from tests.objects_in_memory import MemoryStore
 from tests.sent_records import SentRecords
-from topics.codec import decode
-from topics.records import Chunk, Item, JobRef
+from topics.records.codec import decode
+from topics.records.records import Chunk, Item, JobRef
 
 JOB_ID = UUID(int=3)
 JOB = JobRef(

@@ -11,7 +11,7 @@ from core.limits import CHUNK_BYTES_MAX
 from jobs.cursors import Cursor
 from jobs.expansion import InputChangedError, ItemReader
 from storage.objects.local_objects import LocalObjects
-from topics.records import Item, JobRef
+from topics.records.records import Item, JobRef
 
 JOB = JobRef(UUID(int=7), 20_000, UUID(int=9), "small", "1", "pool", "/v1/embeddings", "in", 0.0)
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from jobs.token_counts import token_count
-from topics.codec import encode
-from topics.records import Item
+from topics.records.codec import encode
+from topics.records.records import Item
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"

@@ -6,8 +6,8 @@ import pytest
 
 from core.limits import RECORD_BYTES_MAX
 from results.failures import parts_of
-from topics.codec import encode
-from topics.records import DeadItem, DeadItems, FailedAttempt
+from topics.records.codec import encode
+from topics.records.records import DeadItem, DeadItems, FailedAttempt
 
 JOB = UUID(int=1)
 

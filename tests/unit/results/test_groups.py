@@ -8,7 +8,7 @@ from core.ids import new_uuid
 from core.outcomes import Outcome
 from core.states import CloseReason
 from results.groups import Entry, Group, grouped
-from topics.records import CallRef, Close, ItemOutcome, JobRef, Outcomes
+from topics.records.records import CallRef, Close, ItemOutcome, JobRef, Outcomes
 
 JOB = new_uuid()
 

@@ -10,9 +10,9 @@ from core.limits import RECORD_BYTES_MAX
 from core.states import CloseReason
 from results.reading import read_entry
 from tests.sent_records import SentRecords
-from topics.codec import Headers, decode, encode, kind_headers
-from topics.received import Received
-from topics.records import Chunk, Close, DeadLetter, JobRef, Outcomes
+from topics.records.codec import Headers, decode, encode, kind_headers
+from topics.records.received import Received
+from topics.records.records import Chunk, Close, DeadLetter, JobRef, Outcomes
 
 
 def job_ref(job_id: UUID) -> JobRef:

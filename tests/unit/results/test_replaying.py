@@ -7,7 +7,7 @@ from core.outcomes import Outcome
 from core.states import CloseReason
 from results.groups import Entry
 from results.rebuilding.replaying import above_limit
-from topics.records import Close, ItemOutcome, JobRef, Outcomes
+from topics.records.records import Close, ItemOutcome, JobRef, Outcomes
 
 PLACE = ("results", 0)
 

@@ -21,12 +21,12 @@ from results.open_work import CROWD, OpenWork, Step
 from results.settings import WriterSettings
 from results.writer import ResultsWriter
 from tests.unit.results.test_reading import job_ref
-from topics.codec import encode, kind_headers
-from topics.consumer import LogConsumer
-from topics.offsets import Partition
-from topics.producer import LogProducer
-from topics.received import Received
-from topics.records import Close, ItemOutcome, Outcomes
+from topics.clients.consumer import LogConsumer
+from topics.clients.offsets import Partition
+from topics.clients.producer import LogProducer
+from topics.records.codec import encode, kind_headers
+from topics.records.received import Received
+from topics.records.records import Close, ItemOutcome, Outcomes
 
 SLICES = 5
 

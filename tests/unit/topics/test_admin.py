@@ -8,10 +8,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource, NewTopic
 
-from topics import admin as admins
-from topics.admin import LogAdmin
-from topics.catalogue import RESULTS
+from topics.clients import admin as admins
+from topics.clients.admin import LogAdmin
 from topics.errors import LogUnavailableError
+from topics.records.catalogue import RESULTS
 from topics.settings import KafkaSettings
 
 
@@ -151,7 +151,7 @@ def test_a_broker_lost_after_the_creation_is_said_with_its_address() -> None:
 
 def test_leaders_are_awaited_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("topics.admin.time.sleep", pauses.append)
+    monkeypatch.setattr("topics.clients.admin.time.sleep", pauses.append)
     cluster = ForgetfulCluster(refusals=0)
     cluster.leaders = [-1, -1, 0]
 

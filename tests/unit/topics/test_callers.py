@@ -7,14 +7,14 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
-from topics import callers as callers_module
-from topics.callers import Callers
-from topics.codec import encode, kind_headers
 from topics.errors import LogUnavailableError
-from topics.known_callers import ABORTED_MAX, SILENCE_S_MAX, KnownCallers
-from topics.received import Received
-from topics.records import CallerNews, CallRef, JobRef
+from topics.records.codec import encode, kind_headers
+from topics.records.received import Received
+from topics.records.records import CallerNews, CallRef, JobRef
 from topics.settings import KafkaSettings
+from topics.tail_readers import callers as callers_module
+from topics.tail_readers.callers import Callers
+from topics.tail_readers.known_callers import ABORTED_MAX, SILENCE_S_MAX, KnownCallers
 
 CALLER = "api-1"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from topics.catalogue import DAY_MS, SEGMENT_DAYS, SHARED_TOPICS, Topic, pool_topics
-from topics.records import Batch, Chunk, DeadLetter, Outcomes
+from topics.records.catalogue import DAY_MS, SEGMENT_DAYS, SHARED_TOPICS, Topic, pool_topics
+from topics.records.records import Batch, Chunk, DeadLetter, Outcomes
 
 
 @pytest.mark.parametrize("topic", [*SHARED_TOPICS, *pool_topics("p")], ids=lambda topic: topic.name)

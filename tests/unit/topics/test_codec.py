@@ -7,10 +7,10 @@ import pytest
 
 from core.errors import RecordUnreadableError, SchemaTooNewError
 from core.outcomes import Outcome
-from topics.codec import Headers, decode, encode, kind_headers, kind_of
-from topics.headers import chunk_headers, item_range
-from topics.partitioner import request_partition, shuffle_shard
-from topics.records import Chunk, Item, ItemOutcome, JobRef, Outcomes
+from topics.records.codec import Headers, decode, encode, kind_headers, kind_of
+from topics.records.headers import chunk_headers, item_range
+from topics.records.partitioner import request_partition, shuffle_shard
+from topics.records.records import Chunk, Item, ItemOutcome, JobRef, Outcomes
 
 JOB = JobRef(
     job_id=UUID(int=7),

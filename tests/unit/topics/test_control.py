@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from core.states import CloseReason
-from topics.control import (
+from topics.records.records import JobControl, JobRef
+from topics.tail_readers.job_controls import (
     CONTROL_AGE_MS_MAX,
     ControlSet,
     deadline_of,
     over_reason,
     priority_of,
 )
-from topics.records import JobControl, JobRef
 
 JOB = JobRef(
     job_id=UUID(int=1),

@@ -2,10 +2,10 @@
 
 from core.limits import RECORD_BYTES_MAX
 from tests.sent_records import SentRecords
-from topics.codec import Headers, decode
-from topics.dead_letters import send_dead_letter
-from topics.received import Received
-from topics.records import DeadLetter
+from topics.records.codec import Headers, decode
+from topics.records.dead_letter_copy import send_dead_letter
+from topics.records.received import Received
+from topics.records.records import DeadLetter
 
 
 def test_a_copy_fits_whatever_the_record_was() -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from core.errors import SchemaTooNewError
 from core.states import CloseReason
-from topics.codec import Headers, encode, kind_headers
 from topics.errors import LogUnavailableError
-from topics.following import Following, readable
-from topics.received import Received
-from topics.records import JobControl
-from topics.tail import TopicTail
+from topics.records.codec import Headers, encode, kind_headers
+from topics.records.received import Received
+from topics.records.records import JobControl
+from topics.tail_readers.tail_thread import Following, readable
+from topics.tail_readers.topic_tail import TopicTail
 
 CLOSED = JobControl(job_id=UUID(int=1), version=1, closed=CloseReason.CANCELLED)
 

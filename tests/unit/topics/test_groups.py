@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 
-from topics import groups
-from topics.catalogue import RESULTS
+from topics.clients import groups
+from topics.clients.groups import GroupOffsets
 from topics.errors import LogUnavailableError
-from topics.groups import GroupOffsets
+from topics.records.catalogue import RESULTS
 from topics.settings import KafkaSettings
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.offsets import OffsetTracker
+from topics.clients.offsets import OffsetTracker
 
 P = ("batches.p.bulk", 0)
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from topics.clients.producer import LogProducer, close_all
 from topics.errors import DeliveryPendingError, ProducerFatalError
-from topics.producer import LogProducer, close_all
 from topics.settings import KafkaSettings
 
 
@@ -20,12 +20,14 @@ def test_records_left_behind_are_told(count: int, caplog: pytest.LogCaptureFixtu
     producer = LogProducer(nobody, client_id="test")
     for _ in range(count):
         producer.send("results", b"x", partition=0)
-    with caplog.at_level(logging.WARNING, logger="topics.producer"):
+    with caplog.at_level(logging.WARNING, logger="topics.clients.producer"):
         producer.close(0.1)
         producer.close(0.1)
 
     told = [
-        (r.getMessage(), vars(r)["count"]) for r in caplog.records if r.name == "topics.producer"
+        (r.getMessage(), vars(r)["count"])
+        for r in caplog.records
+        if r.name == "topics.clients.producer"
     ]
     assert told == ([("records were not delivered", count)] if count else [])
 
@@ -47,7 +49,7 @@ class FatalProducer:
 
 
 def test_what_can_send_no_more_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topics.producer.Producer", FatalProducer)
+    monkeypatch.setattr("topics.clients.producer.Producer", FatalProducer)
     producer = LogProducer(KafkaSettings(bootstrap_servers="127.0.0.1:1"), client_id="test")
     with pytest.raises(ProducerFatalError):
         producer.send("results", b"x", partition=0)
@@ -75,7 +77,7 @@ class AcknowledgesAtOnce:
 
 @pytest.fixture
 def producer(monkeypatch: pytest.MonkeyPatch) -> LogProducer:
-    monkeypatch.setattr("topics.producer.Producer", AcknowledgesAtOnce)
+    monkeypatch.setattr("topics.clients.producer.Producer", AcknowledgesAtOnce)
     return LogProducer(KafkaSettings(bootstrap_servers="127.0.0.1:1"), client_id="test")
 
 
@@ -108,7 +110,7 @@ class TakesAllTheTime(AcknowledgesAtOnce):
 
 
 def test_all_are_closed_in_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topics.producer.Producer", TakesAllTheTime)
+    monkeypatch.setattr("topics.clients.producer.Producer", TakesAllTheTime)
     settings = KafkaSettings(bootstrap_servers="127.0.0.1:1")
     close_all([LogProducer(settings, client_id=f"test-{n}") for n in range(4)], 0.2)
     assert len(TakesAllTheTime.given_s) == 4

@@ -7,7 +7,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from core.errors import SettingsError
-from topics.clients import new_client
+from topics.clients.client_factory import new_client
 from topics.settings import KafkaSettings
 
 LOGIN = {"SASL_MECHANISM": "PLAIN", "SASL_USERNAME": "me", "SASL_PASSWORD": "secret"}

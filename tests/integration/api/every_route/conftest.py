@@ -16,8 +16,8 @@ from tests.conftest import execute, with_database
 from tests.integration.api.conftest import new_site, running
 from tests.integration.api.durable_site import until
 from tests.integration.api.every_route.worlds import Two, add_world
-from topics.admin import LogAdmin
-from topics.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES, REQUESTS_INTERACTIVE
+from topics.clients.admin import LogAdmin
+from topics.records.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES, REQUESTS_INTERACTIVE
 from topics.settings import KafkaSettings
 
 KEY = SecretStr(base64.b64encode(b"k" * 32).decode())

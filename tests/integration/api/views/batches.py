@@ -26,7 +26,7 @@ from results.result_files import write_result_files
 from results.writing import ItemWriter
 from tests.integration.api.conftest import Site
 from tests.integration.jobs.rows import add_job
-from topics.records import Close, ItemOutcome
+from topics.records.records import Close, ItemOutcome
 
 
 def line(index: int) -> bytes:

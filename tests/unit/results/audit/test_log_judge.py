@@ -15,7 +15,7 @@ from results.audit.log_judge import LogJudge
 from results.audit.report import ITEMS_NAMED_MAX, compare_books, compare_items, compare_log
 from results.writing import UNSTORABLE_CODE
 from tests.integration.results.outcomes import failed, job_ref, outcome
-from topics.records import Close, CopiesDue, ItemOutcome, Outcomes
+from topics.records.records import Close, CopiesDue, ItemOutcome, Outcomes
 
 JOB = UUID(int=1)
 CLOSE = Close(JOB, 0, CloseReason.CANCELLED)

@@ -3,8 +3,8 @@
 import pytest
 
 from results.views.dispatched import Dispatched, _note
-from topics.codec import Headers
-from topics.received import Received
+from topics.records.codec import Headers
+from topics.records.received import Received
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from typing import Final
 
 from core.clock import Clock
-from topics.catalogue import CALLERS
 from topics.errors import LogUnavailableError
-from topics.following import Following, readable
-from topics.known_callers import KnownCallers
-from topics.received import Received
-from topics.records import CallerNews, JobRef
+from topics.records.catalogue import CALLERS
+from topics.records.received import Received
+from topics.records.records import CallerNews, JobRef
 from topics.settings import KafkaSettings
-from topics.tail import TopicTail
+from topics.tail_readers.known_callers import KnownCallers
+from topics.tail_readers.tail_thread import Following, readable
+from topics.tail_readers.topic_tail import TopicTail
 
 _POLL_S: Final = 0.2
 """Where nobody says anything a death is looked for so often."""

@@ -14,9 +14,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from core.futures import settle
 from core.limits import RECORD_BYTES_MAX
-from topics.clients import new_client
-from topics.codec import Headers
+from topics.clients.client_factory import new_client
 from topics.errors import DeliveryError, DeliveryPendingError, ProducerFatalError
+from topics.records.codec import Headers
 from topics.settings import KafkaSettings
 
 _LOG = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ from confluent_kafka.admin import (
     TopicMetadata,
 )
 
-from topics.catalogue import Topic
-from topics.clients import new_client
+from topics.clients.client_factory import new_client
 from topics.errors import LogUnavailableError
+from topics.records.catalogue import Topic
 from topics.settings import KafkaSettings
 
 _Answer = TypeVar("_Answer")

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 from core.errors import RecordUnreadableError
-from topics.codec import decode
-from topics.received import Received
-from topics.records import Record
-from topics.tail import TopicTail
+from topics.records.codec import decode
+from topics.records.received import Received
+from topics.records.records import Record
+from topics.tail_readers.topic_tail import TopicTail
 
 _LOG = logging.getLogger(__name__)
 _POLL_S: Final = 0.5

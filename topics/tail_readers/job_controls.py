@@ -10,12 +10,12 @@ from uuid import UUID
 
 from core.clock import Clock
 from core.states import CloseReason
-from topics.catalogue import CONTROL, DAY_MS
-from topics.following import Following, readable
-from topics.received import Received
-from topics.records import JobControl, JobRef
+from topics.records.catalogue import CONTROL, DAY_MS
+from topics.records.received import Received
+from topics.records.records import JobControl, JobRef
 from topics.settings import KafkaSettings
-from topics.tail import TopicTail
+from topics.tail_readers.tail_thread import Following, readable
+from topics.tail_readers.topic_tail import TopicTail
 
 CONTROLS_MAX: Final = 250_000
 """Jobs remembered at most, in about 60 MB."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from core.limits import RECORD_BYTES_MAX
-from topics.records import (
+from topics.records.records import (
     Attempt,
     Batch,
     CallerNews,

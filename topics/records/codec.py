@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from core.errors import RecordUnreadableError, SchemaTooNewError
-from topics.records import KINDS, SCHEMA_VERSIONS, Record
+from topics.records.records import KINDS, SCHEMA_VERSIONS, Record
 
 Headers = list[tuple[str, bytes]]
 R = TypeVar("R", bound=Record)

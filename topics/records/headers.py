@@ -6,8 +6,8 @@ from uuid import UUID
 
 from core.errors import RecordUnreadableError
 from core.limits import NUMBER_MAX
-from topics.codec import Headers, kind_headers
-from topics.records import Chunk, JobRef
+from topics.records.codec import Headers, kind_headers
+from topics.records.records import Chunk, JobRef
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from topics.records import CallerNews, CallRef, JobRef
+from topics.records.records import CallerNews, CallRef, JobRef
 
 BEAT_S: Final = 0.5
 """How often a caller says that it lives."""

@@ -44,7 +44,7 @@ class Membership:
         """
         if (member_id := self._predecessor()) is None:
             return
-        from topics.leaving import leave
+        from topics.clients.member_removal import leave
 
         leave(self._settings, self._group, member_id, self._protocol, timeout_s=_LEAVE_S_MAX)
 

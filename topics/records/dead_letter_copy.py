@@ -3,11 +3,11 @@
 from typing import Final
 
 from core.limits import RECORD_BYTES_MAX
-from topics.catalogue import DEAD_LETTERS
-from topics.codec import encode, kind_headers
-from topics.producer import OnDelivery, Sender
-from topics.received import Received
-from topics.records import DeadLetter
+from topics.clients.producer import OnDelivery, Sender
+from topics.records.catalogue import DEAD_LETTERS
+from topics.records.codec import encode, kind_headers
+from topics.records.received import Received
+from topics.records.records import DeadLetter
 
 _VALUE_BYTES_MAX: Final = RECORD_BYTES_MAX - 64 * 1024
 """Of a record that is as large as records may be: its copy has the place around it."""

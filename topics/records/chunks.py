@@ -6,12 +6,12 @@ An item travels from intake, and again when a batcher or a GPU consumer puts it 
 from collections.abc import Iterable, Iterator
 
 from core.limits import CHUNK_BYTES_MAX, CHUNK_ITEMS_MAX
-from topics.catalogue import REQUESTS
-from topics.codec import encode
-from topics.headers import chunk_headers
-from topics.partitioner import request_partition
-from topics.producer import OnDelivery, Sender
-from topics.records import Chunk, Item
+from topics.clients.producer import OnDelivery, Sender
+from topics.records.catalogue import REQUESTS
+from topics.records.codec import encode
+from topics.records.headers import chunk_headers
+from topics.records.partitioner import request_partition
+from topics.records.records import Chunk, Item
 
 
 def chunks_of(items: Iterable[Item]) -> Iterator[list[Item]]:

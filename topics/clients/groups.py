@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from topics.catalogue import Topic
-from topics.clients import new_client
+from topics.clients.client_factory import new_client
 from topics.errors import LogUnavailableError
+from topics.records.catalogue import Topic
 from topics.settings import KafkaSettings
 
 _REQUEST_TIMEOUT_S = 15.0

@@ -1,0 +1,1 @@
+"""Kafka clients: producer, group consumer, admin, committed offsets and group membership."""

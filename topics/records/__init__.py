@@ -1,0 +1,1 @@
+"""Record schemas, the topic catalogue, headers, encoding and partitioning."""
