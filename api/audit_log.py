@@ -9,7 +9,7 @@ from api.answers import json_answer
 from api.objects import page_object
 from api.paging import LIMIT_DEFAULT, Limit, parse_after
 from api.principals import PrincipalOf, ServicesOf
-from jobs.pages import Page, unknown_cursor
+from jobs.store.keyset_pages import Page, unknown_cursor
 from tenancy.audit_log import ENTRY
 from tenancy.audit_reading import entry_fields, list_acts
 

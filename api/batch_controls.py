@@ -21,9 +21,9 @@ from api.online.idempotency import Repeats, answer_once, repeats_of_request, res
 from api.principals import PrincipalOf, ServicesOf
 from api.services import Services
 from core.ids import FILE, JOB, parse_public_id, public_id
-from jobs.appending import append_file, seal_job
-from jobs.controls import JobChange, change_job, pause_job, resume_job
-from jobs.idempotency import Answer
+from jobs.store.appending import append_file, seal_job
+from jobs.store.controls import JobChange, change_job, pause_job, resume_job
+from jobs.store.idempotency import Answer
 from tenancy.audit_log import Action
 
 router = APIRouter()

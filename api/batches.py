@@ -22,13 +22,13 @@ from api.webhook_services import WebhooksOf
 from core.errors import MillraceError
 from core.ids import FILE, JOB, parse_public_id, public_id
 from core.urgency import PRIORITY_DEFAULT
-from jobs.batches import NewJob, cancel_job, create_job, find_whole_job, list_jobs
-from jobs.budgets import Budget
-from jobs.idempotency import Answer
-from jobs.job_keys import destroy_key
-from jobs.job_options import JobOptions
-from jobs.pages import Cursor
-from jobs.refusals import JobMissingError
+from jobs.errors import JobMissingError
+from jobs.store.batches import NewJob, cancel_job, create_job, find_whole_job, list_jobs
+from jobs.store.idempotency import Answer
+from jobs.store.job_budgets import Budget
+from jobs.store.job_keys import destroy_key
+from jobs.store.job_options import JobOptions
+from jobs.store.keyset_pages import Cursor
 from results.retention.deletion import delete_batch
 from results.webhooks.callbacks import add_callback
 from tenancy.audit_log import Action

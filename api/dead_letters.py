@@ -28,12 +28,18 @@ from api.services import Services
 from api.uploads import UploadLimits, storage_quota, upload_limits
 from core.ids import JOB, new_uuid, parse_public_id, public_id
 from core.object_names import FILES
-from jobs.batches import checked_window_s, create_job
-from jobs.files import INPUT_EXPIRES_AFTER_S, INPUT_PURPOSE, NewFile, add_upload
-from jobs.idempotency import Answer
-from jobs.open_batches import require_room
-from jobs.pages import unknown_cursor
-from jobs.redriving import (
+from jobs.errors import (
+    DeadLetterMissingError,
+    FieldRefusedError,
+    JobMissingError,
+    RequestRefusedError,
+)
+from jobs.store.batches import checked_window_s, create_job
+from jobs.store.files import INPUT_EXPIRES_AFTER_S, INPUT_PURPOSE, NewFile, add_upload
+from jobs.store.idempotency import Answer
+from jobs.store.keyset_pages import unknown_cursor
+from jobs.store.open_batches import require_room
+from jobs.store.redrive import (
     REDRIVE_MAX,
     Redrive,
     check_edits,
@@ -41,12 +47,6 @@ from jobs.redriving import (
     edited_lines,
     mark_redriven,
     redrive_job,
-)
-from jobs.refusals import (
-    DeadLetterMissingError,
-    FieldRefusedError,
-    JobMissingError,
-    RequestRefusedError,
 )
 from results.dead_items import find_dead, list_dead, readable_body
 from storage.objects.object_store import ObjectStore, StoredObject

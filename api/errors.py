@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from api.answers import ApiError, crash_answer, error_answer, unavailable
 from api.database import DatabaseAwayError
 from core.errors import MillraceError
-from jobs.refusals import (
+from jobs.errors import (
     DeadLetterMissingError,
     FileMissingError,
     InputGoneError,

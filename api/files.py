@@ -28,11 +28,11 @@ from api.principals import PrincipalOf, ServicesOf
 from api.services import Services
 from api.uploads import receive_upload, storage_quota
 from core.ids import FILE, parse_public_id, public_id
-from jobs.file_removal import mark_removed, removable
-from jobs.files import NewFile, add_upload, delete_file, find_file, list_files
-from jobs.idempotency import Answer
-from jobs.pages import Cursor
-from jobs.refusals import FileMissingError, RequestRefusedError
+from jobs.errors import FileMissingError, RequestRefusedError
+from jobs.store.file_removal import mark_removed, removable
+from jobs.store.files import NewFile, add_upload, delete_file, find_file, list_files
+from jobs.store.idempotency import Answer
+from jobs.store.keyset_pages import Cursor
 from storage.objects.errors import ObjectStoreAwayError
 from tenancy.audit_log import Action
 

@@ -18,7 +18,7 @@ from api.services import Services
 from core.ids import REQUEST, SINGLE, parse_public_id, public_id
 from core.outcomes import Outcome
 from core.states import JobState
-from jobs.requests import cancel_request, find_request
+from jobs.store.single_requests import cancel_request, find_request
 from storage.objects.errors import ObjectMissingError
 from storage.objects.whole_objects import read_object
 from tenancy.audit_log import Action

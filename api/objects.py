@@ -8,8 +8,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.ids import FILE, JOB, public_id
-from jobs.control_rows import OPEN_STATES
-from jobs.pages import Page
+from jobs.store.control_rows import OPEN_STATES
+from jobs.store.keyset_pages import Page
 from registry.models import ModelVersion
 
 _MOMENTS: Final = (

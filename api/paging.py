@@ -7,7 +7,7 @@ from fastapi import Query
 
 from core.ids import parse_public_id
 from core.limits import LIST_LIMIT_MAX
-from jobs.pages import unknown_cursor
+from jobs.store.keyset_pages import unknown_cursor
 
 LIMIT_DEFAULT: Final = 20
 

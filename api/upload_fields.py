@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from api.multipart import FormRefusedError
-from jobs.files import (
+from jobs.store.files import (
     EXPIRES_AFTER_S_MAX,
     EXPIRES_AFTER_S_MIN,
     INPUT_EXPIRES_AFTER_S,

@@ -20,8 +20,8 @@ from api.settings import ApiSettings
 from api.upload_fields import upload_fields
 from core.clock import SystemClock
 from core.ids import new_uuid
-from jobs.files import NewFile, StorageQuota, stored_bytes_left
-from jobs.refusals import StorageQuotaError
+from jobs.errors import StorageQuotaError
+from jobs.store.files import NewFile, StorageQuota, stored_bytes_left
 
 FORM_BYTES_MAX: Final = 256 * 1024
 """What a form may add to its file: boundaries, headers and fields within their own limits."""

@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from api.answers import ApiError
-from jobs.idempotency import Answer
+from jobs.store.idempotency import Answer
 from results.webhooks.sealing import Sealer, SecretUnreadableError
 from results.webhooks.signatures import secret_text
 

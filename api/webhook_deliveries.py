@@ -17,8 +17,8 @@ from api.principals import PrincipalOf, ServicesOf
 from api.services import Services
 from api.webhook_objects import delivery_object
 from core.ids import EVENT, parse_public_id, public_id
-from jobs.idempotency import Answer
-from jobs.pages import Cursor
+from jobs.store.idempotency import Answer
+from jobs.store.keyset_pages import Cursor
 from results.webhooks.endpoints import ENDPOINT, check_event_types
 from results.webhooks.history import Replay, begin_test, find_attempt, list_deliveries, replay
 from tenancy.api_keys import Principal

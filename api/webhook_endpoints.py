@@ -17,8 +17,8 @@ from api.webhook_answers import opened_answer, sealed_answer
 from api.webhook_objects import endpoint_object
 from api.webhook_services import WebhooksOf
 from core.ids import JOB, parse_public_id, public_id
-from jobs.idempotency import Answer
-from jobs.pages import Cursor
+from jobs.store.idempotency import Answer
+from jobs.store.keyset_pages import Cursor
 from results.webhooks.endpoints import (
     ENDPOINT,
     EndpointChange,

@@ -12,7 +12,7 @@ from api.webhook_answers import opened_answer, sealed_answer
 from api.webhook_objects import endpoint_object
 from api.webhook_services import WebhooksOf
 from core.ids import parse_public_id
-from jobs.idempotency import Answer
+from jobs.store.idempotency import Answer
 from results.webhooks.callbacks import rotate_callback_secret
 from results.webhooks.endpoints import ENDPOINT, rotate_secret
 from results.webhooks.signatures import secret_hint

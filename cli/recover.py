@@ -3,7 +3,7 @@
 import typer
 
 from cli.services import DataOption, database_settings, kafka_settings
-from jobs.renewing import unvalidated_count
+from jobs.recovery.job_renewal import unvalidated_count
 from results.recovery import recover
 from storage.postgres.engines import create_engine
 

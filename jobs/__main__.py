@@ -17,16 +17,16 @@ from core.role_life import run_role, say_ready
 from core.settings import read_all
 from core.shutdown import stop_on_signals
 from jobs import metrics
-from jobs.background import Background
-from jobs.beside import PRODUCERS, Means, held_leases, start_beside
-from jobs.capacity import PoolCapacities, follow
-from jobs.expander import Expander
-from jobs.held_jobs import HeldJobs
-from jobs.intake import Intake, IntakeParts
+from jobs.expansion.expander import Expander
+from jobs.expansion.intake import Intake, IntakeParts
+from jobs.expansion.job_loads import ROLE
+from jobs.expansion.leased_jobs import HeldJobs
+from jobs.expansion.pool_capacity import PoolCapacities, follow
 from jobs.outbox_relay import OutboxRelay
-from jobs.progress import ROLE
+from jobs.periodic import PRODUCERS, Means, held_leases, start_beside
 from jobs.settings import IntakeSettings
-from jobs.validator import Validator
+from jobs.supervised_threads import Background
+from jobs.validation.validator import Validator
 from storage.objects.open_store import object_store_from_env
 from storage.postgres.engines import DATABASE_AWAY, create_engine
 from storage.postgres.notifications import Notifications

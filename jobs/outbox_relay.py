@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from core.clock import Clock
 from core.limits import RECORD_BYTES_MAX
 from jobs import metrics
-from jobs.live_transactions import CUT_WHEN_FROZEN, flush_alive
-from jobs.outbox_tables import outbox
+from jobs.store.transaction_keepalive import CUT_WHEN_FROZEN, flush_alive
+from jobs.tables.outbox import outbox
 from topics.clients.producer import LogProducer
 
 LOG = logging.getLogger(__name__)

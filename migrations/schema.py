@@ -4,16 +4,8 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from jobs import (
-    copies_tables,
-    files_tables,
-    idempotency_tables,
-    inputs_tables,
-    outbox_tables,
-    progress_tables,
-    retries_tables,
-)
-from jobs import tables as jobs_tables
+from jobs.tables import appended_files, copies, files, idempotency, outbox, progress, retries
+from jobs.tables import jobs as jobs_tables
 from registry import tables as registry_tables
 from results import call_tables
 from results import tables as results_tables
@@ -27,18 +19,18 @@ assert all(  # named once more, or a linter would take their imports away
     (
         audit_tables,
         call_tables,
-        copies_tables,
+        copies,
         deletions,
-        files_tables,
-        idempotency_tables,
-        inputs_tables,
+        files,
+        idempotency,
+        appended_files,
         jobs_tables,
-        outbox_tables,
-        progress_tables,
+        outbox,
+        progress,
         registry_tables,
         results_tables,
         retention_tables,
-        retries_tables,
+        retries,
         tenancy_tables,
         webhooks_tables,
     )

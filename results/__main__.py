@@ -16,9 +16,9 @@ from core.metrics_server import serve_metrics
 from core.role_life import run_role, say_ready
 from core.settings import read_all
 from core.shutdown import stop_on_signals
-from jobs.background import Background
-from jobs.held_leases import HeldLeases
-from jobs.retries import RetryRules
+from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.recovery.retry_policy import RetryRules
+from jobs.supervised_threads import Background
 from results.call_bills import write_bills
 from results.closing import JobCloser
 from results.deduplicating import CopyWriter

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from core.errors import MillraceError
-from jobs.input_lines import Line, custom_id_of, input_lines
+from jobs.input.line_reader import Line, custom_id_of, input_lines
 from storage.objects.errors import ObjectMissingError, ObjectStoreAwayError
 from storage.objects.object_store import Blocks
 

@@ -11,11 +11,11 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
-from jobs.batches import find_job
-from jobs.pages import Page, unknown_cursor
-from jobs.refusals import DeadLetterMissingError
-from jobs.retries_tables import dead_items, item_attempts
-from jobs.tables import jobs
+from jobs.errors import DeadLetterMissingError
+from jobs.store.batches import find_job
+from jobs.store.keyset_pages import Page, unknown_cursor
+from jobs.tables.jobs import jobs
+from jobs.tables.retries import dead_items, item_attempts
 from results.encrypted_rows import RowOpener
 from results.failures import stable_code
 from results.output_lines import ItemRow

@@ -14,8 +14,8 @@ import msgspec
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
-from jobs.outbox_rows import outbox_insert
-from jobs.retries import RetryRules, backoff_s, may_try_again
+from jobs.recovery.retry_policy import RetryRules, backoff_s, may_try_again
+from jobs.store.outbox import outbox_insert
 from results.copying import existing_indexes
 from results.groups import JobItems
 from results.locking import LockedJob

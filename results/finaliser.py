@@ -14,10 +14,10 @@ import sqlalchemy as sa
 
 from core.clock import Clock
 from core.errors import Disposition, LeaseLostError, MillraceError
-from jobs.background import Background
-from jobs.held_leases import HeldLeases
-from jobs.lease_queue import LeaseQueue
-from jobs.leases import Lease
+from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.lease_queue import LeaseQueue
+from jobs.leasing.leases import Lease
+from jobs.supervised_threads import Background
 from results import metrics
 from results.finalising import READY, finalise
 from results.orphan_sweep import OrphanSweep

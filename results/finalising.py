@@ -17,12 +17,12 @@ from core.errors import LeaseLostError, MillraceError
 from core.ids import JOB, new_uuid, public_id
 from core.object_names import answer_prefix
 from core.states import CloseReason, JobKind, JobState
-from jobs.days import job_day
-from jobs.files import RESULT_PURPOSE, NewFile, insert_file
-from jobs.input_files import InputFile, appended_files
-from jobs.leases import Lease, require
-from jobs.outbox_rows import NOTIFY_OUTBOX, event_insert
-from jobs.tables import jobs
+from jobs.input.input_files import InputFile, appended_files
+from jobs.leasing.leases import Lease, require
+from jobs.store.days import job_day
+from jobs.store.files import RESULT_PURPOSE, NewFile, insert_file
+from jobs.store.outbox import NOTIFY_OUTBOX, event_insert
+from jobs.tables.jobs import jobs
 from results.custom_ids import CustomIds, JobCustomIds
 from results.encrypted_rows import RowOpener
 from results.item_rows import item_rows

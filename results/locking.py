@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from jobs.budgets import Budget
+from jobs.store.job_budgets import Budget
 from results.groups import JobItems
 from results.statements import LOCK_JOBS, LOOK_AT_JOBS
 from storage.postgres.engines import Cursor

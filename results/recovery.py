@@ -1,7 +1,7 @@
 """What makes an installation whole after Postgres was restored to an earlier moment.
 
 1. Nobody writes results: the group has no member.
-2. Unfinished jobs become newer than anything the log holds of them (`jobs.renewing`).
+2. Unfinished jobs become newer than anything the log holds of them (`jobs.recovery.job_renewal`).
 3. The results writer's group goes back to before the first of them began, and to before the last
    bill that the database knows: reports of calls are of no job.
 
@@ -17,7 +17,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
-from jobs.renewing import Place, renew
+from jobs.recovery.job_renewal import Place, renew
 from results.call_tables import billed_calls
 from results.held_log import CLOCKS_DIFFER_S_MAX
 from results.writer import GROUP

@@ -8,7 +8,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from core.errors import MillraceError
-from jobs.file_removal import files_to_remove, mark_removed
+from jobs.store.file_removal import files_to_remove, mark_removed
 from results import metrics
 from results.refusals import Refusals
 from storage.objects.object_store import ObjectStore

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from core.states import JobKind, JobState
-from jobs.outbox_rows import NOTIFY_JOBS, NOTIFY_OUTBOX, NOTIFY_REQUESTS, event_insert
+from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, NOTIFY_REQUESTS, event_insert
 from results.statements import COUNT_AND_SETTLE
 from results.sums import JobSum
 from storage.postgres.engines import raw_cursor

@@ -19,10 +19,10 @@ import sqlalchemy as sa
 from core.errors import Disposition, MillraceError
 from core.object_names import ANSWERS
 from core.states import TERMINAL_STATES, CloseReason, JobKind, JobState
-from jobs.orphans import keys_by_job
-from jobs.outbox_rows import NOTIFY_OUTBOX, event_insert
-from jobs.requests import JOB_DAY
-from jobs.tables import jobs
+from jobs.store.orphans import keys_by_job
+from jobs.store.outbox import NOTIFY_OUTBOX, event_insert
+from jobs.store.single_requests import JOB_DAY
+from jobs.tables.jobs import jobs
 from results import metrics
 from results.tables import items
 from storage.objects.object_store import ObjectStore

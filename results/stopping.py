@@ -10,9 +10,9 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import JobState
-from jobs.budgets import close_due
-from jobs.closes import stop
-from jobs.tables import jobs
+from jobs.store.closes import stop
+from jobs.store.job_budgets import close_due
+from jobs.tables.jobs import jobs
 from results.locking import LockedJob
 from results.sums import JobSum
 

@@ -20,7 +20,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
-from jobs.retries import RetryRules
+from jobs.recovery.retry_policy import RetryRules
 from results import metrics
 from results.copying import copy_items, missing_items
 from results.failures import FailureJudge, bury

@@ -5,7 +5,7 @@ from math import ceil
 from typing import Final
 
 from api.answers import ApiError, unavailable
-from jobs.windows import PoolCapacity
+from jobs.expansion.windows import PoolCapacity
 
 RETRY_AFTER_S_MAX: Final = 60
 """Clients ignore or mistreat longer ones."""

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from starlette.types import Message
 
-from jobs.idempotency import Claim
+from jobs.store.idempotency import Claim
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
 from topics.records.records import JobRef

@@ -32,9 +32,9 @@ from api.services import Services
 from core.clock import Clock
 from core.errors import MillraceError
 from core.ids import REQUEST, public_id
-from jobs import idempotency
-from jobs.idempotency import Answer, Claim
-from jobs.requests import NewRequest, expire_request, input_line, request_input_key
+from jobs.store import idempotency
+from jobs.store.idempotency import Answer, Claim
+from jobs.store.single_requests import NewRequest, expire_request, input_line, request_input_key
 from storage.objects.whole_objects import write_object
 from tenancy.api_keys import Principal
 from topics.records.records import JobRef

@@ -13,7 +13,7 @@ from api.online.idempotency import REPLAYED
 from api.online.store_threads import in_store_thread
 from core.ids import SINGLE, public_id
 from core.states import JobState
-from jobs.idempotency import Answer, Scope, version_header
+from jobs.store.idempotency import Answer, Scope, version_header
 from storage.objects.errors import ObjectMissingError
 from storage.objects.object_store import ObjectStore
 from storage.objects.whole_objects import read_object

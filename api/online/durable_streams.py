@@ -20,8 +20,8 @@ from api.online.streams import STREAM_HEADERS
 from api.services import Services
 from core.errors import MillraceError
 from core.object_names import KEYED_ANSWERS
-from jobs import idempotency
-from jobs.idempotency import MODEL_VERSION, Answer, Claim
+from jobs.store import idempotency
+from jobs.store.idempotency import MODEL_VERSION, Answer, Claim
 from storage.objects.whole_objects import write_object
 
 _LOG = logging.getLogger(__name__)

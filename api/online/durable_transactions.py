@@ -3,10 +3,10 @@
 import sqlalchemy as sa
 
 from api.answers import ApiError
-from jobs import idempotency
-from jobs.days import job_day
-from jobs.idempotency import Answer, Claim
-from jobs.requests import NewRequest, create_request
+from jobs.store import idempotency
+from jobs.store.days import job_day
+from jobs.store.idempotency import Answer, Claim
+from jobs.store.single_requests import NewRequest, create_request
 
 
 def commit_request(

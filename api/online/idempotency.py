@@ -20,8 +20,8 @@ from api.answers import ApiError
 from api.database import DatabaseAwayError
 from api.services import Services
 from api.settings import ApiSettings
-from jobs import idempotency
-from jobs.idempotency import KEY_CHARS_MAX, Answer, Claim, Scope
+from jobs.store import idempotency
+from jobs.store.idempotency import KEY_CHARS_MAX, Answer, Claim, Scope
 from tenancy.api_keys import Principal
 
 KEY: Final = b"idempotency-key"

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from api.answers import ApiError
 from api.online.calls import ParsedCall
 from core.streaming import STREAMED_ENDPOINTS, StreamField, asks_to_stream
-from jobs.token_counts import token_count
+from jobs.input.token_estimates import token_count
 
 _TIMEOUT_MS_MAX: Final = 86_400_000
 _PLACE: Final = re.compile(r"`\$\.([a-z_]+)")

@@ -23,7 +23,7 @@ from api.online.running import RunningCall
 from api.online.sending import call_item
 from api.principals import principal_by
 from core.errors import MillraceError
-from jobs.idempotency import version_header
+from jobs.store.idempotency import version_header
 from tenancy.api_keys import Principal
 
 

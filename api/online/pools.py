@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from jobs.capacity import by_pool
-from jobs.windows import PoolCapacity
+from jobs.expansion.pool_capacity import by_pool
+from jobs.expansion.windows import PoolCapacity
 from topics.records.received import Received
 from topics.records.records import Capacity
 from topics.tail_readers.tail_thread import readable

@@ -13,7 +13,7 @@ from api import metrics
 from api.database import Database
 from api.views.following import Followers, JobNews
 from core.clock import Clock
-from jobs.refusals import KeyInFlightError, KeyReusedError
+from jobs.errors import KeyInFlightError, KeyReusedError
 
 T = TypeVar("T")
 Refusal: TypeAlias = KeyInFlightError | KeyReusedError

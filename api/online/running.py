@@ -33,8 +33,8 @@ from api.online.rate_limits import Charge
 from api.online.sending import call_item
 from api.online.streams import StreamAnswer
 from api.online.timings import Timings
-from jobs.idempotency import Claim
-from jobs.token_counts import prompt_token_count
+from jobs.input.token_estimates import prompt_token_count
+from jobs.store.idempotency import Claim
 from storage.crypto.body_ciphers import BodyUnreadableError, Place, Way
 from topics.records.records import JobRef, ReplyEnd
 

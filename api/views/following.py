@@ -17,8 +17,8 @@ from api import metrics
 from api.background import OnFailure, end_process, watched
 from api.database import Database, DatabaseAwayError
 from core.states import TERMINAL_STATES, JobState
-from jobs.progress_tables import job_counters
-from jobs.tables import jobs
+from jobs.tables.jobs import jobs
+from jobs.tables.progress import job_counters
 
 _AWAY_FACTOR: Final = 4  # looks are so much rarer while Postgres is away
 _COUNTED: Final = job_counters.c

@@ -15,7 +15,7 @@ from api.views.services import Views, ViewsOf
 from core.clock import SystemClock
 from core.ids import JOB, parse_public_id
 from core.limits import CUSTOM_ID_CHARS_MAX
-from jobs.pages import unknown_cursor
+from jobs.store.keyset_pages import unknown_cursor
 from results.views.items import ItemQuery, ItemStatus, ItemView, read_items
 from results.views.names import ItemNames, find_index
 from results.views.sequences import sequence_of

@@ -13,7 +13,7 @@ from api.key_watch import CHECK_S
 from api.objects import batch_object
 from api.views.following import Follower, JobNews
 from api.views.services import Views
-from jobs.refusals import JobMissingError
+from jobs.errors import JobMissingError
 from results.views.sequenced_lines import Frame, SequencedLines
 from results.views.sequences import SequencedRow
 from results.views.sources import ResultSource, result_source

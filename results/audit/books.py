@@ -12,7 +12,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
-from jobs.refusals import JobMissingError
+from jobs.errors import JobMissingError
 from results.sums import IS_BILLED
 from results.tables import items
 

@@ -10,8 +10,8 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from jobs.days import job_day
-from jobs.tables import jobs
+from jobs.store.days import job_day
+from jobs.tables.jobs import jobs
 from results.rebuilding.comparing import Comparison, compare, first_row_s
 from results.rebuilding.replaying import LogReplay
 from results.rebuilding.shadow import begin_jobs

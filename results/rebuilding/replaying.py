@@ -16,7 +16,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.errors import MillraceError, RecordUnreadableError
-from jobs.retries import RetryRules
+from jobs.recovery.retry_policy import RetryRules
 from results.closing import JobCloser
 from results.deduplicating import CopyWriter
 from results.failures import code_of

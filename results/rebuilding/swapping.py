@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from core.ids import JOB, SINGLE, public_id
 from core.states import JobKind
-from jobs.tables import jobs
+from jobs.tables.jobs import jobs
 from results.partitions import DayPartitions
 from results.rebuilding.comparing import COLUMNS, COUNTERS, USAGE, Comparison, same
 from results.rebuilding.dead_letters import add_missing

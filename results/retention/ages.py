@@ -12,12 +12,12 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import TERMINAL_STATES
-from jobs.files_tables import files
-from jobs.inputs_tables import job_inputs
-from jobs.progress_tables import job_counters, job_cursors, job_leases
-from jobs.requests import JOB_DAY
-from jobs.retries_tables import item_attempts, item_retries
-from jobs.tables import jobs
+from jobs.store.single_requests import JOB_DAY
+from jobs.tables.appended_files import job_inputs
+from jobs.tables.files import files
+from jobs.tables.jobs import jobs
+from jobs.tables.progress import job_counters, job_cursors, job_leases
+from jobs.tables.retries import item_attempts, item_retries
 from results.tables import items
 from storage.postgres.intervals import seconds
 from tenancy.deletions import Deletion, What, record_deletion

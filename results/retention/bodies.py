@@ -15,14 +15,14 @@ import sqlalchemy as sa
 
 from core.errors import MillraceError
 from core.object_names import answer_prefix
-from jobs.copies_tables import item_copies
-from jobs.days import job_day
-from jobs.file_removal import mark_removed, removable
-from jobs.inputs_tables import job_inputs
-from jobs.job_keys import destroy_key
-from jobs.progress_tables import job_cursors, job_leases
-from jobs.retries_tables import dead_items, item_attempts, item_retries
-from jobs.tables import jobs
+from jobs.store.days import job_day
+from jobs.store.file_removal import mark_removed, removable
+from jobs.store.job_keys import destroy_key
+from jobs.tables.appended_files import job_inputs
+from jobs.tables.copies import item_copies
+from jobs.tables.jobs import jobs
+from jobs.tables.progress import job_cursors, job_leases
+from jobs.tables.retries import dead_items, item_attempts, item_retries
 from results.result_files import result_prefix
 from results.retention.deletion import files_of
 from results.retention.failures import note_failure

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from jobs.tables import jobs
+from jobs.tables.jobs import jobs
 from results.retention.deletion import bury_batch
 from results.retention.failures import note_failure
 from results.retention.metrics import REMOVED

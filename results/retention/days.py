@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from jobs.days import job_day
-from jobs.tables import jobs
+from jobs.store.days import job_day
+from jobs.tables.jobs import jobs
 from storage.postgres.engines import DATABASE_AWAY
 
 LOG: Final = logging.getLogger(__name__)

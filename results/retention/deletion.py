@@ -15,11 +15,11 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import TERMINAL_STATES, JobKind
-from jobs.files_tables import files
-from jobs.inputs_tables import job_inputs
-from jobs.progress_tables import job_counters
-from jobs.refusals import JobMissingError, JobRunningError
-from jobs.tables import jobs
+from jobs.errors import JobMissingError, JobRunningError
+from jobs.tables.appended_files import job_inputs
+from jobs.tables.files import files
+from jobs.tables.jobs import jobs
+from jobs.tables.progress import job_counters
 from results.webhooks.tables import webhook_watches
 from tenancy.deletions import Deletion, What, record_deletion
 

@@ -9,8 +9,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
-from jobs.job_keys import destroy_key
-from jobs.tables import jobs
+from jobs.store.job_keys import destroy_key
+from jobs.tables.jobs import jobs
 from storage.objects.object_store import ObjectStore
 
 LOG: Final = logging.getLogger(__name__)

@@ -4,9 +4,9 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from jobs.files_tables import files
-from jobs.inputs_tables import job_inputs
-from jobs.tables import jobs
+from jobs.tables.appended_files import job_inputs
+from jobs.tables.files import files
+from jobs.tables.jobs import jobs
 from results.retention.ages import before, end_files, old_batches_query
 from results.retention.deletion import NAMED_FILES
 from tenancy.tables import tenants

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final
 
-from jobs.input_lines import Line, input_lines
+from jobs.input.line_reader import Line, input_lines
 from results.custom_ids import InputShorterError, id_in
 from results.views.sources import InputPart, ResultSource
 from storage.objects.errors import ObjectStoreAwayError

@@ -18,8 +18,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
-from jobs.progress_tables import job_cursors
-from jobs.retries_tables import item_attempts
+from jobs.tables.progress import job_cursors
+from jobs.tables.retries import item_attempts
 
 WINDOW_ITEMS: Final = 10_000
 """Indexes that one statement looks at when items of one status are wanted."""

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from jobs.input_lines import custom_id_of, input_lines
+from jobs.input.line_reader import custom_id_of, input_lines
 from jobs.settings import LINE_BYTES_CEILING
 from results.custom_ids import InputShorterError
 from results.views.input_names import InputNames

@@ -10,7 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from core.ids import JOB
-from jobs.input_lines import Line, input_lines
+from jobs.input.line_reader import Line, input_lines
 from results.views.sources import StoredFile
 from storage.objects.object_store import Blocks, Reads
 from storage.objects.whole_objects import read_object

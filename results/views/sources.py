@@ -7,11 +7,11 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import TERMINAL_STATES, JobState
-from jobs.batches import find_job
-from jobs.days import job_day
-from jobs.files import visible
-from jobs.files_tables import files
-from jobs.inputs_tables import job_inputs
+from jobs.store.batches import find_job
+from jobs.store.days import job_day
+from jobs.store.files import visible
+from jobs.tables.appended_files import job_inputs
+from jobs.tables.files import files
 
 _ACCEPTED: Final = "accepted"
 

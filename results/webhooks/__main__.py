@@ -19,7 +19,7 @@ from core.open_files import allow_open_files
 from core.role_life import run_role, say_ready
 from core.settings import read_all
 from core.shutdown import stop_on_signals
-from jobs.background import Background
+from jobs.supervised_threads import Background
 from results.__main__ import process_name, require_connections
 from results.webhooks.addresses import reach_of
 from results.webhooks.delivering import DATABASE_THREADS, Deliverer

@@ -11,9 +11,9 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.ids import new_uuid
-from jobs.pages import Cursor, Page, read_page
-from jobs.refusals import FieldRefusedError, RequestRefusedError
-from jobs.tables import jobs
+from jobs.errors import FieldRefusedError, RequestRefusedError
+from jobs.store.keyset_pages import Cursor, Page, read_page
+from jobs.tables.jobs import jobs
 from results.webhooks.callbacks import callback_lane
 from results.webhooks.dropping import PENDING, drop_waiting
 from results.webhooks.events import EVENT_TYPES

@@ -8,8 +8,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.ids import JOB, new_uuid, public_id
-from jobs.pages import Cursor, unknown_cursor
-from jobs.refusals import FieldRefusedError, RequestRefusedError
+from jobs.errors import FieldRefusedError, RequestRefusedError
+from jobs.store.keyset_pages import Cursor, unknown_cursor
 from results.webhooks.dropping import PENDING
 from results.webhooks.endpoints import find_endpoint
 from results.webhooks.events import event_body

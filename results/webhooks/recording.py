@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from core.states import TERMINAL_STATES, JobKind, JobState
-from jobs.tables import jobs
+from jobs.tables.jobs import jobs
 from results.webhooks.events import (
     ITEM_FAILED,
     REQUEST_EVENTS,

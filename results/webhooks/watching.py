@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from core.ids import new_uuid
 from core.states import TERMINAL_STATES
-from jobs.days import job_day
+from jobs.store.days import job_day
 from results.webhooks.events import (
     ITEM_FAILED,
     ITEMS_MAX,

@@ -8,7 +8,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from jobs.tables import jobs
+from jobs.tables.jobs import jobs
 from results.tables import items
 from tests.stacks import Stack
 

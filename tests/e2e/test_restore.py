@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from cli.main import app
 from cli.stack.postgres import binaries
 from core.ids import JOB, parse_public_id
-from jobs.tables import jobs
+from jobs.tables.jobs import jobs
 from tenancy.tables import usage_ledger
 from tests.conftest import execute, with_database
 from tests.job_checks import assert_conserved, ended, lines_of, outcomes_of, submit, watch

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.states import CloseReason
-from jobs.budgets import RATIO_SAMPLE_DEFAULT, Budget, close_due
+from jobs.store.job_budgets import RATIO_SAMPLE_DEFAULT, Budget, close_due
 
 counts = st.integers(0, 10_000)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.limits import CHUNK_ITEMS_MAX
-from jobs.expansion import send_items
+from jobs.expansion.emission import send_items
 from tests.sent_records import SentRecords
 from topics.records import chunks as chunks_module
 from topics.records.chunks import chunks_of

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.input_lines import BOM, Line, input_lines
+from jobs.input.line_reader import BOM, Line, input_lines
 
 LIMIT = 6
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.retries import (
+from jobs.recovery.retry_policy import (
     Budget,
     BudgetRules,
     RetryRules,

@@ -6,8 +6,8 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.slots import wanted_jobs
-from jobs.windows import JobLoad, Pair
+from jobs.expansion.job_slots import wanted_jobs
+from jobs.expansion.windows import JobLoad, Pair
 
 WINDOW = 1000
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from core.limits import CHUNK_ITEMS_MAX
 from core.urgency import PRIORITY_DEFAULT
-from jobs.windows import (
+from jobs.expansion.windows import (
     JobLoad,
     PoolCapacity,
     WindowLimits,

@@ -20,7 +20,7 @@ from api.online.online import OnlineSetup
 from api.server import http_server
 from api.settings import ApiSettings
 from core.clock import SystemClock
-from jobs.outbox_tables import outbox
+from jobs.tables.outbox import outbox
 from registry.models import add_model
 from results.webhooks.settings import WebhookSettings
 from storage.objects.local_objects import LocalObjects

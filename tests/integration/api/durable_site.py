@@ -14,7 +14,7 @@ from api.online.settings import OnlineSettings
 from api.settings import ApiSettings
 from core.errors import MillraceError
 from core.outcomes import Outcome
-from jobs.tables import jobs
+from jobs.tables.jobs import jobs
 from registry.models import add_model
 from results.partitions import DayPartitions
 from results.single_requests import RequestEnding

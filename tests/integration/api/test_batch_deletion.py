@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 
 from core.ids import FILE, JOB, parse_public_id
-from jobs.files_tables import files
+from jobs.tables.files import files
 from tenancy.deletions import deletions
 from tests.integration.api.answers import batch_id, file_id, ok, refused
 from tests.integration.api.conftest import Site

@@ -12,11 +12,11 @@ import sqlalchemy as sa
 
 from core.ids import FILE, JOB, parse_public_id
 from core.outcomes import Outcome
-from jobs import redriving
-from jobs.files_tables import files
-from jobs.inputs_tables import job_inputs
-from jobs.retries import RetryRules
-from jobs.tables import jobs
+from jobs.recovery.retry_policy import RetryRules
+from jobs.store import redrive
+from jobs.tables.appended_files import job_inputs
+from jobs.tables.files import files
+from jobs.tables.jobs import jobs
 from results.partitions import DayPartitions
 from results.writing import ItemWriter
 from storage.objects.local_objects import LocalUpload
@@ -147,7 +147,7 @@ def test_lists_are_paged_in_their_orders(site: Site) -> None:
 def test_a_batch_is_redriven_once_and_byte_for_byte(
     site: Site, monkeypatch: pytest.MonkeyPatch, far: int
 ) -> None:
-    monkeypatch.setattr(redriving, "_FAR_LINES_MAX", far)
+    monkeypatch.setattr(redrive, "_FAR_LINES_MAX", far)
     with site.client() as client:
         batch = failed_batch(
             site, client, failure(5), failure(2), failure(0), metadata={"team": "a"}

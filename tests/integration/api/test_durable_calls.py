@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from api.online.settings import OnlineSettings
 from core.ids import SINGLE, parse_public_id
 from core.outcomes import Outcome
-from jobs.idempotency_tables import idempotency_keys
+from jobs.tables.idempotency import idempotency_keys
 from storage.objects.object_store import ObjectStore
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened, until

@@ -8,9 +8,9 @@ import pytest
 import sqlalchemy as sa
 
 from core.ids import FILE, JOB, parse_public_id
-from jobs.file_removal import files_to_remove
-from jobs.files_tables import files
-from jobs.tables import jobs
+from jobs.store.file_removal import files_to_remove
+from jobs.tables.files import files
+from jobs.tables.jobs import jobs
 from tests.integration.api.answers import batch_body, file_id, ok, refused, upload
 from tests.integration.api.conftest import OpenSite, Site
 

@@ -6,7 +6,7 @@ import time
 import pytest
 import sqlalchemy as sa
 
-from jobs.files_tables import files
+from jobs.tables.files import files
 from tenancy.api_keys import revoke_key
 from tests.integration.api.answers import ok, refused, upload
 from tests.integration.api.conftest import OpenSite, Site

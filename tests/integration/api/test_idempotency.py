@@ -7,9 +7,9 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from jobs.files_tables import files
-from jobs.idempotency_tables import idempotency_keys
-from jobs.tables import jobs
+from jobs.tables.files import files
+from jobs.tables.idempotency import idempotency_keys
+from jobs.tables.jobs import jobs
 from tests.integration.api.answers import batch_body, file_id, ok, refused
 from tests.integration.api.conftest import OpenSite, Site
 from tests.integration.api.wire import connect, head, read_answer

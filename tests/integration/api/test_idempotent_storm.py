@@ -18,7 +18,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from jobs.tables import jobs
+from jobs.tables.jobs import jobs
 from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
 from tests.integration.api.answers import batch_body, file_id

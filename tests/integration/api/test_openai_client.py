@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from core.ids import JOB, parse_public_id
-from jobs.tables import jobs
+from jobs.tables.jobs import jobs
 from tests.integration.api.conftest import Site
 
 

@@ -5,9 +5,9 @@ import sqlalchemy as sa
 
 from core.ids import new_uuid
 from core.states import JobState
-from jobs.files import RESULT_PURPOSE, NewFile, insert_file
-from jobs.requests import NewRequest, create_request
-from jobs.tables import jobs
+from jobs.store.files import RESULT_PURPOSE, NewFile, insert_file
+from jobs.store.single_requests import NewRequest, create_request
+from jobs.tables.jobs import jobs
 from tests.integration.api.answers import batch_body, file_id, ok, refused, upload
 from tests.integration.api.conftest import OpenSite, Site
 

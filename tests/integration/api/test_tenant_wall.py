@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from pydantic import SecretStr
 
 from api.database import Database
-from jobs.batches import list_jobs
-from jobs.pages import Cursor
+from jobs.store.batches import list_jobs
+from jobs.store.keyset_pages import Cursor
 from results.partitions import DayPartitions
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings

@@ -18,10 +18,10 @@ from aiohttp import web
 from gpu_consumers.assembly import build
 from gpu_consumers.engines.openai_http import OpenAIHttpEngine
 from gpu_consumers.settings import ReplicaSettings
-from jobs.days import job_day
-from jobs.progress import open_jobs
-from jobs.retries import BudgetRules, RetryRules
-from jobs.retries_tables import item_attempts
+from jobs.expansion.job_loads import open_jobs
+from jobs.recovery.retry_policy import BudgetRules, RetryRules
+from jobs.store.days import job_day
+from jobs.tables.retries import item_attempts
 from results.partitions import DayPartitions
 from results.writing import ItemWriter
 from tests.integration.engines.upstream import Upstream, http_settings, serve

@@ -6,11 +6,11 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from jobs.capacity import PoolCapacities
-from jobs.days import job_day
-from jobs.retries import BudgetRules
-from jobs.retries_tables import item_retries
-from jobs.retrying import Retrying
+from jobs.expansion.pool_capacity import PoolCapacities
+from jobs.recovery.retry_emission import Retrying
+from jobs.recovery.retry_policy import BudgetRules
+from jobs.store.days import job_day
+from jobs.tables.retries import item_retries
 from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.conftest import input_line
 from tests.integration.jobs.held_clock import HeldClock

@@ -7,14 +7,14 @@ import pytest
 import sqlalchemy as sa
 
 from core.clock import SystemClock
-from jobs.append_validator import SMALL
-from jobs.background import Background
-from jobs.beside import PRODUCERS, Means, start_beside
-from jobs.capacity import PoolCapacities
-from jobs.held_leases import HeldLeases
-from jobs.inputs_tables import job_inputs
+from jobs.expansion.pool_capacity import PoolCapacities
+from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.periodic import PRODUCERS, Means, start_beside
 from jobs.settings import IntakeSettings
-from jobs.validator import SMALL_BYTES_MAX
+from jobs.supervised_threads import Background
+from jobs.tables.appended_files import job_inputs
+from jobs.validation.append_validator import SMALL
+from jobs.validation.validator import SMALL_BYTES_MAX
 from storage.objects.local_objects import LocalObjects
 from storage.objects.object_store import Blocks
 from tests.integration.jobs.test_appending import Site, line

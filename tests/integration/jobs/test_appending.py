@@ -13,23 +13,23 @@ from sqlalchemy.exc import OperationalError
 from core.clock import SystemClock
 from core.ids import new_uuid
 from jobs import metrics
-from jobs.append_validator import ROLE, AppendValidator
-from jobs.append_verdicts import APPEND_DUE
-from jobs.appending import APPENDED_MAX, append_file, seal_job
-from jobs.batches import cancel_job, find_job, find_whole_job
-from jobs.emitting_again import EmittingAgain
-from jobs.expander import Expander
-from jobs.files import NewFile, insert_file
-from jobs.held_jobs import HeldJobs
-from jobs.held_leases import HeldLeases
-from jobs.input_files import appended_files
-from jobs.inputs_tables import job_inputs
-from jobs.lease_queue import LeaseQueue
-from jobs.progress import OPEN, job_loads
-from jobs.progress_tables import job_cursors, job_leases
-from jobs.refusals import FieldRefusedError, FileMissingError, JobSealedError
+from jobs.errors import FieldRefusedError, FileMissingError, JobSealedError
+from jobs.expansion.expander import Expander
+from jobs.expansion.job_loads import OPEN, job_loads
+from jobs.expansion.leased_jobs import HeldJobs
+from jobs.input.input_files import appended_files
+from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.lease_queue import LeaseQueue
+from jobs.recovery.emitting_again import EmittingAgain
 from jobs.settings import IntakeSettings
-from jobs.tables import jobs
+from jobs.store.appending import APPENDED_MAX, append_file, seal_job
+from jobs.store.batches import cancel_job, find_job, find_whole_job
+from jobs.store.files import NewFile, insert_file
+from jobs.tables.appended_files import job_inputs
+from jobs.tables.jobs import jobs
+from jobs.tables.progress import job_cursors, job_leases
+from jobs.validation.append_validator import ROLE, AppendValidator
+from jobs.validation.append_verdicts import APPEND_DUE
 from results.partitions import DayPartitions
 from results.writing import ItemWriter
 from storage.objects.local_objects import LocalObjects
@@ -262,7 +262,7 @@ def test_a_failure_that_nobody_expects_stops_no_role(
         raise ZeroDivisionError
 
     site.append(line("b-0"))
-    monkeypatch.setattr("jobs.append_validator.validate", broken)
+    monkeypatch.setattr("jobs.validation.append_validator.validate", broken)
     site.validator.step()
     assert (site.states(), site.leases.count) == (["validating"], 0)
     monkeypatch.undo()
@@ -279,7 +279,7 @@ def test_a_judge_that_loses_its_database_says_so(
         raise OperationalError("the database is away", {}, Exception())
 
     site.append(line("b-0"))
-    monkeypatch.setattr("jobs.append_validator.validate", away)
+    monkeypatch.setattr("jobs.validation.append_validator.validate", away)
     with pytest.raises(OperationalError):
         site.validator.step()
     assert site.leases.count == 0

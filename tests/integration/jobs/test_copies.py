@@ -12,21 +12,21 @@ from sqlalchemy.exc import OperationalError
 
 from core.clock import SystemClock
 from core.errors import LeaseLostError
-from jobs import leases
-from jobs.copies import keep_copies
-from jobs.copies_tables import item_copies
-from jobs.copy_sweep import CopySweep
-from jobs.emitting_again import EmittingAgain
-from jobs.expander import Expander
-from jobs.held_jobs import HeldJobs
-from jobs.held_leases import HeldLeases
-from jobs.input_files import InputFile
-from jobs.input_lines import Line, input_lines
-from jobs.leases import Lease
-from jobs.outbox_tables import outbox
-from jobs.progress import OPEN, job_loads
-from jobs.progress_tables import job_counters, job_cursors
-from jobs.tables import jobs
+from jobs.expansion.expander import Expander
+from jobs.expansion.job_loads import OPEN, job_loads
+from jobs.expansion.leased_jobs import HeldJobs
+from jobs.input.input_files import InputFile
+from jobs.input.line_reader import Line, input_lines
+from jobs.leasing import leases
+from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.leases import Lease
+from jobs.recovery.copy_sweep import CopySweep
+from jobs.recovery.emitting_again import EmittingAgain
+from jobs.store.copies import keep_copies
+from jobs.tables.copies import item_copies
+from jobs.tables.jobs import jobs
+from jobs.tables.outbox import outbox
+from jobs.tables.progress import job_counters, job_cursors
 from results.partitions import DayPartitions
 from results.writing import ItemWriter
 from storage.objects.local_objects import LocalObjects
@@ -150,7 +150,7 @@ def test_a_database_that_hiccups_has_no_item_skipped(
         raise OperationalError("the database is away", {}, Exception())
 
     with monkeypatch.context() as broken:
-        broken.setattr("jobs.expander.copies_between", away)
+        broken.setattr("jobs.expansion.expander.copies_between", away)
         with pytest.raises(OperationalError):
             intake.expander.round({job_id: 4})
     assert intake.expander.round({job_id: 4}) == 3

@@ -10,13 +10,9 @@ from sqlalchemy.exc import OperationalError
 
 from core.clock import SystemClock
 from core.errors import LeaseLostError
-from jobs import leases
-from jobs.cursors import Cursor, advance
-from jobs.expander import Expander
-from jobs.held_jobs import HeldJobs
-from jobs.held_leases import HeldLeases
-from jobs.leases import Lease
-from jobs.progress import (
+from jobs.expansion.cursors import Cursor, advance
+from jobs.expansion.expander import Expander
+from jobs.expansion.job_loads import (
     EXPANSION_DUE,
     OpenJob,
     job_loads,
@@ -24,9 +20,13 @@ from jobs.progress import (
     open_jobs,
     requests_query,
 )
-from jobs.progress_tables import job_cursors
-from jobs.tables import jobs
-from jobs.windows import JobLoad, allowances
+from jobs.expansion.leased_jobs import HeldJobs
+from jobs.expansion.windows import JobLoad, allowances
+from jobs.leasing import leases
+from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.leases import Lease
+from jobs.tables.jobs import jobs
+from jobs.tables.progress import job_cursors
 from storage.objects.errors import ObjectStoreRefusedError
 from storage.objects.local_objects import LocalObjects
 from storage.objects.object_store import Blocks
@@ -167,7 +167,7 @@ def test_a_crash_before_the_cursor_moved_emits_again(
         raise ConnectionError
 
     with monkeypatch.context() as patch:
-        patch.setattr("jobs.expander.advance", crash)
+        patch.setattr("jobs.expansion.expander.advance", crash)
         with pytest.raises(ConnectionError):
             process.expander.round({job_id: 60})
     assert cursor_of(engine, job_id) == 0
@@ -328,7 +328,7 @@ def test_a_job_whose_rows_could_not_be_read_is_left_to_others(
     running_job(engine, 10)
     process = start("a")
     with monkeypatch.context() as broken:
-        broken.setattr("jobs.held_jobs.open_jobs", away)
+        broken.setattr("jobs.expansion.leased_jobs.open_jobs", away)
         with pytest.raises(OperationalError):
             process.claim()
     assert process.leases.count == 0
@@ -350,8 +350,8 @@ def test_jobs_are_held_though_one_that_was_paused_cannot_be_given_back(
     def all_but_the_first(*arguments: Any) -> dict[UUID, OpenJob]:
         return {job_id: job for job_id, job in open_jobs(*arguments).items() if job_id != first}
 
-    monkeypatch.setattr("jobs.held_jobs.open_jobs", all_but_the_first)
-    monkeypatch.setattr("jobs.leases.release", away)
+    monkeypatch.setattr("jobs.expansion.leased_jobs.open_jobs", all_but_the_first)
+    monkeypatch.setattr("jobs.leasing.leases.release", away)
     with pytest.raises(OperationalError):
         process.held.hold([first, *others], 10)
     assert process.held.ids == set(others)
@@ -390,7 +390,7 @@ def test_no_job_fills_every_round(
     start: Callable[[str], Process],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("jobs.expander.ROUND_ITEMS_MAX", 100)
+    monkeypatch.setattr("jobs.expansion.expander.ROUND_ITEMS_MAX", 100)
     store_lines("in", 1000)
     job_ids = [running_job(engine, 1000) for _ in range(3)]
     process = start("a")

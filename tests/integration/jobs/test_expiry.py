@@ -5,10 +5,10 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import CloseReason
-from jobs.days import job_day
-from jobs.expiry import ExpirySweep, close_again, close_expired, expiry_due
-from jobs.outbox_tables import outbox
-from jobs.progress_tables import job_counters
+from jobs.recovery.expiry import ExpirySweep, close_again, close_expired, expiry_due
+from jobs.store.days import job_day
+from jobs.tables.outbox import outbox
+from jobs.tables.progress import job_counters
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
 from topics.records.codec import decode
 from topics.records.records import Close, JobControl

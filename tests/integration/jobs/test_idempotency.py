@@ -8,14 +8,14 @@ import pytest
 import sqlalchemy as sa
 
 from core.ids import new_uuid
-from jobs import idempotency
-from jobs.expired_keys import expired_keys, forget
-from jobs.idempotency import Answer, Claim, Scope
-from jobs.idempotency_tables import idempotency_keys
-from jobs.progress_tables import job_counters, job_cursors
-from jobs.refusals import KeyInFlightError, KeyReusedError
-from jobs.requests import NewRequest, create_request
-from jobs.tables import jobs
+from jobs.errors import KeyInFlightError, KeyReusedError
+from jobs.store import idempotency
+from jobs.store.expired_keys import expired_keys, forget
+from jobs.store.idempotency import Answer, Claim, Scope
+from jobs.store.single_requests import NewRequest, create_request
+from jobs.tables.idempotency import idempotency_keys
+from jobs.tables.jobs import jobs
+from jobs.tables.progress import job_counters, job_cursors
 from tenancy.tenants import create_tenant
 
 CREATED = Answer(200, b'{"id":"batch_1"}', (("content-type", "application/json"),))

@@ -14,9 +14,9 @@ import pytest
 import sqlalchemy as sa
 
 from jobs.__main__ import run
-from jobs.outbox_tables import outbox
-from jobs.progress_tables import job_cursors
-from jobs.tables import jobs
+from jobs.tables.jobs import jobs
+from jobs.tables.outbox import outbox
+from jobs.tables.progress import job_cursors
 from registry.models import add_model
 from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.conftest import input_line

@@ -6,11 +6,11 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from jobs.held_leases import HeldLeases
-from jobs.lease_queue import PLAN_AGE_S_MAX, LeaseQueue, turns
-from jobs.leases import Lease, claimable
-from jobs.tables import jobs
-from jobs.verdicts import VALIDATION_DUE
+from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.lease_queue import PLAN_AGE_S_MAX, LeaseQueue, turns
+from jobs.leasing.leases import Lease, claimable
+from jobs.tables.jobs import jobs
+from jobs.validation.verdicts import VALIDATION_DUE
 from results.finalising import READY
 from tests.integration.jobs.plans import plan
 from tests.integration.jobs.rows import add_job, add_tenant

@@ -8,10 +8,10 @@ import sqlalchemy as sa
 
 from core.errors import LeaseLostError
 from core.metrics import WRITES_REFUSED
-from jobs import leases
-from jobs.leases import Lease
-from jobs.progress_tables import job_leases
-from jobs.tables import jobs
+from jobs.leasing import leases
+from jobs.leasing.leases import Lease
+from jobs.tables.jobs import jobs
+from jobs.tables.progress import job_leases
 from tests.integration.jobs.rows import add_job, add_tenant
 
 EVERY = jobs.c.state == "validating"

@@ -10,8 +10,8 @@ from core.ids import new_uuid
 from core.limits import RECORD_BYTES_MAX
 from core.states import JobState
 from jobs.outbox_relay import CLAIM_MAX, OutboxRelay, backlog, claimed, relay
-from jobs.outbox_rows import event_insert
-from jobs.outbox_tables import outbox
+from jobs.store.outbox import event_insert
+from jobs.tables.outbox import outbox
 from tests.integration.jobs.log_reader import records_of
 from topics.clients.producer import LogProducer
 from topics.errors import DeliveryError, DeliveryPendingError

@@ -7,19 +7,19 @@ import pytest
 import sqlalchemy as sa
 
 from core.clock import SystemClock
-from jobs.control_rows import lock_open
-from jobs.controls import JobChange, change_job, pause_job, resume_job
-from jobs.cursors import Cursor, advance, fence
-from jobs.emitting_again import EmittingAgain
-from jobs.expander import Expander
-from jobs.held_jobs import HeldJobs
-from jobs.held_leases import HeldLeases
-from jobs.outbox_tables import outbox
-from jobs.progress import job_loads
-from jobs.progress_tables import job_cursors, job_leases
-from jobs.refusals import FieldRefusedError, JobMissingError, JobNotOpenError
-from jobs.resuming import Resuming, resume_query
-from jobs.tables import jobs
+from jobs.errors import FieldRefusedError, JobMissingError, JobNotOpenError
+from jobs.expansion.cursors import Cursor, advance, fence
+from jobs.expansion.expander import Expander
+from jobs.expansion.job_loads import job_loads
+from jobs.expansion.leased_jobs import HeldJobs
+from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.recovery.emitting_again import EmittingAgain
+from jobs.recovery.resume import Resuming, resume_query
+from jobs.store.control_rows import lock_open
+from jobs.store.controls import JobChange, change_job, pause_job, resume_job
+from jobs.tables.jobs import jobs
+from jobs.tables.outbox import outbox
+from jobs.tables.progress import job_cursors, job_leases
 from results.partitions import DayPartitions
 from results.writing import ItemWriter
 from storage.objects.local_objects import LocalObjects

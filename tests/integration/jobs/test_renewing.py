@@ -9,13 +9,13 @@ import pytest
 import sqlalchemy as sa
 
 from core.states import CloseReason
-from jobs import renewing
-from jobs.inputs_tables import job_inputs
-from jobs.leases import claim
-from jobs.outbox_tables import outbox
-from jobs.progress_tables import job_leases
-from jobs.renewing import JUMP, Place, renew, unvalidated_count
-from jobs.tables import jobs
+from jobs.leasing.leases import claim
+from jobs.recovery import job_renewal
+from jobs.recovery.job_renewal import JUMP, Place, renew, unvalidated_count
+from jobs.tables.appended_files import job_inputs
+from jobs.tables.jobs import jobs
+from jobs.tables.outbox import outbox
+from jobs.tables.progress import job_leases
 from tests.integration.jobs.rows import add_job, add_tenant
 from topics.records.catalogue import CONTROL
 from topics.records.codec import decode
@@ -130,7 +130,7 @@ def test_unfinished_jobs_are_renewed_and_others_left_alone(database_url: str) ->
 def test_no_statement_grows_with_the_jobs_that_are_done(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(renewing, "SLICE", 2)
+    monkeypatch.setattr(job_renewal, "SLICE", 2)
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)

@@ -7,17 +7,18 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from jobs import leases, repair
-from jobs.capacity import PoolCapacities
-from jobs.days import job_day
-from jobs.held_leases import HeldLeases
-from jobs.progress import OpenJob, request_loads
-from jobs.progress_tables import job_cursors, job_leases
-from jobs.repair import MISSING, repair_due
-from jobs.repairs import Repairs
-from jobs.retries_tables import item_attempts, item_retries
-from jobs.stalls import StallWatch
-from jobs.tables import jobs
+from jobs.expansion.job_loads import OpenJob, request_loads
+from jobs.expansion.pool_capacity import PoolCapacities
+from jobs.leasing import leases
+from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.recovery import repair
+from jobs.recovery.repair import MISSING, repair_due
+from jobs.recovery.stall_recovery import Repairs
+from jobs.recovery.stall_watch import StallWatch
+from jobs.store.days import job_day
+from jobs.tables.jobs import jobs
+from jobs.tables.progress import job_cursors, job_leases
+from jobs.tables.retries import item_attempts, item_retries
 from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.held_clock import HeldClock
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
@@ -197,7 +198,7 @@ def test_of_single_requests_the_oldest_of_each_pool_are_looked_at(
 def test_however_many_single_requests_are_open_a_look_takes_some(
     kafka: KafkaSettings, requests: list[UUID], looks: Looks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.repairs.REQUESTS_MAX", 2)
+    monkeypatch.setattr("jobs.recovery.stall_recovery.REQUESTS_MAX", 2)
     looks.look(0)
     looks.look(STALL_S)
     emitted = [c.job.job_id for chunks in chunks_by_partition(kafka).values() for c in chunks]
@@ -218,7 +219,7 @@ def test_requests_that_are_not_watched_are_counted(
     kafka: KafkaSettings, requests: list[UUID], looks: Looks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By what a pool has to do first those that are watched are judged."""
-    monkeypatch.setattr("jobs.repairs.REQUESTS_MAX", 2)
+    monkeypatch.setattr("jobs.recovery.stall_recovery.REQUESTS_MAX", 2)
     rate = len(requests[:4]) / STALL_S  # of four requests two turns take two limits
     looks.look(0, items_per_s=rate)
     looks.look(1.9 * STALL_S, items_per_s=rate)
@@ -241,7 +242,7 @@ def test_a_repair_that_loses_its_database_keeps_the_job_from_nobody(
         raise OperationalError("the database is away", {}, Exception())
 
     looks.look(0)
-    monkeypatch.setattr("jobs.emitting_again.missing_indexes", away)
+    monkeypatch.setattr("jobs.recovery.emitting_again.missing_indexes", away)
     with pytest.raises(OperationalError):
         looks.look(STALL_S)
     assert looks.leases.count == 0
@@ -255,7 +256,7 @@ def during_looks(monkeypatch: pytest.MonkeyPatch, happens: Callable[[range], Non
         happens(span)
         return found
 
-    monkeypatch.setattr("jobs.emitting_again.missing_indexes", look)
+    monkeypatch.setattr("jobs.recovery.emitting_again.missing_indexes", look)
 
 
 def test_a_large_job_is_looked_through_in_spans_and_heartbeats_pass(

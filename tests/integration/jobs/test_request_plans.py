@@ -8,15 +8,15 @@ import pytest
 import sqlalchemy as sa
 
 from core.ids import new_uuid
-from jobs import batches
-from jobs import files as file_rows
-from jobs.batches import job_query
-from jobs.file_removal import removal_query
-from jobs.files import stored_query
-from jobs.files_tables import files
-from jobs.open_batches import last_query
-from jobs.pages import Cursor, page_query
-from jobs.tables import jobs
+from jobs.store import batches
+from jobs.store import files as file_rows
+from jobs.store.batches import job_query
+from jobs.store.file_removal import removal_query
+from jobs.store.files import stored_query
+from jobs.store.keyset_pages import Cursor, page_query
+from jobs.store.open_batches import last_query
+from jobs.tables.files import files
+from jobs.tables.jobs import jobs
 from tests.integration.jobs.plans import plan
 
 FILL = """

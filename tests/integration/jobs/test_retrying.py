@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from core.errors import MillraceError
-from jobs.controls import pause_job, resume_job
-from jobs.retries import BudgetRules
-from jobs.retries_tables import item_attempts, item_retries, retry_budgets
+from jobs.recovery.retry_policy import BudgetRules
+from jobs.store.controls import pause_job, resume_job
+from jobs.tables.retries import item_attempts, item_retries, retry_budgets
 from storage.objects.errors import ObjectStoreAwayError, ObjectStoreRefusedError
 from storage.objects.local_objects import LocalObjects
 from storage.objects.object_store import Blocks
@@ -140,7 +140,7 @@ def test_a_crash_before_the_commit_sends_the_same_attempt_again(
         raise DeliveryError
 
     with monkeypatch.context() as patched:
-        patched.setattr("jobs.retrying.spend", lost)
+        patched.setattr("jobs.recovery.retry_emission.spend", lost)
         with pytest.raises(DeliveryError):
             looks.look()
     assert waiting(engine) == [(5, 2)]
@@ -164,7 +164,7 @@ def test_an_item_that_failed_again_meanwhile_keeps_its_next_retry(
         wait_for_retry(engine, job_id, 5, due_s=60, attempt=3)
         spent.append(arguments[-1])
 
-    monkeypatch.setattr("jobs.retrying.spend", faster)
+    monkeypatch.setattr("jobs.recovery.retry_emission.spend", faster)
     looks.look()
     assert spent == [1]
     assert waiting(engine) == [(5, 3)]
@@ -322,7 +322,7 @@ def test_two_processes_send_no_item_twice(
             looked.append(True)
             rival.look()
 
-    monkeypatch.setattr("jobs.retrying.spend", meanwhile)
+    monkeypatch.setattr("jobs.recovery.retry_emission.spend", meanwhile)
     ours.look()
     assert looked
     assert indexes(kafka) == list(range(20))

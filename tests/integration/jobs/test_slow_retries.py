@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from jobs.retries_tables import item_retries
+from jobs.tables.retries import item_retries
 from storage.objects.local_objects import LocalObjects
 from storage.objects.object_store import Blocks
 from tests.integration.jobs.log_reader import indexes
@@ -66,7 +66,7 @@ def test_lines_far_apart_end_a_round_as_jobs_do(
     monkeypatch: pytest.MonkeyPatch,
     offsets_are_known: bool,
 ) -> None:
-    monkeypatch.setattr("jobs.lines._SPAN_BYTES", 1)
+    monkeypatch.setattr("jobs.input.line_lookup._SPAN_BYTES", 1)
     wait_for_retry(engine, add_open_job(), 10, 20, 30, 40)
     if not offsets_are_known:
         with engine.begin() as connection:

@@ -10,14 +10,14 @@ import sqlalchemy as sa
 
 from core.errors import LeaseLostError
 from core.states import JobState
-from jobs import leases
-from jobs.leases import Lease
-from jobs.line_checks import ErrorCode, LineError
-from jobs.outbox_tables import outbox
-from jobs.progress_tables import job_leases
-from jobs.tables import jobs
-from jobs.validation import Verdict
-from jobs.verdicts import VALIDATION_DUE, record_verdict
+from jobs.input.line_checks import ErrorCode, LineError
+from jobs.leasing import leases
+from jobs.leasing.leases import Lease
+from jobs.tables.jobs import jobs
+from jobs.tables.outbox import outbox
+from jobs.tables.progress import job_leases
+from jobs.validation.file_validation import Verdict
+from jobs.validation.verdicts import VALIDATION_DUE, record_verdict
 from registry.models import ModelVersion
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
 

@@ -28,11 +28,11 @@ from hypothesis.stateful import (
 from core.clock import SystemClock
 from core.outcomes import Outcome
 from core.states import TERMINAL_STATES, JobState, can_move
-from jobs.appending import append_file, seal_job
-from jobs.batches import cancel_job
-from jobs.budgets import Budget
-from jobs.controls import JobChange, change_job, pause_job, resume_job
-from jobs.refusals import JobEndedError, JobNotOpenError, JobSealedError
+from jobs.errors import JobEndedError, JobNotOpenError, JobSealedError
+from jobs.store.appending import append_file, seal_job
+from jobs.store.batches import cancel_job
+from jobs.store.controls import JobChange, change_job, pause_job, resume_job
+from jobs.store.job_budgets import Budget
 from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.life_cycle.model import TOKENS, Appended, JobModel

@@ -12,23 +12,23 @@ import sqlalchemy as sa
 from core.ids import new_uuid
 from core.outcomes import Outcome
 from core.states import TERMINAL_STATES, JobState
-from jobs import leases
-from jobs.append_validator import next_query
-from jobs.append_verdicts import APPEND_DUE, record_append_verdict
-from jobs.batches import NewJob, create_job
-from jobs.budgets import Budget
-from jobs.days import job_day
-from jobs.expiry import close_expired
-from jobs.files import NewFile, insert_file
-from jobs.inputs_tables import job_inputs
-from jobs.job_options import JobOptions
-from jobs.leases import Lease
-from jobs.line_checks import ErrorCode, LineError
-from jobs.outbox_tables import outbox
-from jobs.progress_tables import job_counters
-from jobs.tables import jobs
-from jobs.validation import Verdict
-from jobs.verdicts import VALIDATION_DUE, record_verdict
+from jobs.input.line_checks import ErrorCode, LineError
+from jobs.leasing import leases
+from jobs.leasing.leases import Lease
+from jobs.recovery.expiry import close_expired
+from jobs.store.batches import NewJob, create_job
+from jobs.store.days import job_day
+from jobs.store.files import NewFile, insert_file
+from jobs.store.job_budgets import Budget
+from jobs.store.job_options import JobOptions
+from jobs.tables.appended_files import job_inputs
+from jobs.tables.jobs import jobs
+from jobs.tables.outbox import outbox
+from jobs.tables.progress import job_counters
+from jobs.validation.append_validator import next_query
+from jobs.validation.append_verdicts import APPEND_DUE, record_append_verdict
+from jobs.validation.file_validation import Verdict
+from jobs.validation.verdicts import VALIDATION_DUE, record_verdict
 from registry.models import ModelVersion
 from results.closing import JobCloser
 from results.finalising import READY, finalise

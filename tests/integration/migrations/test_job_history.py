@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from core.states import TERMINAL_STATES, JobState
-from jobs.tables import jobs
+from jobs.tables.jobs import jobs
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
 
 WAYS: Final = {

@@ -6,9 +6,9 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.outcomes import Outcome
-from jobs.outbox_tables import outbox
-from jobs.progress_tables import job_counters
-from jobs.tables import jobs
+from jobs.tables.jobs import jobs
+from jobs.tables.outbox import outbox
+from jobs.tables.progress import job_counters
 from results.sums import IS_BILLED
 from results.tables import items, job_slices
 from storage.postgres.engines import create_engine

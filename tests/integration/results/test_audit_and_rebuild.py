@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from core.outcomes import Outcome
 from core.states import CloseReason
-from jobs.days import job_day
-from jobs.tables import jobs
+from jobs.store.days import job_day
+from jobs.tables.jobs import jobs
 from results.audit.facts import RowFacts
 from results.audit.log_reading import LogRead, judge_log, written_up_to
 from results.audit.report import compare_items

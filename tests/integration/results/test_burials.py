@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from core.clock import SystemClock
-from jobs.files_tables import files
+from jobs.tables.files import files
 from results.retention import burials
 from results.retention.ages import old_batches_query
 from results.retention.burials import Burials

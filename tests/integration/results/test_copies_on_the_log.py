@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from core.outcomes import Outcome
 from core.states import CloseReason
-from jobs.tables import jobs
+from jobs.tables.jobs import jobs
 from results.audit.report import compare_items
 from results.rebuilding.verdicts import Verdict
 from results.tables import items

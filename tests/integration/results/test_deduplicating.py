@@ -10,10 +10,10 @@ import sqlalchemy as sa
 
 from core.outcomes import Outcome
 from core.states import CloseReason
-from jobs.copies_tables import item_copies
-from jobs.progress_tables import job_counters
-from jobs.retries_tables import dead_items
-from jobs.tables import jobs
+from jobs.tables.copies import item_copies
+from jobs.tables.jobs import jobs
+from jobs.tables.progress import job_counters
+from jobs.tables.retries import dead_items
 from results.closing import JobCloser
 from results.deduplicating import CopyWriter, Due, Slice, slices
 from results.open_work import do_all

@@ -12,17 +12,17 @@ import sqlalchemy as sa
 from core.clock import SystemClock
 from core.ids import new_uuid
 from core.object_names import answer_prefix
-from jobs.batches import cancel_job, find_job, list_jobs
-from jobs.copies_tables import item_copies
-from jobs.files import NewFile, insert_file
-from jobs.files_tables import files
-from jobs.inputs_tables import job_inputs
-from jobs.leases import claim
-from jobs.pages import Cursor
-from jobs.progress_tables import job_counters, job_cursors, job_leases
-from jobs.refusals import JobMissingError, JobRunningError
-from jobs.retries_tables import dead_items, item_attempts, item_retries
-from jobs.tables import jobs
+from jobs.errors import JobMissingError, JobRunningError
+from jobs.leasing.leases import claim
+from jobs.store.batches import cancel_job, find_job, list_jobs
+from jobs.store.files import NewFile, insert_file
+from jobs.store.keyset_pages import Cursor
+from jobs.tables.appended_files import job_inputs
+from jobs.tables.copies import item_copies
+from jobs.tables.files import files
+from jobs.tables.jobs import jobs
+from jobs.tables.progress import job_counters, job_cursors, job_leases
+from jobs.tables.retries import dead_items, item_attempts, item_retries
 from results.dead_items import Place, find_dead, list_dead
 from results.finalising import READY, finalise
 from results.partitions import DayPartitions

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 
 from core.outcomes import Outcome
 from core.states import CloseReason
-from jobs.outbox_tables import outbox
-from jobs.retries import RetryRules
-from jobs.retries_tables import dead_items, item_attempts, item_retries
+from jobs.recovery.retry_policy import RetryRules
+from jobs.tables.outbox import outbox
+from jobs.tables.retries import dead_items, item_attempts, item_retries
 from results.closing import JobCloser
 from results.failures import FailureJudge
 from results.open_work import do_all

@@ -16,13 +16,13 @@ from core.errors import LeaseLostError, MillraceError
 from core.ids import new_uuid
 from core.object_names import answer_prefix
 from core.states import JobState
-from jobs.background import Background
-from jobs.files import NewFile, delete_file, insert_file
-from jobs.files_tables import files
-from jobs.held_leases import HeldLeases
-from jobs.leases import Lease
-from jobs.progress_tables import job_leases
-from jobs.tables import jobs
+from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.leases import Lease
+from jobs.store.files import NewFile, delete_file, insert_file
+from jobs.supervised_threads import Background
+from jobs.tables.files import files
+from jobs.tables.jobs import jobs
+from jobs.tables.progress import job_leases
 from results import metrics, removal
 from results.finaliser import CHANNEL, ROLE, Finaliser
 from results.finalising import READY, finalise

@@ -16,10 +16,10 @@ from core.clock import SystemClock
 from core.errors import LeaseLostError
 from core.object_names import answer_prefix
 from core.states import CloseReason, JobState
-from jobs.files_tables import files
-from jobs.leases import Lease, claim
-from jobs.progress_tables import job_leases
-from jobs.tables import jobs
+from jobs.leasing.leases import Lease, claim
+from jobs.tables.files import files
+from jobs.tables.jobs import jobs
+from jobs.tables.progress import job_leases
 from results import finalising
 from results.closing import JobCloser
 from results.finalising import READY, finalise

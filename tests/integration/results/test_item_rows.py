@@ -13,8 +13,8 @@ from pydantic import SecretStr
 
 from core.clock import SystemClock
 from core.states import JobState
-from jobs.days import job_day
-from jobs.tables import jobs
+from jobs.store.days import job_day
+from jobs.tables.jobs import jobs
 from results import item_rows as pages
 from results.finalising import finalise
 from results.item_rows import CHUNK_ROWS, PAGE_ITEMS, PAGE_OPTIONS, READ_ITEMS, item_rows

@@ -8,8 +8,8 @@ import pytest
 import sqlalchemy as sa
 
 from core.ids import new_uuid
-from jobs.progress_tables import job_counters
-from jobs.retries_tables import dead_items, item_attempts
+from jobs.tables.progress import job_counters
+from jobs.tables.retries import dead_items, item_attempts
 from results.rebuilding import rebuild as rebuilding
 from results.rebuilding.swapping import swap
 from results.rebuilding.verdicts import Verdict

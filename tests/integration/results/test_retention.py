@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from core.clock import SystemClock
 from core.ids import new_uuid
 from core.object_names import answer_prefix
-from jobs.days import job_day
-from jobs.file_removal import mark_removed
-from jobs.files_tables import files
-from jobs.tables import jobs
+from jobs.store.days import job_day
+from jobs.store.file_removal import mark_removed
+from jobs.tables.files import files
+from jobs.tables.jobs import jobs
 from results.partitions import DayPartitions, partition_name
 from results.retention import days
 from results.retention.ages import old_batches_query

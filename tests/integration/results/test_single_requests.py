@@ -14,22 +14,16 @@ from core.ids import REQUEST, new_uuid, public_id
 from core.object_names import answer_prefix
 from core.outcomes import Outcome
 from core.states import CloseReason
-from jobs.batches import find_job, list_jobs
-from jobs.expansion import item_of
-from jobs.expiry import close_expired
-from jobs.idempotency import Answer, Claim, Scope, save
-from jobs.idempotency_tables import idempotency_keys
-from jobs.input_lines import input_lines
-from jobs.pages import Cursor
-from jobs.progress import open_jobs
-from jobs.refusals import (
-    FieldRefusedError,
-    JobMissingError,
-    RequestEndedError,
-    RequestMissingError,
-)
-from jobs.repair import missing_indexes
-from jobs.requests import (
+from jobs.errors import FieldRefusedError, JobMissingError, RequestEndedError, RequestMissingError
+from jobs.expansion.emission import item_of
+from jobs.expansion.job_loads import open_jobs
+from jobs.input.line_reader import input_lines
+from jobs.recovery.expiry import close_expired
+from jobs.recovery.repair import missing_indexes
+from jobs.store.batches import find_job, list_jobs
+from jobs.store.idempotency import Answer, Claim, Scope, save
+from jobs.store.keyset_pages import Cursor
+from jobs.store.single_requests import (
     NewRequest,
     cancel_request,
     create_request,
@@ -38,6 +32,7 @@ from jobs.requests import (
     is_answered_well,
     request_input_key,
 )
+from jobs.tables.idempotency import idempotency_keys
 from results import key_removal, single_requests
 from results.closing import JobCloser
 from results.finalising import READY

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from core.outcomes import Outcome
 from core.states import CloseReason
-from jobs.outbox_tables import outbox
+from jobs.tables.outbox import outbox
 from results.closing import JobCloser
 from results.open_work import do_all
 from results.partitions import DayPartitions

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from jobs.days import job_day
+from jobs.store.days import job_day
 from results.partitions import DayPartitions
 from results.views.items import ItemQuery, ItemStatus, read_items
 from results.views.sequences import READ_SEQUENCE, read_sequence, sequence_of

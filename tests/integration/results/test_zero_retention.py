@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from core.clock import SystemClock
 from core.ids import new_uuid
 from core.object_names import answer_prefix, job_key_name
-from jobs.file_removal import mark_removed
-from jobs.files_tables import files
-from jobs.tables import jobs
+from jobs.store.file_removal import mark_removed
+from jobs.tables.files import files
+from jobs.tables.jobs import jobs
 from results.finalising import finalise
 from results.orphan_sweep import OrphanSweep
 from results.retention.bodies import BodyRemoval

@@ -11,11 +11,11 @@ from pydantic import SecretStr
 from core.clock import SystemClock
 from core.ids import new_uuid
 from core.object_names import answer_prefix
-from jobs.file_removal import mark_removed
-from jobs.files import NewFile, delete_file, insert_file
-from jobs.files_tables import files
-from jobs.idempotency import Answer, Claim, Scope, save
-from jobs.tables import jobs
+from jobs.store.file_removal import mark_removed
+from jobs.store.files import NewFile, delete_file, insert_file
+from jobs.store.idempotency import Answer, Claim, Scope, save
+from jobs.tables.files import files
+from jobs.tables.jobs import jobs
 from results.orphan_sweep import OrphanSweep
 from storage.objects.errors import ObjectStoreAwayError
 from storage.objects.object_store import ObjectInfo, ObjectStore

@@ -7,9 +7,9 @@ import pytest
 import sqlalchemy as sa
 
 from core.ids import new_uuid
-from jobs.pages import Cursor
-from jobs.refusals import FieldRefusedError
-from jobs.tables import jobs
+from jobs.errors import FieldRefusedError
+from jobs.store.keyset_pages import Cursor
+from jobs.tables.jobs import jobs
 from results.retention.deletion import delete_batch
 from results.webhooks.callbacks import Callback, add_callback
 from results.webhooks.endpoints import (

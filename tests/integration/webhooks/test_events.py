@@ -9,8 +9,8 @@ from core.clock import SystemClock
 from core.ids import new_uuid
 from core.states import JobState
 from jobs.outbox_relay import OutboxRelay
-from jobs.outbox_rows import event_insert
-from jobs.requests import NewRequest, create_request
+from jobs.store.outbox import event_insert
+from jobs.store.single_requests import NewRequest, create_request
 from results.retention.deletion import delete_batch
 from results.webhooks.callbacks import Callback, add_callback
 from results.webhooks.reader import EventReader

@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from jobs.pages import Cursor
+from jobs.store.keyset_pages import Cursor
 from results.webhooks.callbacks import Callback, add_callback
 from results.webhooks.dropping import drop_waiting
 from results.webhooks.endpoints import (

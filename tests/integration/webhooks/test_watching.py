@@ -8,9 +8,9 @@ import sqlalchemy as sa
 
 from core.outcomes import Outcome
 from core.states import JobState
-from jobs.days import job_day
-from jobs.progress_tables import job_counters
-from jobs.tables import jobs
+from jobs.store.days import job_day
+from jobs.tables.jobs import jobs
+from jobs.tables.progress import job_counters
 from results.partitions import DayPartitions
 from results.tables import items
 from results.webhooks.events import ITEM_FAILED, PROGRESS

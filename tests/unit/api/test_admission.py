@@ -3,7 +3,7 @@
 import pytest
 
 from api.online.admission import Bounds, Load, predicted_wait_s, refusal, retry_after
-from jobs.windows import PoolCapacity
+from jobs.expansion.windows import PoolCapacity
 
 BOUNDS = Bounds(calls_max=10, of_tenant_max=5)
 POOL = PoolCapacity(items_per_s=2.0, concurrency=4)

@@ -21,7 +21,7 @@ from api.errors import install_error_answers
 from api.key_watch import KeyWatch
 from api.middleware import RequestEnvelope
 from core.errors import MillraceError
-from jobs.refusals import JobMissingError
+from jobs.errors import JobMissingError
 from storage.objects.errors import ObjectMissingError, ObjectStoreAwayError
 from storage.objects.object_store import Blocks
 

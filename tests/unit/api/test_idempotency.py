@@ -7,7 +7,7 @@ import pytest
 from api.answers import ApiError
 from api.online.idempotency import Repeats, repeats_of
 from api.settings import ApiSettings
-from jobs.idempotency import Scope
+from jobs.store.idempotency import Scope
 from tenancy.api_keys import Principal
 
 ME, COLLEAGUE = Principal(UUID(int=1), UUID(int=2)), Principal(UUID(int=1), UUID(int=3))

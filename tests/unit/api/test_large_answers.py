@@ -16,7 +16,7 @@ from api.services import Services
 from core.ids import SINGLE, new_uuid, public_id
 from core.outcomes import Outcome
 from core.states import JobState
-from jobs.pages import Cursor, Page
+from jobs.store.keyset_pages import Cursor, Page
 from tenancy.api_keys import Principal
 
 ME = Principal(new_uuid(), new_uuid())

@@ -11,7 +11,7 @@ from api.online.replay_waits import Refusal, ReplayWaits
 from api.views.following import JobNews
 from core.clock import SystemClock
 from core.ids import new_uuid
-from jobs.refusals import KeyInFlightError, KeyReusedError
+from jobs.errors import KeyInFlightError, KeyReusedError
 
 JOB = new_uuid()
 

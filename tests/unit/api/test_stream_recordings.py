@@ -13,8 +13,8 @@ from api.online.recording_room import RecordingRoom
 from api.online.streams import DONE, STREAM_HEADERS
 from api.services import Services
 from core.ids import new_uuid
-from jobs import idempotency
-from jobs.idempotency import Answer, Claim, Scope
+from jobs.store import idempotency
+from jobs.store.idempotency import Answer, Claim, Scope
 
 TENANT, OTHER, THIRD = new_uuid(), new_uuid(), new_uuid()
 HEAD = {"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS]}

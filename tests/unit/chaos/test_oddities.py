@@ -14,9 +14,9 @@ from chaos.settings_of_drills import ENDS_ITS_PROCESS, POISON, POISONED_ROLES
 from gpu_consumers.engines.simulated_answers import chat_answer
 from gpu_consumers.engines.simulated_drills import _NOT_A_NUMBER
 from gpu_consumers.engines.simulated_faults import SimulatedFault, fault_of
-from jobs.input_lines import input_lines as lines_of
+from jobs.input.line_reader import input_lines as lines_of
 from jobs.settings import IntakeSettings
-from jobs.validation import Verdict, validate
+from jobs.validation.file_validation import Verdict, validate
 from registry.models import ModelVersion
 
 LINE_BYTES_MAX: int = IntakeSettings.model_fields["line_bytes_max"].default

@@ -10,7 +10,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from batcher.policy.closing import CloseReason
 from gpu_consumers.online_call import Cut
-from jobs.idempotency import Scope
+from jobs.store.idempotency import Scope
 from registry.models import ENDPOINTS
 from storage.postgres.tenant_isolation import TENANT_ROLE
 from topics.tail_readers.job_controls import over_reason

@@ -11,7 +11,7 @@ from api.app import ROUTERS
 from cli.exits import ExitCode
 from cli.stack.role_children import MODULES
 from cli.topics import retention_text
-from jobs.line_checks import ErrorCode
+from jobs.input.line_checks import ErrorCode
 from registry.models import ENDPOINTS
 from results.output_lines import ERROR_MESSAGES
 from topics.records.catalogue import SHARED_TOPICS, Topic, pool_topics
@@ -90,10 +90,10 @@ def test_the_api_page_explains_every_code_of_a_file() -> None:
 
 def test_the_api_page_names_every_code_of_an_answer() -> None:
     page = (DOCS / "api.md").read_text()
-    sources = [*(ROOT / "api").rglob("*.py"), ROOT / "jobs/refusals.py"]
+    sources = [*(ROOT / "api").rglob("*.py"), ROOT / "jobs/errors.py"]
     codes = {
         code for path in sources for code in re.findall(r'\bcode="(\w+)"', path.read_text())
-    } | set(re.findall(r'^    code = "(\w+)"', (ROOT / "jobs/refusals.py").read_text(), re.M))
+    } | set(re.findall(r'^    code = "(\w+)"', (ROOT / "jobs/errors.py").read_text(), re.M))
 
     assert {code for code in codes if f"`{code}`" not in page} == set()
 

@@ -12,7 +12,7 @@ from gpu_consumers.bodies import ANSWER_BYTES_MAX
 from gpu_consumers.encrypted_bodies import EncryptedBodies
 from gpu_consumers.engines.error_answers import error_answer, item_timed_out
 from gpu_consumers.outcomes import outcome_of
-from jobs.expansion import encrypted
+from jobs.expansion.emission import encrypted
 from storage.crypto.body_ciphers import BodyCipher, Place, Way
 from storage.crypto.data_keys import DataKeys
 from tests.objects_in_memory import MemoryStore

@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from core.clock import SystemClock
-from jobs.background import Background
+from jobs.supervised_threads import Background
 
 JOIN_S_MAX = 10.0
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from jobs.capacity import PoolCapacities
-from jobs.windows import PoolCapacity
+from jobs.expansion.pool_capacity import PoolCapacities
+from jobs.expansion.windows import PoolCapacity
 from topics.records.codec import encode, kind_headers
 from topics.records.received import Received
 from topics.records.records import Capacity

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.completion_window import window_seconds
+from jobs.store.completion_window import window_seconds
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from jobs.duplicates import Duplicates, body_digest
+from jobs.input.duplicates import Duplicates, body_digest
 
 BODY: dict[str, Any] = {
     "model": "small",

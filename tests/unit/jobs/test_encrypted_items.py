@@ -6,7 +6,7 @@ import pytest
 
 from core.clock import SystemClock
 from core.object_names import job_key_name
-from jobs.expansion import send_items
+from jobs.expansion.emission import send_items
 from storage.crypto.body_ciphers import Place, Way
 from storage.crypto.data_keys import DataKeys, KeyGoneError
 from storage.objects.errors import ObjectStoreAwayError

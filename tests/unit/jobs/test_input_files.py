@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.cursors import Cursor
-from jobs.input_files import InputFile, InputFiles
+from jobs.expansion.cursors import Cursor
+from jobs.input.input_files import InputFile, InputFiles
 
 THREE = InputFiles("a", [InputFile("b", 10), InputFile("c", 15)])
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jobs.input_lines import Line, input_lines
+from jobs.input.line_reader import Line, input_lines
 
 
 def lines(data: bytes, *, limit: int = 100) -> list[Line]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.intake import rest_s
+from jobs.expansion.intake import rest_s
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 
 from core.clock import SystemClock
 from core.limits import CHUNK_BYTES_MAX
-from jobs.cursors import Cursor
-from jobs.expansion import InputChangedError, ItemReader
+from jobs.expansion.cursors import Cursor
+from jobs.expansion.emission import InputChangedError, ItemReader
 from storage.objects.local_objects import LocalObjects
 from topics.records.records import Item, JobRef
 

@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.clock import SystemClock
-from jobs import lines as lines_module
-from jobs.input_lines import BOM, input_lines
-from jobs.lines import lines_at
+from jobs.input import line_lookup as lines_module
+from jobs.input.line_lookup import lines_at
+from jobs.input.line_reader import BOM, input_lines
 from storage.objects.local_objects import LocalObjects
 from storage.objects.object_store import Blocks
 

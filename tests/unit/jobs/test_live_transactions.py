@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from jobs.live_transactions import IDLE_S_MAX, flush_alive
+from jobs.store.transaction_keepalive import IDLE_S_MAX, flush_alive
 from topics.errors import DeliveryError, DeliveryPendingError
 
 

@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from jobs.redriving import Redrive, check_edits, edited, redrive_job
-from jobs.refusals import FieldRefusedError
+from jobs.errors import FieldRefusedError
+from jobs.store.redrive import Redrive, check_edits, edited, redrive_job
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])

@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jobs.copies import Copy, find_copies
-from jobs.expansion import InputChangedError, item_of
-from jobs.input_files import InputFile
-from jobs.input_lines import custom_id_of, input_lines
-from jobs.validation import validate
+from jobs.expansion.emission import InputChangedError, item_of
+from jobs.input.input_files import InputFile
+from jobs.input.line_reader import custom_id_of, input_lines
+from jobs.store.copies import Copy, find_copies
+from jobs.validation.file_validation import validate
 from registry.models import ModelVersion
 from results.custom_ids import CustomIds
 from storage.objects.object_store import Blocks

@@ -5,8 +5,8 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.resuming import fitting
-from jobs.windows import JobLoad
+from jobs.expansion.windows import JobLoad
+from jobs.recovery.resume import fitting
 
 MAX = 1000
 

@@ -2,8 +2,8 @@
 
 from uuid import UUID
 
-from jobs.stalls import StallWatch
-from jobs.windows import JobLoad
+from jobs.expansion.windows import JobLoad
+from jobs.recovery.stall_watch import StallWatch
 
 
 def load(emitted: int, terminal: int) -> JobLoad:

@@ -5,7 +5,7 @@ import tracemalloc
 import msgspec
 import pytest
 
-from jobs.token_counts import token_count
+from jobs.input.token_estimates import token_count
 from topics.records.codec import encode
 from topics.records.records import Item
 

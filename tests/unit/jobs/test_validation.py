@@ -9,9 +9,9 @@ from weakref import WeakSet
 import pytest
 
 from core.limits import ERROR_LINES_MAX
-from jobs.input_lines import Line, input_lines
-from jobs.line_checks import NESTING_MAX, ErrorCode, LineError
-from jobs.validation import Earlier, Verdict, repeated_hashes, validate
+from jobs.input.line_checks import NESTING_MAX, ErrorCode, LineError
+from jobs.input.line_reader import Line, input_lines
+from jobs.validation.file_validation import Earlier, Verdict, repeated_hashes, validate
 from registry.models import ModelVersion
 
 ENDPOINT = "/v1/embeddings"
@@ -286,14 +286,14 @@ def test_lines_that_repeat_an_id_are_counted_and_not_held(monkeypatch: pytest.Mo
         counts.append(len(held))
         return error
 
-    monkeypatch.setattr("jobs.validation.LineError", made)
+    monkeypatch.setattr("jobs.validation.file_validation.LineError", made)
     found = verdict(*[line("a")] * 1000)
     assert (found.error_count, len(found.errors)) == (999, ERROR_LINES_MAX)
     assert max(counts) < 2 * ERROR_LINES_MAX
 
 
 def test_equal_hashes_of_different_ids_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.validation.hash", lambda _: 7, raising=False)
+    monkeypatch.setattr("jobs.validation.file_validation.hash", lambda _: 7, raising=False)
     assert verdict(line("a"), line("b")).error_count == 0
     assert verdict(line("a"), line("b"), line("a")).error_count == 1
 

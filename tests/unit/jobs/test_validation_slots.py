@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.validator import free_slots
+from jobs.validation.validator import free_slots
 
 
 @pytest.mark.parametrize(

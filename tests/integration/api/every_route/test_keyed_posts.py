@@ -17,8 +17,8 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from jobs.idempotency import Answer, Claim, Scope, hold, save
-from jobs.idempotency_tables import idempotency_keys
+from jobs.store.idempotency import Answer, Claim, Scope, hold, save
+from jobs.tables.idempotency import idempotency_keys
 from registry.models import ENDPOINTS, add_model
 from results.webhooks.sealing import Sealer
 from results.webhooks.tables import webhook_attempts, webhook_deliveries

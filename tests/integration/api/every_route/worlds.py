@@ -8,8 +8,8 @@ import httpx
 import sqlalchemy as sa
 
 from core.ids import EVENT, FILE, JOB, SINGLE, new_uuid, parse_public_id, public_id
-from jobs.requests import NewRequest, create_request
-from jobs.tables import jobs
+from jobs.store.single_requests import NewRequest, create_request
+from jobs.tables.jobs import jobs
 from migrations.schema import SCHEMA
 from results.webhooks.endpoints import ENDPOINT
 from results.webhooks.events import job_message

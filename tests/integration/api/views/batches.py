@@ -13,10 +13,10 @@ import sqlalchemy as sa
 
 from core.ids import JOB, new_uuid, public_id
 from core.states import CloseReason, JobState
-from jobs.days import job_day
-from jobs.files import RESULT_PURPOSE, NewFile, insert_file
-from jobs.progress_tables import job_cursors
-from jobs.tables import jobs
+from jobs.store.days import job_day
+from jobs.store.files import RESULT_PURPOSE, NewFile, insert_file
+from jobs.tables.jobs import jobs
+from jobs.tables.progress import job_cursors
 from results.closing import JobCloser
 from results.custom_ids import CustomIds, JobCustomIds
 from results.item_rows import item_rows

@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from core.ids import new_uuid
-from jobs.retries_tables import item_attempts, item_retries
-from jobs.tables import jobs
+from jobs.tables.jobs import jobs
+from jobs.tables.retries import item_attempts, item_retries
 from results.deduplicating import CopyWriter
 from results.open_work import do_all
 from tests.integration.api.answers import ok, refused

@@ -16,7 +16,7 @@ from api.views.following import Followers
 from api.views.result_pages import ResultPages
 from api.views.result_stream import ResultStream
 from api.views.services import Views
-from jobs.refusals import JobMissingError
+from jobs.errors import JobMissingError
 from results.views.sequenced_lines import jsonl, server_sent
 from results.views.sequences import SequencedRow
 from results.views.sources import result_source

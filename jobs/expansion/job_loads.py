@@ -1,0 +1,181 @@
+"""What intake reads about jobs: the load of all open ones, and the whole of those it holds."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+
+from core.object_names import job_key_name
+from core.states import JobKind, JobState
+from jobs.expansion.cursors import Cursor
+from jobs.expansion.windows import JobLoad
+from jobs.input.input_files import InputFile, InputFiles, appended_files
+from jobs.leasing.leases import NOBODY
+from jobs.store.days import job_day
+from jobs.tables.jobs import jobs
+from jobs.tables.progress import job_counters, job_cursors, job_leases
+from topics.records.records import JobRef
+
+ROLE: Final = "intake"
+"""Under which intake leases jobs, to validate, expand or repair them."""
+
+OPEN = sa.and_(
+    jobs.c.state == JobState.IN_PROGRESS.value,
+    jobs.c.settled_at.is_(None),
+    jobs.c.close_reason.is_(None),
+    jobs.c.paused_at.is_(None),
+)
+"""Jobs whose items are wanted, now."""
+
+EXPANSION_DUE = sa.and_(
+    OPEN,
+    sa.exists().where(
+        job_cursors.c.job_id == jobs.c.id, job_cursors.c.item_index < jobs.c.total_count
+    ),
+)
+"""Open jobs with items that are not on the log yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJob:
+    """An open job as far as emitting its items goes."""
+
+    ref: JobRef  # of its first file
+    total: int
+    cursor: Cursor
+    files: InputFiles
+    deduplicates: bool = False  # its copies are not emitted
+
+    def ref_at(self, item_index: int) -> JobRef:
+        """Return what the record of an item says about the job: which file it is in, too."""
+        file = self.files.at(item_index)
+        if file.key == self.ref.input_key:
+            return self.ref
+        return msgspec.structs.replace(self.ref, input_key=file.key)
+
+
+_LEFT_S: Final = sa.cast(sa.extract("epoch", jobs.c.expires_at - sa.func.now()), sa.Double).label(
+    "left_s"
+)
+
+
+_COUNTED: Final = job_counters.c
+# A copy is on its way nowhere: it passes the cursor, and gets its row, without being outstanding.
+_TERMINAL: Final = (
+    _COUNTED.succeeded + _COUNTED.failed + _COUNTED.cancelled + _COUNTED.expired
+    - _COUNTED.copied + job_cursors.c.copy_count
+)  # fmt: skip
+
+
+def loads_query(kind: JobKind = JobKind.BATCH) -> sa.Select[tuple[object, ...]]:
+    """Return the query behind `job_loads`."""
+    return (
+        sa.select(
+            jobs.c.id,
+            jobs.c.tenant_id,
+            jobs.c.model,
+            jobs.c.pool,
+            jobs.c.total_count,
+            job_cursors.c.item_index,
+            _TERMINAL.label("terminal"),
+            sa.func.coalesce(job_leases.c.holder != NOBODY, sa.false()).label("is_held"),
+            jobs.c.priority,
+            _LEFT_S,
+            jobs.c.control_version,
+            sa.func.coalesce(job_leases.c.holder == NOBODY, sa.false()).label("is_aside"),
+        )
+        .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
+        .join(job_counters, _COUNTED.job_id == jobs.c.id)
+        .outerjoin(
+            job_leases,
+            sa.and_(
+                job_leases.c.job_id == jobs.c.id,
+                job_leases.c.role == ROLE,
+                job_leases.c.expires_at > sa.func.now(),
+            ),
+        )
+        .where(OPEN, jobs.c.kind == kind.value)
+        .order_by(jobs.c.created_at, jobs.c.id)
+    )
+
+
+def job_loads(connection: sa.Connection) -> list[JobLoad]:
+    """Return every open batch, oldest first. Single requests share no window."""
+    return [JobLoad._make(row) for row in connection.execute(loads_query())]
+
+
+def requests_query(pools: Collection[str], count_max: int) -> sa.Select[tuple[object, ...]]:
+    """Return the query behind `request_loads`: it reads ids of all, and the rest of few."""
+    place = sa.func.row_number().over(
+        partition_by=jobs.c.pool, order_by=(jobs.c.created_at, jobs.c.id)
+    )
+    ranked = (
+        sa.select(jobs.c.id, place.label("place"))
+        .where(OPEN, jobs.c.kind == JobKind.REQUEST.value)
+        .where(jobs.c.pool == sa.any_(sa.literal(list(pools), sa.ARRAY(sa.Text))))
+        .subquery("ranked")
+    )
+    oldest = sa.select(ranked.c.id).where(ranked.c.place <= count_max)
+    return loads_query(JobKind.REQUEST).where(jobs.c.id.in_(oldest))
+
+
+def request_loads(
+    connection: sa.Connection, pools: Collection[str], count_max: int
+) -> list[JobLoad]:
+    """Return the open single requests of `pools`: of each the oldest, at most `count_max`.
+
+    Nothing bounds how many a tenant may have open.
+    """
+    return [JobLoad._make(row) for row in connection.execute(requests_query(pools, count_max))]
+
+
+def request_counts(connection: sa.Connection, pools: Collection[str]) -> Counter[str]:
+    """Return how many single requests are open, by pool."""
+    if not pools:
+        return Counter()
+    query = (
+        sa.select(jobs.c.pool, sa.func.count().label("open"))
+        .where(OPEN, jobs.c.kind == JobKind.REQUEST.value, jobs.c.pool.in_(pools))
+        .group_by(jobs.c.pool)
+    )
+    return Counter({row.pool: row.open for row in connection.execute(query)})
+
+
+def open_jobs(connection: sa.Connection, job_ids: Collection[UUID]) -> dict[UUID, OpenJob]:
+    """Return those of `job_ids` that are open."""
+    query = (
+        sa.select(jobs, job_cursors.c.byte_offset, job_cursors.c.line_number)
+        .add_columns(job_cursors.c.item_index, job_cursors.c.copy_count)
+        .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
+        .where(jobs.c.id.in_(job_ids), OPEN)
+    )
+    found = connection.execute(query).all()
+    appended = appended_files(connection, job_ids) if found else {}
+    return {row.id: _open_job(row, appended.get(row.id, ())) for row in found}
+
+
+def _open_job(row: sa.Row[Any], appended: Sequence[InputFile]) -> OpenJob:
+    expires_at: datetime = row.expires_at
+    ref = JobRef(
+        job_id=row.id,
+        day=job_day(row.created_at),
+        tenant_id=row.tenant_id,
+        model=row.model,
+        model_version=row.model_version,
+        pool=row.pool,
+        endpoint=row.endpoint,
+        input_key=row.input_key,
+        deadline_s=expires_at.timestamp(),
+        traceparent=row.traceparent,
+        version=row.control_version,
+        priority=row.priority,
+        key_name=job_key_name(row.id) if row.zero_retention else "",
+    )
+    cursor = Cursor(row.byte_offset, row.line_number, row.item_index, row.copy_count)
+    files = InputFiles(row.input_key, appended)
+    return OpenJob(ref, row.total_count, cursor, files, row.deduplicate)

@@ -1,0 +1,1 @@
+"""Input files: reading lines, checking them, estimating their tokens."""

@@ -1,0 +1,1 @@
+"""Leases on jobs, fenced by epochs, and their heartbeat."""

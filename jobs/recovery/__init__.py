@@ -1,0 +1,1 @@
+"""Periodic work of intake: re-emit, resume, retry and expire."""

@@ -1,0 +1,115 @@
+"""Close jobs whose completion window is over, and say again what closed a job that stands still.
+
+The database's time decides. A close that the log lost would leave its job open for ever.
+"""
+
+from datetime import timedelta
+from typing import Final
+
+import sqlalchemy as sa
+
+from core.states import CloseReason, JobState
+from jobs import metrics
+from jobs.expansion.cursors import mark_repaired
+from jobs.store.closes import close_values, drop_files
+from jobs.store.days import job_day
+from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts
+from jobs.tables.jobs import jobs
+from jobs.tables.progress import job_counters, job_cursors
+
+_SWEEP_MAX: Final = 100
+
+
+def expiry_due(limit: int) -> sa.Select[tuple[object, ...]]:
+    """Return the query that locks jobs to close; rivals skip each other's."""
+    return (
+        sa.select(jobs.c.id, jobs.c.created_at)
+        .where(
+            jobs.c.state == JobState.IN_PROGRESS.value,
+            jobs.c.settled_at.is_(None),
+            jobs.c.close_reason.is_(None),
+            jobs.c.expires_at <= sa.func.now(),
+        )
+        .limit(limit)
+        .with_for_update(skip_locked=True, key_share=True)
+    )
+
+
+def standing_still(limit: int, stall_limit_s: float) -> sa.Select[tuple[object, ...]]:
+    """Return the query that locks closed jobs without any progress for `stall_limit_s`.
+
+    Locking the cursor keeps rivals apart, and marking it repaired starts the wait anew.
+    """
+    silent_since = sa.func.now() - timedelta(seconds=stall_limit_s)
+    return (
+        sa.select(jobs.c.id, jobs.c.created_at, jobs.c.close_reason)
+        .join(job_counters, job_counters.c.job_id == jobs.c.id)
+        .join(job_cursors, job_cursors.c.job_id == jobs.c.id)
+        .where(
+            jobs.c.state.in_([JobState.IN_PROGRESS.value, JobState.CANCELLING.value]),
+            jobs.c.settled_at.is_(None),
+            jobs.c.close_reason.is_not(None),
+            jobs.c.total_count.is_not(None),
+            job_counters.c.updated_at < silent_since,
+            sa.func.coalesce(job_cursors.c.repaired_at, jobs.c.created_at) < silent_since,
+            sa.func.coalesce(jobs.c.cancelling_at, jobs.c.expires_at) < silent_since,
+        )
+        .limit(limit)
+        .with_for_update(of=job_cursors, skip_locked=True)
+    )
+
+
+class ExpirySweep:
+    """Closes everything that is due; any number of replicas may sweep."""
+
+    def __init__(self, engine: sa.Engine, *, stall_limit_s: float) -> None:
+        """Use connections of `engine`."""
+        self._engine = engine
+        self._stall_limit_s = stall_limit_s
+
+    def step(self) -> None:
+        """Sweep until nothing is due."""
+        with self._engine.begin() as connection:
+            close_again(connection, self._stall_limit_s)
+        count = _SWEEP_MAX
+        while count == _SWEEP_MAX:
+            with self._engine.begin() as connection:
+                count = close_expired(connection)
+            metrics.JOBS_EXPIRED.inc(count)
+
+
+def close_expired(connection: sa.Connection) -> int:
+    """Close what is due, in one transaction of bounded size; return how many jobs.
+
+    The state stays: the writer gives the open items their rows and moves the job on.
+    """
+    due = connection.execute(expiry_due(_SWEEP_MAX)).all()
+    if not due:
+        return 0
+    job_ids = [job.id for job in due]
+    connection.execute(
+        sa.update(jobs).where(jobs.c.id.in_(job_ids)).values(close_values(CloseReason.EXPIRED))
+    )
+    drop_files(connection, job_ids)
+    for job in due:
+        for statement in close_inserts(job.id, job_day(job.created_at), CloseReason.EXPIRED):
+            connection.execute(statement)
+    connection.execute(NOTIFY_OUTBOX)
+    connection.execute(NOTIFY_JOBS)
+    return len(due)
+
+
+def close_again(connection: sa.Connection, stall_limit_s: float) -> int:
+    """Put the close of jobs that stand still on the log once more; return how many jobs.
+
+    A repeated close changes nothing: the writer fills what has no row.
+    """
+    found = connection.execute(standing_still(_SWEEP_MAX, stall_limit_s)).all()
+    for job in found:
+        reason = CloseReason(job.close_reason)
+        for statement in close_inserts(job.id, job_day(job.created_at), reason):
+            connection.execute(statement)
+    if found:
+        mark_repaired(connection, [job.id for job in found])
+        connection.execute(NOTIFY_OUTBOX)
+    return len(found)

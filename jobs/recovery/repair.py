@@ -1,0 +1,157 @@
+"""Emit the lost items of a job again (rule 7 of delivery): no lost record can hang a job."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+
+from core.clock import SystemClock
+from jobs.expansion.emission import item_of, send_items
+from jobs.expansion.job_loads import OPEN, OpenJob
+from jobs.input.input_files import InputFile
+from jobs.input.line_reader import input_lines
+from jobs.leasing import leases
+from jobs.leasing.leases import Lease
+from jobs.settings import LINE_BYTES_CEILING
+from jobs.tables.jobs import jobs
+from jobs.tables.progress import job_counters, job_cursors
+from storage.crypto.data_keys import DataKeys
+from storage.objects.object_store import ObjectStore
+from storage.postgres.intervals import seconds
+from topics.clients.producer import Sender
+
+LOOK_ITEMS: Final = 50_000
+"""Indexes of one look for what is missing: some tenths of a second, however large the job is."""
+
+# Rooms meet in tables: these rows are the results writer's. Indexes without one, that wait for no
+# retry and are copies of no other: those are not lost. Each table is held to the same span, or a
+# plan that hashes one would read all rows of the job for each look.
+MISSING: Final = sa.text(
+    """
+    SELECT wanted.item_index
+    FROM generate_series(CAST(:first AS int), CAST(:last AS int)) AS wanted (item_index)
+    WHERE NOT EXISTS (
+        SELECT FROM items
+        WHERE items.job_day = :day
+            AND items.job_id = :job_id
+            AND items.item_index BETWEEN :first AND :last
+            AND items.item_index = wanted.item_index
+    ) AND NOT EXISTS (
+        SELECT FROM item_retries
+        WHERE item_retries.job_id = :job_id
+            AND item_retries.item_index BETWEEN :first AND :last
+            AND item_retries.item_index = wanted.item_index
+    ) AND NOT EXISTS (
+        SELECT FROM item_copies
+        WHERE item_copies.job_id = :job_id
+            AND item_copies.item_index BETWEEN :first AND :last
+            AND item_copies.item_index = wanted.item_index
+    )
+    ORDER BY wanted.item_index
+    """
+).bindparams(sa.bindparam("job_id", type_=sa.Uuid))
+
+
+def repair_due(job_ids: Sequence[UUID], stall_limit_s: float) -> sa.ColumnElement[bool]:
+    """Return the condition on those of `job_ids` to repair, so that replicas take turns."""
+    long_ago = sa.func.now() - seconds(stall_limit_s)
+    return sa.and_(
+        OPEN,
+        # One parameter: a statement has room for 65,535.
+        jobs.c.id == sa.any_(sa.literal(list(job_ids), sa.ARRAY(sa.Uuid))),
+        sa.exists().where(
+            job_cursors.c.job_id == jobs.c.id,
+            sa.or_(job_cursors.c.repaired_at.is_(None), job_cursors.c.repaired_at <= long_ago),
+        ),
+        sa.exists().where(
+            job_counters.c.job_id == jobs.c.id, job_counters.c.updated_at <= long_ago
+        ),
+    )
+
+
+def looks(emitted: int) -> Iterator[range]:
+    """Cut the indexes below a cursor into spans for one look each."""
+    for first in range(0, emitted, LOOK_ITEMS):
+        yield range(first, min(first + LOOK_ITEMS, emitted))
+
+
+def missing_indexes(connection: sa.Connection, job: OpenJob, span: range) -> list[int]:
+    """Return the indexes in `span`, not an empty one, that have no row, in order."""
+    bound = {"first": span[0], "last": span[-1], "day": job.ref.day, "job_id": job.ref.job_id}
+    return list(connection.scalars(MISSING, bound))
+
+
+def emit_again(
+    sender: Sender,
+    objects: ObjectStore,
+    job: OpenJob,
+    indexes: Sequence[int],
+    failed: Mapping[int, int],
+) -> int:
+    """Send the items of `indexes` (in order), each file read from its start.
+
+    An item of `failed` goes on behind that attempt, or its next failure would count as a repeat.
+    Returns their number. Flush before relying on them. Raises InputChangedError.
+    """
+    count, keys = 0, DataKeys(objects, SystemClock())
+    for file, its_indexes in job.files.by_file(indexes, lambda index: index):
+        lines = lines_of(objects, file, its_indexes)
+        items = (item_of(*line, job.ref.endpoint) for line in lines)
+        again = (
+            msgspec.structs.replace(item, attempt=failed[item.index] + 1)
+            if item.index in failed
+            else item
+            for item in items
+        )
+        count += send_items(sender, job.ref_at(its_indexes[0]), again, keys)
+    return count
+
+
+def mark_repaired(connection: sa.Connection, lease: Lease, void_below: int) -> None:
+    """Note that what was missing is on the log again. Raises LeaseLostError.
+
+    It was emitted under a version that was not void when `void_below` was read.
+    """
+    leases.require(connection, lease)
+    connection.execute(
+        sa.update(job_cursors)
+        .where(job_cursors.c.job_id == lease.job_id)
+        .values(repaired_at=sa.func.now(), void_below=void_below)
+    )
+
+
+def lines_of(
+    objects: ObjectStore,
+    file: InputFile,
+    indexes: Sequence[int],
+    is_over: Callable[[], bool] = lambda: False,
+) -> Iterator[tuple[int, int, bytes | None]]:
+    """Yield index, offset and line of the items of `indexes` (in order, at least one).
+
+    The file is read from its start. A line is None where validation would have taken none. Asked
+    before each block, `is_over` ends it.
+    """
+    wanted = iter(indexes)
+    next_wanted: int | None = next(wanted)
+    with objects.read(file.key) as blocks, suppress(_IsOver):
+        lines = input_lines(_until(blocks, is_over), line_bytes_max=LINE_BYTES_CEILING)
+        for index, (_, offset, line) in enumerate(lines, file.first_index):
+            if index == next_wanted:
+                yield index, offset, line
+                next_wanted = next(wanted, None)
+                if next_wanted is None:
+                    return
+
+
+class _IsOver(Exception):  # noqa: N818  no failure
+    """Unlike an end of blocks it makes no line of what came of the last one."""
+
+
+def _until(blocks: Iterable[bytes], is_over: Callable[[], bool]) -> Iterator[bytes]:
+    for block in blocks:
+        yield block
+        if is_over():
+            raise _IsOver

@@ -1,0 +1,157 @@
+"""Statements on waiting retries: whose are due, claim them, delete them, keep to the budget."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+
+from jobs.expansion.job_loads import OPEN
+from jobs.recovery.retry_policy import Budget, BudgetRules, refilled
+from jobs.tables.jobs import jobs
+from jobs.tables.retries import item_attempts, item_retries, retry_budgets
+
+_SWEEP_MAX: Final = 1000
+_THIS_JOBS: Final = item_retries.c.job_id == jobs.c.id
+
+# Rooms meet in tables: the rows of `items` are the results writer's.
+_CLAIM: Final = sa.text(
+    """
+    SELECT r.item_index, r.attempt, r.line_offset, EXISTS (
+        SELECT FROM items i
+        WHERE i.job_day = :day AND i.job_id = r.job_id AND i.item_index = r.item_index
+    ) AS has_ended
+    FROM item_retries r
+    WHERE r.job_id = :job_id AND r.due_at <= now()
+    ORDER BY r.due_at
+    LIMIT :count
+    FOR UPDATE OF r SKIP LOCKED
+    """
+).bindparams(sa.bindparam("job_id", type_=sa.Uuid))
+
+
+@dataclass(frozen=True, slots=True)
+class DueJob:
+    """An open job with retries that are due."""
+
+    job_id: UUID
+    tenant_id: UUID
+    pool: str
+    due_count: int  # counted up to a bound
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """An item that waits for this attempt."""
+
+    item_index: int
+    attempt: int
+    line_offset: int | None
+    has_ended: bool  # an earlier execution answered late: nothing is left to do
+
+
+def due_jobs(connection: sa.Connection, count_max: int) -> list[DueJob]:
+    """Return the open jobs with retries that are due, in no order."""
+    due = (
+        sa.select(item_retries.c.job_id)
+        .where(_THIS_JOBS, item_retries.c.due_at <= sa.func.now())
+        .correlate(jobs)
+    )
+    counted = sa.select(sa.func.count()).select_from(due.limit(count_max).lateral())
+    query = sa.select(jobs.c.id, jobs.c.tenant_id, jobs.c.pool, counted.scalar_subquery()).where(
+        OPEN, due.exists()
+    )
+    return [DueJob(*row) for row in connection.execute(query)]
+
+
+def any_waits(connection: sa.Connection) -> bool:
+    """Whether any item of any job waits: mostly none does, and nothing else is asked then."""
+    return bool(connection.scalar(sa.select(sa.exists(sa.select(item_retries.c.job_id)))))
+
+
+def claim(connection: sa.Connection, job_id: UUID, day: int, count: int) -> list[Retry]:
+    """Lock the retries of a job that have been due longest; rivals skip them."""
+    bound = {"job_id": job_id, "day": day, "count": count}
+    return [Retry(*row) for row in connection.execute(_CLAIM, bound)]
+
+
+def delete(connection: sa.Connection, job_id: UUID, retries: Sequence[Retry]) -> None:
+    """Delete what was claimed; a later attempt of the same item is another row."""
+    if not retries:
+        return
+    keys = [(job_id, retry.item_index, retry.attempt) for retry in retries]
+    row = sa.tuple_(item_retries.c.job_id, item_retries.c.item_index, item_retries.c.attempt)
+    connection.execute(sa.delete(item_retries).where(row.in_(keys)))
+
+
+def void_versions(connection: sa.Connection, job_ids: Collection[UUID]) -> dict[UUID, int]:
+    """Return below which control version records of each job are void, until the commit."""
+    query = sa.select(jobs.c.id, jobs.c.void_below).where(jobs.c.id.in_(job_ids))
+    locked = query.order_by(jobs.c.id).with_for_update(read=True)
+    return {row.id: row.void_below for row in connection.execute(locked)}
+
+
+def delete_of_ended_jobs(connection: sa.Connection) -> int:
+    """Delete retries whose job takes no more results, some at a time; return how many."""
+    wanted = sa.exists().where(
+        _THIS_JOBS, jobs.c.settled_at.is_(None), jobs.c.close_reason.is_(None)
+    )
+    row = sa.tuple_(item_retries.c.job_id, item_retries.c.item_index, item_retries.c.attempt)
+    ended = (
+        sa.select(item_retries.c.job_id, item_retries.c.item_index, item_retries.c.attempt)
+        .where(~wanted)
+        .limit(_SWEEP_MAX)
+        .with_for_update(skip_locked=True)
+    )
+    return connection.execute(sa.delete(item_retries).where(row.in_(ended))).rowcount
+
+
+def open_budgets(connection: sa.Connection, pools: Collection[str]) -> None:
+    """Give a full budget to each pool that never had one."""
+    full = {"tokens": 0.0, "filled_at": sa.func.to_timestamp(0)}
+    for pool in sorted(pools):  # in order, so that two processes cannot wait for each other
+        statement = insert(retry_budgets).values(pool=pool, **full)
+        connection.execute(statement.on_conflict_do_nothing())
+
+
+def lock_budget(
+    connection: sa.Connection, pool: str, pool_items_per_s: float, rules: BudgetRules
+) -> Budget | None:
+    """Return the budget as it is now, locked until the commit; None while a rival has it."""
+    row = connection.execute(
+        sa.select(
+            retry_budgets.c.tokens,
+            sa.extract("epoch", sa.func.now() - retry_budgets.c.filled_at).label("elapsed_s"),
+        )
+        .where(retry_budgets.c.pool == pool)
+        .with_for_update(skip_locked=True)
+    ).one_or_none()
+    if row is None:
+        return None
+    return refilled(row.tokens, float(row.elapsed_s), pool_items_per_s, rules)
+
+
+def spend(connection: sa.Connection, pool: str, budget: Budget, count: int) -> None:
+    """Take `count` from a budget that was locked."""
+    connection.execute(
+        sa.update(retry_budgets)
+        .where(retry_budgets.c.pool == pool)
+        .values(tokens=budget.tokens - count, filled_at=sa.func.now())
+    )
+
+
+def attempts_so_far(
+    connection: sa.Connection, job_id: UUID, indexes: Sequence[int]
+) -> Mapping[int, int]:
+    """Return the last failed attempt of those items (in order) that have one."""
+    if not indexes:
+        return {}
+    its = item_attempts.c
+    query = (
+        sa.select(its.item_index, sa.func.max(its.attempt).label("attempt"))
+        .where(its.job_id == job_id, its.item_index.between(indexes[0], indexes[-1]))
+        .group_by(its.item_index)
+    )
+    return {row.item_index: row.attempt for row in connection.execute(query)}

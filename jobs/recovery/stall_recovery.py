@@ -1,0 +1,85 @@
+"""Finds stalled jobs and repairs them, one at a time, in a thread of its own."""
+
+import logging
+from collections import Counter
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.clock import Clock
+from core.errors import MillraceError
+from jobs import metrics
+from jobs.expansion.job_loads import job_loads, request_counts, request_loads
+from jobs.expansion.pool_capacity import PoolCapacities
+from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.recovery.emitting_again import EmittingAgain, tell
+from jobs.recovery.repair import repair_due
+from jobs.recovery.stall_watch import StallWatch
+from jobs.tables.jobs import jobs
+from storage.objects.object_store import ObjectStore
+from topics.clients.producer import LogProducer
+
+_LOG = logging.getLogger(__name__)
+
+REQUESTS_MAX: Final = 1000
+"""Single requests of one pool that are watched: those behind them come up as the oldest end."""
+
+
+class Repairs:
+    """Repairs a job when it stands still although its pool could work.
+
+    A single request that was lost comes again as a bulk item, so its answer reaches Postgres only;
+    who waits for it on a connection asks again.
+    """
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        objects: ObjectStore,
+        producer: LogProducer,
+        leases: HeldLeases,
+        watch: StallWatch,
+    ) -> None:
+        """`producer` is of this thread alone: a flush waits for what others send, too."""
+        self._engine = engine
+        self._again = EmittingAgain(engine, objects, producer, leases)
+        self._watch = watch
+
+    def step(self, capacities: PoolCapacities, clock: Clock) -> None:
+        """Look once at open batches and the oldest single requests; repair those that are due."""
+        pools, began_s = capacities.pools(), capacities.began_s()
+        now_s = clock.monotonic_s()
+        with self._engine.begin() as connection:
+            loads = job_loads(connection)
+            # Of every pool that was ever heard: one that comes and goes must hide no loss.
+            requests = request_loads(connection, began_s, REQUESTS_MAX)
+            listed = Counter(load.pool for load in requests)
+            crowded = [pool for pool, count in listed.items() if count >= REQUESTS_MAX]
+            unlisted = request_counts(connection, crowded) - listed
+        rates = {name: pool.items_per_s for name, pool in pools.items()}
+        stalled = self._watch.stalled(loads + requests, now_s, rates, began_s, unlisted)
+        job_ids = [load.job_id for load in stalled if load.pool in pools]
+        for job_id in self._due(job_ids):
+            self._repair(job_id, now_s)
+
+    def _due(self, job_ids: list[UUID]) -> list[UUID]:
+        if not job_ids:
+            return []
+        due = repair_due(job_ids, self._watch.limit_s)
+        with self._engine.begin() as connection:
+            return list(connection.scalars(sa.select(jobs.c.id).where(due)))
+
+    def _repair(self, job_id: UUID, now_s: float) -> None:
+        due = repair_due([job_id], self._watch.limit_s)
+        try:
+            count = self._again.emit(job_id, due)
+        except MillraceError as failure:
+            tell(job_id, failure)
+            count = 0
+        if count is None:
+            return
+        self._watch.restart(job_id, now_s)
+        if count:
+            metrics.ITEMS_REPAIRED.inc(count)
+            _LOG.warning("a job was repaired", extra={"job": job_id.hex, "items": count})

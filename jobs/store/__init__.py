@@ -1,0 +1,1 @@
+"""Transactions on jobs, files, controls, idempotency keys, outbox rows and redrives."""

@@ -1,0 +1,218 @@
+"""Batches as clients see them: create, read, list, cancel. One transaction each, the caller's.
+
+A job belongs to one tenant; for every other it does not exist. A job of kind `request` is no batch.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import aggregate_order_by
+
+from core.ids import new_uuid
+from core.limits import (
+    ERROR_LINES_MAX,
+    METADATA_KEY_CHARS_MAX,
+    METADATA_PAIRS_MAX,
+    METADATA_VALUE_CHARS_MAX,
+)
+from core.states import TERMINAL_STATES, JobKind, JobState
+from jobs.errors import FieldRefusedError, JobEndedError, JobMissingError
+from jobs.store.cancelling import cancel
+from jobs.store.completion_window import window_seconds
+from jobs.store.files import EXPIRES_AFTER_S_MAX, EXPIRES_AFTER_S_MIN, INPUT_PURPOSE, find_input
+from jobs.store.job_options import JobOptions
+from jobs.store.keyset_pages import Cursor, Page, read_page, unknown_cursor
+from jobs.store.open_batches import require_room
+from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, event_insert
+from jobs.tables.appended_files import job_inputs
+from jobs.tables.jobs import jobs
+from jobs.tables.progress import job_counters, job_cursors
+from registry.models import ENDPOINTS
+from storage.postgres.intervals import seconds
+from tenancy.tenants import keeps_nothing
+
+_COUNTERS: Final = [
+    column for column in job_counters.c if column.name not in {"job_id", "updated_at"}
+]
+IS_BATCH: Final = jobs.c.kind == JobKind.BATCH.value
+
+APPENDED_ERRORS_MAX: Final = 1_000
+"""Validation errors of appended files that are shown with one batch. Each file keeps its first
+hundred: a page of batches with all of theirs would be a million."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewJob:
+    """What a client asks for; types are right, values are not checked yet."""
+
+    input_file_id: UUID | None  # None: what was given is no id at all
+    endpoint: str
+    completion_window: str
+    metadata: dict[str, str] | None = field(default=None, repr=False)
+    output_expires_after_s: int | None = None
+    traceparent: str = ""
+    options: JobOptions = field(default_factory=JobOptions)
+
+
+def create_job(
+    connection: sa.Connection, tenant_id: UUID, new: NewJob, *, open_max: int
+) -> sa.Row[Any]:
+    """Add a job with everything that makes it run, or nothing of it.
+
+    Raises FieldRefusedError, FileMissingError, OpenBatchesError.
+    """
+    window_s = checked_window_s(new)
+    options = new.options.checked_values()
+    file = find_input(connection, tenant_id, new.input_file_id)
+    if file.purpose != INPUT_PURPOSE:
+        raise FieldRefusedError("The file's purpose is not 'batch'.", param="input_file_id")
+    require_room(connection, tenant_id, open_max=open_max)
+    job_id = new_uuid()
+    created_at = connection.execute(
+        jobs.insert()
+        .values(
+            id=job_id,
+            tenant_id=tenant_id,
+            endpoint=new.endpoint,
+            input_file_id=file.id,
+            input_key=file.object_key,
+            input_bytes=file.size_bytes,
+            completion_window=new.completion_window,
+            metadata=sa.null() if new.metadata is None else new.metadata,
+            output_expires_after_s=new.output_expires_after_s,
+            traceparent=new.traceparent,
+            zero_retention=keeps_nothing(tenant_id),
+            expires_at=sa.func.now() + seconds(window_s),
+            **options,
+        )
+        .returning(jobs.c.created_at)
+    ).scalar_one()
+    connection.execute(job_cursors.insert().values(job_id=job_id))
+    connection.execute(job_counters.insert().values(job_id=job_id))
+    at_s = created_at.timestamp()
+    connection.execute(event_insert(job_id, tenant_id, JobState.VALIDATING, at_s))
+    connection.execute(NOTIFY_OUTBOX)
+    connection.execute(NOTIFY_JOBS)
+    return find_job(connection, tenant_id, job_id)
+
+
+def find_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
+    """Return the job with its counters. Raises JobMissingError, also for foreign ids."""
+    return _found(connection, job_query(tenant_id, job_id))
+
+
+def find_whole_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
+    """As `find_job`, with errors of appended files: those of the files appended last."""
+    return _found(connection, job_query(tenant_id, job_id, with_errors=True))
+
+
+def list_jobs(connection: sa.Connection, tenant_id: UUID, cursor: Cursor) -> Page:
+    """Return a page of the tenant's jobs with their counters. Raises FieldRefusedError."""
+    if cursor.after is not None and not _is_batch(connection, cursor.after):
+        raise unknown_cursor()
+    return read_page(connection, listed_query(), jobs, tenant_id=tenant_id, cursor=cursor)
+
+
+def listed_query() -> sa.Select[Any]:
+    """Return the query of batches that show, with their counters."""
+    return _shown().where(IS_BATCH, jobs.c.deleted_at.is_(None))
+
+
+def cancel_job(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
+    """Close a job for its owner; one that is being closed already is returned as it is.
+
+    Raises JobMissingError, JobEndedError.
+    """
+    state = cancel(connection, tenant_id, job_id, JobKind.BATCH)
+    if state is None:
+        raise JobMissingError
+    if state in TERMINAL_STATES:
+        raise JobEndedError(f"Cannot cancel a batch with status '{state}'.")
+    return find_job(connection, tenant_id, job_id)
+
+
+def checked_window_s(new: NewJob) -> int:
+    """Return the completion window in seconds. Raises FieldRefusedError for the first mistake."""
+    if new.endpoint not in ENDPOINTS:
+        raise FieldRefusedError(f"Supported are {', '.join(ENDPOINTS)}.", param="endpoint")
+    window_s = window_seconds(new.completion_window)
+    if window_s is None:
+        raise FieldRefusedError(
+            "Give '24h', or a number with s, m, h or d, from 30s to 30d.",
+            param="completion_window",
+        )
+    lives_s = new.output_expires_after_s
+    if lives_s is not None and not EXPIRES_AFTER_S_MIN <= lives_s <= EXPIRES_AFTER_S_MAX:
+        raise FieldRefusedError(
+            f"Give {EXPIRES_AFTER_S_MIN} to {EXPIRES_AFTER_S_MAX} seconds.",
+            param="output_expires_after.seconds",
+        )
+    _check_metadata(new.metadata or {})
+    return window_s
+
+
+def job_query(tenant_id: UUID, job_id: UUID | None, *, with_errors: bool = False) -> sa.Select[Any]:
+    """Return the query of one batch with its counters."""
+    its = (jobs.c.id == job_id, jobs.c.tenant_id == tenant_id)
+    return _shown(with_errors=with_errors).where(*its, IS_BATCH, jobs.c.deleted_at.is_(None))
+
+
+def with_counters() -> sa.Select[Any]:
+    """Return the query of jobs, each with its counters."""
+    return sa.select(*jobs.c, *_COUNTERS).join(job_counters, job_counters.c.job_id == jobs.c.id)
+
+
+def _shown(*, with_errors: bool = False) -> sa.Select[Any]:
+    """Return the query of batches with their counters and, as JSON, the files appended to them."""
+    errors = _last_errors() if with_errors else sa.null()
+    files = (
+        sa.select(job_inputs, errors.label("shown_errors"))
+        .where(job_inputs.c.job_id == jobs.c.id)
+        .correlate(jobs)
+        .subquery()
+    )
+    its = files.c
+    file = sa.func.json_build_object(
+        "file_id", its.file_id, "state", its.state, "item_count", its.item_count,
+        "errors", its.shown_errors, "error_count", its.error_count,
+    )  # fmt: skip
+    appended = sa.select(sa.func.json_agg(aggregate_order_by(file, its.number))).scalar_subquery()
+    return with_counters().add_columns(appended.label("appended"))
+
+
+def _last_errors() -> sa.ColumnElement[Any]:
+    """Return the errors of a file, or null where it and later files keep too many in all."""
+    its = job_inputs.c
+    kept = sa.func.least(its.error_count, ERROR_LINES_MAX)
+    so_far = sa.func.sum(kept).over(order_by=its.number.desc())
+    return sa.case((so_far <= APPENDED_ERRORS_MAX, its.errors))
+
+
+def _found(connection: sa.Connection, query: sa.Select[Any]) -> sa.Row[Any]:
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise JobMissingError
+    return row
+
+
+def _is_batch(connection: sa.Connection, job_id: UUID) -> bool:
+    """Whether the id may stand in a list of batches; an unknown one is refused by the page."""
+    kind = connection.execute(sa.select(jobs.c.kind).where(jobs.c.id == job_id)).scalar()
+    return kind is None or kind == JobKind.BATCH.value
+
+
+def _check_metadata(metadata: dict[str, str]) -> None:
+    """Raise FieldRefusedError unless Postgres and clients can hold it."""
+    if len(metadata) > METADATA_PAIRS_MAX:
+        raise FieldRefusedError(f"At most {METADATA_PAIRS_MAX} pairs.", param="metadata")
+    for key, value in metadata.items():
+        if len(key) > METADATA_KEY_CHARS_MAX or len(value) > METADATA_VALUE_CHARS_MAX:
+            raise FieldRefusedError(
+                f"A key holds at most {METADATA_KEY_CHARS_MAX} characters and a value "
+                f"{METADATA_VALUE_CHARS_MAX}.",
+                param="metadata",
+            )
+        if "\x00" in key or "\x00" in value:
+            raise FieldRefusedError("The character U+0000 is not allowed.", param="metadata")

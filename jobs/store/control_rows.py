@@ -1,0 +1,72 @@
+"""A change of a job's control state: the row, its version, and the record that tells everyone."""
+
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.states import JobKind, JobState
+from jobs.errors import JobMissingError, JobNotOpenError
+from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, outbox_insert
+from jobs.tables.jobs import jobs
+from topics.records.catalogue import CONTROL
+from topics.records.records import JobControl
+
+OPEN_STATES: Final = frozenset({JobState.VALIDATING, JobState.IN_PROGRESS})
+"""States in which a job can still be changed, unless it is closed or its window is over."""
+
+
+def lock_open(
+    connection: sa.Connection, tenant_id: UUID, job_id: UUID | None, verb: str
+) -> sa.Row[Any]:
+    """Lock a batch that its owner may still change; the row has the database's `now`.
+
+    Raises JobMissingError, JobNotOpenError; `verb` is what was asked for, for the message.
+    """
+    query: sa.Select[Any] = sa.select(*jobs.c, sa.func.now().label("now")).where(
+        jobs.c.id == job_id, jobs.c.tenant_id == tenant_id, jobs.c.kind == JobKind.BATCH.value
+    )
+    query = query.where(jobs.c.deleted_at.is_(None))
+    row = connection.execute(query.with_for_update(key_share=True)).one_or_none()
+    if row is None:
+        raise JobMissingError
+    if row.state not in OPEN_STATES or row.close_reason is not None or row.settled_at is not None:
+        raise JobNotOpenError(f"Cannot {verb} a batch with status '{row.state}'.")
+    if row.expires_at <= row.now:
+        raise JobNotOpenError(f"Cannot {verb} a batch whose completion window is over.")
+    return row
+
+
+def change(
+    connection: sa.Connection, row: sa.Row[Any], values: dict[str, Any], *, jump: int = 1
+) -> None:
+    """Set columns of a locked job under the next version, and tell batchers and consumers.
+
+    `jump` is how much newer it is; more than 1 where the log may know versions that we do not.
+    """
+    version = next_version(row) + jump - 1
+    changed = connection.execute(
+        sa.update(jobs)
+        .where(jobs.c.id == row.id)
+        .values(control_version=version, **values)
+        .returning(jobs.c.paused_at, jobs.c.priority, jobs.c.expires_at, jobs.c.void_below)
+    ).one()
+    expires_at: datetime = changed.expires_at
+    control = JobControl(
+        job_id=row.id,
+        version=version,
+        paused=changed.paused_at is not None,
+        priority=changed.priority,
+        deadline_s=expires_at.timestamp(),
+        void_below=changed.void_below,
+    )
+    connection.execute(outbox_insert(CONTROL, control, job_id=row.id))
+    connection.execute(NOTIFY_OUTBOX)
+    connection.execute(NOTIFY_JOBS)
+
+
+def next_version(row: sa.Row[Any]) -> int:
+    """Return the version of a locked job's next control state."""
+    version: int = row.control_version
+    return version + 1

@@ -1,0 +1,200 @@
+"""Files: rows that name objects. A deleted one disappears at once, its object when no job needs it.
+
+A file belongs to one tenant; for every other it does not exist.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.states import TERMINAL_STATES, JobState
+from jobs.errors import FileCountError, FileMissingError, StorageQuotaError
+from jobs.store.keyset_pages import Cursor, Page, read_page
+from jobs.tables.appended_files import job_inputs
+from jobs.tables.files import files
+from jobs.tables.jobs import jobs
+from storage.postgres.intervals import seconds
+from tenancy.deletions import Deletion, What, record_deletion
+from tenancy.tenants import stored_bytes_max
+
+INPUT_PURPOSE: Final = "batch"
+RESULT_PURPOSE: Final = "batch_output"
+UPLOAD_PURPOSES: Final = ("assistants", INPUT_PURPOSE, "fine-tune", "vision", "user_data", "evals")
+
+EXPIRES_AFTER_S_MIN: Final = 3600
+EXPIRES_AFTER_S_MAX: Final = 30 * 24 * 3600
+INPUT_EXPIRES_AFTER_S: Final = EXPIRES_AFTER_S_MAX
+"""Life of an input file whose owner named none."""
+
+# Literal, so that Postgres sees that the partial index on unfinished jobs fits.
+UNFINISHED: Final = jobs.c.state.in_(
+    [sa.literal_column(f"'{state}'") for state in JobState if state not in TERMINAL_STATES]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StorageQuota:
+    """How much a tenant may store."""
+
+    bytes_default: int  # of one without a limit of its own
+    files_max: int  # uploads, however small; what its batches wrote does not count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFile:
+    """A complete object that becomes a file."""
+
+    file_id: UUID
+    tenant_id: UUID
+    purpose: str
+    filename: str
+    object_key: str
+    size_bytes: int
+    sha256: str
+    expires_after_s: int | None  # None: lives until it is deleted
+
+
+def insert_file(connection: sa.Connection, file: NewFile) -> sa.Row[Any]:
+    """Add the row and return it, regardless of quota: what we wrote ourselves is never refused."""
+    lives = None if file.expires_after_s is None else sa.func.now() + seconds(file.expires_after_s)
+    statement = files.insert().values(
+        id=file.file_id,
+        tenant_id=file.tenant_id,
+        purpose=file.purpose,
+        filename=file.filename,
+        object_key=file.object_key,
+        size_bytes=file.size_bytes,
+        sha256=file.sha256,
+        expires_at=lives,
+    )
+    return connection.execute(statement.returning(*files.c)).one()
+
+
+def add_upload(connection: sa.Connection, file: NewFile, quota: StorageQuota) -> sa.Row[Any]:
+    """Add what a client uploaded; rivals cannot overshoot together.
+
+    Raises FileCountError, StorageQuotaError.
+    """
+    left = stored_bytes_left(connection, file.tenant_id, quota, lock=True)
+    if file.size_bytes > left:
+        raise StorageQuotaError
+    return insert_file(connection, file)
+
+
+def stored_bytes_left(
+    connection: sa.Connection, tenant_id: UUID, quota: StorageQuota, *, lock: bool = False
+) -> int:
+    """Return how many bytes a tenant may still store, in one more file; never negative.
+
+    What counts: files that show, and deleted ones that an unfinished job still reads. Raises
+    FileCountError when those that were uploaded are as many as there may be.
+    """
+    most = stored_bytes_max(connection, tenant_id, default=quota.bytes_default, lock=lock)
+    upload_count, used_bytes = connection.execute(stored_query(tenant_id)).one()
+    if upload_count >= quota.files_max:
+        raise FileCountError
+    return max(0, most - used_bytes)
+
+
+def find_file(connection: sa.Connection, tenant_id: UUID, file_id: UUID | None) -> sa.Row[Any]:
+    """Return the row. Raises FileMissingError, the same for foreign, deleted and malformed ids."""
+    row = connection.execute(
+        sa.select(files).where(files.c.id == file_id, files.c.tenant_id == tenant_id, visible())
+    ).one_or_none()
+    if row is None:
+        raise FileMissingError
+    return row
+
+
+def find_input(connection: sa.Connection, tenant_id: UUID, file_id: UUID | None) -> sa.Row[Any]:
+    """Return the row of a job's input file and keep it from being deleted until the commit.
+
+    Raises FileMissingError.
+    """
+    row = connection.execute(
+        sa.select(files)
+        .where(files.c.id == file_id, files.c.tenant_id == tenant_id, visible())
+        .with_for_update(read=True)
+    ).one_or_none()
+    if row is None:
+        raise FileMissingError(param="input_file_id")
+    return row
+
+
+def list_files(
+    connection: sa.Connection, tenant_id: UUID, cursor: Cursor, *, purpose: str | None = None
+) -> Page:
+    """Return a page of the tenant's files. Raises FieldRefusedError."""
+    query = listed_query(purpose=purpose)
+    return read_page(connection, query, files, tenant_id=tenant_id, cursor=cursor)
+
+
+def listed_query(*, purpose: str | None = None) -> sa.Select[Any]:
+    """Return the query of files that show, of one purpose or any.
+
+    What shows is not removed; said once more, it keeps Postgres from what was removed long ago.
+    """
+    query = sa.select(files).where(visible(), files.c.removed_at.is_(None))
+    return query if purpose is None else query.where(files.c.purpose == purpose)
+
+
+def delete_file(
+    connection: sa.Connection,
+    tenant_id: UUID,
+    file_id: UUID | None,
+    *,
+    key_id: UUID | None = None,
+) -> None:
+    """Make a file disappear; jobs that read it go on. Raises FileMissingError.
+
+    `key_id` is the API key that asks.
+
+    Its life ends now, so that whoever looks for files past their life finds it too.
+    """
+    deleted = connection.execute(
+        sa.update(files)
+        .where(files.c.id == file_id, files.c.tenant_id == tenant_id, visible())
+        .values(deleted_at=sa.func.now(), expires_at=sa.func.now())
+    )
+    if deleted.rowcount == 0:
+        raise FileMissingError
+    deletion = Deletion(tenant_id=tenant_id, what=What.FILE, subject_id=file_id, key_id=key_id)
+    record_deletion(connection, deletion)
+
+
+def visible() -> sa.ColumnElement[bool]:
+    """Return the condition that a file shows: neither deleted nor expired."""
+    lives = sa.or_(files.c.expires_at.is_(None), files.c.expires_at > sa.func.now())
+    return sa.and_(files.c.deleted_at.is_(None), lives)
+
+
+def pinned() -> sa.ColumnElement[bool]:
+    """Return the condition that an unfinished job reads the file.
+
+    OFFSET 0 holds Postgres to a look-up of each file: else it may hash all appended files ever.
+    """
+    reading = sa.select(1).where(jobs.c.input_file_id == files.c.id, UNFINISHED)
+    its = job_inputs.c
+    appended = sa.select(1).where(
+        its.file_id == files.c.id,
+        its.state.in_([sa.literal_column("'validating'"), sa.literal_column("'accepted'")]),
+        its.job_id == jobs.c.id,
+        UNFINISHED,
+    )
+    return sa.or_(reading.offset(0).exists(), appended.offset(0).exists())
+
+
+def stored_query(tenant_id: UUID) -> sa.Select[int, int]:
+    """Return the query of what counts against a tenant's limits: uploads, and bytes of all files.
+
+    What shows is not removed; said once more, it keeps Postgres from what was removed long ago.
+    """
+    uploads = sa.func.count().filter(files.c.purpose != RESULT_PURPOSE)
+    used_bytes = sa.func.coalesce(sa.func.sum(files.c.size_bytes), 0)
+    return sa.select(uploads, sa.cast(used_bytes, sa.BigInteger)).where(
+        files.c.tenant_id == tenant_id,
+        files.c.removed_at.is_(None),
+        sa.or_(visible(), pinned()),
+    )

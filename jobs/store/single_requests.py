@@ -1,0 +1,183 @@
+"""Single requests as jobs: one item that came by itself, in progress from the start.
+
+Same row and same states as a batch of one item, but no file: its input is one line of an object,
+its answer stays in its item's row. The caller puts its record on the log after the commit.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+
+from core.object_names import REQUESTS
+from core.outcomes import Outcome
+from core.states import TERMINAL_STATES, JobKind, JobState
+from jobs.errors import RequestEndedError, RequestMissingError
+from jobs.store.batches import with_counters
+from jobs.store.cancelling import cancel
+from jobs.tables.jobs import jobs
+
+_IS_REQUEST: Final = jobs.c.kind == JobKind.REQUEST.value
+
+# One round trip. The cursor stands behind the only item: intake has nothing to emit, and a repair
+# finds the item below it.
+_CREATE: Final = sa.text(
+    """
+    WITH job AS (
+        INSERT INTO jobs (id, tenant_id, kind, job_class, state, endpoint, input_key, input_bytes,
+            completion_window, traceparent, model, model_version, pool, total_count,
+            in_progress_at, expires_at)
+        VALUES (:id, :tenant_id, 'request', 'interactive', 'in_progress', :endpoint, :input_key,
+            :input_bytes, :completion_window, :traceparent, :model, :model_version, :pool, 1,
+            now(), now() + make_interval(secs => :timeout_s))
+        RETURNING id, created_at
+    ), counters AS (
+        INSERT INTO job_counters (job_id) SELECT id FROM job
+    ), cursor AS (
+        INSERT INTO job_cursors (job_id, byte_offset, line_number, item_index)
+        SELECT id, :input_bytes, 1, 1 FROM job
+    )
+    SELECT created_at FROM job
+    """
+).bindparams(
+    sa.bindparam("id", type_=sa.Uuid),
+    sa.bindparam("tenant_id", type_=sa.Uuid),
+    sa.bindparam("input_bytes", type_=sa.BigInteger),
+    sa.bindparam("timeout_s", type_=sa.Double),
+)
+
+# Rooms meet in tables: these rows are the results writer's.
+_items: Final = sa.table(
+    "items",
+    sa.column("job_day"),
+    sa.column("job_id", sa.Uuid),
+    sa.column("item_index"),
+    *(sa.column(name) for name in ("outcome", "status_code", "error_code", "error_message")),
+    sa.column("body", sa.LargeBinary),
+    sa.column("body_key"),
+    sa.column("finished_at", sa.DateTime(timezone=True)),
+)
+JOB_DAY: Final = sa.cast(sa.func.timezone("UTC", jobs.c.created_at), sa.Date) - sa.cast(
+    "1970-01-01", sa.Date
+)
+"""The day of a job in SQL, as `job_day`; names the partition of its items."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRequest:
+    """A checked request, whose input line is stored already."""
+
+    job_id: UUID
+    tenant_id: UUID
+    endpoint: str
+    model: str
+    model_version: str
+    pool: str
+    input_key: str
+    input_bytes: int
+    timeout_s: float
+    traceparent: str = ""
+
+
+def request_input_key(job_id: UUID) -> str:
+    """Return the key of the object that holds a request's one line."""
+    return f"{REQUESTS}{job_id.hex}.jsonl"
+
+
+def input_line(custom_id: str, endpoint: str, body: bytes) -> bytes:
+    """Return the line of an input file that asks for `body`, valid JSON; without a newline."""
+    head = msgspec.json.encode({"custom_id": custom_id, "method": "POST", "url": endpoint})
+    # Outside of strings a line break is only space (RFC 8259), and inside of them there is none.
+    flat = body.replace(b"\n", b" ").replace(b"\r", b" ")
+    return b'%b,"body":%b}' % (head[:-1], flat)
+
+
+def create_request(connection: sa.Connection, new: NewRequest) -> datetime:
+    """Add the job and return its `created_at`, whose day its record names."""
+    parameters = {
+        "id": new.job_id,
+        "tenant_id": new.tenant_id,
+        "endpoint": new.endpoint,
+        "input_key": new.input_key,
+        "input_bytes": new.input_bytes,
+        "completion_window": f"{max(1, round(new.timeout_s))}s",
+        "traceparent": new.traceparent,
+        "model": new.model,
+        "model_version": new.model_version,
+        "pool": new.pool,
+        "timeout_s": new.timeout_s,
+    }
+    created_at: datetime = connection.execute(_CREATE, parameters).scalar_one()
+    return created_at
+
+
+def find_request(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
+    """Return a job with its counters and, once there is one, its answer.
+
+    Raises RequestMissingError, also for foreign ids and batches.
+    """
+    row = connection.execute(request_query(tenant_id, job_id)).one_or_none()
+    if row is None:
+        raise RequestMissingError
+    return row
+
+
+def request_query(tenant_id: UUID, job_id: UUID | None) -> sa.Select[Any]:
+    """Return the query of one request; its answer's columns are NULL while there is none."""
+    columns = _items.c
+    its_item = sa.and_(
+        columns.job_day == JOB_DAY, columns.job_id == jobs.c.id, columns.item_index == 0
+    )
+    answer = [
+        columns.outcome,
+        columns.status_code,
+        columns.error_code,
+        columns.error_message,
+        columns.body,
+        columns.body_key,
+        columns.finished_at,
+        (jobs.c.expires_at <= sa.func.clock_timestamp()).label("is_past"),
+    ]
+    return (
+        with_counters()
+        .outerjoin(_items, its_item)
+        .add_columns(*answer)
+        .where(jobs.c.id == job_id, jobs.c.tenant_id == tenant_id, _IS_REQUEST)
+    )
+
+
+def cancel_request(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
+    """Close a request for its owner; one that was cancelled before is returned as it is.
+
+    Raises RequestMissingError, RequestEndedError.
+    """
+    state = cancel(connection, tenant_id, job_id, JobKind.REQUEST)
+    if state is None:
+        raise RequestMissingError
+    row = find_request(connection, tenant_id, job_id)
+    if state in TERMINAL_STATES and row.close_reason != "cancelled":
+        raise RequestEndedError(f"Cannot cancel a job with status '{state}'.")
+    return row
+
+
+def expire_request(connection: sa.Connection, tenant_id: UUID, job_id: UUID) -> None:
+    """Bring the deadline of a request forward to now, unless it has passed or the job has ended."""
+    connection.execute(
+        sa.update(jobs)
+        .where(
+            jobs.c.id == job_id,
+            jobs.c.tenant_id == tenant_id,
+            _IS_REQUEST,
+            jobs.c.state == JobState.IN_PROGRESS.value,
+            jobs.c.expires_at > sa.func.now(),
+        )
+        .values(expires_at=sa.func.now())
+    )
+
+
+def is_answered_well(row: sa.Row[Any]) -> bool:
+    """Whether a row of `find_request` holds an answer that may be given again."""
+    return bool(row.outcome == Outcome.SUCCEEDED)

@@ -1,0 +1,1 @@
+"""Tables of jobs, files, leases, cursors, retries, the outbox and idempotency keys."""

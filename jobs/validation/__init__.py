@@ -1,0 +1,1 @@
+"""Validation of input files before a job runs."""
