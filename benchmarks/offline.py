@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.line_children import die_with_parent, say, wait_for_line
 from benchmarks.prompts import Prompt, prompts, sampling
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.vllm import vllm_arguments, vllm_environment
+from gpu_consumers.engines.vllm.vllm_engine import vllm_arguments, vllm_environment
 
 WARM_UP_ITEMS = 16
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.line_children import die_with_parent, say, wait_for_line
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.vllm import vllm_arguments, vllm_environment
+from gpu_consumers.engines.vllm.vllm_engine import vllm_arguments, vllm_environment
 
 _POLL_S = 0.2
 _ASK_S = 5.0

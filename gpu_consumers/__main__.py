@@ -14,11 +14,11 @@ from core.role_life import run_role, say_ready
 from core.settings import read_all
 from core.shutdown import stop_on_signals
 from gpu_consumers import metrics
-from gpu_consumers.assembly import build, engine_for
-from gpu_consumers.engine_watch import ending_when_stuck
+from gpu_consumers.engine_watchdog import ending_when_stuck
 from gpu_consumers.engines.open_engine import open_engine
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.settings import ReplicaSettings
+from gpu_consumers.wiring import build, engine_for
 from storage.objects.object_store import ObjectStore
 from storage.objects.open_store import object_store_from_env
 from topics.clients.admin import LogAdmin

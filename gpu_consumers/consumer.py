@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from core.clock import Clock
 from core.errors import RecordUnreadableError
-from gpu_consumers.delivery import Delivery
+from gpu_consumers.inflight.delivery import Delivery
 from topics.clients.consumer import LogConsumer
 from topics.clients.offsets import OffsetTracker, Partition
 from topics.clients.producer import Sender

@@ -10,12 +10,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from core.supervised_tasks import RunningTasks
 from gpu_consumers import metrics
-from gpu_consumers.capacity import REPEAT_S, follow_demand
-from gpu_consumers.delivery import Delivery
-from gpu_consumers.lanes import LET_GO_S, Lane
-from gpu_consumers.pool_health import PoolHealth
-from gpu_consumers.running_tasks import RunningTasks
+from gpu_consumers.class_workers import LET_GO_S, Lane
+from gpu_consumers.flow_control.capacity_publisher import REPEAT_S, follow_demand
+from gpu_consumers.flow_control.pool_health import PoolHealth
+from gpu_consumers.inflight.delivery import Delivery
 from topics.clients.offsets import Partition
 from topics.records.received import Received
 from topics.tail_readers.topic_tail import TopicTail

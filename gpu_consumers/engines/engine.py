@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from gpu_consumers.engines.slots import SlotCounts
+from gpu_consumers.engines.engine_slots import SlotCounts
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):

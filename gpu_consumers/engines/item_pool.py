@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from core.errors import PoolBusyError, PoolUnavailableError
-from gpu_consumers.engines.congestion import Congestion, Refusals
 from gpu_consumers.engines.engine import Answer, Finished
-from gpu_consumers.engines.slots import Slots
+from gpu_consumers.engines.engine_slots import Slots
+from gpu_consumers.engines.openai_http.congestion import Congestion, Refusals
 
 Run = Callable[[str, bytes], Awaitable[Answer]]
 """Runs one body against an endpoint. What it raises ends the whole call."""

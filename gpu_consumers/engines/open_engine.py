@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from core.clock import SystemClock
 from gpu_consumers.engines.engine import Engine
-from gpu_consumers.engines.openai_http import OpenAIHttpEngine
+from gpu_consumers.engines.engine_slots import Slots
+from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.simulated import SimulatedEngine
-from gpu_consumers.engines.simulated_drills import DrillEngine
-from gpu_consumers.engines.simulated_faults import SimulatedFault
-from gpu_consumers.engines.slots import Slots
-from gpu_consumers.engines.vllm import VllmEngine
+from gpu_consumers.engines.simulated.drill_engine import DrillEngine
+from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
+from gpu_consumers.engines.simulated.simulated_faults import SimulatedFault
+from gpu_consumers.engines.vllm.vllm_engine import VllmEngine
 
 
 def open_engine(settings: EngineSettings) -> Engine:

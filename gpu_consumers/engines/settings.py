@@ -6,8 +6,8 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, Json, SecretStr, model_validator
 
 from core.settings import Settings
-from gpu_consumers.engines.simulated_faults import SimulatedFault
-from gpu_consumers.engines.slots import square_root_headroom
+from gpu_consumers.engines.engine_slots import square_root_headroom
+from gpu_consumers.engines.simulated.simulated_faults import SimulatedFault
 
 
 class EngineSettings(Settings):

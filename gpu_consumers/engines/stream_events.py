@@ -9,9 +9,9 @@ import msgspec
 
 from gpu_consumers.engines.engine import Answer, Emit, Meter
 from gpu_consumers.engines.error_answers import error_answer
-from gpu_consumers.engines.stated_errors import NULL, answer_of_event, is_stated
+from gpu_consumers.engines.error_fields import NULL, answer_of_event, is_stated
 from gpu_consumers.engines.stream_options import StreamOptions
-from gpu_consumers.engines.usage import Usage, check_text, is_json_object, with_counts
+from gpu_consumers.engines.token_usage import Usage, check_text, is_json_object, with_counts
 
 DONE = b"[DONE]"
 """The payload of the last event of a stream of the OpenAI API."""

@@ -63,7 +63,7 @@ async def serve(socket_path: str) -> None:
     from gpu_consumers.engines.engine import Answer, Meter
     from gpu_consumers.engines.open_engine import open_engine
     from gpu_consumers.engines.settings import EngineSettings
-    from gpu_consumers.engines.vllm import VllmEngine
+    from gpu_consumers.engines.vllm.vllm_engine import VllmEngine
     from tests.e2e.remote_engine import BEGUN, CALL
 
     engine = open_engine(EngineSettings.from_env(os.environ))

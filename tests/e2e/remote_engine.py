@@ -16,7 +16,7 @@ import msgspec
 import psutil
 
 from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
-from gpu_consumers.engines.slots import SlotCounts, square_root_headroom
+from gpu_consumers.engines.engine_slots import SlotCounts, square_root_headroom
 
 _START_TIMEOUT_S = 240.0
 _STOP_TIMEOUT_S = 60.0

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_consumers.engines.breaker import Breaker
+from gpu_consumers.engines.openai_http.circuit_breaker import Breaker
 
 OPEN_S = 900.0
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_consumers.engines.http_answer import (
+from gpu_consumers.engines.openai_http.answer_reader import (
     AnswerReader,
     AnswerTooLargeError,
     DisconnectedError,

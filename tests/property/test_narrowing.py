@@ -5,7 +5,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_consumers.narrowing import PARTS, first_units, narrowed, split
+from gpu_consumers.quarantine.narrowing import PARTS, first_units, narrowed, split
 from topics.records.records import Attempt, Unit
 
 CRASHES_MAX = 3

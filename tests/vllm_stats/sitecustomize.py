@@ -11,7 +11,7 @@ _execute = SourceFileLoader.exec_module
 
 def _exec_module(self: SourceFileLoader, module: Any) -> None:
     _execute(self, module)
-    if module.__name__ == "gpu_consumers.engines.vllm":
+    if module.__name__ == "gpu_consumers.engines.vllm.vllm_engine":
         arguments = module.vllm_arguments
         module.vllm_arguments = lambda settings: [
             argument for argument in arguments(settings) if argument != "--disable-log-stats"

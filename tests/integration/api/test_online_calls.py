@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from api.online.open_calls import DOUBT_S_MAX
-from gpu_consumers.bodies import load_body, store_body
+from gpu_consumers.payloads.bodies import load_body, store_body
 from tests.integration.api.online_site import ASK, ENDPOINT, Online, online_site
 from tests.integration.api.pool import PlayedPool, good_end, say_nothing
 from topics.records.records import Chunk, ReplyEnd

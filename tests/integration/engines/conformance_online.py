@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from gpu_consumers.engines.engine import Answer, Engine, Meter
-from gpu_consumers.engines.slots import SlotCounts
+from gpu_consumers.engines.engine_slots import SlotCounts
 from tests.integration.engines.conformance import (
     CHAT,
     COMPLETIONS,

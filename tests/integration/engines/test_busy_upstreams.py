@@ -14,8 +14,8 @@ from aiohttp import web
 
 from core.errors import PoolBusyError, PoolUnavailableError
 from gpu_consumers.engines.engine import Answer
-from gpu_consumers.engines.openai_http import OpenAIHttpEngine
-from gpu_consumers.engines.slots import SlotCounts
+from gpu_consumers.engines.engine_slots import SlotCounts
+from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from tests.integration.engines.conformance import CHAT, chat_body, run
 from tests.integration.engines.upstream import Upstream, http_settings, serve
 
@@ -113,7 +113,7 @@ async def test_an_upstream_that_goes_on_refusing_is_away_and_what_was_answered_c
 async def test_one_item_that_is_always_refused_ends_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gpu_consumers.engines.congestion.REFUSED_S_MAX", 0.3)
+    monkeypatch.setattr("gpu_consumers.engines.openai_http.congestion.REFUSED_S_MAX", 0.3)
 
     async def respond(_: web.Request, body: bytes) -> web.StreamResponse | None:
         await asyncio.sleep(LATENCY_S)

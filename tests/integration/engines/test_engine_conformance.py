@@ -9,12 +9,12 @@ from aiohttp import web
 
 from core.clock import SystemClock
 from gpu_consumers.engines.engine import Engine
+from gpu_consumers.engines.engine_slots import Slots
 from gpu_consumers.engines.error_answers import error_answer
-from gpu_consumers.engines.openai_http import OpenAIHttpEngine
-from gpu_consumers.engines.simulated import Break, Fault, SimulatedEngine
-from gpu_consumers.engines.simulated_drills import DrillEngine
-from gpu_consumers.engines.simulated_faults import SimulatedFault
-from gpu_consumers.engines.slots import Slots
+from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
+from gpu_consumers.engines.simulated.drill_engine import DrillEngine
+from gpu_consumers.engines.simulated.simulated_engine import Break, Fault, SimulatedEngine
+from gpu_consumers.engines.simulated.simulated_faults import SimulatedFault
 from tests.integration.engines.conformance import (
     MODEL,
     EmbeddingsConformance,

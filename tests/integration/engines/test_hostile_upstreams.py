@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from core.errors import PoolUnavailableError
-from gpu_consumers.engines import http_client
 from gpu_consumers.engines.engine import Answer
-from gpu_consumers.engines.openai_http import OpenAIHttpEngine
+from gpu_consumers.engines.openai_http import http_client
+from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from tests.integration.engines.conformance import (
     CHAT,
     assert_error_envelope,

@@ -11,7 +11,7 @@ from aiohttp import web
 from core.errors import PoolUnavailableError
 from gpu_consumers.engines.engine import Answer
 from gpu_consumers.engines.error_answers import may_pass
-from gpu_consumers.engines.openai_http import OpenAIHttpEngine
+from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from tests.integration.engines.conformance import (
     CHAT,
     assert_error_envelope,

@@ -14,8 +14,8 @@ from cryptography.x509.oid import NameOID
 
 from core.errors import PoolUnavailableError, SettingsError
 from gpu_consumers.engines.engine import Answer
-from gpu_consumers.engines.http_origin import Origin
-from gpu_consumers.engines.openai_http import OpenAIHttpEngine
+from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
+from gpu_consumers.engines.openai_http.origin import Origin
 from tests.integration.engines.conformance import CHAT, chat_body, content_of, run
 from tests.integration.engines.raw_server import ANSWER, Peer, answering, raw_server
 from tests.integration.engines.upstream import http_settings

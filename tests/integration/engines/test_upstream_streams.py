@@ -9,7 +9,7 @@ import pytest
 
 from core.errors import PoolUnavailableError
 from gpu_consumers.engines.engine import Answer
-from gpu_consumers.engines.openai_http import OpenAIHttpEngine
+from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from tests.integration.engines.conformance import CHAT, chat_body, content_of
 from tests.integration.engines.conformance_online import Listener, stream
 from tests.integration.engines.raw_server import Handle, Peer, RawServer, answering, raw_server

@@ -8,9 +8,9 @@ from aiohttp import web
 
 from core.clock import SystemClock
 from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine_slots import Slots
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.simulated import SimulatedEngine
-from gpu_consumers.engines.slots import Slots
+from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
 
 Respond = Callable[[web.Request, bytes], Awaitable[web.StreamResponse | None]]
 

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from core.clock import Clock, SystemClock
 from core.errors import EngineDeadError, PoolUnavailableError
-from gpu_consumers.assembly import build
 from gpu_consumers.engines.engine import Answer, Emit, Engine, Finished, Meter
-from gpu_consumers.engines.slots import SlotCounts
+from gpu_consumers.engines.engine_slots import SlotCounts
 from gpu_consumers.settings import ReplicaSettings
+from gpu_consumers.wiring import build
 from storage.objects.errors import ObjectStoreAwayError
 from storage.objects.local_objects import LocalObjects, LocalUpload
 from storage.objects.object_store import Blocks

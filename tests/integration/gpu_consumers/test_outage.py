@@ -15,9 +15,9 @@ import pytest
 import sqlalchemy as sa
 from aiohttp import web
 
-from gpu_consumers.assembly import build
-from gpu_consumers.engines.openai_http import OpenAIHttpEngine
+from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from gpu_consumers.settings import ReplicaSettings
+from gpu_consumers.wiring import build
 from jobs.expansion.job_loads import open_jobs
 from jobs.recovery.retry_policy import BudgetRules, RetryRules
 from jobs.store.days import job_day

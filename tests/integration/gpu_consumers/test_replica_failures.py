@@ -7,7 +7,7 @@ import pytest
 
 from core.errors import EngineDeadError, SchemaTooNewError
 from core.outcomes import Outcome
-from gpu_consumers.bodies import ANSWER_BYTES_MAX
+from gpu_consumers.payloads.bodies import ANSWER_BYTES_MAX
 from tests.integration.gpu_consumers.bench import POOL, Bench, batch, items, job
 from topics.records.catalogue import CAPACITY, CONTROL, DEMAND, REQUESTS_BULK, Topic
 from topics.records.codec import kind_headers

@@ -20,7 +20,7 @@ from chaos.judges.answers import bodies_of, is_echoed, is_simulated, others_answ
 from chaos.judges.ends import CANCEL_ASKED, CANCELLED, EXPIRING, WHOLE, wrong_ends
 from chaos.judges.results import Tally, Usage
 from chaos.upstream import recording_upstream
-from gpu_consumers.engines.simulated_answers import chat_answer
+from gpu_consumers.engines.simulated.generated_answers import chat_answer
 
 ITEMS = 5
 BODIES = bodies_of(input_lines(ITEMS, MODEL))

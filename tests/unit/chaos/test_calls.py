@@ -15,7 +15,7 @@ from chaos.drills import calls
 from chaos.drills.calls import chat, judge_calls
 from chaos.histories import Recorder
 from chaos.judges.results import Usage
-from gpu_consumers.engines.simulated_answers import chat_answer
+from gpu_consumers.engines.simulated.generated_answers import chat_answer
 
 BODY, OTHER = chat("call 1", 2), chat("call 2", 3)
 Judge = Callable[..., list[str]]

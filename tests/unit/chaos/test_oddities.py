@@ -11,9 +11,9 @@ from chaos.drills.poisoned import is_own
 from chaos.drills.setting import MODEL
 from chaos.judges.answers import bodies_of
 from chaos.settings_of_drills import ENDS_ITS_PROCESS, POISON, POISONED_ROLES
-from gpu_consumers.engines.simulated_answers import chat_answer
-from gpu_consumers.engines.simulated_drills import _NOT_A_NUMBER
-from gpu_consumers.engines.simulated_faults import SimulatedFault, fault_of
+from gpu_consumers.engines.simulated.drill_engine import _NOT_A_NUMBER
+from gpu_consumers.engines.simulated.generated_answers import chat_answer
+from gpu_consumers.engines.simulated.simulated_faults import SimulatedFault, fault_of
 from jobs.input.line_reader import input_lines as lines_of
 from jobs.settings import IntakeSettings
 from jobs.validation.file_validation import Verdict, validate

@@ -14,19 +14,19 @@ from core.errors import (
     PoolUnavailableError,
 )
 from core.states import CloseReason
-from gpu_consumers.attempt_log import AttemptLog
-from gpu_consumers.capacity import CapacityPublisher, ReplicaIdentity
+from core.supervised_tasks import RunningTasks
+from gpu_consumers.bulk.batch_execution import BatchExecution, ExecutionParts
+from gpu_consumers.cancellation.wanted import Wanted
+from gpu_consumers.class_workers import BulkLane
 from gpu_consumers.consumer import BatchConsumer
-from gpu_consumers.delivery import Delivery
 from gpu_consumers.engines.engine import Answer, Engine, Finished
-from gpu_consumers.execution import BatchExecution, ExecutionParts
-from gpu_consumers.isolation import Isolation
-from gpu_consumers.lanes import BulkLane
-from gpu_consumers.pool_health import PoolHealth
-from gpu_consumers.running_tasks import RunningTasks
-from gpu_consumers.trials import Trials
-from gpu_consumers.turns import Turns
-from gpu_consumers.wanted import Wanted
+from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, ReplicaIdentity
+from gpu_consumers.flow_control.pool_health import PoolHealth
+from gpu_consumers.inflight.delivery import Delivery
+from gpu_consumers.quarantine.attempt_log import AttemptLog
+from gpu_consumers.quarantine.crash_attribution import Trials
+from gpu_consumers.quarantine.quarantine import Isolation
+from gpu_consumers.quarantine.turns import Turns
 from storage.objects.object_store import ObjectStore
 from tests.unit.gpu_consumers.attempts import Attempts
 from topics.clients.producer import LogProducer, OnDelivery

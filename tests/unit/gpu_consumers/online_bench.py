@@ -9,18 +9,18 @@ from msgspec.structs import replace
 
 from core.clock import SystemClock
 from core.errors import EngineDeadError, PoolUnavailableError
-from gpu_consumers.attempt_log import AttemptLog
-from gpu_consumers.capacity import CapacityPublisher, ReplicaIdentity
+from core.supervised_tasks import RunningTasks
+from gpu_consumers.class_workers import OnlineLane
 from gpu_consumers.consumer import BatchConsumer
-from gpu_consumers.delivery import Delivery
 from gpu_consumers.engines.engine import Answer, Emit, Engine, Meter
-from gpu_consumers.lanes import OnlineLane
-from gpu_consumers.online_execution import OnlineExecution, OnlineParts
-from gpu_consumers.pool_health import PoolHealth
-from gpu_consumers.replies import ReplyPublisher
-from gpu_consumers.running_tasks import RunningTasks
-from gpu_consumers.suspect_calls import SuspectCalls
-from gpu_consumers.trials import Trials
+from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, ReplicaIdentity
+from gpu_consumers.flow_control.pool_health import PoolHealth
+from gpu_consumers.inflight.delivery import Delivery
+from gpu_consumers.inflight.replies import ReplyPublisher
+from gpu_consumers.online.call_execution import OnlineExecution, OnlineParts
+from gpu_consumers.quarantine.attempt_log import AttemptLog
+from gpu_consumers.quarantine.crash_attribution import Trials
+from gpu_consumers.quarantine.suspect_calls import SuspectCalls
 from storage.objects.object_store import ObjectStore
 from tests.unit.gpu_consumers.attempts import Attempts
 from topics.clients.producer import LogProducer, OnDelivery

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from gpu_consumers.attempt_log import AttemptLog, newest
+from gpu_consumers.quarantine.attempt_log import AttemptLog, newest
 from topics.clients.producer import LogProducer
 from topics.errors import LogUnavailableError
 from topics.records.codec import encode, kind_headers
@@ -31,7 +31,7 @@ async def test_a_log_that_fails_at_once_is_asked_with_pauses(
         happened.append("pause")
 
     monkeypatch.setattr(log, "_read", read)
-    monkeypatch.setattr("gpu_consumers.attempt_log.asyncio.sleep", sleep)
+    monkeypatch.setattr("gpu_consumers.quarantine.attempt_log.asyncio.sleep", sleep)
 
     assert await log.before(UUID(int=1), generation=1) is None
     assert happened == ["read", "pause", "read", "pause", "read"]
@@ -78,8 +78,8 @@ async def test_a_long_log_is_read_whole_however_long_it_takes(
 ) -> None:
     now_s = [0.0]
     tail = SlowTail(now_s, 100, falls_silent)
-    monkeypatch.setattr("gpu_consumers.attempt_log.TopicTail", lambda *_, **__: tail)
-    monkeypatch.setattr("gpu_consumers.attempt_log.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("gpu_consumers.quarantine.attempt_log.TopicTail", lambda *_, **__: tail)
+    monkeypatch.setattr("gpu_consumers.quarantine.attempt_log.monotonic", lambda: now_s[0])
     log = AttemptLog(KafkaSettings(bootstrap_servers="-:1"), cast(LogProducer, None), client_id="t")
     if falls_silent:
         with pytest.raises(LogUnavailableError):

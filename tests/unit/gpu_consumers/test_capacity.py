@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from gpu_consumers import capacity as capacity_module
-from gpu_consumers.capacity import CapacityPublisher
+from gpu_consumers.flow_control import capacity_publisher as capacity_module
+from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.bulk_bench import Life, Log, TouchyEngine, batch_of, delivery
 from tests.unit.gpu_consumers.online_bench import OnlineBench, call

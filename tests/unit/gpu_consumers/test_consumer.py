@@ -9,7 +9,7 @@ import pytest
 
 from core.clock import SystemClock
 from gpu_consumers.consumer import Assigned, BatchConsumer
-from gpu_consumers.delivery import Delivery
+from gpu_consumers.inflight.delivery import Delivery
 from tests.unit.gpu_consumers.online_bench import call as online_call
 from topics.clients.consumer import LogConsumer
 from topics.clients.offsets import Partition

@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 
 from core.errors import EngineDeadError, EngineStalledError
-from gpu_consumers import engine_watch
-from gpu_consumers.engine_watch import watch_progress
+from gpu_consumers import engine_watchdog
+from gpu_consumers.engine_watchdog import watch_progress
 from gpu_consumers.engines.engine import Engine
-from gpu_consumers.engines.slots import SlotCounts
+from gpu_consumers.engines.engine_slots import SlotCounts
 
 STUCK = """
 import asyncio, sys, time
@@ -57,7 +57,7 @@ async def watch(bulk: int, *, ends_every_s: int, idle: int = 0, looks: int = 60)
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_watch, "LOOK_S", 0)
+    monkeypatch.setattr(engine_watchdog, "LOOK_S", 0)
 
 
 @pytest.mark.parametrize(("bulk", "idle"), [(3, 0), (0, 3)])

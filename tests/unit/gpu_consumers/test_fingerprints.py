@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gpu_consumers.fingerprints import stamp_of
+from gpu_consumers.payloads.fingerprints import stamp_of
 
 CHAT = "/v1/chat/completions"
 STAMP = stamp_of(CHAT, "org/m", "7")

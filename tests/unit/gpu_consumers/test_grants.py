@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_consumers.grants import (
+from gpu_consumers.flow_control.grants import (
     DEMAND_VOID_S,
     FORGET_S,
     WAITING_VOID_S,

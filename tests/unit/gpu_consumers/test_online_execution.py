@@ -7,10 +7,11 @@ from uuid import UUID
 import pytest
 
 from core.outcomes import Outcome
-from gpu_consumers import online_execution, wanted_calls
-from gpu_consumers.online_call import OnlineCall
-from gpu_consumers.replies import PIECE_BYTES_MAX
-from gpu_consumers.running_tasks import TaskCancelledError
+from core.supervised_tasks import TaskCancelledError
+from gpu_consumers.cancellation import wanted_calls
+from gpu_consumers.inflight.online_call import OnlineCall
+from gpu_consumers.inflight.replies import PIECE_BYTES_MAX
+from gpu_consumers.online import call_execution
 from tests.unit.gpu_consumers.online_bench import OnlineBench, call
 
 
@@ -218,7 +219,7 @@ async def test_a_durable_call_waits_for_no_news() -> None:
 async def test_a_look_leaves_a_call_alone_that_awaits_news_of_its_caller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(online_execution, "LOOK_S", 0.0)
+    monkeypatch.setattr(call_execution, "LOOK_S", 0.0)
     bench = OnlineBench()
     bench.engine.go.set()
     bench.known.gone, bench.known.alive = True, False

@@ -3,8 +3,8 @@
 import pytest
 from prometheus_client import REGISTRY
 
-from gpu_consumers import pool_health
 from gpu_consumers.engines.engine import Answer
+from gpu_consumers.flow_control import pool_health
 from tests.unit.gpu_consumers.online_bench import OnlineBench, call
 
 

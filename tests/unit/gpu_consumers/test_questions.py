@@ -5,9 +5,9 @@ from uuid import UUID
 
 import pytest
 
-from gpu_consumers import questions as questions_module
-from gpu_consumers.ended_calls import EndedCalls
-from gpu_consumers.questions import ASKS_MAX, Questions
+from gpu_consumers.online.completed_calls import EndedCalls
+from gpu_consumers.quarantine import rerun_permission as questions_module
+from gpu_consumers.quarantine.rerun_permission import ASKS_MAX, Questions
 from topics.records.records import CallRef
 
 CALLER = CallRef("c1", 3)

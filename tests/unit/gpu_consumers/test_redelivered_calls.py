@@ -5,8 +5,8 @@ from uuid import UUID
 import pytest
 
 from core.outcomes import Outcome
-from gpu_consumers import questions
 from gpu_consumers.engines.engine import Answer
+from gpu_consumers.quarantine import rerun_permission
 from tests.unit.gpu_consumers.online_bench import OnlineBench, call
 
 
@@ -24,11 +24,11 @@ async def test_a_call_that_may_have_run_waits_for_its_callers_word() -> None:
 async def test_a_call_that_nobody_permits_is_not_run_and_its_caller_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(questions, "ANSWER_S_MAX", 0.0)
+    monkeypatch.setattr(rerun_permission, "ANSWER_S_MAX", 0.0)
     bench = OnlineBench()
     bench.begin(call(), may_have_run=True)
     await bench.end()
-    assert bench.log.questions == [UUID(int=1)] * questions.ASKS_MAX
+    assert bench.log.questions == [UUID(int=1)] * rerun_permission.ASKS_MAX
     assert (bench.engine.served, bench.log.statuses(), bench.log.bills) == (0, [502], [])
     assert bench.finished == 1
 

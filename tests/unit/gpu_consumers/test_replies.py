@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gpu_consumers.replies import REPLIES_BYTES_MAX, ReplyPublisher
+from gpu_consumers.inflight.replies import REPLIES_BYTES_MAX, ReplyPublisher
 from topics.clients.producer import OnDelivery
 from topics.errors import DeliveryError
 from topics.records.codec import Headers, decode

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gpu_consumers.room import Room
+from gpu_consumers.quarantine.room import Room
 
 
 class Visit:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from core.errors import SchemaTooNewError
-from gpu_consumers.running_tasks import RunningTasks
+from core.supervised_tasks import RunningTasks
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.bulk_bench import Life, Log, TouchyEngine, batch_of, delivery
 

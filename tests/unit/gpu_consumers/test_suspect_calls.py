@@ -9,7 +9,7 @@ import pytest
 
 from core.errors import EngineDeadError
 from core.outcomes import Outcome
-from gpu_consumers.trials import Trials
+from gpu_consumers.quarantine.crash_attribution import Trials
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.online_bench import PLACE, OnlineBench, call
 from topics.records.records import Attempt, Unit

@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 from core.outcomes import Outcome
-from gpu_consumers.trials import Trials
+from gpu_consumers.quarantine.crash_attribution import Trials
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.bulk_bench import Life, Log, TouchyEngine, batch_of, delivery
 from topics.records.records import Attempt, Batch, Unit

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import pytest
 
 from core.errors import PoolBusyError, PoolUnavailableError
-from gpu_consumers.engines.congestion import (
+from gpu_consumers.engines.engine_slots import Slots
+from gpu_consumers.engines.openai_http.congestion import (
     REFUSED_S_MAX,
     STATED_S_MAX,
     Congestion,
     Refusals,
 )
-from gpu_consumers.engines.slots import Slots
 
 BUSY_S_MAX = 10.0
 

@@ -7,7 +7,7 @@ import pytest
 from core.errors import SettingsError
 from gpu_consumers.engines.open_engine import open_engine
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.vllm import vllm_arguments, vllm_environment
+from gpu_consumers.engines.vllm.vllm_engine import vllm_arguments, vllm_environment
 
 SIMULATED = {"KIND": "simulated", "MODEL_NAME": "m"}
 HTTP = {"KIND": "openai_http", "MODEL_NAME": "m", "UPSTREAM": "http://host:8000/v1"}

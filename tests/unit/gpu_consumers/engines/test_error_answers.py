@@ -5,7 +5,12 @@ import pytest
 from core.outcomes import Outcome
 from gpu_consumers.engines.engine import Answer
 from gpu_consumers.engines.error_answers import error_answer, item_timed_out, may_pass
-from gpu_consumers.outcomes import ANSWER_MISSING, INPUT_MISSING, last_outcome_of, outcome_of
+from gpu_consumers.inflight.outcomes import (
+    ANSWER_MISSING,
+    INPUT_MISSING,
+    last_outcome_of,
+    outcome_of,
+)
 from topics.records.records import Item
 
 ITEM = Item(7, "id-7", b"{}", 1, 2, 700)

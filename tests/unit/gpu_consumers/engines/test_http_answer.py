@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_consumers.engines.http_answer import (
+from gpu_consumers.engines.openai_http.answer_reader import (
     HEAD_BYTES_MAX,
     AnswerReader,
     AnswerTooLargeError,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpu_consumers.engines.http_answer import AnswerTooLargeError, NotHttpError
-from gpu_consumers.engines.http_events import EventLines, EventReader
+from gpu_consumers.engines.openai_http.answer_reader import AnswerTooLargeError, NotHttpError
+from gpu_consumers.engines.openai_http.sse_reader import EventLines, EventReader
 
 TEXT = (
     b': keep-alive\n\ndata: {}\n\ndata:{"a":1}\r\n\r\nevent: x\nid: 7\ndata: {\ndata:  }\n\n\n'

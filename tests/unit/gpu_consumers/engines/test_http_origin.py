@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from core.errors import SettingsError
-from gpu_consumers.engines.http_origin import Origin
+from gpu_consumers.engines.openai_http.origin import Origin
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import NoReturn
 import pytest
 
 from core.errors import EngineStalledError
-from gpu_consumers.engines.item_limit import ItemLimit
+from gpu_consumers.engines.item_timeout import ItemLimit
 
 LONG_S = 3600.0
 

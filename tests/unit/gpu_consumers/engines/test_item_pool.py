@@ -6,8 +6,8 @@ import pytest
 
 from core.errors import EngineDeadError
 from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine_slots import SlotCounts, Slots
 from gpu_consumers.engines.item_pool import ItemPool
-from gpu_consumers.engines.slots import SlotCounts, Slots
 
 
 class Runner:

@@ -9,14 +9,14 @@ from pydantic import BaseModel
 
 from gpu_consumers.engines.engine import Answer
 from gpu_consumers.engines.error_answers import answer_code, may_pass
-from gpu_consumers.engines.not_finite import (
+from gpu_consumers.engines.non_finite import (
     NOT_FINITE,
     NotFiniteError,
     check_vectors,
     is_not_finite,
 )
-from gpu_consumers.engines.upstream_answers import judged
-from gpu_consumers.engines.usage import answer_with_usage
+from gpu_consumers.engines.openai_http.upstream_answers import judged
+from gpu_consumers.engines.token_usage import answer_with_usage
 
 NAN, INFINITY = math.nan, math.inf
 

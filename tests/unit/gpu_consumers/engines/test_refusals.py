@@ -13,7 +13,7 @@ from pydantic import (
 )
 
 from gpu_consumers.engines.error_answers import answer_code, may_pass
-from gpu_consumers.engines.refusals import bad_body, refusal_answer, too_many_sequences
+from gpu_consumers.engines.request_errors import bad_body, refusal_answer, too_many_sequences
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ import pytest
 
 from core.errors import PoolUnavailableError
 from gpu_consumers.engines.engine import Answer, Meter
+from gpu_consumers.engines.engine_slots import SlotCounts, Slots
 from gpu_consumers.engines.error_answers import error_answer
-from gpu_consumers.engines.simulated import Fault, SimulatedEngine
-from gpu_consumers.engines.simulated_answers import chat_answer, unit_vector
-from gpu_consumers.engines.simulated_requests import ChatBody
-from gpu_consumers.engines.slots import SlotCounts, Slots
+from gpu_consumers.engines.simulated.generated_answers import chat_answer, unit_vector
+from gpu_consumers.engines.simulated.request_parsing import ChatBody
+from gpu_consumers.engines.simulated.simulated_engine import Fault, SimulatedEngine
 
 CHAT = "/v1/chat/completions"
 BODY = b'{"messages":[{"role":"user","content":"Hello."}],"max_tokens":32}'

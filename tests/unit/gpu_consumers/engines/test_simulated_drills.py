@@ -8,13 +8,13 @@ import pytest
 from core.clock import SystemClock
 from core.errors import EngineOutOfMemoryError, SettingsError
 from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine_slots import SlotCounts, Slots
 from gpu_consumers.engines.error_answers import answer_code, may_pass
 from gpu_consumers.engines.open_engine import open_engine
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.simulated import SimulatedEngine
-from gpu_consumers.engines.simulated_drills import DrillEngine
-from gpu_consumers.engines.simulated_faults import SimulatedFault
-from gpu_consumers.engines.slots import SlotCounts, Slots
+from gpu_consumers.engines.simulated.drill_engine import DrillEngine
+from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
+from gpu_consumers.engines.simulated.simulated_faults import SimulatedFault
 
 CHAT = "/v1/chat/completions"
 GOOD = b'{"messages":[{"role":"user","content":"Hello."}]}'

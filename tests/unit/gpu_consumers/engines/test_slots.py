@@ -6,8 +6,8 @@ import random
 import pytest
 
 from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine_slots import SlotCounts, Slots, square_root_headroom
 from gpu_consumers.engines.item_pool import ItemPool
-from gpu_consumers.engines.slots import SlotCounts, Slots, square_root_headroom
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_consumers.engines.upstream_answers import judged
+from gpu_consumers.engines.openai_http.upstream_answers import judged
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from gpu_consumers.engines.engine import Answer
-from gpu_consumers.engines.upstream_answers import judged
+from gpu_consumers.engines.openai_http.upstream_answers import judged
 
 NO_OBJECT = "The upstream answered 400 without a JSON object."
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu_consumers.engines.vllm_logs import keep_texts_out_of_logs
+from gpu_consumers.engines.vllm.log_redaction import keep_texts_out_of_logs
 
 SECRET = "what a client said"
 PARSER = "vllm.tool_parsers.hermes_tool_parser"

@@ -1,0 +1,1 @@
+"""Liveness of batches and calls, and aborting executions that nobody needs."""

@@ -1,0 +1,1 @@
+"""An engine behind any HTTP server that speaks the OpenAI API."""

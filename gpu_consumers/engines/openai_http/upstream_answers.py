@@ -1,0 +1,96 @@
+"""What an upstream gave for an item: its own JSON, or an envelope that says what is wrong."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.error_answers import error_answer
+from gpu_consumers.engines.error_fields import NULL
+from gpu_consumers.engines.openai_http.answer_reader import (
+    AnswerTooLargeError,
+    DisconnectedError,
+    NotHttpError,
+)
+from gpu_consumers.engines.token_usage import answer_with_usage, is_json_object
+
+_SAID_IN: Final = ("message", "detail", "error", "msg", "title")
+"""Fields in which servers say what is wrong, where they have no envelope of OpenAI's API. Beside
+a message `error` names the status."""
+
+_SAID_CHARACTERS_MAX: Final = 4000
+
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_text = msgspec.json.Decoder(str)
+
+_FAULTS: Final[dict[type[Exception], tuple[str, str]]] = {
+    DisconnectedError: (
+        "upstream_disconnected",
+        "The upstream closed the connection before it had answered.",
+    ),
+    NotHttpError: ("answer_not_http", "The upstream's answer is not HTTP."),
+    AnswerTooLargeError: ("answer_too_large", "The upstream's answer is too large."),
+}
+
+
+def judged(status_code: int, content: bytes) -> Answer:
+    """Make the answer of one line of JSON; anything else becomes an error envelope."""
+    if b"\n" in content or b"\r" in content:  # in JSON these can only be white space
+        content = content.replace(b"\n", b" ").replace(b"\r", b" ")
+    if HTTPStatus.OK <= status_code < HTTPStatus.MULTIPLE_CHOICES:
+        answer = answer_with_usage(HTTPStatus.OK, content)
+        if answer is None:
+            return _upstream_fault("answer_not_json", "The upstream's answer is not JSON.")
+        return answer if answer.status_code < HTTPStatus.BAD_REQUEST else _in_envelope(answer)
+    if status_code < HTTPStatus.BAD_REQUEST:
+        return _upstream_fault("upstream_redirect", "The upstream answered with a redirect.")
+    if is_json_object(content):
+        return _in_envelope(Answer(status_code, content))
+    return _refused(status_code, f"The upstream answered {status_code} without a JSON object.")
+
+
+def fault_answer(error: DisconnectedError | NotHttpError | AnswerTooLargeError) -> Answer:
+    """Return the answer to an item that the upstream got and did not answer whole."""
+    return _upstream_fault(*_FAULTS[type(error)])
+
+
+def _in_envelope(answer: Answer) -> Answer:
+    """Return a refusal as clients expect it: what is no envelope is said in one of ours."""
+    fields = _fields.decode(answer.body)
+    if bytes(fields.get("error", NULL)).startswith(b"{"):
+        return answer
+    status, said = answer.status_code, _said(fields)
+    if said is None:
+        text = answer.body.decode()
+        said = f"The upstream answered {status}: {text}"
+    refused = _refused(status, said[:_SAID_CHARACTERS_MAX])
+    return msgspec.structs.replace(answer, body=refused.body)
+
+
+def _said(fields: Mapping[str, msgspec.Raw]) -> str | None:
+    """Return the server's own sentence; None where it is not to be found."""
+    for name in _SAID_IN:
+        try:
+            said = _text.decode(fields.get(name, NULL))
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue
+        if said:
+            return said
+    return None
+
+
+def _refused(status_code: int, message: str) -> Answer:
+    kind = "server_error" if status_code >= HTTPStatus.INTERNAL_SERVER_ERROR else None
+    return error_answer(status_code, message, type_=kind or "invalid_request_error")
+
+
+def _upstream_fault(code: str, message: str) -> Answer:
+    """Say that the upstream got the item and gave nothing usable for it."""
+    return error_answer(HTTPStatus.BAD_GATEWAY, message, type_="server_error", code=code)
+
+
+NOT_EVENTS: Final = _upstream_fault(
+    "answer_not_events", "The upstream was asked for a stream and gave a whole answer."
+)

@@ -1,0 +1,1 @@
+"""An engine without a model; every answer says that it is simulated."""

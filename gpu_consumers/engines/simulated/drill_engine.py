@@ -1,0 +1,158 @@
+"""A simulated engine with faults: drills of what poison does to a process and to its neighbours.
+
+It runs items one by one in the pool that real engines use, so it is slower than the engine inside.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Final, NoReturn
+
+from core.errors import EngineOutOfMemoryError
+from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
+from gpu_consumers.engines.engine_slots import SlotCounts, Slots
+from gpu_consumers.engines.error_answers import error_answer, item_timed_out
+from gpu_consumers.engines.item_pool import ItemPool
+from gpu_consumers.engines.request_errors import refusal_answer
+from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
+from gpu_consumers.engines.simulated.simulated_faults import SimulatedFault, fault_of
+
+_LOG = logging.getLogger(__name__)
+
+CRASH_EXIT_CODE: Final = 139
+"""What a shell reports of a segmentation fault."""
+
+_ERROR = error_answer(
+    HTTPStatus.INTERNAL_SERVER_ERROR,
+    "A simulated fault.",
+    type_="server_error",
+    code="simulated_fault",
+)
+
+_OVERFLOW = refusal_answer(
+    HTTPStatus.BAD_REQUEST, "A simulated prompt above the context.", "input_tokens"
+)
+
+_NOT_A_NUMBER = Answer(
+    HTTPStatus.OK,
+    b'{"id":"chatcmpl-nan","object":"chat.completion","created":0,"model":"simulated/nan",'
+    b'"choices":[{"index":0,"message":{"role":"assistant","content":"!","refusal":null},'
+    b'"logprobs":{"content":[{"token":"!","logprob":null,"bytes":[33],"top_logprobs":'
+    b'[{"token":"!","logprob":null,"bytes":[33]},{"token":"?","logprob":-9999.0,"bytes":[63]}]}]},'
+    b'"finish_reason":"length"}],'
+    b'"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}',
+    input_tokens=1,
+    output_tokens=1,
+)
+"""What vLLM's own rendering makes of a chat whose logits are NaN, or minus infinity."""
+
+_FIRST_ERROR: Final = 400
+
+
+class DrillEngine:
+    """Answers as the engine inside does, but for bodies that meet a fault."""
+
+    def __init__(
+        self,
+        inner: SimulatedEngine,
+        faults: Sequence[SimulatedFault],
+        slots: Slots,
+        *,
+        latency_ms: float,
+        item_timeout_s: float,
+    ) -> None:
+        """`inner` must answer without latency, from slots of its own."""
+        self._inner, self._slots = inner, slots
+        self._faults = [(fault.contains.encode(), fault) for fault in faults]
+        self._latency_s, self._item_timeout_s = latency_ms / 1000, item_timeout_s
+        self._pool = ItemPool(self._run, slots)
+
+    @property
+    def concurrency(self) -> int:
+        """See `Engine`."""
+        return self._slots.total
+
+    @property
+    def headroom(self) -> int:
+        """See `Engine`."""
+        return self._slots.headroom
+
+    @property
+    def slots(self) -> SlotCounts:
+        """See `Engine`."""
+        return self._slots.counts
+
+    async def start(self) -> None:
+        """Say that this is a drill."""
+        _LOG.warning("simulated faults are on", extra={"faults": len(self._faults)})
+
+    async def stop(self) -> None:
+        """Nothing to release."""
+
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
+        """See `Engine`. Raises EngineOutOfMemoryError."""
+        await self._pool.execute(endpoint, bodies, finished)
+
+    async def serve(
+        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
+    ) -> Answer:
+        """See `Engine`; a call that fits no memory fails by itself. No stream is answered whole."""
+        await self._slots.enter()
+        try:
+            if meter is not None:
+                meter.began()
+            fault = await self._meet(body)
+            if fault is not None and (emit is None or fault.status_code >= _FIRST_ERROR):
+                return fault
+            return await self._inner.serve(endpoint, body, emit, meter)
+        except EngineOutOfMemoryError:
+            return _ERROR
+        finally:
+            self._slots.leave()
+
+    async def _run(self, endpoint: str, body: bytes) -> Answer:
+        fault = await self._meet(body)
+        if fault is not None:
+            return fault
+        answers: list[Answer] = []
+        await self._inner.execute(endpoint, [body], lambda _, answer: answers.append(answer))
+        return answers[0]
+
+    async def _meet(self, body: bytes) -> Answer | None:
+        """Wait as long as the body takes; return the answer that a fault gives in its place."""
+        try:
+            async with asyncio.timeout(self._item_timeout_s):
+                await asyncio.sleep(self._latency_s)
+                fault = fault_of(body, self._faults)
+                return None if fault is None else await _commit(fault)
+        except TimeoutError:
+            return item_timed_out(self._item_timeout_s)
+
+
+async def _commit(fault: SimulatedFault) -> Answer | None:
+    match fault.fault:
+        case "crash":
+            os._exit(CRASH_EXIT_CODE)
+        case "hang":
+            await asyncio.Event().wait()
+        case "freeze":
+            _freeze()
+        case "oom":
+            raise EngineOutOfMemoryError
+        case "slow":
+            await asyncio.sleep(fault.slow_s)
+        case "error500":
+            return _ERROR
+        case "overflow":
+            return _OVERFLOW
+        case "nan":
+            return _NOT_A_NUMBER
+    return None
+
+
+def _freeze() -> NoReturn:
+    while True:
+        time.sleep(1)

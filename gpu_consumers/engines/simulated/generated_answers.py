@@ -1,0 +1,154 @@
+"""Deterministic answers in the shape of the OpenAI API; each says that it is simulated.
+
+One token is four bytes: of the whole body for input, of the content for output. Pure functions.
+`model` is a JSON string.
+"""
+
+import hashlib
+import math
+import struct
+from base64 import b64encode
+
+import msgspec
+
+from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.error_answers import error_answer, stream_refused
+from gpu_consumers.engines.simulated.generated_text import (
+    OUTPUT_TOKENS_DEFAULT,
+    Reply,
+    digest_of,
+    input_tokens_of,
+    reply_shape,
+)
+from gpu_consumers.engines.simulated.request_parsing import (
+    ChatBody,
+    Writing,
+    chat_body,
+    completion_writing,
+    embeddings_body,
+    writing_of,
+)
+
+DIMENSIONS_DEFAULT = 8
+DIMENSIONS_MAX = 4096
+
+_USAGE = b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}'
+_TEXT_ANSWER = (
+    b'{"id":"%b-%08x","object":"%b","created":%d,"model":%b,"choices":[%b],"usage":' + _USAGE + b"}"
+)
+_PLAIN_CHAT = (
+    b'{"id":"chatcmpl-%08x","object":"chat.completion","created":%d,"model":%b,"choices":['
+    b'{"index":0,"message":{"role":"assistant","content":"Simulated %08x. %b","refusal":null},'
+    b'"logprobs":null,"finish_reason":"%b"}],"usage":' + _USAGE + b"}"
+)
+"""What the two templates make of one whole reply, which is what nearly every bulk item asks for."""
+
+
+def chat_answer(body: bytes, model: bytes, created_s: int) -> Answer:
+    """Answer a chat completion."""
+    chat = chat_body(body)
+    if isinstance(chat, Answer):
+        return chat
+    if chat.is_plain:
+        return _plain_chat_answer(chat, body, model, created_s)
+    writing = writing_of(chat, body)
+    if isinstance(writing, Answer):
+        return writing
+    if writing.stream:
+        return stream_refused()
+    choices = b",".join(map(_chat_choice, range(len(writing.choices)), writing.choices))
+    return _text_answer(b"chatcmpl", b"chat.completion", choices, writing, model, created_s)
+
+
+def _plain_chat_answer(chat: ChatBody, body: bytes, model: bytes, created_s: int) -> Answer:
+    asked, digest, inputs = chat.asked_tokens, digest_of(body), input_tokens_of(body)
+    outputs, tail, finish = (
+        reply_shape(OUTPUT_TOKENS_DEFAULT, True) if asked is None else reply_shape(asked, False)
+    )
+    usage = (inputs, outputs, inputs + outputs)
+    return Answer(
+        200, _PLAIN_CHAT % (digest, created_s, model, digest, tail, finish, *usage), inputs, outputs
+    )
+
+
+def completion_answer(body: bytes, model: bytes, created_s: int) -> Answer:
+    """Answer a legacy completion, `n` choices a prompt."""
+    completion = completion_writing(body)
+    if isinstance(completion, Answer):
+        return completion
+    if completion.stream:
+        return stream_refused()
+    choices = b",".join(
+        b'{"index":%d,"text":"%b","logprobs":null,"finish_reason":"%b"}'
+        % (index, choice.text, choice.finish)
+        for index, choice in enumerate(completion.choices)
+    )
+    return _text_answer(b"cmpl", b"text_completion", choices, completion, model, created_s)
+
+
+def embeddings_answer(body: bytes, model: bytes, created_s: int) -> Answer:
+    """Answer an embeddings call, one unit vector an input."""
+    del created_s  # OpenAI's embeddings carry no time
+    request = embeddings_body(body)
+    if isinstance(request, Answer):
+        return request
+    inputs = request.inputs()
+    if isinstance(inputs, str):
+        return error_answer(400, inputs, param="input")
+    dimensions = DIMENSIONS_DEFAULT if request.dimensions is None else request.dimensions
+    if not 1 <= dimensions <= DIMENSIONS_MAX:
+        return error_answer(400, f"`dimensions` must be 1 to {DIMENSIONS_MAX}.", param="dimensions")
+    vectors = [unit_vector(one, dimensions) for one in inputs]
+    input_tokens = input_tokens_of(body)
+    content = {
+        "object": "list",
+        "data": [
+            {
+                "object": "embedding",
+                "index": index,
+                "embedding": list(vector)
+                if request.encoding_format == "float"
+                else _packed(vector),
+            }
+            for index, vector in enumerate(vectors)
+        ],
+        "model": msgspec.Raw(model),
+        "usage": {"prompt_tokens": input_tokens, "total_tokens": input_tokens},
+    }
+    return Answer(200, msgspec.json.encode(content), input_tokens)
+
+
+def usage_json(input_tokens: int, output_tokens: int) -> bytes:
+    """Return the counts as text endpoints state them."""
+    return _USAGE % (input_tokens, output_tokens, input_tokens + output_tokens)
+
+
+def unit_vector(text: str | list[int], dimensions: int) -> tuple[float, ...]:
+    """Return a float32-exact vector of length 1 that depends on the input's hash alone."""
+    digest = hashlib.shake_128(msgspec.json.encode(text)).digest(2 * dimensions)
+    # Odd numbers only: no vector can be all zeros.
+    raw = [2 * number + 1 for number in struct.unpack(f"<{dimensions}h", digest)]
+    length = math.hypot(*raw)
+    narrow = struct.pack(f"<{dimensions}f", *(number / length for number in raw))
+    return struct.unpack(f"<{dimensions}f", narrow)
+
+
+def _chat_choice(index: int, choice: Reply) -> bytes:
+    return (
+        b'{"index":%d,"message":{"role":"assistant","content":"%b","refusal":null},'
+        b'"logprobs":null,"finish_reason":"%b"}' % (index, choice.text, choice.finish)
+    )
+
+
+def _text_answer(
+    prefix: bytes, kind: bytes, choices: bytes, writing: Writing, model: bytes, created_s: int
+) -> Answer:
+    inputs, outputs = writing.input_tokens, writing.output_tokens
+    named = (prefix, writing.digest, kind, created_s, model)
+    body = _TEXT_ANSWER % (*named, choices, inputs, outputs, inputs + outputs)
+    return Answer(200, body, inputs, outputs)
+
+
+def _packed(vector: tuple[float, ...]) -> str:
+    """Little-endian float32, as the official client decodes it."""
+    return b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

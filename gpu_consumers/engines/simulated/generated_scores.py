@@ -1,0 +1,165 @@
+"""Scores, rankings and classes of the simulated engine, in the shape that vLLM gives them.
+
+A number depends on the hash of its texts alone. Pure functions; `model` is a JSON string.
+"""
+
+import zlib
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.error_answers import error_answer
+from gpu_consumers.engines.simulated.generated_text import digest_of, input_tokens_of
+from gpu_consumers.engines.simulated.request_parsing import INPUTS_MAX, Input, bad_body, inputs_of
+
+_LABELS = ("LABEL_0", "LABEL_1")
+_HASHES = 2**32
+
+Texts = str | list[str]
+
+
+class _ScoreBody(msgspec.Struct):
+    """Two sides under any of the four pairs of names that vLLM takes."""
+
+    queries: Texts | None = None
+    documents: Texts | None = None
+    items: Texts | None = None
+    data_1: Texts | None = None
+    data_2: Texts | None = None
+    text_1: Texts | None = None
+    text_2: Texts | None = None
+
+    def sides(self) -> tuple[list[str], list[str]] | None:
+        """Return both sides as lists; None if no pair is whole."""
+        pairs = (
+            (self.queries, self.documents),
+            (self.queries, self.items),
+            (self.data_1, self.data_2),
+            (self.text_1, self.text_2),
+        )
+        for left, right in pairs:
+            if left is not None and right is not None:
+                return _listed(left), _listed(right)
+        return None
+
+
+class _RerankBody(msgspec.Struct):
+    query: str
+    documents: Texts
+    top_n: int = 0
+
+
+class _ClassifyBody(msgspec.Struct):
+    input: Input
+
+
+_score_body = msgspec.json.Decoder(_ScoreBody)
+_rerank_body = msgspec.json.Decoder(_RerankBody)
+_classify_body = msgspec.json.Decoder(_ClassifyBody)
+_Body = TypeVar("_Body")
+
+
+def score_answer(body: bytes, model: bytes, created_s: int) -> Answer:
+    """Score pairs: one text against each of the other side, or side by side."""
+    asked = _decoded(_score_body.decode, body)
+    if isinstance(asked, Answer):
+        return asked
+    sides = asked.sides()
+    if sides is None:
+        return error_answer(400, "Two sides are needed, `queries` and `documents` for example.")
+    left, right = sides
+    if not left or not right or len(right) > INPUTS_MAX:
+        return error_answer(400, f"Each side needs 1 to {INPUTS_MAX} texts.")
+    if len(left) not in {1, len(right)}:
+        return error_answer(400, "The first side needs one text, or as many as the second.")
+    if len(left) == 1:
+        left = left * len(right)
+    pairs = zip(left, right, strict=True)
+    data = [
+        {"index": index, "object": "score", "score": likeness(one, other)}
+        for index, (one, other) in enumerate(pairs)
+    ]
+    return _listing(body, model, {"id": f"score-{digest_of(body):08x}", "created": created_s}, data)
+
+
+def rerank_answer(body: bytes, model: bytes, created_s: int) -> Answer:
+    """Order documents by their score against the query, best first."""
+    del created_s  # a ranking carries no time
+    asked = _decoded(_rerank_body.decode, body)
+    if isinstance(asked, Answer):
+        return asked
+    documents = _listed(asked.documents)
+    if not documents or len(documents) > INPUTS_MAX:
+        return error_answer(400, f"1 to {INPUTS_MAX} documents are needed.", param="documents")
+    if asked.top_n < 0:
+        return error_answer(400, "`top_n` must be at least 0.", param="top_n")
+    scores = [likeness(asked.query, text) for text in documents]
+    best_first = sorted(range(len(documents)), key=lambda index: -scores[index])
+    results = [
+        {
+            "index": index,
+            "document": {"text": documents[index], "multi_modal": None},
+            "relevance_score": scores[index],
+        }
+        for index in best_first[: asked.top_n or None]
+    ]
+    tokens = input_tokens_of(body)
+    content = {
+        "id": f"rerank-{digest_of(body):08x}",
+        "model": msgspec.Raw(model),
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        "results": results,
+    }
+    return Answer(200, msgspec.json.encode(content), tokens)
+
+
+def classify_answer(body: bytes, model: bytes, created_s: int) -> Answer:
+    """Give each input one of two classes."""
+    asked = _decoded(_classify_body.decode, body)
+    if isinstance(asked, Answer):
+        return asked
+    inputs = inputs_of(asked.input)
+    if isinstance(inputs, str):
+        return error_answer(400, inputs, param="input")
+    data = []
+    for index, one in enumerate(inputs):
+        share = zlib.crc32(msgspec.json.encode(one)) / _HASHES
+        probabilities = [share, 1 - share]
+        label = _LABELS[probabilities.index(max(probabilities))]
+        data.append(
+            {"index": index, "label": label, "probs": probabilities, "num_classes": len(_LABELS)}
+        )
+    head = {"id": f"classify-{digest_of(body):08x}", "created": created_s}
+    return _listing(body, model, head, data)
+
+
+def likeness(left: str, right: str) -> float:
+    """Return 0 to 1, below 1."""
+    return zlib.crc32(right.encode(), zlib.crc32(left.encode())) / _HASHES
+
+
+def _listing(
+    body: bytes, model: bytes, head: dict[str, object], data: list[dict[str, object]]
+) -> Answer:
+    tokens = input_tokens_of(body)
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}
+    content = head | {
+        "object": "list",
+        "model": msgspec.Raw(model),
+        "data": data,
+        "usage": usage,
+    }
+    return Answer(200, msgspec.json.encode(content), tokens)
+
+
+def _decoded(decode: Callable[[bytes], _Body], body: bytes) -> _Body | Answer:
+    try:
+        return decode(body)
+    except (msgspec.DecodeError, RecursionError) as mistake:
+        return bad_body(mistake)
+
+
+def _listed(texts: Texts) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts

@@ -1,0 +1,216 @@
+"""Reads bodies for the simulated engine: what is asked for, or the answer that says why not."""
+
+from typing import Literal
+
+import msgspec
+
+from core.streaming import StreamField, asks_to_stream
+from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.error_answers import error_answer
+from gpu_consumers.engines.simulated.generated_text import (
+    ANSWER_TOKENS_MAX,
+    CHOICES_MAX,
+    OUTPUT_TOKENS_DEFAULT,
+    OUTPUT_TOKENS_MAX,
+    STREAM_TOKENS_DEFAULT,
+    Reply,
+    digest_of,
+    input_tokens_of,
+    replies,
+)
+
+INPUTS_MAX = 2048
+"""Inputs in one body, as with OpenAI's embeddings."""
+
+Input = str | list[str | int | list[int]]
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class _TextBody(msgspec.Struct, gc=False):
+    """What both endpoints that write text have in common."""
+
+    max_tokens: int | None = None
+    n: int | None = None
+    stop: str | list[str] | None = None
+    stream: StreamField = None
+    stream_options: _StreamOptions | None = None
+
+
+class _Message(msgspec.Struct, gc=False):
+    role: str
+    content: str | list[msgspec.Raw] | None = None
+
+
+class ChatBody(_TextBody, kw_only=True, gc=False):
+    """A body of `/v1/chat/completions`."""
+
+    messages: list[_Message]
+    max_completion_tokens: int | None = None
+
+    @property
+    def asked_tokens(self) -> int | None:
+        """The longest reply that is asked for; None for the default."""
+        asked = self.max_completion_tokens
+        return self.max_tokens if asked is None else asked
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether one whole reply is asked for, cut by nothing but its length."""
+        asked = self.asked_tokens
+        return (
+            (self.stream is None or self.stream is False)
+            and (self.n is None or self.n == 1)
+            and not self.stop
+            and (asked is None or asked > 0)
+        )
+
+
+class _CompletionBody(_TextBody, kw_only=True):
+    prompt: Input
+
+
+class EmbeddingsBody(msgspec.Struct):
+    """A body of `/v1/embeddings`: texts or tokens, or one or several conversations."""
+
+    input: Input | None = None
+    messages: list[_Message | list[_Message]] | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+
+    def inputs(self) -> list[str | list[int]] | str:
+        """As `inputs_of`."""
+        if self.input is not None:
+            return inputs_of(self.input)
+        if not self.messages:
+            return "Neither `input` nor `messages` says anything."
+        talks = [one for one in self.messages if isinstance(one, list)]
+        if not talks:
+            return [_text_of(self.messages)]
+        if len(talks) < len(self.messages) or not all(talks):
+            return "`messages` mixes messages and conversations, or one of these is empty."
+        return [_text_of(talk) for talk in talks]
+
+
+class Writing(msgspec.Struct, frozen=True, gc=False):
+    """What the reply to a body will say."""
+
+    digest: int
+    input_tokens: int
+    choices: list[Reply]
+    stream: bool
+    include_usage: bool
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens of all choices."""
+        return (
+            self.choices[0].tokens
+            if len(self.choices) == 1
+            else sum(c.tokens for c in self.choices)
+        )
+
+
+_chat_body = msgspec.json.Decoder(ChatBody)
+_completion_body = msgspec.json.Decoder(_CompletionBody)
+_embeddings_body = msgspec.json.Decoder(EmbeddingsBody)
+
+
+def chat_body(body: bytes) -> ChatBody | Answer:
+    """Return the parsed body, or the refusal."""
+    try:
+        chat = _chat_body.decode(body)
+    except (msgspec.DecodeError, RecursionError) as mistake:
+        return bad_body(mistake)
+    if not chat.messages:
+        return error_answer(400, "`messages` is empty.", param="messages")
+    return chat
+
+
+def chat_writing(body: bytes) -> Writing | Answer:
+    """Return what a chat body asks for, or the refusal."""
+    chat = chat_body(body)
+    return chat if isinstance(chat, Answer) else writing_of(chat, body)
+
+
+def writing_of(chat: ChatBody, body: bytes) -> Writing | Answer:
+    """Return what a parsed chat asks for, or the refusal."""
+    return _writing(body, chat, chat.asked_tokens, prompts=1)
+
+
+def completion_writing(body: bytes) -> Writing | Answer:
+    """Return what a legacy completion asks for, `n` choices a prompt, or the refusal."""
+    try:
+        completion = _completion_body.decode(body)
+    except (msgspec.DecodeError, RecursionError) as mistake:
+        return bad_body(mistake)
+    prompts = inputs_of(completion.prompt)
+    if isinstance(prompts, str):
+        return error_answer(400, prompts, param="prompt")
+    return _writing(body, completion, completion.max_tokens, prompts=len(prompts))
+
+
+def embeddings_body(body: bytes) -> EmbeddingsBody | Answer:
+    """Return the parsed body, or the refusal."""
+    try:
+        return _embeddings_body.decode(body)
+    except (msgspec.DecodeError, RecursionError) as mistake:
+        return bad_body(mistake)
+
+
+def inputs_of(value: Input) -> list[str | list[int]] | str:
+    """Return the separate inputs, or the sentence that says what is wrong with them."""
+    if isinstance(value, str):
+        return [value]
+    texts = [one for one in value if isinstance(one, str)]
+    tokens = [one for one in value if isinstance(one, int)]
+    lists = [one for one in value if isinstance(one, list)]
+    if not value or any(not one for one in lists):
+        return "The input is empty."
+    if len(value) > INPUTS_MAX and not tokens:
+        return f"More than {INPUTS_MAX} inputs."
+    if len(tokens) == len(value):
+        return [tokens]
+    if len(texts) == len(value):
+        return [*texts]
+    if len(lists) == len(value):
+        return [*lists]
+    return "The input mixes texts and tokens."
+
+
+def _text_of(talk: object) -> str:
+    return msgspec.json.encode(talk).decode()
+
+
+def bad_body(mistake: Exception) -> Answer:
+    """Say what is wrong; msgspec's messages name types and paths, never values."""
+    if isinstance(mistake, RecursionError):
+        return error_answer(400, "The body is nested too deeply.")
+    return error_answer(400, f"The body is not valid: {mistake}")
+
+
+def _writing(body: bytes, asks: _TextBody, tokens: int | None, *, prompts: int) -> Writing | Answer:
+    if tokens is not None and tokens < 1:
+        return error_answer(400, "`max_tokens` must be at least 1.", param="max_tokens")
+    count = 1 if asks.n is None else asks.n
+    if not 1 <= count <= CHOICES_MAX:
+        return error_answer(400, f"`n` must be 1 to {CHOICES_MAX}.", param="n")
+    try:
+        stream = asks_to_stream(asks.stream)
+    except ValueError as mistake:
+        return error_answer(400, f"{mistake}.", param="stream")
+    default = STREAM_TOKENS_DEFAULT if stream else OUTPUT_TOKENS_DEFAULT
+    longest = min(default if tokens is None else tokens, OUTPUT_TOKENS_MAX)
+    if longest * count * prompts > ANSWER_TOKENS_MAX:
+        message = f"An answer has at most {ANSWER_TOKENS_MAX} tokens: prompts, `n`, `max_tokens`."
+        return error_answer(400, message, param="n" if prompts == 1 else "prompt")
+    digest = digest_of(body)
+    return Writing(
+        digest,
+        input_tokens_of(body),
+        replies(digest, count, tokens, asks.stop, default=default) * prompts,
+        stream,
+        asks.stream_options is not None and asks.stream_options.include_usage is True,
+    )

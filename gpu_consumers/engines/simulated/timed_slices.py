@@ -1,0 +1,84 @@
+"""Bulk items that take a set time each: one timer serves as many as got a place together."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from core.errors import MillraceError
+from gpu_consumers.engines.engine import Finished
+from gpu_consumers.engines.engine_slots import Slots
+
+Report = Callable[[str, Sequence[bytes], Finished, range], None]
+"""Answers those bodies of an `execute` that are in the range. May raise a MillraceError."""
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """One `execute` that waits for its items."""
+
+    endpoint: str
+    bodies: Sequence[bytes]
+    finished: Finished
+    done: asyncio.Future[None]
+    started: int = 0  # items before this index have been given a slot
+    ended: int = 0
+
+
+class TimedSlices:
+    """Holds items of any number of concurrent calls in the places for bulk, oldest call first."""
+
+    def __init__(self, report: Report, slots: Slots, latency_s: float) -> None:
+        """`report` is called when the items of a slice have had their time."""
+        self._report, self._slots, self._latency_s = report, slots, latency_s
+        slots.on_bulk_room = self._fill_slots
+        self._waiting: deque[_Call] = deque()  # calls with items that have no slot yet
+
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
+        """Run every body; raise what `report` raised."""
+        if not bodies:
+            return
+        done = asyncio.get_running_loop().create_future()
+        call = _Call(endpoint, bodies, finished, done)
+        self._waiting.append(call)
+        self._fill_slots()
+        try:
+            await done
+        finally:
+            self._leave(call)
+
+    def _fill_slots(self) -> None:
+        """Give free slots to waiting calls, oldest first."""
+        while self._waiting:
+            call = self._waiting[0]
+            start = call.started
+            taken = self._slots.take_bulk(len(call.bodies) - start)
+            if not taken:
+                return
+            call.started += taken
+            if call.started == len(call.bodies):
+                self._waiting.popleft()
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._latency_s, self._end_slice, call, range(start, call.started))
+
+    def _end_slice(self, call: _Call, items: range) -> None:
+        if call.done.done():  # cancelled or failed: its slots are free already
+            return
+        self._slots.give_bulk(len(items))
+        call.ended += len(items)
+        try:
+            self._report(call.endpoint, call.bodies, call.finished, items)
+        except MillraceError as failure:  # a drill's; it belongs to the call, not to the timer
+            call.done.set_exception(failure)
+        else:
+            if call.ended == len(call.bodies):
+                call.done.set_result(None)
+        self._fill_slots()
+
+    def _leave(self, call: _Call) -> None:
+        """Free what a cancelled or failed call still holds."""
+        self._slots.give_bulk(call.started - call.ended)
+        call.ended = call.started
+        if call in self._waiting:
+            self._waiting.remove(call)
+        self._fill_slots()

@@ -1,0 +1,1 @@
+"""vLLM in this process, behind its own OpenAI serving layer."""

@@ -1,0 +1,220 @@
+"""vLLM's serving objects as a table of routes; with `vllm_answers` all that imports vllm."""
+
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Self
+
+from pydantic import TypeAdapter, ValidationError
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.generate.base.protocol import StreamOptions as VllmStreamOptions
+from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.pooling.classify.protocol import ClassificationRequest
+from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
+from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
+from vllm.entrypoints.serve import create_error_response
+from vllm.platforms import current_platform
+from vllm.tool_parsers import ToolParserManager
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError as VllmEngineDeadError
+
+from core.errors import EngineDeadError, EngineOutOfMemoryError, SettingsError
+from core.streaming import STREAMED_ENDPOINTS
+from gpu_consumers.engines.engine import Answer, Emit, Meter
+from gpu_consumers.engines.error_answers import (
+    item_timed_out,
+    stream_refused,
+    unknown_endpoint,
+)
+from gpu_consumers.engines.item_timeout import ItemLimit
+from gpu_consumers.engines.non_finite import NOT_FINITE, is_not_finite
+from gpu_consumers.engines.out_of_memory import is_out_of_memory
+from gpu_consumers.engines.request_errors import bad_body, too_many_sequences
+from gpu_consumers.engines.settings import EngineSettings
+from gpu_consumers.engines.stream_events import StreamEvents
+from gpu_consumers.engines.stream_options import StreamOptions
+from gpu_consumers.engines.vllm.scheduler_priority import scheduler_priority
+from gpu_consumers.engines.vllm.serving_answers import Rendered, answer_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    request: TypeAdapter[Any]  # vLLM's own model of the body
+    handle: Callable[[Any], Awaitable[Any]]
+
+
+class VllmServing:
+    """A started engine and the routes that its model supports."""
+
+    def __init__(
+        self, engine: AsyncLLM, routes: dict[str, _Route], settings: EngineSettings
+    ) -> None:
+        """Made by `start`."""
+        item_timeout_s = settings.item_timeout_s
+        self._sequences_max = settings.vllm_body_sequences_max
+        self._engine = engine
+        self._routes = routes
+        self._item_timeout_s = item_timeout_s
+        # A question to the engine core, which answers between two of its steps.
+        self._limit = ItemLimit(item_timeout_s, engine.is_paused)
+
+    @classmethod
+    async def start(cls, arguments: list[str], settings: EngineSettings) -> Self:
+        """Start the engine core and load the model, on the calling thread.
+
+        Raises SettingsError, and EngineDeadError in vLLM's own words: nobody's data is here yet.
+        """
+        on_cpu = current_platform.is_cpu()
+        if on_cpu:  # one process fewer, a third of the start saved, at the same speed
+            os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # or uni is overridden
+            arguments = [*arguments, "--distributed-executor-backend=uni"]
+        eager = settings.vllm_enforce_eager
+        if on_cpu if eager is None else eager:
+            arguments = [*arguments, "--enforce-eager"]
+        parsed = make_arg_parser(FlexibleArgumentParser()).parse_args(arguments)
+        _require_parser(parsed.tool_call_parser)
+        state = SimpleNamespace()
+        try:
+            engine = AsyncLLM.from_engine_args(AsyncEngineArgs.from_cli_args(parsed))
+            tasks = await engine.get_supported_tasks()
+            await init_app_state(engine, state, parsed, tasks)
+        except Exception as failure:
+            raise EngineDeadError(f"vLLM does not start: {failure}") from failure
+        return cls(engine, _routes(state, tasks), settings)
+
+    def shut_down(self) -> None:
+        """End the engine core."""
+        self._engine.shutdown()
+
+    @property
+    def unfinished(self) -> int:
+        """Sequences that vLLM holds, those of cancelled calls until it has let go of them."""
+        return int(self._engine.get_num_unfinished_requests())
+
+    async def ask(self, endpoint: str, body: bytes) -> Answer:
+        """Run one bulk item; refusals are answers.
+
+        Raises EngineDeadError, EngineStalledError among them, or EngineOutOfMemoryError when the
+        engine lives on.
+        """
+        return await self._run(endpoint, body, None, None, is_bulk=True)
+
+    async def serve(
+        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None
+    ) -> Answer:
+        """Run one online call, ahead of bulk items. Raises EngineDeadError."""
+        return await self._run(endpoint, body, emit, meter, is_bulk=False)
+
+    async def _run(
+        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None, *, is_bulk: bool
+    ) -> Answer:
+        route = self._routes.get(endpoint)
+        if route is None:
+            return unknown_endpoint(endpoint)
+        events: StreamEvents | None = None
+        try:
+            request = route.request.validate_json(body)
+            request.priority = scheduler_priority(request.priority, is_bulk=is_bulk)
+            writes = endpoint in STREAMED_ENDPOINTS
+            if writes and (refused := self._refusal(request, may_stream=emit is not None)):
+                return refused
+            if not writes or not request.stream or emit is None:
+                return await self._limit.run(_whole(route, request))
+            events = _listening(request, emit, meter)
+            return await self._limit.run(self._stream(route, request, events))
+        except ValidationError as mistakes:
+            return bad_body(mistakes)
+        except EngineDeadError:
+            raise
+        except VllmEngineDeadError as death:
+            raise EngineDeadError from death
+        except TimeoutError:
+            timed_out = item_timed_out(self._item_timeout_s)
+            return events.interrupted(timed_out) if events is not None else timed_out
+        except Exception as refusal:  # vLLM sorts its own exceptions into statuses
+            if self._engine.errored:
+                raise EngineDeadError from refusal
+            if is_bulk and is_out_of_memory(refusal):  # its batch is split; a call fails alone
+                raise EngineOutOfMemoryError from refusal
+            if is_not_finite(refusal):
+                return NOT_FINITE
+            return answer_of(create_error_response(refusal))
+
+    def _refusal(self, request: Any, *, may_stream: bool) -> Answer | None:
+        """Return what is wrong with a body that vLLM would take."""
+        if request.stream and not may_stream:
+            return stream_refused()
+        prompt = getattr(request, "prompt", None)  # a chat has none
+        return too_many_sequences(prompt, request.n, self._sequences_max)
+
+    async def _stream(self, route: _Route, request: Any, events: StreamEvents) -> Answer:
+        """Take what vLLM would send to a client; cancelling aborts the sequence."""
+        response = await route.handle(request)
+        if not hasattr(response, "__aiter__"):
+            return answer_of(response)
+        goes_on = True
+        async for text in response:
+            goes_on = goes_on and events.take(text.removeprefix("data: ").rstrip().encode())
+        if self._engine.errored:  # which vLLM tells its client as an event
+            raise EngineDeadError
+        return events.end()
+
+
+async def _whole(route: _Route, request: Any) -> Answer:
+    return answer_of(await route.handle(request))
+
+
+def _require_parser(name: str | None) -> None:
+    """Before the model is loaded: vLLM itself notices a wrong name only with the first call."""
+    known = ToolParserManager.list_registered()
+    if name is not None and name not in known:
+        raise SettingsError(
+            f"vllm_tool_call_parser: vLLM has none named {name}, but {', '.join(sorted(known))}."
+        )
+
+
+def _routes(state: SimpleNamespace, tasks: tuple[str, ...]) -> dict[str, _Route]:
+    """Return the routes of the tasks that the loaded model supports."""
+    routes: dict[str, _Route] = {}
+    if "generate" in tasks:
+        chat, completion = state.openai_serving_chat, state.openai_serving_completion
+        routes["/v1/chat/completions"] = _Route(
+            TypeAdapter(ChatCompletionRequest), chat.create_chat_completion
+        )
+        routes["/v1/completions"] = _Route(
+            TypeAdapter(CompletionRequest), completion.create_completion
+        )
+    if "embed" in tasks:
+        state.serving_embedding.json_response_cls = Rendered
+        routes["/v1/embeddings"] = _Route(TypeAdapter(EmbeddingRequest), state.serving_embedding)
+    if getattr(state, "serving_scores", None) is not None:
+        routes["/v1/score"] = _Route(TypeAdapter(ScoreRequest), state.serving_scores)
+        routes["/v1/rerank"] = _Route(TypeAdapter(RerankRequest), state.serving_scores)
+    if getattr(state, "serving_classification", None) is not None:
+        routes["/v1/classify"] = _Route(
+            TypeAdapter(ClassificationRequest), state.serving_classification
+        )
+    return routes
+
+
+def _listening(request: Any, emit: Emit, meter: Meter | None) -> StreamEvents:
+    """Ask for running counts, so that a stream that is cut is counted too; hide what is extra."""
+    asked = request.stream_options
+    wanted = StreamOptions(
+        include_usage=asked is not None and asked.include_usage,
+        continuous_usage_stats=asked is not None and asked.continuous_usage_stats,
+    )
+    request.stream_options = VllmStreamOptions(include_usage=True, continuous_usage_stats=True)
+    shows_running = wanted.include_usage and wanted.continuous_usage_stats
+    return StreamEvents(
+        emit,
+        wanted,
+        meter,
+        strips_usage=not shows_running,
+        choices_per_prompt=request.n or 1,
+    )

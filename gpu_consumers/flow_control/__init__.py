@@ -1,0 +1,1 @@
+"""Credits for batchers: grants, published capacity, measured rate and pool health."""

@@ -1,0 +1,1 @@
+"""Bodies in the object store and encrypted bodies, on the way in and out of an engine."""
