@@ -1,1 +1,1 @@
-"""Quarantine of work that may have crashed a process: locks, narrowing, attribution, attempt log."""
+"""Quarantine of work that may have crashed a process: locks, narrowing, attribution, log."""
