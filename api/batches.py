@@ -30,7 +30,7 @@ from jobs.store.job_keys import destroy_key
 from jobs.store.job_options import JobOptions
 from jobs.store.keyset_pages import Cursor
 from results.retention.deletion import delete_batch
-from results.webhooks.callbacks import add_callback
+from results.webhooks.endpoints.callbacks import add_callback
 from tenancy.audit_log import Action
 
 router = APIRouter()

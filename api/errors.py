@@ -20,7 +20,7 @@ from jobs.errors import (
     QuotaError,
     RequestRefusedError,
 )
-from results.webhooks.endpoints import EndpointMissingError
+from results.webhooks.endpoints.endpoints import EndpointMissingError
 from storage.objects.errors import ObjectMissingError, ObjectStoreAwayError, ObjectStoreFullError
 
 _MESSAGES: Final = {

@@ -9,8 +9,8 @@ import msgspec
 
 from api.answers import ApiError
 from jobs.store.idempotency import Answer
-from results.webhooks.sealing import Sealer, SecretUnreadableError
-from results.webhooks.signatures import secret_text
+from results.webhooks.delivery.signatures import secret_text
+from results.webhooks.endpoints.secret_encryption import Sealer, SecretUnreadableError
 
 
 def sealed_answer(

@@ -19,8 +19,14 @@ from api.webhook_objects import delivery_object
 from core.ids import EVENT, parse_public_id, public_id
 from jobs.store.idempotency import Answer
 from jobs.store.keyset_pages import Cursor
-from results.webhooks.endpoints import ENDPOINT, check_event_types
-from results.webhooks.history import Replay, begin_test, find_attempt, list_deliveries, replay
+from results.webhooks.delivery.delivery_history import (
+    Replay,
+    begin_test,
+    find_attempt,
+    list_deliveries,
+    replay,
+)
+from results.webhooks.endpoints.endpoints import ENDPOINT, check_event_types
 from tenancy.api_keys import Principal
 
 router = APIRouter()

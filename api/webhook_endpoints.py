@@ -19,7 +19,7 @@ from api.webhook_services import WebhooksOf
 from core.ids import JOB, parse_public_id, public_id
 from jobs.store.idempotency import Answer
 from jobs.store.keyset_pages import Cursor
-from results.webhooks.endpoints import (
+from results.webhooks.endpoints.endpoints import (
     ENDPOINT,
     EndpointChange,
     change_endpoint,
@@ -29,7 +29,7 @@ from results.webhooks.endpoints import (
     find_endpoint,
     list_endpoints,
 )
-from results.webhooks.events import EVENT_TYPES
+from results.webhooks.events.event_bodies import EVENT_TYPES
 from tenancy.audit_log import Action
 
 router = APIRouter()

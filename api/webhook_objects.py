@@ -6,8 +6,8 @@ import sqlalchemy as sa
 
 from api.objects import seconds
 from core.ids import EVENT, JOB, public_id
-from results.webhooks.endpoints import ENDPOINT
-from results.webhooks.history import DeliveryHistory
+from results.webhooks.delivery.delivery_history import DeliveryHistory
+from results.webhooks.endpoints.endpoints import ENDPOINT
 
 
 def endpoint_object(row: sa.Row[Any]) -> dict[str, object]:

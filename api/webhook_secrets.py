@@ -13,9 +13,9 @@ from api.webhook_objects import endpoint_object
 from api.webhook_services import WebhooksOf
 from core.ids import parse_public_id
 from jobs.store.idempotency import Answer
-from results.webhooks.callbacks import rotate_callback_secret
-from results.webhooks.endpoints import ENDPOINT, rotate_secret
-from results.webhooks.signatures import secret_hint
+from results.webhooks.delivery.signatures import secret_hint
+from results.webhooks.endpoints.callbacks import rotate_callback_secret
+from results.webhooks.endpoints.endpoints import ENDPOINT, rotate_secret
 from tenancy.audit_log import Action
 
 router = APIRouter()

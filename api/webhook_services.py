@@ -10,15 +10,19 @@ from fastapi import Depends, Request
 
 from api.answers import ApiError, unavailable
 from core.open_files import ShortageError
-from results.webhooks.addresses import Reach, reach_of
-from results.webhooks.callbacks import Callback
-from results.webhooks.endpoints import check_event_types
-from results.webhooks.events import TERMINAL_EVENTS
-from results.webhooks.look_ups import LookUps, LookUpsBusyError
-from results.webhooks.resolving import AddressRefusedError, allowed_addresses, system_resolver
-from results.webhooks.sealing import Sealer
+from results.webhooks.endpoints.address_rules import Reach, reach_of
+from results.webhooks.endpoints.bounded_lookups import LookUps, LookUpsBusyError
+from results.webhooks.endpoints.callbacks import Callback
+from results.webhooks.endpoints.endpoints import check_event_types
+from results.webhooks.endpoints.name_resolution import (
+    AddressRefusedError,
+    allowed_addresses,
+    system_resolver,
+)
+from results.webhooks.endpoints.receiver_urls import ReceiverUrl, UrlError, parse_url
+from results.webhooks.endpoints.secret_encryption import Sealer
+from results.webhooks.events.event_bodies import TERMINAL_EVENTS
 from results.webhooks.settings import WebhookSettings
-from results.webhooks.urls import ReceiverUrl, UrlError, parse_url
 
 _LOOK_UP_S: Final = 4.0
 _LOOK_UP_THREADS: Final = 16

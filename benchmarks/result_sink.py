@@ -1,7 +1,7 @@
 """A10: rows a second of the results writer's own transactions over a plain COPY of as many rows.
 
 What: 500,000 results of 1 KB, of which 20 % are redelivered: 400,000 items, and 100,000 results
-that the log brings a second time. Ours is `results.writing.ItemWriter`: locks, what still counts,
+that the log brings a second time. Ours is `results.writer.item_writer.ItemWriter`: locks, what still counts,
 duplicates, rows, counters, bill, settling. The peer is COPY BINARY of 500,000 rows that were built
 beforehand, into an equal table (same columns, same key), in transactions of the same size.
 How: interleaved, one client, one server, both tables emptied and a checkpoint before every run.
@@ -24,9 +24,9 @@ from benchmarks.sink_data import GROUP_ITEMS, ORDERS, Group, grouped, plain_rows
 from benchmarks.sink_rows import add_job, check_settled
 from core.ids import new_uuid
 from migrations.runner import upgrade
-from results.partitions import DayPartitions
-from results.statements import COPY_ITEMS, COPY_TYPES
-from results.writing import ItemWriter
+from results.writer.day_partitions import DayPartitions
+from results.writer.item_writer import ItemWriter
+from results.writer.statements import COPY_ITEMS, COPY_TYPES
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 

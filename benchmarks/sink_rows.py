@@ -10,7 +10,7 @@ from core.ids import new_uuid
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_counters, job_cursors
-from results.tables import items
+from storage.postgres.items import items
 from tenancy.tables import tenants
 
 

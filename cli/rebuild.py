@@ -13,10 +13,10 @@ from cli.services import DataOption, database_settings, kafka_settings
 from cli.tables import Form, FormOption, write_json, write_rows
 from core.ids import JOB, SINGLE, parse_public_id, public_id
 from core.states import JobKind
+from results.rebuilding.log_replay import LogReplay
 from results.rebuilding.rebuild import Rebuilt, rebuild
-from results.rebuilding.replaying import LogReplay
-from results.rebuilding.shadow import shadow_engine
-from results.rebuilding.verdicts import Verdict
+from results.rebuilding.rebuild_verdict import Verdict
+from results.rebuilding.shadow_tables import shadow_engine
 from results.settings import WriterSettings
 from storage.postgres.engines import create_engine
 

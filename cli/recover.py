@@ -4,7 +4,7 @@ import typer
 
 from cli.services import DataOption, database_settings, kafka_settings
 from jobs.recovery.job_renewal import unvalidated_count
-from results.recovery import recover
+from results.rebuilding.database_restore import recover
 from storage.postgres.engines import create_engine
 
 

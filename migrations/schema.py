@@ -8,9 +8,9 @@ from jobs.tables import appended_files, copies, files, idempotency, outbox, prog
 from jobs.tables import jobs as jobs_tables
 from registry import tables as registry_tables
 from results import call_tables
-from results import tables as results_tables
 from results.retention import tables as retention_tables
 from results.webhooks import tables as webhooks_tables
+from storage.postgres import items as results_tables
 from storage.postgres.metadata import metadata
 from tenancy import audit_tables, deletions
 from tenancy import tables as tenancy_tables

@@ -19,20 +19,20 @@ from core.shutdown import stop_on_signals
 from jobs.leasing.lease_heartbeat import HeldLeases
 from jobs.recovery.retry_policy import RetryRules
 from jobs.supervised_threads import Background
-from results.call_bills import write_bills
-from results.closing import JobCloser
-from results.deduplicating import CopyWriter
-from results.finaliser import CHANNEL, ROLE, Finaliser
-from results.judging import Judge
-from results.key_removal import KeyRemoval
-from results.partitions import DayPartitions
+from results.finaliser.finaliser import CHANNEL, ROLE, Finaliser
+from results.finaliser.request_finalisation import CHANNEL as REQUESTS
+from results.finaliser.request_finalisation import RequestEnding
+from results.retention.idempotency_key_removal import KeyRemoval
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
 from results.settings import FinaliserSettings, WriterSettings
-from results.single_requests import CHANNEL as REQUESTS
-from results.single_requests import RequestEnding
-from results.writer import GROUP, ResultsWriter
-from results.writing import ItemWriter
+from results.writer.call_billing import write_bills
+from results.writer.copied_results import CopyWriter
+from results.writer.day_partitions import DayPartitions
+from results.writer.item_writer import ItemWriter
+from results.writer.job_closer import JobCloser
+from results.writer.outcome_router import Judge
+from results.writer.writer import GROUP, ResultsWriter
 from storage.objects.open_store import object_store_from_env
 from storage.postgres.engines import DATABASE_AWAY, create_engine
 from storage.postgres.notifications import Notifications

@@ -15,17 +15,24 @@ from api.views.item_objects import item_id
 from api.views.services import Views, ViewsOf
 from core.errors import SchemaTooNewError
 from core.ids import JOB, parse_public_id, public_id
-from results.audit.books import OUTCOMES, TOKENS, WINDOW_ITEMS, Tally, read_books, tally_rows
-from results.audit.facts import RowFacts
-from results.audit.log_reading import LogRead, judge_log, written_up_to
-from results.audit.report import (
+from results.audit.audit_report import (
     Difference,
     ItemDifferences,
     compare_books,
     compare_items,
     compare_log,
 )
-from results.views.sources import ResultSource, result_source
+from results.audit.item_facts import RowFacts
+from results.audit.job_log import LogRead, judge_log, written_up_to
+from results.audit.recorded_totals import (
+    OUTCOMES,
+    TOKENS,
+    WINDOW_ITEMS,
+    Tally,
+    read_books,
+    tally_rows,
+)
+from results.views.result_sources import ResultSource, result_source
 from topics.errors import LogUnavailableError
 from topics.settings import KafkaSettings
 

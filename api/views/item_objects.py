@@ -5,9 +5,9 @@ from uuid import UUID
 
 from api.objects import seconds, usage_object
 from core.ids import JOB, public_id
-from results.output_lines import ERROR_MESSAGES
-from results.views.items import Failure, ItemStatus, ItemView
-from results.views.sources import ResultSource
+from results.finaliser.output_lines import ERROR_MESSAGES
+from results.views.item_status import Failure, ItemStatus, ItemView
+from results.views.result_sources import ResultSource
 
 ITEM: Final = f"{JOB}_req"
 """What the id of an item begins with; it is the `id` of its line in a result file, too."""

@@ -16,10 +16,10 @@ from core.clock import SystemClock
 from core.ids import JOB, parse_public_id
 from core.limits import CUSTOM_ID_CHARS_MAX
 from jobs.store.keyset_pages import unknown_cursor
-from results.views.items import ItemQuery, ItemStatus, ItemView, read_items
-from results.views.names import ItemNames, find_index
-from results.views.sequences import sequence_of
-from results.views.sources import ResultSource, result_source
+from results.views.item_names import ItemNames, find_index
+from results.views.item_status import ItemQuery, ItemStatus, ItemView, read_items
+from results.views.result_sequence import sequence_of
+from results.views.result_sources import ResultSource, result_source
 from results.views.timed_reads import SearchOverdueError, TimedReads
 
 router = APIRouter()

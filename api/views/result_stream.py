@@ -14,9 +14,9 @@ from api.objects import batch_object
 from api.views.following import Follower, JobNews
 from api.views.services import Views
 from jobs.errors import JobMissingError
+from results.views.result_sequence import SequencedRow
+from results.views.result_sources import ResultSource, result_source
 from results.views.sequenced_lines import Frame, SequencedLines
-from results.views.sequences import SequencedRow
-from results.views.sources import ResultSource, result_source
 from storage.objects.errors import ObjectMissingError
 from tenancy.api_keys import Principal
 

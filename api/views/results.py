@@ -14,8 +14,8 @@ from api.views.result_stream import LIMIT_MAX, ResultStream
 from api.views.services import Views, ViewsOf
 from api.views.streaming import ResultAnswer
 from core.ids import JOB, parse_public_id
+from results.views.result_sources import result_source
 from results.views.sequenced_lines import jsonl, server_sent
-from results.views.sources import result_source
 
 router = APIRouter()
 

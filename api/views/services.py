@@ -12,7 +12,7 @@ from api.services import Services
 from api.slots import Slots
 from api.views.following import Followers
 from api.views.result_pages import ResultPages
-from results.views.dispatched import Dispatched, dispatched_items
+from results.views.dispatched_items import Dispatched, dispatched_items
 from topics.errors import LogUnavailableError
 from topics.settings import KafkaSettings
 

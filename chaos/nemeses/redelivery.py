@@ -14,7 +14,7 @@ from chaos.installation import Installation
 from chaos.nemeses.cure import Cure, missed, nothing
 from chaos.nemeses.processes import send
 from chaos.settings_of_drills import SESSION_S
-from results.writer import GROUP as WRITER_GROUP
+from results.writer.writer import GROUP as WRITER_GROUP
 from topics.clients.producer import LogProducer
 from topics.records.catalogue import REQUESTS_BULK, RESULTS, Topic, batches_topic
 from topics.settings import CLIENT_LOG

@@ -12,11 +12,11 @@ import sqlalchemy as sa
 
 from jobs.store.days import job_day
 from jobs.tables.jobs import jobs
-from results.rebuilding.comparing import Comparison, compare, first_row_s
-from results.rebuilding.replaying import LogReplay
-from results.rebuilding.shadow import begin_jobs
-from results.rebuilding.swapping import swap
-from results.rebuilding.verdicts import Verdict
+from results.rebuilding.comparison import Comparison, compare, first_row_s
+from results.rebuilding.log_replay import LogReplay
+from results.rebuilding.rebuild_verdict import Verdict
+from results.rebuilding.shadow_tables import begin_jobs
+from results.rebuilding.table_swap import swap
 from topics.records.catalogue import RESULTS
 from topics.records.partitioner import job_partition
 

@@ -11,15 +11,15 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
-from results.retention import ages, zero_retention
-from results.retention.ages import FilePlace
-from results.retention.bodies import BodyRemoval, waiting_query
-from results.retention.burials import Burials
-from results.retention.days import drop_unneeded_days
-from results.retention.keys import KeyDestruction
-from results.retention.lease import take
+from results.retention import expired_data, zero_retention
+from results.retention.batch_removal import BodyRemoval, waiting_query
+from results.retention.day_removal import drop_unneeded_days
+from results.retention.expired_data import FilePlace
+from results.retention.key_destruction import KeyDestruction
 from results.retention.metrics import REMOVED, WAITING
 from results.retention.settings import RetentionSettings
+from results.retention.sweep_lease import take
+from results.retention.tombstones import Burials
 from storage.objects.object_store import ObjectStore
 
 LOG = logging.getLogger(__name__)
@@ -59,15 +59,15 @@ class RetentionSweep:
         hours = days.zero_retention_hours
         if self._turn % _IDLE_TURNS == 0:
             self._burials.wake()
-        self._burials.step(ages.old_batches_query(days.batch_days))
+        self._burials.step(expired_data.old_batches_query(days.batch_days))
         self._burials.step(zero_retention.ended_query(hours))
         self._keys.step()
         self._slices("file_ended", zero_retention.end_unused_files, hours=hours)
         if days.file_days is not None:
-            self._slices("file_ended", ages.end_old_files, days=days.file_days)
+            self._slices("file_ended", expired_data.end_old_files, days=days.file_days)
         if self._turn % _IDLE_TURNS == 0:
             REMOVED.labels("day").inc(drop_unneeded_days(self.engine))
-            self._slices("tombstone", ages.purge_tombstones, days=days.tombstone_days)
+            self._slices("tombstone", expired_data.purge_tombstones, days=days.tombstone_days)
         self._turn += 1
         self._remove_requests()
         if self._has_lease():
@@ -97,12 +97,12 @@ class RetentionSweep:
         """Remove old single requests: objects of their answers first, then their rows."""
         for _ in range(_SLICES_MAX):
             with self.engine.connect() as connection:
-                old = ages.old_requests(connection, days=self.settings.request_days)
+                old = expired_data.old_requests(connection, days=self.settings.request_days)
             if not old or self.is_over():
                 return
             cleared = [one for one in old if one.body_key is None or self._delete(one.body_key)]
             with self.engine.begin() as connection:
-                REMOVED.labels("request").inc(ages.remove_requests(connection, cleared))
+                REMOVED.labels("request").inc(expired_data.remove_requests(connection, cleared))
             if len(cleared) < len(old):
                 return  # the store is away
 
@@ -118,7 +118,7 @@ class RetentionSweep:
 
     def _purge_files(self) -> None:
         with self.engine.begin() as connection:
-            count, self._files_after = ages.purge_files(
+            count, self._files_after = expired_data.purge_files(
                 connection, days=self.settings.tombstone_days, after=self._files_after
             )
         REMOVED.labels("file_row").inc(count)

@@ -7,8 +7,8 @@ import sqlalchemy as sa
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
-from results.retention.ages import before, end_files, old_batches_query
 from results.retention.deletion import NAMED_FILES
+from results.retention.expired_data import before, end_files, old_batches_query
 from tenancy.tables import tenants
 
 _DAY_HOURS: Final = 24

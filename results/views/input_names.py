@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from jobs.input.line_reader import Line, input_lines
-from results.custom_ids import InputShorterError, id_in
-from results.views.sources import InputPart, ResultSource
+from results.views.result_sources import InputPart, ResultSource
+from results.writer.custom_ids import InputShorterError, id_in
 from storage.objects.errors import ObjectStoreAwayError
 from storage.objects.object_store import Blocks, Reads
 

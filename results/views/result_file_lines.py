@@ -11,7 +11,7 @@ from uuid import UUID
 
 from core.ids import JOB
 from jobs.input.line_reader import Line, input_lines
-from results.views.sources import StoredFile
+from results.views.result_sources import StoredFile
 from storage.objects.object_store import Blocks, Reads
 from storage.objects.whole_objects import read_object
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from typing import Final, TypeAlias
 
-from results.encrypted_rows import RowOpener
-from results.output_lines import ItemRow, LineTemplate, belongs_to_output, one_line
-from results.views.names import ItemNames
+from results.finaliser.encrypted_rows import RowOpener
+from results.finaliser.output_lines import ItemRow, LineTemplate, belongs_to_output, one_line
+from results.views.item_names import ItemNames
 from results.views.result_file_lines import ResultFileLines
-from results.views.sequences import SequencedRow
-from results.views.sources import ResultSource, StoredFile
+from results.views.result_sequence import SequencedRow
+from results.views.result_sources import ResultSource, StoredFile
 from storage.objects.errors import ObjectMissingError
 from storage.objects.object_store import ObjectStore
 

@@ -21,17 +21,17 @@ from core.settings import read_all
 from core.shutdown import stop_on_signals
 from jobs.supervised_threads import Background
 from results.__main__ import process_name, require_connections
-from results.webhooks.addresses import reach_of
-from results.webhooks.delivering import DATABASE_THREADS, Deliverer
-from results.webhooks.look_ups import LookUps
-from results.webhooks.posting import Poster
-from results.webhooks.reader import GROUP, EventReader
-from results.webhooks.removal import MessageRemoval
-from results.webhooks.resolving import system_resolver
-from results.webhooks.sealing import Sealer
+from results.webhooks.delivery.attempt_results import Settler
+from results.webhooks.delivery.deliverer import DATABASE_THREADS, Deliverer
+from results.webhooks.delivery.message_removal import MessageRemoval
+from results.webhooks.delivery.poster import Poster
+from results.webhooks.endpoints.address_rules import reach_of
+from results.webhooks.endpoints.bounded_lookups import LookUps
+from results.webhooks.endpoints.name_resolution import system_resolver
+from results.webhooks.endpoints.secret_encryption import Sealer
+from results.webhooks.events.event_reader import GROUP, EventReader
+from results.webhooks.events.progress_watch import Watcher
 from results.webhooks.settings import WebhookSettings
-from results.webhooks.settling import Settler
-from results.webhooks.watching import Watcher
 from storage.postgres.engines import DATABASE_AWAY, create_engine
 from storage.postgres.settings import DatabaseSettings
 from topics.clients.admin import LogAdmin

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from jobs.tables.jobs import jobs
-from results.tables import items
+from storage.postgres.items import items
 from tests.stacks import Stack
 
 ENDPOINT = "/v1/chat/completions"

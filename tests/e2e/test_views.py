@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from cli.exits import ExitCode
 from cli.main import app
 from core.ids import JOB, parse_public_id
-from results.tables import items
+from storage.postgres.items import items
 from tests.e2e.test_cli_batch import lines, millrace, submitted
 from tests.stacks import Stack, await_true
 

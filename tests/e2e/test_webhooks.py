@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from results.webhooks.events import EVENT_TYPES
+from results.webhooks.events.event_bodies import EVENT_TYPES
 from tests.integration.webhooks.receivers import Receiver, ok, receiving
 from tests.job_checks import ENDPOINT, chat_line, ended, watch
 from tests.stacks import Stack, await_true, running_stack

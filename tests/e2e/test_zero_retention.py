@@ -17,7 +17,7 @@ from core.clock import SystemClock
 from core.ids import FILE, JOB, parse_public_id
 from core.limits import CHUNK_BYTES_MAX
 from core.object_names import job_key_name
-from results.retention.bodies import BodyRemoval
+from results.retention.batch_removal import BodyRemoval
 from storage.objects.local_objects import LocalObjects
 from tests.everything_stored import Found, search, stored_objects
 from tests.job_checks import ENDPOINT, ended, lines_of, watch

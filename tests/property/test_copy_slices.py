@@ -3,7 +3,7 @@
 import hypothesis.strategies as st
 from hypothesis import given
 
-from results.deduplicating import Due, slices
+from results.writer.copied_results import Due, slices
 
 ITEMS, BYTES = 10, 1000
 counts = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 1500)), max_size=20)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from core.ids import new_uuid
 from core.outcomes import Outcome
-from results.output_lines import ItemRow, LineTemplate
+from results.finaliser.output_lines import ItemRow, LineTemplate
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),

@@ -3,7 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results.webhooks.schedule import DELAYS_S, RETRY_AFTER_S_MAX, Failure, next_delay_s
+from results.webhooks.delivery.retry_schedule import (
+    DELAYS_S,
+    RETRY_AFTER_S_MAX,
+    Failure,
+    next_delay_s,
+)
 
 PROMISED_S = 72 * 3600.0
 JITTER_MAX = 1.1

@@ -6,8 +6,8 @@ import time
 import uuid
 
 from core.ids import EVENT, public_id
-from results.webhooks.events import job_message
-from results.webhooks.signatures import secret_text, signed_headers
+from results.webhooks.delivery.signatures import secret_text, signed_headers
+from results.webhooks.events.event_bodies import job_message
 from tests.sdk.checks.site import Site
 from tests.stacks import Stack
 

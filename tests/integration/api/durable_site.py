@@ -16,9 +16,9 @@ from core.errors import MillraceError
 from core.outcomes import Outcome
 from jobs.tables.jobs import jobs
 from registry.models import add_model
-from results.partitions import DayPartitions
-from results.single_requests import RequestEnding
-from results.writing import ItemWriter
+from results.finaliser.request_finalisation import RequestEnding
+from results.writer.day_partitions import DayPartitions
+from results.writer.item_writer import ItemWriter
 from tests.integration.api.conftest import Site, new_site, running
 from tests.integration.api.pool import PlayedPool
 from topics.records.records import Chunk, ItemOutcome

@@ -17,8 +17,8 @@ from jobs.store import redrive
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
-from results.partitions import DayPartitions
-from results.writing import ItemWriter
+from results.writer.day_partitions import DayPartitions
+from results.writer.item_writer import ItemWriter
 from storage.objects.local_objects import LocalUpload
 from tests.integration.api.answers import batch_body, file_id, ok, refused
 from tests.integration.api.conftest import Site

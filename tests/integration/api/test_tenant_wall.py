@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from api.database import Database
 from jobs.store.batches import list_jobs
 from jobs.store.keyset_pages import Cursor
-from results.partitions import DayPartitions
+from results.writer.day_partitions import DayPartitions
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from storage.postgres.tenant_isolation import TENANT_ROLE, wall_off

@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from core.errors import SchemaTooNewError
 from core.outcomes import Outcome
 from core.states import CloseReason
-from results.partitions import DayPartitions
-from results.tables import items as item_rows
+from results.writer.day_partitions import DayPartitions
 from storage.postgres.engines import create_engine
+from storage.postgres.items import items as item_rows
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.batcher.surroundings import (
     BatcherProcess,

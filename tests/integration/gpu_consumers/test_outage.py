@@ -22,8 +22,8 @@ from jobs.expansion.job_loads import open_jobs
 from jobs.recovery.retry_policy import BudgetRules, RetryRules
 from jobs.store.days import job_day
 from jobs.tables.retries import item_attempts
-from results.partitions import DayPartitions
-from results.writing import ItemWriter
+from results.writer.day_partitions import DayPartitions
+from results.writer.item_writer import ItemWriter
 from tests.integration.engines.upstream import Upstream, http_settings, serve
 from tests.integration.gpu_consumers.bench import POOL, Bench
 from tests.integration.jobs.retries import Looks

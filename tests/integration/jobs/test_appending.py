@@ -30,8 +30,8 @@ from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_cursors, job_leases
 from jobs.validation.append_validator import ROLE, AppendValidator
 from jobs.validation.append_verdicts import APPEND_DUE
-from results.partitions import DayPartitions
-from results.writing import ItemWriter
+from results.writer.day_partitions import DayPartitions
+from results.writer.item_writer import ItemWriter
 from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_job, add_tenant, job_row

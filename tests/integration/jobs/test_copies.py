@@ -27,8 +27,8 @@ from jobs.tables.copies import item_copies
 from jobs.tables.jobs import jobs
 from jobs.tables.outbox import outbox
 from jobs.tables.progress import job_counters, job_cursors
-from results.partitions import DayPartitions
-from results.writing import ItemWriter
+from results.writer.day_partitions import DayPartitions
+from results.writer.item_writer import ItemWriter
 from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.log_reader import indexes
 from tests.integration.jobs.rows import add_job, add_tenant, without_guards

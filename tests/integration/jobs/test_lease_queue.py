@@ -11,7 +11,7 @@ from jobs.leasing.lease_queue import PLAN_AGE_S_MAX, LeaseQueue, turns
 from jobs.leasing.leases import Lease, claimable
 from jobs.tables.jobs import jobs
 from jobs.validation.verdicts import VALIDATION_DUE
-from results.finalising import READY
+from results.finaliser.finalisation import READY
 from tests.integration.jobs.plans import plan
 from tests.integration.jobs.rows import add_job, add_tenant
 

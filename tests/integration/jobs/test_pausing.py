@@ -20,8 +20,8 @@ from jobs.store.controls import JobChange, change_job, pause_job, resume_job
 from jobs.tables.jobs import jobs
 from jobs.tables.outbox import outbox
 from jobs.tables.progress import job_cursors, job_leases
-from results.partitions import DayPartitions
-from results.writing import ItemWriter
+from results.writer.day_partitions import DayPartitions
+from results.writer.item_writer import ItemWriter
 from storage.objects.local_objects import LocalObjects
 from storage.objects.object_store import Blocks
 from tests.integration.jobs.held_clock import HeldClock

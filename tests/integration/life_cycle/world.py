@@ -30,11 +30,11 @@ from jobs.validation.append_verdicts import APPEND_DUE, record_append_verdict
 from jobs.validation.file_validation import Verdict
 from jobs.validation.verdicts import VALIDATION_DUE, record_verdict
 from registry.models import ModelVersion
-from results.closing import JobCloser
-from results.finalising import READY, finalise
-from results.open_work import do_all
-from results.partitions import DayPartitions
-from results.writing import ItemWriter
+from results.finaliser.finalisation import READY, finalise
+from results.writer.day_partitions import DayPartitions
+from results.writer.item_writer import ItemWriter
+from results.writer.job_closer import JobCloser
+from results.writer.open_work import do_all
 from storage.objects.local_objects import LocalObjects
 from tests.integration.results.outcomes import failed, outcome
 from topics.records.catalogue import RESULTS

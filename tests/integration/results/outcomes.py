@@ -9,9 +9,9 @@ from core.outcomes import Outcome
 from jobs.tables.jobs import jobs
 from jobs.tables.outbox import outbox
 from jobs.tables.progress import job_counters
-from results.sums import IS_BILLED
-from results.tables import items, job_slices
+from results.writer.sums import IS_BILLED
 from storage.postgres.engines import create_engine
+from storage.postgres.items import items, job_slices
 from storage.postgres.settings import DatabaseSettings
 from tenancy.tables import usage_ledger
 from tests.integration.jobs.rows import add_job, add_tenant

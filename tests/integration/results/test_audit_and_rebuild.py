@@ -14,17 +14,17 @@ from core.outcomes import Outcome
 from core.states import CloseReason
 from jobs.store.days import job_day
 from jobs.tables.jobs import jobs
-from results.audit.facts import RowFacts
-from results.audit.log_reading import LogRead, judge_log, written_up_to
-from results.audit.report import compare_items
-from results.held_log import PartitionLog
+from results.audit.audit_report import compare_items
+from results.audit.item_facts import RowFacts
+from results.audit.job_log import LogRead, judge_log, written_up_to
+from results.audit.log_extent import PartitionLog
+from results.rebuilding.log_replay import LogReplay
 from results.rebuilding.rebuild import Rebuilt, rebuild
-from results.rebuilding.replaying import LogReplay
-from results.rebuilding.shadow import SCHEMA, RebuildRunsError, shadow_engine
-from results.rebuilding.verdicts import Verdict
+from results.rebuilding.rebuild_verdict import Verdict
+from results.rebuilding.shadow_tables import SCHEMA, RebuildRunsError, shadow_engine
 from results.retention.deletion import bury_batch
 from results.settings import WriterSettings
-from results.tables import items, job_slices
+from storage.postgres.items import items, job_slices
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import (
     add_running_job,

@@ -9,12 +9,12 @@ import sqlalchemy as sa
 
 from core.clock import SystemClock
 from jobs.tables.files import files
-from results.retention import burials
-from results.retention.ages import old_batches_query
-from results.retention.burials import Burials
+from results.retention import tombstones
+from results.retention.expired_data import old_batches_query
 from results.retention.metrics import FAILURES
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
+from results.retention.tombstones import Burials
 from storage.objects.local_objects import LocalObjects
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
@@ -74,7 +74,7 @@ def test_a_turn_bears_few_failures_and_the_next_begins_behind_them(
     holder: sa.Connection,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(burials, "FAILURES_MAX", 1)
+    monkeypatch.setattr(tombstones, "FAILURES_MAX", 1)
     other = ended_job(engine, days_ago=11)
     process = Burials(impatient)
 

@@ -7,9 +7,9 @@ import sqlalchemy as sa
 from core.outcomes import Outcome
 from core.states import CloseReason
 from jobs.tables.jobs import jobs
-from results.audit.report import compare_items
-from results.rebuilding.verdicts import Verdict
-from results.tables import items
+from results.audit.audit_report import compare_items
+from results.rebuilding.rebuild_verdict import Verdict
+from storage.postgres.items import items
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import (
     assert_books_balance,

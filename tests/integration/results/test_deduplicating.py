@@ -14,11 +14,11 @@ from jobs.tables.copies import item_copies
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_counters
 from jobs.tables.retries import dead_items
-from results.closing import JobCloser
-from results.deduplicating import CopyWriter, Due, Slice, slices
-from results.open_work import do_all
-from results.partitions import DayPartitions
-from results.writing import UNSTORABLE_CODE, ItemWriter
+from results.writer.copied_results import CopyWriter, Due, Slice, slices
+from results.writer.day_partitions import DayPartitions
+from results.writer.item_writer import UNSTORABLE_CODE, ItemWriter
+from results.writer.job_closer import JobCloser
+from results.writer.open_work import do_all
 from tenancy.tables import usage_ledger
 from tests.integration.results.outcomes import (
     add_running_job,
@@ -156,7 +156,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counts.append(sum(one.copy_count for one in due))
         return slices(due, **limits)
 
-    monkeypatch.setattr("results.deduplicating.slices", counted)
+    monkeypatch.setattr("results.writer.copied_results.slices", counted)
     return counts
 
 

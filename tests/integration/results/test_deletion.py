@@ -23,18 +23,18 @@ from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_counters, job_cursors, job_leases
 from jobs.tables.retries import dead_items, item_attempts, item_retries
-from results.dead_items import Place, find_dead, list_dead
-from results.finalising import READY, finalise
-from results.partitions import DayPartitions
-from results.retention import bodies
-from results.retention.bodies import BodyRemoval, due_query, slice_query
+from results.finaliser.finalisation import READY, finalise
+from results.retention import batch_removal
+from results.retention.batch_removal import BodyRemoval, due_query, slice_query
 from results.retention.deletion import delete_batch
-from results.tables import items, job_slices
-from results.writing import ItemWriter
+from results.views.dead_letters import Place, find_dead, list_dead
+from results.writer.day_partitions import DayPartitions
+from results.writer.item_writer import ItemWriter
 from storage.objects.errors import ObjectStoreAwayError
 from storage.objects.local_objects import LocalObjects
 from storage.objects.object_store import ObjectInfo
 from storage.postgres.engines import create_engine
+from storage.postgres.items import items, job_slices
 from storage.postgres.settings import DatabaseSettings
 from tenancy.deletions import deletions
 from tenancy.tables import usage_ledger
@@ -238,7 +238,7 @@ def test_a_file_goes_with_the_last_batch_that_names_it(
 def test_a_removal_that_is_cut_goes_on(
     engine: sa.Engine, store: LocalObjects, key_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "SLICE_ROWS", 1)
+    monkeypatch.setattr(batch_removal, "SLICE_ROWS", 1)
     job_id, tenant_id = ended(engine, store)
     delete(engine, tenant_id, job_id, key_id)
     removal = BodyRemoval(engine, store)
@@ -314,7 +314,7 @@ def test_a_removal_that_fails_keeps_no_other(
 def test_a_large_batch_lets_small_ones_have_their_turn(
     engine: sa.Engine, store: LocalObjects, key_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "SLICE_ROWS", 20)
+    monkeypatch.setattr(batch_removal, "SLICE_ROWS", 20)
     large, small = ended(engine, store), ended(engine, store)
     fill(engine, large[0], range(4, 400))
     for job_id, tenant_id in (large, small):
@@ -363,7 +363,7 @@ def test_a_slice_reads_what_it_removes(engine: sa.Engine) -> None:
         plan = str(connection.exec_driver_sql(explain).scalar_one())
         assert "Seq Scan" not in plan
         left = connection.scalar(sa.select(sa.func.count()).select_from(items))
-    assert left == 20_000 - bodies.SLICE_ROWS
+    assert left == 20_000 - batch_removal.SLICE_ROWS
 
 
 @pytest.mark.parametrize("table", [usage_ledger, deletions])

@@ -15,11 +15,11 @@ from core.states import CloseReason
 from jobs.recovery.retry_policy import RetryRules
 from jobs.tables.outbox import outbox
 from jobs.tables.retries import dead_items, item_attempts, item_retries
-from results.closing import JobCloser
-from results.failures import FailureJudge
-from results.open_work import do_all
-from results.partitions import DayPartitions
-from results.writing import ItemWriter
+from results.writer.day_partitions import DayPartitions
+from results.writer.failure_handling import FailureJudge
+from results.writer.item_writer import ItemWriter
+from results.writer.job_closer import JobCloser
+from results.writer.open_work import do_all
 from tests.integration.results.outcomes import (
     add_running_job,
     assert_books_balance,
@@ -144,7 +144,7 @@ def test_where_nothing_fails_nothing_is_looked_at(
         pytest.fail("a group without failures was looked at")
 
     monkeypatch.setattr(FailureJudge, "judge", looked)
-    monkeypatch.setattr("results.writing.bury", looked)
+    monkeypatch.setattr("results.writer.item_writer.bury", looked)
     job_id = add_running_job(engine, 4)
     writer.write({job_id: [outcome(0), outcome(1)]})
     writer.write({job_id: [outcome(1), outcome(2)]})  # with a duplicate

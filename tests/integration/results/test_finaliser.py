@@ -23,14 +23,15 @@ from jobs.supervised_threads import Background
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_leases
-from results import metrics, removal
-from results.finaliser import CHANNEL, ROLE, Finaliser
-from results.finalising import READY, finalise
-from results.item_rows import RowMissingError
-from results.partitions import DayPartitions
-from results.removal import FileRemoval
+from results import metrics
+from results.finaliser.finalisation import READY, finalise
+from results.finaliser.finaliser import CHANNEL, ROLE, Finaliser
+from results.finaliser.item_rows import RowMissingError
+from results.retention import file_object_removal
+from results.retention.file_object_removal import FileRemoval
 from results.settings import FinaliserSettings
-from results.writing import ItemWriter
+from results.writer.day_partitions import DayPartitions
+from results.writer.item_writer import ItemWriter
 from storage.objects.errors import ObjectStoreAwayError, ObjectStoreRefusedError
 from storage.objects.local_objects import LocalObjects
 from storage.postgres.engines import DATABASE_AWAY
@@ -270,7 +271,7 @@ def test_a_store_that_is_away_is_asked_again(
 def test_files_that_the_store_refuses_keep_no_others(
     engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(removal, "ROUND_FILES_MAX", 2)
+    monkeypatch.setattr(file_object_removal, "ROUND_FILES_MAX", 2)
     for _ in range(5):
         add_running_job(engine, 1, state="completed", completed_at=sa.func.now())
     with engine.begin() as connection:
@@ -304,7 +305,7 @@ def test_files_that_the_store_refuses_keep_no_others(
 def test_one_step_removes_all_that_is_due(
     engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(removal, "ROUND_FILES_MAX", 2)
+    monkeypatch.setattr(file_object_removal, "ROUND_FILES_MAX", 2)
     for _ in range(5):
         add_running_job(engine, 1, state="completed", completed_at=sa.func.now())
     with engine.begin() as connection:
@@ -333,7 +334,7 @@ def test_long_jobs_of_one_tenant_leave_a_place_to_others(
             assert go_on.wait(DEADLINE_S)
         return finalise(engine, store, lease, **given)
 
-    monkeypatch.setattr("results.finaliser.finalise", held)
+    monkeypatch.setattr("results.finaliser.finaliser.finalise", held)
     role = finaliser(engine, store, "one", jobs_max=2, look_interval_s=0.05)
     with running(role, database_url):
         until(lambda: begun and job(engine, other)["state"] == "completed")
@@ -354,7 +355,7 @@ def test_a_job_that_fails_again_and_again_rests_longer(
     def failing(*_: Any, **__: Any) -> JobState:
         raise failures.pop(0)
 
-    monkeypatch.setattr("results.finaliser.finalise", failing)
+    monkeypatch.setattr("results.finaliser.finaliser.finalise", failing)
     role = finaliser(engine, store, "one", lease_s=100)
     left_s = sa.select(sa.extract("epoch", job_leases.c.expires_at - sa.func.clock_timestamp()))
     rests = []

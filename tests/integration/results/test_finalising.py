@@ -20,18 +20,16 @@ from jobs.leasing.leases import Lease, claim
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_leases
-from results import finalising
-from results.closing import JobCloser
-from results.finalising import READY, finalise
-from results.item_rows import (
-    RowMissingError,
-)
-from results.open_work import do_all
-from results.partitions import DayPartitions
-from results.tables import items
-from results.writing import ItemWriter
+from results.finaliser import finalisation
+from results.finaliser.finalisation import READY, finalise
+from results.finaliser.item_rows import RowMissingError
+from results.writer.day_partitions import DayPartitions
+from results.writer.item_writer import ItemWriter
+from results.writer.job_closer import JobCloser
+from results.writer.open_work import do_all
 from storage.objects.errors import ObjectStoreAwayError
 from storage.objects.local_objects import LocalObjects
+from storage.postgres.items import items
 from tests.integration.results.outcomes import (
     add_running_job,
     event_count,
@@ -326,7 +324,7 @@ def test_objects_of_a_crashed_attempt_are_swept_by_the_winner(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(finalising, "require", crash)
+        patched.setattr(finalisation, "require", crash)
         with pytest.raises(KeyboardInterrupt):
             finalise(engine, store, take(engine, ttl_s=0), check=always)
     assert len(keys(store)) == 1

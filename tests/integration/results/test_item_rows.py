@@ -15,9 +15,15 @@ from core.clock import SystemClock
 from core.states import JobState
 from jobs.store.days import job_day
 from jobs.tables.jobs import jobs
-from results import item_rows as pages
-from results.finalising import finalise
-from results.item_rows import CHUNK_ROWS, PAGE_ITEMS, PAGE_OPTIONS, READ_ITEMS, item_rows
+from results.finaliser import item_rows as pages
+from results.finaliser.finalisation import finalise
+from results.finaliser.item_rows import (
+    CHUNK_ROWS,
+    PAGE_ITEMS,
+    PAGE_OPTIONS,
+    READ_ITEMS,
+    item_rows,
+)
 from storage.objects.local_objects import LocalObjects
 from storage.objects.object_store import Blocks
 from storage.postgres.engines import create_engine

@@ -8,10 +8,10 @@ import sqlalchemy as sa
 
 from core.clock import SystemClock
 from core.ids import new_uuid
-from results.retention import bodies
-from results.retention.bodies import BodyRemoval, messages_query
+from results.retention import batch_removal
+from results.retention.batch_removal import BodyRemoval, messages_query
 from results.retention.deletion import delete_batch
-from results.webhooks.events import ITEM_FAILED
+from results.webhooks.events.event_bodies import ITEM_FAILED
 from results.webhooks.tables import (
     webhook_attempts,
     webhook_deliveries,
@@ -49,7 +49,7 @@ def tell(engine: sa.Engine, job_id: UUID, tenant_id: UUID, event_type: str, numb
 def test_messages_that_name_items_go_in_slices_and_hold_no_deletion_up(
     engine: sa.Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "SLICE_MESSAGES", 2)
+    monkeypatch.setattr(batch_removal, "SLICE_MESSAGES", 2)
     store = LocalObjects(tmp_path / "objects", clock=SystemClock())
     job_id, tenant_id = ended(engine, store)
     kept, its_tenant = ended(engine, store)

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-from results.partitions import DayPartitions, partition_name
-from results.writing import ItemWriter
+from results.writer.day_partitions import DayPartitions, partition_name
+from results.writer.item_writer import ItemWriter
 from tests.integration.results.outcomes import add_running_job, engine_of, outcome
 
 DAY = 20_000  # 2024-10-04

@@ -11,9 +11,9 @@ from core.ids import new_uuid
 from jobs.tables.progress import job_counters
 from jobs.tables.retries import dead_items, item_attempts
 from results.rebuilding import rebuild as rebuilding
-from results.rebuilding.swapping import swap
-from results.rebuilding.verdicts import Verdict
-from results.tables import items
+from results.rebuilding.rebuild_verdict import Verdict
+from results.rebuilding.table_swap import swap
+from storage.postgres.items import items
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import assert_books_balance, counters, item_table
 from tests.integration.results.test_audit_and_rebuild import bury, rebuilt, state_of, whole_life

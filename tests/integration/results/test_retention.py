@@ -16,17 +16,17 @@ from jobs.store.days import job_day
 from jobs.store.file_removal import mark_removed
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
-from results.partitions import DayPartitions, partition_name
-from results.retention import days
-from results.retention.ages import old_batches_query
-from results.retention.days import day_of, drop_unneeded_days
+from results.retention import day_removal
+from results.retention.day_removal import day_of, drop_unneeded_days
 from results.retention.deletion import delete_batch
-from results.retention.lease import take
+from results.retention.expired_data import old_batches_query
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
-from results.tables import items
-from results.writing import ItemWriter
+from results.retention.sweep_lease import take
+from results.writer.day_partitions import DayPartitions, partition_name
+from results.writer.item_writer import ItemWriter
 from storage.objects.local_objects import LocalObjects
+from storage.postgres.items import items
 from tenancy.deletions import deletions
 from tests.conftest import execute
 from tests.integration.jobs.rows import without_guards
@@ -199,7 +199,7 @@ def test_a_day_that_nobody_needs_is_dropped_whole(
     # A transaction that has used `items` and rests, as a writer does while it waits for others.
     with engine.begin() as writer:
         writer.execute(sa.select(items.c.item_index).limit(1))
-        monkeypatch.setattr(days, "_TIMEOUTS", "SET statement_timeout = '300ms'")
+        monkeypatch.setattr(day_removal, "_TIMEOUTS", "SET statement_timeout = '300ms'")
         assert drop_unneeded_days(engine) == 0
         monkeypatch.undo()
         # It waits, and neither writes nor reads wait behind it.
@@ -230,7 +230,7 @@ def test_a_half_detached_day_keeps_no_earlier_one(
     bury(engine, later)
     with engine.begin() as writer:
         writer.execute(sa.select(items.c.item_index).limit(1))
-        monkeypatch.setattr(days, "_TIMEOUTS", "SET statement_timeout = '300ms'")
+        monkeypatch.setattr(day_removal, "_TIMEOUTS", "SET statement_timeout = '300ms'")
         assert drop_unneeded_days(engine) == 0
         monkeypatch.undo()
     bury(engine, earlier)
@@ -248,7 +248,7 @@ def test_a_day_that_somebody_reads_keeps_no_other(
     name = partition_name(today(engine) - 12)
     with engine.begin() as connection:
         connection.execute(sa.text(f"ALTER TABLE items DETACH PARTITION {name}"))
-    monkeypatch.setattr(days, "_TIMEOUTS", "SET lock_timeout = '300ms'")
+    monkeypatch.setattr(day_removal, "_TIMEOUTS", "SET lock_timeout = '300ms'")
     with engine.begin() as backup:
         backup.execute(sa.text(f"LOCK TABLE {name} IN ACCESS SHARE MODE"))
         assert drop_unneeded_days(engine) == 1

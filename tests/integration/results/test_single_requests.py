@@ -33,15 +33,16 @@ from jobs.store.single_requests import (
     request_input_key,
 )
 from jobs.tables.idempotency import idempotency_keys
-from results import key_removal, single_requests
-from results.closing import JobCloser
-from results.finalising import READY
-from results.key_removal import KeyRemoval
-from results.open_work import do_all
-from results.orphan_sweep import OrphanSweep
-from results.partitions import DayPartitions
-from results.single_requests import RequestEnding, end_requests
-from results.writing import ItemWriter
+from results.finaliser import request_finalisation
+from results.finaliser.finalisation import READY
+from results.finaliser.request_finalisation import RequestEnding, end_requests
+from results.retention import idempotency_key_removal
+from results.retention.idempotency_key_removal import KeyRemoval
+from results.retention.orphan_sweep import OrphanSweep
+from results.writer.day_partitions import DayPartitions
+from results.writer.item_writer import ItemWriter
+from results.writer.job_closer import JobCloser
+from results.writer.open_work import do_all
 from storage.objects.errors import ObjectMissingError, ObjectStoreRefusedError
 from storage.objects.local_objects import LocalObjects
 from tests.integration.jobs.rows import add_tenant
@@ -122,7 +123,7 @@ def test_a_request_ends_with_its_answer_and_without_files(
 def test_of_many_requests_each_process_chooses_its_own(
     engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(single_requests, "ROUND_MAX", 2)
+    monkeypatch.setattr(request_finalisation, "ROUND_MAX", 2)
     job_ids = [begin(engine, store)[1] for _ in range(7)]
     ItemWriter(engine, DayPartitions(engine)).write({job_id: [outcome(0)] for job_id in job_ids})
     offered: list[list[UUID]] = []
@@ -237,7 +238,7 @@ def test_answers_of_expired_keys_go(engine: sa.Engine, store: LocalObjects) -> N
 def test_answers_that_the_store_refuses_keep_no_other_keys(
     engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_removal, "ROUND_MAX", 2)
+    monkeypatch.setattr(idempotency_key_removal, "ROUND_MAX", 2)
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
         for n, body_key in enumerate(

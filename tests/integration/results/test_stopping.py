@@ -9,10 +9,10 @@ import sqlalchemy as sa
 from core.outcomes import Outcome
 from core.states import CloseReason
 from jobs.tables.outbox import outbox
-from results.closing import JobCloser
-from results.open_work import do_all
-from results.partitions import DayPartitions
-from results.writing import ItemWriter
+from results.writer.day_partitions import DayPartitions
+from results.writer.item_writer import ItemWriter
+from results.writer.job_closer import JobCloser
+from results.writer.open_work import do_all
 from tests.integration.results.outcomes import (
     add_running_job,
     assert_books_balance,

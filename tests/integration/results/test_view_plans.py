@@ -9,10 +9,10 @@ import pytest
 import sqlalchemy as sa
 
 from jobs.store.days import job_day
-from results.partitions import DayPartitions
-from results.views.items import ItemQuery, ItemStatus, read_items
-from results.views.sequences import READ_SEQUENCE, read_sequence, sequence_of
-from results.writing import ItemWriter
+from results.views.item_status import ItemQuery, ItemStatus, read_items
+from results.views.result_sequence import READ_SEQUENCE, read_sequence, sequence_of
+from results.writer.day_partitions import DayPartitions
+from results.writer.item_writer import ItemWriter
 from storage.postgres.engines import raw_cursor
 from storage.postgres.tenant_isolation import wall_off
 from tests.integration.results.outcomes import add_running_job, failed, job, outcome

@@ -12,15 +12,15 @@ import sqlalchemy as sa
 from core.clock import SystemClock
 from core.errors import MillraceError, SchemaTooNewError
 from core.states import CloseReason
-from results.call_bills import write_bills
-from results.closing import JobCloser
-from results.deduplicating import CopyWriter
-from results.judging import Judge
 from results.metrics import DATABASE_RETRIES
-from results.partitions import DayPartitions
 from results.settings import WriterSettings
-from results.writer import GROUP, ResultsWriter
-from results.writing import ItemWriter
+from results.writer.call_billing import write_bills
+from results.writer.copied_results import CopyWriter
+from results.writer.day_partitions import DayPartitions
+from results.writer.item_writer import ItemWriter
+from results.writer.job_closer import JobCloser
+from results.writer.outcome_router import Judge
+from results.writer.writer import GROUP, ResultsWriter
 from storage.postgres.engines import DATABASE_AWAY
 from tests.integration.results.outcomes import (
     add_running_job,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from core.ids import new_uuid
 from core.outcomes import Outcome
 from results import metrics
-from results.partitions import DayPartitions
-from results.writing import UNSTORABLE_CODE, ItemWriter
+from results.writer.day_partitions import DayPartitions
+from results.writer.item_writer import UNSTORABLE_CODE, ItemWriter
 from tests.integration.results.outcomes import (
     add_running_job,
     assert_books_balance,

@@ -15,17 +15,17 @@ from core.object_names import answer_prefix, job_key_name
 from jobs.store.file_removal import mark_removed
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
-from results.finalising import finalise
-from results.orphan_sweep import OrphanSweep
-from results.retention.bodies import BodyRemoval
-from results.retention.keys import KeyDestruction
+from results.finaliser.finalisation import finalise
+from results.retention.batch_removal import BodyRemoval
+from results.retention.key_destruction import KeyDestruction
+from results.retention.orphan_sweep import OrphanSweep
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
-from results.tables import items
 from storage.crypto.body_ciphers import Place, Way
 from storage.crypto.data_keys import DataKeys
 from storage.objects.errors import ObjectStoreRefusedError
 from storage.objects.local_objects import LocalObjects
+from storage.postgres.items import items
 from tenancy.tables import tenants
 from tenancy.tenants import set_zero_retention
 from tests.integration.jobs.rows import add_tenant

@@ -10,7 +10,7 @@ import pytest
 
 from core.clock import SystemClock
 from core.errors import Disposition
-from results.refusals import Refusals
+from results.finaliser.refused_objects import Refusals
 from storage.objects.errors import (
     ObjectKeyError,
     ObjectStoreAwayError,

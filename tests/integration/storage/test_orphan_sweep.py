@@ -16,7 +16,7 @@ from jobs.store.files import NewFile, delete_file, insert_file
 from jobs.store.idempotency import Answer, Claim, Scope, save
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
-from results.orphan_sweep import OrphanSweep
+from results.retention.orphan_sweep import OrphanSweep
 from storage.objects.errors import ObjectStoreAwayError
 from storage.objects.object_store import ObjectInfo, ObjectStore
 from storage.postgres.engines import create_engine
@@ -217,7 +217,7 @@ def test_large_answers_go_with_the_end_of_their_batch_alone(
 def test_more_objects_than_one_look_up_are_all_judged(
     engine: sa.Engine, tenant_id: UUID, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("results.orphan_sweep._LOOKED_UP_AT_ONCE", 4)
+    monkeypatch.setattr("results.retention.orphan_sweep._LOOKED_UP_AT_ONCE", 4)
     for number in range(0, 20, 2):
         add_file(engine, tenant_id, put(store, f"files/{number}"))
         put(store, f"files/{number + 1}")

@@ -11,8 +11,10 @@ from jobs.errors import FieldRefusedError
 from jobs.store.keyset_pages import Cursor
 from jobs.tables.jobs import jobs
 from results.retention.deletion import delete_batch
-from results.webhooks.callbacks import Callback, add_callback
-from results.webhooks.endpoints import (
+from results.webhooks.delivery.delivery_history import Replay, Replayed, replay
+from results.webhooks.delivery.message_removal import MessageRemoval
+from results.webhooks.endpoints.callbacks import Callback, add_callback
+from results.webhooks.endpoints.endpoints import (
     EndpointChange,
     EndpointMissingError,
     change_endpoint,
@@ -21,12 +23,10 @@ from results.webhooks.endpoints import (
     find_endpoint,
     list_endpoints,
 )
-from results.webhooks.events import TERMINAL_EVENTS, job_message
-from results.webhooks.history import Replay, Replayed, replay
-from results.webhooks.recording import listeners_of, record_messages
-from results.webhooks.removal import MessageRemoval
+from results.webhooks.endpoints.receiver_urls import parse_url
+from results.webhooks.events.event_bodies import TERMINAL_EVENTS, job_message
+from results.webhooks.events.message_recording import listeners_of, record_messages
 from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_lanes
-from results.webhooks.urls import parse_url
 from tests.integration.jobs.rows import add_job
 from tests.integration.webhooks.conftest import SEALER, Site
 from tests.integration.webhooks.test_claiming import rows_read
@@ -182,7 +182,7 @@ def test_callbacks_cost_no_list_and_no_event(site: Site) -> None:
 def test_a_replay_of_many_goes_on_behind_its_last(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("results.webhooks.history.REPLAYS_MAX", 3)
+    monkeypatch.setattr("results.webhooks.delivery.delivery_history.REPLAYS_MAX", 3)
     endpoint, _ = site.endpoint(OLD)
     site.send(5)  # in one transaction: all of one moment
     with site.engine.begin() as connection:

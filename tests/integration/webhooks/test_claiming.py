@@ -6,8 +6,8 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from results.webhooks import claiming
-from results.webhooks.claiming import DUE, FALL_DUE
+from results.webhooks.delivery import claiming
+from results.webhooks.delivery.claiming import DUE, FALL_DUE
 from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_messages
 from tests.integration.jobs.rows import add_job
 from tests.integration.webhooks.conftest import Site

@@ -12,11 +12,11 @@ from jobs.outbox_relay import OutboxRelay
 from jobs.store.outbox import event_insert
 from jobs.store.single_requests import NewRequest, create_request
 from results.retention.deletion import delete_batch
-from results.webhooks.callbacks import Callback, add_callback
-from results.webhooks.reader import EventReader
-from results.webhooks.removal import MessageRemoval
+from results.webhooks.delivery.message_removal import MessageRemoval
+from results.webhooks.endpoints.callbacks import Callback, add_callback
+from results.webhooks.endpoints.receiver_urls import parse_url
+from results.webhooks.events.event_reader import EventReader
 from results.webhooks.tables import webhook_deliveries, webhook_messages, webhook_watches
-from results.webhooks.urls import parse_url
 from storage.postgres.engines import DATABASE_AWAY
 from tests.integration.jobs.log_reader import records_of
 from tests.integration.jobs.rows import add_job, add_tenant

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from results.webhooks.resolving import Resolver
+from results.webhooks.endpoints.name_resolution import Resolver
 from results.webhooks.settings import WebhookSettings
 from results.webhooks.tables import webhook_endpoints
 from tests.integration.webhooks.conftest import (

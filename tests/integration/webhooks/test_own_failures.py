@@ -10,11 +10,11 @@ import pytest
 import sqlalchemy as sa
 from openai import OpenAI
 
-from results.webhooks import settling
-from results.webhooks.claiming import Delivery
-from results.webhooks.endpoints import rotate_secret
-from results.webhooks.settling import Attempt, Settler
-from results.webhooks.signatures import secret_text
+from results.webhooks.delivery import attempt_results
+from results.webhooks.delivery.attempt_results import Attempt, Settler
+from results.webhooks.delivery.claiming import Delivery
+from results.webhooks.delivery.signatures import secret_text
+from results.webhooks.endpoints.endpoints import rotate_secret
 from results.webhooks.tables import webhook_endpoints
 from tests.integration.webhooks.conftest import (
     SEALER,
@@ -82,7 +82,7 @@ async def test_an_unreadable_old_secret_does_not_keep_the_new_one_from_signing(s
 async def test_files_that_we_lack_are_held_against_no_endpoint(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "_PUT_OFF_S", 0.05)
+    monkeypatch.setattr(attempt_results, "_PUT_OFF_S", 0.05)
     asked = []
 
     async def resolve(_host: str, _port: int) -> list[str]:
@@ -124,7 +124,7 @@ class Blinking:
 async def test_a_database_that_blinks_has_nothing_sent_again(
     site: Site, monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
-    monkeypatch.setattr("results.webhooks.delivering._SETTLE_PAUSE_S", 0.05)
+    monkeypatch.setattr("results.webhooks.delivery.deliverer._SETTLE_PAUSE_S", 0.05)
     blinking = Blinking(Settler(fast_settings(), random.random), 3, is_late)
     with receiving(ok) as receiver:
         endpoint, _ = site.endpoint(receiver.url)

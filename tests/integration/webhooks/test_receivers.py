@@ -10,12 +10,12 @@ import pytest
 import sqlalchemy as sa
 from openai import OpenAI
 
-from results.webhooks.endpoints import EndpointChange, change_endpoint, rotate_secret
-from results.webhooks.history import begin_test
-from results.webhooks.look_ups import LookUps
-from results.webhooks.posting import ANSWER_BYTES_MAX
-from results.webhooks.schedule import DELAYS_S
-from results.webhooks.signatures import secret_text
+from results.webhooks.delivery.delivery_history import begin_test
+from results.webhooks.delivery.poster import ANSWER_BYTES_MAX
+from results.webhooks.delivery.retry_schedule import DELAYS_S
+from results.webhooks.delivery.signatures import secret_text
+from results.webhooks.endpoints.bounded_lookups import LookUps
+from results.webhooks.endpoints.endpoints import EndpointChange, change_endpoint, rotate_secret
 from results.webhooks.tables import webhook_endpoints
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.webhooks.conftest import (
@@ -367,8 +367,8 @@ async def test_an_endpoint_that_its_owner_disables_is_called_no_more(site: Site)
 async def test_what_a_dead_process_claimed_is_tried_again_with_the_same_id(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("results.webhooks.delivering._LEASE_MARGIN_S", 0.0)
-    monkeypatch.setattr("results.webhooks.delivering.release", lambda *_: None)
+    monkeypatch.setattr("results.webhooks.delivery.deliverer._LEASE_MARGIN_S", 0.0)
+    monkeypatch.setattr("results.webhooks.delivery.deliverer.release", lambda *_: None)
     with receiving(silent) as receiver:
         endpoint, _ = site.endpoint(receiver.url)
         (message,) = site.send()

@@ -6,9 +6,11 @@ import pytest
 import sqlalchemy as sa
 
 from jobs.store.keyset_pages import Cursor
-from results.webhooks.callbacks import Callback, add_callback
-from results.webhooks.dropping import drop_waiting
-from results.webhooks.endpoints import (
+from results.webhooks.delivery.delivery_history import begin_test
+from results.webhooks.delivery.disabled_deliveries import drop_waiting
+from results.webhooks.delivery.message_removal import _REMOVE, MessageRemoval
+from results.webhooks.endpoints.callbacks import Callback, add_callback
+from results.webhooks.endpoints.endpoints import (
     EndpointChange,
     EndpointMissingError,
     change_endpoint,
@@ -17,11 +19,9 @@ from results.webhooks.endpoints import (
     find_endpoint,
     list_endpoints,
 )
-from results.webhooks.events import TERMINAL_EVENTS
-from results.webhooks.history import begin_test
-from results.webhooks.removal import _REMOVE, MessageRemoval
+from results.webhooks.endpoints.receiver_urls import parse_url
+from results.webhooks.events.event_bodies import TERMINAL_EVENTS
 from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_messages
-from results.webhooks.urls import parse_url
 from storage.postgres.tenant_isolation import wall_off
 from tests.integration.jobs.rows import add_job
 from tests.integration.webhooks.conftest import SEALER, Site
@@ -50,7 +50,7 @@ def kept(site: Site) -> int:
 def test_all_that_is_old_goes_in_one_turn_slice_by_slice(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("results.webhooks.removal._SLICE", 10)
+    monkeypatch.setattr("results.webhooks.delivery.message_removal._SLICE", 10)
     old_messages(site, 35)
     asked = []
 
@@ -67,7 +67,7 @@ def test_all_that_is_old_goes_in_one_turn_slice_by_slice(
 def test_a_process_passes_over_what_another_one_removes(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("results.webhooks.removal._SLICE", 10)
+    monkeypatch.setattr("results.webhooks.delivery.message_removal._SLICE", 10)
     old_messages(site, 25)
     oldest = sa.select(webhook_messages).order_by(webhook_messages.c.created_at).limit(10)
     with site.engine.connect() as other:
@@ -116,7 +116,7 @@ def test_nothing_is_tried_at_a_deleted_endpoint(site: Site) -> None:
 def test_a_deleted_endpoint_goes_slice_by_slice(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("results.webhooks.removal._SLICE", 10)
+    monkeypatch.setattr("results.webhooks.delivery.message_removal._SLICE", 10)
     endpoint, _ = site.endpoint(URL)
     other, _ = site.endpoint(URL)
     site.send(25)
@@ -138,7 +138,7 @@ def test_a_deleted_endpoint_goes_slice_by_slice(
 def test_who_disables_drops_a_slice_and_the_rest_follows(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("results.webhooks.dropping.DROP_SLICE", 10)
+    monkeypatch.setattr("results.webhooks.delivery.disabled_deliveries.DROP_SLICE", 10)
     endpoint, _ = site.endpoint(URL)
     site.send(36)
     with site.engine.connect() as delivering:  # one is in hand, and nobody waits for it
@@ -164,7 +164,7 @@ def test_nothing_is_dropped_once_an_endpoint_is_enabled_again_or_is_about_to_be(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever drops may have seen it disabled a moment ago."""
-    monkeypatch.setattr("results.webhooks.dropping.DROP_SLICE", 1)
+    monkeypatch.setattr("results.webhooks.delivery.disabled_deliveries.DROP_SLICE", 1)
     endpoint, _ = site.endpoint(URL)
     site.send(3)
     for is_enabled in (False, True):

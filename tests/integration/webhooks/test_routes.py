@@ -21,8 +21,8 @@ from api.app import create_app
 from api.server import http_server
 from api.settings import ApiSettings
 from core.clock import SystemClock
-from results.webhooks.delivering import Deliverer
-from results.webhooks.events import EVENT_TYPES
+from results.webhooks.delivery.deliverer import Deliverer
+from results.webhooks.events.event_bodies import EVENT_TYPES
 from results.webhooks.settings import WebhookSettings
 from results.webhooks.tables import webhook_endpoints
 from storage.objects.local_objects import LocalObjects

@@ -6,14 +6,14 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from results.webhooks.callbacks import Callback, add_callback
-from results.webhooks.claiming import Delivery
-from results.webhooks.removal import MessageRemoval
-from results.webhooks.schedule import Failure
+from results.webhooks.delivery.attempt_results import Attempt, Settler
+from results.webhooks.delivery.claiming import Delivery
+from results.webhooks.delivery.message_removal import MessageRemoval
+from results.webhooks.delivery.retry_schedule import Failure
+from results.webhooks.endpoints.callbacks import Callback, add_callback
+from results.webhooks.endpoints.receiver_urls import parse_url
 from results.webhooks.settings import WebhookSettings
-from results.webhooks.settling import Attempt, Settler
 from results.webhooks.tables import webhook_endpoints, webhook_lanes
-from results.webhooks.urls import parse_url
 from tests.integration.jobs.rows import add_job
 from tests.integration.webhooks.conftest import SEALER, Site
 

@@ -11,11 +11,11 @@ from core.states import JobState
 from jobs.store.days import job_day
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_counters
-from results.partitions import DayPartitions
-from results.tables import items
-from results.webhooks.events import ITEM_FAILED, PROGRESS
+from results.webhooks.events.event_bodies import ITEM_FAILED, PROGRESS
+from results.webhooks.events.progress_watch import Watcher
 from results.webhooks.tables import webhook_watches
-from results.webhooks.watching import Watcher
+from results.writer.day_partitions import DayPartitions
+from storage.postgres.items import items
 from tests.integration.webhooks.conftest import Site
 from tests.integration.webhooks.telling import event_of, hearing, record, running_job, told
 
@@ -123,7 +123,7 @@ def test_progress_of_a_job_that_takes_more_files_is_told_when_it_is_sealed(
 def test_jobs_that_move_all_the_time_are_looked_at_once_a_step(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("results.webhooks.watching._JOBS_MAX", 2)
+    monkeypatch.setattr("results.webhooks.events.progress_watch._JOBS_MAX", 2)
     hearing(site, ITEM_FAILED)
     running = [Progressing(site, 1000) for _ in range(5)]
     for job in running:

@@ -8,8 +8,8 @@ import pytest
 from api import webhook_services
 from api.answers import ApiError
 from api.webhook_services import WebhookServices
-from results.webhooks.addresses import Reach
-from results.webhooks.look_ups import LookUps
+from results.webhooks.endpoints.address_rules import Reach
+from results.webhooks.endpoints.bounded_lookups import LookUps
 from results.webhooks.settings import WebhookSettings
 
 ME, OTHER = UUID(int=1), UUID(int=2)

@@ -14,9 +14,9 @@ from cli.result_stream import Event, events
 from cli.tables import Form
 from core.ids import new_uuid
 from core.states import JobKind
-from results.rebuilding.comparing import Comparison
+from results.rebuilding.comparison import Comparison
 from results.rebuilding.rebuild import Rebuilt
-from results.rebuilding.verdicts import Verdict
+from results.rebuilding.rebuild_verdict import Verdict
 from topics.errors import LogUnavailableError
 
 STREAM = (

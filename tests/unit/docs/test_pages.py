@@ -13,7 +13,7 @@ from cli.stack.role_children import MODULES
 from cli.topics import retention_text
 from jobs.input.line_checks import ErrorCode
 from registry.models import ENDPOINTS
-from results.output_lines import ERROR_MESSAGES
+from results.finaliser.output_lines import ERROR_MESSAGES
 from topics.records.catalogue import SHARED_TOPICS, Topic, pool_topics
 
 ROOT = Path(__file__).parents[3]

@@ -11,7 +11,7 @@ from jobs.input.line_reader import custom_id_of, input_lines
 from jobs.store.copies import Copy, find_copies
 from jobs.validation.file_validation import validate
 from registry.models import ModelVersion
-from results.custom_ids import CustomIds
+from results.writer.custom_ids import CustomIds
 from storage.objects.object_store import Blocks
 
 ENDPOINT = "/v1/embeddings"

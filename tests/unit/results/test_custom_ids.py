@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from results.custom_ids import UNREADABLE, CustomIds, InputShorterError, JobCustomIds
+from results.writer.custom_ids import UNREADABLE, CustomIds, InputShorterError, JobCustomIds
 from storage.objects.errors import ObjectMissingError, ObjectStoreAwayError
 from storage.objects.object_store import Blocks
 

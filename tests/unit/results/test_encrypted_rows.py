@@ -4,8 +4,8 @@ from core.clock import SystemClock
 from core.ids import new_uuid
 from core.object_names import answer_prefix, job_key_name
 from core.outcomes import Outcome
-from results.encrypted_rows import RowOpener
-from results.output_lines import ItemRow
+from results.finaliser.encrypted_rows import RowOpener
+from results.finaliser.output_lines import ItemRow
 from storage.crypto.body_ciphers import Place, Way
 from storage.crypto.data_keys import DataKeys, KeyGoneError
 from tests.objects_in_memory import MemoryStore

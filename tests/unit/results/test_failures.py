@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from core.limits import RECORD_BYTES_MAX
-from results.failures import parts_of
+from results.writer.failure_handling import parts_of
 from topics.records.codec import encode
 from topics.records.records import DeadItem, DeadItems, FailedAttempt
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from results.open_work import CROWD, OpenWork, Step, do_all
+from results.writer.open_work import CROWD, OpenWork, Step, do_all
 
 HERE, THERE = ("results", 1), ("results", 2)
 JOB = UUID(int=1)

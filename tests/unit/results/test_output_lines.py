@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from core.outcomes import Outcome
-from results.output_lines import CLOSING, ItemRow, LineTemplate, belongs_to_output
+from results.finaliser.output_lines import CLOSING, ItemRow, LineTemplate, belongs_to_output
 
 JOB = UUID("00112233445566778899aabbccddeeff")
 TEMPLATE = LineTemplate(JOB)

@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from results.pauses import PAUSE_S_MAX, Pauses
+from results.finaliser.retry_backoff import PAUSE_S_MAX, Pauses
 
 ONE, OTHER = UUID(int=1), UUID(int=2)
 

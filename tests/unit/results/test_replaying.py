@@ -5,8 +5,8 @@ from uuid import UUID
 from core.ids import new_uuid
 from core.outcomes import Outcome
 from core.states import CloseReason
-from results.groups import Entry
-from results.rebuilding.replaying import above_limit
+from results.rebuilding.log_replay import above_limit
+from results.writer.groups import Entry
 from topics.records.records import Close, ItemOutcome, JobRef, Outcomes
 
 PLACE = ("results", 0)

@@ -10,9 +10,9 @@ import pytest
 
 from core.clock import SystemClock
 from core.outcomes import Outcome
-from results.custom_ids import JobCustomIds
-from results.output_lines import ItemRow, LineTemplate
-from results.result_files import ResultFiles, write_result_files
+from results.finaliser.output_lines import ItemRow, LineTemplate
+from results.finaliser.result_files import ResultFiles, write_result_files
+from results.writer.custom_ids import JobCustomIds
 from storage.objects.errors import ObjectStoreFullError
 from storage.objects.local_objects import LocalObjects
 from storage.objects.object_store import StoredObject, Upload

@@ -11,15 +11,15 @@ from uuid import UUID
 import pytest
 import sqlalchemy.exc
 
-import results.writer
+import results.writer.writer
 from core.clock import Clock
 from core.ids import new_uuid
 from core.states import CloseReason
-from results.groups import Group
-from results.judging import Judge
-from results.open_work import CROWD, OpenWork, Step
 from results.settings import WriterSettings
-from results.writer import ResultsWriter
+from results.writer.groups import Group
+from results.writer.open_work import CROWD, OpenWork, Step
+from results.writer.outcome_router import Judge
+from results.writer.writer import ResultsWriter
 from tests.unit.results.test_reading import job_ref
 from topics.clients.consumer import LogConsumer
 from topics.clients.offsets import Partition
@@ -332,7 +332,7 @@ def test_a_job_with_too_many_open_copies_stops_the_reading() -> None:
     writer = dataclasses.replace(a_writer(judge), settings=settings)
     member = Member(stop, *many, outcomes_record(3, other), polls=10)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(results.writer, "_OPEN_ITEMS_MAX", 2)
+        patched.setattr(results.writer.writer, "_OPEN_ITEMS_MAX", 2)
         writer.run(cast(LogConsumer, member), stop)
 
     at = judge.done.index(("outcomes", other))

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from jobs.store.idempotency import Answer, Claim, Scope, hold, save
 from jobs.tables.idempotency import idempotency_keys
 from registry.models import ENDPOINTS, add_model
-from results.webhooks.sealing import Sealer
+from results.webhooks.endpoints.secret_encryption import Sealer
 from results.webhooks.tables import webhook_attempts, webhook_deliveries
 from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant

@@ -11,9 +11,9 @@ from core.ids import EVENT, FILE, JOB, SINGLE, new_uuid, parse_public_id, public
 from jobs.store.single_requests import NewRequest, create_request
 from jobs.tables.jobs import jobs
 from migrations.schema import SCHEMA
-from results.webhooks.endpoints import ENDPOINT
-from results.webhooks.events import job_message
-from results.webhooks.recording import listeners_of, record_messages
+from results.webhooks.endpoints.endpoints import ENDPOINT
+from results.webhooks.events.event_bodies import job_message
+from results.webhooks.events.message_recording import listeners_of, record_messages
 from tenancy.api_keys import NewKey
 from tenancy.audit_log import ENTRY
 from tenancy.tables import api_keys

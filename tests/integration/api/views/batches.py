@@ -17,13 +17,13 @@ from jobs.store.days import job_day
 from jobs.store.files import RESULT_PURPOSE, NewFile, insert_file
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_cursors
-from results.closing import JobCloser
-from results.custom_ids import CustomIds, JobCustomIds
-from results.item_rows import item_rows
-from results.open_work import do_all
-from results.partitions import DayPartitions
-from results.result_files import write_result_files
-from results.writing import ItemWriter
+from results.finaliser.item_rows import item_rows
+from results.finaliser.result_files import write_result_files
+from results.writer.custom_ids import CustomIds, JobCustomIds
+from results.writer.day_partitions import DayPartitions
+from results.writer.item_writer import ItemWriter
+from results.writer.job_closer import JobCloser
+from results.writer.open_work import do_all
 from tests.integration.api.conftest import Site
 from tests.integration.jobs.rows import add_job
 from topics.records.records import Close, ItemOutcome

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from core.ids import new_uuid
 from core.states import CloseReason
-from results.audit.books import Tally, tally_rows
+from results.audit.recorded_totals import Tally, tally_rows
 from results.retention.deletion import delete_batch
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.conftest import Site

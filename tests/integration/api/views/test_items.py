@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from core.ids import new_uuid
 from jobs.tables.jobs import jobs
 from jobs.tables.retries import item_attempts, item_retries
-from results.deduplicating import CopyWriter
-from results.open_work import do_all
+from results.writer.copied_results import CopyWriter
+from results.writer.open_work import do_all
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.conftest import Site
 from tests.integration.api.views.batches import RunningBatch, add_batch

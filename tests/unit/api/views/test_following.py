@@ -10,8 +10,8 @@ from api.database import Database, DatabaseAwayError
 from api.views.following import Followers, JobNews
 from api.views.result_pages import ResultPages
 from core.errors import MillraceError
-from results.output_lines import ItemRow
-from results.views.sequences import SequencedRow
+from results.finaliser.output_lines import ItemRow
+from results.views.result_sequence import SequencedRow
 from tests.unit.results.views.stored import MemoryObjects, row, source
 
 JOB, OTHER = UUID(int=1), UUID(int=2)

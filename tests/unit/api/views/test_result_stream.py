@@ -17,9 +17,9 @@ from api.views.result_pages import ResultPages
 from api.views.result_stream import ResultStream
 from api.views.services import Views
 from jobs.errors import JobMissingError
+from results.views.result_sequence import SequencedRow
+from results.views.result_sources import result_source
 from results.views.sequenced_lines import jsonl, server_sent
-from results.views.sequences import SequencedRow
-from results.views.sources import result_source
 from storage.objects.object_store import Blocks
 from tenancy.api_keys import Principal
 from tests.unit.results.views.stored import TENANT_ID, MemoryObjects, row, source

@@ -7,8 +7,8 @@ from typing import Any, cast
 from uuid import UUID
 
 from core.outcomes import Outcome
-from results.output_lines import ItemRow
-from results.views.sources import InputPart, ResultSource, StoredFile
+from results.finaliser.output_lines import ItemRow
+from results.views.result_sources import InputPart, ResultSource, StoredFile
 from storage.objects.errors import ObjectMissingError
 from storage.objects.object_store import Blocks, ObjectStore
 

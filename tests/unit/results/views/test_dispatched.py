@@ -2,7 +2,7 @@
 
 import pytest
 
-from results.views.dispatched import Dispatched, _note
+from results.views.dispatched_items import Dispatched, _note
 from topics.records.codec import Headers
 from topics.records.received import Received
 

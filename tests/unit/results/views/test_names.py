@@ -8,7 +8,7 @@ import pytest
 
 from results.views import input_names
 from results.views.input_names import InputNames
-from results.views.names import ItemNames
+from results.views.item_names import ItemNames
 from storage.objects.errors import ObjectStoreAwayError
 from storage.objects.object_store import Blocks
 from tests.unit.results.views.stored import JOB_ID, MemoryObjects, source

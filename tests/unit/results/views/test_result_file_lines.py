@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from results.output_lines import LineTemplate
+from results.finaliser.output_lines import LineTemplate
 from results.views.result_file_lines import ResultFileLines
-from results.views.sources import StoredFile
+from results.views.result_sources import StoredFile
 from tests.unit.results.views.stored import JOB_ID, MemoryObjects, row
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from core.object_names import job_key_name
 from core.outcomes import Outcome
-from results.output_lines import LineTemplate
-from results.views.names import ItemNames, find_index
+from results.finaliser.output_lines import LineTemplate
+from results.views.item_names import ItemNames, find_index
+from results.views.result_sequence import SequencedRow
 from results.views.sequenced_lines import SequencedLines, jsonl, server_sent
-from results.views.sequences import SequencedRow
 from storage.crypto.body_ciphers import KEY_BYTES, BodyCipher, Place, Way
 from storage.objects.errors import ObjectMissingError
 from tests.unit.results.views.stored import JOB_ID, MemoryObjects, row, source

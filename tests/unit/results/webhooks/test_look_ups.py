@@ -5,10 +5,10 @@ from uuid import uuid4
 
 import pytest
 
-from results.webhooks.addresses import Reach
-from results.webhooks.look_ups import LookUps, LookUpsBusyError
-from results.webhooks.resolving import AddressRefusedError, allowed_addresses
-from results.webhooks.urls import parse_url
+from results.webhooks.endpoints.address_rules import Reach
+from results.webhooks.endpoints.bounded_lookups import LookUps, LookUpsBusyError
+from results.webhooks.endpoints.name_resolution import AddressRefusedError, allowed_addresses
+from results.webhooks.endpoints.receiver_urls import parse_url
 
 ADDRESS = "93.184.216.34"
 HANGING = parse_url("https://hanging.example.com/", allow_private=False)

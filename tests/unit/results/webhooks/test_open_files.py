@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from core.open_files import ShortageError, is_shortage
-from results.webhooks.addresses import Reach
-from results.webhooks.posting import Poster
-from results.webhooks.resolving import AddressRefusedError, allowed_addresses
-from results.webhooks.urls import parse_url
+from results.webhooks.delivery.poster import Poster
+from results.webhooks.endpoints.address_rules import Reach
+from results.webhooks.endpoints.name_resolution import AddressRefusedError, allowed_addresses
+from results.webhooks.endpoints.receiver_urls import parse_url
 
 ROOT = Path(__file__).parents[4]
 URL = parse_url("http://127.0.0.1:9/", allow_private=True)

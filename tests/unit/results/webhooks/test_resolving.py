@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from results.webhooks.resolving import system_resolver
+from results.webhooks.endpoints.name_resolution import system_resolver
 
 ROOT = Path(__file__).parents[4]
 

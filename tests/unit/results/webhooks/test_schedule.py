@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from results.webhooks.schedule import (
+from results.webhooks.delivery.retry_schedule import (
     DELAYS_S,
     TRIED_FOR_S,
     Failure,

@@ -7,9 +7,9 @@ from uuid import uuid4
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from results.webhooks.sealing import Sealer, SecretUnreadableError
+from results.webhooks.delivery.signatures import secret_hint, secret_text
+from results.webhooks.endpoints.secret_encryption import Sealer, SecretUnreadableError
 from results.webhooks.settings import WebhookSettings
-from results.webhooks.signatures import secret_hint, secret_text
 
 OLD, NEW = b"o" * 32, b"n" * 32
 OWNER = uuid4()

@@ -2,9 +2,14 @@
 
 import pytest
 
-from results.webhooks.addresses import Reach, reach_of
+from results.webhooks.endpoints.address_rules import Reach, reach_of
+from results.webhooks.endpoints.receiver_urls import (
+    URL_CHARS_MAX,
+    UrlError,
+    is_address,
+    parse_url,
+)
 from results.webhooks.settings import WebhookSettings
-from results.webhooks.urls import URL_CHARS_MAX, UrlError, is_address, parse_url
 
 MALFORMED = [
     "",

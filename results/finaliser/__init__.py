@@ -1,0 +1,1 @@
+"""The finaliser role: output files of settled jobs and their terminal transaction."""

@@ -1,0 +1,182 @@
+"""One settled job to its terminal state: write its files, then name them in one transaction.
+
+    read rows ─► objects of this epoch ─► [fenced] files, state, event ─► delete what is left over
+
+A finaliser that lost its lease deletes what it wrote; one that died leaves objects to the winner.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.errors import LeaseLostError, MillraceError
+from core.ids import JOB, new_uuid, public_id
+from core.object_names import answer_prefix
+from core.states import CloseReason, JobKind, JobState
+from jobs.input.input_files import InputFile, appended_files
+from jobs.leasing.leases import Lease, require
+from jobs.store.days import job_day
+from jobs.store.files import RESULT_PURPOSE, NewFile, insert_file
+from jobs.store.outbox import NOTIFY_OUTBOX, event_insert
+from jobs.tables.jobs import jobs
+from results.finaliser.encrypted_rows import RowOpener
+from results.finaliser.item_rows import item_rows
+from results.finaliser.output_lines import ItemRow
+from results.finaliser.result_files import ResultFiles, result_prefix, write_result_files
+from results.writer.custom_ids import CustomIds, JobCustomIds
+from storage.objects.object_store import ObjectStore, StoredObject
+
+LOG = logging.getLogger(__name__)
+
+READY: Final = sa.and_(
+    jobs.c.settled_at.is_not(None),
+    jobs.c.kind == JobKind.BATCH.value,
+    # Literal, so that Postgres sees that the partial index on unfinished jobs fits.
+    jobs.c.state.in_([sa.literal_column("'finalizing'"), sa.literal_column("'cancelling'")]),
+)
+"""Batches that have all their rows and wait for their files."""
+
+_TIMESTAMPS: Final = {
+    JobState.COMPLETED: "completed_at",
+    JobState.EXPIRED: "expired_at",
+    JobState.CANCELLED: "cancelled_at",
+}
+
+_ANSWERS_PER_ROUND: Final = 1000  # listed at once, so that memory stays bounded
+_ANSWER_ROUNDS_MAX: Final = 100_000  # a store whose listing is late must not hold a thread
+
+
+def finalise(
+    engine: sa.Engine, store: ObjectStore, lease: Lease, *, check: Callable[[], None]
+) -> JobState:
+    """Bring the job to its terminal state and return it; `check` raises once the lease is lost.
+
+    Raises LeaseLostError with its objects deleted; one of DATABASE_AWAY; what a store raises.
+    After those the job is as before, or, when only the answer of the commit was lost, terminal.
+    """
+    with engine.connect() as connection:
+        job = connection.execute(sa.select(jobs).where(jobs.c.id == lease.job_id)).one()
+        appended = appended_files(connection, [lease.job_id])
+    rows: Iterator[ItemRow] = item_rows(
+        engine,
+        lease.job_id,
+        day=job_day(job.created_at),
+        total_count=job.total_count,
+        check=check,
+    )
+    if job.zero_retention:
+        rows = map(RowOpener(store, job.id).opened, rows)
+    inputs = [InputFile(job.input_key, 0, job.input_bytes), *appended.get(job.id, ())]
+    custom_ids = JobCustomIds((file.first_index, _ids_of(store, file)) for file in inputs)
+    written = write_result_files(
+        store, rows, job_id=lease.job_id, epoch=lease.epoch, custom_ids=custom_ids
+    )
+    if count := custom_ids.unreadable_count:
+        LOG.error("lines of an input file are unreadable", extra={"job": job.id, "lines": count})
+    try:
+        with engine.begin() as connection:
+            state = _end(connection, lease, job, written)
+    except LeaseLostError:
+        for stored in (written.output, written.error):
+            if stored is not None:
+                store.delete(stored.key)
+        raise
+    _delete_leftovers(store, lease, check)
+    return state
+
+
+def _ids_of(store: ObjectStore, file: InputFile) -> CustomIds:
+    return CustomIds(
+        lambda offset: store.read(file.key, offset=offset), input_bytes=file.size_bytes
+    )
+
+
+def _end(
+    connection: sa.Connection, lease: Lease, job: sa.Row[Any], written: ResultFiles
+) -> JobState:
+    """Name the winner. The job may have been cancelled since it was read."""
+    # The job before its lease, as those who claim lock them: the other order could deadlock.
+    now = connection.execute(
+        sa.select(jobs.c.state, jobs.c.close_reason, sa.extract("epoch", sa.func.now()))
+        .where(jobs.c.id == lease.job_id)
+        .with_for_update()
+    ).one()
+    require(connection, lease)
+    if now.state not in {JobState.FINALIZING, JobState.CANCELLING}:
+        raise LeaseLostError(job_id=lease.job_id, role=lease.role, epoch=lease.epoch)
+    target = _target(JobState(now.state), now.close_reason)
+    changed = connection.execute(
+        sa.update(jobs)
+        .where(jobs.c.id == lease.job_id, jobs.c.state == now.state)
+        .values(
+            state=target,
+            output_file_id=_add_file(connection, job, written.output, "output"),
+            error_file_id=_add_file(connection, job, written.error, "error"),
+            **{_TIMESTAMPS[target]: sa.func.now()},
+        )
+    )
+    assert changed.rowcount == 1  # the row is locked
+    connection.execute(event_insert(lease.job_id, job.tenant_id, target, float(now[2])))
+    connection.execute(NOTIFY_OUTBOX)
+    return target
+
+
+def _target(state: JobState, close_reason: str | None) -> JobState:
+    if state is JobState.CANCELLING:
+        return JobState.CANCELLED
+    return JobState.EXPIRED if close_reason == CloseReason.EXPIRED else JobState.COMPLETED
+
+
+def _add_file(
+    connection: sa.Connection, job: sa.Row[Any], stored: StoredObject | None, name: str
+) -> UUID | None:
+    if stored is None:
+        return None
+    file = NewFile(
+        file_id=new_uuid(),
+        tenant_id=job.tenant_id,
+        purpose=RESULT_PURPOSE,
+        filename=f"{public_id(JOB, job.id)}_{name}.jsonl",
+        object_key=stored.key,
+        size_bytes=stored.size_bytes,
+        sha256=stored.sha256_hex,
+        expires_after_s=job.output_expires_after_s,
+    )
+    insert_file(connection, file)
+    return file.file_id
+
+
+def _delete_leftovers(store: ObjectStore, lease: Lease, check: Callable[[], None]) -> None:
+    """Remove what the files made useless, and what attempts left that died before the end.
+
+    What a stop leaves, or a store that is away, the sweep of orphans finds.
+    """
+    try:
+        _delete_older_epochs(store, lease)
+        _delete_answers(store, lease.job_id, check)
+    except MillraceError as error:  # the job has ended well; a few bytes are left over
+        LOG.warning("objects left over", extra={"job": lease.job_id, "code": error.code})
+
+
+def _delete_older_epochs(store: ObjectStore, lease: Lease) -> None:
+    prefix = result_prefix(lease.job_id)
+    for found in list(store.list(prefix)):
+        epoch = found.key.removeprefix(prefix).partition("/")[0]
+        if epoch.isdecimal() and int(epoch) < lease.epoch:
+            LOG.info("orphan deleted", extra={"job": lease.job_id, "epoch": int(epoch)})
+            store.delete(found.key)
+
+
+def _delete_answers(store: ObjectStore, job_id: UUID, check: Callable[[], None]) -> None:
+    """Remove answers that were too large for a record: the files hold them now."""
+    for _ in range(_ANSWER_ROUNDS_MAX):
+        found = list(islice(store.list(answer_prefix(job_id)), _ANSWERS_PER_ROUND))
+        for answer in found:
+            check()
+            store.delete(answer.key)
+        if len(found) < _ANSWERS_PER_ROUND:
+            return

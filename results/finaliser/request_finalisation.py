@@ -1,0 +1,159 @@
+"""Settled single requests to their terminal state, many at once; they have no files to write.
+
+    read what is settled ─► delete inputs ─► [one transaction] states, events
+
+The answer stays where it is, in the item's row or in the object that the row names. Nothing is
+written outside the transaction, so no lease is needed: rivals only repeat deletions.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.errors import Disposition, MillraceError
+from core.object_names import ANSWERS
+from core.states import TERMINAL_STATES, CloseReason, JobKind, JobState
+from jobs.store.orphans import keys_by_job
+from jobs.store.outbox import NOTIFY_OUTBOX, event_insert
+from jobs.store.single_requests import JOB_DAY
+from jobs.tables.jobs import jobs
+from results import metrics
+from storage.objects.object_store import ObjectStore
+from storage.postgres.items import items
+
+LOG = logging.getLogger(__name__)
+
+CHANNEL: Final = "millrace_requests"
+
+ROUND_MAX: Final = 200
+"""Requests of one round: its transaction takes some ten milliseconds."""
+
+_LOOK_ROUNDS: Final = 8
+"""Rounds of requests that a round chooses from, so that processes seldom choose the same."""
+
+_DELETE_THREADS: Final = 8  # a store answers in tens of milliseconds
+
+SETTLED: Final = sa.and_(
+    jobs.c.settled_at.is_not(None),
+    jobs.c.kind == JobKind.REQUEST.value,
+    # Literal, so that Postgres sees that the partial index on unfinished jobs fits.
+    jobs.c.state.in_([sa.literal_column("'finalizing'"), sa.literal_column("'cancelling'")]),
+)
+"""Requests whose item has its row."""
+
+_TARGET: Final = sa.case(
+    (jobs.c.state == JobState.CANCELLING.value, JobState.CANCELLED.value),
+    (jobs.c.close_reason == CloseReason.EXPIRED.value, JobState.EXPIRED.value),
+    else_=JobState.COMPLETED.value,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEnding:
+    """Ends requests; any number of processes may."""
+
+    engine: sa.Engine
+    store: ObjectStore
+    choose: Callable[[Sequence[sa.Row[Any]], int], list[sa.Row[Any]]] = random.sample
+    """Returns so many of them: what others are not likely to end at the same time."""
+
+    def step(self) -> None:
+        """End everything that is settled. Raises one of DATABASE_AWAY.
+
+        A store that is away delays nobody's answer, only the word that the job has ended.
+        """
+        while self._round():
+            pass
+
+    def _round(self) -> bool:
+        """End some; return whether more may be settled and nothing stood in the way."""
+        with self.engine.connect() as connection:
+            found = connection.execute(settled_query(_LOOK_ROUNDS * ROUND_MAX)).all()
+        if not found:
+            return False
+        if len(found) > ROUND_MAX:
+            found = self.choose(found, ROUND_MAX)
+        with ThreadPoolExecutor(min(_DELETE_THREADS, len(found)), "requests") as threads:
+            dones = list(threads.map(self._clear, found))
+        cleared = [row.id for row, done in zip(found, dones, strict=True) if done]
+        with self.engine.begin() as connection:
+            states = end_requests(connection, cleared)
+        for state in states:
+            metrics.JOBS_TERMINAL.labels(state).inc()
+        return len(cleared) == ROUND_MAX and bool(states)
+
+    def _clear(self, row: sa.Row[Any]) -> bool:
+        """Delete the input; False when the store is away: the job waits."""
+        try:
+            self.store.delete(row.input_key)
+        except MillraceError as failure:
+            LOG.warning("an input stays", extra={"job": row.id.hex, "code": failure.code})
+            return failure.disposition is not Disposition.RETRY
+        return True
+
+
+def settled_query(limit: int) -> sa.Select[Any]:
+    """Return the query of requests to end, oldest first."""
+    columns = (jobs.c.id, jobs.c.input_key)
+    return sa.select(*columns).where(SETTLED).order_by(jobs.c.created_at).limit(limit)
+
+
+def spare_answers(connection: sa.Connection, keys: Collection[str]) -> set[str]:
+    """Return the oversized answers of ended requests that their rows do not name.
+
+    They are of executions that did not count, or of a caller that died before it had read them.
+    """
+    by_job = keys_by_job(keys, ANSWERS)
+    its_item = sa.and_(
+        items.c.job_day == JOB_DAY, items.c.job_id == jobs.c.id, items.c.item_index == 0
+    )
+    ended = (
+        sa.select(jobs.c.id, items.c.body_key)
+        .select_from(jobs.join(items, its_item))
+        .where(
+            jobs.c.id.in_(by_job),
+            jobs.c.kind == JobKind.REQUEST.value,
+            jobs.c.state.in_(TERMINAL_STATES),
+        )
+    )
+    return {
+        key for job_id, kept in connection.execute(ended) for key in by_job[job_id] if key != kept
+    }
+
+
+def end_requests(connection: sa.Connection, job_ids: Sequence[UUID]) -> list[str]:
+    """Move settled requests to their terminal states and announce them; return the states."""
+    if not job_ids:
+        return []
+    locked = (
+        sa.select(jobs.c.id)
+        .where(jobs.c.id.in_(job_ids), SETTLED)
+        .with_for_update(skip_locked=True, key_share=True)
+        .order_by(jobs.c.id)
+    )
+    ended = connection.execute(
+        sa.update(jobs)
+        .where(jobs.c.id.in_(connection.scalars(locked).all()))
+        .values(
+            state=_TARGET,
+            completed_at=_at(JobState.COMPLETED),
+            expired_at=_at(JobState.EXPIRED),
+            cancelled_at=_at(JobState.CANCELLED),
+        )
+        .returning(jobs.c.id, jobs.c.tenant_id, jobs.c.state, sa.extract("epoch", sa.func.now()))
+    ).all()
+    for job_id, tenant_id, state, now_s in ended:
+        connection.execute(event_insert(job_id, tenant_id, JobState(state), float(now_s)))
+    if ended:
+        connection.execute(NOTIFY_OUTBOX)
+    return [row.state for row in ended]
+
+
+def _at(state: JobState) -> sa.ColumnElement[Any]:
+    return sa.case({state.value: sa.func.now()}, value=_TARGET, else_=None)

@@ -1,0 +1,206 @@
+"""Live tables against their shadows: digests first, and what differs where these do."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.outcomes import Outcome
+from results.rebuilding.missing_dead_letters import count_missing
+from results.rebuilding.shadow_tables import SCHEMA, statement
+
+WINDOW_ITEMS: Final = 10_000
+
+COLUMNS: Final = (
+    "outcome",
+    "status_code",
+    "attempt",
+    "input_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "reasoning_tokens",
+    "custom_id",
+    "error_code",
+    "error_message",
+    "body",
+    "body_key",
+    "copied_from",
+)
+"""Of an item's row, all that the log says; when it was written is not among them."""
+
+COUNTERS: Final = (
+    "succeeded",
+    "failed",
+    "cancelled",
+    "expired",
+    "input_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "reasoning_tokens",
+    "copied",
+)
+USAGE: Final = (
+    "item_count",
+    "input_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "reasoning_tokens",
+    "copied_count",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How the live projections of one job compare with those made from the log."""
+
+    live_digest: str
+    shadow_digest: str
+    missing: int  # rows that only the shadow has
+    extra: int  # rows that only the live table has
+    different: int
+    counters_agree: bool
+    usage_agrees: bool
+    order_is_whole: bool  # the live one: every item once, without a gap
+    shadow_ended: int
+    letters_missing: int = 0  # dead letters that only the shadow has
+    attempts_missing: int = 0  # failed attempts that led on, and only the shadow has
+    above_limit: int = 0  # executions on the log that today's limit of attempts would not allow
+    below_limit: int = 0  # failures that ended their item, which it would let be tried again
+
+    @property
+    def is_same(self) -> bool:
+        """Whether there is nothing to swap."""
+        rows_agree = self.live_digest == self.shadow_digest
+        letters_agree = not self.letters_missing and not self.attempts_missing
+        books_agree = self.counters_agree and self.usage_agrees and self.order_is_whole
+        return rows_agree and letters_agree and books_agree
+
+    @property
+    def has_other_limit(self) -> bool:
+        """Whether the job ran under another limit of attempts than the one that judged here."""
+        return self.above_limit > 0 or self.below_limit > 0
+
+
+def same(left: str, right: str) -> str:
+    """Return the condition that two rows of `items` say the same."""
+    lefts, rights = (", ".join(f"{side}.{name}" for name in COLUMNS) for side in (left, right))
+    return f"ROW({lefts}) IS NOT DISTINCT FROM ROW({rights})"
+
+
+_SPAN: Final = "job_day = :day AND job_id = :job AND item_index >= :first AND item_index < :last"
+_HASHED: Final = ", ".join(COLUMNS).replace("body,", "md5(body),")
+_DIGEST: Final = """
+SELECT md5(string_agg(md5(ROW(item_index, {columns})::text), '' ORDER BY item_index))
+FROM {table} WHERE {span}
+"""
+_DIFFER: Final = f"""
+SELECT count(*) FILTER (WHERE live.item_index IS NULL),
+    count(*) FILTER (WHERE shadow.item_index IS NULL),
+    count(*) FILTER (WHERE live.item_index IS NOT NULL AND shadow.item_index IS NOT NULL
+        AND NOT {same("live", "shadow")})
+FROM (SELECT * FROM items WHERE {_SPAN}) AS live
+FULL JOIN (SELECT * FROM {SCHEMA}.items WHERE {_SPAN}) AS shadow USING (item_index)
+"""  # noqa: S608  nothing of it comes from outside
+_BELOW_LIMIT: Final = f"""
+SELECT count(*) FROM (SELECT * FROM items WHERE {_SPAN}) AS live
+JOIN (
+    SELECT * FROM {SCHEMA}.item_attempts
+    WHERE job_id = :job AND item_index >= :first AND item_index < :last
+) AS tried USING (item_index, attempt, status_code)
+LEFT JOIN (SELECT * FROM {SCHEMA}.items WHERE {_SPAN}) AS shadow USING (item_index)
+WHERE live.outcome = {Outcome.FAILED.value} AND coalesce(shadow.attempt, 0) = 0
+"""  # noqa: S608
+"""Rows that are of a failure that may pass, where the shadow's item still waits for its next
+attempt, or did when a close came. Nothing else tells which limit there was."""
+
+_COUNTERS: Final = f"""
+SELECT l.job_id IS NOT NULL AND
+    ROW({", ".join(f"l.{n}" for n in COUNTERS)}) = ROW({", ".join(f"s.{n}" for n in COUNTERS)}),
+    s.succeeded + s.failed + s.cancelled + s.expired
+FROM jobs j JOIN {SCHEMA}.job_counters s ON s.job_id = j.id
+LEFT JOIN job_counters l ON l.job_id = j.id
+WHERE j.id = :job AND j.deleted_at IS NULL
+"""  # noqa: S608
+
+_SUMS: Final = ", ".join(f"coalesce(sum({name}), 0)" for name in USAGE)
+_USAGE: Final = f"""
+SELECT (SELECT ROW({_SUMS}) FROM usage_ledger WHERE job_id = :job)
+    = (SELECT ROW({_SUMS}) FROM {SCHEMA}.usage_ledger WHERE job_id = :job)
+"""  # noqa: S608
+
+_ORDER: Final = """
+SELECT j.kind <> 'batch' OR (
+    SELECT count(*) = j.total_count AND count(DISTINCT item_index) = j.total_count
+        AND coalesce(max(first_sequence + place), 0) = j.total_count
+    FROM job_slices, unnest(item_indexes) WITH ORDINALITY AS u (item_index, place)
+    WHERE job_slices.job_id = j.id
+) FROM jobs j WHERE j.id = :job
+"""
+
+_FIRST_ROW: Final = f"SELECT extract(epoch FROM min(finished_at))::float8 FROM items WHERE {_SPAN}"  # noqa: S608
+
+
+def first_row_s(connection: sa.Connection, job: tuple[UUID, int], total_count: int) -> float | None:
+    """Return when the first row of a job was written; None when there is none."""
+    spans = _spans(job, total_count)
+    moments = [connection.scalar(statement(_FIRST_ROW), span) for span in spans]
+    return min((moment for moment in moments if moment is not None), default=None)
+
+
+def compare(
+    connection: sa.Connection, job: tuple[UUID, int], total_count: int, *, above_limit: int
+) -> Comparison | None:
+    """Compare one job, given by its id and day, window by window; None: it was deleted since.
+
+    `above_limit` is what the replay found of it.
+    """
+    live, shadow = sha256(), sha256()
+    missing = extra = different = below_limit = letters = attempts = 0
+    for span in _spans(job, total_count):
+        digests = [
+            str(connection.scalar(statement(_digest_of(table)), span))
+            for table in ("items", f"{SCHEMA}.items")
+        ]
+        live.update(digests[0].encode())
+        shadow.update(digests[1].encode())
+        if digests[0] != digests[1]:
+            counts = connection.execute(statement(_DIFFER), span).one()
+            missing, extra, different = map(
+                sum, zip((missing, extra, different), counts, strict=True)
+            )
+            below_limit += connection.scalar(statement(_BELOW_LIMIT), span) or 0
+        lost = count_missing(connection, span)
+        letters, attempts = letters + lost.letters, attempts + lost.attempts
+    one = {"job": job[0]}
+    counted = connection.execute(statement(_COUNTERS), one).one_or_none()
+    if counted is None:
+        return None
+    counters_agree, ended = counted
+    return Comparison(
+        live.hexdigest(),
+        shadow.hexdigest(),
+        missing,
+        extra,
+        different,
+        counters_agree,
+        bool(connection.scalar(statement(_USAGE), one)),
+        bool(connection.scalar(statement(_ORDER), one)),
+        ended,
+        letters_missing=letters,
+        attempts_missing=attempts,
+        above_limit=above_limit,
+        below_limit=below_limit,
+    )
+
+
+def _spans(job: tuple[UUID, int], total_count: int) -> Iterator[dict[str, object]]:
+    job_id, day = job
+    for first in range(0, total_count, WINDOW_ITEMS):
+        yield {"day": day, "job": job_id, "first": first, "last": first + WINDOW_ITEMS}
+
+
+def _digest_of(table: str) -> str:
+    return _DIGEST.format(columns=_HASHED, table=table, span=_SPAN)

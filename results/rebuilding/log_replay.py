@@ -1,0 +1,126 @@
+"""The log of ended jobs through the writer's own code, into shadow tables.
+
+The same code judges, so the rows are the same, except where the limit of attempts has changed
+since: what tells that is counted. Whether the log still holds a job from its first record on is
+known before.
+"""
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.errors import MillraceError, RecordUnreadableError
+from jobs.recovery.retry_policy import RetryRules
+from results.audit.log_extent import PartitionLog, partition_log
+from results.settings import WriterSettings
+from results.writer.copied_results import CopyWriter
+from results.writer.day_partitions import DayPartitions
+from results.writer.failure_handling import code_of
+from results.writer.groups import Entry, grouped
+from results.writer.item_writer import ItemWriter
+from results.writer.job_closer import JobCloser
+from results.writer.open_work import do_all
+from results.writer.outcome_router import Judge
+from results.writer.record_reader import read_record
+from topics.records.catalogue import RESULTS
+from topics.records.received import Received
+from topics.records.records import Outcomes
+from topics.settings import KafkaSettings
+from topics.tail_readers.offset_ranges import StretchReader
+
+LOG = logging.getLogger(__name__)
+
+_CLIENT: Final = "millrace-rebuild"
+
+_COUNTS_DEATHS: Final = "item_crashes_engine"
+"""Code of an item whose number of attempts counts the processes that it ended, too."""
+
+
+class LogTooSlowError(MillraceError):
+    """The log could not be read to its end in time."""
+
+    code = "log_too_slow"
+
+
+class LogReplay:
+    """Replays partitions of `results`; one thread uses it."""
+
+    def __init__(self, kafka: KafkaSettings, writer: WriterSettings, *, timeout_s: float) -> None:
+        """`timeout_s` bounds the reading of one partition; `writer` is how it would be written."""
+        self._kafka, self._writer, self._timeout_s = kafka, writer, timeout_s
+
+    def partition(self, number: int) -> PartitionLog:
+        """Return what the log holds of a partition now. Raises LogUnavailableError."""
+        reader = StretchReader(self._kafka, RESULTS, client_id=_CLIENT)
+        try:
+            return partition_log(reader, number)
+        finally:
+            reader.close()
+
+    def run(
+        self, shadow: sa.Engine, log: PartitionLog, job_ids: Collection[UUID]
+    ) -> Mapping[UUID, int]:
+        """Judge the records of these jobs; return how many executions each has above the limit.
+
+        Raises LogTooSlowError, LogUnavailableError, SchemaTooNewError, one of DATABASE_AWAY.
+        """
+        settings, tables = self._writer, _OneTable(shadow)
+        rules = RetryRules(attempts_max=settings.attempts_max)
+        judge = Judge(
+            items=ItemWriter(shadow, tables, retries=rules),
+            closes=JobCloser(shadow, tables, slice_items=settings.close_slice_items),
+            copies=CopyWriter(shadow),
+        )
+        never = threading.Event()
+        above: Counter[UUID] = Counter()
+        for entries in self._entries(log, {job_id.bytes for job_id in job_ids}):
+            above.update(above_limit(entries, settings.attempts_max))
+            for group in grouped(
+                entries, items_max=settings.group_items_max, bytes_max=settings.group_bytes_max
+            ):
+                do_all(judge.judge(group), never)
+        return above
+
+    def _entries(self, log: PartitionLog, keys: Collection[bytes]) -> Iterator[list[Entry]]:
+        reader = StretchReader(self._kafka, RESULTS, client_id=_CLIENT)
+        try:
+            for records in reader.read([log.stretch], time.monotonic() + self._timeout_s):
+                yield [entry for r in records if r.key in keys if (entry := _entry(r))]
+            if not reader.is_through([log.stretch]):
+                raise LogTooSlowError
+        finally:
+            reader.close()
+
+
+def above_limit(entries: Iterable[Entry], attempts_max: int) -> Iterator[UUID]:
+    """Yield the job of each execution that a limit of `attempts_max` would not have allowed."""
+    for entry in entries:
+        if not isinstance(entry.record, Outcomes):
+            continue
+        for item in entry.record.items:
+            if item.attempt > attempts_max and code_of(item) != _COUNTS_DEATHS:
+                yield entry.record.job.job_id
+
+
+class _OneTable(DayPartitions):
+    """Days of `items` in shadow tables: it is one table there."""
+
+    def ensure(self, days: Iterable[int]) -> None:
+        """Every day has its place."""
+
+
+def _entry(received: Received) -> Entry | None:
+    """Return what was read; None for what the writer skipped, too. Raises SchemaTooNewError."""
+    try:
+        record = read_record(received)
+    except RecordUnreadableError:
+        LOG.warning("record unreadable", extra={"offset": received.offset})
+        return None
+    place = (received.topic, received.partition)
+    return Entry(place, received.offset + 1, len(received.value or b""), record)

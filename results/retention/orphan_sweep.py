@@ -1,0 +1,82 @@
+"""Objects and uploads that a crash left behind: found by listing, removed when they are old."""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+import sqlalchemy as sa
+
+from core.errors import MillraceError
+from core.object_names import ANSWERS, CALL_KEYS, FILES, KEYED_ANSWERS, KEYS, REQUESTS, RESULTS
+from jobs.store.orphans import (
+    FindOrphans,
+    of_calls,
+    of_ended_batches,
+    of_no_job,
+    of_no_kept_job,
+    of_no_open_request,
+    without_file,
+    without_key,
+)
+from results import metrics
+from results.finaliser.request_finalisation import spare_answers
+from storage.objects.object_store import ObjectStore
+from storage.postgres.database_now import database_now_s
+
+LOG = logging.getLogger(__name__)
+
+_RULES: Final[tuple[tuple[str, tuple[FindOrphans, ...]], ...]] = (
+    (FILES, (without_file,)),
+    (RESULTS, (without_file,)),
+    (ANSWERS, (of_ended_batches, of_no_job, spare_answers)),
+    (REQUESTS, (of_no_open_request,)),
+    (KEYED_ANSWERS, (without_key,)),
+    (KEYS, (of_no_kept_job,)),
+    (CALL_KEYS, (of_calls,)),
+)
+_LOOKED_UP_AT_ONCE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanSweep:
+    """Any number of processes may sweep. `age_s` protects what still waits for its row.
+
+    It is counted by Postgres' clock: that of a host may be days off.
+    """
+
+    engine: sa.Engine
+    store: ObjectStore
+    age_s: float
+    is_over: Callable[[], bool] = lambda: False
+
+    def step(self) -> None:
+        """Look at everything once. Raises one of DATABASE_AWAY.
+
+        Whatever the store refuses is left to the next round: no job waits for it.
+        """
+        try:
+            metrics.UPLOADS_SWEPT.inc(self.store.sweep_temporary(self.age_s))
+            newest_s = database_now_s(self.engine) - self.age_s
+            for prefix, rules in _RULES:
+                self._sweep(prefix, rules, newest_s)
+        except MillraceError as failure:
+            LOG.warning("the sweep of objects was cut short", extra={"code": failure.code})
+
+    def _sweep(self, prefix: str, rules: tuple[FindOrphans, ...], newest_s: float) -> None:
+        old = self._old_keys(prefix, newest_s)
+        while keys := list(islice(old, _LOOKED_UP_AT_ONCE)):
+            if self.is_over():
+                return
+            with self.engine.begin() as connection:
+                orphans = set().union(*(find(connection, keys) for find in rules))
+            for key in orphans:
+                self.store.delete(key)
+                metrics.ORPHANS_REMOVED.inc()
+                LOG.info("an orphan was removed", extra={"key": key})
+
+    def _old_keys(self, prefix: str, newest_s: float) -> Iterator[str]:
+        for found in self.store.list(prefix):
+            if found.modified_s <= newest_s:
+                yield found.key

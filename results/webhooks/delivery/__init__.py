@@ -1,0 +1,1 @@
+"""Webhook deliveries: claiming, posting, retry schedule and history."""

@@ -1,0 +1,208 @@
+"""What became of messages: deliveries with their tries, sending again, and a trial on demand."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.ids import JOB, new_uuid, public_id
+from jobs.errors import FieldRefusedError, RequestRefusedError
+from jobs.store.keyset_pages import Cursor, unknown_cursor
+from results.webhooks.delivery.disabled_deliveries import PENDING
+from results.webhooks.endpoints.endpoints import find_endpoint
+from results.webhooks.events.event_bodies import event_body
+from results.webhooks.tables import webhook_attempts, webhook_deliveries, webhook_messages
+
+REPLAYS_MAX: Final = 10_000
+_SAMPLE_JOB: Final = UUID(int=0)
+_PLACE: Final = sa.tuple_(webhook_deliveries.c.created_at, webhook_deliveries.c.message_id)
+
+
+class EndpointDisabledError(RequestRefusedError):
+    """The webhook endpoint is disabled; enable it first."""
+
+    code = "webhook_endpoint_disabled"
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryHistory:
+    """A delivery with its tries, oldest first."""
+
+    delivery: sa.Row[Any]
+    attempts: list[sa.Row[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Which messages to send again: one, or all that were created in a span."""
+
+    message_id: UUID | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    failed_only: bool = False
+    after: UUID | None = None  # of a span, what comes behind this message
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """How many messages are sent again, and the last of them where more may follow."""
+
+    count: int
+    last_id: UUID | None = None
+
+
+def list_deliveries(
+    connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None, cursor: Cursor
+) -> tuple[list[DeliveryHistory], bool]:
+    """Return a page of an endpoint's deliveries, newest first, and whether more follow.
+
+    Raises EndpointMissingError, FieldRefusedError.
+    """
+    endpoint = find_endpoint(connection, tenant_id, endpoint_id)
+    table = webhook_deliveries
+    query = (
+        sa.select(table, webhook_messages.c.event_type, webhook_messages.c.job_id)
+        .join(webhook_messages, webhook_messages.c.id == table.c.message_id)
+        .where(table.c.endpoint_id == endpoint.id)
+        .order_by(table.c.created_at.desc(), table.c.message_id.desc())
+        .limit(cursor.limit + 1)
+    )
+    if cursor.after is not None:
+        query = query.where(_place_of(connection, endpoint.id, cursor.after) > _PLACE)
+    rows = connection.execute(query).all()
+    page = rows[: cursor.limit]
+    attempts: dict[UUID, list[sa.Row[Any]]] = {row.message_id: [] for row in page}
+    for attempt in connection.execute(
+        sa.select(webhook_attempts)
+        .where(
+            webhook_attempts.c.endpoint_id == endpoint.id,
+            webhook_attempts.c.message_id.in_(list(attempts)),
+        )
+        .order_by(webhook_attempts.c.number)
+    ):
+        attempts[attempt.message_id].append(attempt)
+    return [DeliveryHistory(row, attempts[row.message_id]) for row in page], len(rows) > len(page)
+
+
+def _place_of(connection: sa.Connection, endpoint_id: UUID, message_id: UUID) -> sa.Tuple:
+    """Return the place of a message among those of its endpoint. Raises FieldRefusedError."""
+    table = webhook_deliveries
+    created_at = connection.scalar(
+        sa.select(table.c.created_at).where(
+            table.c.endpoint_id == endpoint_id, table.c.message_id == message_id
+        )
+    )
+    if created_at is None:
+        raise unknown_cursor()
+    return sa.tuple_(sa.literal(created_at), sa.literal(message_id, table.c.message_id.type))
+
+
+def replay(
+    connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None, wanted: Replay
+) -> Replayed:
+    """Send messages again, oldest first, with their ids and the whole schedule: 10,000 at most.
+
+    Those that wait for a try get it now. Raises EndpointMissingError, EndpointDisabledError,
+    FieldRefusedError: the one message, or the one to go on behind, was never sent here.
+    """
+    endpoint = find_endpoint(connection, tenant_id, endpoint_id)
+    if endpoint.disabled_at is not None:
+        raise EndpointDisabledError
+    table = webhook_deliveries
+    if wanted.message_id is not None:
+        _require_sent(connection, endpoint.id, wanted.message_id)
+    query = sa.select(table.c.message_id).where(
+        table.c.endpoint_id == endpoint.id,
+        table.c.is_test.is_(False),
+        # One that is being tried stays as it is.
+        sa.or_(table.c.claimed_by.is_(None), table.c.next_try_at <= sa.func.now()),
+    )
+    if wanted.message_id is not None:
+        query = query.where(table.c.message_id == wanted.message_id)
+    if wanted.since is not None:
+        query = query.where(table.c.created_at >= wanted.since)
+    if wanted.until is not None:
+        query = query.where(table.c.created_at < wanted.until)
+    if wanted.failed_only:
+        query = query.where(table.c.state != "delivered")
+    if wanted.after is not None:
+        query = query.where(_place_of(connection, endpoint.id, wanted.after) < _PLACE)
+    chosen = query.order_by(table.c.created_at, table.c.message_id).limit(REPLAYS_MAX)
+    locked = chosen.with_for_update(skip_locked=True)
+    replayed = connection.execute(
+        sa.update(table)
+        .where(table.c.endpoint_id == endpoint.id)
+        # Chosen once: a plan that chose again for each row would pass over what it has locked.
+        .where(table.c.message_id == sa.any_(sa.func.array(locked.scalar_subquery())))
+        .values(
+            state=PENDING,
+            failure_count=0,
+            next_try_at=sa.func.now(),
+            is_due=True,
+            claimed_by=None,
+            ended_at=None,
+            lane=endpoint.lane,  # a callback may have moved since
+        )
+        .returning(table.c.created_at, table.c.message_id)
+    ).all()
+    last = max(replayed, key=tuple).message_id if len(replayed) == REPLAYS_MAX else None
+    return Replayed(len(replayed), last)
+
+
+def _require_sent(connection: sa.Connection, endpoint_id: UUID, message_id: UUID) -> None:
+    table = webhook_deliveries
+    sent = sa.exists().where(
+        table.c.endpoint_id == endpoint_id,
+        table.c.message_id == message_id,
+        table.c.is_test.is_(False),
+    )
+    if not connection.scalar(sa.select(sent)):
+        raise FieldRefusedError("No such message was sent here.", param="message_id")
+
+
+def begin_test(
+    connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None, event_type: str
+) -> UUID:
+    """Add a sample message that is tried once, breaker or not; return its id.
+
+    Raises EndpointMissingError.
+    """
+    endpoint = find_endpoint(connection, tenant_id, endpoint_id)
+    message_id = new_uuid()
+    now_s = connection.scalar(sa.text("SELECT extract(epoch FROM now())::float8"))
+    data: dict[str, object] = {"id": public_id(JOB, _SAMPLE_JOB)}
+    connection.execute(
+        webhook_messages.insert().values(
+            id=message_id,
+            tenant_id=tenant_id,
+            event_type=event_type,
+            body=event_body(message_id, event_type, now_s or 0.0, data),
+        )
+    )
+    connection.execute(
+        webhook_deliveries.insert().values(
+            message_id=message_id,
+            endpoint_id=endpoint.id,
+            tenant_id=tenant_id,
+            lane=f"t:{endpoint.id.hex}",
+            is_test=True,
+        )
+    )
+    return message_id
+
+
+def find_attempt(
+    connection: sa.Connection, message_id: UUID, endpoint_id: UUID
+) -> sa.Row[Any] | None:
+    """Return the first try of a delivery, or None while there is none."""
+    return connection.execute(
+        sa.select(webhook_attempts)
+        .where(
+            webhook_attempts.c.message_id == message_id,
+            webhook_attempts.c.endpoint_id == endpoint_id,
+        )
+        .order_by(webhook_attempts.c.number)
+        .limit(1)
+    ).one_or_none()

@@ -1,0 +1,1 @@
+"""Webhook endpoints: URLs, address rules, name resolution and signing secrets."""

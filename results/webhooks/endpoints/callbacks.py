@@ -1,0 +1,88 @@
+"""Callbacks: a URL given with a job, and the secret of its tenant that signs them all."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+
+from core.ids import new_uuid
+from results.webhooks.delivery.signatures import secret_hint
+from results.webhooks.endpoints.receiver_urls import ReceiverUrl
+from results.webhooks.endpoints.secret_encryption import Sealer
+from results.webhooks.events.event_bodies import TERMINAL_EVENTS
+from results.webhooks.tables import webhook_callback_secrets, webhook_endpoints
+
+
+@dataclass(frozen=True, slots=True)
+class Callback:
+    """What a client wants to hear of one job, and where; the URL was looked up."""
+
+    text: str
+    url: ReceiverUrl
+    event_types: Sequence[str] = TERMINAL_EVENTS
+
+
+def add_callback(
+    connection: sa.Connection, tenant_id: UUID, job_id: UUID, callback: Callback, sealer: Sealer
+) -> UUID:
+    """Add the callback of a new job, in the transaction that creates it; return its endpoint's id.
+
+    Tries to one host share a lane, however many jobs call there.
+    """
+    endpoint_id = new_uuid()
+    _ensure_secret(connection, tenant_id, sealer)
+    connection.execute(
+        webhook_endpoints.insert().values(
+            id=endpoint_id,
+            tenant_id=tenant_id,
+            job_id=job_id,
+            name="callback",
+            url=callback.text,
+            event_types=list(dict.fromkeys(callback.event_types)),
+            lane=callback_lane(tenant_id, callback.url),
+        )
+    )
+    return endpoint_id
+
+
+def callback_lane(tenant_id: UUID, url: ReceiverUrl) -> str:
+    """Return the lane that the callbacks of a tenant to one host share."""
+    return f"c:{tenant_id.hex}:{url.origin}"
+
+
+def rotate_callback_secret(
+    connection: sa.Connection, tenant_id: UUID, sealer: Sealer, *, keep_old: bool
+) -> bytes:
+    """Make the secret that signs a tenant's callbacks anew and return it.
+
+    With `keep_old` the one before signs beside it for 24 hours.
+    """
+    _ensure_secret(connection, tenant_id, sealer)
+    table = webhook_callback_secrets
+    secret = sealer.new_secret()
+    connection.execute(
+        sa.update(table)
+        .where(table.c.tenant_id == tenant_id)
+        .values(
+            sealed_old_secret=table.c.sealed_secret if keep_old else None,
+            old_secret_until=sa.text("now() + interval '24 hours'") if keep_old else None,
+            sealed_secret=sealer.seal(secret, tenant_id),
+            secret_hint=secret_hint(secret),
+        )
+    )
+    return secret
+
+
+def _ensure_secret(connection: sa.Connection, tenant_id: UUID, sealer: Sealer) -> None:
+    secret = sealer.new_secret()
+    connection.execute(
+        insert(webhook_callback_secrets)
+        .values(
+            tenant_id=tenant_id,
+            sealed_secret=sealer.seal(secret, tenant_id),
+            secret_hint=secret_hint(secret),
+        )
+        .on_conflict_do_nothing()
+    )

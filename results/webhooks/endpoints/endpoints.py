@@ -1,0 +1,286 @@
+"""Endpoints as their owners see them: create, change, rotate, delete. The caller's transaction.
+
+An endpoint belongs to one tenant; for every other it does not exist.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from core.ids import new_uuid
+from jobs.errors import FieldRefusedError, RequestRefusedError
+from jobs.store.keyset_pages import Cursor, Page, read_page
+from jobs.tables.jobs import jobs
+from results.webhooks.delivery.disabled_deliveries import PENDING, drop_waiting
+from results.webhooks.delivery.signatures import secret_hint
+from results.webhooks.endpoints.callbacks import callback_lane
+from results.webhooks.endpoints.receiver_urls import parse_url
+from results.webhooks.endpoints.secret_encryption import Sealer
+from results.webhooks.events.event_bodies import EVENT_TYPES
+from results.webhooks.events.message_recording import watch_running_jobs
+from results.webhooks.tables import (
+    DELETED,
+    webhook_deliveries,
+    webhook_endpoints,
+    webhook_lanes,
+)
+from tenancy.tables import tenants
+
+ENDPOINT: Final = "whe"
+"""Prefix of the public ids of endpoints."""
+
+NAME_CHARS_MAX: Final = 256
+_OVERLAP: Final = sa.text("now() + interval '24 hours'")
+_IS_KEPT: Final = webhook_endpoints.c.disabled_reason.is_distinct_from(DELETED)
+
+
+class EndpointMissingError(RequestRefusedError):
+    """No such webhook endpoint."""
+
+    code = "webhook_endpoint_not_found"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointChange:
+    """Fields of an endpoint, checked one by one; None leaves one as it is."""
+
+    name: str | None = None
+    url: str | None = None  # was parsed and looked up by the caller
+    event_types: Sequence[str] | None = None
+    enabled: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Raise FieldRefusedError."""
+        if self.name is not None and not 0 < len(self.name) <= NAME_CHARS_MAX:
+            raise FieldRefusedError(f"Give 1 to {NAME_CHARS_MAX} characters.", param="name")
+        if self.name is not None and "\x00" in self.name:
+            raise FieldRefusedError("The character U+0000 is not allowed.", param="name")
+        if self.event_types is not None:
+            check_event_types(self.event_types, param="event_types")
+
+
+def check_event_types(event_types: Sequence[str], *, param: str) -> None:
+    """Raise FieldRefusedError unless there are some and all are known."""
+    if not event_types or not set(event_types) <= set(EVENT_TYPES):
+        raise FieldRefusedError(f"Give some of {', '.join(EVENT_TYPES)}.", param=param)
+
+
+def create_endpoint(
+    connection: sa.Connection,
+    tenant_id: UUID,
+    new: EndpointChange,
+    sealer: Sealer,
+    *,
+    endpoints_max: int,
+) -> tuple[sa.Row[Any], bytes]:
+    """Add an endpoint; return it with its secret. Raises FieldRefusedError when there are enough.
+
+    `new` has all its fields.
+    """
+    assert new.name is not None
+    assert new.url is not None
+    assert new.event_types is not None
+    connection.execute(
+        sa.select(tenants.c.id).where(tenants.c.id == tenant_id).with_for_update(key_share=True)
+    )
+    count = connection.scalar(
+        sa.select(sa.func.count()).where(
+            _owned(tenant_id), webhook_endpoints.c.job_id.is_(None), _IS_KEPT
+        )
+    )
+    if (count or 0) >= endpoints_max:
+        raise FieldRefusedError(f"There are {endpoints_max} endpoints already; delete one first.")
+    endpoint_id, secret = new_uuid(), sealer.new_secret()
+    row = connection.execute(
+        webhook_endpoints.insert()
+        .values(
+            id=endpoint_id,
+            tenant_id=tenant_id,
+            name=new.name,
+            url=new.url,
+            event_types=_unique(new.event_types),
+            lane=f"e:{endpoint_id.hex}",
+            sealed_secret=sealer.seal(secret, endpoint_id),
+            secret_hint=secret_hint(secret),
+        )
+        .returning(webhook_endpoints)
+    ).one()
+    watch_running_jobs(connection, row)
+    return row, secret
+
+
+def find_endpoint(
+    connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None
+) -> sa.Row[Any]:
+    """Return an endpoint, or a callback. Raises EndpointMissingError, also for foreign ids."""
+    row = connection.execute(
+        sa.select(webhook_endpoints).where(_shown(tenant_id), _is(endpoint_id))
+    ).one_or_none()
+    if row is None:
+        raise EndpointMissingError
+    return row
+
+
+def find_callback(connection: sa.Connection, tenant_id: UUID, job_id: UUID | None) -> sa.Row[Any]:
+    """Return the callback of a job. Raises EndpointMissingError: none, not yours, or deleted."""
+    if job_id is None:  # to SQL it would mean every endpoint that is no callback
+        raise EndpointMissingError
+    row = connection.execute(
+        sa.select(webhook_endpoints).where(_shown(tenant_id), webhook_endpoints.c.job_id == job_id)
+    ).one_or_none()
+    if row is None:
+        raise EndpointMissingError
+    return row
+
+
+def list_endpoints(connection: sa.Connection, tenant_id: UUID, cursor: Cursor) -> Page:
+    """Return a page of endpoints, newest first, without callbacks. Raises FieldRefusedError."""
+    query = sa.select(webhook_endpoints).where(webhook_endpoints.c.job_id.is_(None), _IS_KEPT)
+    return read_page(connection, query, webhook_endpoints, tenant_id=tenant_id, cursor=cursor)
+
+
+def change_endpoint(
+    connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None, change: EndpointChange
+) -> sa.Row[Any]:
+    """Change what `change` gives and return the endpoint. Raises EndpointMissingError.
+
+    A new URL also enables it, and what waits goes there; disabling it drops what waits, a slice of
+    it at once.
+    """
+    row = _locked(connection, tenant_id, endpoint_id)
+    values: dict[str, object] = {}
+    if change.name is not None and change.name != row.name:
+        values["name"] = change.name
+    if change.url is not None and change.url != row.url:
+        values["url"] = change.url
+        if row.job_id is not None:
+            values["lane"] = _move_callback(connection, row, change.url)
+    if change.event_types is not None and set(change.event_types) != set(row.event_types):
+        values["event_types"] = _unique(change.event_types)
+    is_enabled = row.disabled_at is None
+    if change.enabled is False and is_enabled:
+        values |= {"disabled_at": sa.func.now(), "disabled_reason": "owner"}
+    if (change.enabled or "url" in values) and change.enabled is not False:
+        lane = values.get("lane", row.lane)
+        connection.execute(sa.delete(webhook_lanes).where(webhook_lanes.c.lane == lane))
+        if not is_enabled:
+            values |= {"disabled_at": None, "disabled_reason": None}
+    if not values:
+        return row
+    changed = _update(connection, row.id, values)
+    if changed.disabled_at is not None and is_enabled:
+        drop_waiting(connection, row.id)
+    if "event_types" in values or (changed.disabled_at is None and not is_enabled):
+        watch_running_jobs(connection, changed)
+    return changed
+
+
+def delete_endpoint(connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None) -> None:
+    """Hide an endpoint for good, with its history, and forget its URL and secrets.
+
+    Its rows may be millions: `MessageRemoval` takes them. Raises EndpointMissingError.
+    """
+    row = _locked(connection, tenant_id, endpoint_id)
+    connection.execute(sa.delete(webhook_lanes).where(webhook_lanes.c.lane == row.lane))
+    _update(
+        connection,
+        row.id,
+        {
+            "name": "",
+            "url": "",
+            "sealed_secret": None,
+            "secret_hint": "",
+            "sealed_old_secret": None,
+            "old_secret_until": None,
+            "disabled_at": sa.func.coalesce(webhook_endpoints.c.disabled_at, sa.func.now()),
+            "disabled_reason": DELETED,
+        },
+    )
+
+
+def rotate_secret(
+    connection: sa.Connection,
+    tenant_id: UUID,
+    endpoint_id: UUID | None,
+    sealer: Sealer,
+    *,
+    keep_old: bool,
+) -> tuple[sa.Row[Any], bytes]:
+    """Give an endpoint a new secret; the one before signs beside it for 24 hours if `keep_old`.
+
+    Raises EndpointMissingError, also for callbacks: their secret is the tenant's.
+    """
+    row = _locked(connection, tenant_id, endpoint_id)
+    if row.sealed_secret is None:
+        raise EndpointMissingError
+    secret = sealer.new_secret()
+    changed = _update(
+        connection,
+        row.id,
+        {
+            "sealed_secret": sealer.seal(secret, row.id),
+            "secret_hint": secret_hint(secret),
+            "sealed_old_secret": row.sealed_secret if keep_old else None,
+            "old_secret_until": _OVERLAP if keep_old else None,
+        },
+    )
+    return changed, secret
+
+
+def _move_callback(connection: sa.Connection, row: sa.Row[Any], url: str) -> str:
+    """Let what waits for a callback wait in the lane of its new host; return that lane."""
+    lane = callback_lane(row.tenant_id, parse_url(url, allow_private=True))
+    connection.execute(
+        sa.update(webhook_deliveries)
+        .where(
+            webhook_deliveries.c.endpoint_id == row.id,
+            webhook_deliveries.c.state == PENDING,
+            webhook_deliveries.c.is_test.is_(False),
+        )
+        .values(lane=lane)
+    )
+    return lane
+
+
+def _update(connection: sa.Connection, endpoint_id: UUID, values: dict[str, object]) -> sa.Row[Any]:
+    return connection.execute(
+        sa.update(webhook_endpoints)
+        .where(_is(endpoint_id))
+        .values(updated_at=sa.func.now(), **values)
+        .returning(webhook_endpoints)
+    ).one()
+
+
+def _locked(connection: sa.Connection, tenant_id: UUID, endpoint_id: UUID | None) -> sa.Row[Any]:
+    """Lock an endpoint; others may go on to add rows that name it."""
+    row = connection.execute(
+        sa.select(webhook_endpoints)
+        .where(_shown(tenant_id), _is(endpoint_id))
+        .with_for_update(key_share=True)
+    ).one_or_none()
+    if row is None:
+        raise EndpointMissingError
+    return row
+
+
+def _owned(tenant_id: UUID) -> sa.ColumnElement[bool]:
+    return webhook_endpoints.c.tenant_id == tenant_id
+
+
+def _shown(tenant_id: UUID) -> sa.ColumnElement[bool]:
+    """Of a deleted batch nothing shows, its callback either; that it ended is told all the same."""
+    is_gone = sa.exists().where(
+        jobs.c.id == webhook_endpoints.c.job_id, jobs.c.deleted_at.is_not(None)
+    )
+    return sa.and_(_owned(tenant_id), _IS_KEPT, ~is_gone)
+
+
+def _is(endpoint_id: UUID | None) -> sa.ColumnElement[bool]:
+    return webhook_endpoints.c.id == endpoint_id
+
+
+def _unique(event_types: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(event_types))

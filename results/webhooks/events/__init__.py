@@ -1,0 +1,1 @@
+"""Webhook events: from the log and from counters into messages."""

@@ -1,0 +1,209 @@
+"""Events to rows: a message once, and a delivery for every endpoint that asked for its type."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+
+from core.states import TERMINAL_STATES, JobKind, JobState
+from jobs.tables.jobs import jobs
+from results.webhooks.events.event_bodies import (
+    ITEM_FAILED,
+    REQUEST_EVENTS,
+    STATE_EVENTS,
+    WATCHED_EVENTS,
+    Message,
+    job_message,
+    request_message,
+)
+from results.webhooks.tables import (
+    webhook_deliveries,
+    webhook_endpoints,
+    webhook_messages,
+    webhook_watches,
+)
+from topics.records.records import JobEvent
+
+_WATCH_RUNNING: Final = sa.text("""
+INSERT INTO webhook_watches
+    (job_id, tenant_id, ended_count, percent, failed_count, failed_at, failed_index)
+SELECT j.id, j.tenant_id, coalesce(past.ended, 0), coalesce(past.percent, 0),
+    coalesce(past.failed, 0), past.finished_at, coalesce(past.item_index, -1)
+FROM jobs j LEFT JOIN LATERAL (
+    SELECT n.ended, n.failed, last.finished_at, last.item_index,
+        CASE WHEN j.total_final THEN 100::bigint * n.ended / nullif(j.total_count, 0) END AS percent
+    FROM job_counters c
+    CROSS JOIN LATERAL (
+        SELECT c.succeeded + c.failed + c.cancelled + c.expired AS ended, c.failed
+    ) AS n
+    LEFT JOIN LATERAL (
+        SELECT finished_at, item_index FROM items
+        WHERE job_day = (j.created_at AT TIME ZONE 'UTC')::date - date '1970-01-01'
+            AND items.job_id = j.id AND outcome = 2
+        ORDER BY finished_at DESC, item_index DESC LIMIT 1
+    ) AS last ON true
+    WHERE c.job_id = j.id AND NOT EXISTS (
+        SELECT FROM webhook_endpoints e
+        WHERE e.tenant_id = j.tenant_id AND e.id <> :endpoint AND e.disabled_at IS NULL
+            AND (e.job_id IS NULL OR e.job_id = j.id) AND e.event_types && :watched
+            AND e.created_at <= coalesce(j.in_progress_at, j.created_at)
+    )
+) AS past ON true
+WHERE j.tenant_id = :tenant AND j.kind = 'batch' AND j.state = 'in_progress'
+ON CONFLICT DO NOTHING
+""").bindparams(
+    sa.bindparam("tenant", type_=sa.Uuid),
+    sa.bindparam("endpoint", type_=sa.Uuid),
+    sa.bindparam("watched", type_=sa.ARRAY(sa.Text), value=list(WATCHED_EVENTS)),
+)
+"""What was before is for nobody, unless somebody has listened since the job began, of which the log
+has yet to tell."""
+
+_HEARD: Final = {JobState.IN_PROGRESS.value, *(state.value for state in TERMINAL_STATES)}
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """An endpoint that may want to hear of a job."""
+
+    endpoint_id: UUID
+    tenant_id: UUID
+    job_id: UUID | None
+    lane: str
+    event_types: frozenset[str]
+    since_s: float  # what happened before is not for it
+
+    def hears(self, tenant_id: UUID, job_id: UUID | None, at_s: float) -> bool:
+        """Whether what happened to this job at this time is for it."""
+        is_for_it = self.tenant_id == tenant_id and self.job_id in (None, job_id)
+        return is_for_it and at_s >= self.since_s
+
+
+def record_events(connection: sa.Connection, events: Sequence[JobEvent]) -> int:
+    """Add what endpoints want to hear of `events`; return the number of new deliveries.
+
+    An event that was recorded before adds nothing, so the log may repeat.
+    """
+    heard = [event for event in events if event.state in _HEARD]
+    listeners = _listeners(connection, heard)
+    wanted = [e for e in heard if any(x.hears(e.tenant_id, e.job_id, e.at_s) for x in listeners)]
+    known = _known_jobs(connection, {event.job_id for event in wanted})
+    messages = []
+    for event in wanted:
+        kind, is_deleted = known.get(event.job_id, (None, True))
+        of_job = (event.tenant_id, event.job_id, event.at_s)
+        if kind is JobKind.REQUEST and event.state in REQUEST_EVENTS:
+            messages.append(request_message((event.event_id, REQUEST_EVENTS[event.state]), *of_job))
+        elif kind is JobKind.BATCH:
+            if event.state in STATE_EVENTS:
+                messages.append(job_message((event.event_id, STATE_EVENTS[event.state]), *of_job))
+            if not is_deleted:
+                _watch(connection, event, listeners)
+    return record_messages(connection, messages, listeners)
+
+
+def record_messages(
+    connection: sa.Connection, messages: Iterable[Message], listeners: Sequence[Listener]
+) -> int:
+    """Add messages that one of `listeners` wants, and a delivery for each who does."""
+    count = 0
+    for message in messages:
+        wanting = [
+            listener
+            for listener in listeners
+            if message.event_type in listener.event_types
+            and listener.hears(message.tenant_id, message.job_id, message.at_s)
+        ]
+        if wanting and _add_message(connection, message):
+            connection.execute(
+                webhook_deliveries.insert(),
+                [
+                    {
+                        "message_id": message.message_id,
+                        "endpoint_id": listener.endpoint_id,
+                        "tenant_id": message.tenant_id,
+                        "lane": listener.lane,
+                    }
+                    for listener in wanting
+                ],
+            )
+            count += len(wanting)
+    return count
+
+
+def listeners_of(
+    connection: sa.Connection, tenant_ids: Iterable[UUID], job_ids: Iterable[UUID]
+) -> list[Listener]:
+    """Return the endpoints of tenants, and the callbacks of jobs, that are not disabled."""
+    of_tenants = webhook_endpoints.c.tenant_id.in_(list(tenant_ids))
+    # Two looks by an index each: callbacks, of which there may be many, are passed over by neither.
+    kinds = (webhook_endpoints.c.job_id.is_(None), webhook_endpoints.c.job_id.in_(list(job_ids)))
+    found = [
+        row
+        for kind in kinds
+        for row in connection.execute(
+            sa.select(webhook_endpoints)
+            .where(of_tenants, webhook_endpoints.c.disabled_at.is_(None), kind)
+            .with_for_update(key_share=True, read=True)  # so that none is deleted before the commit
+        )
+    ]
+    return [
+        Listener(
+            row.id,
+            row.tenant_id,
+            row.job_id,
+            row.lane,
+            frozenset(row.event_types),
+            row.created_at.timestamp(),
+        )
+        for row in found
+    ]
+
+
+def watch_running_jobs(connection: sa.Connection, endpoint: sa.Row[Any]) -> None:
+    """Watch what runs already from here on, for an endpoint that is new, or hears of more now."""
+    if set(endpoint.event_types) & set(WATCHED_EVENTS):
+        connection.execute(_WATCH_RUNNING, {"tenant": endpoint.tenant_id, "endpoint": endpoint.id})
+
+
+def _listeners(connection: sa.Connection, events: Sequence[JobEvent]) -> list[Listener]:
+    if not events:
+        return []
+    return listeners_of(connection, {e.tenant_id for e in events}, {e.job_id for e in events})
+
+
+def _known_jobs(connection: sa.Connection, job_ids: set[UUID]) -> dict[UUID, tuple[JobKind, bool]]:
+    """Return of each job its kind, and whether it was deleted: its end is told all the same."""
+    if not job_ids:
+        return {}
+    is_deleted = jobs.c.deleted_at.is_not(None)
+    query = sa.select(jobs.c.id, jobs.c.kind, is_deleted).where(jobs.c.id.in_(job_ids))
+    return {job_id: (JobKind(kind), gone) for job_id, kind, gone in connection.execute(query)}
+
+
+def _watch(connection: sa.Connection, event: JobEvent, listeners: Sequence[Listener]) -> None:
+    """Watch a job as it begins; one that ended before it was watched may have failed items."""
+    wanted = {ITEM_FAILED} if event.state in STATE_EVENTS else set(WATCHED_EVENTS)
+    hearing = (x for x in listeners if x.hears(event.tenant_id, event.job_id, event.at_s))
+    if any(listener.event_types & wanted for listener in hearing):
+        values: dict[str, Any] = {"job_id": event.job_id, "tenant_id": event.tenant_id}
+        connection.execute(insert(webhook_watches).values(values).on_conflict_do_nothing())
+
+
+def _add_message(connection: sa.Connection, message: Message) -> bool:
+    added = connection.execute(
+        insert(webhook_messages)
+        .values(
+            id=message.message_id,
+            tenant_id=message.tenant_id,
+            job_id=message.job_id,
+            event_type=message.event_type,
+            body=message.body,
+        )
+        .on_conflict_do_nothing()
+        .returning(webhook_messages.c.id)
+    )
+    return added.one_or_none() is not None

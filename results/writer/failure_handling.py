@@ -1,0 +1,223 @@
+"""What becomes of failures: a retry that waits, or the row and the dead letter of an item.
+
+Looked at only where a group holds failures. All of it is part of the writer's transaction, under
+its lock on the job, so that a failure that comes twice leads on once (ADR 20).
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+
+from core.outcomes import Outcome
+from jobs.recovery.retry_policy import RetryRules, backoff_s, may_try_again
+from jobs.store.outbox import outbox_insert
+from results.writer.counter_locks import LockedJob
+from results.writer.groups import JobItems
+from results.writer.item_copy import existing_indexes
+from results.writer.statements import BURY, FIND_ATTEMPTS, RECORD_ATTEMPTS, SCHEDULE_RETRIES
+from storage.postgres.engines import Cursor, raw_cursor
+from topics.records.catalogue import DEAD_LETTERS
+from topics.records.codec import encode
+from topics.records.records import DeadItem, DeadItems, FailedAttempt, ItemOutcome
+
+_RECORD_ITEMS_MAX: Final = 250
+_RECORD_BYTES_MAX: Final = 500_000
+"""Of one dead-letter record's items. One of 100 attempts and a long custom id has 10 KB."""
+
+_CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class _Error(msgspec.Struct):
+    code: str | None = None
+
+
+class _Envelope(msgspec.Struct):
+    error: _Error
+
+
+_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
+
+
+@dataclass(slots=True)
+class Judged:
+    """Outcomes that are final, and how many failures wait for another attempt instead."""
+
+    final: JobItems
+    waiting_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FailureJudge:
+    """Decides about failures; `fraction` returns an even random number from [0, 1)."""
+
+    rules: RetryRules
+    fraction: Callable[[], float]
+
+    def judge(self, cursor: Cursor, jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> Judged:
+        """Record failures that may pass: schedule the next attempt, or make the last one final.
+
+        Of an item the first final outcome on the log counts, however the log was cut into groups:
+        what stands behind one, or comes when its item has a row, changes nothing. A failure that
+        another attempt may follow changes nothing either where a final outcome is in its group.
+        """
+        judged = Judged({})
+        for job_id, items in jobs.items():
+            if not any(item.retryable for item in items):  # nearly always
+                judged.final[job_id] = items
+                continue
+            leads_on = self._recorded(cursor, locked[job_id], self._to_record(items))
+            final, again = [], []
+            for place, item in enumerate(items):
+                if not item.retryable:
+                    final.append(item)
+                elif place not in leads_on:
+                    continue
+                elif may_try_again(item.attempt, self.rules):
+                    again.append(item)
+                else:
+                    final.append(msgspec.structs.replace(item, retryable=False))
+            self._schedule(cursor, job_id, again)
+            judged.waiting_count += len(again)
+            if final:
+                judged.final[job_id] = final
+        return judged
+
+    def _to_record(self, items: Sequence[ItemOutcome]) -> dict[int, ItemOutcome]:
+        """Return the failures that may lead on, by their places among `items`."""
+        final = {item.index for item in items if not item.retryable}
+        ended: set[int] = set()
+        failures = {}
+        for place, item in enumerate(items):
+            if not item.retryable:
+                ended.add(item.index)
+            elif item.index not in (final if may_try_again(item.attempt, self.rules) else ended):
+                failures[place] = item
+        return failures
+
+    def _recorded(
+        self, cursor: Cursor, job: LockedJob, failures: Mapping[int, ItemOutcome]
+    ) -> set[int]:
+        """Record what is new of items without a row; return the places of it."""
+        if not failures:
+            return set()
+        known = existing_indexes(cursor, [f.index for f in failures.values()], job)
+        failures = {place: f for place, f in failures.items() if f.index not in known}
+        if not failures:
+            return set()
+        columns = zip(
+            *[(f.index, f.attempt, f.status_code, code_of(f)) for f in failures.values()],
+            strict=True,
+        )
+        cursor.execute(RECORD_ATTEMPTS, [job.job_id, *map(list, columns)], prepare=False)
+        new = set(cursor)
+        places = set()
+        for place, failure in failures.items():
+            if (failure.index, failure.attempt) in new:
+                new.discard((failure.index, failure.attempt))
+                places.add(place)
+        return places
+
+    def _schedule(self, cursor: Cursor, job_id: UUID, failures: Sequence[ItemOutcome]) -> None:
+        if not failures:
+            return
+        columns = [
+            [f.index for f in failures],
+            [f.attempt + 1 for f in failures],
+            [backoff_s(f.attempt, self.fraction(), self.rules) for f in failures],
+            [_line_offset(f) for f in failures],
+        ]
+        cursor.execute(SCHEDULE_RETRIES, [*columns, job_id], prepare=False)
+
+
+def bury(connection: sa.Connection, jobs: JobItems, locked: Mapping[UUID, LockedJob]) -> int:
+    """Keep a dead letter for every failed item of a batch, and announce them; return how many.
+
+    Call it in the transaction that inserted their rows, with what was inserted.
+    """
+    cursor = raw_cursor(connection)
+    count = 0
+    for job_id, items in jobs.items():
+        dead = [item for item in items if item.outcome is Outcome.FAILED]
+        if not dead:
+            continue
+        columns = [
+            [item.index for item in dead],
+            [item.attempt for item in dead],
+            [_line_offset(item) for item in dead],
+        ]
+        day = locked[job_id].day
+        cursor.execute(BURY, [day, *columns, job_id], prepare=False)
+        buried = cursor.fetchall()
+        if not buried:
+            continue
+        count += len(buried)
+        tenant_id, now_s = buried[0]
+        for part in parts_of(_letters(cursor, job_id, dead, now_s)):
+            record = DeadItems(job_id, day, tenant_id, part)
+            connection.execute(outbox_insert(DEAD_LETTERS, record, job_id=job_id))
+    return count
+
+
+def parts_of(letters: Sequence[DeadItem]) -> Iterator[list[DeadItem]]:
+    """Yield the letters in their order, as many at a time as one record holds."""
+    part: list[DeadItem] = []
+    part_bytes = 0
+    for letter in letters:
+        letter_bytes = len(encode(letter))
+        is_full = len(part) == _RECORD_ITEMS_MAX or part_bytes + letter_bytes > _RECORD_BYTES_MAX
+        if part and is_full:
+            yield part
+            part, part_bytes = [], 0
+        part.append(letter)
+        part_bytes += letter_bytes
+    if part:
+        yield part
+
+
+def code_of(failure: ItemOutcome) -> str:
+    """Return a failure's stable code, see `stable_code`."""
+    return stable_code(failure.error_code, failure.body, failure.status_code)
+
+
+def stable_code(ours: str | None, body: bytes, status_code: int) -> str:
+    """Return our own code, that of the answer's envelope, or `http_<status>`.
+
+    What an upstream calls a code is taken only where it looks like one.
+    """
+    code = ours or _answer_code(body)
+    return code if code and _CODE.fullmatch(code) else f"http_{status_code}"
+
+
+def _letters(
+    cursor: Cursor, job_id: UUID, dead: Sequence[ItemOutcome], now_s: float
+) -> list[DeadItem]:
+    """Return each item with all its attempts; one that failed at once has only its last."""
+    cursor.execute(FIND_ATTEMPTS, [job_id, [item.index for item in dead]], prepare=False)
+    attempts: dict[int, list[FailedAttempt]] = {}
+    for index, attempt, status_code, code, at_s in cursor:
+        attempts.setdefault(index, []).append(FailedAttempt(attempt, status_code, code, at_s))
+    letters = []
+    for item in dead:
+        tried = attempts.get(item.index, [])
+        if not tried or tried[-1].attempt < item.attempt:
+            last = FailedAttempt(item.attempt, item.status_code, code_of(item), now_s)
+            tried = [*tried, last]
+        letters.append(DeadItem(item.index, item.custom_id, tried))
+    return letters
+
+
+def _answer_code(body: bytes) -> str | None:
+    try:
+        return _ENVELOPE.decode(body).error.code
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _line_offset(item: ItemOutcome) -> int | None:
+    """Return where the line begins; only that of the first item can begin at 0."""
+    return item.offset if item.offset > 0 or item.index == 0 else None

@@ -1,0 +1,94 @@
+"""A close to rows: every item of the job that has none gets one, in slices.
+
+The first slice sets `closed_reason` in its transaction; from then on no outcome of the job counts.
+After a crash between slices the close is delivered again and goes on where rows are missing.
+"""
+
+import logging
+import time
+from functools import partial
+from typing import Final
+
+import sqlalchemy as sa
+
+from core.outcomes import Outcome
+from core.states import CloseReason
+from results import metrics
+from results.writer.counter_locks import LockedJob, lock_jobs
+from results.writer.day_partitions import DayPartitions
+from results.writer.open_work import Step
+from results.writer.settling import count_and_settle
+from results.writer.statements import DROP_RETRIES, INSERT_MISSING, SET_CLOSED
+from results.writer.sums import JobSum
+from storage.postgres.engines import Cursor, raw_cursor
+from topics.records.records import Close
+
+LOG = logging.getLogger(__name__)
+
+CLOSE_OUTCOMES: Final = {
+    CloseReason.CANCELLED: (Outcome.CANCELLED, "batch_cancelled"),
+    CloseReason.EXPIRED: (Outcome.EXPIRED, "batch_expired"),
+    CloseReason.FAILURE_BUDGET: (Outcome.CANCELLED, "failure_budget_exceeded"),
+    CloseReason.SPEND_CAP: (Outcome.CANCELLED, "spend_cap_reached"),
+}
+
+
+class JobCloser:
+    """Turns closes into rows; one thread uses it."""
+
+    def __init__(
+        self, engine: sa.Engine, partitions: DayPartitions, *, slice_items: int = 10_000
+    ) -> None:
+        """One transaction looks at `slice_items` indexes."""
+        self._engine = engine
+        self._partitions = partitions
+        self._slice_items = slice_items
+
+    def closing(self, close: Close) -> list[Step]:
+        """Return the steps that give every item of the job a row."""
+        return [partial(self._step, close, 0)]
+
+    def _step(self, close: Close, first: int) -> list[Step]:
+        job = self._slice(close, first)
+        after = first + self._slice_items
+        is_done = job is None or after >= job.total_count
+        return [] if is_done else [partial(self._step, close, after)]
+
+    def _slice(self, close: Close, first: int) -> LockedJob | None:
+        """Close the indexes from `first` on; None when the job has all its rows, or is unknown."""
+        started = time.perf_counter()
+        with self._engine.begin() as connection:
+            cursor = raw_cursor(connection)
+            job = lock_jobs(cursor, [close.job_id]).get(close.job_id)
+            if job is None or not job.total_count:
+                LOG.warning("close of an unknown job", extra={"job": close.job_id})
+                metrics.UNKNOWN_JOB.inc()
+                return None
+            reason = CloseReason(job.closed_reason or close.reason)  # the first one wins
+            cursor.execute(SET_CLOSED, [reason.value, job.job_id], prepare=False)
+            if job.ended_count == job.total_count:
+                # It may have waited for more files: then no row is left that could settle it.
+                count_and_settle(connection, [JobSum(job.job_id)])
+                return None
+            self._partitions.ensure([job.day])
+            last = min(first + self._slice_items, job.total_count) - 1
+            outcome, ended = _insert_missing(cursor, job, reason, (first, last))
+            cursor.execute(DROP_RETRIES, [job.job_id, first, last], prepare=False)
+            count = getattr(ended, outcome.label)
+            if count:
+                count_and_settle(connection, [ended])
+        metrics.ITEMS_COMPLETED.labels(outcome.label).inc(count)
+        metrics.ROWS_PER_TRANSACTION.observe(count)
+        metrics.TRANSACTION_SECONDS.observe(time.perf_counter() - started)
+        return job
+
+
+def _insert_missing(
+    cursor: Cursor, job: LockedJob, reason: CloseReason, indexes: tuple[int, int]
+) -> tuple[Outcome, JobSum]:
+    outcome, code = CLOSE_OUTCOMES[reason]
+    parameters = [job.job_id, job.day, outcome.value, code, *indexes]
+    cursor.execute(INSERT_MISSING, parameters, prepare=False)
+    count, item_indexes = cursor.fetchone() or (0, "{}")
+    ended = JobSum(job.job_id, item_indexes=item_indexes)
+    return outcome, ended._replace(**{outcome.label: count})

@@ -1,0 +1,27 @@
+"""What a group asks for: its outcomes at once, and steps for closes and copies."""
+
+from dataclasses import dataclass
+
+from results.writer.copied_results import CopyWriter
+from results.writer.groups import Group
+from results.writer.item_writer import ItemWriter
+from results.writer.job_closer import JobCloser
+from results.writer.open_work import Step
+from topics.records.records import Close
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Turns groups into rows; one thread uses it."""
+
+    items: ItemWriter
+    closes: JobCloser
+    copies: CopyWriter
+
+    def judge(self, group: Group) -> list[Step]:
+        """Make its outcomes durable; return the steps that follow. Raises one of DATABASE_AWAY."""
+        if isinstance(group.alone, Close):
+            return self.closes.closing(group.alone)
+        if group.alone is not None:
+            return self.copies.copying_due(group.alone)
+        return self.copies.copying(group.jobs, self.items.write(group.jobs))
