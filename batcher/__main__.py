@@ -11,10 +11,10 @@ from pathlib import Path
 
 import uvloop
 
-from batcher.parts import Surroundings
-from batcher.redeliveries import FinishedItems
+from batcher.inbound.redelivered_items import FinishedItems
 from batcher.role import run_batcher
 from batcher.settings import BatcherSettings
+from batcher.wiring import Surroundings
 from core.clock import SystemClock
 from core.logs import configure_logs
 from core.metrics_server import serve_metrics

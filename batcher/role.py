@@ -7,11 +7,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from batcher.parts import Surroundings, assemble
+from batcher.inbound.unreadable_records import send_unreadable
 from batcher.settings import BatcherSettings
-from batcher.starting import ends_first
-from batcher.unreadable import send_unreadable
+from batcher.startup import ends_first
 from batcher.watchdog import Watchdog
+from batcher.wiring import Surroundings, assemble
 from core.errors import MillraceError
 from core.futures import in_daemon
 from core.role_life import say_ready

@@ -11,8 +11,8 @@ from typing import Any
 
 import uvloop
 
-from batcher.acks import OrderedAcks
-from batcher.agents import RequestStream, build_app
+from batcher.faust_app.app import RequestStream, build_app
+from batcher.faust_app.ordered_acks import OrderedAcks
 from batcher.settings import BatcherSettings
 from benchmarks.chunk_topic import JOB_CLASS, Tally
 from benchmarks.line_children import die_with_parent, wait_for_line
@@ -33,7 +33,7 @@ class Reader:
         self.done = asyncio.Event()
 
     def take(self, record: Received, event: Any) -> None:
-        """See `batcher.agents.StreamOwner`."""
+        """See `batcher.faust_app.app.StreamOwner`."""
         place = (record.topic, record.partition)
         ticket = self._acks.delivered(place, event, item_count=1, now_s=0.0)
         finished = self._tally.take(record.value)

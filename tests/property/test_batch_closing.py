@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batcher.policy.closing import (
+from batcher.policy.batch_closing import (
     BatchLimits,
     Now,
     Waiting,

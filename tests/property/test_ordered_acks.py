@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batcher.acks import OrderedAcks, Ticket
+from batcher.faust_app.ordered_acks import OrderedAcks, Ticket
 from topics.clients.offsets import Partition
 
 PARTITIONS: list[Partition] = [("requests.bulk", 0), ("requests.bulk", 1)]

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from batcher.acks import Ticket
-from batcher.held import Held, lane_of
-from batcher.queues import BATCH_BYTES_MAX, Queues
+from batcher.faust_app.ordered_acks import Ticket
+from batcher.queueing.buffered_chunk import Held, lane_of
+from batcher.queueing.queues import BATCH_BYTES_MAX, Queues
 from topics.records.records import Item, JobRef
 
 TENANTS = [UUID(int=n) for n in range(1, 4)]

@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 import psutil
 
-from batcher.agents import group_of
+from batcher.faust_app.app import group_of
 from topics.clients.admin import LogAdmin
 from topics.clients.producer import LogProducer
 from topics.errors import LogUnavailableError

@@ -8,11 +8,11 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from batcher.acks import OrderedAcks, Ticket
-from batcher.arrivals import Arrivals
-from batcher.held import Held
-from batcher.over import OverJobs
-from batcher.queues import Queues
+from batcher.faust_app.ordered_acks import OrderedAcks, Ticket
+from batcher.inbound.record_handler import Arrivals
+from batcher.queueing.buffered_chunk import Held
+from batcher.queueing.over import OverJobs
+from batcher.queueing.queues import Queues
 from core.clock import SystemClock
 from core.errors import SchemaTooNewError
 from topics.clients.producer import OnDelivery
@@ -274,7 +274,7 @@ async def test_a_chunk_that_is_revoked_during_its_query_is_forgotten() -> None:
 
 async def begin_away(world: World, monkeypatch: pytest.MonkeyPatch) -> asyncio.Task[None]:
     """Let a redelivered chunk wait for a database that is away."""
-    monkeypatch.setattr("batcher.arrivals._AGAIN_S", 0.001)
+    monkeypatch.setattr("batcher.inbound.record_handler._AGAIN_S", 0.001)
     world.is_away = True
     world.arrivals.assigned({PARTITION: 10})
     world.take(record(0, chunk_of(1, range(10))))

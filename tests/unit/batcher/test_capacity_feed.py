@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from batcher import capacity_feed
-from batcher.capacity_feed import CapacityFeed
+from batcher.outbound import capacity_reader
+from batcher.outbound.capacity_reader import CapacityFeed
 from topics.errors import LogUnavailableError
 from topics.records.records import Capacity
 from topics.settings import KafkaSettings
@@ -33,7 +33,7 @@ def test_what_ended_the_feed_is_told(failure: Exception, monkeypatch: pytest.Mon
     def deliver(_: list[Capacity]) -> None: ...
 
     kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
-    monkeypatch.setattr(capacity_feed, "TopicTail", Tail)
+    monkeypatch.setattr(capacity_reader, "TopicTail", Tail)
     feed = CapacityFeed(kafka, client_id="t", deliver=deliver, on_failure=on_failure)
     feed.start(1.0)
     assert has_ended.wait(5)

@@ -10,12 +10,12 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from batcher import database_clock
-from batcher.acks import Ticket
-from batcher.controlled import Controlled
 from batcher.database_clock import DatabaseClock
-from batcher.held import Held, lane_of
-from batcher.queues import Queues
-from batcher.sending import parts_of
+from batcher.faust_app.ordered_acks import Ticket
+from batcher.outbound.batch_sender import parts_of
+from batcher.queueing.buffered_chunk import Held, lane_of
+from batcher.queueing.controlled import Controlled
+from batcher.queueing.queues import Queues
 from core.states import CloseReason
 from topics.records.records import CallRef, Item, JobControl, JobRef
 

@@ -6,13 +6,13 @@ from uuid import UUID
 
 import pytest
 
-from batcher.acks import OrderedAcks
-from batcher.dispatch import TURN_S_MAX, Dispatcher, DispatchRules
-from batcher.held import Held, LaneKey
-from batcher.over import LettingGo, OverJobs
-from batcher.policy.closing import BatchLimits
+from batcher.faust_app.ordered_acks import OrderedAcks
+from batcher.outbound.dispatcher import TURN_S_MAX, Dispatcher, DispatchRules
+from batcher.policy.batch_closing import BatchLimits
 from batcher.policy.credits import CreditLedger, ReplicaCredit
-from batcher.queues import Queues
+from batcher.queueing.buffered_chunk import Held, LaneKey
+from batcher.queueing.over import LettingGo, OverJobs
+from batcher.queueing.queues import Queues
 from topics.records.records import CallRef, Capacity, Item, JobRef
 
 

@@ -17,8 +17,8 @@ from faust.types import TP, ConsumerMessage
 from mode.utils.queues import FlowControlEvent, FlowControlQueue
 from pydantic import SecretStr
 
-from batcher import faust_patches
-from batcher.agents import RequestStream, build_app, credentials
+from batcher.faust_app import faust_patches
+from batcher.faust_app.app import RequestStream, build_app, credentials
 from batcher.settings import BatcherSettings
 from topics.records.received import Received
 from topics.settings import KafkaSettings

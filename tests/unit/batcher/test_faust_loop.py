@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from faust.transport.drivers import aiokafka as driver
 
-from batcher.agents import build_app
-from batcher.faust_loop import LoopClient, paced
+from batcher.faust_app.app import build_app
+from batcher.faust_app.single_loop_client import LoopClient, paced
 from batcher.settings import BatcherSettings
 from topics.settings import KafkaSettings
 

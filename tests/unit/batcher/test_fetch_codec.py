@@ -8,7 +8,7 @@ from aiokafka.protocol.fetch import FetchRequest_v11, FetchResponse_v11
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batcher import fetch_codec
+from batcher.faust_app import fetch_codec
 
 ORIGINAL = {message: message.SCHEMA for message in (FetchRequest_v11, FetchResponse_v11)}
 OFFSETS = st.integers(-1, 2**63 - 1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batcher.policy.holding import hand_back
+from batcher.policy.requeue_policy import hand_back
 
 
 @pytest.mark.parametrize(

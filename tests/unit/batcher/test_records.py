@@ -7,12 +7,12 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from batcher.acks import OrderedAcks, Ticket
-from batcher.capacity_feed import newest
-from batcher.held import Held, chunk_bytes, lane_of
-from batcher.queues import Queues
-from batcher.sending import Identity, Sender, batch_headers, parts_of
-from batcher.unreadable import failed_outcomes, send_unreadable
+from batcher.faust_app.ordered_acks import OrderedAcks, Ticket
+from batcher.inbound.unreadable_records import failed_outcomes, send_unreadable
+from batcher.outbound.batch_sender import Identity, Sender, batch_headers, parts_of
+from batcher.outbound.capacity_reader import newest
+from batcher.queueing.buffered_chunk import Held, chunk_bytes, lane_of
+from batcher.queueing.queues import Queues
 from core.errors import SchemaTooNewError
 from core.limits import RECORD_BYTES_MAX
 from core.outcomes import Outcome

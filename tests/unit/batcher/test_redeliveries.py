@@ -5,9 +5,9 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from batcher.acks import Ticket
-from batcher.held import Held
-from batcher.redeliveries import FinishedItems
+from batcher.faust_app.ordered_acks import Ticket
+from batcher.inbound.redelivered_items import FinishedItems
+from batcher.queueing.buffered_chunk import Held
 from topics.records.records import Item, JobRef
 
 JOB = JobRef(UUID(int=1), 1, UUID(int=1), "m", "1", "p", "/v1/embeddings", "k", 1e9)

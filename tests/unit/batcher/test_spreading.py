@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from itertools import count
 
-from batcher.policy.spreading import TOGETHER_MAX, TOGETHER_S, Spread
+from batcher.policy.partition_choice import TOGETHER_MAX, TOGETHER_S, Spread
 
 PARTITIONS = [2, 3, 5, 7]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from batcher.parts import Surroundings
 from batcher.role import run_batcher
 from batcher.settings import BatcherSettings
-from batcher.starting import ends_first
+from batcher.startup import ends_first
+from batcher.wiring import Surroundings
 from core.clock import SystemClock
 from core.futures import in_daemon
 from topics.errors import LogUnavailableError

@@ -12,13 +12,13 @@ from uuid import UUID
 
 import pytest
 
-from batcher import clockwork
-from batcher.acks import OrderedAcks, Ticket
-from batcher.arrivals import Arrivals
-from batcher.clockwork import Clockwork
+from batcher import periodic
 from batcher.database_clock import DatabaseClock
-from batcher.over import OverJobs
-from batcher.queues import Queues
+from batcher.faust_app.ordered_acks import OrderedAcks, Ticket
+from batcher.inbound.record_handler import Arrivals
+from batcher.periodic import Clockwork
+from batcher.queueing.over import OverJobs
+from batcher.queueing.queues import Queues
 from batcher.watchdog import Watchdog
 from core.clock import SystemClock
 from core.futures import in_daemon
@@ -65,7 +65,7 @@ def unused(ticket: Ticket, item_count: int) -> OnDelivery:
 def test_an_answer_that_does_not_come_delays_no_stop(
     monkeypatch: pytest.MonkeyPatch, work: Callable[[Blocks], Coroutine[Any, Any, None]]
 ) -> None:
-    monkeypatch.setattr(clockwork, "LOOK_S", 0.0)
+    monkeypatch.setattr(periodic, "LOOK_S", 0.0)
     is_asked, is_over = threading.Event(), threading.Event()
 
     def blocks(*_: object) -> None:

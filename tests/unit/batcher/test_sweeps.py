@@ -5,13 +5,13 @@ from uuid import UUID
 
 import pytest
 
-from batcher.acks import OrderedAcks
-from batcher.held import Held
-from batcher.over import LettingGo, OverJobs
+from batcher.faust_app.ordered_acks import OrderedAcks
 from batcher.policy.credits import CreditLedger
-from batcher.policy.holding import PIN_GAIN, SOUGHT_S
-from batcher.queues import Queues
-from batcher.sweeps import HAND_BACKS_MAX, Sweeper
+from batcher.policy.requeue_policy import PIN_GAIN, SOUGHT_S
+from batcher.queueing.buffered_chunk import Held
+from batcher.queueing.maintenance import HAND_BACKS_MAX, Sweeper
+from batcher.queueing.over import LettingGo, OverJobs
+from batcher.queueing.queues import Queues
 from topics.records.records import Capacity, Item, JobRef
 
 LIMIT_S = 30.0

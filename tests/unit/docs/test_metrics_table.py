@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prometheus_client.metrics import MetricWrapperBase
 
-from batcher.policy.closing import CloseReason
+from batcher.policy.batch_closing import CloseReason
 from gpu_consumers.inflight.online_call import Cut
 from jobs.store.idempotency import Scope
 from registry.models import ENDPOINTS

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from batcher import metrics
-from batcher.acks import OrderedAcks
-from batcher.agents import RequestStream, group_of
-from batcher.arrivals import Arrivals
-from batcher.capacity_feed import DemandPublisher
-from batcher.dispatch import Dispatcher
+from batcher.faust_app.app import RequestStream, group_of
+from batcher.faust_app.ordered_acks import OrderedAcks
+from batcher.inbound.record_handler import Arrivals
+from batcher.outbound.capacity_reader import DemandPublisher
+from batcher.outbound.dispatcher import Dispatcher
 from batcher.policy.credits import CreditLedger
-from batcher.queues import Queues
-from batcher.sweeps import Sweeper
+from batcher.queueing.maintenance import Sweeper
+from batcher.queueing.queues import Queues
 from batcher.watchdog import Observation, Watchdog
 from core.clock import Clock
 from core.errors import MillraceError

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from batcher import metrics
-from batcher.acks import OrderedAcks
-from batcher.over import LettingGo
+from batcher.faust_app.ordered_acks import OrderedAcks
+from batcher.outbound.batch_sender import Sender
 from batcher.policy.credits import CreditLedger
-from batcher.policy.holding import PIN_GAIN, SOUGHT_S, hand_back, others
-from batcher.queues import Queues
-from batcher.sending import Sender
+from batcher.policy.requeue_policy import PIN_GAIN, SOUGHT_S, hand_back, others
+from batcher.queueing.over import LettingGo
+from batcher.queueing.queues import Queues
 from core.clock import Clock
 
 HAND_BACKS_MAX = 50

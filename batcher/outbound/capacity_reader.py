@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from batcher.sending import Identity
+from batcher.outbound.batch_sender import Identity
 from topics.clients.producer import LogProducer
 from topics.records.catalogue import CAPACITY, DEMAND
 from topics.records.codec import encode, kind_headers

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any, Protocol
 
 from batcher import metrics
-from batcher.acks import OrderedAcks, Ticket
-from batcher.held import Held
-from batcher.over import OverJobs
-from batcher.policy.holding import RECORD_BYTES
-from batcher.queues import Queues
-from batcher.redeliveries import CHUNKS_MAX, FinishedIndexes, is_asked_about
-from batcher.unreadable import read_chunk
+from batcher.faust_app.ordered_acks import OrderedAcks, Ticket
+from batcher.inbound.redelivered_items import CHUNKS_MAX, FinishedIndexes, is_asked_about
+from batcher.inbound.unreadable_records import read_chunk
+from batcher.policy.requeue_policy import RECORD_BYTES
+from batcher.queueing.buffered_chunk import Held
+from batcher.queueing.over import OverJobs
+from batcher.queueing.queues import Queues
 from core.clock import Clock
 from core.errors import RecordUnreadableError
 from core.futures import in_daemon

@@ -5,10 +5,10 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from batcher.acks import OrderedAcks, Ticket
-from batcher.held import Held, LaneKey
+from batcher.faust_app.ordered_acks import OrderedAcks, Ticket
 from batcher.policy.credits import ReplicaCredit
-from batcher.policy.spreading import Spread
+from batcher.policy.partition_choice import Spread
+from batcher.queueing.buffered_chunk import Held, LaneKey
 from core.ids import new_uuid
 from topics.clients.producer import LogProducer, OnDelivery
 from topics.records.catalogue import batches_topic

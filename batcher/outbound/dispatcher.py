@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from batcher import metrics
-from batcher.held import Held, LaneKey
-from batcher.lanes import Lane, PoolQueue
-from batcher.policy.closing import (
+from batcher.policy.batch_closing import (
     BatchLimits,
     CloseReason,
     Now,
@@ -23,7 +21,9 @@ from batcher.policy.closing import (
     item_count_cap,
 )
 from batcher.policy.credits import CreditLedger, ReplicaCredit
-from batcher.queues import Queues
+from batcher.queueing.buffered_chunk import Held, LaneKey
+from batcher.queueing.queue_levels import Lane, PoolQueue
+from batcher.queueing.queues import Queues
 from core.clock import Clock
 
 TURN_S_MAX = 0.005

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from batcher import metrics
-from batcher.acks import OrderedAcks
-from batcher.held import Held
+from batcher.faust_app.ordered_acks import OrderedAcks
+from batcher.queueing.buffered_chunk import Held
 from topics.records.records import JobRef
 
 

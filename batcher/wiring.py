@@ -7,23 +7,23 @@ from typing import Protocol
 
 import faust
 
-from batcher.acks import OrderedAcks
-from batcher.agents import RequestStream, StreamOwner, build_app, group_of
-from batcher.arrivals import Arrivals
-from batcher.capacity_feed import CapacityFeed, DemandPublisher
-from batcher.clockwork import Clockwork
-from batcher.controlled import Controlled
 from batcher.database_clock import AskTime, DatabaseClock
-from batcher.dispatch import Dispatcher, DispatchRules
-from batcher.over import LettingGo, OverJobs
-from batcher.policy.closing import BatchLimits
+from batcher.faust_app.app import RequestStream, StreamOwner, build_app, group_of
+from batcher.faust_app.ordered_acks import OrderedAcks
+from batcher.inbound.record_handler import Arrivals
+from batcher.inbound.redelivered_items import FinishedIndexes
+from batcher.outbound.batch_sender import Identity, Sender
+from batcher.outbound.capacity_reader import CapacityFeed, DemandPublisher
+from batcher.outbound.dispatcher import Dispatcher, DispatchRules
+from batcher.periodic import Clockwork
+from batcher.policy.batch_closing import BatchLimits
 from batcher.policy.credits import CreditLedger
-from batcher.policy.spreading import TOGETHER_S
-from batcher.queues import Queues
-from batcher.redeliveries import FinishedIndexes
-from batcher.sending import Identity, Sender
+from batcher.policy.partition_choice import TOGETHER_S
+from batcher.queueing.controlled import Controlled
+from batcher.queueing.maintenance import Sweeper
+from batcher.queueing.over import LettingGo, OverJobs
+from batcher.queueing.queues import Queues
 from batcher.settings import BatcherSettings
-from batcher.sweeps import Sweeper
 from core.clock import Clock
 from topics.clients.admin import LogAdmin
 from topics.clients.producer import LogProducer

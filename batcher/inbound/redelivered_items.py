@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
-from batcher.held import Held
+from batcher.queueing.buffered_chunk import Held
 from core.clock import Clock
 from storage.postgres.engines import DATABASE_AWAY
 from topics.records.records import JobRef

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from batcher.acks import Ticket
+from batcher.faust_app.ordered_acks import Ticket
 from topics.records.records import Chunk, Item, JobRef
 
 ITEM_BYTES = 200

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
-from batcher.held import Held, LaneKey
 from batcher.policy.fairness import VirtualCounters
 from batcher.policy.ordering import Ordering
+from batcher.queueing.buffered_chunk import Held, LaneKey
 from topics.records.records import JobRef
 
 _CALLS = UUID(int=0)

@@ -6,10 +6,10 @@ Bounded by items and bytes; the owner stops taking records while `is_full`.
 from collections.abc import Callable, Container, Iterator
 from uuid import UUID
 
-from batcher.held import Held, lane_of
-from batcher.lanes import Lane, PoolQueue, TenantQueue
-from batcher.policy.closing import fitting_prefix
+from batcher.policy.batch_closing import fitting_prefix
 from batcher.policy.fairness import VirtualCounters
+from batcher.queueing.buffered_chunk import Held, lane_of
+from batcher.queueing.queue_levels import Lane, PoolQueue, TenantQueue
 from core.limits import RECORD_BYTES_MAX
 from topics.records.records import JobRef
 

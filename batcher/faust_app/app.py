@@ -17,7 +17,8 @@ from aiokafka.errors import KafkaError
 from faust.auth import Credentials, SASLCredentials, SSLCredentials
 from faust.types.auth import SASLMechanism
 
-from batcher import faust_loop, faust_patches, fetch_codec, metrics
+from batcher import metrics
+from batcher.faust_app import faust_patches, fetch_codec, single_loop_client
 from batcher.settings import BatcherSettings
 from topics.clients.memberships import Membership
 from topics.clients.offsets import Partition
@@ -72,7 +73,7 @@ def build_app(kafka: KafkaSettings, settings: BatcherSettings, datadir: Path) ->
         datadir=datadir,
     )
     if settings.job_class == "interactive":
-        faust_loop.use_one_loop(app, fetch_gap_s=settings.fetch_gap_ms / 1000)
+        single_loop_client.use_one_loop(app, fetch_gap_s=settings.fetch_gap_ms / 1000)
     return app
 
 

@@ -1,0 +1,1 @@
+"""The Faust application: streams, acknowledgement in order, and patches of the pinned release."""

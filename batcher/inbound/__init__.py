@@ -1,0 +1,1 @@
+"""From delivered records to buffered chunks."""

@@ -1,0 +1,1 @@
+"""Dispatch of batches against the capacity that replicas publish."""

@@ -1,0 +1,1 @@
+"""Buffered chunks by pool, batch key, tenant and job."""
