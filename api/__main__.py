@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from api.app import create_app
+from api.http.server import http_server
 from api.online.online import OnlineSetup
 from api.online.settings import OnlineSettings
-from api.server import http_server
 from api.settings import ApiSettings
 from core.clock import SystemClock
 from core.errors import MillraceError

@@ -9,37 +9,30 @@ import sqlalchemy as sa
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from api import (
-    audit_log,
-    batches,
-    dead_letters,
-    files,
-    health,
-    jobs,
-    models,
-    webhook_deliveries,
-    webhook_endpoints,
-    webhook_secrets,
-)
-from api.auth import KeyCache
-from api.background import end_process, watched
-from api.database import Database
-from api.errors import install_error_answers
-from api.head_requests import HeadAsGet
-from api.key_refresh import ROUNDS_PER_TTL, keep_keys_fresh
-from api.middleware import Pace, RequestEnvelope
-from api.object_threads import ObjectThreads
+from api import audit_log, models
+from api.auth.key_cache import KeyCache
+from api.auth.key_refresh import ROUNDS_PER_TTL, keep_keys_fresh
+from api.batches import batches, dead_letters, single_requests
+from api.files import files
+from api.files.object_threads import ObjectThreads
+from api.http import health
+from api.http.errors import install_error_answers
+from api.http.head_requests import HeadAsGet
+from api.http.middleware import Pace, RequestEnvelope
+from api.http.openapi_document import describe
+from api.online.admit.readers import LARGE_BYTES, Readers
 from api.online.app import OnlineApp
 from api.online.online import Online, OnlineSetup
-from api.online.readers import LARGE_BYTES, Readers
 from api.online.settings import OnlineSettings
-from api.openapi_document import describe
-from api.services import Services
+from api.runtime.background import end_process, watched
+from api.runtime.database import Database
+from api.runtime.services import Services
+from api.runtime.tenant_slots import Slots
 from api.settings import ApiSettings
-from api.slots import Slots
 from api.views import audits, items, results
 from api.views.services import open_views
-from api.webhook_services import webhook_services
+from api.webhooks import webhook_deliveries, webhook_endpoints, webhook_secrets
+from api.webhooks.webhook_services import webhook_services
 from core.clock import Clock
 from results.webhooks.settings import WebhookSettings
 from storage.objects.object_store import BLOCK_BYTES, ObjectStore
@@ -48,7 +41,7 @@ ROUTERS: Final = (
     files.router,
     batches.router,
     dead_letters.router,
-    jobs.router,
+    single_requests.router,
     models.router,
     webhook_endpoints.router,
     webhook_secrets.router,

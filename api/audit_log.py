@@ -5,10 +5,10 @@ from typing import Any
 import sqlalchemy as sa
 from fastapi import APIRouter, Response
 
-from api.answers import json_answer
-from api.objects import page_object
-from api.paging import LIMIT_DEFAULT, Limit, parse_after
-from api.principals import PrincipalOf, ServicesOf
+from api.auth.principals import PrincipalOf, ServicesOf
+from api.http.answers import json_answer
+from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
+from api.resources import page_object
 from jobs.store.keyset_pages import Page, unknown_cursor
 from tenancy.audit_log import ENTRY
 from tenancy.audit_reading import entry_fields, list_acts

@@ -2,9 +2,9 @@
 
 from fastapi import APIRouter, Response
 
-from api.answers import ApiError, json_answer
-from api.objects import model_object
-from api.principals import PrincipalOf, ServicesOf
+from api.auth.principals import PrincipalOf, ServicesOf
+from api.http.answers import ApiError, json_answer
+from api.resources import model_object
 from registry.models import find_model, list_models
 
 router = APIRouter()

@@ -5,11 +5,11 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.answers import ApiError, error_answer
-from api.online.body_room import BodyRoom
-from api.online.exchange import exchange_of
+from api.http.answers import ApiError, error_answer
+from api.online.admit.body_room import BodyRoom
 from api.online.online import Online
 from api.online.pipeline import CallPipeline
+from api.online.receive.exchange import exchange_of
 from registry.models import ENDPOINTS
 
 _ROUTES: Final = {path: SimpleNamespace(path=path) for path in ENDPOINTS}

@@ -11,26 +11,26 @@ from hashlib import blake2b
 from typing import Final
 from uuid import UUID
 
-from api.background import watched
-from api.database import DatabaseAwayError
 from api.online import metrics
-from api.online.call_keys import CallKeys
-from api.online.caller_clock import CallerClock
-from api.online.closed_jobs import Closed, CloseReader, why_closed
-from api.online.durable import DurableRequests
-from api.online.large_bodies import LargeBodies
-from api.online.log_health import LogHealth
-from api.online.news import NewsPublisher
-from api.online.open_calls import OpenCalls
-from api.online.pools import ExecutionTimes, PoolsHeard
-from api.online.rate_limits import RateLimits
-from api.online.recording_room import RecordingRoom
-from api.online.response_cache import ResponseCache
-from api.online.routes import Routes
-from api.online.sending import CallSender
+from api.online.admit.model_routes import Routes
+from api.online.admit.pools import ExecutionTimes, PoolsHeard
+from api.online.admit.rate_limits import RateLimits
+from api.online.admit.recording_room import RecordingRoom
+from api.online.answer.response_cache import ResponseCache
+from api.online.await_reply.caller_clock import CallerClock
+from api.online.await_reply.caller_heartbeat import NewsPublisher
+from api.online.await_reply.closed_jobs import Closed, CloseReader, why_closed
+from api.online.await_reply.open_calls import OpenCalls
+from api.online.await_reply.tails import ReplyReader, TailThread
+from api.online.durable.durable import DurableRequests
+from api.online.send.call_keys import CallKeys
+from api.online.send.call_sender import CallSender
+from api.online.send.large_bodies import LargeBodies
+from api.online.send.log_health import LogHealth
 from api.online.settings import OnlineSettings
-from api.online.tails import ReplyReader, TailThread
-from api.services import Services
+from api.runtime.background import watched
+from api.runtime.database import DatabaseAwayError
+from api.runtime.services import Services
 from core.clock import Clock
 from core.errors import MillraceError
 from core.futures import in_daemon

@@ -4,24 +4,24 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from api.answers import ApiError
-from api.errors import as_api_error
+from api.auth.principals import principal_by
+from api.http.answers import ApiError
+from api.http.errors import as_api_error
 from api.online import metrics
-from api.online.admission import Bounds, Load, no_capacity, refusal
-from api.online.answering import finished_error, send_finished
+from api.online.admit.admission import Bounds, Load, no_capacity, refusal
+from api.online.admit.planning import QUEUE_TIMEOUT_HEADER, plan_call
+from api.online.admit.rate_limits import Charge
+from api.online.answer.answering import finished_error, send_finished
+from api.online.answer.response_cache import MISS
+from api.online.await_reply.open_call import OpenCall
+from api.online.await_reply.running_call import RunningCall
 from api.online.calls import Begun, Finished, ParsedCall, PlannedCall, RawHeaders
-from api.online.exchange import Exchange
 from api.online.online import Online
-from api.online.open_call import OpenCall
-from api.online.parsing import parse_call
-from api.online.planning import QUEUE_TIMEOUT_HEADER, plan_call
-from api.online.preferences import check_retention, has_key, preferred_wait_s
-from api.online.rate_limits import Charge
-from api.online.receiving import read_body
-from api.online.response_cache import MISS
-from api.online.running import RunningCall
-from api.online.sending import call_item
-from api.principals import principal_by
+from api.online.receive.body_reading import read_body
+from api.online.receive.call_parsing import parse_call
+from api.online.receive.exchange import Exchange
+from api.online.receive.preferences import check_retention, has_key, preferred_wait_s
+from api.online.send.call_sender import call_item
 from core.errors import MillraceError
 from jobs.store.idempotency import version_header
 from tenancy.api_keys import Principal

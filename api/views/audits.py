@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Response
 
-from api.answers import ApiError, json_answer, unavailable
-from api.principals import PrincipalOf
-from api.services import Services
+from api.auth.principals import PrincipalOf
+from api.http.answers import ApiError, json_answer, unavailable
+from api.runtime.services import Services
 from api.views.item_objects import item_id
 from api.views.services import Views, ViewsOf
 from core.errors import SchemaTooNewError

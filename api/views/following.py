@@ -14,8 +14,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from api import metrics
-from api.background import OnFailure, end_process, watched
-from api.database import Database, DatabaseAwayError
+from api.runtime.background import OnFailure, end_process, watched
+from api.runtime.database import Database, DatabaseAwayError
 from core.states import TERMINAL_STATES, JobState
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_counters

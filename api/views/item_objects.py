@@ -3,7 +3,7 @@
 from typing import Any, Final
 from uuid import UUID
 
-from api.objects import seconds, usage_object
+from api.resources import seconds, usage_object
 from core.ids import JOB, public_id
 from results.finaliser.output_lines import ERROR_MESSAGES
 from results.views.item_status import Failure, ItemStatus, ItemView

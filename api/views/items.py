@@ -7,9 +7,9 @@ from uuid import UUID
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from api.answers import ApiError, json_answer
-from api.paging import LIMIT_DEFAULT, Limit
-from api.principals import PrincipalOf
+from api.auth.principals import PrincipalOf
+from api.http.answers import ApiError, json_answer
+from api.http.paging import LIMIT_DEFAULT, Limit
 from api.views.item_objects import ITEM, item_id, item_object
 from api.views.services import Views, ViewsOf
 from core.clock import SystemClock

@@ -8,7 +8,7 @@ import asyncio
 from typing import Final
 from uuid import UUID
 
-from api.database import Database
+from api.runtime.database import Database
 from results.views.result_sequence import SequencedRow, read_sequence
 from results.views.result_sources import ResultSource
 

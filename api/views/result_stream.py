@@ -7,10 +7,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from api.blocking_calls import BlockingCalls
-from api.database import DatabaseAwayError
-from api.key_watch import CHECK_S
-from api.objects import batch_object
+from api.auth.key_watch import CHECK_S
+from api.resources import batch_object
+from api.runtime.blocking_calls import BlockingCalls
+from api.runtime.database import DatabaseAwayError
 from api.views.following import Follower, JobNews
 from api.views.services import Views
 from jobs.errors import JobMissingError

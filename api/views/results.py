@@ -6,10 +6,10 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request, Response
 
-from api.answers import ApiError
-from api.key_watch import KeyWatch
-from api.middleware import until_answered
-from api.principals import PrincipalOf
+from api.auth.key_watch import KeyWatch
+from api.auth.principals import PrincipalOf
+from api.http.answers import ApiError
+from api.http.middleware import until_answered
 from api.views.result_stream import LIMIT_MAX, ResultStream
 from api.views.services import Views, ViewsOf
 from api.views.streaming import ResultAnswer

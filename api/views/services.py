@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request
 
-from api.background import OnFailure, end_process
-from api.services import Services
-from api.slots import Slots
+from api.runtime.background import OnFailure, end_process
+from api.runtime.services import Services
+from api.runtime.tenant_slots import Slots
 from api.views.following import Followers
 from api.views.result_pages import ResultPages
 from results.views.dispatched_items import Dispatched, dispatched_items

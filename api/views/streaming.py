@@ -3,8 +3,8 @@
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from api.bounded_streams import BoundedStream
-from api.key_watch import KeyWatch
+from api.auth.key_watch import KeyWatch
+from api.http.bounded_streams import BoundedStream
 from api.views.result_stream import ResultStream
 
 _HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}

@@ -13,7 +13,7 @@ from random import Random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from api.auth import offered_secret
+from api.auth.key_cache import offered_secret
 from tenancy import api_keys
 from tenancy.api_keys import is_well_formed, secret_hash
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message, Send
 
-from api.online.call_failures import deadline_exceeded, stream_interrupted
+from api.online.answer.call_failures import deadline_exceeded, stream_interrupted
+from api.online.answer.streams import DONE, KEEP_ALIVE, StreamAnswer
+from api.online.answer.timings import Timings
+from api.online.await_reply.open_call import OpenCall
+from api.online.await_reply.open_calls import OpenCalls
 from api.online.calls import Recording
-from api.online.exchange import Exchange
-from api.online.open_call import OpenCall
-from api.online.open_calls import OpenCalls
-from api.online.streams import DONE, KEEP_ALIVE, StreamAnswer
-from api.online.timings import Timings
+from api.online.receive.exchange import Exchange
 from core.clock import SystemClock
 from core.ids import new_uuid
 from topics.records.records import CallRef, JobRef, Reply, ReplyEnd

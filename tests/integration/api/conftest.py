@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from pydantic import SecretStr
 
 from api.app import create_app
+from api.http.server import http_server
 from api.online.online import OnlineSetup
-from api.server import http_server
 from api.settings import ApiSettings
 from core.clock import SystemClock
 from jobs.tables.outbox import outbox

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-import api.online.durable
-import api.online.large_bodies
-import api.online.sending
+import api.online.durable.durable
+import api.online.send.call_sender
+import api.online.send.large_bodies
 from storage.objects.errors import ObjectStoreAwayError
 from storage.objects.whole_objects import write_object
 from tests.integration.api.answers import ok, refused
@@ -45,7 +45,7 @@ def test_what_comes_before_the_record_counts(
     """A store and a database that take their time are cut at the deadline of a call, which is not
     run: what they do all the same holds its key for no longer.
     """
-    own, is_done = getattr(api.online.durable, late), threading.Event()
+    own, is_done = getattr(api.online.durable.durable, late), threading.Event()
 
     def delayed(*args: object) -> object:
         time.sleep(DELAY_S)
@@ -58,7 +58,7 @@ def test_what_comes_before_the_record_counts(
     with durable.site.client() as client:
         ok(client.post(ENDPOINT, json=ASK))  # its model is known from now on
         with monkeypatch.context() as slow:
-            slow.setattr(api.online.durable, late, delayed)
+            slow.setattr(api.online.durable.durable, late, delayed)
             began_s = time.monotonic()
             answer = client.post(ENDPOINT, json=asked, headers=headers)
             took_s = time.monotonic() - began_s
@@ -85,7 +85,7 @@ def test_an_answer_that_cannot_be_fetched_is_under_its_job_or_key(
     durable.pool.script = script
     with durable.site.client() as client:
         with monkeypatch.context() as away:
-            away.setattr(api.online.large_bodies, "read_object", refuse)
+            away.setattr(api.online.send.large_bodies, "read_object", refuse)
             bound = client.post(ENDPOINT, json=ASK)
             patient = client.post(ENDPOINT, json=ASK, headers={"Prefer": "wait=20"})
             keyed = client.post(ENDPOINT, json=ASK, headers=KEY)
@@ -112,7 +112,7 @@ def test_what_is_known_needs_no_store(durable: Durable, monkeypatch: pytest.Monk
         def refuse(*_: object) -> None:
             raise ObjectStoreAwayError
 
-        monkeypatch.setattr(api.online.durable, "write_object", refuse)
+        monkeypatch.setattr(api.online.durable.durable, "write_object", refuse)
         again = client.post(ENDPOINT, json=asked, headers=KEY)
         assert (again.status_code, again.content) == (202, first.content)
         other = client.post(ENDPOINT, json=asked | {"seed": 1}, headers=KEY)
@@ -128,7 +128,7 @@ def test_what_is_committed_and_cannot_be_sent_is_accepted(
     def refuse(*_: object) -> None:
         raise DeliveryError("the local queue stayed full")
 
-    monkeypatch.setattr(api.online.sending, "send_chunk", refuse)
+    monkeypatch.setattr(api.online.send.call_sender, "send_chunk", refuse)
     with durable.site.client() as client:
         patient = client.post(ENDPOINT, json=ASK, headers={"Prefer": "wait=60"})
         assert patient.status_code == 202

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from api.online.body_room import BodyRoom
+from api.online.admit.body_room import BodyRoom
 from registry.models import ENDPOINTS, add_model
 from tests.integration.api.answers import refused
 from tests.integration.api.conftest import Site

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from prometheus_client import REGISTRY
 
-from api.online.open_calls import DOUBT_S_MAX
+from api.online.await_reply.open_calls import DOUBT_S_MAX
 from gpu_consumers.payloads.bodies import load_body, store_body
 from tests.integration.api.online_site import ASK, ENDPOINT, Online, online_site
 from tests.integration.api.pool import PlayedPool, good_end, say_nothing

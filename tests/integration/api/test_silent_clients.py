@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from api import http_protocol
+from api.http import http_protocol
 from tests.integration.api.online_site import ASK, ENDPOINT, online_site
 from tests.integration.api.pool import PlayedPool, say_nothing
 from tests.integration.api.wire import connect, head

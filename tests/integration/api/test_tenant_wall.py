@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 from pydantic import SecretStr
 
-from api.database import Database
+from api.runtime.database import Database
 from jobs.store.batches import list_jobs
 from jobs.store.keyset_pages import Cursor
 from results.writer.day_partitions import DayPartitions

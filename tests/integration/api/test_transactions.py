@@ -13,7 +13,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from api.database import Database, DatabaseAwayError
+from api.runtime.database import Database, DatabaseAwayError
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.conftest import execute

@@ -12,10 +12,10 @@ from typing import Any, cast
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from api import http_protocol
-from api.http_protocol import HttpProtocol
-from api.middleware import Pace, RequestEnvelope
-from api.server import http_server
+from api.http import http_protocol
+from api.http.http_protocol import HttpProtocol
+from api.http.middleware import Pace, RequestEnvelope
+from api.http.server import http_server
 from api.settings import ApiSettings
 from tests.integration.api.wire import closes
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from api.online.admission import Bounds, Load, predicted_wait_s, refusal, retry_after
+from api.online.admit.admission import Bounds, Load, predicted_wait_s, refusal, retry_after
 from jobs.expansion.windows import PoolCapacity
 
 BOUNDS = Bounds(calls_max=10, of_tenant_max=5)

@@ -10,17 +10,17 @@ from typing import Any, cast
 import pytest
 from starlette.types import Message
 
-from api.answers import ApiError
-from api.online import store_threads
-from api.online.body_room import BodyHold, BodyRoom
+from api.http.answers import ApiError
+from api.online.admit.body_room import BodyHold, BodyRoom
+from api.online.admit.readers import LARGE_BYTES, Readers
+from api.online.answer.streams import StreamAnswer
+from api.online.answer.timings import Timings
+from api.online.await_reply.open_call import OpenCall
+from api.online.await_reply.running_call import RunningCall
 from api.online.calls import Finished, PlannedCall
-from api.online.exchange import Exchange
-from api.online.large_bodies import LargeBodies
-from api.online.open_call import OpenCall
-from api.online.readers import LARGE_BYTES, Readers
-from api.online.running import RunningCall
-from api.online.streams import StreamAnswer
-from api.online.timings import Timings
+from api.online.receive.exchange import Exchange
+from api.online.send import store_threads
+from api.online.send.large_bodies import LargeBodies
 from core.clock import SystemClock
 from core.ids import new_uuid
 from storage.objects.errors import ObjectStoreAwayError, ObjectStoreRefusedError

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from api.auth import KeyCache, offered_secret
+from api.auth.key_cache import KeyCache, offered_secret
 from core.ids import new_uuid
 from tenancy.api_keys import Principal, secret_hash
 

@@ -6,11 +6,11 @@ from typing import cast
 
 import pytest
 
-from api.auth import KeyCache
-from api.background import TaskDiedError, watched
-from api.database import Database, DatabaseAwayError
-from api.key_refresh import keep_keys_fresh
-from api.online.routes import Routes
+from api.auth.key_cache import KeyCache
+from api.auth.key_refresh import keep_keys_fresh
+from api.online.admit.model_routes import Routes
+from api.runtime.background import TaskDiedError, watched
+from api.runtime.database import Database, DatabaseAwayError
 from core.clock import SystemClock
 from core.errors import MillraceError
 from core.ids import new_uuid

@@ -1,6 +1,6 @@
 """Goal: a body that trickles is cut, one that only pauses or waits for us is not."""
 
-from api.bodies import Pace
+from api.http.request_bodies import Pace
 
 
 def test_a_trickle_is_noticed_at_the_end_of_its_span() -> None:

@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from api.answers import ApiError
-from api.online.body_room import BodyHold, BodyRoom
-from api.online.receiving import read_body
+from api.http.answers import ApiError
+from api.online.admit.body_room import BodyHold, BodyRoom
+from api.online.receive.body_reading import read_body
 from api.online.settings import OnlineSettings
 
 ME, OTHER, THIRD = UUID(int=1), UUID(int=2), UUID(int=3)

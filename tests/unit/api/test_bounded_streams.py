@@ -12,14 +12,14 @@ from fastapi import FastAPI, Response
 from prometheus_client import REGISTRY
 from starlette.types import Message, Scope, Send
 
-from api.answers import ApiError
-from api.bounded_streams import BoundedStream
-from api.client_connection import EXTENSION, ClientConnection
-from api.database import DatabaseAwayError
-from api.downloads import ObjectResponse
-from api.errors import install_error_answers
-from api.key_watch import KeyWatch
-from api.middleware import RequestEnvelope
+from api.auth.key_watch import KeyWatch
+from api.files.downloads import ObjectResponse
+from api.http.answers import ApiError
+from api.http.bounded_streams import BoundedStream
+from api.http.client_connection import EXTENSION, ClientConnection
+from api.http.errors import install_error_answers
+from api.http.middleware import RequestEnvelope
+from api.runtime.database import DatabaseAwayError
 from core.errors import MillraceError
 from jobs.errors import JobMissingError
 from storage.objects.errors import ObjectMissingError, ObjectStoreAwayError

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from api.answers import ApiError
-from api.online.call_failures import (
+from api.http.answers import ApiError
+from api.online.admit.rate_limits import Charge, RateLimits
+from api.online.answer.call_failures import (
     deadline_exceeded,
     job_cancelled,
     log_unavailable,
@@ -13,9 +14,8 @@ from api.online.call_failures import (
     slow_reader,
     stream_interrupted,
 )
-from api.online.open_call import OpenCall
-from api.online.rate_limits import Charge, RateLimits
-from api.online.running import used_tokens
+from api.online.await_reply.open_call import OpenCall
+from api.online.await_reply.running_call import used_tokens
 from core.ids import new_uuid
 from topics.records.records import CallRef, JobRef, Reply, ReplyEnd
 

@@ -4,8 +4,8 @@ from uuid import UUID
 
 import pytest
 
-from api.online.call_keys import KEY_S, CallKeys, hidden_item, opened_end, opened_pieces
-from api.online.open_call import OpenCall
+from api.online.await_reply.open_call import OpenCall
+from api.online.send.call_keys import KEY_S, CallKeys, hidden_item, opened_end, opened_pieces
 from storage.crypto.body_ciphers import END, BodyCipher, BodyUnreadableError, Place, Way
 from storage.objects.errors import ObjectStoreAwayError
 from tests.objects_in_memory import MemoryStore

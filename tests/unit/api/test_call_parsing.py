@@ -2,9 +2,9 @@
 
 import pytest
 
-from api.answers import ApiError
-from api.online.parsing import header_timeout_s, parse_call
-from api.online.preferences import check_retention, may_be_accepted, preferred_wait_s
+from api.http.answers import ApiError
+from api.online.receive.call_parsing import header_timeout_s, parse_call
+from api.online.receive.preferences import check_retention, may_be_accepted, preferred_wait_s
 from core.streaming import STREAMED_ENDPOINTS
 from registry.models import ENDPOINTS
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from api.answers import ApiError
-from api.online.caller_clock import CallerClock
+from api.http.answers import ApiError
+from api.online.admit.model_routes import Routes
+from api.online.admit.planning import plan_call
+from api.online.await_reply.caller_clock import CallerClock
 from api.online.calls import ParsedCall, PlannedCall
-from api.online.planning import plan_call
-from api.online.routes import Routes
 from api.online.settings import OnlineSettings
 from core.ids import new_uuid
 from registry.models import ModelVersion

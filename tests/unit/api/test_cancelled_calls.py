@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
+from api.online.await_reply.open_call import OpenCall
+from api.online.await_reply.running_call import RunningCall
 from api.online.calls import PlannedCall
-from api.online.open_call import OpenCall
-from api.online.running import RunningCall
 from topics.records.records import CallRef, JobRef, ReplyEnd
 
 JOB = JobRef(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from api.client_connection import ClientConnection
+from api.http.client_connection import ClientConnection
 
 
 def cycle(version: str = "1.1") -> Any:

@@ -12,8 +12,8 @@ from fastapi import FastAPI
 from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.errors import install_error_answers
-from api.middleware import RequestEnvelope
+from api.http.errors import install_error_answers
+from api.http.middleware import RequestEnvelope
 
 SECRET = "what a client sent"
 

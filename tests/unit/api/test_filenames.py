@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.filenames import NAME_CHARS_MAX, content_disposition, safe_filename
+from api.files.filenames import NAME_CHARS_MAX, content_disposition, safe_filename
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from uuid import UUID
 
 import pytest
 
-from api.answers import ApiError
-from api.online.idempotency import Repeats, repeats_of
+from api.http.answers import ApiError
+from api.idempotency.repeats import Repeats, repeats_of
 from api.settings import ApiSettings
 from jobs.store.idempotency import Scope
 from tenancy.api_keys import Principal

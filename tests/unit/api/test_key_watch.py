@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from api.answers import ApiError
-from api.auth import KeyCache
-from api.database import DatabaseAwayError
-from api.key_watch import KeyWatch
+from api.auth.key_cache import KeyCache
+from api.auth.key_watch import KeyWatch
+from api.http.answers import ApiError
+from api.runtime.database import DatabaseAwayError
 from core.clock import Clock
 from core.ids import new_uuid
 from tenancy.api_keys import Principal

@@ -7,16 +7,17 @@ from typing import Any, cast
 
 import pytest
 from fastapi import Request
+from single_requests.store.keyset_pages import Cursor, Page
 
-from api import files, jobs
-from api.answers import ApiError
-from api.middleware import until_answered
-from api.online.readers import LARGE_BYTES, Readers
-from api.services import Services
+from api.batches import single_requests
+from api.files import files
+from api.http.answers import ApiError
+from api.http.middleware import until_answered
+from api.online.admit.readers import LARGE_BYTES, Readers
+from api.runtime.services import Services
 from core.ids import SINGLE, new_uuid, public_id
 from core.outcomes import Outcome
 from core.states import JobState
-from jobs.store.keyset_pages import Cursor, Page
 from tenancy.api_keys import Principal
 
 ME = Principal(new_uuid(), new_uuid())
@@ -42,7 +43,7 @@ def request() -> Request:
 
 
 def job(body: bytes) -> Any:
-    moments = dict.fromkeys(jobs._MOMENTS)
+    moments = dict.fromkeys(single_requests._MOMENTS)
     counts = dict.fromkeys(
         ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"), 1
     )
@@ -73,11 +74,11 @@ def file() -> Any:
 
 
 async def show_job(site: Site, asked: Request) -> Any:
-    return await jobs.show(asked, public_id(SINGLE, new_uuid()), ME, site.services)
+    return await single_requests.show(asked, public_id(SINGLE, new_uuid()), ME, site.services)
 
 
 async def cancel_job(site: Site, asked: Request) -> Any:
-    return await jobs.cancel(asked, public_id(SINGLE, new_uuid()), ME, site.services)
+    return await single_requests.cancel(asked, public_id(SINGLE, new_uuid()), ME, site.services)
 
 
 async def list_files(site: Site, asked: Request) -> Any:

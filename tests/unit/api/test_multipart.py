@@ -2,7 +2,7 @@
 
 import pytest
 
-from api.multipart import (
+from api.http.multipart import (
     FIELD_BYTES_MAX,
     PARTS_MAX,
     FileForm,

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from api.online.caller_clock import CallerClock
-from api.online.log_health import LogHealth
-from api.online.news import IDS_MAX, LOST_S, NewsPublisher
+from api.online.await_reply.caller_clock import CallerClock
+from api.online.await_reply.caller_heartbeat import IDS_MAX, LOST_S, NewsPublisher
+from api.online.send.log_health import LogHealth
 from core.ids import new_uuid
 from core.limits import RECORD_BYTES_MAX
 from topics.clients.producer import OnDelivery

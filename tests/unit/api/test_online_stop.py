@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from api.database import DatabaseAwayError
-from api.online import tails
+from api.online.await_reply import tails
+from api.online.await_reply.tails import TailThread
 from api.online.online import Online
-from api.online.tails import TailThread
+from api.runtime.database import DatabaseAwayError
 
 
 class Part:

@@ -5,10 +5,10 @@ from uuid import UUID
 import pytest
 from prometheus_client import REGISTRY
 
-from api.answers import ApiError
-from api.online.call_failures import deadline_exceeded, stream_interrupted
-from api.online.open_call import OpenCall
-from api.online.open_calls import DOUBT_S_MAX, OpenCalls
+from api.http.answers import ApiError
+from api.online.answer.call_failures import deadline_exceeded, stream_interrupted
+from api.online.await_reply.open_call import OpenCall
+from api.online.await_reply.open_calls import DOUBT_S_MAX, OpenCalls
 from core.ids import new_uuid
 from topics.records.records import CallRef, JobRef, Reply, ReplyEnd
 

@@ -4,10 +4,10 @@ from typing import Any, cast
 
 import pytest
 
-from api.answers import ApiError
-from api.auth import KeyCache
-from api.principals import principal_by
-from api.services import Services
+from api.auth.key_cache import KeyCache
+from api.auth.principals import principal_by
+from api.http.answers import ApiError
+from api.runtime.services import Services
 from core.clock import SystemClock
 from core.ids import new_uuid
 from tenancy.api_keys import Principal

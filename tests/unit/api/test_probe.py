@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import cast
 
-from api.database import Database
-from api.health import Probe
+from api.http.health import Probe
+from api.runtime.database import Database
 from core.clock import Clock
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from api.answers import ApiError
-from api.online.rate_limits import Charge, RateLimits, TokenBucket
+from api.http.answers import ApiError
+from api.online.admit.rate_limits import Charge, RateLimits, TokenBucket
 from core.ids import new_uuid
 
 

@@ -5,9 +5,9 @@ from typing import cast
 
 import pytest
 
-from api.database import Database
-from api.online import replay_waits
-from api.online.replay_waits import Refusal, ReplayWaits
+from api.idempotency import replay_waits
+from api.idempotency.replay_waits import Refusal, ReplayWaits
+from api.runtime.database import Database
 from api.views.following import JobNews
 from core.clock import SystemClock
 from core.ids import new_uuid

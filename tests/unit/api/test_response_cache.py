@@ -9,9 +9,9 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from api.database import Database, DatabaseAwayError
+from api.online.answer.response_cache import ENTRY_BYTES_MAX, HIT, ResponseCache, question_digest
 from api.online.calls import Finished, ParsedCall, PlannedCall
-from api.online.response_cache import ENTRY_BYTES_MAX, HIT, ResponseCache, question_digest
+from api.runtime.database import Database, DatabaseAwayError
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
 from tenancy.cached_answers import BilledHits

@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from api.answers import ApiError
-from api.slots import Slots
+from api.http.answers import ApiError
+from api.runtime.tenant_slots import Slots
 
 ME, OTHER = UUID(int=1), UUID(int=2)
 

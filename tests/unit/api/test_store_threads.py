@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from api.online.store_threads import drop_object, in_store_thread
+from api.online.send.store_threads import drop_object, in_store_thread
 from storage.objects.errors import ObjectStoreAwayError, ObjectStoreRefusedError
 from storage.objects.object_store import ObjectStore
 
@@ -77,5 +77,5 @@ async def test_a_deletion_that_hangs_is_not_waited_for(
         def delete(self, _: str) -> None:
             hanging.wait(20)
 
-    monkeypatch.setattr("api.online.store_threads._DROP_S_MAX", 0.01)
+    monkeypatch.setattr("api.online.send.store_threads._DROP_S_MAX", 0.01)
     await asyncio.wait_for(drop_object(cast("ObjectStore", Store()), "key"), 5)

@@ -7,11 +7,11 @@ from uuid import UUID
 
 import pytest
 
-from api.online.byte_room import Lack
-from api.online.durable_streams import RECORD_BYTES_MAX, StreamRecording
-from api.online.recording_room import RecordingRoom
-from api.online.streams import DONE, STREAM_HEADERS
-from api.services import Services
+from api.online.admit.byte_room import Lack
+from api.online.admit.recording_room import RecordingRoom
+from api.online.answer.streams import DONE, STREAM_HEADERS
+from api.online.durable.durable_streams import RECORD_BYTES_MAX, StreamRecording
+from api.runtime.services import Services
 from core.ids import new_uuid
 from jobs.store import idempotency
 from jobs.store.idempotency import Answer, Claim, Scope
@@ -136,7 +136,7 @@ def test_a_stream_that_breaks_off_gives_its_room_back() -> None:
 
 
 def test_a_record_that_takes_too_long_to_save_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.online.durable_streams._SAVE_S_MAX", 0.01)
+    monkeypatch.setattr("api.online.durable.durable_streams._SAVE_S_MAX", 0.01)
     keys, room = Keys(), RecordingRoom(1000)
     keys.hangs_at_saving = True
     stream = Stream(keys, room, "k").begin()

@@ -1,6 +1,6 @@
 """Goal: `server-timing` says what is known, and nothing that is not."""
 
-from api.online.timings import Timings
+from api.online.answer.timings import Timings
 from topics.records.records import ReplyEnd
 
 

@@ -5,9 +5,9 @@ from uuid import UUID
 
 import pytest
 
-from api import webhook_services
-from api.answers import ApiError
-from api.webhook_services import WebhookServices
+from api.http.answers import ApiError
+from api.webhooks import webhook_services
+from api.webhooks.webhook_services import WebhookServices
 from results.webhooks.endpoints.address_rules import Reach
 from results.webhooks.endpoints.bounded_lookups import LookUps
 from results.webhooks.settings import WebhookSettings

@@ -9,14 +9,14 @@ import pytest
 from prometheus_client import REGISTRY
 from starlette.types import Message, Receive, Scope, Send
 
-from api.answers import ApiError
-from api.client_connection import EXTENSION
-from api.middleware import Pace, RequestEnvelope
-from api.online.answering import send_finished
-from api.online.body_room import BodyHold, BodyRoom
+from api.http.answers import ApiError
+from api.http.client_connection import EXTENSION
+from api.http.middleware import Pace, RequestEnvelope
+from api.online.admit.body_room import BodyHold, BodyRoom
+from api.online.admit.readers import LARGE_BYTES, Readers
+from api.online.answer.answering import send_finished
 from api.online.calls import Finished, Recording
-from api.online.exchange import Exchange
-from api.online.readers import LARGE_BYTES, Readers
+from api.online.receive.exchange import Exchange
 from core.ids import new_uuid
 
 ME, OTHER = UUID(int=1), UUID(int=2)

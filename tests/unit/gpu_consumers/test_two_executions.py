@@ -2,7 +2,7 @@
 
 from uuid import UUID, uuid4
 
-from api.online.open_call import OpenCall
+from api.online.await_reply.open_call import OpenCall
 from tests.unit.gpu_consumers.online_bench import OnlineBench, call
 
 

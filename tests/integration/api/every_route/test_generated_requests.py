@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase
 from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
 
-from api.openapi_document import BODIES
+from api.http.openapi_document import BODIES
 from registry.models import ENDPOINTS
 from tests.integration.api.every_route.asks import OPEN
 from tests.integration.api.every_route.routes import served

@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 import httpx
 import pytest
 
-from api.openapi_document import BODIES
+from api.http.openapi_document import BODIES
 from core.streaming import STREAMED_ENDPOINTS
 from registry.models import ENDPOINTS
 from tests.integration.api.answers import refused

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from api.database import Database, DatabaseAwayError
+from api.runtime.database import Database, DatabaseAwayError
 from api.views.following import Followers, JobNews
 from api.views.result_pages import ResultPages
 from core.errors import MillraceError
@@ -87,7 +87,9 @@ async def test_a_look_that_fails_ends_the_process(caplog: pytest.LogCaptureFixtu
 
     (failure,) = jobs.failures
     assert str(failure) == "The task Followers._look died: ValueError."
-    told = [record.levelname for record in caplog.records if record.name == "api.background"]
+    told = [
+        record.levelname for record in caplog.records if record.name == "api.runtime.background"
+    ]
     assert told == ["CRITICAL"]
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from api.answers import ApiError
-from api.slots import Slots
+from api.http.answers import ApiError
+from api.runtime.tenant_slots import Slots
 from api.views import items
 from core.ids import new_uuid
 from results.views.timed_reads import SearchOverdueError

@@ -3,7 +3,7 @@
 import pytest
 from fastapi import Request
 
-from api.answers import ApiError
+from api.http.answers import ApiError
 from api.views.results import SEQUENCE_MAX, _last_event_id
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from api.database import DatabaseAwayError
+from api.runtime.database import DatabaseAwayError
 from api.settings import ApiSettings
 from api.views import result_stream
 from api.views.following import Followers

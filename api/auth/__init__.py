@@ -1,0 +1,1 @@
+"""API keys: authentication, refresh, revocation during long requests, and recorded acts."""

@@ -1,0 +1,1 @@
+"""Batches, single requests and dead letters: routes and their objects."""

@@ -1,0 +1,182 @@
+"""Routes of batches: jobs, as OpenAI's clients call them."""
+
+import asyncio
+import re
+from contextlib import suppress
+from typing import Final, Literal
+
+import msgspec
+import sqlalchemy as sa
+from fastapi import APIRouter, Request, Response
+
+from api import metrics
+from api.auth.principals import PrincipalOf, ServicesOf
+from api.auth.recorded_acts import record
+from api.batches import batch_controls
+from api.batches.batch_controls import shown
+from api.http.answers import json_answer
+from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
+from api.http.request_bodies import NO_BODY_SHA256, body_sha256, json_body
+from api.idempotency.repeats import answer_once, known_answer, repeats_of_request, response_of
+from api.resources import batch_object, page_object
+from api.webhooks.webhook_services import WebhooksOf
+from core.errors import MillraceError
+from core.ids import FILE, JOB, parse_public_id, public_id
+from core.urgency import PRIORITY_DEFAULT
+from jobs.errors import JobMissingError
+from jobs.store.batches import NewJob, cancel_job, create_job, find_whole_job, list_jobs
+from jobs.store.idempotency import Answer
+from jobs.store.job_budgets import Budget
+from jobs.store.job_keys import destroy_key
+from jobs.store.job_options import JobOptions
+from jobs.store.keyset_pages import Cursor
+from results.retention.deletion import delete_batch
+from results.webhooks.endpoints.callbacks import add_callback
+from tenancy.audit_log import Action
+
+router = APIRouter()
+router.include_router(batch_controls.router)
+
+_TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+class OutputExpiry(msgspec.Struct):
+    """When the files of a job's results go."""
+
+    anchor: Literal["created_at"]
+    seconds: int
+
+
+class BatchBody(msgspec.Struct):
+    """What a client sends; unknown fields are ignored."""
+
+    input_file_id: str
+    endpoint: str
+    completion_window: str
+    metadata: dict[str, str] | None = None
+    output_expires_after: OutputExpiry | None = None
+    callback_url: str | None = None  # ours: told of this job alone
+    callback_events: list[str] | None = None  # ours
+    priority: int = PRIORITY_DEFAULT  # ours
+    sealed: bool = True  # ours: False lets further files be appended
+    deduplicate: bool = False  # ours: identical items are computed once
+    max_failed_items: int | None = None  # ours
+    max_failed_ratio: float | None = None  # ours
+    failed_ratio_sample: int | None = None  # ours
+    max_total_tokens: int | None = None  # ours
+
+
+@router.post("/v1/batches")
+async def create(
+    request: Request, principal: PrincipalOf, services: ServicesOf, webhooks: WebhooksOf
+) -> Response:
+    """Accept a job; what it answers survives us."""
+    repeats = repeats_of_request(request, principal, services)
+    body = await json_body(request, BatchBody, services.settings)
+    expiry = body.output_expires_after
+    trace = _TRACEPARENT.fullmatch(request.headers.get("traceparent", ""))
+    new = NewJob(
+        input_file_id=parse_public_id(FILE, body.input_file_id),
+        endpoint=body.endpoint,
+        completion_window=body.completion_window,
+        metadata=body.metadata,
+        output_expires_after_s=expiry.seconds if expiry else None,
+        traceparent=trace[0] if trace else "",
+        options=_options(body),
+    )
+
+    if body.callback_url is not None:  # its host may look otherwise now
+        known = await known_answer(repeats, services, body_sha256(request))
+        if known is not None:
+            return response_of(known, is_old=True)
+    callback = await webhooks.checked_callback(
+        principal.tenant_id, body.callback_url, body.callback_events
+    )
+
+    def work(connection: sa.Connection) -> Answer:
+        row = create_job(
+            connection, principal.tenant_id, new, open_max=services.settings.open_batches_max
+        )
+        if callback is not None:
+            add_callback(connection, principal.tenant_id, row.id, callback, webhooks.sealer)
+        told = {"input_file": body.input_file_id, "endpoint": body.endpoint}
+        record(connection, principal, Action.JOB_CREATED, public_id(JOB, row.id), told)
+        return shown(row)
+
+    answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
+    if not is_old:
+        metrics.JOBS_CREATED.labels(body.endpoint).inc()
+    return response_of(answer, is_old=is_old)
+
+
+@router.get("/v1/batches")
+async def show_list(
+    principal: PrincipalOf,
+    services: ServicesOf,
+    limit: Limit = LIMIT_DEFAULT,
+    after: str | None = None,
+) -> Response:
+    """List jobs, newest first."""
+    cursor = Cursor(limit=limit, after=parse_after(JOB, after))
+    page = await services.database.run_for(
+        principal.tenant_id, list_jobs, principal.tenant_id, cursor
+    )
+    return json_answer(page_object(page, batch_object))
+
+
+@router.get("/v1/batches/{batch_id}")
+async def show(batch_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+    """Show one job."""
+    wanted = parse_public_id(JOB, batch_id)
+    row = await services.database.run_for(
+        principal.tenant_id, find_whole_job, principal.tenant_id, wanted
+    )
+    return json_answer(batch_object(row))
+
+
+@router.post("/v1/batches/{batch_id}/cancel")
+async def cancel(
+    request: Request, batch_id: str, principal: PrincipalOf, services: ServicesOf
+) -> Response:
+    """Close a job; any body is ignored, clients send an empty one that claims to be JSON."""
+    wanted = parse_public_id(JOB, batch_id)
+    repeats = repeats_of_request(request, principal, services)
+
+    def work(connection: sa.Connection) -> Answer:
+        row = cancel_job(connection, principal.tenant_id, wanted)
+        record(connection, principal, Action.JOB_CANCELLED, public_id(JOB, row.id))
+        return shown(row)
+
+    answer, is_old = await answer_once(repeats, services, NO_BODY_SHA256, work)
+    return response_of(answer, is_old=is_old)
+
+
+@router.delete("/v1/batches/{batch_id}")
+async def delete(batch_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+    """Delete a job that has ended, with everything that it has but its place in the ledger."""
+    wanted = parse_public_id(JOB, batch_id)
+    if wanted is None:
+        raise JobMissingError
+    shown_id = public_id(JOB, wanted)
+
+    def work(connection: sa.Connection) -> None:
+        counts = delete_batch(connection, principal.tenant_id, wanted, key_id=principal.key_id)
+        record(connection, principal, Action.JOB_DELETED, shown_id, counts)
+
+    await services.database.run_for(principal.tenant_id, work)
+    if principal.zero_retention:
+        with suppress(MillraceError):  # a finaliser does it again
+            await asyncio.to_thread(destroy_key, services.objects, wanted)
+    return json_answer({"id": shown_id, "object": "batch", "deleted": True})
+
+
+def _options(body: BatchBody) -> JobOptions:
+    budget = Budget(
+        max_failed_items=body.max_failed_items,
+        max_failed_ratio=body.max_failed_ratio,
+        failed_ratio_sample=body.failed_ratio_sample,
+        max_total_tokens=body.max_total_tokens,
+    )
+    return JobOptions(
+        priority=body.priority, sealed=body.sealed, deduplicate=body.deduplicate, budget=budget
+    )

@@ -1,0 +1,143 @@
+"""Routes of files."""
+
+import asyncio
+import hashlib
+from contextlib import suppress
+from typing import Annotated, Literal
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from api.auth.key_watch import KeyWatch
+from api.auth.principals import PrincipalOf, ServicesOf
+from api.auth.recorded_acts import record
+from api.files.downloads import file_content
+from api.files.uploads import receive_upload, storage_quota
+from api.http.answers import ApiError, json_answer
+from api.http.large_answers import held_answer
+from api.http.paging import parse_after
+from api.idempotency.repeats import answer_once, may_be_known, repeats_of_request, response_of
+from api.resources import file_object, page_object
+from api.runtime.database import DatabaseAwayError
+from api.runtime.services import Services
+from core.ids import FILE, parse_public_id, public_id
+from jobs.errors import FileMissingError, RequestRefusedError
+from jobs.store.file_removal import mark_removed, removable
+from jobs.store.files import NewFile, add_upload, delete_file, find_file, list_files
+from jobs.store.idempotency import Answer
+from jobs.store.keyset_pages import Cursor
+from storage.objects.errors import ObjectStoreAwayError
+from tenancy.audit_log import Action
+
+router = APIRouter()
+
+Purpose = Annotated[str | None, Query(pattern=r"^[a-z_-]{1,64}$")]
+
+
+@router.post("/v1/files")
+async def upload(request: Request, principal: PrincipalOf, services: ServicesOf) -> Response:
+    """Store a file, then make it known."""
+    repeats = repeats_of_request(request, principal, services)
+    is_known = await may_be_known(repeats, services)
+    file = await receive_upload(request, principal.tenant_id, services, has_room=is_known)
+    try:
+        await KeyWatch(request, services).check_now()  # it may have been hours
+    except (ApiError, DatabaseAwayError):
+        await asyncio.to_thread(services.objects.delete, file.object_key)
+        raise
+    quota = storage_quota(services.settings)
+
+    def work(connection: sa.Connection) -> Answer:
+        row = add_upload(connection, file, quota)
+        return Answer(200, msgspec.json.encode(file_object(row)))
+
+    try:
+        answer, is_old = await answer_once(repeats, services, _sha256(file), work)
+    except RequestRefusedError:
+        # Any other failure may hide a row that was committed: an orphan is better than a lie.
+        await asyncio.to_thread(services.objects.delete, file.object_key)
+        raise
+    if is_old:
+        await asyncio.to_thread(services.objects.delete, file.object_key)
+    return response_of(answer, is_old=is_old)
+
+
+def _cursor(
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
+    order: Literal["asc", "desc"] = "desc",
+    after: str | None = None,
+) -> Cursor:
+    return Cursor(limit=limit, after=parse_after(FILE, after), ascending=order == "asc")
+
+
+@router.get("/v1/files")
+async def show_list(
+    request: Request,
+    principal: PrincipalOf,
+    services: ServicesOf,
+    cursor: Annotated[Cursor, Depends(_cursor)],
+    purpose: Purpose = None,
+) -> Response:
+    """List files, newest first unless asked otherwise."""
+    page = await services.database.run_for(
+        principal.tenant_id, list_files, principal.tenant_id, cursor, purpose=purpose
+    )
+    return held_answer(request, principal, services, page_object(page, file_object))
+
+
+@router.get("/v1/files/{file_id}")
+async def show(file_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+    """Show one file."""
+    wanted = parse_public_id(FILE, file_id)
+    row = await services.database.run_for(
+        principal.tenant_id, find_file, principal.tenant_id, wanted
+    )
+    return json_answer(file_object(row))
+
+
+@router.get("/v1/files/{file_id}/content")
+async def content(
+    request: Request, file_id: str, principal: PrincipalOf, services: ServicesOf
+) -> Response:
+    """Hand a file out."""
+    wanted = parse_public_id(FILE, file_id)
+    row = await services.database.run_for(
+        principal.tenant_id, find_file, principal.tenant_id, wanted
+    )
+    return await file_content(request, row, services)
+
+
+@router.delete("/v1/files/{file_id}")
+async def delete(file_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+    """Make a file disappear."""
+    wanted = parse_public_id(FILE, file_id)
+    if wanted is None:
+        raise FileMissingError
+    shown_id = public_id(FILE, wanted)
+
+    def work(connection: sa.Connection) -> None:
+        delete_file(connection, principal.tenant_id, wanted, key_id=principal.key_id)
+        record(connection, principal, Action.FILE_DELETED, shown_id, {"files": 1})
+
+    await services.database.run_for(principal.tenant_id, work)
+    await _remove_object(principal.tenant_id, wanted, services)
+    return json_answer({"id": shown_id, "object": "file", "deleted": True})
+
+
+def _sha256(file: NewFile) -> bytes:
+    """Hash what a form says, not how: its boundary and the order of its parts mean nothing."""
+    parts = (file.purpose, file.filename, file.expires_after_s, file.sha256)
+    return hashlib.sha256(msgspec.json.encode(parts)).digest()
+
+
+async def _remove_object(tenant_id: UUID, file_id: UUID, services: Services) -> None:
+    """Free the room at once when no job reads the file; else whoever collects garbage will.
+
+    The file is gone for its owner already, so a failure here is no failure of the request.
+    """
+    with suppress(DatabaseAwayError, ObjectStoreAwayError):
+        for removal in await services.database.run_for(tenant_id, removable, file_id):
+            await asyncio.to_thread(services.objects.delete, removal.object_key)
+            await services.database.run_for(tenant_id, mark_removed, [removal.file_id])

@@ -1,0 +1,132 @@
+"""From the socket to the object store: a file of any size in constant memory, never spooled."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from fastapi import Request
+
+from api import metrics
+from api.auth.key_watch import KeyWatch
+from api.files.filenames import safe_filename
+from api.files.object_sink import ObjectSink
+from api.files.upload_fields import upload_fields
+from api.http.answers import ApiError
+from api.http.multipart import FileForm, FormRefusedError, form_boundary
+from api.http.request_bodies import Pace, declared_bytes, paced_body, require_identity_encoding
+from api.runtime.services import Services
+from api.settings import ApiSettings
+from core.clock import SystemClock
+from core.ids import new_uuid
+from jobs.errors import StorageQuotaError
+from jobs.store.files import NewFile, StorageQuota, stored_bytes_left
+
+FORM_BYTES_MAX: Final = 256 * 1024
+"""What a form may add to its file: boundaries, headers and fields within their own limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadLimits:
+    """How much one new file may bring."""
+
+    file_bytes_max: int
+    left_bytes: int  # of the tenant's quota
+
+    def check(self, file_bytes: int) -> None:
+        """Raise ApiError (413) or StorageQuotaError when a file is too large."""
+        if file_bytes > self.file_bytes_max:
+            raise too_large(self.file_bytes_max)
+        if file_bytes > self.left_bytes:
+            raise StorageQuotaError
+
+
+async def receive_upload(
+    request: Request, tenant_id: UUID, services: Services, *, has_room: bool = False
+) -> NewFile:
+    """Store the file that `request` carries; its object is complete and has no row yet.
+
+    With `has_room` the tenant's quota is not looked at: it may count this very file already.
+    Raises ApiError, QuotaError, ObjectStoreFullError, ObjectStoreAwayError,
+    DatabaseAwayError; then no object is left.
+    """
+    require_identity_encoding(request)
+    with refused_forms(), services.uploads.one(tenant_id):
+        boundary = form_boundary(request.headers.get("content-type", ""))
+        if boundary is None:
+            raise ApiError(415, "Send multipart/form-data.", code="unsupported_media_type")
+        file_bytes_max = services.settings.file_bytes_max
+        limits = UploadLimits(file_bytes_max, file_bytes_max)
+        if not has_room:
+            limits = await upload_limits(tenant_id, services)
+        limits.check((declared_bytes(request) or 0) - FORM_BYTES_MAX)
+        return await _store(request, boundary, limits, tenant_id, services)
+
+
+async def upload_limits(tenant_id: UUID, services: Services) -> UploadLimits:
+    """Return what a tenant may store in one file now. Raises FileCountError, DatabaseAwayError."""
+    settings = services.settings
+    left = await services.database.run_for(
+        tenant_id, stored_bytes_left, tenant_id, storage_quota(settings)
+    )
+    return UploadLimits(settings.file_bytes_max, left)
+
+
+def storage_quota(settings: ApiSettings) -> StorageQuota:
+    """Return what `settings` say of every tenant's files."""
+    return StorageQuota(settings.stored_bytes_max, settings.files_max)
+
+
+async def _store(
+    request: Request, boundary: bytes, limits: UploadLimits, tenant_id: UUID, services: Services
+) -> NewFile:
+    file_id = new_uuid()
+    async with ObjectSink(services.objects, f"files/{file_id.hex}") as sink:
+        form = FileForm(boundary, sink.take)
+        received = 0
+        watch = KeyWatch(request, services)
+        async for data in _body(request, services):
+            await watch.check()
+            received += len(data)
+            form.feed(data)
+            limits.check(max(sink.size_bytes, received - FORM_BYTES_MAX))
+            await sink.relieve()
+        form.finish()
+        fields = upload_fields(form.fields)
+        stored = await sink.complete()
+    metrics.UPLOADED_BYTES.inc(stored.size_bytes)
+    return NewFile(
+        file_id=file_id,
+        tenant_id=tenant_id,
+        purpose=fields.purpose,
+        filename=safe_filename(form.filename or b""),
+        object_key=stored.key,
+        size_bytes=stored.size_bytes,
+        sha256=stored.sha256_hex,
+        expires_after_s=fields.expires_after_s,
+    )
+
+
+@contextmanager
+def refused_forms() -> Iterator[None]:
+    """Answer 400 to a form that is refused."""
+    try:
+        yield
+    except FormRefusedError as error:
+        raise ApiError(400, error.message, code="invalid_form", param=error.param) from None
+
+
+def too_large(file_bytes_max: int) -> ApiError:
+    """Return the refusal of a file above the limit."""
+    return ApiError(
+        413, f"The file exceeds {file_bytes_max} bytes.", code="file_too_large", param="file"
+    )
+
+
+def _body(request: Request, services: Services) -> AsyncIterator[bytes]:
+    settings = services.settings
+    pace = Pace(
+        span_s=settings.upload_idle_timeout_s, bytes_per_s_min=settings.upload_bytes_per_s_min
+    )
+    return paced_body(request, pace, SystemClock())

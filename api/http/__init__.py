@@ -1,0 +1,1 @@
+"""HTTP: protocol limits, middleware, errors, request bodies and the OpenAPI document."""

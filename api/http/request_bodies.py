@@ -1,0 +1,143 @@
+"""Request bodies as they arrive: bounded in size and time, never decoded by the framework."""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Final, TypeVar
+
+import msgspec
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from api.http.answers import ApiError
+from api.settings import ApiSettings
+from core.clock import Clock
+
+T = TypeVar("T")
+
+NO_BODY_SHA256: Final = hashlib.sha256(b"").digest()
+
+# msgspec ends a message with where it happened, e.g. "- at `$.metadata[...]`".
+_PLACE: Final = re.compile(r"`\$\.([a-z_]+(?:\.[a-z_]+)*)")
+_REFUSED_VALUE: Final = re.compile(r"Invalid enum value .*(?= - at `\$)", re.DOTALL)  # of any size
+_MISSING: Final = re.compile(r"missing required field `([a-z_]+)`")
+
+
+async def json_body(request: Request, shape: type[T], settings: ApiSettings) -> T:
+    """Return the body as `shape`. Raises ApiError: 400, 408, 413 or 415."""
+    require_identity_encoding(request)
+    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip()
+    if media_type.lower() != "application/json":
+        raise ApiError(415, "Send application/json.", code="unsupported_media_type")
+    raw = await _small_body(request, settings)
+    request.state.body_sha256 = hashlib.sha256(raw).digest()
+    try:
+        return msgspec.json.decode(raw, type=shape)
+    except msgspec.ValidationError as error:
+        raise _wrong_shape(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise ApiError(400, "The body is not valid JSON.", code="invalid_json") from None
+
+
+def body_sha256(request: Request) -> bytes:
+    """Return the hash of the body that `json_body` has read."""
+    digest = request.state.body_sha256
+    assert isinstance(digest, bytes)
+    return digest
+
+
+def require_identity_encoding(request: Request) -> None:
+    """Refuse compressed bodies: a small one can hide a huge one. Raises ApiError (415)."""
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise ApiError(
+            415,
+            "Send the body without Content-Encoding.",
+            code="unsupported_content_encoding",
+            headers={"accept-encoding": "identity"},
+        )
+
+
+def declared_bytes(request: Request) -> int | None:
+    """Return Content-Length, or None when the body has no length yet."""
+    text = request.headers.get("content-length", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+
+
+class Pace:
+    """The least rate of a body, judged in spans; only time spent waiting for the client counts."""
+
+    def __init__(self, *, span_s: float, bytes_per_s_min: int) -> None:
+        """In each span of `span_s` the client must send as much as the rate asks for."""
+        self._span_s = span_s
+        self._bytes_min = span_s * bytes_per_s_min
+        self._waited_s = 0.0
+        self._bytes = 0
+
+    def patience_s(self) -> float:
+        """Return how long to wait for the next bytes at most."""
+        return self._span_s - self._waited_s
+
+    def is_kept(self, byte_count: int, waited_s: float) -> bool:
+        """Note bytes that came after `waited_s`; False when a span ended with too few."""
+        self._bytes += byte_count
+        self._waited_s += waited_s
+        if self._waited_s < self._span_s:
+            return True
+        enough = self._bytes >= self._bytes_min
+        self._waited_s = 0.0
+        self._bytes = 0
+        return enough
+
+
+async def paced_body(request: Request, pace: Pace, clock: Clock) -> AsyncIterator[bytes]:
+    """Yield the body as it comes, never an empty piece. Raises ApiError: 400 cut off, 408."""
+    is_whole = False
+    while not is_whole:
+        began_s = clock.monotonic_s()
+        data = b""
+        # Not `stream()`: a wait for it that was cut would have been its end.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pace.patience_s()):
+                message = await request.receive()
+                if message["type"] != "http.request":
+                    raise ApiError(400, "The body was cut off.", code="body_incomplete")
+                data = message.get("body", b"")
+                is_whole = not message.get("more_body", False)
+        if not pace.is_kept(len(data), clock.monotonic_s() - began_s) and not is_whole:
+            raise too_slow()
+        if data:
+            yield data
+
+
+async def _small_body(request: Request, settings: ApiSettings) -> bytes:
+    too_large = ApiError(
+        413, f"The body exceeds {settings.json_bytes_max} bytes.", code="body_too_large"
+    )
+    if (declared_bytes(request) or 0) > settings.json_bytes_max:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(settings.json_body_timeout_s):
+            async for data in request.stream():
+                body += data
+                if len(body) > settings.json_bytes_max:
+                    raise too_large
+    except TimeoutError:
+        raise too_slow() from None
+    except ClientDisconnect:
+        raise ApiError(400, "The body was cut off.", code="body_incomplete") from None
+    return bytes(body)
+
+
+def too_slow() -> ApiError:
+    """Return the refusal of a body that does not arrive in time."""
+    return ApiError(408, "The body came too slowly.", code="request_timeout")
+
+
+def _wrong_shape(message: str) -> ApiError:
+    message = _REFUSED_VALUE.sub("This value is not allowed", message)
+    place = _MISSING.search(message) or _PLACE.search(message)
+    param = place[1] if place else None
+    return ApiError(400, f"{message}.", code="invalid_type", param=param)

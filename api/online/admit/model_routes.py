@@ -1,0 +1,78 @@
+"""Which version serves a model now, known without asking Postgres during a call."""
+
+import asyncio
+import logging
+from typing import Final
+
+from api.http.answers import ApiError
+from api.online.await_reply.deadlines import within
+from api.runtime.database import Database, DatabaseAwayError
+from core.clock import Clock
+from registry.models import NAME_CHARS_MAX, ModelVersion, find_model, list_models
+
+_LOG = logging.getLogger(__name__)
+_UNKNOWN_MAX: Final = 10_000
+_UNKNOWN_S: Final = 2.0  # how long a name that was not there is not looked up again
+
+
+class Routes:
+    """The models that may be asked for; refreshed in the background, however old it gets.
+
+    A stale route does no harm while Postgres is away: versions are immutable and stay served.
+    """
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        """Nothing is known yet."""
+        self._database, self._clock = database, clock
+        self._known: dict[str, ModelVersion] = {}
+        self._unknown: dict[str, float] = {}  # name to when it may be looked up again
+        self._lookups: dict[str, asyncio.Task[ModelVersion | None]] = {}
+
+    async def find(self, name: str, endpoint: str, *, left_s: float) -> ModelVersion:
+        """Return who serves `name`, in the time that is left.
+
+        Raises ApiError: 404, 400, 504; DatabaseAwayError.
+        """
+        model = self._known.get(name)
+        if model is None:  # else no timer is needed
+            async with within(left_s):
+                model = await self._look_up(name)
+        if model is None:
+            raise ApiError(404, "The model does not exist.", code="model_not_found", param="model")
+        if endpoint not in model.endpoints:
+            raise ApiError(
+                400,
+                f"The model is not served at this endpoint, but at {', '.join(model.endpoints)}.",
+                code="endpoint_not_supported",
+                param="model",
+            )
+        return model
+
+    async def keep_fresh(self, every_s: float) -> None:
+        """Refresh until cancelled; an outage of Postgres leaves what is known."""
+        while True:
+            try:
+                models = await self._database.run_across_tenants(list_models)
+                self._known = {model.name: model for model in models}
+            except DatabaseAwayError:
+                _LOG.warning("models were not refreshed")
+            await asyncio.sleep(every_s)
+
+    async def _look_up(self, name: str) -> ModelVersion | None:
+        """Ask once, however many calls wait for the same name."""
+        now_s = self._clock.monotonic_s()
+        if len(name) > NAME_CHARS_MAX or self._unknown.get(name, 0.0) > now_s:
+            return None
+        lookup = self._lookups.get(name)
+        if lookup is None:
+            lookup = asyncio.ensure_future(self._database.run_across_tenants(find_model, name))
+            self._lookups[name] = lookup
+            lookup.add_done_callback(lambda _: self._lookups.pop(name, None))
+        model = await asyncio.shield(lookup)
+        if model is None:
+            if len(self._unknown) >= _UNKNOWN_MAX:
+                self._unknown.clear()
+            self._unknown[name] = now_s + _UNKNOWN_S
+        else:
+            self._known[name] = model
+        return model

@@ -1,0 +1,1 @@
+"""Online calls that outlive their connection."""

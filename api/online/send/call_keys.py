@@ -1,0 +1,109 @@
+"""Data keys of calls of tenants that retain nothing: one an hour, destroyed an hour after it.
+
+A key for each call would be a request to the object store for each. So what such a call leaves on
+the log is unreadable two hours later at most; when this process stops in good order, at once.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+import msgspec
+
+from api.online.send.store_threads import in_store_thread
+from core.clock import Clock
+from core.errors import MillraceError
+from core.object_names import CALL_KEYS
+from storage.crypto.body_ciphers import END, BodyCipher, Place, Way
+from storage.crypto.data_keys import DataKeys
+from storage.objects.object_store import ObjectStore
+from topics.records.records import Item, JobRef, ReplyEnd
+
+_LOG = logging.getLogger(__name__)
+
+KEY_S: Final = 3600.0
+_LOOK_S: Final = 60.0
+_FIRST_ERROR_STATUS: Final = 400
+
+
+class CallKeys:
+    """The keys of one API process. All methods run on the event loop."""
+
+    def __init__(self, objects: ObjectStore, clock: Clock, caller_id: str) -> None:
+        """Make no key yet: most processes serve no such tenant."""
+        self._objects, self._clock, self._caller_id = objects, clock, caller_id
+        self._keys = DataKeys(objects, clock)
+        self._ciphers: dict[str, BodyCipher] = {}
+        self._hours: dict[str, int] = {}
+
+    async def name(self) -> str:
+        """Return the name of the key of this hour. Raises what a store raises."""
+        hour = self._hour()
+        name = f"{CALL_KEYS}{self._caller_id}-{hour}"
+        if name not in self._ciphers:
+            self._hours[name] = hour
+            self._ciphers[name] = await in_store_thread(self._keys.ensure, name)
+        return name
+
+    def cipher(self, job: JobRef) -> BodyCipher | None:
+        """Return the cipher of a call; None for one that is in clear."""
+        return self._ciphers[job.key_name] if job.key_name else None
+
+    async def run(self) -> None:
+        """Destroy keys that are past, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await self.destroy_past()
+
+    async def destroy_past(self) -> None:
+        """Destroy the keys of all hours before the last one; what fails is tried again."""
+        await self._destroy([n for n, hour in self._hours.items() if hour < self._hour() - 1])
+
+    async def stop(self) -> None:
+        """Destroy all keys: no call of this process is open any more."""
+        await self._destroy([*self._hours])
+
+    async def _destroy(self, names: list[str]) -> None:
+        for name in names:
+            try:
+                await asyncio.to_thread(self._objects.delete, name)
+            except MillraceError as failure:  # tried again, or found by the sweep of orphans
+                _LOG.warning("a key of calls stays", extra={"code": failure.code})
+                continue
+            self._hours.pop(name, None)
+            self._ciphers.pop(name, None)
+
+    def _hour(self) -> int:
+        return int(self._clock.monotonic_s() // KEY_S)
+
+
+def hidden_item(job: JobRef, item: Item, cipher: BodyCipher | None) -> Item:
+    """Return the item of a call as it may be on the log."""
+    if cipher is None or item.length:
+        return item
+    place = Place(job.job_id, Way.IN, item.index)
+    return msgspec.structs.replace(item, body=cipher.encrypt(item.body, place))
+
+
+def opened_pieces(job: JobRef, pieces: list[bytes], first: int, cipher: BodyCipher) -> list[bytes]:
+    """Return pieces in clear; `first` is the number of the first. Raises BodyUnreadableError."""
+    return [
+        cipher.decrypt(piece, Place(job.job_id, Way.OUT, number))
+        for number, piece in enumerate(pieces, first)
+    ]
+
+
+def opened_end(job: JobRef, end: ReplyEnd, cipher: BodyCipher) -> ReplyEnd:
+    """Return an end in clear. Raises BodyUnreadableError.
+
+    Of a call that ended before its replica had the key the error is one of ours, and in clear.
+    """
+    is_ours = end.status_code >= _FIRST_ERROR_STATUS and end.body[:1] == b"{"
+    if not end.body or is_ours:
+        return end
+    return msgspec.structs.replace(end, body=opened_body(job, end.body, cipher))
+
+
+def opened_body(job: JobRef, body: bytes, cipher: BodyCipher) -> bytes:
+    """Return the body of an end in clear. Raises BodyUnreadableError."""
+    return cipher.decrypt(body, Place(job.job_id, Way.OUT, END))

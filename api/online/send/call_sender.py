@@ -1,0 +1,55 @@
+"""A call on its way to the batcher: one record of `requests.interactive`, or why not."""
+
+import asyncio
+
+from api.online.answer.call_failures import log_unavailable
+from api.online.await_reply.open_call import OpenCall
+from api.online.send.large_bodies import BODY_BYTES_MAX
+from api.online.send.log_health import LogHealth
+from core.ids import REQUEST, public_id
+from topics.clients.producer import Sender
+from topics.errors import DeliveryError
+from topics.records.chunks import send_chunk
+from topics.records.records import Chunk, Item, JobRef
+
+_JOB_CLASS = "interactive"
+
+
+def call_item(job: JobRef, body: bytes, token_count: int, line_bytes: int) -> Item:
+    """Return the one item of a call; `line_bytes` are those of its line in the object store."""
+    by_reference = len(body) > BODY_BYTES_MAX
+    return Item(
+        index=0,
+        custom_id=public_id(REQUEST, job.job_id),
+        body=b"" if by_reference else body,
+        token_count=token_count,
+        length=line_bytes if by_reference else 0,
+    )
+
+
+class CallSender:
+    """Sends calls, and refuses while the log does not take them."""
+
+    def __init__(self, sender: Sender, health: LogHealth, *, patience_s: float) -> None:
+        """A record unacknowledged for longer than `patience_s` means that the log is away."""
+        self._sender, self._health, self._patience_s = sender, health, patience_s
+
+    def require_log(self) -> None:
+        """Raise ApiError (503) while the log does not answer."""
+        if self._health.oldest_s() > self._patience_s:
+            raise log_unavailable()
+
+    def send(self, call: OpenCall, item: Item) -> None:
+        """Send a call. Raises ApiError (503); a failure that shows later ends the call so."""
+        loop = asyncio.get_running_loop()
+
+        def settle(failure: BaseException | None) -> None:
+            if failure is not None:
+                loop.call_soon_threadsafe(call.fail, log_unavailable())
+
+        report = self._health.watch(settle)
+        try:
+            send_chunk(self._sender, Chunk(call.job, [item]), _JOB_CLASS, report)
+        except DeliveryError as failure:
+            report(failure)
+            raise log_unavailable() from None

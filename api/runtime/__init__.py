@@ -1,0 +1,1 @@
+"""What one API process shares: threads, database transactions, slots and services."""

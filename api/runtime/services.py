@@ -1,0 +1,36 @@
+"""What every route needs, built once in `__main__` and handed over by the application."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from fastapi import Request
+
+from api.auth.key_cache import KeyCache
+from api.online.admit.readers import Readers
+from api.runtime.database import Database
+from api.runtime.tenant_slots import Slots
+from api.settings import ApiSettings
+from storage.objects.object_store import ObjectStore
+
+_REDRIVES_MAX: Final = 4
+"""Redrives at once: each writes a file in one of the threads that read and write objects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Settings and clients of one API process."""
+
+    settings: ApiSettings
+    database: Database
+    objects: ObjectStore
+    keys: KeyCache
+    uploads: Slots
+    readers: Readers
+    redrives: Slots = field(default_factory=lambda: Slots("redrives", _REDRIVES_MAX))
+
+
+def services_of(request: Request) -> Services:
+    """Return the services of the application that `request` reached."""
+    services = request.app.state.services
+    assert isinstance(services, Services)
+    return services

@@ -1,0 +1,182 @@
+"""Routes of what was sent to an endpoint: a trial, the history, and sending again."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Final
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+from fastapi import APIRouter, Request, Response
+
+from api.auth.principals import PrincipalOf, ServicesOf
+from api.http.answers import ApiError, json_answer
+from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
+from api.http.request_bodies import body_sha256, json_body
+from api.idempotency.repeats import answer_later, answer_once, repeats_of_request, response_of
+from api.runtime.services import Services
+from api.webhooks.webhook_objects import delivery_object
+from core.ids import EVENT, parse_public_id, public_id
+from jobs.store.idempotency import Answer
+from jobs.store.keyset_pages import Cursor
+from results.webhooks.delivery.delivery_history import (
+    Replay,
+    begin_test,
+    find_attempt,
+    list_deliveries,
+    replay,
+)
+from results.webhooks.endpoints.endpoints import ENDPOINT, check_event_types
+from tenancy.api_keys import Principal
+
+router = APIRouter()
+
+_TEST_S_MAX: Final = 8.0  # every request of ours ends within 10 s
+_TEST_LOOK_S: Final = 0.1
+_MOMENT_S_MAX: Final = 253_402_300_799  # the year 9999
+
+
+class TestBody(msgspec.Struct):
+    """What is sent as a trial."""
+
+    event_type: str
+
+
+class ReplayBody(msgspec.Struct):
+    """What is sent again: one message, or all of a span in seconds since the epoch.
+
+    A span of more than one answer tells goes on behind its `last_id`, given as `after`.
+    """
+
+    message_id: str | None = None
+    since: int | None = None
+    until: int | None = None
+    failed_only: bool = False
+    after: str | None = None
+
+
+@router.get("/v1/webhook_endpoints/{endpoint_id}/deliveries")
+async def show_deliveries(
+    endpoint_id: str,
+    principal: PrincipalOf,
+    services: ServicesOf,
+    limit: Limit = LIMIT_DEFAULT,
+    after: str | None = None,
+) -> Response:
+    """List an endpoint's deliveries with every try, newest first."""
+    wanted = parse_public_id(ENDPOINT, endpoint_id)
+    cursor = Cursor(limit=limit, after=parse_after(EVENT, after))
+    found, has_more = await services.database.run_for(
+        principal.tenant_id, list_deliveries, principal.tenant_id, wanted, cursor
+    )
+    ids = [public_id(EVENT, history.delivery.message_id) for history in found]
+    return json_answer(
+        {
+            "object": "list",
+            "data": [delivery_object(history) for history in found],
+            "first_id": ids[0] if ids else None,
+            "last_id": ids[-1] if ids else None,
+            "has_more": has_more,
+        }
+    )
+
+
+@router.post("/v1/webhook_endpoints/{endpoint_id}/test")
+async def test(
+    endpoint_id: str, request: Request, principal: PrincipalOf, services: ServicesOf
+) -> Response:
+    """Send a sample event once, by the role that sends all others, and tell what came back."""
+    repeats = repeats_of_request(request, principal, services)
+    body = await json_body(request, TestBody, services.settings)
+    check_event_types([body.event_type], param="event_type")
+    wanted = parse_public_id(ENDPOINT, endpoint_id)
+
+    def begin(connection: sa.Connection) -> UUID:
+        return begin_test(connection, principal.tenant_id, wanted, body.event_type)
+
+    async def finish(message_id: UUID) -> Answer:
+        assert wanted is not None
+        attempt = await _first_attempt(services, principal, message_id, wanted)
+        if attempt is None or attempt.status_code is None:
+            reason = "no answer in time" if attempt is None else attempt.error_code
+            raise ApiError(
+                400, f"The endpoint could not be reached: {reason}.", code="webhook_test_failed"
+            )
+        said = {
+            "object": "webhook_endpoint.test",
+            "webhook_endpoint_id": endpoint_id,
+            "event_type": body.event_type,
+            "status_code": attempt.status_code,
+            "success": True,
+        }
+        return Answer(200, msgspec.json.encode(said))
+
+    digest = body_sha256(request)
+    answer, is_old = await answer_later(repeats, services, digest, begin, finish)
+    return response_of(answer, is_old=is_old)
+
+
+@router.post("/v1/webhook_endpoints/{endpoint_id}/replay")
+async def send_again(
+    endpoint_id: str, request: Request, principal: PrincipalOf, services: ServicesOf
+) -> Response:
+    """Send one message again, or those of a span, with the same ids."""
+    repeats = repeats_of_request(request, principal, services)
+    body = await json_body(request, ReplayBody, services.settings)
+    if body.message_id is None and body.since is None:
+        raise ApiError(400, "Give message_id or since.", code="invalid_value", param="since")
+    endpoint = parse_public_id(ENDPOINT, endpoint_id)
+    wanted = Replay(
+        message_id=_message_id(body.message_id, "message_id"),
+        since=_moment(body.since, "since"),
+        until=_moment(body.until, "until"),
+        failed_only=body.failed_only,
+        after=_message_id(body.after, "after"),
+    )
+
+    def work(connection: sa.Connection) -> Answer:
+        replayed = replay(connection, principal.tenant_id, endpoint, wanted)
+        last_id = replayed.last_id
+        done = {
+            "object": "webhook_endpoint.replay",
+            "webhook_endpoint_id": endpoint_id,
+            "replayed": replayed.count,
+            "last_id": public_id(EVENT, last_id) if last_id is not None else None,
+            "has_more": last_id is not None,
+        }
+        return Answer(200, msgspec.json.encode(done))
+
+    answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
+    return response_of(answer, is_old=is_old)
+
+
+async def _first_attempt(
+    services: Services, principal: Principal, message_id: UUID, endpoint_id: UUID
+) -> sa.Row[tuple[object, ...]] | None:
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + _TEST_S_MAX
+    while loop.time() < deadline_s:
+        attempt = await services.database.run_for(
+            principal.tenant_id, find_attempt, message_id, endpoint_id
+        )
+        if attempt is not None:
+            return attempt
+        await asyncio.sleep(_TEST_LOOK_S)
+    return None
+
+
+def _message_id(text: str | None, param: str) -> UUID | None:
+    if text is None:
+        return None
+    message_id = parse_public_id(EVENT, text)
+    if message_id is None:
+        raise ApiError(400, "This is no event's id.", code="invalid_value", param=param)
+    return message_id
+
+
+def _moment(seconds: int | None, param: str) -> datetime | None:
+    if seconds is None:
+        return None
+    if not 0 <= seconds <= _MOMENT_S_MAX:
+        raise ApiError(400, "Give seconds since 1970.", code="invalid_value", param=param)
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,159 @@
+"""Routes of webhook endpoints, as OpenAI's clients call them."""
+
+from dataclasses import asdict
+
+import msgspec
+import sqlalchemy as sa
+from fastapi import APIRouter, Request, Response
+
+from api.auth.principals import PrincipalOf, ServicesOf
+from api.auth.recorded_acts import record
+from api.http.answers import json_answer
+from api.http.paging import LIMIT_DEFAULT, Limit, parse_after
+from api.http.request_bodies import body_sha256, json_body
+from api.idempotency.repeats import answer_once, known_answer, repeats_of_request, response_of
+from api.resources import page_object
+from api.webhooks.webhook_answers import opened_answer, sealed_answer
+from api.webhooks.webhook_objects import endpoint_object
+from api.webhooks.webhook_services import WebhooksOf
+from core.ids import JOB, parse_public_id, public_id
+from jobs.store.idempotency import Answer
+from jobs.store.keyset_pages import Cursor
+from results.webhooks.endpoints.endpoints import (
+    ENDPOINT,
+    EndpointChange,
+    change_endpoint,
+    create_endpoint,
+    delete_endpoint,
+    find_callback,
+    find_endpoint,
+    list_endpoints,
+)
+from results.webhooks.events.event_bodies import EVENT_TYPES
+from tenancy.audit_log import Action
+
+router = APIRouter()
+
+
+class NewEndpointBody(msgspec.Struct):
+    """What a client sends to create an endpoint."""
+
+    name: str
+    url: str
+    event_types: list[str]
+
+
+class EndpointChangeBody(msgspec.Struct):
+    """What a client changes; `enabled` is ours."""
+
+    name: str | None = None
+    url: str | None = None
+    event_types: list[str] | None = None
+    enabled: bool | None = None
+
+
+@router.get("/v1/webhook_event_types")
+async def show_event_types(_: PrincipalOf) -> Response:
+    """List what can be heard of."""
+    return json_answer({"object": "list", "data": list(EVENT_TYPES)})
+
+
+@router.post("/v1/webhook_endpoints")
+async def create(
+    request: Request, principal: PrincipalOf, services: ServicesOf, webhooks: WebhooksOf
+) -> Response:
+    """Add an endpoint; its secret is shown in this answer alone, however often that is given."""
+    repeats, sealer = repeats_of_request(request, principal, services), webhooks.sealer
+    body = await json_body(request, NewEndpointBody, services.settings)
+    new = EndpointChange(body.name, body.url, body.event_types)
+    most = webhooks.settings.endpoints_max
+
+    def work(connection: sa.Connection) -> Answer:
+        row, secret = create_endpoint(
+            connection, principal.tenant_id, new, sealer, endpoints_max=most
+        )
+        record(connection, principal, Action.ENDPOINT_CREATED, public_id(ENDPOINT, row.id))
+        return sealed_answer(endpoint_object(row), secret, sealer, principal.tenant_id)
+
+    answer, is_old = await known_answer(repeats, services, body_sha256(request)), True
+    if answer is None:
+        await webhooks.checked_url(principal.tenant_id, body.url, param="url")
+        answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
+    return response_of(opened_answer(answer, sealer, principal.tenant_id), is_old=is_old)
+
+
+@router.get("/v1/webhook_endpoints")
+async def show_list(
+    principal: PrincipalOf,
+    services: ServicesOf,
+    limit: Limit = LIMIT_DEFAULT,
+    after: str | None = None,
+) -> Response:
+    """List endpoints, newest first."""
+    cursor = Cursor(limit=limit, after=parse_after(ENDPOINT, after))
+    page = await services.database.run_for(
+        principal.tenant_id, list_endpoints, principal.tenant_id, cursor
+    )
+    return json_answer(page_object(page, endpoint_object))
+
+
+@router.get("/v1/webhook_endpoints/{endpoint_id}")
+async def show(endpoint_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+    """Show one endpoint."""
+    wanted = parse_public_id(ENDPOINT, endpoint_id)
+    row = await services.database.run_for(
+        principal.tenant_id, find_endpoint, principal.tenant_id, wanted
+    )
+    return json_answer(endpoint_object(row))
+
+
+@router.get("/v1/batches/{batch_id}/callback")
+async def show_callback(batch_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+    """Show a job's callback as an endpoint, whose id the other routes take."""
+    wanted = parse_public_id(JOB, batch_id)
+    row = await services.database.run_for(
+        principal.tenant_id, find_callback, principal.tenant_id, wanted
+    )
+    return json_answer(endpoint_object(row))
+
+
+@router.post("/v1/webhook_endpoints/{endpoint_id}")
+async def change(
+    endpoint_id: str,
+    request: Request,
+    principal: PrincipalOf,
+    services: ServicesOf,
+    webhooks: WebhooksOf,
+) -> Response:
+    """Change an endpoint; what is left out stays."""
+    repeats = repeats_of_request(request, principal, services).of_own_key()
+    body = await json_body(request, EndpointChangeBody, services.settings)
+    wanted = parse_public_id(ENDPOINT, endpoint_id)
+    changed = EndpointChange(body.name, body.url, body.event_types, body.enabled)
+    told = {"fields": [name for name, value in asdict(changed).items() if value is not None]}
+
+    def work(connection: sa.Connection) -> Answer:
+        row = change_endpoint(connection, principal.tenant_id, wanted, changed)
+        record(connection, principal, Action.ENDPOINT_CHANGED, public_id(ENDPOINT, row.id), told)
+        return Answer(200, msgspec.json.encode(endpoint_object(row)))
+
+    answer, is_old = await known_answer(repeats, services, body_sha256(request)), True
+    if answer is None:
+        if body.url is not None:
+            await webhooks.checked_url(principal.tenant_id, body.url, param="url")
+        answer, is_old = await answer_once(repeats, services, body_sha256(request), work)
+    return response_of(answer, is_old=is_old)
+
+
+@router.delete("/v1/webhook_endpoints/{endpoint_id}")
+async def delete(endpoint_id: str, principal: PrincipalOf, services: ServicesOf) -> Response:
+    """Remove an endpoint with its history."""
+    wanted = parse_public_id(ENDPOINT, endpoint_id)
+
+    def work(connection: sa.Connection) -> None:
+        delete_endpoint(connection, principal.tenant_id, wanted)
+        record(connection, principal, Action.ENDPOINT_DELETED, endpoint_id)
+
+    await services.database.run_for(principal.tenant_id, work)
+    deleted = {"id": endpoint_id, "object": "webhook_endpoint.deleted", "deleted": True}
+    return json_answer(deleted)

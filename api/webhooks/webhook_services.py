@@ -1,0 +1,117 @@
+"""What routes of webhooks need: settings, the sealer of secrets, and a look-up of hosts."""
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+from typing import Annotated, Final
+from uuid import UUID
+
+from fastapi import Depends, Request
+
+from api.http.answers import ApiError, unavailable
+from core.open_files import ShortageError
+from results.webhooks.endpoints.address_rules import Reach, reach_of
+from results.webhooks.endpoints.bounded_lookups import LookUps, LookUpsBusyError
+from results.webhooks.endpoints.callbacks import Callback
+from results.webhooks.endpoints.endpoints import check_event_types
+from results.webhooks.endpoints.name_resolution import (
+    AddressRefusedError,
+    allowed_addresses,
+    system_resolver,
+)
+from results.webhooks.endpoints.receiver_urls import ReceiverUrl, UrlError, parse_url
+from results.webhooks.endpoints.secret_encryption import Sealer
+from results.webhooks.events.event_bodies import TERMINAL_EVENTS
+from results.webhooks.settings import WebhookSettings
+
+_LOOK_UP_S: Final = 4.0
+_LOOK_UP_THREADS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookServices:
+    """Of one API process. It contacts no receiver: that is the role `webhooks` alone."""
+
+    settings: WebhookSettings
+    reach: Reach
+    look_ups: LookUps
+    optional_sealer: Sealer | None
+
+    @property
+    def sealer(self) -> Sealer:
+        """The sealer of secrets. Raises ApiError when this installation has no key for it."""
+        if self.optional_sealer is None:
+            raise _no_key()
+        return self.optional_sealer
+
+    async def checked_url(self, tenant_id: UUID, text: str, *, param: str) -> ReceiverUrl:
+        """Return the parts of a URL that may be contacted now. Raises ApiError, naming `param`.
+
+        Names that hang hold up look-ups of their tenant alone. The role looks again before each
+        try: what a name stands for may change.
+        """
+        try:
+            url = parse_url(text, allow_private=self.settings.allow_private)
+            async with asyncio.timeout(_LOOK_UP_S):
+                looked_up = await self.look_ups.begin(tenant_id, url)
+                await allowed_addresses(looked_up, self.reach)
+        except UrlError as error:
+            raise ApiError(400, str(error), code="invalid_value", param=param) from None
+        except AddressRefusedError:
+            # The same for a name that is unknown: what our name server knows is told to nobody.
+            raise ApiError(
+                400, "The host has no public address.", code="invalid_value", param=param
+            ) from None
+        except (TimeoutError, LookUpsBusyError, ShortageError):
+            raise unavailable(
+                "The host could not be looked up in time.",
+                retry_after_s=2,
+                code="service_unavailable",
+            ) from None
+        return url
+
+    async def checked_callback(
+        self, tenant_id: UUID, text: str | None, events: list[str] | None
+    ) -> Callback | None:
+        """Return the callback that a new job asks for, or None. Raises ApiError, FieldRefusedError.
+
+        Without `events` it hears how the job ends.
+        """
+        if text is None:
+            if events is not None:
+                raise ApiError(
+                    400, "Give callback_url, too.", code="invalid_value", param="callback_url"
+                )
+            return None
+        if events is not None:
+            check_event_types(events, param="callback_events")
+        if self.optional_sealer is None:
+            raise _no_key()
+        url = await self.checked_url(tenant_id, text, param="callback_url")
+        return Callback(text, url, events or TERMINAL_EVENTS)
+
+
+def webhook_services(settings: WebhookSettings) -> WebhookServices:
+    """Return the services that `settings` describe."""
+    keys = settings.keys()
+    return WebhookServices(
+        settings=settings,
+        reach=reach_of(settings),
+        look_ups=LookUps(system_resolver, count_max=_LOOK_UP_THREADS, wait_s=_LOOK_UP_S),
+        optional_sealer=Sealer(keys, secrets.token_bytes) if keys else None,
+    )
+
+
+def _no_key() -> ApiError:
+    return ApiError(
+        400, "Webhooks are not set up on this installation.", code="webhooks_unavailable"
+    )
+
+
+def _services_of(request: Request) -> WebhookServices:
+    services = request.app.state.webhooks
+    assert isinstance(services, WebhookServices)
+    return services
+
+
+WebhooksOf = Annotated[WebhookServices, Depends(_services_of)]
