@@ -26,7 +26,7 @@ from benchmarks.prompts import completion_file, prompts
 from benchmarks.runs import Report, Run, Setup, VoidRunError
 from benchmarks.stack import running_stack
 from benchmarks.stack_runs import upload
-from cli.stack.data_folder import cache_dir
+from cli.stack.state.data_folder import cache_dir
 
 ITEMS, QUICK_ITEMS = 2_000, 64
 PAIRS_MAX = 3

@@ -19,7 +19,7 @@ from benchmarks.online_load import Task
 from benchmarks.pairing import paired_row, run_pairs
 from benchmarks.runs import Report, Row, Run, Setup
 from benchmarks.stack import running_stack
-from cli.stack.data_folder import cache_dir
+from cli.stack.state.data_folder import cache_dir
 
 CALLS, QUICK_CALLS = 100, 10
 MODEL = "bench-llama"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from cli.demo_models import ensure_tiny_llama
+from cli.demo.demo_models import ensure_tiny_llama
 
 NAME = "bench-llama"
 SEED = 20_260_101

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from benchmarks.cpu import children
 from benchmarks.runs import VoidRunError
-from cli.stack.child import Child, ChildProcess, spawn
-from cli.stack.role_children import MODULES
+from cli.stack.processes.child import Child, ChildProcess, spawn
+from cli.stack.processes.role_children import MODULES
 
 READY_S_MAX = 300.0
 STOP_S_MAX = 30.0

@@ -24,7 +24,7 @@ from benchmarks.online_load import Task
 from benchmarks.pairing import peer_first, role_rows, run_alone
 from benchmarks.runs import Report, Row, Run, Setup
 from benchmarks.stack import RunningStack, running_stack
-from cli.stack.state import read_state
+from cli.stack.state.stack_state import read_state
 
 LATENCY_MS = 5
 CLIENTS = (1, 8)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cli.stack.child import Child
-from cli.stack.java import program
-from cli.stack.kafka import LOGGING, server_properties
-from cli.stack.ports import HOST
+from cli.stack.processes.child import Child
+from cli.stack.processes.ports import HOST
+from cli.stack.services.java import program
+from cli.stack.services.kafka import LOGGING, server_properties
 
 HEAP: Final = "320m"
 CLUSTER_ID: Final = "bWlsbHJhY2UtY2hhb3MtMQ"

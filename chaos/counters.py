@@ -8,7 +8,7 @@ import httpx
 from chaos.failures import DrillError
 from chaos.hosts import wait_until
 from chaos.installation import Installation
-from cli.stack.state import read_state
+from cli.stack.state.stack_state import read_state
 
 ANSWER_S_MAX: Final = 5.0
 READY_S_MAX: Final = 60.0

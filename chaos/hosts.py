@@ -13,8 +13,8 @@ import psutil
 
 from chaos.failures import DrillError
 from chaos.nemeses.clocks import FOLDER
-from cli.stack.child import Child, ChildProcess, spawn
-from cli.stack.role_children import MODULES
+from cli.stack.processes.child import Child, ChildProcess, spawn
+from cli.stack.processes.role_children import MODULES
 
 READY_S_MAX = 180.0
 STOP_S_MAX = 25.0

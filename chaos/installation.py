@@ -22,8 +22,8 @@ from chaos.nemeses import disk
 from chaos.proxy import Proxy
 from chaos.services import Addresses, hold_file
 from chaos.settings_of_drills import ROLES, SESSION_S
-from cli.stack.child import Child, ChildProcess, spawn
-from cli.stack.ports import HOST
+from cli.stack.processes.child import Child, ChildProcess, spawn
+from cli.stack.processes.ports import HOST
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from topics.settings import KafkaSettings

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from cli.stack.ports import HOST
+from cli.stack.processes.ports import HOST
 
 Mode = Literal["pass", "latency", "throttle", "blackhole", "refuse"]
 

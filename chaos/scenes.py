@@ -24,8 +24,8 @@ from chaos.drills.setting import Drill
 from chaos.installation import Shape
 from chaos.nemeses import clocks
 from chaos.settings_of_drills import CLUSTER_ROLES, POISONED_ROLES
-from cli.demo_models import ensure_tiny_llama
-from cli.stack.data_folder import cache_dir
+from cli.demo.demo_models import ensure_tiny_llama
+from cli.stack.state.data_folder import cache_dir
 
 _SIMULATED: Final = ("--simulated-latency-ms", "50", "--simulated-concurrency", "32")
 

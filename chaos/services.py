@@ -18,12 +18,12 @@ import msgspec
 
 from chaos import brokers
 from chaos.brokers import Broker
-from cli.stack import kafka, postgres
-from cli.stack.child import Child
-from cli.stack.data_folder import cache_dir
 from cli.stack.jars import cached_jars
-from cli.stack.ports import HOST, accepts, kept_ports
-from cli.stack.supervisor import Supervisor
+from cli.stack.processes.child import Child
+from cli.stack.processes.ports import HOST, accepts, kept_ports
+from cli.stack.processes.supervisor import Supervisor
+from cli.stack.services import kafka, postgres
+from cli.stack.state.data_folder import cache_dir
 from core.shutdown import AskedEvent
 
 

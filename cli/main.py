@@ -2,26 +2,26 @@
 
 import typer
 
-from cli.audit_log import app as audit_log
-from cli.batch import app as batch
-from cli.batch_controls import append, pause, resume, seal, update
-from cli.batch_views import audit, items, stream
-from cli.bench_online import bench_online
-from cli.chat import chat
-from cli.demo import demo
-from cli.dlq import app as dlq
+from cli.admin.audit_log import app as audit_log
+from cli.admin.keys import app as keys
+from cli.admin.models import app as models
+from cli.admin.rebuild import rebuild_jobs
+from cli.admin.recover import recover_jobs
+from cli.admin.tenants import app as tenants
+from cli.admin.topics import app as topics
+from cli.admin.webhooks import app as webhooks
+from cli.batch.batch import app as batch
+from cli.batch.batch_controls import append, pause, resume, seal, update
+from cli.batch.batch_views import audit, items, stream
+from cli.batch.dlq import app as dlq
+from cli.batch.jobs import app as jobs
+from cli.chat.chat import chat
+from cli.demo.demo import demo
 from cli.exits import EXIT_CODES_HELP, CommandGroup
-from cli.jobs import app as jobs
-from cli.keys import app as keys
-from cli.models import app as models
-from cli.rebuild import rebuild_jobs
-from cli.recover import recover_jobs
-from cli.roles import run
+from cli.load.bench_online import bench_online
+from cli.stack.run_role import run
+from cli.stack.up import up
 from cli.streams import prepare_streams
-from cli.tenants import app as tenants
-from cli.topics import app as topics
-from cli.up import up
-from cli.webhooks import app as webhooks
 
 app = typer.Typer(
     name="millrace",

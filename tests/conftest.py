@@ -16,10 +16,10 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
 
-from cli.stack import kafka, postgres
-from cli.stack.child import Child
-from cli.stack.data_folder import cache_dir
-from cli.stack.supervisor import Supervisor
+from cli.stack.processes.child import Child
+from cli.stack.processes.supervisor import Supervisor
+from cli.stack.services import kafka, postgres
+from cli.stack.state.data_folder import cache_dir
 from migrations.runner import upgrade
 
 # The brokers of tests live for seconds: the optimising compiler would cost half of their CPU.

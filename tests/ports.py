@@ -4,7 +4,7 @@ import random
 import uuid
 from pathlib import Path
 
-from cli.stack.ports import kept_ports
+from cli.stack.processes.ports import kept_ports
 
 
 def free_port(folder: Path) -> int:

@@ -20,7 +20,7 @@ from chaos.judges.results import tally_shown
 from chaos.measures import Measure
 from chaos.probing import Prober
 from chaos.settings_of_drills import SESSION_S
-from cli.load import percentile
+from cli.load.load_clients import percentile
 
 CREATE: Final = "create batch"
 ALONE_S: Final = 10.0

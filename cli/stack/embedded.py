@@ -17,14 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from cli.stack import kafka, postgres
-from cli.stack.data_folder import cache_dir, exclusive
 from cli.stack.errors import StackError
-from cli.stack.first_words import FirstWords
 from cli.stack.installation import ensure_installed, replicas_ready
-from cli.stack.outside_services import DATABASE, KAFKA
-from cli.stack.ports import HOST, is_free, is_ready, kept_ports
-from cli.stack.role_children import (
+from cli.stack.processes.ports import HOST, is_free, is_ready, kept_ports
+from cli.stack.processes.readiness_lines import FirstWords
+from cli.stack.processes.role_children import (
     CONTROL_PLANE,
     MEMBERS_FOLDER,
     api_env,
@@ -35,11 +32,14 @@ from cli.stack.role_children import (
     shared_env,
     temporary_folder,
 )
+from cli.stack.processes.supervisor import Supervisor
 from cli.stack.served_models import ServedModel
-from cli.stack.state import StackState, remove_state, write_state
-from cli.stack.supervisor import Supervisor
-from cli.stack.webhook_key import ROLES as WEBHOOK_ROLES
-from cli.stack.webhook_key import webhook_env
+from cli.stack.services import kafka, postgres
+from cli.stack.services.outside_services import DATABASE, KAFKA
+from cli.stack.state.data_folder import cache_dir, exclusive
+from cli.stack.state.stack_state import StackState, remove_state, write_state
+from cli.stack.state.webhook_key import ROLES as WEBHOOK_ROLES
+from cli.stack.state.webhook_key import webhook_env
 from core.shutdown import cut_short_by_signals
 from topics.settings import KafkaSettings
 

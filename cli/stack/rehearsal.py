@@ -17,12 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from cli.stack.child import spawn
-from cli.stack.data_folder import cache_dir, locked
 from cli.stack.errors import StackTimeoutError
 from cli.stack.jars import cached_jars
-from cli.stack.java import aot_cache_of
-from cli.stack.kafka import READY_S_MAX, EmbeddedKafka
+from cli.stack.processes.child import spawn
+from cli.stack.services.java import aot_cache_of
+from cli.stack.services.kafka import READY_S_MAX, EmbeddedKafka
+from cli.stack.state.data_folder import cache_dir, locked
 from core.errors import MillraceError
 from topics.clients.admin import LogAdmin
 from topics.clients.consumer import LogConsumer

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from openai import BadRequestError, NotFoundError
 
-from cli.stack.supervisor import STOP_S_MAX
+from cli.stack.processes.supervisor import STOP_S_MAX
 from tests.job_checks import (
     ENDPOINT,
     assert_conserved,

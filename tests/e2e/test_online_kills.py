@@ -9,7 +9,7 @@ import httpx
 import psutil
 import pytest
 
-from cli.stack.ports import accepts
+from cli.stack.processes.ports import accepts
 from tests.e2e.online_streams import ENDPOINT, StreamSeen, replica_metric, run_streams, ways
 from tests.stacks import Stack, await_true, running_stack
 from tests.streaming_upstream import StreamingUpstream, streaming_upstream

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cli.demo_models import ensure_tiny_llama
+from cli.demo.demo_models import ensure_tiny_llama
 from tests.e2e.online_streams import ENDPOINT
 from tests.stacks import Stack, await_true, running_stack
 

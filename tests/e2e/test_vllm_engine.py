@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from cli.demo_models import ensure_tiny_llama, minilm_path
+from cli.demo.demo_models import ensure_tiny_llama, minilm_path
 from gpu_consumers.engines.engine import Engine
 from gpu_consumers.engines.model_kind import endpoints_of_folder
 from tests.e2e.remote_engine import RemoteEngine, running_engine

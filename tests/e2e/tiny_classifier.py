@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from cli.demo_models import minilm_path
+from cli.demo.demo_models import minilm_path
 
 BROKEN_WORD = "volcano"
 """The weights of this word are no numbers, as overflow or a damaged file would leave them."""

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from cli.stack import rehearsal
-from cli.stack.data_folder import cache_dir
 from cli.stack.errors import StackTimeoutError
 from cli.stack.jars import cached_jars
-from cli.stack.java import aot_cache_of, program
+from cli.stack.services.java import aot_cache_of, program
+from cli.stack.state.data_folder import cache_dir
 
 
 def test_the_cache_is_one_that_java_takes(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.last_words import reason_in
-from cli.stack.role_children import MODULES
+from cli.stack.processes.exit_reason import reason_in
+from cli.stack.processes.role_children import MODULES
 from core.role_life import WRONG_SETTINGS
 
 PREFIXES = {

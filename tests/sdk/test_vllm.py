@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from cli.demo_models import ensure_tiny_llama, minilm_path
+from cli.demo.demo_models import ensure_tiny_llama, minilm_path
 from tests.job_checks import assert_conserved, ended, lines_of, submit, watch
 from tests.sdk.checks.catalogue import VLLM, checks
 from tests.sdk.runs import VERSIONS, Reports, reports_of

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from chaos.nemeses.connections import take_all
-from cli.stack import postgres
+from cli.stack.services import postgres
 from storage.postgres.engines import DATABASE_AWAY, create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.conftest import running

@@ -9,7 +9,7 @@ import pytest
 
 from chaos import proxy as proxies
 from chaos.proxy import Proxy
-from cli.stack.ports import HOST
+from cli.stack.processes.ports import HOST
 
 WAIT_S = 10.0
 SHORT_S = 0.3

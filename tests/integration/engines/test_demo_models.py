@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cli.demo_models import ensure_tiny_llama, minilm_path
+from cli.demo.demo_models import ensure_tiny_llama, minilm_path
 from gpu_consumers.engines.model_kind import runner_of_folder
 
 

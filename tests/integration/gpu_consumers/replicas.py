@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from cli.stack.child import Child, spawn
+from cli.stack.processes.child import Child, spawn
 from tests.integration.gpu_consumers.bench import POOL
 from tests.ports import free_port
 from topics.settings import KafkaSettings

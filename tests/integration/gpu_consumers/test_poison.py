@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli.stack.supervisor import Supervisor
+from cli.stack.processes.supervisor import Supervisor
 from core.outcomes import Outcome
 from tests.integration.gpu_consumers.bench import Bench, batch, items, job
 from tests.integration.gpu_consumers.replicas import await_that, faults, replica_child

@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from cli import batch
+from cli.batch import batch
 from cli.main import app
 
 

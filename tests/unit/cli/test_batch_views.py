@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.batch_views import audit_rows, differences, item_fields, item_row
-from cli.rebuild import about_limit, as_json, is_well, row, write
-from cli.result_stream import Event, events
+from cli.admin.rebuild import about_limit, as_json, is_well, row, write
+from cli.batch.batch_views import audit_rows, differences, item_fields, item_row
+from cli.batch.result_stream import Event, events
 from cli.tables import Form
 from core.ids import new_uuid
 from core.states import JobKind

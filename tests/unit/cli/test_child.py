@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cli import roles
-from cli.stack.child import Child, spawn
-from cli.stack.role_children import CONTROL_PLANE, MODULES, role_child, role_command
+from cli.stack import run_role
+from cli.stack.processes.child import Child, spawn
+from cli.stack.processes.role_children import CONTROL_PLANE, MODULES, role_child, role_command
 
 
 def test_a_child_that_gives_way_has_a_lower_priority(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_role_is_never_what_the_current_folder_holds(role: str, tmp_path: Path
 def test_nor_is_what_its_libraries_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[dict[str, str]] = []
     monkeypatch.setattr(os, "execve", lambda _, __, env: ran.append(env))
-    roles.run("api")
+    run_role.run("api")
     child = role_child("api", "api", {})
     (tmp_path / "api.py").touch()
     command = (sys.executable, "-c", "import api; print(api.__file__)")

@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from cli.demo_jobs import (
+from cli.batch.job_progress import JobProgress
+from cli.demo.demo_jobs import (
     Files,
     FinishedJob,
     custom_ids,
@@ -16,10 +17,9 @@ from cli.demo_jobs import (
     run_job,
     write_requests,
 )
-from cli.demo_requests import JOBS, QUESTIONS, write_inputs
-from cli.demo_search import nearest, read_embeddings
-from cli.demo_texts import Documented
-from cli.job_progress import JobProgress
+from cli.demo.demo_requests import JOBS, QUESTIONS, write_inputs
+from cli.demo.demo_search import nearest, read_embeddings
+from cli.demo.demo_texts import Documented
 from cli.stack.errors import StackTimeoutError
 from core.states import JobState
 from tests.unit.cli.batches import batch
@@ -111,7 +111,7 @@ class UnendingJob:
 def test_a_job_that_does_not_end_is_told_as_what_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cli.demo_jobs.JOB_S_MAX", 0.0)
+    monkeypatch.setattr("cli.demo.demo_jobs.JOB_S_MAX", 0.0)
     files = Files.of(tmp_path, "texts")
     write_requests(files.requests, "/v1/embeddings", [("a", {})])
 

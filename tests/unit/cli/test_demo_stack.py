@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cli import demo_stack
-from cli.stack.child import Child
+from cli.demo import demo_stack
 from cli.stack.errors import StackTimeoutError
+from cli.stack.processes.child import Child
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cli.demo_texts import (
+from cli.demo.demo_texts import (
     TEXT_CHARS_MAX,
     Documented,
     collect,

@@ -5,9 +5,9 @@ import io
 import openai
 import pytest
 
-from cli import downloads
+from cli.batch import downloads
+from cli.batch.downloads import DownloadCutError, copy_file
 from cli.client import connect
-from cli.downloads import DownloadCutError, copy_file
 from tests.unit.cli.ranged_server import TAG, Plan, serving_file
 
 CONTENT = bytes(range(256)) * 40

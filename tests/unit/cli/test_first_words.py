@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cli.stack.first_words import FirstWords
+from cli.stack.processes.readiness_lines import FirstWords
 
 READY = b'{"time":"t","level":"info","role":"intake","logger":"x","event":"ready"}\n'
 

@@ -8,8 +8,7 @@ import openai
 import pytest
 from openai.types import Batch
 
-from cli.exits import ExitCode, WaitedTooLongError
-from cli.job_progress import (
+from cli.batch.job_progress import (
     AWAY_S_MAX,
     LOOK_S_MAX,
     LOOK_S_MIN,
@@ -21,6 +20,7 @@ from cli.job_progress import (
     progress_of,
     wait_for_end,
 )
+from cli.exits import ExitCode, WaitedTooLongError
 from core.states import TERMINAL_STATES, JobState
 from tests.unit.cli.batches import batch
 

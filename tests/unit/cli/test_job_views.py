@@ -3,9 +3,9 @@
 import pytest
 import typer
 
-from cli.job_display import JobDisplay
-from cli.job_views import LIST_HEADERS, list_row, say_where, status_rows
-from cli.submit import metadata_pairs
+from cli.batch.job_display import JobDisplay
+from cli.batch.job_views import LIST_HEADERS, list_row, say_where, status_rows
+from cli.batch.submit import metadata_pairs
 from tests.unit.cli.batches import batch
 
 INVALID = {

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cli.load import Seen, ServerAwayError, _call_on, load, percentile
-from cli.load_connection import Call, Target
+from cli.load.load_clients import Seen, ServerAwayError, _call_on, load, percentile
+from cli.load.load_connection import Call, Target
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 STREAM = HEAD + b"content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -3,9 +3,9 @@
 from array import array
 from collections import Counter
 
-from cli.bench_online import result, result_rows
-from cli.jobs import rows
-from cli.load import Seen
+from cli.batch.jobs import rows
+from cli.load.bench_online import result, result_rows
+from cli.load.load_clients import Seen
 
 
 def seen() -> Seen:

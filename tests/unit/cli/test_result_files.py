@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli import downloads
+from cli.batch import downloads
+from cli.batch.downloads import DownloadCutError
+from cli.batch.result_files import place, save_file
 from cli.client import connect
-from cli.downloads import DownloadCutError
 from cli.exits import ExitCode
 from cli.main import app
-from cli.result_files import place, save_file
 from tests.unit.cli.batches import batch
 from tests.unit.cli.ranged_server import Plan, serving_file
 from tests.unit.cli.scripted_server import Answer, serving

@@ -3,9 +3,9 @@
 import openai
 import pytest
 
-from cli import result_stream
+from cli.batch import result_stream
+from cli.batch.result_stream import results_of
 from cli.client import connect
-from cli.result_stream import results_of
 from tests.unit.cli.scripted_server import Answer, serving
 
 FIRST = Answer(b'id: 1\ndata: {"sequence":1}\n\n', kind="text/event-stream")

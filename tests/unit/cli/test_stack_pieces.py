@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.data_folder import cache_dir, exclusive, is_held
 from cli.stack.errors import DataFolderInUseError
 from cli.stack.jars import LOCK_FILE, read_lock
-from cli.stack.kafka import server_properties
-from cli.stack.ports import HOST, kept_ports
-from cli.stack.postgres import _SOCKET_NAME, SOCKET_PATH_BYTES_MAX, socket_dir
+from cli.stack.processes.ports import HOST, kept_ports
+from cli.stack.services.kafka import server_properties
+from cli.stack.services.postgres import _SOCKET_NAME, SOCKET_PATH_BYTES_MAX, socket_dir
+from cli.stack.state.data_folder import cache_dir, exclusive, is_held
 from core.errors import SettingsError
 
 NAMES = ("broker", "controller")
@@ -53,7 +53,7 @@ def test_ports_change_when_one_is_taken(tmp_path: Path) -> None:
 def test_two_stacks_never_choose_one_port(tmp_path: Path) -> None:
     ours = kept_ports(tmp_path / "ours.json", NAMES, random.Random(5))
     chooses = (
-        "import random, sys; from pathlib import Path; from cli.stack.ports import kept_ports; "
+        "import random, sys; from pathlib import Path; from cli.stack.processes.ports import kept_ports; "
         "kept_ports(Path(sys.argv[1]), ('broker', 'controller'), random.Random(5))"
     )
     path = tmp_path / "theirs.json"

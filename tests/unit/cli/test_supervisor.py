@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.child import LOG_BYTES_MAX, Child
 from cli.stack.errors import SettingsRefusedError, StackTimeoutError
-from cli.stack.supervisor import (
+from cli.stack.processes.child import LOG_BYTES_MAX, Child
+from cli.stack.processes.supervisor import (
     BACKOFF_S_MIN,
     HEALTHY_S,
     LOGS_EVERY_S,

@@ -12,10 +12,10 @@ import openai
 import pytest
 from typer.testing import CliRunner, Result
 
+from cli.batch.uploading import FileChangedError, input_to_upload, uploaded
 from cli.client import connect
 from cli.exits import ExitCode
 from cli.main import app
-from cli.uploading import FileChangedError, input_to_upload, uploaded
 from tests.unit.cli.scripted_server import Answer, Server, serving
 
 FILE_ID = f"file-{'0' * 32}"

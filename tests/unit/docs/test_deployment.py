@@ -10,8 +10,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # the only user of YAML
 from prometheus_client import start_http_server
 
-from cli.stack.kafka import server_properties
-from cli.stack.role_children import MODULES
+from cli.stack.processes.role_children import MODULES
+from cli.stack.services.kafka import server_properties
 from core.metrics import ROLE_READY
 from tests.ports import free_port
 from tests.unit.docs.settings_classes import settings_classes

@@ -8,9 +8,9 @@ import pytest
 from fastapi.routing import APIRoute
 
 from api.app import ROUTERS
+from cli.admin.topics import retention_text
 from cli.exits import ExitCode
-from cli.stack.role_children import MODULES
-from cli.topics import retention_text
+from cli.stack.processes.role_children import MODULES
 from jobs.input.line_checks import ErrorCode
 from registry.models import ENDPOINTS
 from results.finaliser.output_lines import ERROR_MESSAGES

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.role_children import MODULES
+from cli.stack.processes.role_children import MODULES
 from topics.records.catalogue import JOB_CLASSES
 
 ROOT = Path(__file__).parents[3]

@@ -1,0 +1,1 @@
+"""Commands of operators: tenants, keys, models, topics, audit, rebuild, webhooks."""

@@ -1,0 +1,76 @@
+"""`millrace models`: what may be asked for, and which version and pool serves it."""
+
+from typing import Annotated
+
+import typer
+
+from cli.admin.services import DataOption, transaction
+from cli.tables import Form, FormOption, write_json, write_table
+from registry.models import ENDPOINTS, ENGINES, ModelVersion, add_model
+from registry.models import list_models as newest_versions
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Register and list models. For operators: talks to Postgres itself.",
+)
+
+
+@app.command()
+def add(
+    name: Annotated[str, typer.Argument(help="The name that requests carry as `model`.")],
+    version: Annotated[str, typer.Option(help="Names these weights; never changes meaning.")],
+    pool: Annotated[
+        str, typer.Option(help="MILLRACE_GPU_POOL of its replicas; part of topic names.")
+    ],
+    engine: Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")],
+    endpoints: Annotated[
+        str, typer.Option(help=f"Comma-separated, of {', '.join(ENDPOINTS)}; /v1 may be left out.")
+    ],
+    data: DataOption = None,
+) -> None:
+    """Register a model version; the newest version of a name serves new jobs.
+
+    A version never changes: adding the same again does nothing, adding another meaning fails. A
+    new pool needs its topics: `millrace topics create`.
+    """
+    with transaction(data) as connection:
+        added = add_model(
+            connection,
+            name,
+            version,
+            pool=pool,
+            engine=engine,
+            endpoints=endpoint_paths(endpoints),
+        )
+    typer.echo(f"{added.name} {added.version}")
+
+
+@app.command("list")
+def list_models(data: DataOption = None, form: FormOption = Form.TABLE) -> None:
+    """List the newest version of every model, which serves new jobs."""
+    with transaction(data) as connection:
+        found = newest_versions(connection)
+    if form is Form.JSON:
+        write_json([_as_json(model) for model in found])
+        return
+    write_table(
+        ("name", "version", "pool", "engine", "endpoints"),
+        [(m.name, m.version, m.pool, m.engine, ",".join(m.endpoints)) for m in found],
+    )
+
+
+def endpoint_paths(text: str) -> tuple[str, ...]:
+    """Return the paths that a comma-separated list names: `chat/completions` or all of it."""
+    names = (name.strip() for name in text.split(","))
+    return tuple(n if n.startswith("/") else f"/v1/{n}" for n in names if n)
+
+
+def _as_json(model: ModelVersion) -> dict[str, object]:
+    return {
+        "name": model.name,
+        "version": model.version,
+        "pool": model.pool,
+        "engine": model.engine,
+        "endpoints": list(model.endpoints),
+        "created_at": int(model.created_at.timestamp()),
+    }

@@ -1,0 +1,185 @@
+"""`millrace rebuild`: make the projections of ended jobs again from the log."""
+
+import os
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from cli.admin.services import DataOption, database_settings, kafka_settings
+from cli.exits import ExitCode, NotFoundError
+from cli.tables import Form, FormOption, write_json, write_rows
+from core.ids import JOB, SINGLE, parse_public_id, public_id
+from core.states import JobKind
+from results.rebuilding.log_replay import LogReplay
+from results.rebuilding.rebuild import Rebuilt, rebuild
+from results.rebuilding.rebuild_verdict import Verdict
+from results.rebuilding.shadow_tables import shadow_engine
+from results.settings import WriterSettings
+from storage.postgres.engines import create_engine
+
+_HEADERS = (
+    "job",
+    "verdict",
+    "missing",
+    "extra",
+    "different",
+    "counters",
+    "usage",
+    "order",
+    "letters",
+    "attempts",
+)
+_WIDTHS = (38, 16, 7, 7, 9, 8, 7, 7, 7, 8)
+_WELL = frozenset({Verdict.SAME, Verdict.SWAPPED, Verdict.GONE})
+_WELL_OF_ALL = _WELL | {Verdict.NOT_ENDED}  # nobody asked for a job that runs
+
+
+def rebuild_jobs(
+    job: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="The job, `batch_…` or `job_…`.")
+    ] = None,
+    all_jobs: Annotated[bool, typer.Option("--all", help="Every job that has ended.")] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Put right what differs; without it, only compare.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds for each partition of the log at most.")
+    ] = 600,
+    data: DataOption = None,
+    form: FormOption = Form.TABLE,
+) -> None:
+    """Make rows, counters, usage, order and dead letters of ended jobs again from the log.
+
+    For operators: talks to Postgres and Kafka itself. A job whose first record the log no longer
+    holds is refused, and so is one that ran under another MILLRACE_WRITER_ATTEMPTS_MAX. With
+    --apply what differs is replaced, each job in one transaction, and only when the log has the end
+    of every item. Exit code 1 says that something still differs, or was refused; with --all, jobs
+    that have not ended do not count.
+    """
+    if (job is None) == (not all_jobs):
+        raise typer.BadParameter("give either an ID or --all")
+    verdicts: list[Verdict] = []
+    found = _rebuilt(_ids(job), apply, timeout, data)
+    first = list(islice(found, 1))  # before anything is written: it may fail at once
+    if job is not None and not first:
+        raise NotFoundError("There is no such job, or it has no items.")
+    write(chain(first, found), form, verdicts)
+    if not is_well(verdicts, all_jobs=all_jobs):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def is_well(verdicts: Iterable[Verdict], *, all_jobs: bool) -> bool:
+    """Whether nothing is left to look at."""
+    return (_WELL_OF_ALL if all_jobs else _WELL).issuperset(verdicts)
+
+
+def write(found: Iterable[Rebuilt], form: Form, verdicts: list[Verdict]) -> None:
+    """Write what became of jobs, and note their verdicts; also what was done before a failure."""
+    shown: list[dict[str, object]] = []
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for one in found:
+            verdicts.append(one.verdict)
+            shown.append(as_json(one))
+            yield row(one)
+
+    if form is Form.TABLE:
+        write_rows(_HEADERS, rows(), _WIDTHS)
+        return
+    try:
+        for _ in rows():
+            pass
+    except BaseException:
+        if shown:
+            write_json(shown)
+        raise
+    write_json(shown)
+
+
+def _ids(job: str | None) -> list[UUID] | None:
+    if job is None:
+        return None
+    job_id = parse_public_id(JOB, job) or parse_public_id(SINGLE, job)
+    if job_id is None:
+        raise NotFoundError("This is no id of a job.")
+    return [job_id]
+
+
+def _rebuilt(
+    job_ids: list[UUID] | None, apply: bool, timeout_s: float, data: DataOption
+) -> Iterator[Rebuilt]:
+    database = database_settings(data)
+    writer = WriterSettings.from_env(os.environ)
+    live = create_engine(database, application_name="millrace-rebuild")
+    try:
+        replay = LogReplay(kafka_settings(data), writer, timeout_s=timeout_s)
+        with shadow_engine(database, live) as shadow:
+            for one in rebuild(live, shadow, replay, job_ids, apply=apply):
+                if one.verdict is Verdict.OTHER_LIMIT:
+                    typer.echo(about_limit(one, writer.attempts_max), err=True)
+                yield one
+    finally:
+        live.dispose()
+
+
+def about_limit(one: Rebuilt, attempts_max: int) -> str:
+    """Return why a job was refused that ran under another limit of attempts."""
+    found = one.found
+    assert found is not None  # it was compared
+    told = []
+    if found.above_limit:
+        told.append(f"the log holds {found.above_limit} executions above it")
+    if found.below_limit:
+        told.append(f"{found.below_limit} failures below it were final")
+    return (
+        f"{shown_id(one)}: MILLRACE_WRITER_ATTEMPTS_MAX is {attempts_max}, but "
+        f"{' and '.join(told)}: set it to what it was when the job ran"
+    )
+
+
+def row(one: Rebuilt) -> tuple[str, ...]:
+    """Return the cells of a job."""
+    found = one.found
+    if found is None:
+        return (shown_id(one), one.verdict, *[""] * (len(_HEADERS) - 2))
+    agree = (found.counters_agree, found.usage_agrees, found.order_is_whole)
+    return (
+        shown_id(one),
+        one.verdict,
+        str(found.missing),
+        str(found.extra),
+        str(found.different),
+        *("same" if same else "differs" for same in agree),
+        str(found.letters_missing),
+        str(found.attempts_missing),
+    )
+
+
+def as_json(one: Rebuilt) -> dict[str, object]:
+    """Return a job for programs, with its digests."""
+    found = one.found
+    shown: dict[str, object] = {"job": shown_id(one), "verdict": one.verdict.value}
+    if found is not None:
+        shown |= {
+            "digest": found.live_digest,
+            "digest_of_log": found.shadow_digest,
+            "rows_missing": found.missing,
+            "rows_extra": found.extra,
+            "rows_different": found.different,
+            "counters_agree": found.counters_agree,
+            "usage_agrees": found.usage_agrees,
+            "order_is_whole": found.order_is_whole,
+            "dead_letters_missing": found.letters_missing,
+            "attempts_missing": found.attempts_missing,
+            "executions_above_limit": found.above_limit,
+            "failures_below_limit": found.below_limit,
+        }
+    return shown
+
+
+def shown_id(one: Rebuilt) -> str:
+    """Return the id that clients know."""
+    return public_id(JOB if one.kind == JobKind.BATCH else SINGLE, one.job_id)

@@ -1,0 +1,104 @@
+"""`millrace topics`: the catalogue of the log, and whether a broker agrees with it."""
+
+from typing import Annotated, TypeAlias
+
+import typer
+
+from cli.admin.services import DataOption, kafka_settings, known_pools
+from cli.exits import ExitCode
+from cli.tables import Form, FormOption, write_json, write_table
+from topics.clients.admin import LogAdmin
+from topics.records.catalogue import SHARED_TOPICS, Topic, pool_topics
+
+BROKER_S_MAX = 15.0
+_ANY_POOL = "<pool>"
+
+app = typer.Typer(
+    no_args_is_help=True,
+    short_help="List, create and check the topics of the log.",
+    help="List, create and check the topics of the log. For operators: talks to Kafka itself. "
+    "Topics of a pool are those of the registered models (when MILLRACE_DATABASE_URL or --data "
+    "says where they are registered) and of each --pool.",
+)
+
+PoolOption: TypeAlias = Annotated[
+    list[str] | None, typer.Option(help="A pool whose topics count as well; may be repeated.")
+]
+
+
+@app.command("list")
+def list_topics(form: FormOption = Form.TABLE) -> None:
+    """Draw the catalogue: every topic and its promises. Needs no broker."""
+    topics = (*SHARED_TOPICS, *pool_topics(_ANY_POOL))
+    if form is Form.JSON:
+        write_json([_as_json(topic) for topic in topics])
+        return
+    write_table(
+        ("topic", "key", "partitions", "retention", "written by", "read by", "ordering"),
+        [
+            (
+                topic.name,
+                topic.key,
+                str(topic.partition_count),
+                retention_text(topic),
+                ", ".join(topic.written_by),
+                ", ".join(topic.read_by) or "subscribers",
+                topic.ordering,
+            )
+            for topic in topics
+        ],
+    )
+
+
+@app.command()
+def create(pool: PoolOption = None, data: DataOption = None) -> None:
+    """Create the topics that are missing and print their names.
+
+    Existing ones are left alone, but for how long they keep prompts and answers.
+    """
+    admin = _admin(data)
+    wanted = _wanted(pool, data)
+    for name in admin.create(wanted):
+        typer.echo(name)
+    admin.keep_bodies(wanted)
+
+
+@app.command()
+def check(pool: PoolOption = None, data: DataOption = None) -> None:
+    """Compare the broker with the catalogue: one line a difference, and exit code 1."""
+    drift = _admin(data).drift(_wanted(pool, data))
+    for difference in drift:
+        typer.echo(difference)
+    if drift:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def retention_text(topic: Topic) -> str:
+    """Return how long the topic keeps its records, as the catalogue says it."""
+    compacted = ", compacted" if topic.compacted else ""
+    return f"{topic.retention_days} d{compacted}{', or as set' if topic.holds_bodies else ''}"
+
+
+def _admin(data: DataOption) -> LogAdmin:
+    admin = LogAdmin(kafka_settings(data))
+    admin.wait_for_broker(BROKER_S_MAX)
+    return admin
+
+
+def _wanted(pool: PoolOption, data: DataOption) -> list[Topic]:
+    pools = sorted({*known_pools(data), *(pool or [])})
+    return [*SHARED_TOPICS, *(topic for name in pools for topic in pool_topics(name))]
+
+
+def _as_json(topic: Topic) -> dict[str, object]:
+    return {
+        "name": topic.name,
+        "records": [record.__name__ for record in topic.records],
+        "key": topic.key,
+        "partitions": topic.partition_count,
+        "retention_days": topic.retention_days,
+        "compacted": topic.compacted,
+        "ordering": topic.ordering,
+        "written_by": list(topic.written_by),
+        "read_by": list(topic.read_by),
+    }

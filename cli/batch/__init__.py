@@ -1,0 +1,1 @@
+"""`millrace batch`, `jobs` and `dlq`: bulk jobs from the shell."""

@@ -1,0 +1,1 @@
+"""`millrace chat`: a conversation with a model."""

@@ -1,0 +1,59 @@
+"""What the demo asks for: its three jobs, their models and their requests."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.demo.demo_jobs import Files, write_requests
+from cli.demo.demo_texts import Documented
+
+EMBEDDER, CHATTER = "minilm", "tiny-llama"
+CHAT_TOKENS_MAX = 32
+QUESTIONS = (
+    "parse a date from a string",
+    "compress data to save space",
+    "read a settings file in INI format",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoJob:
+    """One of the demo's jobs: the name of its files, and what every line of it calls."""
+
+    name: str
+    endpoint: str
+
+
+TEXTS_JOB = DemoJob("embeddings", "/v1/embeddings")
+QUESTIONS_JOB = DemoJob("questions", "/v1/embeddings")
+CHAT_JOB = DemoJob("chat", "/v1/chat/completions")
+JOBS = (TEXTS_JOB, QUESTIONS_JOB, CHAT_JOB)
+
+
+def write_inputs(out: Path, documented: Sequence[Documented], prompt_count: int) -> None:
+    """Write the requests of every job into `out`."""
+    bodies = {
+        TEXTS_JOB: ((d.name, _embedding(d.text)) for d in documented),
+        QUESTIONS_JOB: ((question, _embedding(question)) for question in QUESTIONS),
+        CHAT_JOB: _chats([d.name for d in documented], prompt_count),
+    }
+    for job in JOBS:
+        write_requests(Files.of(out, job.name).requests, job.endpoint, bodies[job])
+
+
+def _embedding(text: str) -> Mapping[str, object]:
+    # base64 is what the official client asks for by itself: a quarter of the bytes.
+    return {"model": EMBEDDER, "encoding_format": "base64", "input": text}
+
+
+def _chats(names: Sequence[str], count: int) -> Iterator[tuple[str, Mapping[str, object]]]:
+    for number in range(count):
+        prompt = f"What does {names[number % len(names)]} do?"
+        yield (
+            f"chat-{number}",
+            {
+                "model": CHATTER,
+                "max_tokens": CHAT_TOKENS_MAX,
+                "messages": [{"role": "user", "content": prompt}],
+            },
+        )

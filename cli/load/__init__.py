@@ -1,0 +1,1 @@
+"""`millrace bench-online`: load on online calls, measured at the client."""

@@ -1,0 +1,1 @@
+"""Child processes: spawn, supervise, readiness, exit reasons and ports."""

@@ -1,0 +1,1 @@
+"""The data folder of an embedded stack and the files in it."""

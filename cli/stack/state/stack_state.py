@@ -1,0 +1,44 @@
+"""What a running embedded stack tells other commands: `DATA/stack.json`, readable by its owner."""
+
+from pathlib import Path
+
+import msgspec
+
+from cli.stack.state.private_files import write_private
+from core.errors import SettingsError
+
+_NAME = "stack.json"
+
+
+class StackState(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a running stack's services listen. The database URL may hold a password."""
+
+    url: str  # of the API, without /v1
+    kafka_bootstrap_servers: str
+    database_url: str
+    pools: list[str]
+    metrics_ports: dict[str, int]  # role or replica name to its port on 127.0.0.1
+
+
+def write_state(data: Path, state: StackState) -> None:
+    """Replace the state in `data`; a reader meets the old one or the new one, never a half."""
+    write_private(data / _NAME, msgspec.json.format(msgspec.json.encode(state)))
+
+
+def read_state(data: Path) -> StackState | None:
+    """Return the state in `data`, or None when no stack has said that it runs there.
+
+    A stack that was killed leaves its state behind. Raises SettingsError: not a state of this
+    release.
+    """
+    try:
+        return msgspec.json.decode((data / _NAME).read_bytes(), type=StackState)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError:
+        raise SettingsError(f"{data / _NAME} was not written by this release.") from None
+
+
+def remove_state(data: Path) -> None:
+    """Say that no stack runs on `data`."""
+    (data / _NAME).unlink(missing_ok=True)
