@@ -1,8 +1,8 @@
 """A11: what Faust costs a batcher, against a bare aiokafka consumer on the same records.
 
 What: items a second of a reader that decodes every chunk and acknowledges it, at 1, 10 and 100
-items of 1 KB a record. Ours is `batcher.faust_app.app` as the role builds it (same app settings, same
-repairs, received records rebuilt for the role, ordered acknowledgement); the peer is
+items of 1 KB a record. Ours is `batcher.faust_app.app` as the role builds it (same app settings,
+same repairs, received records rebuilt for the role, ordered acknowledgement); the peer is
 `AIOKafkaConsumer.getmany` with offsets committed at the same interval. Both decode with the same
 code on the same event loop.
 How: the topic is filled once a size; each run is a process and a group of its own that reads from

@@ -1,8 +1,7 @@
 """Transactions from the event loop: each runs in a thread, and none is waited for too long.
 
 Work for a tenant runs behind row-level security (`storage.postgres.tenant_isolation`): a statement
-that forgets
-its tenant finds nothing of others. What is done for nobody, or for many at once, says so.
+that forgets its tenant finds no rows of others. Work for no tenant, or for many at once, says so.
 """
 
 import asyncio

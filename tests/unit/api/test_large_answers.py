@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 from fastapi import Request
-from single_requests.store.keyset_pages import Cursor, Page
+from jobs.store.keyset_pages import Cursor, Page
 
 from api.batches import single_requests
 from api.files import files

@@ -53,7 +53,8 @@ def test_ports_change_when_one_is_taken(tmp_path: Path) -> None:
 def test_two_stacks_never_choose_one_port(tmp_path: Path) -> None:
     ours = kept_ports(tmp_path / "ours.json", NAMES, random.Random(5))
     chooses = (
-        "import random, sys; from pathlib import Path; from cli.stack.processes.ports import kept_ports; "
+        "import random, sys; from pathlib import Path; "
+        "from cli.stack.processes.ports import kept_ports; "
         "kept_ports(Path(sys.argv[1]), ('broker', 'controller'), random.Random(5))"
     )
     path = tmp_path / "theirs.json"

@@ -30,7 +30,6 @@ IMPORTABLE = {  # what a GPU consumer may import, as in the import contracts
     "core",
     "topics",
     "storage",
-    "registry",
     "gpu_consumers",
 }
 

@@ -20,7 +20,7 @@ async def looked_up(*addresses: str) -> list[str]:
     return list(addresses)
 
 
-def poster(timeout_s: float) -> Poster:
+def make_poster(timeout_s: float) -> Poster:
     return Poster(Reach(allow_private=True), ssl.create_default_context(), timeout_s)
 
 
@@ -51,7 +51,7 @@ async def test_a_head_in_time_is_the_answer_though_its_body_never_ends(
 ) -> None:
     monkeypatch.setattr(poster, "_DRAIN_S", 2.5)
     async with answering(HEAD + b"so") as url:
-        answer = await poster(2.0).post(url, looked_up("127.0.0.1"), {}, b"{}")
+        answer = await make_poster(2.0).post(url, looked_up("127.0.0.1"), {}, b"{}")
     assert answer == Answer(200, None)
 
 
@@ -70,6 +70,6 @@ async def test_an_address_that_swallows_everything_leaves_time_for_the_next(
     monkeypatch.setattr(poster, "_CONNECT_S_MAX", 0.01)
     async with answering(HEAD + b"something") as url:
         found = looked_up("10.0.0.1", "10.0.0.2", "127.0.0.1")
-        answer = await poster(20.0).post(url, found, {}, b"{}")
+        answer = await make_poster(20.0).post(url, found, {}, b"{}")
     assert answer == Answer(200, None)
     assert asked == ["10.0.0.1", "10.0.0.2", "127.0.0.1"]
