@@ -3,9 +3,9 @@
     lock the job ─► tombstone ─► its files end ─► counters go ─► a row of what was deleted
 
 Its rows and objects go afterwards, in slices (`results.retention.batch_removal`), and so do the
-messages that name its items: with their deliveries there may be half a million. The counters go first and at
-once: a results writer that reads a record of the job again, after any rewind, knows no such job, so
-nothing comes back and nothing is billed twice. The ledger stays.
+messages that name its items: with their deliveries there may be half a million. The counters go
+first and at once: a results writer that reads a record of the job again, after any rewind, knows no
+such job, so nothing comes back and nothing is billed twice. The ledger stays.
 """
 
 from collections.abc import Collection

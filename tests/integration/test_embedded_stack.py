@@ -31,10 +31,10 @@ READY_S_MAX = 40.0
 STACK_PROGRAM = """
 import sys
 from pathlib import Path
-from cli.stack.child import Child
-from cli.stack.kafka import EmbeddedKafka
-from cli.stack.postgres import EmbeddedPostgres
-from cli.stack.supervisor import Supervisor
+from cli.stack.processes.child import Child
+from cli.stack.services.kafka import EmbeddedKafka
+from cli.stack.services.postgres import EmbeddedPostgres
+from cli.stack.processes.supervisor import Supervisor
 
 folder, cache = map(Path, sys.argv[1:])
 broker, server = EmbeddedKafka(folder, cache), EmbeddedPostgres(folder)

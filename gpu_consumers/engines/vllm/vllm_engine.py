@@ -111,7 +111,7 @@ def vllm_environment(settings: EngineSettings) -> dict[str, str]:
         "VLLM_LOGGING_LEVEL": LEVEL,
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",
         "VLLM_RPC_BASE_PATH": _socket_folder(tempfile.gettempdir()),
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # see vllm_children; its own server does so, too
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # see child_processes; its own server does so, too
     }
 
 

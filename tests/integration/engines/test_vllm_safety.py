@@ -17,8 +17,8 @@ PROGRAM = r"""
 import argparse, base64, io, json, logging, multiprocessing, os, socket, sys
 from core.logs import configure_logs
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.vllm import vllm_arguments, vllm_environment
-from gpu_consumers.engines.vllm_children import import_this_first
+from gpu_consumers.engines.vllm.vllm_engine import vllm_arguments, vllm_environment
+from gpu_consumers.engines.vllm.child_processes import import_this_first
 
 configure_logs("gpu-consumer")
 settings = EngineSettings.from_env(os.environ)

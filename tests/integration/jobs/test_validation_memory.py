@@ -13,8 +13,8 @@ import resource, time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from jobs.input_lines import input_lines
-from jobs.validation import validate
+from jobs.input.line_reader import input_lines
+from jobs.validation.file_validation import validate
 from registry.models import ModelVersion
 
 COUNT = 1_000_000
@@ -50,8 +50,8 @@ import resource
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from jobs.input_lines import input_lines
-from jobs.validation import validate
+from jobs.input.line_reader import input_lines
+from jobs.validation.file_validation import validate
 from registry.models import ModelVersion
 
 

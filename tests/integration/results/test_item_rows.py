@@ -134,10 +134,10 @@ FINALISE_TWO = """
 import resource, sys
 from core.clock import SystemClock
 from pathlib import Path
-from storage.local_objects import LocalObjects
+from storage.objects.local_objects import LocalObjects
 from tests.integration.results.outcomes import engine_of
 from tests.integration.results.test_finalising import always, take
-from results.finalising import finalise
+from results.finaliser.finalisation import finalise
 engine, store = engine_of(sys.argv[1]), LocalObjects(Path(sys.argv[2]), clock=SystemClock())
 for _ in range(2):  # the small one first: it loads the code
     finalise(engine, store, take(engine), check=always)

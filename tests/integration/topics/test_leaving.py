@@ -24,7 +24,7 @@ BROKERS_SESSION_S = 6.0
 MEMBER = """
 import sys
 from pathlib import Path
-from topics.consumer import LogConsumer
+from topics.clients.consumer import LogConsumer
 from topics.settings import KafkaSettings
 
 consumer = LogConsumer(

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import pytest
 from fastapi import Request
-from jobs.store.keyset_pages import Cursor, Page
 
 from api.batches import single_requests
 from api.files import files
@@ -18,6 +17,7 @@ from api.runtime.services import Services
 from core.ids import SINGLE, new_uuid, public_id
 from core.outcomes import Outcome
 from core.states import JobState
+from jobs.store.keyset_pages import Cursor, Page
 from tenancy.api_keys import Principal
 
 ME = Principal(new_uuid(), new_uuid())

@@ -7,10 +7,10 @@ from pathlib import Path
 import api
 
 ACROSS_TENANTS = {
-    "key_refresh.py": {"working_keys"},
-    "online/response_cache.py": {"response_cache_ttls", "add_cache_hits"},
-    "online/routes.py": {"list_models", "find_model"},
-    "principals.py": {"authenticate"},  # who is calling is not known yet
+    "auth/key_refresh.py": {"working_keys"},
+    "online/answer/response_cache.py": {"response_cache_ttls", "add_cache_hits"},
+    "online/admit/model_routes.py": {"list_models", "find_model"},
+    "auth/principals.py": {"authenticate"},  # who is calling is not known yet
     "views/following.py": {"read_news"},  # one look for all who follow
 }
 _CALL = re.compile(r"\brun_across_tenants\(\s*(\w+)")
@@ -26,11 +26,11 @@ def test_what_sees_every_tenant_is_named() -> None:
     found = {
         name: set(_CALL.findall(text))
         for name, text in sources().items()
-        if _CALL.search(text) and name != "database.py"
+        if _CALL.search(text) and name != "runtime/database.py"
     }
     assert found == ACROSS_TENANTS
 
 
 def test_transactions_begin_in_one_place() -> None:
     begins = Counter(name for name, text in sources().items() for _ in _BEGINS.findall(text))
-    assert begins == {"database.py": 1}
+    assert begins == {"runtime/database.py": 1}

@@ -15,7 +15,7 @@ from gpu_consumers.engines.engine_slots import SlotCounts
 
 STUCK = """
 import asyncio, sys, time
-from gpu_consumers.engine_watch import ending_when_stuck
+from gpu_consumers.engine_watchdog import ending_when_stuck
 async def main():
     async with ending_when_stuck(float(sys.argv[1])):
         await asyncio.sleep(0)

@@ -11,7 +11,7 @@ import pytest
 
 PARENT = """
 import multiprocessing, sys, time
-from gpu_consumers.engines.vllm_children import import_this_first
+from gpu_consumers.engines.vllm.child_processes import import_this_first
 
 if __name__ == "__main__":
     import_this_first()

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[4]
 
 HANGING = """
 import asyncio, socket, time
-from results.webhooks import resolving
+from results.webhooks.endpoints import name_resolution as resolving
 
 socket.getaddrinfo = lambda *_, **__: time.sleep(60)
 
