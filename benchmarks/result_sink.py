@@ -3,7 +3,8 @@
 What: 500,000 results of 1 KB, of which 20 % are redelivered: 400,000 items, and 100,000 results
 that the log brings a second time. Ours is `results.writer.item_writer.ItemWriter`: locks,
 admission, duplicates, rows, counters, bill, settling. The peer is COPY BINARY of 500,000 rows that
-were built beforehand, into an equal table (same columns, same key), in transactions of the same size.
+were built beforehand, into an equal table (same columns, same key), in transactions of the same
+size.
 How: interleaved, one client, one server, both tables emptied and a checkpoint before every run.
 Two orders of redelivery: `spread`, every fifth record has come just before, and `burst`, a quarter
 of all comes again at half time, as after a crash.

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from tests.e2e.test_online_disconnects import GROWTH_BYTES_MAX, growth_bytes
-from tests.stacks import Stack, await_true, running_stack
+from tests.support.stacks import Stack, await_true, running_stack
 
 CLIENTS = 10_000
 HALF_OPEN = 500

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.e2e.test_kill_each_role import REPEATED_MAX
-from tests.kills import kill_in_the_middle
-from tests.stacks import ROLE_MODULES, Stack, running_stack
+from tests.support.kills import kill_in_the_middle
+from tests.support.stacks import ROLE_MODULES, Stack, running_stack
 
 SEEDS = range(10)
 

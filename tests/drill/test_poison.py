@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.poison import POISON_COUNT, TRIES_MAX, poisoned_stack, run_poison
+from tests.support.poison_items import POISON_COUNT, TRIES_MAX, poisoned_stack, run_poison
 
 
 @pytest.mark.timeout(600)

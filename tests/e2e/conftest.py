@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.stacks import Stack, running_stack
+from tests.support.stacks import Stack, running_stack
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from tests.stacks import Stack
+from tests.support.stacks import Stack
 
 ENDPOINT = "/v1/chat/completions"
 

@@ -8,7 +8,7 @@ import pytest
 from openai import BadRequestError, NotFoundError
 
 from cli.stack.processes.supervisor import STOP_S_MAX
-from tests.job_checks import (
+from tests.support.job_checks import (
     ENDPOINT,
     assert_conserved,
     chat_line,
@@ -18,7 +18,7 @@ from tests.job_checks import (
     submit,
     watch,
 )
-from tests.stacks import Stack, running_stack, start_stack
+from tests.support.stacks import Stack, running_stack, start_stack
 
 
 def test_every_answer_comes_once_and_in_order(stack: Stack) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from cli.exits import ExitCode
 from cli.main import app
-from tests.stacks import Stack, await_true
+from tests.support.stacks import Stack, await_true
 
 pytestmark = pytest.mark.timeout(300)
 

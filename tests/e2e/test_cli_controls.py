@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from cli.exits import ExitCode
 from cli.main import app
-from tests.stacks import Stack
+from tests.support.stacks import Stack
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from cli.exits import ExitCode
 from cli.main import app
-from tests.stacks import Stack, await_true, running_stack
+from tests.support.stacks import Stack, await_true, running_stack
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -8,8 +8,8 @@ from typer.testing import CliRunner, Result
 
 from cli.exits import ExitCode
 from cli.main import app
-from tests.job_checks import chat_line, ended, lines_of, watch
-from tests.stacks import Stack, running_stack
+from tests.support.job_checks import chat_line, ended, lines_of, watch
+from tests.support.stacks import Stack, running_stack
 
 pytestmark = pytest.mark.timeout(300)
 

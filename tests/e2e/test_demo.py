@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from cli.demo.demo_requests import JOBS
-from tests.stacks import await_true
+from tests.support.stacks import await_true
 
 DEMO_S_MAX = 500
 TEXT_COUNT, PROMPT_COUNT = 60, 8

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from jobs.tables.jobs import jobs
 from storage.postgres.items import items
-from tests.stacks import Stack
+from tests.support.stacks import Stack
 
 ENDPOINT = "/v1/chat/completions"
 ENDED_S_MAX = 30.0

@@ -14,7 +14,7 @@ import pytest
 from openai.types import Batch
 
 from tests.e2e.online_streams import replica_metric, role_metric
-from tests.early_ends import (
+from tests.support.early_ends import (
     CANCEL_S_MAX,
     MODEL,
     TERMINAL_S_MAX,
@@ -24,9 +24,16 @@ from tests.early_ends import (
     progress,
     upload,
 )
-from tests.job_checks import assert_conserved, chat_line, ended, lines_of, outcomes_of, watch
-from tests.recording_upstream import TOKENS, RecordingUpstream, recording_upstream
-from tests.stacks import Stack, await_true, running_stack
+from tests.support.job_checks import (
+    assert_conserved,
+    chat_line,
+    ended,
+    lines_of,
+    outcomes_of,
+    watch,
+)
+from tests.support.recording_upstream import TOKENS, RecordingUpstream, recording_upstream
+from tests.support.stacks import Stack, await_true, running_stack
 
 LATENCY_S = 0.05
 CONCURRENCY = 16

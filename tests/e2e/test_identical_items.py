@@ -8,9 +8,9 @@ import httpx
 import pytest
 from openai.types import Batch
 
-from tests.job_checks import ENDPOINT, ended, lines_of, numbers, outcomes_of, watch
-from tests.kills import published_outcomes
-from tests.stacks import Stack
+from tests.support.job_checks import ENDPOINT, ended, lines_of, numbers, outcomes_of, watch
+from tests.support.kills import published_outcomes
+from tests.support.stacks import Stack
 
 pytestmark = pytest.mark.timeout(400)  # for a stack that starts on a busy machine, and for leases
 

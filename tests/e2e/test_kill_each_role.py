@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.kills import kill_in_the_middle
-from tests.stacks import ROLE_MODULES, Stack
+from tests.support.kills import kill_in_the_middle
+from tests.support.stacks import ROLE_MODULES, Stack
 
 REPEATED_MAX = {
     "api": 0,

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from core.outcomes import Outcome
 from results.call_tables import billed_calls
 from tests.e2e.online_streams import ENDPOINT, replica_metric
-from tests.stacks import Stack, await_true, running_stack
+from tests.support.stacks import Stack, await_true, running_stack
 
 FREED_S_MAX = 30.0
 """Far below the ends that these calls have by themselves, minutes away. It says nothing of how fast

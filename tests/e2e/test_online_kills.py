@@ -11,8 +11,8 @@ import pytest
 
 from cli.stack.processes.ports import accepts
 from tests.e2e.online_streams import ENDPOINT, StreamSeen, replica_metric, run_streams, ways
-from tests.stacks import Stack, await_true, running_stack
-from tests.streaming_upstream import StreamingUpstream, streaming_upstream
+from tests.support.stacks import Stack, await_true, running_stack
+from tests.support.streaming_upstream import StreamingUpstream, streaming_upstream
 
 MODEL = "small"
 STREAMS = 64

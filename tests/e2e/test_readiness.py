@@ -3,7 +3,7 @@
 import httpx
 
 from tests.e2e.online_streams import role_metric
-from tests.stacks import Stack
+from tests.support.stacks import Stack
 
 NAME = "millrace_role_ready"
 

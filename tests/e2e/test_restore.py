@@ -16,8 +16,8 @@ from core.ids import JOB, parse_public_id
 from jobs.tables.jobs import jobs
 from tenancy.tables import usage_ledger
 from tests.conftest import execute, with_database
-from tests.job_checks import assert_conserved, ended, lines_of, outcomes_of, submit, watch
-from tests.stacks import Stack, running_stack
+from tests.support.job_checks import assert_conserved, ended, lines_of, outcomes_of, submit, watch
+from tests.support.stacks import Stack, running_stack
 
 pytestmark = pytest.mark.timeout(480)
 

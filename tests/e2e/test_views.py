@@ -15,7 +15,7 @@ from cli.main import app
 from core.ids import JOB, parse_public_id
 from storage.postgres.items import items
 from tests.e2e.test_cli_batch import lines, millrace, submitted
-from tests.stacks import Stack, await_true
+from tests.support.stacks import Stack, await_true
 
 pytestmark = pytest.mark.timeout(400)
 COUNT = 4000

@@ -10,7 +10,7 @@ import pytest
 
 from cli.demo.demo_models import ensure_tiny_llama
 from tests.e2e.online_streams import ENDPOINT
-from tests.stacks import Stack, await_true, running_stack
+from tests.support.stacks import Stack, await_true, running_stack
 
 MODEL = "tiny"
 FREED_S_MAX = 60.0

@@ -9,8 +9,8 @@ from openai import OpenAI
 
 from results.webhooks.events.event_bodies import EVENT_TYPES
 from tests.integration.webhooks.receivers import Receiver, ok, receiving
-from tests.job_checks import ENDPOINT, chat_line, ended, watch
-from tests.stacks import Stack, await_true, running_stack
+from tests.support.job_checks import ENDPOINT, chat_line, ended, watch
+from tests.support.stacks import Stack, await_true, running_stack
 
 ITEM_COUNT, FAILED_COUNT = 2000, 5
 

@@ -19,9 +19,9 @@ from core.limits import CHUNK_BYTES_MAX
 from core.object_names import job_key_name
 from results.retention.batch_removal import BodyRemoval
 from storage.objects.local_objects import LocalObjects
-from tests.everything_stored import Found, search, stored_objects
-from tests.job_checks import ENDPOINT, ended, lines_of, watch
-from tests.stacks import Stack
+from tests.support.job_checks import ENDPOINT, ended, lines_of, watch
+from tests.support.stacks import Stack
+from tests.support.stored_content import Found, search, stored_objects
 
 pytestmark = pytest.mark.timeout(300)
 

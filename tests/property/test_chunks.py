@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from core.limits import CHUNK_ITEMS_MAX
 from jobs.expansion.emission import send_items
-from tests.sent_records import SentRecords
+from tests.support.recording_sender import SentRecords
 from topics.records import chunks as chunks_module
 from topics.records.chunks import chunks_of
 from topics.records.codec import decode

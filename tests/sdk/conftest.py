@@ -6,7 +6,7 @@ import pytest
 
 from tests.sdk.checks.site import RATE_TOKENS
 from tests.sdk.sites import OTHER_MODEL, add_idle_model
-from tests.stacks import Stack, running_stack
+from tests.support.stacks import Stack, running_stack
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from core.ids import EVENT, public_id
 from results.webhooks.delivery.signatures import secret_text, signed_headers
 from results.webhooks.events.event_bodies import job_message
 from tests.sdk.checks.site import Site
-from tests.stacks import Stack
+from tests.support.stacks import Stack
 
 OTHER_MODEL = "org/small"
 IDLE_MODEL = "idle"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.sdk.environments import JAVASCRIPT, node, node_modules
 from tests.sdk.sites import new_key
-from tests.stacks import Stack
+from tests.support.stacks import Stack
 from tests.unit.cli.scripted_server import Answer, serving
 
 EXAMPLES = JAVASCRIPT.parent

@@ -10,7 +10,7 @@ import pytest
 from tests.sdk.checks.catalogue import SIMULATED, checks
 from tests.sdk.runs import VERSIONS, Reports, reports_of
 from tests.sdk.sites import simulated_site
-from tests.stacks import Stack
+from tests.support.stacks import Stack
 
 pytestmark = pytest.mark.timeout(400)  # the first test waits for environment, stack and all checks
 

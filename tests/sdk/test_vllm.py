@@ -8,11 +8,11 @@ from functools import partial
 import pytest
 
 from cli.demo.demo_models import ensure_tiny_llama, minilm_path
-from tests.job_checks import assert_conserved, ended, lines_of, submit, watch
 from tests.sdk.checks.catalogue import VLLM, checks
 from tests.sdk.runs import VERSIONS, Reports, reports_of
 from tests.sdk.sites import EMBEDDING_MODEL, vllm_site
-from tests.stacks import Stack, running_stack
+from tests.support.job_checks import assert_conserved, ended, lines_of, submit, watch
+from tests.support.stacks import Stack, running_stack
 
 SENTENCES = ["A man is eating food.", "Someone eats a meal.", "The queue of the printer is full."]
 

@@ -22,7 +22,7 @@ from jobs.tables.jobs import jobs
 from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
 from tests.integration.api.answers import batch_body, file_id
-from tests.ports import free_port
+from tests.support.ports import free_port
 from topics.clients.admin import LogAdmin
 from topics.records.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES
 from topics.settings import KafkaSettings

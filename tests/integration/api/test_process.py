@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
 from tests.integration.api.pipe import open_pipe
-from tests.ports import free_port
+from tests.support.ports import free_port
 from topics.clients.admin import LogAdmin
 from topics.records.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES
 from topics.settings import KafkaSettings

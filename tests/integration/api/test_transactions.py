@@ -17,7 +17,7 @@ from api.runtime.database import Database, DatabaseAwayError
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.conftest import execute
-from tests.stacks import await_true
+from tests.support.stacks import await_true
 
 
 async def test_a_transaction_that_ends_after_the_close_leaves_no_connection(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cli.stack.processes.child import Child, spawn
 from tests.integration.gpu_consumers.bench import POOL
-from tests.ports import free_port
+from tests.support.ports import free_port
 from topics.settings import KafkaSettings
 
 SESSION_S = 2.0

@@ -18,7 +18,7 @@ from storage.objects.local_objects import LocalObjects
 from storage.objects.object_store import ObjectStore
 from storage.objects.s3_objects import S3Objects
 from storage.objects.settings import S3Settings
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 READY_S_MAX = 30.0
 

@@ -25,7 +25,7 @@ from core.clock import SystemClock
 from core.ids import new_uuid
 from storage.objects.errors import ObjectStoreAwayError, ObjectStoreRefusedError
 from storage.objects.object_store import Blocks
-from tests.objects_in_memory import MemoryStore
+from tests.support.memory_objects import MemoryStore
 from topics.records.records import CallRef, JobRef, ReplyEnd
 
 ME, OTHER = new_uuid(), new_uuid()

@@ -8,7 +8,7 @@ from api.online.await_reply.open_call import OpenCall
 from api.online.send.call_keys import KEY_S, CallKeys, hidden_item, opened_end, opened_pieces
 from storage.crypto.body_ciphers import END, BodyCipher, BodyUnreadableError, Place, Way
 from storage.objects.errors import ObjectStoreAwayError
-from tests.objects_in_memory import MemoryStore
+from tests.support.memory_objects import MemoryStore
 from topics.records.records import CallRef, Item, JobRef, Reply, ReplyEnd
 
 ID = UUID(int=7)

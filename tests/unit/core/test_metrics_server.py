@@ -10,7 +10,7 @@ import pytest
 
 from core.errors import SettingsError
 from core.metrics_server import serve_metrics
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from gpu_consumers.payloads.encrypted_bodies import EncryptedBodies
 from jobs.expansion.emission import encrypted
 from storage.crypto.body_ciphers import BodyCipher, Place, Way
 from storage.crypto.data_keys import DataKeys
-from tests.objects_in_memory import MemoryStore
+from tests.support.memory_objects import MemoryStore
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.bulk_bench import Life, Log, TouchyEngine, batch_of, delivery
 from topics.records.records import Batch, Chunk, ItemOutcome, JobRef

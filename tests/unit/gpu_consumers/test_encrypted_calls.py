@@ -8,7 +8,7 @@ from core.clock import SystemClock
 from gpu_consumers.engines.engine import Answer
 from storage.crypto.body_ciphers import END, BodyCipher, Place, Way
 from storage.crypto.data_keys import DataKeys
-from tests.objects_in_memory import MemoryStore
+from tests.support.memory_objects import MemoryStore
 from tests.unit.gpu_consumers.online_bench import OnlineBench, call
 from topics.records.records import Chunk
 

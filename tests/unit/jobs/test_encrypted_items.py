@@ -10,8 +10,8 @@ from jobs.expansion.emission import send_items
 from storage.crypto.body_ciphers import Place, Way
 from storage.crypto.data_keys import DataKeys, KeyGoneError
 from storage.objects.errors import ObjectStoreAwayError
-from tests.objects_in_memory import MemoryStore
-from tests.sent_records import SentRecords
+from tests.support.memory_objects import MemoryStore
+from tests.support.recording_sender import SentRecords
 from topics.records.codec import decode
 from topics.records.records import Chunk, Item, JobRef
 

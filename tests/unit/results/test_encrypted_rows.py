@@ -8,7 +8,7 @@ from results.finaliser.encrypted_rows import RowOpener
 from results.finaliser.output_lines import ItemRow
 from storage.crypto.body_ciphers import Place, Way
 from storage.crypto.data_keys import DataKeys, KeyGoneError
-from tests.objects_in_memory import MemoryStore
+from tests.support.memory_objects import MemoryStore
 
 JOB = new_uuid()
 

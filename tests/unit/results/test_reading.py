@@ -9,7 +9,7 @@ from core.ids import new_uuid
 from core.limits import RECORD_BYTES_MAX
 from core.states import CloseReason
 from results.writer.record_reader import read_entry
-from tests.sent_records import SentRecords
+from tests.support.recording_sender import SentRecords
 from topics.records.codec import Headers, decode, encode, kind_headers
 from topics.records.received import Received
 from topics.records.records import Chunk, Close, DeadLetter, JobRef, Outcomes

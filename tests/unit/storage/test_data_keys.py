@@ -7,7 +7,7 @@ import pytest
 from storage.crypto.body_ciphers import Place, Way
 from storage.crypto.data_keys import REMEMBERED_S_MAX, DataKeys, KeyGoneError
 from storage.objects.errors import ObjectStoreAwayError
-from tests.objects_in_memory import MemoryStore
+from tests.support.memory_objects import MemoryStore
 
 HERE = Place(UUID(int=1), Way.IN, 0)
 

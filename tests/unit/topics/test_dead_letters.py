@@ -1,7 +1,7 @@
 """Goal: the copy of a record always fits a record, whatever its sender put around its value."""
 
 from core.limits import RECORD_BYTES_MAX
-from tests.sent_records import SentRecords
+from tests.support.recording_sender import SentRecords
 from topics.records.codec import Headers, decode
 from topics.records.dead_letter_copy import send_dead_letter
 from topics.records.received import Received

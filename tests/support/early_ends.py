@@ -10,9 +10,16 @@ from typing import Any
 
 from openai.types import Batch
 
-from tests.job_checks import ENDPOINT, assert_conserved, chat_line, ended, outcomes_of, watch
-from tests.recording_upstream import RecordingUpstream
-from tests.stacks import Stack, await_value
+from tests.support.job_checks import (
+    ENDPOINT,
+    assert_conserved,
+    chat_line,
+    ended,
+    outcomes_of,
+    watch,
+)
+from tests.support.recording_upstream import RecordingUpstream
+from tests.support.stacks import Stack, await_value
 
 CANCEL_S_MAX = 5.0
 """After a cancel has returned, nothing begins later than this (P7)."""

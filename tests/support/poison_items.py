@@ -9,15 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
-from tests.job_checks import (
-    ENDPOINT,
-    assert_conserved,
-    chat_line,
-    ended,
-    lines_of,
-    watch,
-)
-from tests.stacks import Stack, running_stack
+from tests.support.job_checks import ENDPOINT, assert_conserved, chat_line, ended, lines_of, watch
+from tests.support.stacks import Stack, running_stack
 
 ITEM_COUNT = 5000
 POISON_COUNT = 20

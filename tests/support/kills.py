@@ -3,8 +3,8 @@
 import random
 from dataclasses import dataclass
 
-from tests.job_checks import assert_conserved, assert_succeeded, ended, submit, watch
-from tests.stacks import Stack
+from tests.support.job_checks import assert_conserved, assert_succeeded, ended, submit, watch
+from tests.support.stacks import Stack
 from topics.records.catalogue import RESULTS
 from topics.records.codec import decode_value, kind_of
 from topics.records.records import Outcomes

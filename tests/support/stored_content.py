@@ -8,7 +8,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from cli.stack.services.postgres import binaries
-from tests.stacks import Stack
+from tests.support.stacks import Stack
 from topics.records.catalogue import SHARED_TOPICS, pool_topics
 from topics.settings import KafkaSettings
 from topics.tail_readers.topic_tail import TopicTail

@@ -1,0 +1,25 @@
+"""Waiting for a condition with a bound, instead of a fixed sleep."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+TIMEOUT_S: Final = 20.0
+_POLL_S: Final = 0.01
+
+
+def until(condition: Callable[[], object], *, timeout_s: float = TIMEOUT_S) -> None:
+    """Poll from a thread until `condition` returns something true; fail after `timeout_s`."""
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not true within {timeout_s:g} s"
+        time.sleep(_POLL_S)
+
+
+async def until_true(condition: Callable[[], object], *, timeout_s: float = TIMEOUT_S) -> None:
+    """Poll on the event loop until `condition` returns something true; fail after `timeout_s`."""
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not true within {timeout_s:g} s"
+        await asyncio.sleep(_POLL_S)
