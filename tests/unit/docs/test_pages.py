@@ -34,6 +34,8 @@ ADR_PARTS = (
     "Test plan",
     "Rejected",
 )
+MERGED = re.compile(r"# \d+\. .+\n\nMerged into \[ADR (\d+)\]\(([^)]+)\)\.\n")
+"""The whole text of a decision that a later one contains: its title and one line."""
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -119,10 +121,15 @@ def test_a_decision_has_all_its_parts(page: Path) -> None:
     text = page.read_text()
     number = int(page.name[:4])
 
+    assert f"]({page.name})" in (DOCS / "adr/README.md").read_text()
     assert text.startswith(f"# {number}. ")
+    if merged := MERGED.fullmatch(text):
+        into = page.parent / merged[2]
+        assert int(merged[1]) == int(into.name[:4])
+        assert not MERGED.fullmatch(into.read_text())
+        return
     assert re.search(r"^Status: \w+, 20\d\d-\d\d-\d\d\. Touches: .+\.$", text, re.M | re.S)
     assert re.findall(r"^\*\*([\w ]+)\.\*\*", text, re.M) == list(ADR_PARTS)
-    assert f"]({page.name})" in (DOCS / "adr/README.md").read_text()
 
 
 def test_decisions_that_the_code_cites_exist() -> None:
