@@ -1,4 +1,4 @@
-"""Goal: the house style that no other tool checks holds in every tracked file."""
+"""Goal: rules of style that no linter checks hold in every tracked file."""
 
 import ast
 import re
@@ -33,7 +33,7 @@ BLOB_BYTES_MAX = 1_000_000
 
 BANNED_NAMES = {"common", "utils", "util", "helpers", "helper", "manager", "base", "misc"}
 
-# Written so that this file does not hold what it looks for.
+# The brackets keep this file from matching its own patterns.
 UNFINISHED = re.compile(r"\b(TO[D]O|FIX[M]E|X[X]X)\b")
 MACHINE = re.compile(
     r"[p]ypi\.org|python[h]osted|registry\.[n]pmjs|[c]rates\.io|proxy\.[g]olang"
@@ -75,14 +75,14 @@ def texts() -> Iterator[tuple[Path, str]]:
             yield path, content.decode()
 
 
-def test_modules_are_short() -> None:
+def test_modules_are_at_most_400_lines() -> None:
     lengths = {path: len((ROOT / path).read_text().splitlines()) for path in python_files()}
 
     assert {path: n for path, n in lengths.items() if n > MODULE_LINES_MAX} == {}
 
 
-def test_functions_fit_a_screen() -> None:
-    """A revision is exempt: it lists what a schema holds, and is never edited once merged."""
+def test_functions_are_at_most_70_lines() -> None:
+    """Migrations are exempt: they list a schema and are never edited once merged."""
     long = {}
     for path in python_files():
         if path.is_relative_to("migrations/versions"):
@@ -97,7 +97,7 @@ def test_functions_fit_a_screen() -> None:
     assert long == {}
 
 
-def test_a_package_file_holds_its_docstring_only() -> None:
+def test_a_package_init_holds_only_a_docstring() -> None:
     wrong = []
     for path in python_files():
         if path.name == "__init__.py":
@@ -108,54 +108,54 @@ def test_a_package_file_holds_its_docstring_only() -> None:
     assert wrong == []
 
 
-def test_no_module_has_a_name_that_says_nothing() -> None:
+def test_no_module_has_a_generic_name() -> None:
     assert [path for path in python_files() if path.stem in BANNED_NAMES] == []
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_a_package_name_is_ours_alone(name: str) -> None:
-    """`api`, `results` and the like are generic: prove that nobody else installs one."""
+def test_no_other_distribution_installs_a_package_of_this_name(name: str) -> None:
+    """Names such as `api` and `results` are generic: no other distribution may install them."""
     assert name not in sys.stdlib_module_names
     assert set(packages_distributions().get(name, [])) <= {"millrace"}
 
 
-def test_every_room_is_packaged() -> None:
-    rooms = {path.parts[0] for path in python_files() if path.name == "__init__.py"}
+def test_every_top_level_package_is_listed() -> None:
+    packages = {path.parts[0] for path in python_files() if path.name == "__init__.py"}
 
-    assert rooms - {"benchmarks", "chaos", "tests"} == set(PACKAGES)
+    assert packages - {"benchmarks", "chaos", "tests"} == set(PACKAGES)
 
 
-def test_an_entry_point_is_guarded() -> None:
-    """vLLM spawns children that import the role's main module again."""
+def test_every_entry_point_is_guarded() -> None:
+    """vLLM starts child processes that import the main module of the role again."""
     mains = [path for path in python_files() if path.name == "__main__.py"]
 
     assert [m for m in mains if '__name__ == "__main__"' not in (ROOT / m).read_text()] == []
 
 
-def test_engines_are_created_in_storage_alone() -> None:
+def test_only_storage_creates_database_engines() -> None:
     creators = re.compile(
         r"(sa|sqlalchemy)\.create_engine\(|from sqlalchemy.* import .*create_(async_)?engine"
     )
-    rooms = {
+    packages = {
         path.parts[0]
         for path in python_files()
         if path.parts[0] in PACKAGES and creators.search((ROOT / path).read_text())
     }
 
-    assert rooms <= {"storage", "migrations"}
+    assert packages <= {"storage", "migrations"}
 
 
-def test_nothing_is_unfinished() -> None:
+def test_no_file_has_an_open_todo() -> None:
     assert [str(path) for path, text in texts() if UNFINISHED.search(text)] == []
 
 
-def test_no_file_names_a_registry_or_a_machine() -> None:
+def test_no_file_names_a_package_registry_or_a_machine() -> None:
     found = {str(path): match.group() for path, text in texts() if (match := MACHINE.search(text))}
 
     assert found == {}
 
 
-def test_no_file_is_a_blob() -> None:
+def test_no_file_is_larger_than_1_mb() -> None:
     assert [path for path in tracked() if (ROOT / path).stat().st_size > BLOB_BYTES_MAX] == []
 
 
