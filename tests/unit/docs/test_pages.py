@@ -66,6 +66,31 @@ def test_the_data_flow_names_modules_that_exist() -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+def named_code(page: str) -> Iterator[tuple[list[str], str]]:
+    """Yield each function and class that a line of `page` names, with the files of the line."""
+    for line in page.splitlines():
+        files = re.findall(r"`(\w+/[\w/]*\.py)`", line)
+        for name in re.findall(r"`(?:\w+\.)?(\w+)\(\)`", line):
+            yield files, rf"def {name}\b"
+        for name in re.findall(r"`([A-Z]\w*[a-z]\w*)[.`]", line) if files else ():
+            yield files, rf"class {name}\b"
+
+
+def test_the_architecture_names_code_that_exists() -> None:
+    page = (DOCS / "architecture.md").read_text()
+    files = set(re.findall(r"`(\w+/[\w/]*\.py)`", page))
+    texts = {name: (ROOT / name).read_text() for name in files if (ROOT / name).is_file()}
+
+    assert files
+    assert files - texts.keys() == set()
+    wrong = [
+        (names, pattern)
+        for names, pattern in named_code(page)
+        if not any(re.search(pattern, texts[name]) for name in names)
+    ]
+    assert wrong == []
+
+
 def served() -> Iterator[tuple[str, str]]:
     for router in ROUTERS:
         for route in router.routes:
