@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from tests.unit.test_tidy import PACKAGES
@@ -98,7 +99,7 @@ def test_the_glossary_names_code_that_exists() -> None:
 
 
 def test_no_word_that_the_glossary_bans_names_code() -> None:
-    """A banned word is no part of a class, function or module name, public or private."""
+    """A banned word is no part of the name of a class, function or module, public or private."""
     banned = {word for row in rows("Words not used") for word in re.findall(r"`([^`]+)`", row[0])}
     used = defaultdict(set)
     for path, node in definitions():
@@ -112,7 +113,16 @@ def test_no_word_that_the_glossary_bans_names_code() -> None:
     assert used == {}
 
 
+def test_no_function_is_named_with_a_bare_verb() -> None:
+    _, _, section = GLOSSARY.partition("## Bare verbs\n")
+    bare = set(re.findall(r"`(\w+)`", section.partition("whole\nname:")[2]))
+
+    assert {"take", "look"} <= bare
+    assert [f"{path}:{node.name}" for path, node in definitions() if node.name in bare] == []
+
+
 def words_of(name: str) -> set[str]:
-    """Split a CamelCase or snake_case name into words; the whole name counts too."""
+    """Split a CamelCase or snake_case name into words and pairs of words."""
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
-    return {*snake.strip("_").split("_"), snake.strip("_")}
+    words = snake.strip("_").split("_")
+    return {*words, *("_".join(pair) for pair in pairwise(words))}
