@@ -18,7 +18,7 @@ from batcher.wiring import Surroundings
 from core.clock import SystemClock
 from core.logs import configure_logs
 from core.metrics_server import serve_metrics
-from core.role_life import run_role
+from core.role_lifecycle import run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
 from storage.postgres.database_now import database_now_s

@@ -14,12 +14,12 @@ from batcher.watchdog import Watchdog
 from batcher.wiring import Surroundings, assemble
 from core.errors import MillraceError
 from core.futures import in_daemon
-from core.role_life import say_ready
+from core.role_lifecycle import say_ready
 from topics.clients.admin import LogAdmin
-from topics.clients.offsets import Partition
+from topics.clients.offset_tracker import Partition
 from topics.clients.producer import OnDelivery
 from topics.errors import LogUnavailableError
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Capacity
 
 _START_THREAD = "batcher-start"

@@ -29,7 +29,7 @@ from topics.clients.admin import LogAdmin
 from topics.clients.producer import LogProducer
 from topics.records.records import Capacity, JobRef
 from topics.settings import KafkaSettings
-from topics.tail_readers.callers import Callers
+from topics.tail_readers.caller_heartbeats import Callers
 from topics.tail_readers.job_controls import JobControls
 
 

@@ -16,8 +16,8 @@ from batcher.faust_app.ordered_acks import OrderedAcks
 from batcher.settings import BatcherSettings
 from benchmarks.chunk_topic import JOB_CLASS, Tally
 from benchmarks.line_children import die_with_parent, wait_for_line
-from topics.clients.offsets import Partition
-from topics.records.received import Received
+from topics.clients.offset_tracker import Partition
+from topics.records.received_record import Received
 from topics.settings import KafkaSettings
 
 ASSIGNED_S_MAX = 60.0

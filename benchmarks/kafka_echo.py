@@ -16,7 +16,7 @@ from topics.clients.producer import LogProducer
 from topics.records.catalogue import Topic
 from topics.records.records import CallerNews
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 TOPIC = Topic(
     name="echo",

@@ -10,7 +10,7 @@ import uvloop
 from core.logs import configure_logs
 from core.metrics_server import serve_metrics
 from core.open_files import ask_for_open_files
-from core.role_life import run_role, say_ready
+from core.role_lifecycle import run_role, say_ready
 from core.settings import read_all
 from core.shutdown import stop_on_signals
 from gpu_consumers import metrics

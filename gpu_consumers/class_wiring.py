@@ -29,7 +29,7 @@ from topics.clients.producer import LogProducer
 from topics.records.catalogue import batches_topic
 from topics.records.records import CallerNews
 from topics.settings import KafkaSettings
-from topics.tail_readers.callers import Callers
+from topics.tail_readers.caller_heartbeats import Callers
 from topics.tail_readers.job_controls import JobControls
 
 START_S_MAX: Final = 60.0

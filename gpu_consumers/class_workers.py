@@ -13,7 +13,7 @@ from gpu_consumers.inflight.batch_run import BatchRun, Cut, Ending
 from gpu_consumers.inflight.delivery import Delivery
 from gpu_consumers.online.call_execution import OnlineExecution
 from gpu_consumers.quarantine.quarantine import Isolation
-from topics.clients.offsets import Partition
+from topics.clients.offset_tracker import Partition
 
 FORGET_S = 1.0
 """Between two looks at what is committed."""

@@ -13,12 +13,12 @@ from core.clock import Clock
 from core.errors import RecordUnreadableError
 from gpu_consumers.inflight.delivery import Delivery
 from topics.clients.consumer import LogConsumer
-from topics.clients.offsets import OffsetTracker, Partition
+from topics.clients.offset_tracker import OffsetTracker, Partition
 from topics.clients.producer import Sender
 from topics.errors import LogUnavailableError, StaleMemberError
 from topics.records.codec import decode
 from topics.records.dead_letter_copy import send_dead_letter
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Batch
 
 _LOG = logging.getLogger(__name__)

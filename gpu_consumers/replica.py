@@ -16,9 +16,9 @@ from gpu_consumers.class_workers import LET_GO_S, Lane
 from gpu_consumers.flow_control.capacity_publisher import REPEAT_S, follow_demand
 from gpu_consumers.flow_control.pool_health import PoolHealth
 from gpu_consumers.inflight.delivery import Delivery
-from topics.clients.offsets import Partition
-from topics.records.received import Received
-from topics.tail_readers.topic_tail import TopicTail
+from topics.clients.offset_tracker import Partition
+from topics.records.received_record import Received
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 _LOG = logging.getLogger(__name__)
 _LEAVE_S = 5.0

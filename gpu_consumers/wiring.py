@@ -29,7 +29,7 @@ from topics.records.catalogue import DEMAND, JOB_CLASSES
 from topics.records.records import JobControl
 from topics.settings import KafkaSettings
 from topics.tail_readers.job_controls import JobControls
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 _NEWS_LOOK_S: Final = 1.0
 

@@ -13,7 +13,7 @@ from core.clock import SystemClock
 from core.ids import new_uuid
 from core.logs import configure_logs
 from core.metrics_server import serve_metrics
-from core.role_life import run_role, say_ready
+from core.role_lifecycle import run_role, say_ready
 from core.settings import read_all
 from core.shutdown import stop_on_signals
 from jobs import metrics
@@ -35,7 +35,7 @@ from topics.clients.admin import LogAdmin
 from topics.clients.producer import LogProducer, close_all
 from topics.records.catalogue import CAPACITY
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 _SWITCH_S = 0.0005  # a large validation must not hold up each statement of a small one by 5 ms
 _START_S_MAX: Final = 60.0

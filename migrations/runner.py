@@ -9,8 +9,8 @@ from alembic import command
 from alembic.config import Config
 
 from core.errors import MillraceError
-from storage.postgres.refused_statements import lacking_right, waited_for_lock
 from storage.postgres.settings import DatabaseSettings
+from storage.postgres.statement_errors import lacking_right, waited_for_lock
 
 LOCK_TIMEOUT_S: Final = 1
 """Longest wait of a revision for a lock: every later query of its table queues behind it."""

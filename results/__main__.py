@@ -13,7 +13,7 @@ from core.errors import SettingsError
 from core.ids import new_uuid
 from core.logs import configure_logs
 from core.metrics_server import serve_metrics
-from core.role_life import run_role, say_ready
+from core.role_lifecycle import run_role, say_ready
 from core.settings import read_all
 from core.shutdown import stop_on_signals
 from jobs.leasing.lease_heartbeat import HeldLeases

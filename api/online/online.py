@@ -37,10 +37,10 @@ from core.futures import in_daemon
 from core.ids import new_uuid
 from topics.clients.producer import LogProducer
 from topics.records.catalogue import CAPACITY, CONTROL, REPLIES
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Replies
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 _LOG = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ from faust.types.auth import SASLMechanism
 from batcher import metrics
 from batcher.faust_app import faust_patches, fetch_codec, single_loop_client
 from batcher.settings import BatcherSettings
-from topics.clients.memberships import Membership
-from topics.clients.offsets import Partition
+from topics.clients.group_membership import Membership
+from topics.clients.offset_tracker import Partition
 from topics.records.catalogue import REQUESTS
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.settings import KafkaSettings
 
 _LOG = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from topics.clients.offsets import Partition
+from topics.clients.offset_tracker import Partition
 
 
 class Ticket:

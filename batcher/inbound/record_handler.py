@@ -17,9 +17,9 @@ from batcher.queueing.queues import Queues
 from core.clock import Clock
 from core.errors import RecordUnreadableError
 from core.futures import in_daemon
-from topics.clients.offsets import Partition
+from topics.clients.offset_tracker import Partition
 from topics.clients.producer import OnDelivery
-from topics.records.received import Received
+from topics.records.received_record import Received
 
 _LOG = logging.getLogger(__name__)
 

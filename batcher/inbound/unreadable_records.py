@@ -14,7 +14,7 @@ from topics.records.codec import decode, encode, kind_headers
 from topics.records.dead_letter_copy import send_dead_letter
 from topics.records.headers import ItemRange, item_range, job_headers
 from topics.records.partitioner import job_partition
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Chunk, Item, ItemOutcome, JobRef, Outcomes
 
 _LOG = logging.getLogger(__name__)

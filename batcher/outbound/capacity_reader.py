@@ -7,11 +7,11 @@ from batcher.outbound.batch_sender import Identity
 from topics.clients.producer import LogProducer
 from topics.records.catalogue import CAPACITY, DEMAND
 from topics.records.codec import encode, kind_headers
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Capacity, Demand
 from topics.settings import KafkaSettings
-from topics.tail_readers.tail_thread import readable
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.tail_reader_thread import readable
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 _POLL_S = 0.5
 

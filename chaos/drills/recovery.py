@@ -25,7 +25,7 @@ from chaos.nemeses.cure import Cure, struck
 from chaos.nemeses.redelivery import POOL, topics_of
 from chaos.settings_of_drills import SESSION_S
 from topics.clients.admin import LogAdmin
-from topics.clients.groups import GroupOffsets
+from topics.clients.group_offsets import GroupOffsets
 from topics.errors import LogUnavailableError
 from topics.records.catalogue import REQUESTS_BULK
 

@@ -18,7 +18,7 @@ from results.writer.writer import GROUP as WRITER_GROUP
 from topics.clients.producer import LogProducer
 from topics.records.catalogue import REQUESTS_BULK, RESULTS, Topic, batches_topic
 from topics.settings import CLIENT_LOG
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from topics.records.catalogue import CAPACITY, SHARED_TOPICS, pool_topics
 from topics.records.codec import decode
 from topics.records.records import Capacity
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 TENANT = "default"
 _BROKER_S_MAX = 60.0

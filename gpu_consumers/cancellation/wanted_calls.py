@@ -5,7 +5,7 @@ from typing import Final
 
 from core.clock import Clock
 from gpu_consumers.inflight.online_call import Cut, OnlineCall
-from topics.tail_readers.callers import Callers
+from topics.tail_readers.caller_heartbeats import Callers
 from topics.tail_readers.job_controls import JobControls
 
 NEWS_WAIT_S: Final = 1.5

@@ -9,14 +9,14 @@ from core.clock import Clock
 from core.database_time import DatabaseTime
 from gpu_consumers.flow_control.grants import Grants, news_items, online_limit, open_limit
 from gpu_consumers.flow_control.measured_rate import MeasuredRate
-from topics.clients.offsets import Partition
+from topics.clients.offset_tracker import Partition
 from topics.clients.producer import LogProducer
 from topics.records.catalogue import CAPACITY
 from topics.records.codec import encode, kind_headers
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Batch, Capacity, Demand
-from topics.tail_readers.tail_thread import readable
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.tail_reader_thread import readable
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 REPEAT_S = 0.2
 """The state is absolute and repeated, so a lost record idles a GPU for no longer."""

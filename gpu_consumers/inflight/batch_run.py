@@ -9,7 +9,7 @@ from typing import Any
 from core.errors import EngineOutOfMemoryError, PoolUnavailableError
 from gpu_consumers.engines.engine import Answer
 from gpu_consumers.inflight.delivery import Delivery
-from topics.clients.offsets import Partition
+from topics.clients.offset_tracker import Partition
 from topics.records.records import Item, JobRef
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Batch
 
 

@@ -9,7 +9,7 @@ from gpu_consumers.engines.engine import Answer, Meter
 from gpu_consumers.inflight.replies import ReplyStream
 from gpu_consumers.payloads.fingerprints import Stamp, stamp_of
 from storage.crypto.body_ciphers import BodyCipher
-from topics.clients.offsets import Partition
+from topics.clients.offset_tracker import Partition
 from topics.records.records import Attempt, Batch, Item, JobRef
 
 

@@ -30,10 +30,10 @@ from gpu_consumers.online.completed_calls import EndedCalls
 from gpu_consumers.quarantine.rerun_permission import Questions
 from gpu_consumers.quarantine.suspect_calls import SuspectCalls
 from storage.objects.object_store import ObjectStore
-from topics.clients.offsets import Partition
+from topics.clients.offset_tracker import Partition
 from topics.clients.producer import LogProducer
 from topics.records.records import CallerNews, Chunk, Item
-from topics.tail_readers.callers import Callers
+from topics.tail_readers.caller_heartbeats import Callers
 from topics.tail_readers.job_controls import JobControls
 
 LOOK_S: Final = 0.5

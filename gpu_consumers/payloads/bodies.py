@@ -7,8 +7,8 @@ import msgspec
 from core.errors import Disposition, MillraceError
 from core.ids import new_uuid
 from core.object_names import answer_prefix
+from storage.objects.object_content import read_object, write_object
 from storage.objects.object_store import ObjectStore
-from storage.objects.whole_objects import read_object, write_object
 from topics.records.records import Item, JobRef
 
 ANSWER_BYTES_MAX = 512 * 1024

@@ -16,8 +16,8 @@ from gpu_consumers.inflight.online_call import OnlineCall
 from gpu_consumers.payloads.bodies import load_body
 from storage.crypto.body_ciphers import BodyCipher, Place, Way
 from storage.crypto.data_keys import DataKeys, KeyGoneError
+from storage.objects.object_content import read_object
 from storage.objects.object_store import ObjectStore
-from storage.objects.whole_objects import read_object
 from topics.records.records import Item, ItemOutcome, JobRef
 
 BODY_UNREADABLE: Final = error_answer(

@@ -15,11 +15,11 @@ from topics.clients.producer import LogProducer
 from topics.errors import LogUnavailableError
 from topics.records.catalogue import ATTEMPTS
 from topics.records.codec import encode, kind_headers
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Attempt
 from topics.settings import KafkaSettings
-from topics.tail_readers.tail_thread import readable
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.tail_reader_thread import readable
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 _LOG = logging.getLogger(__name__)
 _SILENCE_S_MAX: Final = 5.0  # then with a new client; however long the whole takes

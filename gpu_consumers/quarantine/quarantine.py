@@ -33,7 +33,7 @@ from gpu_consumers.quarantine.narrowing import PARTS, first_units, narrowed, spl
 from gpu_consumers.quarantine.precedence import Precedence
 from gpu_consumers.quarantine.room import Room
 from gpu_consumers.quarantine.turns import Turns
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Attempt, Unit
 
 _LOG = logging.getLogger(__name__)

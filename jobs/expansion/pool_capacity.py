@@ -7,10 +7,10 @@ from typing import Final
 
 from core.clock import Clock
 from jobs.expansion.windows import PoolCapacity
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Capacity
-from topics.tail_readers.tail_thread import readable
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.tail_reader_thread import readable
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 _SILENCE_S_MAX: Final = 3.0  # a replica publishes at least every 0.2 s
 _JOB_CLASS: Final = "bulk"

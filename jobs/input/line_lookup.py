@@ -5,8 +5,8 @@ from typing import Final
 
 from jobs.input.line_reader import input_lines
 from jobs.settings import LINE_BYTES_CEILING
+from storage.objects.object_content import read_object
 from storage.objects.object_store import ObjectStore
-from storage.objects.whole_objects import read_object
 
 _SPAN_BYTES: Final = 1024 * 1024
 """Lines that begin within so many bytes are read at once: a read costs as much as these bytes."""

@@ -14,7 +14,7 @@ from results.writer.record_reader import read_record
 from results.writer.writer import GROUP
 from topics.records.catalogue import RESULTS
 from topics.records.partitioner import job_partition
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.settings import KafkaSettings
 from topics.tail_readers.offset_ranges import Stretch, StretchReader
 

@@ -13,8 +13,8 @@ from results.finaliser.output_lines import ItemRow
 from storage.crypto.body_ciphers import BodyCipher, BodyUnreadableError, Place, Way
 from storage.crypto.data_keys import DataKeys, KeyGoneError
 from storage.objects.errors import ObjectMissingError
+from storage.objects.object_content import read_object
 from storage.objects.object_store import ObjectStore
-from storage.objects.whole_objects import read_object
 
 ANSWER_UNREADABLE: Final = "answer_unreadable"
 

@@ -23,7 +23,7 @@ from results.call_tables import billed_calls
 from results.writer.writer import GROUP
 from tenancy.cached_answers import NO_JOB
 from tenancy.tables import usage_ledger
-from topics.clients.groups import GroupOffsets
+from topics.clients.group_offsets import GroupOffsets
 from topics.records.catalogue import RESULTS
 from topics.settings import KafkaSettings
 from topics.tail_readers.offset_ranges import StretchReader

@@ -29,7 +29,7 @@ from results.writer.open_work import do_all
 from results.writer.outcome_router import Judge
 from results.writer.record_reader import read_record
 from topics.records.catalogue import RESULTS
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Outcomes
 from topics.settings import KafkaSettings
 from topics.tail_readers.offset_ranges import StretchReader

@@ -8,7 +8,7 @@ from uuid import UUID
 from core.errors import RecordUnreadableError, SchemaTooNewError
 from topics.records.catalogue import batches_topic
 from topics.records.codec import decode
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Batch
 from topics.settings import KafkaSettings
 from topics.tail_readers.offset_ranges import Stretch, StretchReader

@@ -12,8 +12,8 @@ from uuid import UUID
 from core.ids import JOB
 from jobs.input.line_reader import Line, input_lines
 from results.views.result_sources import StoredFile
+from storage.objects.object_content import read_object
 from storage.objects.object_store import Blocks, Reads
-from storage.objects.whole_objects import read_object
 
 _NEAR_BYTES: Final = 64 * 1024
 """So close to a line it is quicker to read on than to halve again."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from topics.clients.offsets import Partition
+from topics.clients.offset_tracker import Partition
 from topics.records.records import Close, CopiesDue, ItemOutcome, JobRef, Outcomes
 
 JobItems = dict[UUID, list[ItemOutcome]]

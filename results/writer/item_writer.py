@@ -31,7 +31,7 @@ from results.writer.settling import count_and_settle
 from results.writer.stopping import stop_over_budget
 from results.writer.sums import JobSum, sum_items
 from storage.postgres.engines import raw_cursor
-from storage.postgres.refused_statements import DATA_REFUSED, ROW_EXISTS
+from storage.postgres.statement_errors import DATA_REFUSED, ROW_EXISTS
 from topics.records.records import ItemOutcome
 
 LOG = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from uuid import UUID
 
-from topics.clients.offsets import Partition
+from topics.clients.offset_tracker import Partition
 
 CROWD: Final = 32
 """Beyond, works end one after another: in turn, none would before nearly all have."""

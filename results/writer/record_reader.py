@@ -8,7 +8,7 @@ from results.writer.groups import Entry
 from topics.clients.producer import Sender
 from topics.records.codec import decode_value, kind_of
 from topics.records.dead_letter_copy import send_dead_letter
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import KINDS, Close, CopiesDue, Outcomes
 
 LOG = logging.getLogger(__name__)

@@ -21,10 +21,10 @@ from results.writer.outcome_router import Judge
 from results.writer.record_reader import read_entry
 from storage.postgres.engines import DATABASE_AWAY
 from topics.clients.consumer import LogConsumer
-from topics.clients.offsets import Partition
+from topics.clients.offset_tracker import Partition
 from topics.clients.producer import LogProducer
 from topics.errors import StaleMemberError
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Close, CopiesDue
 
 LOG = logging.getLogger(__name__)

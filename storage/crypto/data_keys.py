@@ -14,8 +14,8 @@ from core.clock import Clock
 from core.errors import Disposition, MillraceError
 from storage.crypto.body_ciphers import KEY_BYTES, BodyCipher
 from storage.objects.errors import ObjectExistsError, ObjectMissingError
+from storage.objects.object_content import read_object
 from storage.objects.object_store import ObjectStore
-from storage.objects.whole_objects import read_object
 
 REMEMBERED_MAX: Final = 256
 """Keys in memory: more jobs of such tenants at once cost a read of the store each."""

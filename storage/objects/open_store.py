@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from core.clock import Clock, SystemClock
 from core.errors import SettingsError
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from storage.objects.object_store import ObjectStore
 from storage.objects.settings import ObjectStoreSettings, S3Settings
 
@@ -27,7 +27,7 @@ def open_object_store(
         if s3 is None:
             raise SettingsError("kind s3 needs the S3 settings")
         # Its client is a fifth of what a role loads at its start, and most stores are local.
-        from storage.objects.s3_objects import S3Objects
+        from storage.objects.s3_object_store import S3Objects
 
         return S3Objects(s3, clock=clock)
     if objects.root is None:

@@ -18,7 +18,7 @@ from core.ids import FILE, JOB, parse_public_id
 from core.limits import CHUNK_BYTES_MAX
 from core.object_names import job_key_name
 from results.retention.batch_removal import BodyRemoval
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from tests.support.job_checks import ENDPOINT, ended, lines_of, watch
 from tests.support.stacks import Stack
 from tests.support.stored_content import Found, search, stored_objects

@@ -9,7 +9,7 @@ import pytest
 
 from cli.stack.processes.exit_reason import reason_in
 from cli.stack.processes.role_children import MODULES
-from core.role_life import WRONG_SETTINGS
+from core.role_lifecycle import WRONG_SETTINGS
 
 PREFIXES = {
     "api": "MILLRACE_API_",

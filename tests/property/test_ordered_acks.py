@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batcher.faust_app.ordered_acks import OrderedAcks, Ticket
-from topics.clients.offsets import Partition
+from topics.clients.offset_tracker import Partition
 
 PARTITIONS: list[Partition] = [("requests.bulk", 0), ("requests.bulk", 1)]
 

@@ -9,7 +9,7 @@ from topics.records.catalogue import RESULTS
 from topics.records.codec import decode_value, kind_of
 from topics.records.records import Outcomes
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 ITEM_COUNT = 5000
 

@@ -11,7 +11,7 @@ from cli.stack.services.postgres import binaries
 from tests.support.stacks import Stack
 from topics.records.catalogue import SHARED_TOPICS, pool_topics
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 
 @dataclass(frozen=True, slots=True)

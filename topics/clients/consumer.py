@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from topics.clients.client_factory import new_client
-from topics.clients.memberships import Membership
+from topics.clients.group_membership import Membership
 from topics.clients.missing_topics import METADATA_TIMEOUT_S, MissingTopics
-from topics.clients.offsets import Partition
+from topics.clients.offset_tracker import Partition
 from topics.errors import LogUnavailableError, StaleMemberError
 from topics.metrics import LAG
-from topics.records.received import Received, received
+from topics.records.received_record import Received, received
 from topics.settings import KafkaSettings
 
 _STALE_CODES = frozenset(

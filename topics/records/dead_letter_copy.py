@@ -6,7 +6,7 @@ from core.limits import RECORD_BYTES_MAX
 from topics.clients.producer import OnDelivery, Sender
 from topics.records.catalogue import DEAD_LETTERS
 from topics.records.codec import encode, kind_headers
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import DeadLetter
 
 _VALUE_BYTES_MAX: Final = RECORD_BYTES_MAX - 64 * 1024

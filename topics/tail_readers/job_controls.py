@@ -11,11 +11,11 @@ from uuid import UUID
 from core.clock import Clock
 from core.states import CloseReason
 from topics.records.catalogue import CONTROL, DAY_MS
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import JobControl, JobRef
 from topics.settings import KafkaSettings
-from topics.tail_readers.tail_thread import Following, readable
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.tail_reader_thread import Following, readable
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 CONTROLS_MAX: Final = 250_000
 """Jobs remembered at most, in about 60 MB."""

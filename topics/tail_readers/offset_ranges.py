@@ -11,7 +11,7 @@ from topics.clients.client_factory import new_client
 from topics.clients.missing_topics import tells_of_missing_topic
 from topics.errors import LogUnavailableError
 from topics.records.catalogue import Topic
-from topics.records.received import Received, received
+from topics.records.received_record import Received, received
 from topics.settings import KafkaSettings
 
 _COUNT_MAX: Final = 500

@@ -4,9 +4,9 @@ from typing import Final
 
 from jobs.expansion.pool_capacity import by_pool
 from jobs.expansion.windows import PoolCapacity
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Capacity
-from topics.tail_readers.tail_thread import readable
+from topics.tail_readers.tail_reader_thread import readable
 
 SILENCE_S_MAX: Final = 3.0
 """A replica repeats itself at least every second; one that is silent for this long is away."""

@@ -12,7 +12,7 @@ from topics.errors import DeliveryError, ProducerFatalError
 from topics.records.catalogue import CALLERS
 from topics.records.codec import encode, kind_headers
 from topics.records.records import CallerNews
-from topics.tail_readers.known_callers import BEAT_S, SILENCE_S_MAX
+from topics.tail_readers.caller_liveness import BEAT_S, SILENCE_S_MAX
 
 LOST_S: Final = SILENCE_S_MAX - 0.5
 """Age of the last acknowledged beat from which others may take this process for dead."""

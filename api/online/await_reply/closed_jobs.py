@@ -7,9 +7,9 @@ from uuid import UUID
 from api.http.answers import ApiError
 from api.online.answer.call_failures import deadline_exceeded, job_cancelled
 from core.states import CloseReason
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import JobControl
-from topics.tail_readers.tail_thread import readable
+from topics.tail_readers.tail_reader_thread import readable
 
 Closed = tuple[UUID, CloseReason]
 

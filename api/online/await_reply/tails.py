@@ -11,9 +11,9 @@ from core.errors import MillraceError, RecordUnreadableError
 from topics.clients.missing_topics import MISSING_S_MAX
 from topics.errors import LogRefusedError, LogUnavailableError
 from topics.records.codec import decode
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Replies
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 _LOG = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ from core.ids import REQUEST, public_id
 from jobs.store import idempotency
 from jobs.store.idempotency import Answer, Claim
 from jobs.store.single_requests import NewRequest, expire_request, input_line, request_input_key
-from storage.objects.whole_objects import write_object
+from storage.objects.object_content import write_object
 from tenancy.api_keys import Principal
 from topics.records.records import JobRef
 

@@ -15,8 +15,8 @@ from core.ids import SINGLE, public_id
 from core.states import JobState
 from jobs.store.idempotency import Answer, Scope, version_header
 from storage.objects.errors import ObjectMissingError
+from storage.objects.object_content import read_object
 from storage.objects.object_store import ObjectStore
-from storage.objects.whole_objects import read_object
 from topics.records.records import JobRef
 
 _JSON: Final = ("content-type", "application/json")

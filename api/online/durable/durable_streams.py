@@ -22,7 +22,7 @@ from core.errors import MillraceError
 from core.object_names import KEYED_ANSWERS
 from jobs.store import idempotency
 from jobs.store.idempotency import MODEL_VERSION, Answer, Claim
-from storage.objects.whole_objects import write_object
+from storage.objects.object_content import write_object
 
 _LOG = logging.getLogger(__name__)
 

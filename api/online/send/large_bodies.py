@@ -13,8 +13,8 @@ from core.errors import MillraceError
 from core.ids import REQUEST, public_id
 from core.object_names import REQUESTS
 from storage.objects.errors import ObjectMissingError
+from storage.objects.object_content import read_object, write_object
 from storage.objects.object_store import ObjectStore
-from storage.objects.whole_objects import read_object, write_object
 
 _LOG = logging.getLogger(__name__)
 

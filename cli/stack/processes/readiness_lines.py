@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from core.role_life import READY
+from core.role_lifecycle import READY
 
 
 class _Line(msgspec.Struct):

@@ -12,7 +12,7 @@ from cli.stack.errors import SettingsRefusedError, StackTimeoutError
 from cli.stack.processes.child import Child, Process, shorten_log, spawn
 from cli.stack.processes.exit_reason import reason_in
 from core.clock import Clock, SystemClock
-from core.role_life import WRONG_SETTINGS
+from core.role_lifecycle import WRONG_SETTINGS
 
 BACKOFF_S_MIN = 0.2
 HEALTHY_S = 30.0

@@ -10,12 +10,12 @@ import sqlalchemy as sa
 from core.errors import RecordUnreadableError
 from results.webhooks.events.message_recording import record_events
 from topics.clients.consumer import LogConsumer
-from topics.clients.offsets import Partition
+from topics.clients.offset_tracker import Partition
 from topics.clients.producer import LogProducer
 from topics.errors import StaleMemberError
 from topics.records.codec import decode
 from topics.records.dead_letter_copy import send_dead_letter
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import JobEvent
 
 LOG = logging.getLogger(__name__)

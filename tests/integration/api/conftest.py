@@ -23,7 +23,7 @@ from core.clock import SystemClock
 from jobs.tables.outbox import outbox
 from registry.models import add_model
 from results.webhooks.settings import WebhookSettings
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import NewKey, create_key

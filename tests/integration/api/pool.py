@@ -12,7 +12,7 @@ from topics.clients.producer import LogProducer
 from topics.errors import LogUnavailableError
 from topics.records.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES, REQUESTS_INTERACTIVE
 from topics.records.codec import decode, encode, kind_headers
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import (
     CallerNews,
     Capacity,
@@ -23,7 +23,7 @@ from topics.records.records import (
     ReplyEnd,
 )
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 REPEAT_S = 0.1
 WAIT_S_MAX = 20.0

@@ -19,7 +19,7 @@ from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
-from storage.objects.local_objects import LocalUpload
+from storage.objects.local_object_store import LocalUpload
 from tests.integration.api.answers import batch_body, file_id, ok, refused
 from tests.integration.api.conftest import Site
 from topics.records.records import ItemOutcome

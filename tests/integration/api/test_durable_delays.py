@@ -13,7 +13,7 @@ import api.online.durable.durable
 import api.online.send.call_sender
 import api.online.send.large_bodies
 from storage.objects.errors import ObjectStoreAwayError
-from storage.objects.whole_objects import write_object
+from storage.objects.object_content import write_object
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened, until
 from tests.integration.api.pool import PlayedPool

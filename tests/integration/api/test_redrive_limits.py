@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from storage.objects.local_objects import LocalUpload
+from storage.objects.local_object_store import LocalUpload
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.conftest import OpenSite, Site, new_site
 from tests.integration.api.test_dead_letters import COUNT, PATH, failed_batch, failure, job_of

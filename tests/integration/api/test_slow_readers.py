@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
-from storage.objects.whole_objects import write_object
+from storage.objects.object_content import write_object
 from tests.integration.api.answers import file_id
 from tests.integration.api.conftest import OpenSite
 from tests.integration.api.durable_site import until

@@ -41,8 +41,8 @@ from topics.records.records import (
     JobRef,
 )
 from topics.settings import KafkaSettings
-from topics.tail_readers.known_callers import BEAT_S
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.caller_liveness import BEAT_S
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 ROOT = Path(__file__).parents[3]
 POOL = "pool"

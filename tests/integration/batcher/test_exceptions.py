@@ -26,10 +26,10 @@ from topics.clients.admin import LogAdmin
 from topics.records.catalogue import CONTROL, DEAD_LETTERS, REQUESTS_BULK, RESULTS, Topic
 from topics.records.codec import decode, encode, kind_headers
 from topics.records.headers import chunk_headers
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Chunk, DeadLetter, Item, JobControl, Outcomes
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 StartReplica = Callable[..., Replica]
 StartBatcher = Callable[..., BatcherProcess]

@@ -18,7 +18,7 @@ from gpu_consumers.engines.engine_slots import SlotCounts
 from gpu_consumers.settings import ReplicaSettings
 from gpu_consumers.wiring import build
 from storage.objects.errors import ObjectStoreAwayError
-from storage.objects.local_objects import LocalObjects, LocalUpload
+from storage.objects.local_object_store import LocalObjects, LocalUpload
 from storage.objects.object_store import Blocks
 from topics.clients.admin import LogAdmin
 from topics.clients.producer import LogProducer
@@ -27,7 +27,7 @@ from topics.records.catalogue import CAPACITY, JOB_CLASSES, RESULTS, Topic, batc
 from topics.records.codec import decode, encode, kind_headers
 from topics.records.records import Batch, Capacity, Chunk, Item, ItemOutcome, JobRef, Outcomes
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 JobClass = Literal["both", "bulk", "interactive"]
 POOL = "p"

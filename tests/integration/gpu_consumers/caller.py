@@ -21,8 +21,8 @@ from topics.records.records import (
     ReplyEnd,
 )
 from topics.settings import KafkaSettings
-from topics.tail_readers.known_callers import BEAT_S
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.caller_liveness import BEAT_S
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 CALLER_ID = "api-1"
 PARTITION = 3

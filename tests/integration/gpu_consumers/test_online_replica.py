@@ -18,7 +18,7 @@ from tests.integration.gpu_consumers.caller import Caller, call_of
 from topics.records.catalogue import CAPACITY, REQUESTS_INTERACTIVE
 from topics.records.records import Batch, Capacity, Chunk
 from topics.settings import KafkaSettings
-from topics.tail_readers.known_callers import SILENCE_S_MAX
+from topics.tail_readers.caller_liveness import SILENCE_S_MAX
 
 STAMP = stamp_of("/v1/chat/completions", "m", "1")
 PIECES = [STAMP(b'{"n":%d}' % number) for number in range(5)]

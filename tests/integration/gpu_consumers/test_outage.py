@@ -39,7 +39,7 @@ from topics.records.chunks import chunks_of
 from topics.records.codec import decode
 from topics.records.records import Batch, Capacity, Chunk, Item, JobRef, Outcomes
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 SCALE = 60.0
 COUNT = 1500

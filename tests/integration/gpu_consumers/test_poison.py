@@ -12,7 +12,7 @@ from tests.integration.gpu_consumers.replicas import await_that, faults, replica
 from topics.records.catalogue import ATTEMPTS
 from topics.records.records import Chunk, ItemOutcome
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 GOOD = b'{"messages":[{"role":"user","content":"hello"}]}'
 FAULTS = faults(("CRASH", "crash"), ("FREEZE", "freeze"), ("OOM", "oom"), ("HANG", "hang"))

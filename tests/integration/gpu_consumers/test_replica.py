@@ -10,7 +10,7 @@ from tests.integration.gpu_consumers.bench import BATCHES, POOL, Bench, batch, i
 from topics.records.catalogue import CAPACITY, CONTROL, DEAD_LETTERS, DEMAND, REQUESTS_BULK
 from topics.records.codec import decode, encode, kind_headers
 from topics.records.records import Batch, Capacity, Chunk, DeadLetter, Demand, Item, JobControl
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 
 def test_outcomes_of_two_jobs_are_durable_and_then_committed(bench: Bench) -> None:

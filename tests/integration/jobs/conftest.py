@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from pydantic import SecretStr
 
 from core.clock import SystemClock
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.jobs.rows import add_job, add_tenant

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from topics.clients.producer import LogProducer
 from topics.records.catalogue import REQUESTS_BULK, Topic
 from topics.records.codec import decode
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Chunk
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 WAIT_S_MAX = 30.0
 MARK = ("mark", b"end")

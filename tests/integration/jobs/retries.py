@@ -11,14 +11,14 @@ from jobs.recovery.retry_emission import Retrying
 from jobs.recovery.retry_policy import BudgetRules
 from jobs.store.days import job_day
 from jobs.tables.retries import item_retries
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from tests.integration.jobs.conftest import input_line
 from tests.integration.jobs.held_clock import HeldClock
 from tests.integration.jobs.log_reader import chunks_by_partition
 from tests.integration.jobs.rows import job_row
 from topics.clients.producer import LogProducer
 from topics.records.codec import encode, kind_headers
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Capacity, Item
 from topics.settings import KafkaSettings
 

@@ -15,7 +15,7 @@ from jobs.supervised_threads import Background
 from jobs.tables.appended_files import job_inputs
 from jobs.validation.append_validator import SMALL
 from jobs.validation.validator import SMALL_BYTES_MAX
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from storage.objects.object_store import Blocks
 from tests.integration.jobs.test_appending import Site, line
 from topics.clients.producer import LogProducer

@@ -32,7 +32,7 @@ from jobs.validation.append_validator import ROLE, AppendValidator
 from jobs.validation.append_verdicts import APPEND_DUE
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
 from tests.integration.results.outcomes import outcome

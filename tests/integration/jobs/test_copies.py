@@ -29,7 +29,7 @@ from jobs.tables.outbox import outbox
 from jobs.tables.progress import job_counters, job_cursors
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from tests.integration.jobs.log_reader import indexes
 from tests.integration.jobs.rows import add_job, add_tenant, without_guards
 from tests.integration.jobs.test_appending import Site

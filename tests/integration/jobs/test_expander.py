@@ -28,7 +28,7 @@ from jobs.leasing.leases import Lease
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_cursors
 from storage.objects.errors import ObjectStoreRefusedError
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from storage.objects.object_store import Blocks
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_job, add_tenant, job_row

@@ -18,7 +18,7 @@ from jobs.tables.jobs import jobs
 from jobs.tables.outbox import outbox
 from jobs.tables.progress import job_cursors
 from registry.models import add_model
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from tests.integration.jobs.conftest import input_line
 from tests.integration.jobs.log_reader import indexes, records_of, wait_until
 from tests.integration.jobs.rows import add_job, add_tenant, job_row

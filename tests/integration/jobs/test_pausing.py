@@ -22,7 +22,7 @@ from jobs.tables.outbox import outbox
 from jobs.tables.progress import job_cursors, job_leases
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from storage.objects.object_store import Blocks
 from tests.integration.jobs.held_clock import HeldClock
 from tests.integration.jobs.log_reader import chunks_by_partition

@@ -19,13 +19,13 @@ from jobs.store.days import job_day
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_cursors, job_leases
 from jobs.tables.retries import item_attempts, item_retries
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from tests.integration.jobs.held_clock import HeldClock
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
 from topics.clients.producer import LogProducer
 from topics.records.codec import encode, kind_headers
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Capacity
 from topics.settings import KafkaSettings
 

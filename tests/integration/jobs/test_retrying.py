@@ -13,7 +13,7 @@ from jobs.recovery.retry_policy import BudgetRules
 from jobs.store.controls import pause_job, resume_job
 from jobs.tables.retries import item_attempts, item_retries, retry_budgets
 from storage.objects.errors import ObjectStoreAwayError, ObjectStoreRefusedError
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from storage.objects.object_store import Blocks
 from tests.integration.jobs.conftest import input_line
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes

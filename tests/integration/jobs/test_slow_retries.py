@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from jobs.tables.retries import item_retries
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from storage.objects.object_store import Blocks
 from tests.integration.jobs.log_reader import indexes
 from tests.integration.jobs.retries import (

@@ -33,7 +33,7 @@ from jobs.store.appending import append_file, seal_job
 from jobs.store.batches import cancel_job
 from jobs.store.controls import JobChange, change_job, pause_job, resume_job
 from jobs.store.job_budgets import Budget
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.life_cycle.model import TOKENS, Appended, JobModel
 from tests.integration.life_cycle.world import World

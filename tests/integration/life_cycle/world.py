@@ -35,7 +35,7 @@ from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
 from results.writer.open_work import do_all
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from tests.integration.results.outcomes import failed, outcome
 from topics.records.catalogue import RESULTS
 from topics.records.codec import decode

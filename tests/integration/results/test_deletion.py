@@ -31,7 +31,7 @@ from results.views.dead_letters import Place, find_dead, list_dead
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from storage.objects.errors import ObjectStoreAwayError
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from storage.objects.object_store import ObjectInfo
 from storage.postgres.engines import create_engine
 from storage.postgres.items import items, job_slices

@@ -33,7 +33,7 @@ from results.settings import FinaliserSettings
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from storage.objects.errors import ObjectStoreAwayError, ObjectStoreRefusedError
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from storage.postgres.engines import DATABASE_AWAY
 from storage.postgres.notifications import Notifications
 from storage.postgres.settings import DatabaseSettings

@@ -28,7 +28,7 @@ from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
 from results.writer.open_work import do_all
 from storage.objects.errors import ObjectStoreAwayError
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from storage.postgres.items import items
 from tests.integration.results.outcomes import (
     add_running_job,

@@ -24,7 +24,7 @@ from results.finaliser.item_rows import (
     READ_ITEMS,
     item_rows,
 )
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from storage.objects.object_store import Blocks
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
@@ -134,7 +134,7 @@ FINALISE_TWO = """
 import resource, sys
 from core.clock import SystemClock
 from pathlib import Path
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from tests.integration.results.outcomes import engine_of
 from tests.integration.results.test_finalising import always, take
 from results.finaliser.finalisation import finalise

@@ -18,7 +18,7 @@ from results.webhooks.tables import (
     webhook_endpoints,
     webhook_messages,
 )
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from tests.integration.results.test_deletion import ended
 
 

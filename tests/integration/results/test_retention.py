@@ -25,7 +25,7 @@ from results.retention.sweep import RetentionSweep
 from results.retention.sweep_lease import take
 from results.writer.day_partitions import DayPartitions, partition_name
 from results.writer.item_writer import ItemWriter
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from storage.postgres.items import items
 from tenancy.deletions import deletions
 from tests.conftest import execute

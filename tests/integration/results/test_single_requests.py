@@ -44,7 +44,7 @@ from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
 from results.writer.open_work import do_all
 from storage.objects.errors import ObjectMissingError, ObjectStoreRefusedError
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.results.outcomes import failed, job, ledger, outcome
 from topics.records.records import Close, ItemOutcome

@@ -39,7 +39,7 @@ from topics.records.codec import decode, encode, kind_headers
 from topics.records.partitioner import job_partition
 from topics.records.records import Close, CopiesDue, DeadLetter, Outcomes
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 DEADLINE_S = 30
 

@@ -24,7 +24,7 @@ from results.retention.sweep import RetentionSweep
 from storage.crypto.body_ciphers import Place, Way
 from storage.crypto.data_keys import DataKeys
 from storage.objects.errors import ObjectStoreRefusedError
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from storage.postgres.items import items
 from tenancy.tables import tenants
 from tenancy.tenants import set_zero_retention

@@ -14,9 +14,9 @@ import boto3.session
 import pytest
 
 from core.clock import SystemClock
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from storage.objects.object_store import ObjectStore
-from storage.objects.s3_objects import S3Objects
+from storage.objects.s3_object_store import S3Objects
 from storage.objects.settings import S3Settings
 from tests.support.ports import free_port
 

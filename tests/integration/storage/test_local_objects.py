@@ -17,7 +17,7 @@ from storage.objects.errors import (
     ObjectStoreFullError,
     ObjectStoreRefusedError,
 )
-from storage.objects.local_objects import LocalObjects, disk_errors
+from storage.objects.local_object_store import LocalObjects, disk_errors
 
 
 def files(folder: Path) -> list[str]:

@@ -11,16 +11,16 @@ from core.errors import SchemaTooNewError
 from core.states import CloseReason
 from topics.clients.admin import LogAdmin
 from topics.clients.consumer import LogConsumer
-from topics.clients.offsets import Partition
+from topics.clients.offset_tracker import Partition
 from topics.clients.producer import LogProducer
 from topics.errors import LogUnavailableError, StaleMemberError
 from topics.records.catalogue import CONTROL, DAY_MS, RESULTS, Topic
 from topics.records.codec import encode, kind_headers
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import JobControl
 from topics.settings import KafkaSettings
 from topics.tail_readers.job_controls import JobControls
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 
 @pytest.fixture(params=["classic", "consumer"])

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from topics.clients.admin import LogAdmin
-from topics.clients.groups import GroupOffsets
+from topics.clients.group_membership import Membership
+from topics.clients.group_offsets import GroupOffsets
 from topics.clients.member_removal import leave
-from topics.clients.memberships import Membership
 from topics.records.catalogue import RESULTS
 from topics.settings import KafkaSettings
 

@@ -25,7 +25,7 @@ from results.webhooks.delivery.deliverer import Deliverer
 from results.webhooks.events.event_bodies import EVENT_TYPES
 from results.webhooks.settings import WebhookSettings
 from results.webhooks.tables import webhook_endpoints
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import create_key

@@ -3,7 +3,7 @@
 from api.online.admit.pools import SILENCE_S_MAX, ExecutionTimes, PoolsHeard
 from jobs.expansion.windows import PoolCapacity
 from topics.records.codec import encode, kind_headers
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Capacity
 
 

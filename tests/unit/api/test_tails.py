@@ -9,9 +9,9 @@ from core.errors import MillraceError
 from core.ids import new_uuid
 from topics.errors import LogRefusedError
 from topics.records.codec import encode, kind_headers
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Replies, Reply
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 
 def record(caller: str, value: bytes | None = None) -> Received:

@@ -18,7 +18,7 @@ from core.errors import SchemaTooNewError
 from topics.clients.producer import OnDelivery
 from topics.records.codec import encode, kind_headers
 from topics.records.headers import chunk_headers
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import CallRef, Chunk, Item, JobRef
 
 PARTITION = ("requests.bulk", 3)

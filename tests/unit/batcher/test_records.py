@@ -19,7 +19,7 @@ from core.outcomes import Outcome
 from topics.records.chunks import send_chunk
 from topics.records.codec import decode, encode, kind_headers
 from topics.records.headers import ItemRange, chunk_headers
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import (
     Batch,
     CallRef,

@@ -25,7 +25,7 @@ from core.futures import in_daemon
 from topics.clients.producer import OnDelivery
 from topics.records.codec import encode
 from topics.records.headers import chunk_headers
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Chunk, Item, JobRef
 
 Blocks = Callable[..., Any]

@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY
 from core.errors import EngineDeadError, SettingsError
 from core.logs import JsonFormatter
 from core.metrics import ROLE_READY
-from core.role_life import CANNOT_GO_ON, ENDED_BY_SIGNAL, WRONG_SETTINGS, run_role, say_ready
+from core.role_lifecycle import CANNOT_GO_ON, ENDED_BY_SIGNAL, WRONG_SETTINGS, run_role, say_ready
 
 
 class AwayError(Exception):
@@ -28,7 +28,7 @@ def lines() -> Iterator[Callable[[], list[dict[str, object]]]]:
         def emit(self, record: logging.LogRecord) -> None:
             written.append(self.format(record))
 
-    handler, logger = Keeping(), logging.getLogger("core.role_life")
+    handler, logger = Keeping(), logging.getLogger("core.role_lifecycle")
     handler.setFormatter(JsonFormatter("a-role"))
     before = logger.level
     logger.addHandler(handler)
@@ -96,7 +96,7 @@ def test_a_defect_is_told_by_where_it_is_alone(
 def test_a_role_that_is_ready_looks_at_what_is_loaded_never_again() -> None:
     told = """
 import gc
-from core.role_life import say_ready
+from core.role_lifecycle import say_ready
 before = gc.get_threshold()
 say_ready()
 print(gc.get_freeze_count() > 1000, gc.get_threshold() > before)

@@ -31,7 +31,7 @@ from storage.objects.object_store import ObjectStore
 from tests.unit.gpu_consumers.attempts import Attempts
 from topics.clients.producer import LogProducer, OnDelivery
 from topics.records.codec import Headers, decode, kind_of
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import (
     Batch,
     Capacity,

@@ -25,7 +25,7 @@ from storage.objects.object_store import ObjectStore
 from tests.unit.gpu_consumers.attempts import Attempts
 from topics.clients.producer import LogProducer, OnDelivery
 from topics.records.codec import Headers, decode, kind_of
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import (
     Batch,
     CallerNews,
@@ -38,7 +38,7 @@ from topics.records.records import (
     Replies,
     Reply,
 )
-from topics.tail_readers.callers import Callers
+from topics.tail_readers.caller_heartbeats import Callers
 from topics.tail_readers.job_controls import JobControls
 
 Serve = Callable[[bytes, Emit | None], Answer]

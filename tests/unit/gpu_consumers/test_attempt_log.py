@@ -9,7 +9,7 @@ from gpu_consumers.quarantine.attempt_log import AttemptLog, newest
 from topics.clients.producer import LogProducer
 from topics.errors import LogUnavailableError
 from topics.records.codec import encode, kind_headers
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Attempt
 from topics.settings import KafkaSettings
 

@@ -12,11 +12,11 @@ from gpu_consumers.consumer import Assigned, BatchConsumer
 from gpu_consumers.inflight.delivery import Delivery
 from tests.unit.gpu_consumers.online_bench import call as online_call
 from topics.clients.consumer import LogConsumer
-from topics.clients.offsets import Partition
+from topics.clients.offset_tracker import Partition
 from topics.clients.producer import OnDelivery
 from topics.errors import DeliveryError, LogUnavailableError
 from topics.records.codec import Headers, encode, kind_headers
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Batch
 
 TOPIC = "batches.p.bulk"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.windows import PoolCapacity
 from topics.records.codec import encode, kind_headers
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Capacity
 
 

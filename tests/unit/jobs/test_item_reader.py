@@ -10,7 +10,7 @@ from core.clock import SystemClock
 from core.limits import CHUNK_BYTES_MAX
 from jobs.expansion.cursors import Cursor
 from jobs.expansion.emission import InputChangedError, ItemReader
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from topics.records.records import Item, JobRef
 
 JOB = JobRef(UUID(int=7), 20_000, UUID(int=9), "small", "1", "pool", "/v1/embeddings", "in", 0.0)

@@ -10,7 +10,7 @@ from core.clock import SystemClock
 from jobs.input import line_lookup as lines_module
 from jobs.input.line_lookup import lines_at
 from jobs.input.line_reader import BOM, input_lines
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from storage.objects.object_store import Blocks
 
 

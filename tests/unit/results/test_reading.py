@@ -11,7 +11,7 @@ from core.states import CloseReason
 from results.writer.record_reader import read_entry
 from tests.support.recording_sender import SentRecords
 from topics.records.codec import Headers, decode, encode, kind_headers
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Chunk, Close, DeadLetter, JobRef, Outcomes
 
 

@@ -14,7 +14,7 @@ from results.finaliser.output_lines import ItemRow, LineTemplate
 from results.finaliser.result_files import ResultFiles, write_result_files
 from results.writer.custom_ids import JobCustomIds
 from storage.objects.errors import ObjectStoreFullError
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from storage.objects.object_store import StoredObject, Upload
 
 JOB = UUID(int=7)

@@ -22,10 +22,10 @@ from results.writer.outcome_router import Judge
 from results.writer.writer import ResultsWriter
 from tests.unit.results.test_reading import job_ref
 from topics.clients.consumer import LogConsumer
-from topics.clients.offsets import Partition
+from topics.clients.offset_tracker import Partition
 from topics.clients.producer import LogProducer
 from topics.records.codec import encode, kind_headers
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Close, ItemOutcome, Outcomes
 
 SLICES = 5

@@ -7,7 +7,7 @@ from botocore.stub import Stubber
 from pydantic import SecretStr
 
 from core.clock import SystemClock
-from storage.objects.s3_objects import S3Objects
+from storage.objects.s3_object_store import S3Objects
 from storage.objects.settings import S3Settings
 
 NOW = datetime.now(UTC)

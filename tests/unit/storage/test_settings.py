@@ -6,9 +6,9 @@ import pytest
 
 from core.clock import SystemClock
 from core.errors import SettingsError
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 from storage.objects.open_store import object_store_from_env, open_object_store
-from storage.objects.s3_objects import S3Objects
+from storage.objects.s3_object_store import S3Objects
 from storage.objects.settings import ObjectStoreSettings, S3Settings
 from storage.postgres.settings import DatabaseSettings
 

@@ -9,12 +9,12 @@ import pytest
 
 from topics.errors import LogUnavailableError
 from topics.records.codec import encode, kind_headers
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import CallerNews, CallRef, JobRef
 from topics.settings import KafkaSettings
-from topics.tail_readers import callers as callers_module
-from topics.tail_readers.callers import Callers
-from topics.tail_readers.known_callers import ABORTED_MAX, SILENCE_S_MAX, KnownCallers
+from topics.tail_readers import caller_heartbeats as callers_module
+from topics.tail_readers.caller_heartbeats import Callers
+from topics.tail_readers.caller_liveness import ABORTED_MAX, SILENCE_S_MAX, KnownCallers
 
 CALLER = "api-1"
 

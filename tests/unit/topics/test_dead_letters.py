@@ -4,7 +4,7 @@ from core.limits import RECORD_BYTES_MAX
 from tests.support.recording_sender import SentRecords
 from topics.records.codec import Headers, decode
 from topics.records.dead_letter_copy import send_dead_letter
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import DeadLetter
 
 

@@ -11,10 +11,10 @@ from core.errors import SchemaTooNewError
 from core.states import CloseReason
 from topics.errors import LogUnavailableError
 from topics.records.codec import Headers, encode, kind_headers
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import JobControl
-from topics.tail_readers.tail_thread import Following, readable
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.tail_reader_thread import Following, readable
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 CLOSED = JobControl(job_id=UUID(int=1), version=1, closed=CloseReason.CANCELLED)
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 
-from topics.clients import groups
-from topics.clients.groups import GroupOffsets
+from topics.clients import group_offsets
+from topics.clients.group_offsets import GroupOffsets
 from topics.errors import LogUnavailableError
 from topics.records.catalogue import RESULTS
 from topics.settings import KafkaSettings
@@ -26,7 +26,7 @@ class Silent:
 
 
 def test_silence_is_an_absence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "_REQUEST_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(group_offsets, "_REQUEST_TIMEOUT_S", 0.01)
     group = GroupOffsets(KafkaSettings(bootstrap_servers="127.0.0.1:1"), "writers")
     group._client = Silent()
     with pytest.raises(LogUnavailableError, match="no answer"):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.clients.offsets import OffsetTracker
+from topics.clients.offset_tracker import OffsetTracker
 
 P = ("batches.p.bulk", 0)
 

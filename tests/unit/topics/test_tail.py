@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError
 from topics.errors import LogUnavailableError
 from topics.records.catalogue import CONTROL
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 
 def message(offset: int = 0, error: int | None = None) -> Any:
@@ -43,7 +43,7 @@ class PlayedConsumer:
 
 def tail_of(monkeypatch: pytest.MonkeyPatch, *batch: Any) -> TopicTail:
     monkeypatch.setattr(
-        "topics.tail_readers.topic_tail.Consumer", lambda *_, **__: PlayedConsumer(batch)
+        "topics.tail_readers.topic_tail_reader.Consumer", lambda *_, **__: PlayedConsumer(batch)
     )
     return TopicTail(KafkaSettings(bootstrap_servers="nobody:1"), CONTROL, client_id="test")
 

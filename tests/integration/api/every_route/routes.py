@@ -13,7 +13,7 @@ from api.app import create_app
 from api.settings import ApiSettings
 from core.clock import SystemClock
 from registry.models import ENDPOINTS
-from storage.objects.local_objects import LocalObjects
+from storage.objects.local_object_store import LocalObjects
 
 
 def application() -> FastAPI:

@@ -4,7 +4,7 @@ import pytest
 
 from results.views.dispatched_items import Dispatched, _note
 from topics.records.codec import Headers
-from topics.records.received import Received
+from topics.records.received_record import Received
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Final
 
 from core import metrics
-from core.collector import calm_collector
 from core.errors import MillraceError, SettingsError
+from core.garbage_collection import calm_collector
 
 READY: Final = "ready"
 ENDED_BY_SIGNAL: Final = 0

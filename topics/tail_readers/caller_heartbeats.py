@@ -6,12 +6,12 @@ from typing import Final
 from core.clock import Clock
 from topics.errors import LogUnavailableError
 from topics.records.catalogue import CALLERS
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import CallerNews, JobRef
 from topics.settings import KafkaSettings
-from topics.tail_readers.known_callers import KnownCallers
-from topics.tail_readers.tail_thread import Following, readable
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.caller_liveness import KnownCallers
+from topics.tail_readers.tail_reader_thread import Following, readable
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 _POLL_S: Final = 0.2
 """Where nobody says anything a death is looked for so often."""

@@ -7,9 +7,9 @@ from typing import Final, TypeVar
 
 from core.errors import RecordUnreadableError
 from topics.records.codec import decode
-from topics.records.received import Received
+from topics.records.received_record import Received
 from topics.records.records import Record
-from topics.tail_readers.topic_tail import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTail
 
 _LOG = logging.getLogger(__name__)
 _POLL_S: Final = 0.5
