@@ -15,13 +15,13 @@ from core.clock import SystemClock
 from core.errors import MillraceError
 from core.logs import configure_logs
 from core.metrics_server import serve_metrics
-from core.open_files import ask_for_open_files
-from core.role_lifecycle import run_role, say_ready
+from core.open_files import request_open_file_limit
+from core.role_lifecycle import report_ready, run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
 from results.webhooks.settings import WebhookSettings
 from storage.objects.open_store import object_store_from_env
-from storage.postgres.engines import DATABASE_AWAY, create_engine
+from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.settings import DatabaseSettings
 from topics.settings import KafkaSettings
 
@@ -38,7 +38,7 @@ def main(env: Mapping[str, str]) -> int:
     """Serve until a signal; return the exit code."""
     configure_logs("api")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    return run_role(lambda: serve(env), away=DATABASE_AWAY)
+    return run_role(lambda: serve(env), away=DATABASE_UNAVAILABLE)
 
 
 def serve(env: Mapping[str, str]) -> None:
@@ -55,7 +55,7 @@ def serve(env: Mapping[str, str]) -> None:
         object_store_from_env,
         WebhookSettings.from_env,
     )
-    ask_for_open_files(open_files(settings, online))
+    request_open_file_limit(open_files(settings, online))
     failures: list[MillraceError] = []
 
     def end_with(failure: MillraceError) -> None:
@@ -76,7 +76,7 @@ def serve(env: Mapping[str, str]) -> None:
     serve_metrics(settings)
     sys.setswitchinterval(_SWITCH_S)
     log.info("listening", extra={"host": settings.host, "port": settings.port})
-    say_ready()
+    report_ready()
     server.run()
     if failures:
         raise failures[0]

@@ -22,7 +22,7 @@ from core.role_lifecycle import run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
 from storage.postgres.database_now import database_now_s
-from storage.postgres.engines import DATABASE_AWAY, create_engine
+from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.settings import DatabaseSettings
 from topics.settings import KafkaSettings
 
@@ -74,7 +74,7 @@ def main() -> None:
     """Run until a signal; exit with the role's code."""
     configure_logs("batcher")
     stop = stop_on_signals()
-    code = run_role(lambda: run_from_env(os.environ, stop), away=DATABASE_AWAY)
+    code = run_role(lambda: run_from_env(os.environ, stop), away=DATABASE_UNAVAILABLE)
     # Faust can leave threads behind that would keep the process alive.
     logging.shutdown()
     os._exit(code)

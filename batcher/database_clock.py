@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from core.clock import Clock
 from core.database_time import DatabaseTime
-from core.futures import in_daemon
-from storage.postgres.engines import DATABASE_AWAY
+from core.futures import run_in_daemon_thread
+from storage.postgres.engines import DATABASE_UNAVAILABLE
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,8 +50,8 @@ class DatabaseClock:
         while True:
             asked_s = self._clock.monotonic_s()
             try:
-                database_s = await in_daemon(self._ask, name="batcher-time")
+                database_s = await run_in_daemon_thread(self._ask, name="batcher-time")
                 self._time.heard(database_s, monotonic_s=asked_s)
-            except DATABASE_AWAY:
+            except DATABASE_UNAVAILABLE:
                 _LOG.warning("the database's time is not known anew: it is away")
             await asyncio.sleep(ASK_S)

@@ -16,9 +16,9 @@ from batcher.queueing.queues import Queues
 from batcher.watchdog import Observation, Watchdog
 from core.clock import Clock
 from core.errors import MillraceError
-from core.futures import in_daemon
-from topics.clients.admin import LogAdmin
-from topics.errors import LogUnavailableError
+from core.futures import run_in_daemon_thread
+from topics.clients.admin import TopicAdmin
+from topics.errors import KafkaUnavailableError
 from topics.metrics import LAG
 from topics.records.catalogue import REQUESTS
 
@@ -52,7 +52,7 @@ class Clockwork:
     sweeper: Sweeper
     demand: DemandPublisher
     stream: RequestStream
-    admin: LogAdmin
+    admin: TopicAdmin
     clock: Clock
 
     async def tick(self) -> None:
@@ -96,8 +96,10 @@ class Clockwork:
         """Records of our partitions that are not committed; None when the broker does not say."""
         try:
             ask = partial(self.admin.lag, group_of(self.job_class), REQUESTS[self.job_class])
-            lag = await in_daemon(ask, name="batcher-lag")  # a stop does not wait for the broker
-        except LogUnavailableError:
+            lag = await run_in_daemon_thread(
+                ask, name="batcher-lag"
+            )  # a stop does not wait for the broker
+        except KafkaUnavailableError:
             return None
         ours = sum(lag.get(number, 0) for number in self.stream.partitions)
         LAG.labels(REQUESTS[self.job_class].name, group_of(self.job_class)).set(ours)

@@ -13,13 +13,13 @@ from batcher.startup import ends_first
 from batcher.watchdog import Watchdog
 from batcher.wiring import Surroundings, assemble
 from core.errors import MillraceError
-from core.futures import in_daemon
-from core.role_lifecycle import say_ready
-from topics.clients.admin import LogAdmin
+from core.futures import run_in_daemon_thread
+from core.role_lifecycle import report_ready
+from topics.clients.admin import TopicAdmin
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import OnDelivery
-from topics.errors import LogUnavailableError
-from topics.records.received_record import Received
+from topics.errors import KafkaUnavailableError
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity
 
 _START_THREAD = "batcher-start"
@@ -40,8 +40,8 @@ async def run_batcher(
     1. Wait for the broker. 2. Read control to its end. 3. Join the group. 4. Work.
     5. Stop taking, acknowledge what is sent, leave the group.
     """
-    admin = LogAdmin(surroundings.kafka)
-    waiting = in_daemon(
+    admin = TopicAdmin(surroundings.kafka)
+    waiting = run_in_daemon_thread(
         partial(admin.wait_for_broker, settings.start_timeout_s), name=_START_THREAD
     )
     if not await ends_first(waiting, stop):
@@ -58,7 +58,7 @@ class Batcher:
     """One running batcher, the owner of its parts; built and used on one event loop."""
 
     def __init__(
-        self, settings: BatcherSettings, surroundings: Surroundings, admin: LogAdmin
+        self, settings: BatcherSettings, surroundings: Surroundings, admin: TopicAdmin
     ) -> None:
         """Build and wire every part; connect to nothing."""
         self._settings, self._clock = settings, surroundings.clock
@@ -69,10 +69,10 @@ class Batcher:
         self._parts = assemble(settings, surroundings, admin, self)
 
     async def start(self) -> None:
-        """Read control, follow capacity, join the group. Raises LogUnavailableError."""
+        """Read control, follow capacity, join the group. Raises KafkaUnavailableError."""
         parts, timeout_s = self._parts, self._settings.start_timeout_s
         self._connecting = True
-        await in_daemon(partial(self._connect, timeout_s), name=_START_THREAD)
+        await run_in_daemon_thread(partial(self._connect, timeout_s), name=_START_THREAD)
         self._spawn(parts.time.follow())
         self._spawn(parts.dispatcher.run(parts.clockwork.publish_news))
         self._spawn(parts.arrivals.check_redeliveries(self.wake))
@@ -83,9 +83,9 @@ class Batcher:
             async with asyncio.timeout(timeout_s):
                 await parts.app.start()
         except TimeoutError:
-            raise LogUnavailableError("no partitions were assigned in time") from None
+            raise KafkaUnavailableError("no partitions were assigned in time") from None
         self._spawn(parts.clockwork.watch(Watchdog(self._settings.stall_limit_s)))
-        say_ready()
+        report_ready()
 
     async def work(self, stop: threading.Event) -> None:
         """Return when `stop` is set. Raises what ended the role otherwise."""
@@ -116,7 +116,7 @@ class Batcher:
         if not self._connecting:  # else they are in use, in a thread that was left behind
             await asyncio.to_thread(parts.close)
 
-    def take(self, record: Received, event: Any) -> None:
+    def take(self, record: ReceivedRecord, event: Any) -> None:
         """See `StreamOwner`."""
         parts = self._parts
         parts.arrivals.take(record, event, report=self._report, settle=parts.sender.settle)
@@ -166,7 +166,7 @@ class Batcher:
             self._parts.ledger.heard(capacity, now_s=now_s)
         self.wake()
 
-    def _report(self, record: Received, on_delivery: OnDelivery) -> int:
+    def _report(self, record: ReceivedRecord, on_delivery: OnDelivery) -> int:
         return send_unreadable(self._parts.producer, record, on_delivery)
 
     def _from_thread(self, call: Callable[[Any], None], argument: object) -> None:

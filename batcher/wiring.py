@@ -25,12 +25,12 @@ from batcher.queueing.over import LettingGo, OverJobs
 from batcher.queueing.queues import Queues
 from batcher.settings import BatcherSettings
 from core.clock import Clock
-from topics.clients.admin import LogAdmin
-from topics.clients.producer import LogProducer
+from topics.clients.admin import TopicAdmin
+from topics.clients.producer import RecordProducer
 from topics.records.records import Capacity, JobRef
 from topics.settings import KafkaSettings
-from topics.tail_readers.caller_heartbeats import Callers
-from topics.tail_readers.job_controls import JobControls
+from topics.tail_readers.caller_heartbeats import CallerHeartbeatReader
+from topics.tail_readers.job_controls import JobControlReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +64,9 @@ class Owner(StreamOwner, Protocol):
 class Parts:
     """The parts that begin, work and end with the role."""
 
-    producer: LogProducer
-    controls: JobControls
-    callers: Callers | None  # None: this class has no online calls
+    producer: RecordProducer
+    controls: JobControlReader
+    callers: CallerHeartbeatReader | None  # None: this class has no online calls
     feed: CapacityFeed
     ledger: CreditLedger
     time: DatabaseClock
@@ -96,20 +96,20 @@ class Parts:
 
 
 def assemble(
-    settings: BatcherSettings, surroundings: Surroundings, admin: LogAdmin, owner: Owner
+    settings: BatcherSettings, surroundings: Surroundings, admin: TopicAdmin, owner: Owner
 ) -> Parts:
     """Build and wire every part around `owner`; call it on the role's event loop."""
     kafka, clock, job_class = surroundings.kafka, surroundings.clock, settings.job_class
     identity = Identity(f"{group_of(job_class)}-{uuid.uuid4().hex[:12]}", job_class)
     batcher_id = identity.batcher_id
     linger_ms = 1000 * TOGETHER_S if job_class == "bulk" else 0
-    producer = LogProducer(kafka, client_id=batcher_id, linger_ms=linger_ms)
-    controls = JobControls(kafka, client_id=batcher_id, clock=clock)
+    producer = RecordProducer(kafka, client_id=batcher_id, linger_ms=linger_ms)
+    controls = JobControlReader(kafka, client_id=batcher_id, clock=clock)
     time = DatabaseClock(clock, surroundings.ask_time)
     controlled = Controlled(controls, time)
     callers = None
     if job_class == "interactive":
-        callers = Callers(kafka, client_id=batcher_id, clock=clock)
+        callers = CallerHeartbeatReader(kafka, client_id=batcher_id, clock=clock)
     over = OverJobs(controlled.over, callers.is_unwanted if callers else _is_never_gone)
     acks = OrderedAcks(RequestStream.acknowledge)
     core = _Core(

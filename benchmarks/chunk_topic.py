@@ -6,8 +6,8 @@ import time
 from benchmarks.inputs import CHAT, chat_lines, custom_id
 from benchmarks.line_children import say
 from core.ids import new_uuid
-from topics.clients.admin import LogAdmin
-from topics.clients.producer import LogProducer
+from topics.clients.admin import TopicAdmin
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import REQUESTS_BULK
 from topics.records.codec import decode_value, encode
 from topics.records.headers import chunk_headers
@@ -22,8 +22,8 @@ _TOKENS = 390
 def fill(servers: str, prefix: str, *, items: int, record_items: int) -> None:
     """Create the requests topic under `prefix` and write `items` in records of `record_items`."""
     settings = KafkaSettings(bootstrap_servers=servers, topic_prefix=prefix)
-    LogAdmin(settings).create([REQUESTS_BULK])
-    producer = LogProducer(settings, client_id="benchmark")
+    TopicAdmin(settings).create([REQUESTS_BULK])
+    producer = RecordProducer(settings, client_id="benchmark")
     job = JobRef(
         job_id=new_uuid(),
         day=0,

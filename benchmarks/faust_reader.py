@@ -17,7 +17,7 @@ from batcher.settings import BatcherSettings
 from benchmarks.chunk_topic import JOB_CLASS, Tally
 from benchmarks.line_children import die_with_parent, wait_for_line
 from topics.clients.offset_tracker import Partition
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.settings import KafkaSettings
 
 ASSIGNED_S_MAX = 60.0
@@ -32,7 +32,7 @@ class Reader:
         self._acks = OrderedAcks(RequestStream.acknowledge)
         self.done = asyncio.Event()
 
-    def take(self, record: Received, event: Any) -> None:
+    def take(self, record: ReceivedRecord, event: Any) -> None:
         """See `batcher.faust_app.app.StreamOwner`."""
         place = (record.topic, record.partition)
         ticket = self._acks.delivered(place, event, item_count=1, now_s=0.0)

@@ -11,16 +11,16 @@ import sys
 import time
 
 from benchmarks.line_children import die_with_parent, say
-from topics.clients.admin import LogAdmin
-from topics.clients.producer import LogProducer
+from topics.clients.admin import TopicAdmin
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import Topic
-from topics.records.records import CallerNews
+from topics.records.records import CallerHeartbeat
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 TOPIC = Topic(
     name="echo",
-    records=(CallerNews,),
+    records=(CallerHeartbeat,),
     key="none",
     partition_count=1,
     ordering="none",
@@ -37,10 +37,10 @@ _START_S_MAX = 30.0
 def main(servers: str, count: str, hops: str) -> None:
     """Measure `count` times `hops` hops."""
     settings = KafkaSettings(bootstrap_servers=servers)
-    LogAdmin(settings).create([TOPIC])
-    tail = TopicTail(settings, TOPIC, client_id=f"echo-{os.getpid()}")
+    TopicAdmin(settings).create([TOPIC])
+    tail = TopicTailReader(settings, TOPIC, client_id=f"echo-{os.getpid()}")
     tail.skip_to_end(_START_S_MAX)
-    producer = LogProducer(settings, client_id="echo", linger_ms=0)
+    producer = RecordProducer(settings, client_id="echo", linger_ms=0)
     ways = [
         sum(_hop(producer, tail) for _ in range(int(hops))) for _ in range(WARM_UP + int(count))
     ]
@@ -49,7 +49,7 @@ def main(servers: str, count: str, hops: str) -> None:
     tail.close()
 
 
-def _hop(producer: LogProducer, tail: TopicTail) -> float:
+def _hop(producer: RecordProducer, tail: TopicTailReader) -> float:
     began_s = time.perf_counter()
     producer.send(TOPIC.name, BODY, partition=0)
     while not any(record.value for record in tail.poll(_RECEIVE_S_MAX)):

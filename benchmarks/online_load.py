@@ -14,7 +14,7 @@ import uvloop
 
 from benchmarks.calls import Call, Connection, connected, post
 from benchmarks.line_children import die_with_parent, say, wait_for_line
-from core.open_files import ask_for_open_files
+from core.open_files import request_open_file_limit
 
 _OTHER_FILES = 64
 
@@ -49,7 +49,7 @@ async def run(task: Task) -> None:
     assert target.hostname is not None
     assert target.port is not None
     request = post(target.netloc, task.path, task.key, task.body.encode())
-    ask_for_open_files(task.clients + _OTHER_FILES)
+    request_open_file_limit(task.clients + _OTHER_FILES)
     clients = [await connected(target.hostname, target.port) for _ in range(task.clients)]
     await asyncio.gather(*(client.ask(request) for client in clients))
     say("ready")

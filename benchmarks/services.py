@@ -10,7 +10,7 @@ from cli.stack.processes.child import Child
 from cli.stack.processes.supervisor import Supervisor
 from cli.stack.services import kafka, postgres
 from cli.stack.state.data_folder import cache_dir
-from topics.clients.admin import LogAdmin
+from topics.clients.admin import TopicAdmin
 from topics.settings import KafkaSettings
 
 _BROKER_S_MAX = 60.0
@@ -32,7 +32,7 @@ def running_kafka(folder: Path) -> Iterator[Service]:
     with _running(broker.child(), folder / "logs") as supervisor:
         supervisor.wait_until(broker.is_ready, timeout_s=kafka.READY_S_MAX, what="Kafka")
         servers = broker.bootstrap_servers
-        LogAdmin(KafkaSettings(bootstrap_servers=servers)).wait_for_broker(_BROKER_S_MAX)
+        TopicAdmin(KafkaSettings(bootstrap_servers=servers)).wait_for_broker(_BROKER_S_MAX)
         yield Service(servers, _roles(supervisor, "kafka"))
 
 

@@ -24,7 +24,7 @@ from cli.stack.processes.ports import HOST, accepts, kept_ports
 from cli.stack.processes.supervisor import Supervisor
 from cli.stack.services import kafka, postgres
 from cli.stack.state.data_folder import cache_dir
-from core.shutdown import AskedEvent
+from core.shutdown import SignalSafeEvent
 
 
 class Addresses(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ def hold_file(data: Path, name: str) -> Path:
 def main(arguments: Sequence[str]) -> int:
     """Run until a signal."""
     asked = parse(arguments)
-    stop = AskedEvent()
+    stop = SignalSafeEvent()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.ask())
     data: Path = asked.data

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from cli.streams import flush_stdout, say_last
 from core.errors import Disposition, MillraceError
-from storage.postgres.engines import DATABASE_AWAY, drivers_words
+from storage.postgres.engines import DATABASE_UNAVAILABLE, driver_message
 
 if TYPE_CHECKING:
     import openai
@@ -161,7 +161,7 @@ def verdict_on(failure: Exception) -> Verdict | None:
         facts = ", ".join(f"{name} {value}" for name, value in failure.facts.items())
         message = f"{failure} ({facts})" if facts else str(failure)
         return Verdict(_BY_CODE.get(failure.code, ExitCode.FAILED), message)
-    if isinstance(failure, DATABASE_AWAY):
+    if isinstance(failure, DATABASE_UNAVAILABLE):
         return Verdict(ExitCode.FAILED, _told_of_postgres(failure))
     if isinstance(failure, sqlalchemy.exc.ProgrammingError):
         return Verdict(ExitCode.FAILED, _told_of_schema(failure))
@@ -182,7 +182,7 @@ def _told_of_postgres(failure: Exception) -> str:
         what = "refuses"
     else:
         what = "does not answer"
-    return f"Postgres {what}: {drivers_words(failure)}"
+    return f"Postgres {what}: {driver_message(failure)}"
 
 
 def _told_of_schema(failure: sqlalchemy.exc.ProgrammingError) -> str:
@@ -190,7 +190,7 @@ def _told_of_schema(failure: sqlalchemy.exc.ProgrammingError) -> str:
         return (
             "The database does not hold the schema of this release: run `python -P -m migrations`."
         )
-    return f"Postgres refuses: {drivers_words(failure)}"
+    return f"Postgres refuses: {driver_message(failure)}"
 
 
 def _verdict_on_call(failure: Exception) -> Verdict | None:

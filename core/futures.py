@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def settle(
+def resolve_future(
     waited_for: asyncio.Future[Any], failure: BaseException | None, value: object = None
 ) -> None:
     """Let whoever waits go on with `value`, or raise `failure` there; on the loop.
@@ -24,7 +24,7 @@ def settle(
         waited_for.set_exception(failure)
 
 
-def in_daemon(call: Callable[[], T], *, name: str) -> asyncio.Future[T]:
+def run_in_daemon_thread(call: Callable[[], T], *, name: str) -> asyncio.Future[T]:
     """Run `call`, which blocks, in a thread that neither this loop's end nor the process waits for.
 
     The future raises what it raised; cancelled, it leaves the thread behind. Raises RuntimeError
@@ -41,7 +41,7 @@ def in_daemon(call: Callable[[], T], *, name: str) -> asyncio.Future[T]:
         except Exception as error:  # noqa: BLE001  raised where it is waited for
             failure = error
         with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(settle, done, failure, value)
+            loop.call_soon_threadsafe(resolve_future, done, failure, value)
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return done

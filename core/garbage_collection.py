@@ -9,7 +9,7 @@ _YOUNG_OBJECTS_MAX: Final = 50_000
 _YOUNG_ROUNDS, _MIDDLE_ROUNDS = 20, 20
 
 
-def calm_collector() -> None:
+def tune_garbage_collector() -> None:
     """Never look again at what is loaded by now, and at the rest less often.
 
     What an item or a call leaves is freed without collections. Each of them walks the rows or

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 
 
-class AskedEvent(threading.Event):
+class SignalSafeEvent(threading.Event):
     """An event that a signal handler may set: `ask` takes no lock, which its own thread may hold.
 
     `set` takes one that is not reentrant: in a handler it would wait for ever where a wait, or the
@@ -40,7 +40,7 @@ def stop_on_signals() -> threading.Event:
 
     A second SIGINT falls through to Python's default, so that an impatient user gets out.
     """
-    stop = AskedEvent()
+    stop = SignalSafeEvent()
 
     def handle(signal_number: int, _frame: object) -> None:
         if signal_number == signal.SIGINT:
@@ -49,18 +49,18 @@ def stop_on_signals() -> threading.Event:
 
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGINT, handle)
-    hang_up_as_term()
+    treat_sighup_as_sigterm()
     return stop
 
 
-def hang_up_as_term() -> None:
+def treat_sighup_as_sigterm() -> None:
     """Let a SIGHUP, as of a closed terminal, be a SIGTERM; one that is ignored (nohup) stays so."""
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
 
 
 @contextmanager
-def cut_short_by_signals() -> Iterator[None]:
+def interrupted_by_signals() -> Iterator[None]:
     """Raise KeyboardInterrupt in the block when a signal says stop, after what it does otherwise.
 
     For work that cannot ask whether to stop. In the main thread only.

@@ -18,7 +18,7 @@ _MEANINGS: Final[dict[StreamField, bool]] = {
 }
 
 
-def asks_to_stream(field: StreamField) -> bool:
+def is_stream_requested(field: StreamField) -> bool:
     """Return what `stream` says, read as pydantic's lax mode reads it. Raises ValueError."""
     if field is None:  # as bulk items have it
         return False

@@ -9,8 +9,8 @@ import uvloop
 
 from core.logs import configure_logs
 from core.metrics_server import serve_metrics
-from core.open_files import ask_for_open_files
-from core.role_lifecycle import run_role, say_ready
+from core.open_files import request_open_file_limit
+from core.role_lifecycle import report_ready, run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
 from gpu_consumers import metrics
@@ -21,7 +21,7 @@ from gpu_consumers.settings import ReplicaSettings
 from gpu_consumers.wiring import build, engine_for
 from storage.objects.object_store import ObjectStore
 from storage.objects.open_store import object_store_from_env
-from topics.clients.admin import LogAdmin
+from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import ATTEMPTS, pool_topics
 from topics.settings import KafkaSettings
 
@@ -46,7 +46,9 @@ def run_on_loop(env: Mapping[str, str], stop: threading.Event) -> None:
         EngineSettings.from_env,
         object_store_from_env,
     )
-    ask_for_open_files(engine.items_at_once + _OTHER_FILES)  # an upstream has one for each item
+    request_open_file_limit(
+        engine.items_at_once + _OTHER_FILES
+    )  # an upstream has one for each item
     # vLLM stays on the loop it is tested on; the others spend most of their CPU in the loop.
     loop_factory = None if engine.kind == "vllm" else uvloop.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
@@ -63,15 +65,15 @@ async def run(
     """Build a replica and run it until `stop`."""
     serve_metrics(settings)
     metrics.ENGINE.info({"engine": engine_settings.kind, "model": engine_settings.model_name})
-    LogAdmin(kafka).wait_for_broker(_START_S_MAX)
-    LogAdmin(kafka).create([ATTEMPTS, *pool_topics(settings.pool)])
+    TopicAdmin(kafka).wait_for_broker(_START_S_MAX)
+    TopicAdmin(kafka).create([ATTEMPTS, *pool_topics(settings.pool)])
     engine = open_engine(engine_settings)
     await engine.start()
     silence_s_max = engine_settings.item_timeout_s + settings.engine_reaction_s
     try:
         replica, closing = build(settings, kafka, engine, objects, silence_s_max=silence_s_max)
         with closing:
-            say_ready()
+            report_ready()
             async with ending_when_stuck(settings.stuck_s_max):
                 await replica.run(stop)
     finally:

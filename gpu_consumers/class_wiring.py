@@ -24,13 +24,13 @@ from gpu_consumers.quarantine.suspect_calls import SuspectCalls
 from gpu_consumers.quarantine.turns import Turns
 from gpu_consumers.settings import ReplicaSettings
 from storage.objects.object_store import ObjectStore
-from topics.clients.consumer import LogConsumer
-from topics.clients.producer import LogProducer
+from topics.clients.consumer import GroupConsumer
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import batches_topic
-from topics.records.records import CallerNews
+from topics.records.records import CallerHeartbeat
 from topics.settings import KafkaSettings
-from topics.tail_readers.caller_heartbeats import Callers
-from topics.tail_readers.job_controls import JobControls
+from topics.tail_readers.caller_heartbeats import CallerHeartbeatReader
+from topics.tail_readers.job_controls import JobControlReader
 
 START_S_MAX: Final = 60.0
 """How long each follower of a topic may take to reach its end."""
@@ -44,9 +44,9 @@ class SharedParts:
     kafka: KafkaSettings
     engine: Engine
     replica_id: str
-    producer: LogProducer
+    producer: RecordProducer
     objects: ObjectStore
-    controls: JobControls
+    controls: JobControlReader
     wanted: Wanted
     pool: PoolHealth
     tasks: RunningTasks
@@ -86,15 +86,15 @@ def wire_online_lane(
     """Return the lane, what is to watch its calls, and what fails when a reply is not taken."""
     loop = asyncio.get_running_loop()
     # A producer of its own: a token waits for no bulk outcome, and for no linger.
-    speaking = LogProducer(shared.kafka, client_id=f"{shared.replica_id}-replies", linger_ms=0)
+    speaking = RecordProducer(shared.kafka, client_id=f"{shared.replica_id}-replies", linger_ms=0)
     shared.closing.callback(speaking.close)
     replies = ReplyPublisher(speaking, shared.replica_id, loop)
 
-    def on_news(news: CallerNews) -> None:
+    def on_news(news: CallerHeartbeat) -> None:
         if news.aborted or news.permitted or news.leaving:
             shared.tasks.step_soon(execution.heard, news)
 
-    callers = Callers(
+    callers = CallerHeartbeatReader(
         shared.kafka, client_id=shared.replica_id, clock=shared.clock, on_news=on_news
     )
     execution = OnlineExecution(
@@ -124,8 +124,8 @@ def wire_online_lane(
 def _consumer(shared: SharedParts, job_class: str) -> BatchConsumer:
     settings, is_online = shared.settings, job_class == "interactive"
 
-    def connect(on_assign: Assigned, on_revoke: Assigned) -> LogConsumer:
-        return LogConsumer(
+    def connect(on_assign: Assigned, on_revoke: Assigned) -> GroupConsumer:
+        return GroupConsumer(
             shared.kafka,
             group=f"gpu-{settings.pool}-{job_class}",
             topics=[batches_topic(settings.pool, job_class).name],

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from core.clock import Clock
 from core.errors import RecordUnreadableError
 from gpu_consumers.inflight.delivery import Delivery
-from topics.clients.consumer import LogConsumer
+from topics.clients.consumer import GroupConsumer
 from topics.clients.offset_tracker import OffsetTracker, Partition
-from topics.clients.producer import Sender
-from topics.errors import LogUnavailableError, StaleMemberError
+from topics.clients.producer import RecordSender
+from topics.errors import KafkaUnavailableError, StaleMemberError
 from topics.records.codec import decode
 from topics.records.dead_letter_copy import send_dead_letter
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Batch
 
 _LOG = logging.getLogger(__name__)
@@ -44,8 +44,8 @@ class BatchConsumer:
 
     def __init__(
         self,
-        connect: Callable[[Assigned, Assigned], LogConsumer],
-        producer: Sender,
+        connect: Callable[[Assigned, Assigned], GroupConsumer],
+        producer: RecordSender,
         *,
         in_flight_max: int,
         commit_interval_s: float,
@@ -76,11 +76,11 @@ class BatchConsumer:
         self._consumer = connect(self._on_assign, self._on_revoke)
         self._draining = threading.Event()
 
-    def finished(self, record: Received, generation: int) -> None:
+    def finished(self, record: ReceivedRecord, generation: int) -> None:
         """The effect of `record` is durable; one of an earlier assignment is ignored."""
         self._finished.put(((record.topic, record.partition), record.offset, generation))
 
-    def is_committed(self, record: Received) -> bool:
+    def is_committed(self, record: ReceivedRecord) -> bool:
         """Whether this member has committed past `record`; from any thread."""
         return self._committed.get((record.topic, record.partition), 0) > record.offset
 
@@ -97,7 +97,7 @@ class BatchConsumer:
     ) -> None:
         """Thread body: poll, deliver, commit until `stop`, then commit once more and leave.
 
-        Raises SchemaTooNewError, LogUnavailableError, DeliveryError: the process must end.
+        Raises SchemaTooNewError, KafkaUnavailableError, DeliveryError: the process must end.
         """
         self._let_go = let_go
         committed_s = self._clock.monotonic_s()
@@ -126,7 +126,7 @@ class BatchConsumer:
         """Return the records behind the end of each owned partition."""
         return self._consumer.lag()
 
-    def _take(self, record: Received, deliver: Deliver) -> None:
+    def _take(self, record: ReceivedRecord, deliver: Deliver) -> None:
         place = (record.topic, record.partition)
         generation = self._generations.get(place)
         if generation is None:
@@ -154,12 +154,12 @@ class BatchConsumer:
             return True
         try:
             self._ends |= self._consumer.end_offsets(new)
-        except LogUnavailableError:
+        except KafkaUnavailableError:
             _LOG.warning("the ends of new partitions are not known yet")
             return False
         return True
 
-    def _bury(self, record: Received, generation: int, code: str) -> None:
+    def _bury(self, record: ReceivedRecord, generation: int, code: str) -> None:
         def buried(failure: BaseException | None) -> None:
             if failure is None:
                 self.finished(record, generation)

@@ -17,8 +17,8 @@ from gpu_consumers.flow_control.capacity_publisher import REPEAT_S, follow_deman
 from gpu_consumers.flow_control.pool_health import PoolHealth
 from gpu_consumers.inflight.delivery import Delivery
 from topics.clients.offset_tracker import Partition
-from topics.records.received_record import Received
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.records.received_record import ReceivedRecord
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 _LOG = logging.getLogger(__name__)
 _LEAVE_S = 5.0
@@ -35,7 +35,7 @@ class ReplicaParts:
     lanes: Sequence[Lane]
     pool: PoolHealth
     tasks: RunningTasks
-    demand: TopicTail
+    demand: TopicTailReader
     watches: Sequence[Watch] = ()  # run beside; they never return
     failures: Sequence[asyncio.Future[None]] = field(default=())  # each ends the process
 
@@ -111,11 +111,11 @@ class Replica:
         lane.consumer.run(deliver, moved, self._leave, let_go)
 
     def _listen(self) -> None:
-        def hear(records: list[Received]) -> None:
+        def hear(records: list[ReceivedRecord]) -> None:
             for lane in self._parts.lanes:
                 lane.capacity.demand(records)
 
-        def deliver(records: list[Received]) -> None:
+        def deliver(records: list[ReceivedRecord]) -> None:
             self._parts.tasks.step_soon(hear, records)
 
         follow_demand(self._parts.demand, deliver, self._quiet)

@@ -24,12 +24,12 @@ from gpu_consumers.quarantine.crash_attribution import Trials
 from gpu_consumers.replica import Replica, ReplicaParts, Watch
 from gpu_consumers.settings import ReplicaSettings
 from storage.objects.object_store import ObjectStore
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import DEMAND, JOB_CLASSES
 from topics.records.records import JobControl
 from topics.settings import KafkaSettings
-from topics.tail_readers.job_controls import JobControls
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.job_controls import JobControlReader
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 _NEWS_LOOK_S: Final = 1.0
 
@@ -56,11 +56,11 @@ def build(
     replica_id = f"{settings.pool}-{socket.gethostname()}-{new_uuid().hex[:8]}"
     clock = SystemClock()
     closing = contextlib.ExitStack()
-    producer = LogProducer(kafka, client_id=replica_id, linger_ms=1.0)
+    producer = RecordProducer(kafka, client_id=replica_id, linger_ms=1.0)
     closing.callback(producer.close)
     database_time = DatabaseTime(max)
     changed = _Changed(asyncio.get_running_loop())
-    controls = JobControls(kafka, client_id=replica_id, clock=clock, on_change=changed.tell)
+    controls = JobControlReader(kafka, client_id=replica_id, clock=clock, on_change=changed.tell)
     controls.start(START_S_MAX)
     closing.callback(controls.stop)
     classes = JOB_CLASSES if settings.job_class == "both" else (settings.job_class,)
@@ -106,7 +106,7 @@ def build(
         lanes=lanes,
         pool=shared.pool,
         tasks=shared.tasks,
-        demand=TopicTail(kafka, DEMAND, client_id=f"{replica_id}-demand", past_counts=False),
+        demand=TopicTailReader(kafka, DEMAND, client_id=f"{replica_id}-demand", past_counts=False),
         watches=watches,
         failures=failures,
     )
@@ -138,7 +138,7 @@ def _identity(job_class: str, replica_id: str, settings: ReplicaSettings) -> Rep
 def _capacity(
     identity: ReplicaIdentity,
     engine: Engine,
-    producer: LogProducer,
+    producer: RecordProducer,
     database_time: DatabaseTime,
     trials: Trials,
 ) -> CapacityPublisher:
@@ -155,7 +155,7 @@ def _capacity(
     )
 
 
-async def _watch_news(controls: JobControls) -> None:
+async def _watch_news(controls: JobControlReader) -> None:
     """End with the news of jobs, before a batch comes that would need them."""
     while True:
         controls.check()

@@ -13,7 +13,7 @@ from core.clock import SystemClock
 from core.ids import new_uuid
 from core.logs import configure_logs
 from core.metrics_server import serve_metrics
-from core.role_lifecycle import run_role, say_ready
+from core.role_lifecycle import report_ready, run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
 from jobs import metrics
@@ -28,14 +28,14 @@ from jobs.settings import IntakeSettings
 from jobs.supervised_threads import Background
 from jobs.validation.validator import Validator
 from storage.objects.open_store import object_store_from_env
-from storage.postgres.engines import DATABASE_AWAY, create_engine
-from storage.postgres.notifications import Notifications
+from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
+from storage.postgres.notifications import NotificationListener
 from storage.postgres.settings import DatabaseSettings
-from topics.clients.admin import LogAdmin
-from topics.clients.producer import LogProducer, close_all
+from topics.clients.admin import TopicAdmin
+from topics.clients.producer import RecordProducer, close_producers
 from topics.records.catalogue import CAPACITY
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 _SWITCH_S = 0.0005  # a large validation must not hold up each statement of a small one by 5 ms
 _START_S_MAX: Final = 60.0
@@ -48,7 +48,7 @@ def main() -> int:
     """Run until a signal; return the exit code."""
     configure_logs(_NAME)
     stop = stop_on_signals()
-    return run_role(lambda: run(os.environ, stop), away=DATABASE_AWAY)
+    return run_role(lambda: run(os.environ, stop), away=DATABASE_UNAVAILABLE)
 
 
 def run(env: Mapping[str, str], stop: threading.Event) -> None:
@@ -64,15 +64,15 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     holder = f"{_NAME}-{socket.gethostname()}-{new_uuid().hex[:8]}"
     clock = SystemClock()
     serve_metrics(settings)
-    LogAdmin(kafka).wait_for_broker(_START_S_MAX)
+    TopicAdmin(kafka).wait_for_broker(_START_S_MAX)
     with contextlib.ExitStack() as closing:
         engine = create_engine(database, application_name=_NAME)
         closing.callback(engine.dispose)
-        woken_for_jobs = closing.enter_context(Notifications(database, "millrace_jobs"))
-        woken_for_outbox = closing.enter_context(Notifications(database, "millrace_outbox"))
-        producers = [LogProducer(kafka, client_id=f"{holder}-{n}") for n in range(2 + PRODUCERS)]
-        closing.callback(close_all, producers)
-        tail = TopicTail(kafka, CAPACITY, client_id=f"{holder}-capacity", past_counts=False)
+        woken_for_jobs = closing.enter_context(NotificationListener(database, "millrace_jobs"))
+        woken_for_outbox = closing.enter_context(NotificationListener(database, "millrace_outbox"))
+        producers = [RecordProducer(kafka, client_id=f"{holder}-{n}") for n in range(2 + PRODUCERS)]
+        closing.callback(close_producers, producers)
+        tail = TopicTailReader(kafka, CAPACITY, client_id=f"{holder}-capacity", past_counts=False)
         closing.callback(tail.close)
         tail.skip_to_end(_START_S_MAX)
         capacities = PoolCapacities(clock)
@@ -107,14 +107,14 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         other_leases = start_beside(threads, means, producers[2:])
         threads.start("outbox", relay.step, partial(woken_for_outbox.wait, _RELAY_IDLE_S))
         threads.start("intake", intake.round, intake.pause)
-        say_ready()
+        report_ready()
         stop.wait()
         try:
             threads.join(_STOP_S_MAX)
         finally:
             validator.close()
             held.close()
-            with contextlib.suppress(*DATABASE_AWAY):
+            with contextlib.suppress(*DATABASE_UNAVAILABLE):
                 leases.release_all()
                 other_leases.release_all()
 

@@ -15,7 +15,7 @@ from core.limits import RECORD_BYTES_MAX
 from jobs import metrics
 from jobs.store.transaction_keepalive import CUT_WHEN_FROZEN, flush_alive
 from jobs.tables.outbox import outbox
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 
 LOG = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _WAITS: Final = outbox.c.id + 0 > 0
 class OutboxRelay:
     """Empties the outbox whenever it is stepped; rows outlive every crash of it."""
 
-    def __init__(self, engine: sa.Engine, producer: LogProducer, clock: Clock) -> None:
+    def __init__(self, engine: sa.Engine, producer: RecordProducer, clock: Clock) -> None:
         """`producer` is of this relay alone: a flush waits for what others send, too."""
         self._engine = engine
         self._producer = producer
@@ -64,7 +64,7 @@ def claimed(limit: int) -> sa.Select[tuple[object, ...]]:
     return rows.with_for_update(skip_locked=True)
 
 
-def relay(connection: sa.Connection, producer: LogProducer) -> int:
+def relay(connection: sa.Connection, producer: RecordProducer) -> int:
     """Put the oldest rows on the log in the order of their ids; return how many are dealt with.
 
     One transaction: commit it afterwards, or the rows are sent again. 0 also while another

@@ -25,7 +25,7 @@ from jobs.supervised_threads import Background
 from jobs.validation.append_validator import ROLE, SMALL, AppendValidator
 from jobs.validation.append_verdicts import APPEND_DUE
 from storage.objects.object_store import ObjectStore
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 
 PRODUCERS: Final = 3
 """A producer for each thread that sends: a flush waits for what others send, too."""
@@ -49,7 +49,7 @@ class Means:
     stop: threading.Event
 
 
-def start_beside(threads: Background, means: Means, producers: list[LogProducer]) -> HeldLeases:
+def start_beside(threads: Background, means: Means, producers: list[RecordProducer]) -> HeldLeases:
     """Start everything; return the leases that are to be given back at the end."""
     settings, engine, clock = means.settings, means.engine, means.clock
     for_repairs, for_retries, for_resumes = producers

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from core.clock import Clock
-from storage.postgres.engines import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_UNAVAILABLE
 
 _LOG = logging.getLogger(__name__)
 _AWAY_PAUSE_S: Final = 0.5
@@ -54,7 +54,7 @@ class Background:
                 step()
                 pause()
                 away_since_s = None
-            except DATABASE_AWAY as failure:
+            except DATABASE_UNAVAILABLE as failure:
                 now_s = self._clock.monotonic_s()
                 away_since_s = now_s if away_since_s is None else away_since_s
                 if now_s - away_since_s > self._away_s_max:

@@ -10,7 +10,7 @@ from alembic.config import Config
 
 from core.errors import MillraceError
 from storage.postgres.settings import DatabaseSettings
-from storage.postgres.statement_errors import lacking_right, waited_for_lock
+from storage.postgres.statement_errors import is_lock_timeout, missing_privilege
 
 LOCK_TIMEOUT_S: Final = 1
 """Longest wait of a revision for a lock: every later query of its table queues behind it."""
@@ -25,13 +25,13 @@ _TURN_S_MAX: Final = 1800.0
 _TURN_ASK_S: Final = 0.2
 
 
-class UpgradeRunsError(MillraceError):
+class UpgradeInProgressError(MillraceError):
     """Another upgrade of this database takes too long. See what it waits for."""
 
     code = "upgrade_runs"
 
 
-class RightMissingError(MillraceError):
+class PrivilegeMissingError(MillraceError):
     """The user of the database lacks a right that a revision needs."""
 
     code = "right_missing"
@@ -41,7 +41,7 @@ def upgrade(url: str) -> None:
     """Apply every revision that the database at `url` lacks.
 
     Waits for another upgrade, and tries again while a lock is taken. Raises ValidationError,
-    RightMissingError, UpgradeRunsError; what was applied before a refusal stays.
+    PrivilegeMissingError, UpgradeInProgressError; what was applied before a refusal stays.
     """
     settings = DatabaseSettings.model_validate({"url": url})
     primary = {"target_session_attrs": "read-write"}  # of several hosts; no standby alone
@@ -56,16 +56,16 @@ def upgrade(url: str) -> None:
             _apply(connection)
             connection.commit()
     except sa.exc.ProgrammingError as error:
-        right = lacking_right(error)
+        right = missing_privilege(error)
         if right is None:
             raise
-        raise RightMissingError(right) from error
+        raise PrivilegeMissingError(right) from error
     finally:
         engine.dispose()
 
 
 def _take_turn(connection: sa.Connection) -> None:
-    """Wait for the advisory lock. Raises UpgradeRunsError.
+    """Wait for the advisory lock. Raises UpgradeInProgressError.
 
     It is asked for again and again: who waits inside a statement is an older transaction that the
     other's build of an index waits for.
@@ -75,7 +75,7 @@ def _take_turn(connection: sa.Connection) -> None:
     while not connection.scalar(ask):
         connection.commit()
         if time.monotonic() >= give_up_at:
-            raise UpgradeRunsError
+            raise UpgradeInProgressError
         time.sleep(_TURN_ASK_S)
     connection.commit()
 
@@ -89,7 +89,7 @@ def _apply(connection: sa.Connection) -> None:
         except sa.exc.OperationalError as error:
             connection.rollback()
             is_late = time.monotonic() >= give_up_at
-            if not waited_for_lock(error) or not tries_left or is_late:
+            if not is_lock_timeout(error) or not tries_left or is_late:
                 raise
             time.sleep(_PAUSE_S)
         else:

@@ -13,7 +13,7 @@ from core.errors import SettingsError
 from core.ids import new_uuid
 from core.logs import configure_logs
 from core.metrics_server import serve_metrics
-from core.role_lifecycle import run_role, say_ready
+from core.role_lifecycle import report_ready, run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
 from jobs.leasing.lease_heartbeat import HeldLeases
@@ -34,12 +34,12 @@ from results.writer.job_closer import JobCloser
 from results.writer.outcome_router import Judge
 from results.writer.writer import GROUP, ResultsWriter
 from storage.objects.open_store import object_store_from_env
-from storage.postgres.engines import DATABASE_AWAY, create_engine
-from storage.postgres.notifications import Notifications
+from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
+from storage.postgres.notifications import NotificationListener
 from storage.postgres.settings import DatabaseSettings
-from topics.clients.admin import LogAdmin
-from topics.clients.consumer import LogConsumer
-from topics.clients.producer import LogProducer
+from topics.clients.admin import TopicAdmin
+from topics.clients.consumer import GroupConsumer
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import RESULTS
 from topics.settings import KafkaSettings
 
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     role, run = ROLES[arguments[0]]
     configure_logs(role)
     stop = stop_on_signals()
-    return run_role(lambda: run(os.environ, stop), away=DATABASE_AWAY)
+    return run_role(lambda: run(os.environ, stop), away=DATABASE_UNAVAILABLE)
 
 
 def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
@@ -66,9 +66,9 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
     require_connections(database, 2)  # one to write, one to make a day's partition meanwhile
     engine = create_engine(database, application_name=GROUP)
     serve_metrics(settings)
-    LogAdmin(kafka).wait_for_broker(_BROKER_WAIT_S)
+    TopicAdmin(kafka).wait_for_broker(_BROKER_WAIT_S)
     name = process_name(GROUP)
-    producer = LogProducer(kafka, client_id=name)
+    producer = RecordProducer(kafka, client_id=name)
     partitions = DayPartitions(engine)
     writer = ResultsWriter(
         judge=Judge(
@@ -82,7 +82,7 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
         commit_interval_s=kafka.commit_interval_s,
         clock=SystemClock(),
     )
-    consumer = LogConsumer(
+    consumer = GroupConsumer(
         kafka,
         group=GROUP,
         topics=[RESULTS.name],
@@ -93,7 +93,7 @@ def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:
         fetch_wait_s=settings.fetch_wait_s,
     )
     try:
-        say_ready()
+        report_ready()
         writer.run(consumer, stop)
     finally:
         consumer.close()
@@ -127,13 +127,13 @@ def run_finaliser(env: Mapping[str, str], stop: threading.Event) -> None:
     sweep = RetentionSweep(engine, store, retention, process_name(ROLE), stop.is_set)
     try:
         with (
-            Notifications(database, CHANNEL, application_name=ROLE) as for_jobs,
-            Notifications(database, REQUESTS, application_name=ROLE) as for_requests,
+            NotificationListener(database, CHANNEL, application_name=ROLE) as for_jobs,
+            NotificationListener(database, REQUESTS, application_name=ROLE) as for_requests,
         ):
             wait = partial(for_requests.wait, settings.look_interval_s)
             beside.start("requests", RequestEnding(engine, store).step, wait)
             beside.every(settings.removal_interval_s, "ages", in_turn(keys.step, sweep.step))
-            say_ready()
+            report_ready()
             finaliser.run(for_jobs, stop)
             beside.join(_JOIN_S)
     finally:

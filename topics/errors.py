@@ -22,13 +22,13 @@ class ProducerFatalError(DeliveryError):
     code = "producer_failed"
 
 
-class LogUnavailableError(MillraceError):
+class KafkaUnavailableError(MillraceError):
     """The log does not answer."""
 
     code = "log_unavailable"
 
 
-class LogRefusedError(LogUnavailableError):
+class KafkaAuthorizationError(KafkaUnavailableError):
     """The broker does not let this user read. Only its operator mends that."""
 
     code = "log_refused"

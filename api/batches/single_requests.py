@@ -24,7 +24,7 @@ from core.ids import REQUEST, SINGLE, parse_public_id, public_id
 from core.outcomes import Outcome
 from core.states import JobState
 from jobs.store.single_requests import cancel_request, find_request
-from storage.objects.errors import ObjectMissingError
+from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_content import read_object
 from tenancy.audit_log import Action
 
@@ -100,7 +100,7 @@ async def _response(row: sa.Row[Any], services: Services) -> dict[str, object] |
     if row.body_key is not None:
         try:
             body = await asyncio.to_thread(read_object, services.objects, row.body_key)
-        except ObjectMissingError:
+        except ObjectNotFoundError:
             raise ApiError(410, "The answer is gone.", code="answer_gone") from None
     return {
         "status_code": row.status_code,

@@ -15,7 +15,7 @@ from api.http.answers import ApiError
 from api.http.bounded_streams import BoundedStream
 from api.runtime.blocking_calls import BlockingCalls
 from api.runtime.services import Services
-from storage.objects.object_store import Blocks
+from storage.objects.object_store import ObjectBlocks
 
 
 async def file_content(request: Request, row: sa.Row[Any], services: Services) -> Response:
@@ -74,7 +74,7 @@ class ObjectResponse(BoundedStream):
 
     def __init__(
         self,
-        blocks: Blocks,
+        blocks: ObjectBlocks,
         status: int,
         headers: dict[str, str],
         *,

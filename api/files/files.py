@@ -28,7 +28,7 @@ from jobs.store.file_removal import mark_removed, removable
 from jobs.store.files import NewFile, add_upload, delete_file, find_file, list_files
 from jobs.store.idempotency import Answer
 from jobs.store.keyset_pages import Cursor
-from storage.objects.errors import ObjectStoreAwayError
+from storage.objects.errors import ObjectStoreUnavailableError
 from tenancy.audit_log import Action
 
 router = APIRouter()
@@ -137,7 +137,7 @@ async def _remove_object(tenant_id: UUID, file_id: UUID, services: Services) -> 
 
     The file is gone for its owner already, so a failure here is no failure of the request.
     """
-    with suppress(DatabaseAwayError, ObjectStoreAwayError):
+    with suppress(DatabaseAwayError, ObjectStoreUnavailableError):
         for removal in await services.database.run_for(tenant_id, removable, file_id):
             await asyncio.to_thread(services.objects.delete, removal.object_key)
             await services.database.run_for(tenant_id, mark_removed, [removal.file_id])

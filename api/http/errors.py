@@ -21,7 +21,11 @@ from jobs.errors import (
     RequestRefusedError,
 )
 from results.webhooks.endpoints.endpoints import EndpointMissingError
-from storage.objects.errors import ObjectMissingError, ObjectStoreAwayError, ObjectStoreFullError
+from storage.objects.errors import (
+    ObjectNotFoundError,
+    ObjectStoreFullError,
+    ObjectStoreUnavailableError,
+)
 
 _MESSAGES: Final = {
     404: "Unknown route.",
@@ -62,9 +66,9 @@ def as_api_error(error: MillraceError) -> ApiError | None:
         is_path = isinstance(error, missing) and error.param is None
         status = _STATUSES.get(type(error), 404 if is_path else 400)
         return ApiError(status, str(error), code=error.code, param=error.param)
-    if isinstance(error, ObjectMissingError):
+    if isinstance(error, ObjectNotFoundError):
         return ApiError(404, "No such file.", code=FileMissingError.code)
-    if isinstance(error, DatabaseAwayError | ObjectStoreAwayError):
+    if isinstance(error, DatabaseAwayError | ObjectStoreUnavailableError):
         return unavailable(
             "The service is not available at the moment.",
             retry_after_s=2,

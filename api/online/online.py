@@ -33,14 +33,14 @@ from api.runtime.database import DatabaseAwayError
 from api.runtime.services import Services
 from core.clock import Clock
 from core.errors import MillraceError
-from core.futures import in_daemon
+from core.futures import run_in_daemon_thread
 from core.ids import new_uuid
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import CAPACITY, CONTROL, REPLIES
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Replies
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 _LOG = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class Online:
         """Begin to follow the log and to say that this process lives; call it on the loop."""
         kafka = self._setup.kafka
         loop = asyncio.get_running_loop()
-        self._producer = LogProducer(
+        self._producer = RecordProducer(
             kafka, client_id=self.caller_id, linger_ms=0, full_queue_wait_s=0
         )
         self.sender = CallSender(
@@ -113,7 +113,7 @@ class Online:
         self.news = NewsPublisher(self._producer, self.caller_id, self.caller_clock, self._health)
         reader = ReplyReader(self.caller_id, loop, self._hear)
         self._replies = TailThread(
-            TopicTail(
+            TopicTailReader(
                 kafka,
                 REPLIES,
                 client_id=f"{self.caller_id}-replies",
@@ -125,13 +125,17 @@ class Online:
             self._setup.on_failure,
         )
         self._capacity = TailThread(
-            TopicTail(kafka, CAPACITY, client_id=f"{self.caller_id}-capacity", past_counts=False),
+            TopicTailReader(
+                kafka, CAPACITY, client_id=f"{self.caller_id}-capacity", past_counts=False
+            ),
             "capacity-tail",
             self._hear_capacity,
             self._setup.on_failure,
         )
         self._control = TailThread(
-            TopicTail(kafka, CONTROL, client_id=f"{self.caller_id}-control", past_counts=False),
+            TopicTailReader(
+                kafka, CONTROL, client_id=f"{self.caller_id}-control", past_counts=False
+            ),
             "control-tail",
             CloseReader(loop, self._hear_closed).take,
             self._setup.on_failure,
@@ -154,7 +158,9 @@ class Online:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.news.say(leaving=True)
         await self._settle()
-        await in_daemon(self._close, name="online-close")  # not behind a store that hangs
+        await run_in_daemon_thread(
+            self._close, name="online-close"
+        )  # not behind a store that hangs
 
     async def _settle(self) -> None:
         """Bill what was given again and destroy keys, as far as that is done soon."""
@@ -193,7 +199,7 @@ class Online:
             answer = "not_answered"
         metrics.QUESTIONS.labels(answer).inc()
 
-    def _hear_capacity(self, records: list[Received]) -> None:
+    def _hear_capacity(self, records: list[ReceivedRecord]) -> None:
         self.pools.hear(records, now_s=self.clock.monotonic_s())
 
     def _hear_closed(self, jobs: list[Closed]) -> None:

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 
 from api.runtime.fair_threads import FairThreads, Owner
 from core.errors import Disposition, MillraceError
-from storage.postgres.engines import DATABASE_AWAY
-from storage.postgres.tenant_isolation import TENANT_ROLE, wall_off
+from storage.postgres.engines import DATABASE_UNAVAILABLE
+from storage.postgres.tenant_isolation import TENANT_ROLE, restrict_to_tenant
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class Database:
         """
 
         def walled_off(connection: sa.Connection) -> T:
-            wall_off(connection, tenant_id)
+            restrict_to_tenant(connection, tenant_id)
             return work(connection, *args, **kwargs)
 
         return await self._bounded(tenant_id, walled_off, self._timeout_s)
@@ -71,7 +71,7 @@ class Database:
     async def hindrance(self, timeout_s: float) -> str | None:
         """Return why nothing can be done for a tenant now, for operators; None when it can."""
         try:
-            await self._bounded("probe", lambda c: wall_off(c, _NOBODY), timeout_s)
+            await self._bounded("probe", lambda c: restrict_to_tenant(c, _NOBODY), timeout_s)
         except DatabaseAwayError:
             return "database away"
         except sa.exc.DBAPIError:  # refused (42501), or no such role (22023)
@@ -99,7 +99,7 @@ class Database:
         try:
             with self._engine.begin() as connection:
                 return work(connection)
-        except DATABASE_AWAY as error:
+        except DATABASE_UNAVAILABLE as error:
             raise DatabaseAwayError from error
         finally:
             if self._is_closed:

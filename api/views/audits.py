@@ -33,7 +33,7 @@ from results.audit.recorded_totals import (
     tally_rows,
 )
 from results.views.result_sources import ResultSource, result_source
-from topics.errors import LogUnavailableError
+from topics.errors import KafkaUnavailableError
 from topics.settings import KafkaSettings
 
 router = APIRouter()
@@ -144,7 +144,7 @@ async def _from_log(views: Views, source: ResultSource, tally: Tally) -> _FromLo
         read = await asyncio.to_thread(
             _judged, views.kafka, views.services, source, rows, written_to
         )
-    except LogUnavailableError:
+    except KafkaUnavailableError:
         raise unavailable(
             "The log does not answer.", retry_after_s=5, code="service_unavailable"
         ) from None

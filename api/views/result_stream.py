@@ -17,7 +17,7 @@ from jobs.errors import JobMissingError
 from results.views.result_sequence import SequencedRow
 from results.views.result_sources import ResultSource, result_source
 from results.views.sequenced_lines import Frame, SequencedLines
-from storage.objects.errors import ObjectMissingError
+from storage.objects.errors import ObjectNotFoundError
 from tenancy.api_keys import Principal
 
 T = TypeVar("T")
@@ -135,13 +135,13 @@ class ResultStream:
             try:
                 while (block := await self._next(blocks, in_thread=reads_files)) is not None:
                     yield block
-            except ObjectMissingError:
+            except ObjectNotFoundError:
                 self._after = max(self._after, rendered.after)
             else:
                 self._after = max(self._after, rendered.after)
                 return
             await self._reload()
-        raise ObjectMissingError
+        raise ObjectNotFoundError
 
     async def _next(self, blocks: Generator[bytes, None, None], *, in_thread: bool) -> bytes | None:
         """Return the next block, or None at the end. What reads files does not hold up the loop."""

@@ -13,7 +13,7 @@ from api.runtime.tenant_slots import Slots
 from api.views.following import Followers
 from api.views.result_pages import ResultPages
 from results.views.dispatched_items import Dispatched, dispatched_items
-from topics.errors import LogUnavailableError
+from topics.errors import KafkaUnavailableError
 from topics.settings import KafkaSettings
 
 _DISPATCHED_S: Final = 1.0
@@ -63,7 +63,7 @@ class Views:
                 del self._looks[next(iter(self._looks))]
         try:
             return (await asyncio.shield(look.found)).get(job.id, {})
-        except LogUnavailableError:
+        except KafkaUnavailableError:
             look.asked_s = now_s + _LOG_AWAY_S
             return {}
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from fastapi import Depends, Request
 
 from api.http.answers import ApiError, unavailable
-from core.open_files import ShortageError
+from core.open_files import ResourceExhaustedError
 from results.webhooks.endpoints.address_rules import Reach, reach_of
 from results.webhooks.endpoints.bounded_lookups import LookUps, LookUpsBusyError
 from results.webhooks.endpoints.callbacks import Callback
@@ -62,7 +62,7 @@ class WebhookServices:
             raise ApiError(
                 400, "The host has no public address.", code="invalid_value", param=param
             ) from None
-        except (TimeoutError, LookUpsBusyError, ShortageError):
+        except (TimeoutError, LookUpsBusyError, ResourceExhaustedError):
             raise unavailable(
                 "The host could not be looked up in time.",
                 retry_after_s=2,

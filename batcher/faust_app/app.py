@@ -20,10 +20,10 @@ from faust.types.auth import SASLMechanism
 from batcher import metrics
 from batcher.faust_app import faust_patches, fetch_codec, single_loop_client
 from batcher.settings import BatcherSettings
-from topics.clients.group_membership import Membership
+from topics.clients.group_membership import GroupMembership
 from topics.clients.offset_tracker import Partition
 from topics.records.catalogue import REQUESTS
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.settings import KafkaSettings
 
 _LOG = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ def credentials(kafka: KafkaSettings) -> Credentials | None:
 class StreamOwner(Protocol):
     """Who takes the records; every method is called on the app's loop."""
 
-    def take(self, record: Received, event: Any) -> None:
+    def take(self, record: ReceivedRecord, event: Any) -> None:
         """Take a record over and keep its event until `RequestStream.acknowledge`.
 
         The event loses its value behind this: whoever waits for its turn needs the offset alone.
@@ -131,7 +131,7 @@ class RequestStream:
         """Deliver to `owner` once the app starts."""
         self._app, self._prefix, self._owner = app, kafka.topic_prefix, owner
         group = self._prefix + group_of(job_class)
-        self._membership = Membership(kafka, group, "classic")
+        self._membership = GroupMembership(kafka, group, "classic")
         self.stopping = False
         self.rebalance_count = 0  # as often as partitions were revoked
         topic = app.topic(self._prefix + REQUESTS[job_class].name, value_type=bytes, key_type=bytes)
@@ -140,7 +140,7 @@ class RequestStream:
         app.on_rebalance_complete.connect(self._on_rebalanced, weak=False)
 
     def succeed(self) -> None:
-        """Take the place of a batcher that was killed here; blocks. See `Membership`."""
+        """Take the place of a batcher that was killed here; blocks. See `GroupMembership`."""
         self._membership.succeed()
 
     @staticmethod
@@ -223,9 +223,9 @@ class RequestStream:
         return place.topic.removeprefix(self._prefix), place.partition
 
 
-def received(message: Any, prefix: str) -> Received:
+def received(message: Any, prefix: str) -> ReceivedRecord:
     """Return a Faust message as a record of the log."""
-    return Received(
+    return ReceivedRecord(
         topic=message.topic.removeprefix(prefix),
         partition=message.partition,
         offset=message.offset,

@@ -16,16 +16,16 @@ from batcher.queueing.over import OverJobs
 from batcher.queueing.queues import Queues
 from core.clock import Clock
 from core.errors import RecordUnreadableError
-from core.futures import in_daemon
+from core.futures import run_in_daemon_thread
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import OnDelivery
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 
 _LOG = logging.getLogger(__name__)
 
 _AGAIN_S = 0.5  # between two looks whether a database that is away is back
 
-ReportUnreadable = Callable[[Received, OnDelivery], int]
+ReportUnreadable = Callable[[ReceivedRecord, OnDelivery], int]
 """Sends what an unreadable record leaves; returns how many deliveries will be reported."""
 
 
@@ -70,7 +70,7 @@ class Arrivals:
                 self._queues.remove(held)
 
     def take(
-        self, record: Received, event: Any, *, report: ReportUnreadable, settle: Settle
+        self, record: ReceivedRecord, event: Any, *, report: ReportUnreadable, settle: Settle
     ) -> None:
         """Take over one record. Raises SchemaTooNewError: a newer release must read it."""
         self.received_count += 1
@@ -114,7 +114,7 @@ class Arrivals:
         while True:
             await self._unchecked_came.wait()
             chunks = self._unchecked[:CHUNKS_MAX]
-            ended = await in_daemon(partial(self._finished, chunks), name="batcher-rows")
+            ended = await run_in_daemon_thread(partial(self._finished, chunks), name="batcher-rows")
             if ended is None:
                 chunks = self._take_unwaiting()
                 ended = [set() for _ in chunks]

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from batcher.queueing.buffered_chunk import Held
 from core.clock import Clock
-from storage.postgres.engines import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_UNAVAILABLE
 from topics.records.records import JobRef
 
 _LOG = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class FinishedItems:
         if self._away_since_s is None or now_s >= self._next_s:
             try:
                 found = self._found(chunks)
-            except DATABASE_AWAY:
+            except DATABASE_UNAVAILABLE:
                 self._fail(now_s)
             else:
                 self._away_since_s = None

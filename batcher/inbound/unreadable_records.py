@@ -8,20 +8,20 @@ from math import isfinite
 from core.errors import RecordUnreadableError
 from core.limits import ATTEMPT_MAX, CHUNK_ITEMS_MAX, NUMBER_MAX
 from core.outcomes import Outcome
-from topics.clients.producer import LogProducer, OnDelivery
+from topics.clients.producer import OnDelivery, RecordProducer
 from topics.records.catalogue import RESULTS
 from topics.records.codec import decode, encode, kind_headers
 from topics.records.dead_letter_copy import send_dead_letter
 from topics.records.headers import ItemRange, item_range, job_headers
 from topics.records.partitioner import job_partition
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Chunk, Item, ItemOutcome, JobRef, Outcomes
 
 _LOG = logging.getLogger(__name__)
 _ERROR = RecordUnreadableError
 
 
-def read_chunk(record: Received) -> Chunk:
+def read_chunk(record: ReceivedRecord) -> Chunk:
     """Return the chunk in `record`. Raises RecordUnreadableError, SchemaTooNewError.
 
     One that decodes and holds numbers that nobody emits is unreadable too: what computes with them
@@ -42,7 +42,9 @@ def read_chunk(record: Received) -> Chunk:
     return chunk
 
 
-def send_unreadable(producer: LogProducer, record: Received, on_delivery: OnDelivery) -> int:
+def send_unreadable(
+    producer: RecordProducer, record: ReceivedRecord, on_delivery: OnDelivery
+) -> int:
     """Fail the record's items and keep a copy; return how many deliveries will be reported.
 
     Items are failed only where the headers name a range that one chunk can fill. A wider range has

@@ -10,7 +10,7 @@ from batcher.policy.credits import ReplicaCredit
 from batcher.policy.partition_choice import Spread
 from batcher.queueing.buffered_chunk import Held, LaneKey
 from core.ids import new_uuid
-from topics.clients.producer import LogProducer, OnDelivery
+from topics.clients.producer import OnDelivery, RecordProducer
 from topics.records.catalogue import batches_topic
 from topics.records.chunks import send_chunk
 from topics.records.codec import Headers, encode, kind_headers
@@ -34,7 +34,7 @@ class Sender:
 
     def __init__(
         self,
-        producer: LogProducer,
+        producer: RecordProducer,
         acks: OrderedAcks,
         *,
         identity: Identity,

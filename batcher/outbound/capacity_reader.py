@@ -4,14 +4,14 @@ import threading
 from collections.abc import Callable
 
 from batcher.outbound.batch_sender import Identity
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import CAPACITY, DEMAND
 from topics.records.codec import encode, kind_headers
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity, Demand
 from topics.settings import KafkaSettings
-from topics.tail_readers.tail_reader_thread import readable
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.tail_reader_thread import decode_records
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 _POLL_S = 0.5
 
@@ -28,7 +28,7 @@ class CapacityFeed:
         on_failure: Callable[[BaseException], None],
     ) -> None:
         """Both callbacks run in the thread."""
-        self._tail = TopicTail(
+        self._tail = TopicTailReader(
             settings, CAPACITY, client_id=f"{client_id}-capacity", past_counts=False
         )
         self._deliver, self._on_failure = deliver, on_failure
@@ -59,11 +59,11 @@ class CapacityFeed:
             self._on_failure(failure)
 
 
-def newest(records: list[Received]) -> list[Capacity]:
+def newest(records: list[ReceivedRecord]) -> list[Capacity]:
     """Return the newest capacity of each replica and class. Raises SchemaTooNewError."""
     found = {
         (capacity.replica_id, capacity.job_class): capacity
-        for _, capacity in readable(Capacity, records)
+        for _, capacity in decode_records(Capacity, records)
         if capacity is not None
     }
     return list(found.values())
@@ -77,7 +77,7 @@ class DemandPublisher:
 
     def __init__(
         self,
-        producer: LogProducer,
+        producer: RecordProducer,
         identity: Identity,
         database_s: Callable[[], float | None] = lambda: None,
     ) -> None:

@@ -5,7 +5,11 @@ from typing import Protocol
 
 from core.urgency import rank
 from topics.records.records import JobControl, JobRef
-from topics.tail_readers.job_controls import deadline_of, over_reason, priority_of
+from topics.tail_readers.job_controls import (
+    effective_deadline_s,
+    effective_priority,
+    obsolete_reason,
+)
 
 
 class Controls(Protocol):
@@ -41,11 +45,14 @@ class Controlled:
         The deadline of an online call is by its caller's clock, and judged elsewhere.
         """
         now_s = None if job.call is not None else self.time.database_s()
-        return over_reason(job, self.controls.newer(job), now_s)
+        return obsolete_reason(job, self.controls.newer(job), now_s)
 
     def rank(self, job: JobRef) -> int:
         """Return the job's place among those of its tenant; the lowest goes first."""
         if job.call is not None:
             return 0
         control = self.controls.newer(job)
-        return rank(priority_of(job, control), deadline_of(job, control) - self.time.wall_s())
+        return rank(
+            effective_priority(job, control),
+            effective_deadline_s(job, control) - self.time.wall_s(),
+        )

@@ -24,9 +24,9 @@ from chaos.nemeses import processes, services
 from chaos.nemeses.cure import Cure, struck
 from chaos.nemeses.redelivery import POOL, topics_of
 from chaos.settings_of_drills import SESSION_S
-from topics.clients.admin import LogAdmin
+from topics.clients.admin import TopicAdmin
 from topics.clients.group_offsets import GroupOffsets
-from topics.errors import LogUnavailableError
+from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import REQUESTS_BULK
 
 SHARE: Final = 0.9
@@ -98,8 +98,8 @@ def _seconds_to_serve(running: Installation) -> float:
     """
     began_s = time.monotonic()
     while time.monotonic() < began_s + WATCHED_S:
-        with contextlib.suppress(LogUnavailableError):
-            LogAdmin(running.kafka).lag("batcher-bulk", REQUESTS_BULK)
+        with contextlib.suppress(KafkaUnavailableError):
+            TopicAdmin(running.kafka).lag("batcher-bulk", REQUESTS_BULK)
             return time.monotonic() - began_s
     return float("inf")
 
@@ -109,7 +109,7 @@ def _is_whole(running: Installation) -> bool:
     groups = [group for _, group, _ in topics_of(POOL).values()]
     try:
         counts = [GroupOffsets(running.kafka, group).member_count() for group in groups]
-    except LogUnavailableError:
+    except KafkaUnavailableError:
         return False
     return min(counts) >= len(running.hosts)
 

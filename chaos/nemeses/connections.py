@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from chaos.failures import DrillError
 from chaos.nemeses.cure import Cure
-from storage.postgres.engines import DATABASE_AWAY, create_engine
+from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.settings import DatabaseSettings
 
 NAME: Final = "chaos-takes-all"
@@ -58,6 +58,6 @@ def _take_free(connect: Callable[[], sa.Connection], held: list[sa.Connection]) 
     while len(held) < CONNECTIONS_MAX:
         try:
             held.append(connect())
-        except DATABASE_AWAY:
+        except DATABASE_UNAVAILABLE:
             return
     raise DrillError(f"this Postgres has more than {CONNECTIONS_MAX} connections")

@@ -15,10 +15,10 @@ from chaos.nemeses.cure import Cure, missed, nothing
 from chaos.nemeses.processes import send
 from chaos.settings_of_drills import SESSION_S
 from results.writer.writer import GROUP as WRITER_GROUP
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import REQUESTS_BULK, RESULTS, Topic, batches_topic
 from topics.settings import CLIENT_LOG
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 T = TypeVar("T")
 
@@ -48,13 +48,13 @@ def publish_again(running: Installation, target: str, pool: str = POOL) -> Cure:
     Raises DeliveryError when one of them is not acknowledged.
     """
     topic, _, _ = topics_of(pool)[target]
-    tail = TopicTail(running.kafka, topic, client_id="chaos-again")
+    tail = TopicTailReader(running.kafka, topic, client_id="chaos-again")
     records = tail.read_to_end(_READ_S_MAX)
     tail.close()
     if not records:
         return missed
     count = min(RECORDS_MAX, math.ceil(len(records) * SHARE))
-    producer = LogProducer(running.kafka, client_id="chaos-again")
+    producer = RecordProducer(running.kafka, client_id="chaos-again")
     try:
         for record in random.Random(len(records)).sample(records, count):
             producer.send(

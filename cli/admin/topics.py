@@ -7,7 +7,7 @@ import typer
 from cli.admin.services import DataOption, kafka_settings, known_pools
 from cli.exits import ExitCode
 from cli.tables import Form, FormOption, write_json, write_table
-from topics.clients.admin import LogAdmin
+from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import SHARED_TOPICS, Topic, pool_topics
 
 BROKER_S_MAX = 15.0
@@ -79,8 +79,8 @@ def retention_text(topic: Topic) -> str:
     return f"{topic.retention_days} d{compacted}{', or as set' if topic.holds_bodies else ''}"
 
 
-def _admin(data: DataOption) -> LogAdmin:
-    admin = LogAdmin(kafka_settings(data))
+def _admin(data: DataOption) -> TopicAdmin:
+    admin = TopicAdmin(kafka_settings(data))
     admin.wait_for_broker(BROKER_S_MAX)
     return admin
 

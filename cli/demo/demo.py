@@ -20,7 +20,7 @@ from cli.exits import ExitCode
 from cli.stack.services.outside_services import named_services
 from cli.stack.state.data_folder import cache_dir
 from core.errors import SettingsError
-from core.shutdown import hang_up_as_term
+from core.shutdown import treat_sighup_as_sigterm
 
 DEFAULT_OUT = Path("out/demo")
 
@@ -43,7 +43,7 @@ def demo(
         raise SettingsError(f"unset {named}: the demo starts services of its own")
     # A SIGTERM ends this process as Ctrl-C does, through the code that stops the stack.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    hang_up_as_term()
+    treat_sighup_as_sigterm()
     if not _demo(texts, prompts, out):
         raise typer.Exit(ExitCode.FAILED)
 

@@ -40,7 +40,7 @@ from cli.stack.state.data_folder import cache_dir, exclusive
 from cli.stack.state.stack_state import StackState, remove_state, write_state
 from cli.stack.state.webhook_key import ROLES as WEBHOOK_ROLES
 from cli.stack.state.webhook_key import webhook_env
-from core.shutdown import cut_short_by_signals
+from core.shutdown import interrupted_by_signals
 from topics.settings import KafkaSettings
 
 _LOG = logging.getLogger(__name__)
@@ -233,7 +233,7 @@ class EmbeddedStack:
 @contextlib.contextmanager
 def _cut_short(should_stop: Callable[[], bool]) -> Iterator[None]:
     """Raise KeyboardInterrupt at a stop signal, also at one that came before the block."""
-    with cut_short_by_signals():
+    with interrupted_by_signals():
         if should_stop():
             raise KeyboardInterrupt
         yield

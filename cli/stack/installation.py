@@ -16,13 +16,13 @@ from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import authenticate, create_key
 from tenancy.errors import TenantMissingError
 from tenancy.tenants import create_tenant, find_tenant
-from topics.clients.admin import LogAdmin
+from topics.clients.admin import TopicAdmin
 from topics.errors import TopicDriftError
 from topics.records.catalogue import CAPACITY, SHARED_TOPICS, pool_topics
 from topics.records.codec import decode
 from topics.records.records import Capacity
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 TENANT = "default"
 _BROKER_S_MAX = 60.0
@@ -35,7 +35,7 @@ def ensure_installed(
 
     Raises TopicDriftError, LogUnavailableError.
     """
-    admin = LogAdmin(kafka)
+    admin = TopicAdmin(kafka)
     admin.wait_for_broker(_BROKER_S_MAX)
     wanted = [*SHARED_TOPICS, *(topic for model in models for topic in pool_topics(model.pool))]
     admin.create(wanted)
@@ -66,7 +66,7 @@ def replicas_ready(
     kafka: KafkaSettings, wanted: Iterable[tuple[str, str]]
 ) -> Iterator[Callable[[], bool]]:
     """Yield a function that says whether credit was granted for all of `wanted`: pool, class."""
-    tail = TopicTail(kafka, CAPACITY, client_id="millrace-up")
+    tail = TopicTailReader(kafka, CAPACITY, client_id="millrace-up")
     tail.skip_to_end(_BROKER_S_MAX)
     waiting = set(wanted)
 

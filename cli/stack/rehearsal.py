@@ -24,9 +24,9 @@ from cli.stack.services.java import aot_cache_of
 from cli.stack.services.kafka import READY_S_MAX, EmbeddedKafka
 from cli.stack.state.data_folder import cache_dir, locked
 from core.errors import MillraceError
-from topics.clients.admin import LogAdmin
-from topics.clients.consumer import LogConsumer
-from topics.clients.producer import LogProducer
+from topics.clients.admin import TopicAdmin
+from topics.clients.consumer import GroupConsumer
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import RESULTS, SHARED_TOPICS
 from topics.settings import CLIENT_LOG, KafkaSettings
 
@@ -90,9 +90,9 @@ def _await(check: Callable[[], bool], timeout_s: float) -> None:
 def _work(servers: str) -> None:
     """Create topics, write to one, and read it as a group of each kind."""
     kafka = KafkaSettings(bootstrap_servers=servers)
-    LogAdmin(kafka).wait_for_broker(WORK_S_MAX)
-    LogAdmin(kafka).create(SHARED_TOPICS)
-    producer = LogProducer(kafka, client_id="rehearsal", linger_ms=0)
+    TopicAdmin(kafka).wait_for_broker(WORK_S_MAX)
+    TopicAdmin(kafka).create(SHARED_TOPICS)
+    producer = RecordProducer(kafka, client_id="rehearsal", linger_ms=0)
     try:
         for number in range(RECORDS):
             producer.send(RESULTS.name, b"rehearsal", partition=number % RESULTS.partition_count)
@@ -104,7 +104,7 @@ def _work(servers: str) -> None:
 
 
 def _read(servers: str, protocol: Literal["classic", "consumer"]) -> None:
-    consumer = LogConsumer(
+    consumer = GroupConsumer(
         KafkaSettings(bootstrap_servers=servers, group_protocol=protocol),
         group=f"rehearsal-{protocol}",
         topics=[RESULTS.name],

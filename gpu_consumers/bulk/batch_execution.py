@@ -26,8 +26,8 @@ from gpu_consumers.payloads.stored_bodies import StoredBodies
 from gpu_consumers.quarantine.crash_attribution import Trials
 from gpu_consumers.quarantine.turns import Turns
 from storage.objects.object_store import ObjectStore
-from topics.clients.producer import LogProducer
-from topics.records.records import JobRef, Unit
+from topics.clients.producer import RecordProducer
+from topics.records.records import AttemptUnit, JobRef
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class ExecutionParts:
     """What executing batches needs."""
 
     engine: Engine
-    producer: LogProducer
+    producer: RecordProducer
     objects: ObjectStore
     wanted: Wanted
     capacity: CapacityPublisher
@@ -110,7 +110,7 @@ class BatchExecution:
         for run in self.runs:
             run.stop(Cut.HAND_BACK)
 
-    def open_positions(self, run: BatchRun, unit: Unit) -> list[int]:
+    def open_positions(self, run: BatchRun, unit: AttemptUnit) -> list[int]:
         """Return what of a unit has no answer and still counts."""
         return [
             position

@@ -9,7 +9,7 @@ from typing import Final
 from core.clock import Clock
 from core.database_time import DatabaseTime
 from topics.records.records import JobRef
-from topics.tail_readers.job_controls import JobControls, deadline_of, over_reason
+from topics.tail_readers.job_controls import JobControlReader, effective_deadline_s, obsolete_reason
 
 LATE_S_MAX: Final = 0.5
 """How late the time may be that batchers told, by their word's way here, and an item may come to
@@ -21,7 +21,7 @@ _RUNS_ON: Final = frozenset({None, "void"})
 class Wanted:
     """Judges jobs of batches; used on the event loop."""
 
-    def __init__(self, controls: JobControls, time: DatabaseTime, clock: Clock) -> None:
+    def __init__(self, controls: JobControlReader, time: DatabaseTime, clock: Clock) -> None:
         """`time` is told by others; until it is known nothing expires here."""
         self._controls, self._time, self._clock = controls, time, clock
 
@@ -30,7 +30,7 @@ class Wanted:
 
         Raises what ended the following of control states.
         """
-        return over_reason(job, self._controls.newer(job), self._now_s())
+        return obsolete_reason(job, self._controls.newer(job), self._now_s())
 
     def is_useless(self, job: JobRef) -> bool:
         """Whether even an item that runs is of no use: one of a paused job is, and runs on."""
@@ -39,7 +39,9 @@ class Wanted:
     def left_s(self, job: JobRef) -> float | None:
         """Return the seconds until nothing of the job may begin; None while that is not known."""
         now_s = self._now_s()
-        return None if now_s is None else deadline_of(job, self._controls.newer(job)) - now_s
+        return (
+            None if now_s is None else effective_deadline_s(job, self._controls.newer(job)) - now_s
+        )
 
     def _now_s(self) -> float | None:
         now_s = self._time.now_s(self._clock.monotonic_s())

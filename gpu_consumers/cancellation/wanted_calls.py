@@ -5,8 +5,8 @@ from typing import Final
 
 from core.clock import Clock
 from gpu_consumers.inflight.online_call import Cut, OnlineCall
-from topics.tail_readers.caller_heartbeats import Callers
-from topics.tail_readers.job_controls import JobControls
+from topics.tail_readers.caller_heartbeats import CallerHeartbeatReader
+from topics.tail_readers.job_controls import JobControlReader
 
 NEWS_WAIT_S: Final = 1.5
 """How long a call waits, without a place in the engine, for a sign of its silent caller."""
@@ -17,7 +17,9 @@ _NEWS_LOOK_S: Final = 0.05
 class WantedCalls:
     """Judges online calls; used on the event loop."""
 
-    def __init__(self, callers: Callers, controls: JobControls, clock: Clock) -> None:
+    def __init__(
+        self, callers: CallerHeartbeatReader, controls: JobControlReader, clock: Clock
+    ) -> None:
         """Both are followed by others."""
         self._callers, self._controls, self._clock = callers, controls, clock
 

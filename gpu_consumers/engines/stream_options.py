@@ -2,7 +2,7 @@
 
 import msgspec
 
-from core.streaming import StreamField, asks_to_stream
+from core.streaming import StreamField, is_stream_requested
 
 _ABSENT = msgspec.Raw(b"null")
 
@@ -39,7 +39,7 @@ def wanted_options(body: bytes) -> StreamOptions | None:
         return None
     try:
         asks = _asks.decode(body)
-        is_stream = asks_to_stream(asks.stream)
+        is_stream = is_stream_requested(asks.stream)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
     if not is_stream:

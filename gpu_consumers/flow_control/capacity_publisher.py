@@ -10,13 +10,13 @@ from core.database_time import DatabaseTime
 from gpu_consumers.flow_control.grants import Grants, news_items, online_limit, open_limit
 from gpu_consumers.flow_control.measured_rate import MeasuredRate
 from topics.clients.offset_tracker import Partition
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import CAPACITY
 from topics.records.codec import encode, kind_headers
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Batch, Capacity, Demand
-from topics.tail_readers.tail_reader_thread import readable
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.tail_reader_thread import decode_records
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 REPEAT_S = 0.2
 """The state is absolute and repeated, so a lost record idles a GPU for no longer."""
@@ -46,7 +46,7 @@ class CapacityPublisher:
     def __init__(
         self,
         identity: ReplicaIdentity,
-        producer: LogProducer,
+        producer: RecordProducer,
         concurrency: Callable[[], int],
         clock: Clock,
         *,
@@ -128,9 +128,9 @@ class CapacityPublisher:
             self._limit_override = limit
             self._wake.set()
 
-    def demand(self, records: list[Received]) -> None:
+    def demand(self, records: list[ReceivedRecord]) -> None:
         """Take in what batchers hold."""
-        for _, demand in readable(Demand, records):
+        for _, demand in decode_records(Demand, records):
             if demand is None:
                 continue
             now_s = self._clock.monotonic_s()
@@ -200,7 +200,7 @@ class CapacityPublisher:
 
 
 def follow_demand(
-    tail: TopicTail, deliver: Callable[[list[Received]], None], stop: threading.Event
+    tail: TopicTailReader, deliver: Callable[[list[ReceivedRecord]], None], stop: threading.Event
 ) -> None:
     """Thread body: hand what batchers say to `deliver` until `stop`."""
     tail.skip_to_end(10.0)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Batch
 
 
@@ -10,7 +10,7 @@ from topics.records.records import Batch
 class Delivery:
     """A batch, and what to hand back to `finished`."""
 
-    record: Received
+    record: ReceivedRecord
     batch: Batch
     generation: int  # of the assignment that brought it
     may_have_run: bool = False  # it was on its partition before this member owned that

@@ -10,7 +10,7 @@ from gpu_consumers.inflight.replies import ReplyStream
 from gpu_consumers.payloads.fingerprints import Stamp, stamp_of
 from storage.crypto.body_ciphers import BodyCipher
 from topics.clients.offset_tracker import Partition
-from topics.records.records import Attempt, Batch, Item, JobRef
+from topics.records.records import Batch, BatchAttempt, Item, JobRef
 
 
 class Cut(StrEnum):
@@ -46,7 +46,7 @@ class OnlineCall:
     waited_s: float  # in the batcher
     place: Partition  # that it lies on
     generation: int = 0  # of the assignment that brought it
-    attempt: Attempt | None = None  # what the log tells of this execution, by us
+    attempt: BatchAttempt | None = None  # what the log tells of this execution, by us
     is_charged: bool = False  # with the ends of processes that the log tells of
     has_moved: bool = False  # its partition has another owner, who alone tells of it from then on
     task: asyncio.Task[None] | None = None

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 
-from topics.clients.producer import LogProducer, OnDelivery
+from topics.clients.producer import OnDelivery, RecordProducer
 from topics.records.catalogue import RESULTS
-from topics.records.chunks import chunks_of, send_chunk
+from topics.records.chunks import send_chunk, split_into_chunks
 from topics.records.codec import Headers, encode, kind_headers
 from topics.records.headers import job_headers
 from topics.records.partitioner import job_partition
@@ -32,7 +32,7 @@ def outcome_records(job: JobRef, outcomes: list[ItemOutcome]) -> Iterator[Outcom
 
 
 def send_outcomes(
-    producer: LogProducer, job: JobRef, outcomes: list[ItemOutcome], on_delivery: OnDelivery
+    producer: RecordProducer, job: JobRef, outcomes: list[ItemOutcome], on_delivery: OnDelivery
 ) -> int:
     """Send outcomes of one job to its judge; return how many deliveries will be reported."""
     headers: Headers = [*kind_headers(Outcomes), *job_headers(job)]
@@ -52,7 +52,7 @@ def send_outcomes(
 
 
 def send_back(
-    producer: LogProducer,
+    producer: RecordProducer,
     job: JobRef,
     items: Iterable[Item],
     job_class: str,
@@ -63,7 +63,7 @@ def send_back(
     Their attempt is unchanged: the pool failed, not the item.
     """
     count = 0
-    for chunk in chunks_of(items):
+    for chunk in split_into_chunks(items):
         send_chunk(producer, Chunk(job, chunk), job_class, on_delivery)
         count += 1
     return count

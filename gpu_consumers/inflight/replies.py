@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from core.errors import MillraceError
-from topics.clients.producer import OnDelivery, Sender
+from topics.clients.producer import OnDelivery, RecordSender
 from topics.records.catalogue import REPLIES
 from topics.records.codec import encode, kind_headers
 from topics.records.records import CallRef, Replies, Reply, ReplyEnd
@@ -113,7 +113,9 @@ class _Mail:
 class ReplyPublisher:
     """Collects what calls say in a turn of the loop and sends it. All methods run on the loop."""
 
-    def __init__(self, producer: Sender, replica_id: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, producer: RecordSender, replica_id: str, loop: asyncio.AbstractEventLoop
+    ) -> None:
         """`producer` should not linger."""
         self._producer, self._replica_id, self._loop = producer, replica_id, loop
         self._waiting: dict[str, _Mail] = {}

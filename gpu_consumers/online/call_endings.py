@@ -21,9 +21,9 @@ from gpu_consumers.online.call_answers import (
     reply_end,
 )
 from gpu_consumers.payloads.bodies import ANSWER_BYTES_MAX, store_body
-from storage.crypto.body_ciphers import END, Place, Way
+from storage.crypto.body_ciphers import ANSWER_END_INDEX, BodyDirection, CipherContext
 from storage.objects.object_store import ObjectStore
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.records.chunks import send_chunk
 from topics.records.records import Chunk, ItemOutcome, JobRef
 
@@ -33,7 +33,7 @@ _JOB_CLASS = "interactive"
 class CallEnds:
     """Publishes ends and waits for their acknowledgement."""
 
-    def __init__(self, producer: LogProducer, objects: ObjectStore, pool: PoolHealth) -> None:
+    def __init__(self, producer: RecordProducer, objects: ObjectStore, pool: PoolHealth) -> None:
         """`producer` takes outcomes and calls that go back; replies have their own."""
         self._producer, self._objects, self._pool = producer, objects, pool
 
@@ -64,7 +64,7 @@ class CallEnds:
         What is told of a durable call is on the log before: one whose replica dies runs again.
         """
         if call.cipher is not None and answer.body:
-            place = Place(call.request_id, Way.OUT, END)
+            place = CipherContext(call.request_id, BodyDirection.OUT, ANSWER_END_INDEX)
             hidden = call.cipher.encrypt(answer.body, place)
             answer = msgspec.structs.replace(answer, body=hidden)
         outcome = durable_outcome(call, answer) if call.is_durable else None

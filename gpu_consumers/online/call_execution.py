@@ -31,10 +31,10 @@ from gpu_consumers.quarantine.rerun_permission import Questions
 from gpu_consumers.quarantine.suspect_calls import SuspectCalls
 from storage.objects.object_store import ObjectStore
 from topics.clients.offset_tracker import Partition
-from topics.clients.producer import LogProducer
-from topics.records.records import CallerNews, Chunk, Item
-from topics.tail_readers.caller_heartbeats import Callers
-from topics.tail_readers.job_controls import JobControls
+from topics.clients.producer import RecordProducer
+from topics.records.records import CallerHeartbeat, Chunk, Item
+from topics.tail_readers.caller_heartbeats import CallerHeartbeatReader
+from topics.tail_readers.job_controls import JobControlReader
 
 LOOK_S: Final = 0.5
 """How often running calls are looked at for silent callers and deadlines."""
@@ -47,11 +47,11 @@ class OnlineParts:
     """What executing online calls needs."""
 
     engine: Engine
-    producer: LogProducer
+    producer: RecordProducer
     replies: ReplyPublisher
     objects: ObjectStore
-    callers: Callers
-    controls: JobControls
+    callers: CallerHeartbeatReader
+    controls: JobControlReader
     capacity: CapacityPublisher
     pool: PoolHealth
     tasks: RunningTasks
@@ -101,7 +101,7 @@ class OnlineExecution:
         if not calls:
             finished()
 
-    def heard(self, news: CallerNews) -> None:
+    def heard(self, news: CallerHeartbeat) -> None:
         """Act on a caller's decisions at once."""
         for request_id in news.aborted:
             call = self._running.get(request_id)

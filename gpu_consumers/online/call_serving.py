@@ -16,7 +16,7 @@ from gpu_consumers.inflight.replies import PIECE_BYTES_MAX
 from gpu_consumers.online.call_answers import FIRST_ERROR_STATUS
 from gpu_consumers.payloads.bodies import load_body
 from gpu_consumers.payloads.encrypted_bodies import BODY_UNREADABLE, EncryptedBodies
-from storage.crypto.body_ciphers import Place, Way
+from storage.crypto.body_ciphers import BodyDirection, CipherContext
 from storage.objects.object_store import ObjectStore
 
 
@@ -70,7 +70,7 @@ class CallServing:
                 return
             piece = stamp(said)
             if call.cipher is not None:
-                place = Place(call.request_id, Way.OUT, call.piece_count)
+                place = CipherContext(call.request_id, BodyDirection.OUT, call.piece_count)
                 piece = call.cipher.encrypt(piece, place)
             if len(piece) > PIECE_BYTES_MAX:
                 call.stop(Cut.PIECE_TOO_LARGE)

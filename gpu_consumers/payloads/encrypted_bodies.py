@@ -14,8 +14,8 @@ from core.outcomes import Outcome
 from gpu_consumers.engines.error_answers import LASTING_CODES, answer_code, error_answer
 from gpu_consumers.inflight.online_call import OnlineCall
 from gpu_consumers.payloads.bodies import load_body
-from storage.crypto.body_ciphers import BodyCipher, Place, Way
-from storage.crypto.data_keys import DataKeys, KeyGoneError
+from storage.crypto.body_ciphers import BodyCipher, BodyDirection, CipherContext
+from storage.crypto.data_keys import DataKeyDestroyedError, DataKeys
 from storage.objects.object_content import read_object
 from storage.objects.object_store import ObjectStore
 from topics.records.records import Item, ItemOutcome, JobRef
@@ -51,17 +51,17 @@ class EncryptedBodies:
     async def load(self, job: JobRef, item: Item) -> bytes:
         """Return what to ask for an item that is encrypted or travels by reference.
 
-        Raises KeyGoneError, BodyUnreadableError, InputUnreadableError, and what a store raises.
+        Raises DataKeyDestroyedError, BodyUnreadableError, InputUnreadableError, and what a store raises.
         """
         if item.length:
             return await asyncio.to_thread(load_body, self._objects, job, item)
         cipher = await self._cipher(job)
-        return cipher.decrypt(item.body, Place(job.job_id, Way.IN, item.index))
+        return cipher.decrypt(item.body, CipherContext(job.job_id, BodyDirection.IN, item.index))
 
     async def open_call(self, call: OnlineCall) -> bytes:
         """Return what to ask for a call that names a key, and leave its cipher with it.
 
-        Raises KeyGoneError, BodyUnreadableError, and what a store raises.
+        Raises DataKeyDestroyedError, BodyUnreadableError, and what a store raises.
         """
         job, item = call.job, call.item
         call.cipher = await self._cipher(job)
@@ -70,7 +70,7 @@ class EncryptedBodies:
             body = await asyncio.to_thread(
                 read_object, self._objects, job.input_key, length=item.length
             )
-        return call.cipher.decrypt(body, Place(job.job_id, Way.IN, item.index))
+        return call.cipher.decrypt(body, CipherContext(job.job_id, BodyDirection.IN, item.index))
 
     def knows(self, job: JobRef) -> bool:
         """Whether the key of a job is in memory, so that no store is needed."""
@@ -83,7 +83,7 @@ class EncryptedBodies:
         """
         try:
             cipher = await self._cipher(job)
-        except KeyGoneError:
+        except DataKeyDestroyedError:
             return [_unanswered(outcome) for outcome in outcomes]
         return [_hidden(job, outcome, cipher) for outcome in outcomes]
 
@@ -100,7 +100,7 @@ def _hidden(job: JobRef, outcome: ItemOutcome, cipher: BodyCipher) -> ItemOutcom
     if outcome.outcome is Outcome.FAILED and code is None:
         found = answer_code(outcome.body)
         code = found if found in _OUR_CODES else None
-    place = Place(job.job_id, Way.OUT, outcome.index)
+    place = CipherContext(job.job_id, BodyDirection.OUT, outcome.index)
     body = outcome.body and cipher.encrypt(outcome.body, place)
     return msgspec.structs.replace(outcome, custom_id=None, body=body, error_code=code)
 
@@ -112,7 +112,7 @@ def _unanswered(outcome: ItemOutcome) -> ItemOutcome:
         outcome=Outcome.FAILED,
         status_code=0,
         body=b"",
-        error_code=KeyGoneError.code,
+        error_code=DataKeyDestroyedError.code,
         error_message="The key of this request's body is gone.",
         retryable=False,
     )

@@ -11,15 +11,15 @@ from time import monotonic
 from typing import Final
 from uuid import UUID
 
-from topics.clients.producer import LogProducer
-from topics.errors import LogUnavailableError
+from topics.clients.producer import RecordProducer
+from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import ATTEMPTS
 from topics.records.codec import encode, kind_headers
-from topics.records.received_record import Received
-from topics.records.records import Attempt
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import BatchAttempt
 from topics.settings import KafkaSettings
-from topics.tail_readers.tail_reader_thread import readable
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.tail_reader_thread import decode_records
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 _LOG = logging.getLogger(__name__)
 _SILENCE_S_MAX: Final = 5.0  # then with a new client; however long the whole takes
@@ -30,27 +30,27 @@ _PARTITION: Final = 0
 class AttemptLog:
     """Reads and writes attempts. Used on the event loop."""
 
-    def __init__(self, kafka: KafkaSettings, producer: LogProducer, *, client_id: str) -> None:
+    def __init__(self, kafka: KafkaSettings, producer: RecordProducer, *, client_id: str) -> None:
         """Connect to nothing yet."""
         self._kafka, self._producer = kafka, producer
         self._client_id = f"{client_id}-attempts"
         self._reading = asyncio.Lock()
         self._generation = 0  # of the assignment that `_attempts` was read after
-        self._attempts: dict[UUID, Attempt] = {}
+        self._attempts: dict[UUID, BatchAttempt] = {}
 
-    async def before(self, batch_id: UUID, generation: int) -> Attempt | None:
+    async def before(self, batch_id: UUID, generation: int) -> BatchAttempt | None:
         """Return what was said of a batch before assignment `generation`; waits for the log."""
         async with self._reading:
             while self._generation < generation:
                 try:
                     self._attempts = await asyncio.to_thread(self._read)
                     self._generation = generation
-                except LogUnavailableError:
+                except KafkaUnavailableError:
                     _LOG.warning("the log of attempts is not read yet")
                     await asyncio.sleep(_AGAIN_S)  # it may have failed at once
         return self._attempts.get(batch_id)
 
-    async def say(self, attempt: Attempt) -> None:
+    async def say(self, attempt: BatchAttempt) -> None:
         """Return when the attempt is acknowledged. Raises DeliveryError."""
         await self._send(attempt.batch_id, encode(attempt))
 
@@ -64,19 +64,19 @@ class AttemptLog:
             value,
             partition=_PARTITION,
             key=batch_id.bytes,
-            headers=kind_headers(Attempt),
+            headers=kind_headers(BatchAttempt),
         )
 
-    def _read(self) -> dict[UUID, Attempt]:
-        tail = TopicTail(self._kafka, ATTEMPTS, client_id=self._client_id)
+    def _read(self) -> dict[UUID, BatchAttempt]:
+        tail = TopicTailReader(self._kafka, ATTEMPTS, client_id=self._client_id)
         try:
             return newest(_records(tail))
         finally:
             tail.close()
 
 
-def _records(tail: TopicTail) -> Iterator[Received]:
-    """Yield what the log holds now. Raises LogUnavailableError when nothing more comes of it."""
+def _records(tail: TopicTailReader) -> Iterator[ReceivedRecord]:
+    """Yield what the log holds now. Raises KafkaUnavailableError when nothing more comes of it."""
     ends = tail.ends(_SILENCE_S_MAX)
     heard_s = monotonic()
     while not tail.has_read(ends):
@@ -86,16 +86,16 @@ def _records(tail: TopicTail) -> Iterator[Received]:
         if records:
             heard_s = now_s
         elif now_s - heard_s > _SILENCE_S_MAX:
-            raise LogUnavailableError("the log of attempts fell silent")
+            raise KafkaUnavailableError("the log of attempts fell silent")
 
 
-def newest(records: Iterable[Received]) -> dict[UUID, Attempt]:
+def newest(records: Iterable[ReceivedRecord]) -> dict[UUID, BatchAttempt]:
     """Return the last attempt of each batch's latest owner; none of a batch that ended since.
 
     Raises SchemaTooNewError.
     """
-    found: dict[bytes | None, Attempt] = {}
-    for record, attempt in readable(Attempt, records):
+    found: dict[bytes | None, BatchAttempt] = {}
+    for record, attempt in decode_records(BatchAttempt, records):
         if attempt is None:
             found.pop(record.key, None)
             continue

@@ -5,7 +5,7 @@ Only an item that ran alone is charged; those beside it get another run.
 
 from dataclasses import dataclass
 
-from topics.records.records import Attempt, Unit
+from topics.records.records import AttemptUnit, BatchAttempt
 
 PARTS = 10
 """Into how many units one is split."""
@@ -18,20 +18,21 @@ _COMPANY_FACTOR = 2
 class Narrowed:
     """What is left to run of a batch, and the item that ended its process once too often."""
 
-    units: list[Unit]
-    charged: Unit | None = None
+    units: list[AttemptUnit]
+    charged: AttemptUnit | None = None
 
 
-def split(unit: Unit) -> list[Unit]:
+def split(unit: AttemptUnit) -> list[AttemptUnit]:
     """Cut a unit into tenths of about equal size; single items when there are few."""
     size = -(-unit.count // PARTS)
     end = unit.first + unit.count
     return [
-        Unit(first, min(size, end - first), unit.crashes) for first in range(unit.first, end, size)
+        AttemptUnit(first, min(size, end - first), unit.crashes)
+        for first in range(unit.first, end, size)
     ]
 
 
-def first_units(item_count: int) -> list[Unit]:
+def first_units(item_count: int) -> list[AttemptUnit]:
     """Return the units of a batch of which nobody knows more than that it may have run.
 
     Its first execution is taken to have ended with its process: most often it has. Tenths, but of
@@ -39,7 +40,7 @@ def first_units(item_count: int) -> list[Unit]:
     """
     size = max(PARTS, -(-item_count // PARTS))
     return [
-        Unit(first, min(size, item_count - first), crashes=1)
+        AttemptUnit(first, min(size, item_count - first), crashes=1)
         for first in range(0, item_count, size)
     ]
 
@@ -53,7 +54,7 @@ def is_charged(crashes: int, *, in_company: bool, crashes_max: int) -> bool:
     return crashes >= (crashes_max * _COMPANY_FACTOR if in_company else crashes_max)
 
 
-def narrowed(attempt: Attempt, *, crashes_max: int) -> Narrowed:
+def narrowed(attempt: BatchAttempt, *, crashes_max: int) -> Narrowed:
     """Return how the next owner goes on after what the last one said.
 
     A unit that ran when its process ended is split. A single item is tried again until it
@@ -63,7 +64,7 @@ def narrowed(attempt: Attempt, *, crashes_max: int) -> Narrowed:
     if not attempt.is_running or not attempt.units:
         return Narrowed(attempt.units)
     ran, *rest = attempt.units
-    crashed = Unit(ran.first, ran.count, ran.crashes + 1)
+    crashed = AttemptUnit(ran.first, ran.count, ran.crashes + 1)
     if crashed.count > 1:
         return Narrowed(_calmest_first(rest + split(crashed)))
     if is_charged(crashed.crashes, in_company=attempt.in_company, crashes_max=crashes_max):
@@ -71,5 +72,5 @@ def narrowed(attempt: Attempt, *, crashes_max: int) -> Narrowed:
     return Narrowed(_calmest_first([*rest, crashed]))
 
 
-def _calmest_first(units: list[Unit]) -> list[Unit]:
+def _calmest_first(units: list[AttemptUnit]) -> list[AttemptUnit]:
     return sorted(units, key=lambda unit: unit.crashes)

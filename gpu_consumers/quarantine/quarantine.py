@@ -33,8 +33,8 @@ from gpu_consumers.quarantine.narrowing import PARTS, first_units, narrowed, spl
 from gpu_consumers.quarantine.precedence import Precedence
 from gpu_consumers.quarantine.room import Room
 from gpu_consumers.quarantine.turns import Turns
-from topics.records.received_record import Received
-from topics.records.records import Attempt, Unit
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import AttemptUnit, BatchAttempt
 
 _LOG = logging.getLogger(__name__)
 REST_S: Final = 1.0
@@ -49,10 +49,10 @@ class _Apart:
     """A batch that runs apart and what is left of it."""
 
     run: BatchRun
-    units: list[Unit]
+    units: list[AttemptUnit]
     life: int = 0  # of its owners that tell of it on the log; 0: this one does not
     is_said: bool = False  # the log tells of this owner
-    before: Attempt | None = None  # what the last owner said
+    before: BatchAttempt | None = None  # what the last owner said
     rested: int = 0  # before what ended so many processes
     is_large: bool = False  # memory was not enough for a unit of it beside others
 
@@ -138,7 +138,7 @@ class Isolation:
             await self._say(_Apart(run, [], life=1), is_running=False)
             self._ended.append(run.delivery)
 
-    async def forget(self, is_committed: Callable[[Received], bool]) -> None:
+    async def forget(self, is_committed: Callable[[ReceivedRecord], bool]) -> None:
         """Forget batches that have ended and that nobody reads again. Raises DeliveryError."""
         for _ in range(len(self._ended)):
             delivery = self._ended.popleft()
@@ -152,7 +152,7 @@ class Isolation:
         metrics.BATCHES_ISOLATED.labels("out_of_memory").inc()
         self._precedence.rank(run, 0)
         try:
-            return await self._in_units(_Apart(run, split(Unit(0, len(run.items), 0))))
+            return await self._in_units(_Apart(run, split(AttemptUnit(0, len(run.items), 0))))
         finally:
             self._precedence.leave(run)
 
@@ -176,17 +176,17 @@ class Isolation:
             await self._execution.publish(run, left, puts_back=True)
         return Ending.AWAY if run.store_away else ending
 
-    def _first_open(self, apart: _Apart) -> Unit | None:
+    def _first_open(self, apart: _Apart) -> AttemptUnit | None:
         """Return the first unit of which something is open; those before it are done."""
         while apart.units and not self._execution.open_positions(apart.run, apart.units[0]):
             apart.units.pop(0)
         return apart.units[0] if apart.units else None
 
-    def _bears_company(self, apart: _Apart, unit: Unit) -> bool:
+    def _bears_company(self, apart: _Apart, unit: AttemptUnit) -> bool:
         """Whether nothing is known of it but that it lay in a replica that ended."""
         return unit.crashes == 1 and not apart.is_large
 
-    async def _enter(self, apart: _Apart, unit: Unit, *, in_company: bool) -> None:
+    async def _enter(self, apart: _Apart, unit: AttemptUnit, *, in_company: bool) -> None:
         """Come in when all has ended that has ended fewer processes."""
         self._precedence.rank(apart.run, unit.crashes)
         await self._precedence.turn(apart.run)
@@ -204,14 +204,14 @@ class Isolation:
             self._room.leave(unit.count)
             raise
 
-    def _leave(self, unit: Unit, *, in_company: bool) -> None:
+    def _leave(self, unit: AttemptUnit, *, in_company: bool) -> None:
         if in_company:
             self._turns.leave()
             self._room.leave(unit.count)
         else:
             self._turns.leave_alone()
 
-    async def _next(self, apart: _Apart, unit: Unit, *, in_company: bool) -> Ending | None:
+    async def _next(self, apart: _Apart, unit: AttemptUnit, *, in_company: bool) -> Ending | None:
         """Run the first unit; None when nothing of it is open any more."""
         run = apart.run
         positions = self._execution.open_positions(run, unit)
@@ -239,7 +239,7 @@ class Isolation:
         return last
 
     async def _unit(
-        self, apart: _Apart, unit: Unit, positions: list[int], *, in_company: bool
+        self, apart: _Apart, unit: AttemptUnit, positions: list[int], *, in_company: bool
     ) -> Ending:
         """Ask for the unit, which the log tells of before."""
         run = apart.run
@@ -258,7 +258,7 @@ class Isolation:
             self._trials.end_turn()
 
     @contextlib.asynccontextmanager
-    async def _in_engine(self, apart: _Apart, unit: Unit) -> AsyncIterator[None]:
+    async def _in_engine(self, apart: _Apart, unit: AttemptUnit) -> AsyncIterator[None]:
         """Tell of a unit that begins, and of who is beside one that would be charged."""
         if apart.life and unit.count == 1 and unit.crashes >= self._crashes_max - 1:
             async with self._trials.on_trial(partial(self._say_running, apart)):
@@ -283,7 +283,7 @@ class Isolation:
         if after.charged is not None:
             self._charge(apart.run, after.charged)
 
-    def _charge(self, run: BatchRun, unit: Unit) -> None:
+    def _charge(self, run: BatchRun, unit: AttemptUnit) -> None:
         position = unit.first
         job, item = run.items[position]
         _LOG.error(
@@ -301,5 +301,5 @@ class Isolation:
     async def _say(self, apart: _Apart, *, is_running: bool, in_company: bool = False) -> None:
         batch_id = apart.run.delivery.batch.batch_id
         units = [*apart.units]
-        await self._log.say(Attempt(batch_id, apart.life, units, is_running, in_company))
+        await self._log.say(BatchAttempt(batch_id, apart.life, units, is_running, in_company))
         apart.is_said = True

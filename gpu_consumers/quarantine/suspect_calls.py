@@ -18,7 +18,7 @@ from gpu_consumers.inflight.online_call import OnlineCall
 from gpu_consumers.quarantine.attempt_log import AttemptLog
 from gpu_consumers.quarantine.crash_attribution import Say, Trials
 from gpu_consumers.quarantine.narrowing import is_charged
-from topics.records.records import Attempt, Unit
+from topics.records.records import AttemptUnit, BatchAttempt
 
 _ALONE_FROM = 2
 """Executions that ended with their process, after which a call runs alone."""
@@ -104,8 +104,8 @@ class SuspectCalls:
 
     async def _begin(self, call: OnlineCall, life: int, crashes: int, in_company: bool) -> None:
         if not call.has_moved:
-            units = [Unit(0, 1, crashes)]
-            call.attempt = Attempt(call.request_id, life, units, True, in_company)
+            units = [AttemptUnit(0, 1, crashes)]
+            call.attempt = BatchAttempt(call.request_id, life, units, True, in_company)
             await self._log.say(call.attempt)
 
     async def _forget(self, call: OnlineCall) -> None:

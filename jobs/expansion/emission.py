@@ -16,11 +16,11 @@ from jobs.expansion.cursors import Cursor
 from jobs.input.line_reader import Line, input_lines
 from jobs.input.token_estimates import token_count
 from jobs.settings import LINE_BYTES_CEILING
-from storage.crypto.body_ciphers import BodyCipher, Place, Way
-from storage.crypto.data_keys import DataKeys, KeyGoneError
-from storage.objects.object_store import Blocks, ObjectStore
-from topics.clients.producer import Sender
-from topics.records.chunks import chunks_of, send_chunk
+from storage.crypto.body_ciphers import BodyCipher, BodyDirection, CipherContext
+from storage.crypto.data_keys import DataKeyDestroyedError, DataKeys
+from storage.objects.object_store import ObjectBlocks, ObjectStore
+from topics.clients.producer import RecordSender
+from topics.records.chunks import send_chunk, split_into_chunks
 from topics.records.records import Chunk, Item, JobRef
 
 JOB_CLASS: Final = "bulk"
@@ -50,7 +50,7 @@ class ItemReader:
         """Open the file. Raises what `ObjectStore.read` raises."""
         self.cursor = cursor  # behind the last item taken
         self._job = job
-        self._blocks: Blocks = objects.read(job.input_key, offset=cursor.byte_offset)
+        self._blocks: ObjectBlocks = objects.read(job.input_key, offset=cursor.byte_offset)
         self._lines: Iterator[Line] = input_lines(
             self._blocks,
             line_bytes_max=LINE_BYTES_CEILING,
@@ -100,19 +100,19 @@ def item_of(index: int, offset: int, line: bytes | None, endpoint: str) -> Item:
 
 
 def send_items(
-    sender: Sender, job: JobRef, items: Iterable[Item], keys: DataKeys | None = None
+    sender: RecordSender, job: JobRef, items: Iterable[Item], keys: DataKeys | None = None
 ) -> int:
     """Send items as chunk records; return how many items. Flush before relying on them.
 
     `keys` are needed for a job that names one: its bodies go out encrypted, and without the ids
-    that its owner gave them. Raises KeyGoneError, and what a store raises then.
+    that its owner gave them. Raises DataKeyDestroyedError, and what a store raises then.
     """
     count = 0
     if job.key_name:
         if keys is None:  # or bodies would be on the log in clear
-            raise KeyGoneError(job=job.job_id)
+            raise DataKeyDestroyedError(job=job.job_id)
         items = encrypted(job, items, keys.ensure(job.key_name))
-    for chunk in chunks_of(items):
+    for chunk in split_into_chunks(items):
         send_chunk(sender, Chunk(job, chunk), JOB_CLASS)
         count += len(chunk)
     return count
@@ -121,6 +121,6 @@ def send_items(
 def encrypted(job: JobRef, items: Iterable[Item], cipher: BodyCipher) -> Iterator[Item]:
     """Yield items that say nothing to whoever lacks the key. One by reference has no body here."""
     for item in items:
-        place = Place(job.job_id, Way.IN, item.index)
+        place = CipherContext(job.job_id, BodyDirection.IN, item.index)
         body = item.body if item.length else cipher.encrypt(item.body, place)
         yield msgspec.structs.replace(item, body=body, custom_id="")

@@ -20,7 +20,7 @@ from jobs.expansion.leased_jobs import HeldJob, HeldJobs
 from jobs.store.copies import copies_between
 from storage.crypto.data_keys import DataKeys
 from storage.objects.object_store import ObjectStore
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.records.records import Item
 
 _LOG = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Expander:
         self,
         engine: sa.Engine,
         objects: ObjectStore,
-        producer: LogProducer,
+        producer: RecordProducer,
         held: HeldJobs,
         clock: Clock,
     ) -> None:

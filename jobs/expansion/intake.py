@@ -17,7 +17,7 @@ from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.windows import JobLoad, Pair, WindowLimits, allowances, pair_windows
 from jobs.settings import IntakeSettings
 from jobs.validation.validator import Validator
-from storage.postgres.notifications import Notifications
+from storage.postgres.notifications import NotificationListener
 
 _CLAIM_INTERVAL_S: Final = 0.5  # new work notifies; this is for leases that ran out
 _LOOK_SHARE_MAX: Final = 0.1  # of the time, while nothing can be emitted
@@ -34,7 +34,7 @@ class IntakeParts:
     expander: Expander
     validator: Validator
     capacities: PoolCapacities
-    notifications: Notifications
+    notifications: NotificationListener
     clock: Clock
     stop: threading.Event
 

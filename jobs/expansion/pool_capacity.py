@@ -7,10 +7,10 @@ from typing import Final
 
 from core.clock import Clock
 from jobs.expansion.windows import PoolCapacity
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity
-from topics.tail_readers.tail_reader_thread import readable
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.tail_reader_thread import decode_records
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 _SILENCE_S_MAX: Final = 3.0  # a replica publishes at least every 0.2 s
 _JOB_CLASS: Final = "bulk"
@@ -35,9 +35,9 @@ class PoolCapacities:
         self._heard: dict[bytes, _Heard] = {}
         self._began_s: dict[str, float] = {}
 
-    def hear(self, records: Iterable[Received]) -> None:
+    def hear(self, records: Iterable[ReceivedRecord]) -> None:
         """Take in records of the topic. Raises SchemaTooNewError."""
-        for record, capacity in readable(Capacity, records):
+        for record, capacity in decode_records(Capacity, records):
             if record.key is None or (capacity and capacity.job_class != _JOB_CLASS):
                 continue  # a replica of both classes tells of each by itself
             with self._lock:
@@ -79,6 +79,6 @@ def by_pool(capacities: Iterable[Capacity]) -> dict[str, PoolCapacity]:
     return pools
 
 
-def follow(tail: TopicTail, capacities: PoolCapacities) -> None:
+def follow(tail: TopicTailReader, capacities: PoolCapacities) -> None:
     """Take in what has arrived, waiting a moment for it. Raises SchemaTooNewError."""
     capacities.hear(tail.poll(_POLL_S))

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from core.errors import LeaseLostError
 from jobs.leasing import leases
 from jobs.leasing.leases import Lease
-from storage.postgres.engines import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_UNAVAILABLE
 
 _LOG = logging.getLogger(__name__)
 HEARTBEATS_PER_TTL: Final = 3  # two may fail before a lease runs out
@@ -122,13 +122,13 @@ class HeldLeases:
     def put_aside_for(self, lease: Lease, pause_s: float) -> None:
         """Put aside for so long, or as long as ever when Postgres is away; harmless when lost."""
         self._forget(lease)
-        with contextlib.suppress(*DATABASE_AWAY), self._engine.begin() as connection:
+        with contextlib.suppress(*DATABASE_UNAVAILABLE), self._engine.begin() as connection:
             leases.extend(connection, [lease], pause_s)
 
     def put_aside_for_all(self, lease: Lease) -> None:
         """Put aside and let others see it; they cannot, for a while, when Postgres is away."""
         self._forget(lease)
-        with contextlib.suppress(*DATABASE_AWAY), self._engine.begin() as connection:
+        with contextlib.suppress(*DATABASE_UNAVAILABLE), self._engine.begin() as connection:
             leases.put_aside(connection, lease)
 
     def release_all(self) -> None:

@@ -17,7 +17,7 @@ from jobs.recovery.repair import emit_again, looks, mark_repaired, missing_index
 from jobs.recovery.retry_queue import attempts_so_far
 from jobs.tables.jobs import jobs
 from storage.objects.object_store import ObjectStore
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class EmittingAgain:
         self,
         engine: sa.Engine,
         objects: ObjectStore,
-        producer: LogProducer,
+        producer: RecordProducer,
         leases: HeldLeases,
     ) -> None:
         """`producer` is of this thread alone: a flush waits for what others send, too."""

@@ -21,7 +21,7 @@ from jobs.tables.progress import job_counters, job_cursors
 from storage.crypto.data_keys import DataKeys
 from storage.objects.object_store import ObjectStore
 from storage.postgres.intervals import seconds
-from topics.clients.producer import Sender
+from topics.clients.producer import RecordSender
 
 LOOK_ITEMS: Final = 50_000
 """Indexes of one look for what is missing: some tenths of a second, however large the job is."""
@@ -85,7 +85,7 @@ def missing_indexes(connection: sa.Connection, job: OpenJob, span: range) -> lis
 
 
 def emit_again(
-    sender: Sender,
+    sender: RecordSender,
     objects: ObjectStore,
     job: OpenJob,
     indexes: Sequence[int],

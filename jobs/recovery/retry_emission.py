@@ -40,9 +40,9 @@ from jobs.recovery.retry_queue import (
 )
 from jobs.store.transaction_keepalive import CUT_WHEN_FROZEN, IDLE_S_MAX, flush_alive
 from storage.crypto.data_keys import DataKeys
-from storage.objects.errors import ObjectStoreAwayError
+from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectStore
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.records.records import JobRef
 
 _LOG = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Retrying:
         self,
         engine: sa.Engine,
         objects: ObjectStore,
-        producer: LogProducer,
+        producer: RecordProducer,
         rules: BudgetRules,
         clock: Clock,
         fraction: Callable[[], float] = random.random,
@@ -171,7 +171,9 @@ class Retrying:
             for file, ref, part in _parts(job, retries):
                 items = retried_items(self._objects, file, part, ref.endpoint, is_over)
                 if self._lasts(began_s, _ROUND_S_MAX):
-                    raise ObjectStoreAwayError(key=file.key)  # for as long as one reading took
+                    raise ObjectStoreUnavailableError(
+                        key=file.key
+                    )  # for as long as one reading took
                 found = [retry for retry in part if retry.item_index in items]
                 again = (
                     msgspec.structs.replace(items[retry.item_index], attempt=retry.attempt)

@@ -18,7 +18,7 @@ from jobs.recovery.repair import repair_due
 from jobs.recovery.stall_watch import StallWatch
 from jobs.tables.jobs import jobs
 from storage.objects.object_store import ObjectStore
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Repairs:
         self,
         engine: sa.Engine,
         objects: ObjectStore,
-        producer: LogProducer,
+        producer: RecordProducer,
         leases: HeldLeases,
         watch: StallWatch,
     ) -> None:

@@ -10,7 +10,7 @@ from jobs.tables.outbox import outbox
 from topics.records.catalogue import CONTROL, EVENTS, RESULTS, Topic
 from topics.records.codec import encode, kind_headers
 from topics.records.partitioner import job_partition
-from topics.records.records import Close, CopiesDue, JobControl, JobEvent, Record
+from topics.records.records import CopiesDue, JobClose, JobControl, JobEvent, Record
 
 CONTROL_CLOSED_VERSION = 2**31 - 1
 """Version of the control record that closes a job: the last one."""
@@ -64,6 +64,6 @@ def close_inserts(job_id: UUID, day: int, reason: CloseReason) -> list[sa.Insert
     """
     control = JobControl(job_id=job_id, version=CONTROL_CLOSED_VERSION, closed=reason)
     return [
-        outbox_insert(RESULTS, Close(job_id=job_id, day=day, reason=reason), job_id=job_id),
+        outbox_insert(RESULTS, JobClose(job_id=job_id, day=day, reason=reason), job_id=job_id),
         outbox_insert(CONTROL, control, job_id=job_id),
     ]

@@ -30,7 +30,7 @@ from jobs.store.job_options import JobOptions
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.jobs import jobs
 from jobs.tables.retries import dead_items
-from storage.objects.errors import ObjectMissingError
+from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_store import ObjectStore
 
 REDRIVE_MAX: Final = 50_000
@@ -178,7 +178,7 @@ def edited_lines(
             if line is None:
                 raise InputGoneError
             yield edited(line, edits, dead.item_index) if edits else line
-    except ObjectMissingError:
+    except ObjectNotFoundError:
         raise InputGoneError from None
 
 

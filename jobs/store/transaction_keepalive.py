@@ -4,7 +4,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.errors import DeliveryPendingError
 
 IDLE_S_MAX: Final = 60
@@ -18,7 +18,7 @@ CUT_WHEN_FROZEN: Final = sa.text(f"SET LOCAL idle_in_transaction_session_timeout
 _LIVES: Final = sa.text("SELECT 1")
 
 
-def flush_alive(connection: sa.Connection, producer: LogProducer) -> None:
+def flush_alive(connection: sa.Connection, producer: RecordProducer) -> None:
     """Wait for everything sent, as long as the log may take, and show Postgres life meanwhile.
 
     What the transaction locks stays locked: a rival that went on with it while our records are on

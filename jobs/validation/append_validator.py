@@ -30,9 +30,9 @@ from jobs.validation.append_verdicts import record_append_verdict
 from jobs.validation.file_validation import Earlier, Verdict, refused, validate
 from jobs.validation.validator import SMALL_BYTES_MAX
 from registry.models import ModelVersion
-from storage.objects.errors import ObjectMissingError
+from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_store import ObjectStore
-from storage.postgres.engines import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_UNAVAILABLE
 
 _LOG = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class AppendValidator:
             self._judge_next(lease)
         except LeaseLostError:
             self._leases.put_aside(lease)
-        except DATABASE_AWAY:
+        except DATABASE_UNAVAILABLE:
             raise
         except MillraceError as failure:
             if failure.disposition is Disposition.CRASH:
@@ -143,7 +143,7 @@ class AppendValidator:
                 find_model=_no_other_model,
                 earlier=Earlier(job.model, job.total_count, read_ids),
             )
-        except ObjectMissingError:
+        except ObjectNotFoundError:
             message = "The content of an input file is gone."
             return refused(LineError(ErrorCode.FILE_NOT_FOUND, message, "input_file_id"))
 

@@ -25,9 +25,9 @@ from jobs.tables.jobs import jobs
 from jobs.validation.file_validation import Verdict, refused, validate
 from jobs.validation.verdicts import VALIDATION_DUE, record_verdict
 from registry.models import ModelVersion, find_model
-from storage.objects.errors import ObjectMissingError
+from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_store import ObjectStore
-from storage.postgres.engines import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_UNAVAILABLE
 
 _LOG = logging.getLogger(__name__)
 SMALL_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -104,7 +104,7 @@ class Validator:
                 self._validate(lease)
         except LeaseLostError:
             self._leases.put_aside(lease)
-        except DATABASE_AWAY as failure:
+        except DATABASE_UNAVAILABLE as failure:
             self._put_aside(lease, type(failure).__name__)
         except MillraceError as failure:
             if failure.disposition is Disposition.CRASH:
@@ -116,7 +116,7 @@ class Validator:
         finally:
             with self._lock:
                 self._running[is_small] -= 1
-        with contextlib.suppress(*DATABASE_AWAY):
+        with contextlib.suppress(*DATABASE_UNAVAILABLE):
             self.claim()
 
     def _validate(self, lease: Lease) -> None:
@@ -145,7 +145,7 @@ class Validator:
                 line_bytes_max=self._settings.line_bytes_max,
                 find_model=self._find_model,
             )
-        except ObjectMissingError:
+        except ObjectNotFoundError:
             message = "The content of the input file is gone."
             return refused(LineError(ErrorCode.FILE_NOT_FOUND, message, "input_file_id"))
 

@@ -14,9 +14,9 @@ from results.writer.record_reader import read_record
 from results.writer.writer import GROUP
 from topics.records.catalogue import RESULTS
 from topics.records.partitioner import job_partition
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.settings import KafkaSettings
-from topics.tail_readers.offset_ranges import Stretch, StretchReader
+from topics.tail_readers.offset_ranges import OffsetRange, OffsetRangeReader
 
 _CLIENT: Final = "millrace-audit"
 
@@ -28,7 +28,7 @@ class LogRead:
     judge: LogJudge
     holds_first: bool  # the log goes back to before the job
     was_in_time: bool
-    stretch: Stretch
+    stretch: OffsetRange
     seconds: float
 
     @property
@@ -42,7 +42,7 @@ def written_up_to(settings: KafkaSettings, job_id: UUID) -> int:
 
     Ask before rows are read: they hold everything below it. Raises LogUnavailableError.
     """
-    reader = StretchReader(settings, RESULTS, client_id=_CLIENT, group=GROUP)
+    reader = OffsetRangeReader(settings, RESULTS, client_id=_CLIENT, group=GROUP)
     try:
         partition = job_partition(job_id, RESULTS.partition_count)
         return reader.committed([partition]).get(partition, 0)
@@ -65,7 +65,7 @@ def judge_log(
     started_s = time.monotonic()
     job_id, created_at = job
     judge = LogJudge(rows, Facts(len(rows.known)))
-    reader = StretchReader(settings, RESULTS, client_id=_CLIENT)
+    reader = OffsetRangeReader(settings, RESULTS, client_id=_CLIENT)
     try:
         log = partition_log(reader, job_partition(job_id, RESULTS.partition_count))
         created_s = created_at.timestamp()
@@ -83,7 +83,7 @@ def judge_log(
     return LogRead(judge, holds_first, was_in_time, stretch, time.monotonic() - started_s)
 
 
-def _take(judge: LogJudge, received: Received, *, is_late: bool) -> None:
+def _take(judge: LogJudge, received: ReceivedRecord, *, is_late: bool) -> None:
     try:
         record = read_record(received)
     except RecordUnreadableError:

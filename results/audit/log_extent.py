@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from topics.errors import LogUnavailableError
-from topics.tail_readers.offset_ranges import Stretch, StretchReader
+from topics.errors import KafkaUnavailableError
+from topics.tail_readers.offset_ranges import OffsetRange, OffsetRangeReader
 
 CLOCKS_DIFFER_S_MAX: Final = 600
 """How far apart the clocks of Postgres and a broker may be before a job's begin is missed."""
@@ -23,7 +23,7 @@ _FIRST_S_MAX: Final = 10.0
 class PartitionLog:
     """What the log holds of one partition of `results`."""
 
-    stretch: Stretch
+    stretch: OffsetRange
     begins_s: float  # when its first record was appended; infinite: there is none
 
     def holds(self, created_s: float, first_row_s: float | None) -> bool:
@@ -40,13 +40,13 @@ class PartitionLog:
         return first_row_s is None or self.begins_s < first_row_s + _ROW_EARLIER_S_MAX
 
 
-def partition_log(reader: StretchReader, number: int) -> PartitionLog:
-    """Return what the log holds of a partition now. Raises LogUnavailableError."""
+def partition_log(reader: OffsetRangeReader, number: int) -> PartitionLog:
+    """Return what the log holds of a partition now. Raises KafkaUnavailableError."""
     whole = reader.whole(number)
-    first = Stretch(number, whole.first, min(whole.first + 1, whole.end))
+    first = OffsetRange(number, whole.first, min(whole.first + 1, whole.end))
     for records in reader.read([first], time.monotonic() + _FIRST_S_MAX):
         for record in records:
             return PartitionLog(whole, record.appended_ms / 1000)
     if not reader.is_through([first]):
-        raise LogUnavailableError("the first record of a partition was not read in time")
+        raise KafkaUnavailableError("the first record of a partition was not read in time")
     return PartitionLog(whole, math.inf)

@@ -13,7 +13,7 @@ from results.audit.item_facts import Facts, RowFacts, said_by, said_by_close, sa
 from results.audit.recorded_totals import Tally
 from results.writer.job_closer import CLOSE_OUTCOMES
 from results.writer.sums import JobSum, sum_items
-from topics.records.records import Close, CopiesDue, ItemOutcome, Outcomes
+from topics.records.records import CopiesDue, ItemOutcome, JobClose, Outcomes
 
 
 @dataclass(slots=True)
@@ -51,12 +51,12 @@ class LogJudge:
         count = len(self.rows.originals)
         self._given, self._ends = Facts(count), bytearray(count)
 
-    def take(self, record: Outcomes | Close | CopiesDue, *, is_late: bool) -> None:
+    def take(self, record: Outcomes | JobClose | CopiesDue, *, is_late: bool) -> None:
         """Judge the next record; call `finish` behind the last one."""
         self.counts.records += 1
         if isinstance(record, CopiesDue):
             return  # in the end copies have what their originals have
-        if isinstance(record, Close):
+        if isinstance(record, JobClose):
             self._close(record, is_late)
             return
         self.counts.outcomes += len(record.items)
@@ -121,7 +121,7 @@ class LogJudge:
             self._given.note(index, said)
             self._ends[index] = outcome.value
 
-    def _close(self, close: Close, is_late: bool) -> None:
+    def _close(self, close: JobClose, is_late: bool) -> None:
         """End what is open; a second close changes nothing."""
         if self.closed_reason is not None:
             self.counts.after_close += 1

@@ -10,9 +10,14 @@ from uuid import UUID
 from core.clock import SystemClock
 from core.object_names import job_key_name
 from results.finaliser.output_lines import ItemRow
-from storage.crypto.body_ciphers import BodyCipher, BodyUnreadableError, Place, Way
-from storage.crypto.data_keys import DataKeys, KeyGoneError
-from storage.objects.errors import ObjectMissingError
+from storage.crypto.body_ciphers import (
+    BodyCipher,
+    BodyDirection,
+    BodyUnreadableError,
+    CipherContext,
+)
+from storage.crypto.data_keys import DataKeyDestroyedError, DataKeys
+from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_content import read_object
 from storage.objects.object_store import ObjectStore
 
@@ -37,7 +42,7 @@ class RowOpener:
         encrypted = row.body
         is_object = row.body_key is not None and with_objects and row.status_code
         if self._is_gone and (encrypted or is_object):
-            return _failed(row, KeyGoneError.code)
+            return _failed(row, DataKeyDestroyedError.code)
         try:
             if is_object:
                 assert row.body_key is not None
@@ -46,14 +51,16 @@ class RowOpener:
             if not encrypted:
                 return row
             index = row.item_index if row.copied_from is None else row.copied_from
-            body = self._key().decrypt(encrypted, Place(self.job_id, Way.OUT, index))
+            body = self._key().decrypt(
+                encrypted, CipherContext(self.job_id, BodyDirection.OUT, index)
+            )
             return row._replace(body=body, body_key=None)
-        except KeyGoneError:
+        except DataKeyDestroyedError:
             self._is_gone = True
-            return _failed(row, KeyGoneError.code)
+            return _failed(row, DataKeyDestroyedError.code)
         except BodyUnreadableError:
             return _failed(row, ANSWER_UNREADABLE)
-        except ObjectMissingError:
+        except ObjectNotFoundError:
             return row
 
     def _key(self) -> BodyCipher:

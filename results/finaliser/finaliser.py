@@ -25,8 +25,8 @@ from results.retention.file_object_removal import FileRemoval
 from results.retention.orphan_sweep import OrphanSweep
 from results.settings import FinaliserSettings
 from storage.objects.object_store import ObjectStore
-from storage.postgres.engines import DATABASE_AWAY
-from storage.postgres.notifications import Notifications
+from storage.postgres.engines import DATABASE_UNAVAILABLE
+from storage.postgres.notifications import NotificationListener
 
 LOG = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Finaliser:
     _away_since: float | None = None  # monotonic
     _pauses: Pauses = field(default_factory=Pauses)
 
-    def run(self, notifications: Notifications, stop: threading.Event) -> None:
+    def run(self, notifications: NotificationListener, stop: threading.Event) -> None:
         """End settled jobs until `stop`, and for `stop_grace_s` those that are begun.
 
         A job that fails keeps its lease until it runs out, so it waits `lease_s` for its next try
@@ -67,7 +67,7 @@ class Finaliser:
             ended.set()
             background.join(_JOIN_S)
 
-    def _end_jobs(self, notifications: Notifications, is_over: Callable[[], bool]) -> None:
+    def _end_jobs(self, notifications: NotificationListener, is_over: Callable[[], bool]) -> None:
         queue = LeaseQueue(self.engine, self.leases, READY, self.clock)
         running: dict[Future[None], UUID] = {}  # with the tenants of their jobs
         jobs_max, look_s = self.settings.jobs_max, self.settings.look_interval_s
@@ -81,7 +81,7 @@ class Finaliser:
                     notifications.wait(look_s)
                 running = {future: its for future, its in running.items() if not future.done()}
             wait(running, self.settings.stop_grace_s)
-            with suppress(*DATABASE_AWAY):
+            with suppress(*DATABASE_UNAVAILABLE):
                 self.leases.release_all()  # what still runs stops at its next check
 
     def _claim(self, queue: LeaseQueue, holders: Collection[UUID]) -> Lease | None:
@@ -94,7 +94,7 @@ class Finaliser:
         limit = 1 if len(holders) < jobs_max else 0
         try:
             leases = queue.claim(limit, but_of=holders if is_last else ())
-        except DATABASE_AWAY as error:
+        except DATABASE_UNAVAILABLE as error:
             now = self.clock.monotonic_s()
             self._away_since = self._away_since or now
             if now - self._away_since > self.settings.database_wait_s:
@@ -114,7 +114,7 @@ class Finaliser:
         except LeaseLostError:
             metrics.FINALISE_FAILURES.labels(LeaseLostError.code).inc()
             LOG.warning("job lost to another finaliser", extra=facts)
-        except DATABASE_AWAY:
+        except DATABASE_UNAVAILABLE:
             metrics.FINALISE_FAILURES.labels("database_away").inc()
             LOG.warning("database away", extra=facts)
         except MillraceError as error:

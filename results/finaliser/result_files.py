@@ -17,7 +17,7 @@ from results.finaliser.output_lines import (
     one_line,
 )
 from results.writer.custom_ids import JobCustomIds
-from storage.objects.errors import ObjectMissingError
+from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_store import ObjectStore, StoredObject, Upload
 
 _BUFFER_BYTES: Final = 512 * 1024
@@ -85,7 +85,7 @@ def _write_stored(
     assert row.body_key is not None
     try:
         blocks = store.read(row.body_key)
-    except ObjectMissingError:
+    except ObjectNotFoundError:
         gone = row._replace(status_code=0, error_code=ANSWER_GONE, error_message=None)
         file.write(template.line(gone, custom_id))
         return

@@ -26,7 +26,7 @@ from tenancy.tables import usage_ledger
 from topics.clients.group_offsets import GroupOffsets
 from topics.records.catalogue import RESULTS
 from topics.settings import KafkaSettings
-from topics.tail_readers.offset_ranges import StretchReader
+from topics.tail_readers.offset_ranges import OffsetRangeReader
 
 _CLIENT: Final = "millrace-recover"
 
@@ -102,7 +102,7 @@ def since_s(oldest_job: datetime | None, last_bill: datetime | None) -> float:
 def _rewind(kafka: KafkaSettings, group: GroupOffsets, moment_s: float) -> tuple[int, bool]:
     """Move the writer's group back to a moment, never forward."""
     numbers = range(RESULTS.partition_count)
-    reader = StretchReader(kafka, RESULTS, client_id=_CLIENT, group=GROUP)
+    reader = OffsetRangeReader(kafka, RESULTS, client_id=_CLIENT, group=GROUP)
     try:
         committed = reader.committed(numbers)
         stretches = [reader.since(number, int(moment_s * 1000)) for number in numbers]

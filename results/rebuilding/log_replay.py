@@ -29,10 +29,10 @@ from results.writer.open_work import do_all
 from results.writer.outcome_router import Judge
 from results.writer.record_reader import read_record
 from topics.records.catalogue import RESULTS
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Outcomes
 from topics.settings import KafkaSettings
-from topics.tail_readers.offset_ranges import StretchReader
+from topics.tail_readers.offset_ranges import OffsetRangeReader
 
 LOG = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class LogReplay:
 
     def partition(self, number: int) -> PartitionLog:
         """Return what the log holds of a partition now. Raises LogUnavailableError."""
-        reader = StretchReader(self._kafka, RESULTS, client_id=_CLIENT)
+        reader = OffsetRangeReader(self._kafka, RESULTS, client_id=_CLIENT)
         try:
             return partition_log(reader, number)
         finally:
@@ -88,7 +88,7 @@ class LogReplay:
         return above
 
     def _entries(self, log: PartitionLog, keys: Collection[bytes]) -> Iterator[list[Entry]]:
-        reader = StretchReader(self._kafka, RESULTS, client_id=_CLIENT)
+        reader = OffsetRangeReader(self._kafka, RESULTS, client_id=_CLIENT)
         try:
             for records in reader.read([log.stretch], time.monotonic() + self._timeout_s):
                 yield [entry for r in records if r.key in keys if (entry := _entry(r))]
@@ -115,7 +115,7 @@ class _OneTable(DayPartitions):
         """Every day has its place."""
 
 
-def _entry(received: Received) -> Entry | None:
+def _entry(received: ReceivedRecord) -> Entry | None:
     """Return what was read; None for what the writer skipped, too. Raises SchemaTooNewError."""
     try:
         record = read_record(received)

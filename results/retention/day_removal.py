@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from jobs.store.days import job_day
 from jobs.tables.jobs import jobs
-from storage.postgres.engines import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_UNAVAILABLE
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def _drop(engine: sa.Engine, table: sa.Row[Any]) -> bool:
             if table.is_attached:
                 _detach(connection, table)
             connection.exec_driver_sql(f"DROP TABLE IF EXISTS {table.relname}")
-        except DATABASE_AWAY as failure:
+        except DATABASE_UNAVAILABLE as failure:
             if connection.invalidated:
                 raise
             LOG.info(

@@ -8,10 +8,10 @@ from uuid import UUID
 from core.errors import RecordUnreadableError, SchemaTooNewError
 from topics.records.catalogue import batches_topic
 from topics.records.codec import decode
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Batch
 from topics.settings import KafkaSettings
-from topics.tail_readers.offset_ranges import Stretch, StretchReader
+from topics.tail_readers.offset_ranges import OffsetRange, OffsetRangeReader
 
 _CLIENT: Final = "millrace-item-status"
 _RECORDS_MAX: Final = 64  # of one partition; credits keep it far below
@@ -29,7 +29,7 @@ def dispatched_items(
     """
     topic = batches_topic(pool, job_class)
     group = f"gpu-{pool}-{job_class}"
-    reader = StretchReader(settings, topic, client_id=_CLIENT, group=group)
+    reader = OffsetRangeReader(settings, topic, client_id=_CLIENT, group=group)
     found: Dispatched = {}
     try:
         numbers = range(topic.partition_count)
@@ -43,12 +43,12 @@ def dispatched_items(
     return found
 
 
-def _open(whole: Stretch, committed: int | None) -> Stretch:
+def _open(whole: OffsetRange, committed: int | None) -> OffsetRange:
     first = whole.first if committed is None else max(committed, whole.first)
-    return Stretch(whole.partition, max(first, whole.end - _RECORDS_MAX), whole.end)
+    return OffsetRange(whole.partition, max(first, whole.end - _RECORDS_MAX), whole.end)
 
 
-def _note(found: Dispatched, records: Sequence[Received]) -> None:
+def _note(found: Dispatched, records: Sequence[ReceivedRecord]) -> None:
     for record in records:
         try:
             batch = decode(Batch, record.value, record.headers)

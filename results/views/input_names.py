@@ -12,8 +12,8 @@ from typing import Final
 from jobs.input.line_reader import Line, input_lines
 from results.views.result_sources import InputPart, ResultSource
 from results.writer.custom_ids import InputShorterError, id_in
-from storage.objects.errors import ObjectStoreAwayError
-from storage.objects.object_store import Blocks, Reads
+from storage.objects.errors import ObjectStoreUnavailableError
+from storage.objects.object_store import ObjectBlocks, ObjectReader
 
 _STEP_BYTES: Final = 256 * 1024  # between two places, at least
 _PLACES_MAX: Final = 4096  # of one file
@@ -27,7 +27,7 @@ _ENTRY_BYTES: Final = 100  # what a name takes beside its text, roughly
 class InputNames:
     """Reads the input files of one job. One thread at a time uses it. Close it."""
 
-    def __init__(self, store: Reads, source: ResultSource, *, keeps_passed: bool) -> None:
+    def __init__(self, store: ObjectReader, source: ResultSource, *, keeps_passed: bool) -> None:
         """Open nothing yet. `keeps_passed`: names of items that are passed will be asked for."""
         self._store, self._source, self._keeps_passed = store, source, keeps_passed
         self._places: dict[int, list[tuple[int, int]]] = {}
@@ -35,7 +35,7 @@ class InputNames:
         self._passed: dict[int, str] = {}  # the oldest first
         self._passed_bytes = 0
         self._part: InputPart | None = None  # that is open
-        self._blocks: Blocks | None = None
+        self._blocks: ObjectBlocks | None = None
         self._lines: Iterator[Line] = iter(())
         self._next = 0  # index of the next line
         self._offset = 0  # of the line before
@@ -44,7 +44,7 @@ class InputNames:
     def at(self, index: int) -> str:
         """Return the id of an item, `UNREADABLE` if its line is; best asked in rising order.
 
-        Raises InputShorterError, ObjectMissingError, ObjectStoreAwayError.
+        Raises InputShorterError, ObjectMissingError, ObjectStoreUnavailableError.
         """
         known = self._passed.pop(index, None)
         if known is not None:
@@ -53,7 +53,7 @@ class InputNames:
         was_open = self._part is not None
         try:
             return self._found(index)
-        except ObjectStoreAwayError:  # a store may cut a reader that pauses
+        except ObjectStoreUnavailableError:  # a store may cut a reader that pauses
             self.close()
             if not was_open:
                 raise

@@ -17,8 +17,8 @@ from results.views.input_names import InputNames
 from results.views.result_file_lines import ResultFileLines
 from results.views.result_sources import ResultSource, StoredFile
 from results.writer.custom_ids import InputShorterError
-from storage.objects.errors import ObjectMissingError
-from storage.objects.object_store import Reads
+from storage.objects.errors import ObjectNotFoundError
+from storage.objects.object_store import ObjectReader
 
 _ESCAPES: Final = (b"\\u", b"\\/")
 """How else than we do may others write a character."""
@@ -27,7 +27,7 @@ _ESCAPES: Final = (b"\\u", b"\\/")
 class ItemNames:
     """Tells the `custom_id` of items; quick when indexes grow. One thread uses it. Close it."""
 
-    def __init__(self, store: Reads, source: ResultSource) -> None:
+    def __init__(self, store: ObjectReader, source: ResultSource) -> None:
         """Open nothing yet."""
         self._store, self._source = store, source
         self._error = ResultFileLines(store, source.error, source.job_id) if source.error else None
@@ -44,7 +44,7 @@ class ItemNames:
             if self._error is not None and not is_in_no_row:
                 return self._error.custom_id(index)
             return self._input.at(index)
-        except (ObjectMissingError, InputShorterError):
+        except (ObjectNotFoundError, InputShorterError):
             return self._from_results(index) if is_in_no_row else None
 
     def of(self, indexes: Iterable[int]) -> dict[int, str | None]:
@@ -65,14 +65,14 @@ class ItemNames:
             self._output = ResultFileLines(self._store, source.output, source.job_id)
         for lines in (self._output, self._error):
             if lines is not None:
-                with suppress(ObjectMissingError):
+                with suppress(ObjectNotFoundError):
                     name = lines.custom_id(index)
                     if name is not None:
                         return name
         return None
 
 
-def find_index(store: Reads, source: ResultSource, custom_id: str) -> int | None:
+def find_index(store: ObjectReader, source: ResultSource, custom_id: str) -> int | None:
     """Return the index of the item that has a `custom_id`, reading files from their start.
 
     None: no item has it, or no file that tells is left. Raises ObjectStoreAwayError.
@@ -82,7 +82,7 @@ def find_index(store: Reads, source: ResultSource, custom_id: str) -> int | None
             position = _position(store, part.file, custom_id)
             if position is not None:
                 return part.first_index + position
-    except ObjectMissingError:
+    except ObjectNotFoundError:
         for file in (source.output, source.error):
             index = None if file is None else _in_results(store, file, source.job_id, custom_id)
             if index is not None:
@@ -90,7 +90,7 @@ def find_index(store: Reads, source: ResultSource, custom_id: str) -> int | None
     return None
 
 
-def _position(store: Reads, file: StoredFile, custom_id: str) -> int | None:
+def _position(store: ObjectReader, file: StoredFile, custom_id: str) -> int | None:
     """Return the number of the line that has the id, from 0 and without blank ones."""
     with store.read(file.key) as blocks:
         lines = input_lines(blocks, line_bytes_max=LINE_BYTES_CEILING)
@@ -101,7 +101,7 @@ def _position(store: Reads, file: StoredFile, custom_id: str) -> int | None:
     return None
 
 
-def _in_results(store: Reads, file: StoredFile, job_id: UUID, custom_id: str) -> int | None:
+def _in_results(store: ObjectReader, file: StoredFile, job_id: UUID, custom_id: str) -> int | None:
     try:
         with store.read(file.key) as blocks:
             lines = input_lines(blocks, line_bytes_max=LINE_BYTES_CEILING)
@@ -109,7 +109,7 @@ def _in_results(store: Reads, file: StoredFile, job_id: UUID, custom_id: str) ->
             for _, _, line in lines:
                 if line is not None and _has(line, custom_id, encoded):
                     return int(line[line.index(job_id.hex.encode()) + 32 :][:8], 16)
-    except ObjectMissingError:
+    except ObjectNotFoundError:
         pass
     return None
 

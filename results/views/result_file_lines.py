@@ -13,7 +13,7 @@ from core.ids import JOB
 from jobs.input.line_reader import Line, input_lines
 from results.views.result_sources import StoredFile
 from storage.objects.object_content import read_object
-from storage.objects.object_store import Blocks, Reads
+from storage.objects.object_store import ObjectBlocks, ObjectReader
 
 _NEAR_BYTES: Final = 64 * 1024
 """So close to a line it is quicker to read on than to halve again."""
@@ -31,11 +31,11 @@ _decode = json.JSONDecoder().raw_decode
 class ResultFileLines:
     """Looks up lines of one file; one thread uses it. Close it."""
 
-    def __init__(self, store: Reads, file: StoredFile, job_id: UUID) -> None:
+    def __init__(self, store: ObjectReader, file: StoredFile, job_id: UUID) -> None:
         """Open nothing yet."""
         self._store, self._file = store, file
         self._prefix = f'{{"id":"{JOB}_req_{job_id.hex}'.encode()
-        self._blocks: Blocks | None = None
+        self._blocks: ObjectBlocks | None = None
         self._lines: Iterator[Line] = iter(())
         self._last = _NOWHERE  # index of the line that was read last
 

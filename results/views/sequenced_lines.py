@@ -13,7 +13,7 @@ from results.views.item_names import ItemNames
 from results.views.result_file_lines import ResultFileLines
 from results.views.result_sequence import SequencedRow
 from results.views.result_sources import ResultSource, StoredFile
-from storage.objects.errors import ObjectMissingError
+from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_store import ObjectStore
 
 Frame: TypeAlias = Callable[[int], tuple[bytes, bytes]]
@@ -54,7 +54,7 @@ class SequencedLines:
     def blocks(self, rows: Iterable[SequencedRow]) -> Generator[bytes, None, None]:
         """Yield the lines of `rows`, several in one block.
 
-        Raises ObjectStoreAwayError, and ObjectMissingError when a large answer has moved: read the
+        Raises ObjectStoreAwayError, and ObjectNotFoundError when a large answer has moved: read the
         source again and go on behind `after`.
         """
         if self._opener is not None:  # so that a key that was destroyed ends what it encrypted
@@ -93,7 +93,7 @@ class SequencedLines:
         assert self._opener is not None
         opened = self._opener.opened(row, with_objects=not self._source.is_terminal)
         if opened.body_key is not None and not self._source.is_terminal:
-            raise ObjectMissingError  # it has moved meanwhile
+            raise ObjectNotFoundError  # it has moved meanwhile
         return opened
 
     def _large(
@@ -121,7 +121,7 @@ class SequencedLines:
         place = None
         if file is not None:
             lines = ResultFileLines(self._store, file, self._source.job_id)
-            with suppress(ObjectMissingError):  # deleted since the source was read
+            with suppress(ObjectNotFoundError):  # deleted since the source was read
                 place = lines.place(row.item_index)
         if file is None or place is None:
             yield before + self._template.opening(row, custom_id) + _GONE[:-_TAIL_BYTES] + tail

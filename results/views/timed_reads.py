@@ -2,7 +2,7 @@
 
 from core.clock import Clock
 from core.errors import Disposition, MillraceError
-from storage.objects.object_store import Blocks, ObjectStore
+from storage.objects.object_store import ObjectBlocks, ObjectStore
 
 
 class SearchOverdueError(MillraceError):
@@ -20,7 +20,7 @@ class TimedReads:
         self._store, self._clock = store, clock
         self._until_s = clock.monotonic_s() + time_s_max
 
-    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         """See `ObjectStore`. Its blocks raise SearchOverdueError when time is up."""
         blocks = self._store.read(key, offset=offset, length=length)
 
@@ -29,4 +29,4 @@ class TimedReads:
                 raise SearchOverdueError
             return next(blocks, b"")
 
-        return Blocks(read_in_time, blocks.close, None)
+        return ObjectBlocks(read_in_time, blocks.close, None)

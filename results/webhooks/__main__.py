@@ -15,8 +15,8 @@ from core.clock import SystemClock
 from core.errors import SettingsError
 from core.logs import configure_logs
 from core.metrics_server import serve_metrics
-from core.open_files import allow_open_files
-from core.role_lifecycle import run_role, say_ready
+from core.open_files import raise_open_file_limit
+from core.role_lifecycle import report_ready, run_role
 from core.settings import read_all
 from core.shutdown import stop_on_signals
 from jobs.supervised_threads import Background
@@ -32,11 +32,11 @@ from results.webhooks.endpoints.secret_encryption import Sealer
 from results.webhooks.events.event_reader import GROUP, EventReader
 from results.webhooks.events.progress_watch import Watcher
 from results.webhooks.settings import WebhookSettings
-from storage.postgres.engines import DATABASE_AWAY, create_engine
+from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.settings import DatabaseSettings
-from topics.clients.admin import LogAdmin
-from topics.clients.consumer import LogConsumer
-from topics.clients.producer import LogProducer
+from topics.clients.admin import TopicAdmin
+from topics.clients.consumer import GroupConsumer
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import EVENTS
 from topics.settings import KafkaSettings
 
@@ -56,7 +56,7 @@ def main(env: Mapping[str, str]) -> int:
     """Run the role until a signal; return the exit code."""
     configure_logs(ROLE)
     stop = stop_on_signals()
-    return run_role(lambda: run(env, stop), away=DATABASE_AWAY)
+    return run_role(lambda: run(env, stop), away=DATABASE_UNAVAILABLE)
 
 
 def run(env: Mapping[str, str], stop: threading.Event) -> None:
@@ -77,7 +77,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     look_ups_max = min(settings.slots_max, _LOOK_UPS_MAX)
     require_open_files(settings.slots_max, look_ups_max)
     serve_metrics(settings)
-    LogAdmin(kafka).wait_for_broker(_BROKER_WAIT_S)
+    TopicAdmin(kafka).wait_for_broker(_BROKER_WAIT_S)
     engine = create_engine(database, application_name=ROLE)
     name = process_name(ROLE)
     clock = SystemClock()
@@ -95,8 +95,8 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         clock=clock,
         holder=name,
     )
-    producer = LogProducer(kafka, client_id=name)
-    consumer = LogConsumer(
+    producer = RecordProducer(kafka, client_id=name)
+    consumer = GroupConsumer(
         kafka,
         group=GROUP,
         topics=[EVENTS.name],
@@ -112,7 +112,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
     background.every(settings.watch_interval_s, "watches", watcher.step)
     background.every(_REMOVAL_INTERVAL_S, "removal", removal.step)
     try:
-        say_ready()
+        report_ready()
         asyncio.run(deliverer.run(stop))
     finally:
         stop.set()
@@ -127,7 +127,7 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
 def require_open_files(slots_max: int, look_ups_max: int) -> None:
     """Make sure that each try can have its connection. Raises SettingsError."""
     wanted = slots_max + _LOOK_UP_FILES * look_ups_max + _OTHER_FILES
-    allowed = allow_open_files(wanted)
+    allowed = raise_open_file_limit(wanted)
     if allowed < wanted:
         raise SettingsError(
             f"{WebhookSettings.env_prefix}SLOTS_MAX={slots_max} takes {wanted} open files and "

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from results import metrics
 from storage.postgres.engines import raw_cursor
-from storage.postgres.statement_errors import DATA_REFUSED
+from storage.postgres.statement_errors import DATA_REJECTED
 from tenancy.cached_answers import NO_JOB
 from topics.records.catalogue import RETENTION_DAYS, SEGMENT_DAYS
 from topics.records.records import ItemOutcome, JobRef, Outcomes
@@ -85,7 +85,7 @@ def write_bills(engine: sa.Engine, bills: Sequence[CallBill]) -> None:
         return
     try:
         _write(engine, bills)
-    except DATA_REFUSED as refusal:
+    except DATA_REJECTED as refusal:
         if len(bills) == 1:
             code = getattr(refusal, "sqlstate", None) or type(refusal).__name__
             # No traceback: messages of the driver quote values.

@@ -8,8 +8,8 @@ import msgspec
 
 from core.errors import MillraceError
 from jobs.input.line_reader import Line, custom_id_of, input_lines
-from storage.objects.errors import ObjectMissingError, ObjectStoreAwayError
-from storage.objects.object_store import Blocks
+from storage.objects.errors import ObjectNotFoundError, ObjectStoreUnavailableError
+from storage.objects.object_store import ObjectBlocks
 
 
 class InputShorterError(MillraceError):
@@ -18,7 +18,7 @@ class InputShorterError(MillraceError):
     code = "input_shorter"
 
 
-OpenInput: TypeAlias = Callable[[int], Blocks]
+OpenInput: TypeAlias = Callable[[int], ObjectBlocks]
 """Opens the file at a byte offset. Raises what a store raises."""
 
 UNREADABLE: Final = ""
@@ -40,7 +40,7 @@ class CustomIds:
         """`input_bytes` bounds a line, as no line is longer than its file."""
         self._open_input = open_input
         self._line_bytes_max = max(1, input_bytes)
-        self._blocks: Blocks | None = None
+        self._blocks: ObjectBlocks | None = None
         self._lines: Iterator[Line] | None = None
         self._next_index = 0
         self._opened_index = -1  # the next one when the file was opened last
@@ -51,13 +51,13 @@ class CustomIds:
         """Return the id of an item, or `UNREADABLE`; indexes only grow from call to call.
 
         Rows that ask may be minutes apart, and a store may cut a reader that pauses: the file is
-        opened again where it was left. Raises InputShorterError, ObjectMissingError and, when that
-        does not help, ObjectStoreAwayError.
+        opened again where it was left. Raises InputShorterError, ObjectNotFoundError and, when that
+        does not help, ObjectStoreUnavailableError.
         """
         while True:
             try:
                 return self._read_on(item_index)
-            except ObjectStoreAwayError:
+            except ObjectStoreUnavailableError:
                 self.close()
                 if self._next_index <= self._opened_index:
                     raise
@@ -121,7 +121,7 @@ class JobCustomIds:
         if self._file is not None:
             try:
                 return self._file.at(item_index - self._first_index)
-            except (InputShorterError, ObjectMissingError):
+            except (InputShorterError, ObjectNotFoundError):
                 self._leave()
         self._unreadable_count += 1
         return UNREADABLE

@@ -11,7 +11,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from storage.postgres.engines import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_UNAVAILABLE
 
 _EPOCH: Final = date(1970, 1, 1)
 _ADVISORY_LOCK: Final = 0x6974656D  # one creation at a time in one database
@@ -31,7 +31,7 @@ class DayPartitions:
     def ensure(self, days: Iterable[int]) -> None:
         """Return once every day has its partition; of a known day this costs nothing.
 
-        Raises one of `DATABASE_AWAY` when the lock cannot be had.
+        Raises one of `DATABASE_UNAVAILABLE` when the lock cannot be had.
         """
         for day in days:
             if day not in self._known:
@@ -44,7 +44,7 @@ class DayPartitions:
                 with self._engine.begin() as connection:
                     _create(connection, day)
                 return
-            except DATABASE_AWAY:
+            except DATABASE_UNAVAILABLE:
                 if not tries_left:
                     raise
                 time.sleep(_PAUSE_S)  # let those who wait behind our lock request go first

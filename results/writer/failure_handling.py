@@ -23,7 +23,7 @@ from results.writer.statements import BURY, FIND_ATTEMPTS, RECORD_ATTEMPTS, SCHE
 from storage.postgres.engines import Cursor, raw_cursor
 from topics.records.catalogue import DEAD_LETTERS
 from topics.records.codec import encode
-from topics.records.records import DeadItem, DeadItems, FailedAttempt, ItemOutcome
+from topics.records.records import DeadItem, DeadItems, FailedItemAttempt, ItemOutcome
 
 _RECORD_ITEMS_MAX: Final = 250
 _RECORD_BYTES_MAX: Final = 500_000
@@ -198,14 +198,14 @@ def _letters(
 ) -> list[DeadItem]:
     """Return each item with all its attempts; one that failed at once has only its last."""
     cursor.execute(FIND_ATTEMPTS, [job_id, [item.index for item in dead]], prepare=False)
-    attempts: dict[int, list[FailedAttempt]] = {}
+    attempts: dict[int, list[FailedItemAttempt]] = {}
     for index, attempt, status_code, code, at_s in cursor:
-        attempts.setdefault(index, []).append(FailedAttempt(attempt, status_code, code, at_s))
+        attempts.setdefault(index, []).append(FailedItemAttempt(attempt, status_code, code, at_s))
     letters = []
     for item in dead:
         tried = attempts.get(item.index, [])
         if not tried or tried[-1].attempt < item.attempt:
-            last = FailedAttempt(item.attempt, item.status_code, code_of(item), now_s)
+            last = FailedItemAttempt(item.attempt, item.status_code, code_of(item), now_s)
             tried = [*tried, last]
         letters.append(DeadItem(item.index, item.custom_id, tried))
     return letters

@@ -6,12 +6,12 @@ from typing import Final
 from uuid import UUID
 
 from topics.clients.offset_tracker import Partition
-from topics.records.records import Close, CopiesDue, ItemOutcome, JobRef, Outcomes
+from topics.records.records import CopiesDue, ItemOutcome, JobClose, JobRef, Outcomes
 
 JobItems = dict[UUID, list[ItemOutcome]]
 """Outcomes by job, each list in the order of the log."""
 
-_ALONE: Final = (Close, CopiesDue)
+_ALONE: Final = (JobClose, CopiesDue)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Entry:
     partition: Partition
     next_offset: int
     size_bytes: int
-    record: Outcomes | Close | CopiesDue | None
+    record: Outcomes | JobClose | CopiesDue | None
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Group:
 
     jobs: JobItems = field(default_factory=dict)
     calls: list[Outcomes] = field(default_factory=list)  # of no job: only the ledger hears of them
-    alone: Close | CopiesDue | None = None
+    alone: JobClose | CopiesDue | None = None
     item_count: int = 0
     size_bytes: int = 0
     places: dict[UUID, Partition] = field(default_factory=dict)  # of `jobs`: each has one

@@ -31,7 +31,7 @@ from results.writer.settling import count_and_settle
 from results.writer.stopping import stop_over_budget
 from results.writer.sums import JobSum, sum_items
 from storage.postgres.engines import raw_cursor
-from storage.postgres.statement_errors import DATA_REFUSED, ROW_EXISTS
+from storage.postgres.statement_errors import DATA_REJECTED, ROW_EXISTS
 from topics.records.records import ItemOutcome
 
 LOG = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ UNSTORABLE_CODE: Final = "result_unstorable"
 
 _RETRIES: Final = RetryRules()
 
-_REFUSED: Final[tuple[type[Exception], ...]] = (*DATA_REFUSED, OverflowError, UnicodeError)
+_REFUSED: Final[tuple[type[Exception], ...]] = (*DATA_REJECTED, OverflowError, UnicodeError)
 
 
 @dataclass(frozen=True, slots=True)

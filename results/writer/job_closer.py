@@ -21,7 +21,7 @@ from results.writer.settling import count_and_settle
 from results.writer.statements import DROP_RETRIES, INSERT_MISSING, SET_CLOSED
 from results.writer.sums import JobSum
 from storage.postgres.engines import Cursor, raw_cursor
-from topics.records.records import Close
+from topics.records.records import JobClose
 
 LOG = logging.getLogger(__name__)
 
@@ -44,17 +44,17 @@ class JobCloser:
         self._partitions = partitions
         self._slice_items = slice_items
 
-    def closing(self, close: Close) -> list[Step]:
+    def closing(self, close: JobClose) -> list[Step]:
         """Return the steps that give every item of the job a row."""
         return [partial(self._step, close, 0)]
 
-    def _step(self, close: Close, first: int) -> list[Step]:
+    def _step(self, close: JobClose, first: int) -> list[Step]:
         job = self._slice(close, first)
         after = first + self._slice_items
         is_done = job is None or after >= job.total_count
         return [] if is_done else [partial(self._step, close, after)]
 
-    def _slice(self, close: Close, first: int) -> LockedJob | None:
+    def _slice(self, close: JobClose, first: int) -> LockedJob | None:
         """Close the indexes from `first` on; None when the job has all its rows, or is unknown."""
         started = time.perf_counter()
         with self._engine.begin() as connection:

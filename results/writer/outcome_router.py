@@ -7,7 +7,7 @@ from results.writer.groups import Group
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
 from results.writer.open_work import Step
-from topics.records.records import Close
+from topics.records.records import JobClose
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Judge:
 
     def judge(self, group: Group) -> list[Step]:
         """Make its outcomes durable; return the steps that follow. Raises one of DATABASE_AWAY."""
-        if isinstance(group.alone, Close):
+        if isinstance(group.alone, JobClose):
             return self.closes.closing(group.alone)
         if group.alone is not None:
             return self.copies.copying_due(group.alone)

@@ -5,18 +5,18 @@ import logging
 from core.errors import RecordUnreadableError
 from results.metrics import DEAD_LETTERS
 from results.writer.groups import Entry
-from topics.clients.producer import Sender
+from topics.clients.producer import RecordSender
 from topics.records.codec import decode_value, kind_of
 from topics.records.dead_letter_copy import send_dead_letter
-from topics.records.received_record import Received
-from topics.records.records import KINDS, Close, CopiesDue, Outcomes
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import KINDS, CopiesDue, JobClose, Outcomes
 
 LOG = logging.getLogger(__name__)
 
 
-def read_entry(received: Received, producer: Sender) -> Entry:
+def read_entry(received: ReceivedRecord, producer: RecordSender) -> Entry:
     """Return what was read. Raises SchemaTooNewError: an older release must not judge it."""
-    record: Outcomes | Close | CopiesDue | None
+    record: Outcomes | JobClose | CopiesDue | None
     try:
         record = read_record(received)
     except RecordUnreadableError as error:
@@ -30,7 +30,7 @@ def read_entry(received: Received, producer: Sender) -> Entry:
     )
 
 
-def read_record(received: Received) -> Outcomes | Close | CopiesDue:
+def read_record(received: ReceivedRecord) -> Outcomes | JobClose | CopiesDue:
     """Return the record. Raises RecordUnreadableError, SchemaTooNewError."""
     kind = kind_of(received.headers)
     if kind == KINDS[Outcomes]:
@@ -38,14 +38,16 @@ def read_record(received: Received) -> Outcomes | Close | CopiesDue:
         if not outcomes.items:
             raise RecordUnreadableError("the record holds no outcome")
         return outcomes
-    if kind == KINDS[Close]:
-        return decode_value(Close, received.value)
+    if kind == KINDS[JobClose]:
+        return decode_value(JobClose, received.value)
     if kind == KINDS[CopiesDue]:
         return decode_value(CopiesDue, received.value)
     raise RecordUnreadableError(f"{kind} does not belong on this topic")
 
 
-def _send_dead_letter(received: Received, error: RecordUnreadableError, producer: Sender) -> None:
+def _send_dead_letter(
+    received: ReceivedRecord, error: RecordUnreadableError, producer: RecordSender
+) -> None:
     place = (received.topic, received.partition, received.offset)
     LOG.error("record unreadable", extra={"place": place, "reason": str(error)})
     send_dead_letter(producer, received, code=error.code)

@@ -19,13 +19,13 @@ from results.writer.groups import Group, grouped
 from results.writer.open_work import OpenWork, Step
 from results.writer.outcome_router import Judge
 from results.writer.record_reader import read_entry
-from storage.postgres.engines import DATABASE_AWAY
-from topics.clients.consumer import LogConsumer
+from storage.postgres.engines import DATABASE_UNAVAILABLE
+from topics.clients.consumer import GroupConsumer
 from topics.clients.offset_tracker import Partition
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.errors import StaleMemberError
-from topics.records.received_record import Received
-from topics.records.records import Close, CopiesDue
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import CopiesDue, JobClose
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -52,18 +52,18 @@ class ResultsWriter:
 
     judge: Judge
     bill: Callable[[Sequence[CallBill]], None]
-    producer: LogProducer
+    producer: RecordProducer
     settings: WriterSettings
     commit_interval_s: float
     clock: Clock
-    _read: list[Received] = field(default_factory=list)  # polled, not yet judged
+    _read: list[ReceivedRecord] = field(default_factory=list)  # polled, not yet judged
     _open: OpenWork = field(default_factory=OpenWork)
     _finished: dict[Partition, int] = field(default_factory=dict)  # durable, not yet committed
     _lost: set[Partition] = field(default_factory=set)  # in this round: others judge what was read
     _is_paused: bool = False
     _polled_s: float = 0.0  # monotonic
 
-    def run(self, consumer: LogConsumer, stop: threading.Event) -> None:
+    def run(self, consumer: GroupConsumer, stop: threading.Event) -> None:
         """Judge records until `stop`.
 
         1. Poll until the group is full or has waited. 2. Write each group in a transaction. 3. Go
@@ -106,7 +106,7 @@ class ResultsWriter:
         self._open.forget(lost)
         self._lost |= lost
 
-    def _gather(self, consumer: LogConsumer, stop: threading.Event) -> None:
+    def _gather(self, consumer: GroupConsumer, stop: threading.Event) -> None:
         """Poll until a group is full or its first record has waited `group_wait_s`."""
         if self._open.item_count > _OPEN_ITEMS_MAX:
             return
@@ -127,7 +127,7 @@ class ResultsWriter:
             full_at = full_at or now + limits.group_wait_s
             wait_s = full_at - now
 
-    def _poll(self, consumer: LogConsumer, room: int, wait_s: float) -> float:
+    def _poll(self, consumer: GroupConsumer, room: int, wait_s: float) -> float:
         """Read on; return the monotonic time after it.
 
         What was read before may be revoked meanwhile, and what a poll brings before it is told so.
@@ -138,7 +138,7 @@ class ResultsWriter:
         self._polled_s = self.clock.monotonic_s()
         return self._polled_s
 
-    def _judge(self, group: Group, consumer: LogConsumer, stop: threading.Event) -> bool:
+    def _judge(self, group: Group, consumer: GroupConsumer, stop: threading.Event) -> bool:
         """Make a group durable, and begin what it asks for besides; False when `stop` came first.
 
         What is left of a lost partition is not judged here: its steps are forgotten with it.
@@ -173,7 +173,7 @@ class ResultsWriter:
         else:
             self._open.begin(kept, group.job_ids, steps, item_count=group.item_count)
 
-    def _must_wait(self, record: Close | CopiesDue) -> bool:
+    def _must_wait(self, record: JobClose | CopiesDue) -> bool:
         """Keep a close behind the copies before it, and what follows behind the close.
 
         A close leaves copies without a row to nobody, and whoever reads the log again must find
@@ -181,13 +181,13 @@ class ResultsWriter:
         """
         if record.job_id in self._open.waiting_jobs:
             return True
-        return isinstance(record, Close) and self._open.is_open(record.job_id)
+        return isinstance(record, JobClose) and self._open.is_open(record.job_id)
 
     def _kept(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
         """Return the offsets of partitions that were ours ever since their records were read."""
         return {place: offset for place, offset in offsets.items() if place not in self._lost}
 
-    def _go_on(self, consumer: LogConsumer, stop: threading.Event, share_s: float) -> None:
+    def _go_on(self, consumer: GroupConsumer, stop: threading.Event, share_s: float) -> None:
         """Do steps of what is open for `share_s`, within a bound, one at least."""
         until_s = self.clock.monotonic_s() + min(share_s, _SHARE_S_MAX)
         while self._open and not stop.is_set():
@@ -195,7 +195,9 @@ class ResultsWriter:
             if self.clock.monotonic_s() >= until_s:
                 return
 
-    def _patiently(self, write: Callable[[], T], consumer: LogConsumer, stop: threading.Event) -> T:
+    def _patiently(
+        self, write: Callable[[], T], consumer: GroupConsumer, stop: threading.Event
+    ) -> T:
         """Try again while Postgres is away, staying a member of the group in any case.
 
         Partitions may be lost meanwhile. Raises the last failure after `database_wait_s`, or on
@@ -206,7 +208,7 @@ class ResultsWriter:
         while True:
             try:
                 done = write()
-            except DATABASE_AWAY as failure:
+            except DATABASE_UNAVAILABLE as failure:
                 if stop.is_set() or self.clock.monotonic_s() >= give_up_at:
                     raise
                 LOG.warning("database away", extra={"error": type(failure).__name__})
@@ -218,13 +220,13 @@ class ResultsWriter:
                     self._stay(consumer, 0)
                 return done
 
-    def _stay(self, consumer: LogConsumer, wait_s: float) -> None:
+    def _stay(self, consumer: GroupConsumer, wait_s: float) -> None:
         """Poll without reading on; only a partition that is new to us can bring a record."""
         consumer.pause(consumer.assigned)
         self._is_paused = True
         self._poll(consumer, 1, wait_s)
 
-    def _commit(self, consumer: LogConsumer) -> None:
+    def _commit(self, consumer: GroupConsumer) -> None:
         if not self._finished:
             return
         self.producer.flush(_FLUSH_S)  # dead letters are durable before their records are past

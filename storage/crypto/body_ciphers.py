@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from core.errors import Disposition, MillraceError
 
 KEY_BYTES: Final = 32
-END: Final = 2**31 - 1
+ANSWER_END_INDEX: Final = 2**31 - 1
 """In place of an item's index: the end of a call's answer; its pieces count from 0."""
 
 _FORMAT: Final = b"\x01"  # begins no JSON text
@@ -31,18 +31,18 @@ class BodyUnreadableError(MillraceError):
     disposition = Disposition.REJECT
 
 
-class Way(Enum):
+class BodyDirection(Enum):
     """Which way a body goes."""
 
     IN = b"i"
     OUT = b"o"
 
 
-class Place(NamedTuple):
+class CipherContext(NamedTuple):
     """Where a body belongs."""
 
     job_id: UUID
-    way: Way
+    way: BodyDirection
     item_index: int  # of a call's answer: the number of the piece
 
 
@@ -54,12 +54,12 @@ class BodyCipher:
         assert len(secret) == KEY_BYTES
         self._cipher = AESGCM(secret)
 
-    def encrypt(self, body: bytes, place: Place) -> bytes:
+    def encrypt(self, body: bytes, place: CipherContext) -> bytes:
         """Return a body encrypted for its place."""
         nonce = os.urandom(_NONCE_BYTES)
         return _FORMAT + nonce + self._cipher.encrypt(nonce, body, _proved(place))
 
-    def decrypt(self, encrypted: bytes, place: Place) -> bytes:
+    def decrypt(self, encrypted: bytes, place: CipherContext) -> bytes:
         """Return what was encrypted for this place. Raises BodyUnreadableError."""
         if encrypted[:1] != _FORMAT:
             raise BodyUnreadableError(job=place.job_id, index=place.item_index)
@@ -70,5 +70,5 @@ class BodyCipher:
             raise BodyUnreadableError(job=place.job_id, index=place.item_index) from None
 
 
-def _proved(place: Place) -> bytes:
+def _proved(place: CipherContext) -> bytes:
     return b"%b%b%d" % (place.job_id.bytes, place.way.value, place.item_index)

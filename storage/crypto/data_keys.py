@@ -13,18 +13,18 @@ from typing import Final
 from core.clock import Clock
 from core.errors import Disposition, MillraceError
 from storage.crypto.body_ciphers import KEY_BYTES, BodyCipher
-from storage.objects.errors import ObjectExistsError, ObjectMissingError
+from storage.objects.errors import ObjectExistsError, ObjectNotFoundError
 from storage.objects.object_content import read_object
 from storage.objects.object_store import ObjectStore
 
-REMEMBERED_MAX: Final = 256
+CACHED_KEYS_MAX: Final = 256
 """Keys in memory: more jobs of such tenants at once cost a read of the store each."""
 
-REMEMBERED_S_MAX: Final = 300.0
+KEY_CACHE_S_MAX: Final = 300.0
 """How long a process can go on with a key that was destroyed."""
 
 
-class KeyGoneError(MillraceError):
+class DataKeyDestroyedError(MillraceError):
     """The data key of these bodies was destroyed."""
 
     code = "key_gone"
@@ -41,7 +41,7 @@ class DataKeys:
     """Ciphers by the names of their keys; the latest are remembered. Safe for threads."""
 
     def __init__(
-        self, objects: ObjectStore, clock: Clock, *, remembered_max: int = REMEMBERED_MAX
+        self, objects: ObjectStore, clock: Clock, *, remembered_max: int = CACHED_KEYS_MAX
     ) -> None:
         """Remember nothing yet."""
         self._objects, self._clock = objects, clock
@@ -62,7 +62,7 @@ class DataKeys:
             return known.cipher
 
     def load(self, name: str) -> BodyCipher:
-        """Return the cipher of a key. Raises KeyGoneError, and what a store raises."""
+        """Return the cipher of a key. Raises DataKeyDestroyedError, and what a store raises."""
         return self.known(name) or self._loaded(name)
 
     def ensure(self, name: str) -> BodyCipher:
@@ -90,15 +90,15 @@ class DataKeys:
     def _loaded(self, name: str) -> BodyCipher:
         try:
             secret = read_object(self._objects, name)
-        except ObjectMissingError:
-            raise KeyGoneError from None
+        except ObjectNotFoundError:
+            raise DataKeyDestroyedError from None
         if len(secret) != KEY_BYTES:
-            raise KeyGoneError
+            raise DataKeyDestroyedError
         return self._remembered(name, secret)
 
     def _remembered(self, name: str, secret: bytes) -> BodyCipher:
         cipher = BodyCipher(secret)
-        until_s = self._clock.monotonic_s() + REMEMBERED_S_MAX
+        until_s = self._clock.monotonic_s() + KEY_CACHE_S_MAX
         with self._lock:
             self._known[name] = _Known(cipher, until_s)
             self._known.move_to_end(name)

@@ -9,7 +9,7 @@ class ObjectKeyError(MillraceError):
     code = "object_key_invalid"
 
 
-class ObjectMissingError(MillraceError):
+class ObjectNotFoundError(MillraceError):
     """There is no object of that key."""
 
     code = "object_missing"
@@ -37,7 +37,7 @@ class ObjectStoreFullError(MillraceError):
     disposition = Disposition.RETRY
 
 
-class ObjectStoreAwayError(MillraceError):
+class ObjectStoreUnavailableError(MillraceError):
     """The object store does not answer, or asks to come back later."""
 
     code = "object_store_away"

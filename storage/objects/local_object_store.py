@@ -19,14 +19,14 @@ from storage.objects.counted_upload import CountedUpload
 from storage.objects.errors import (
     ObjectExistsError,
     ObjectKeyError,
-    ObjectMissingError,
-    ObjectStoreAwayError,
+    ObjectNotFoundError,
     ObjectStoreFullError,
     ObjectStoreRefusedError,
+    ObjectStoreUnavailableError,
 )
 from storage.objects.object_store import (
     BLOCK_BYTES,
-    Blocks,
+    ObjectBlocks,
     ObjectInfo,
     checked_key,
     checked_prefix,
@@ -39,14 +39,14 @@ _REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _PUBLISH_TRIES_MAX: Final = 8
 
 
-class LocalObjects:
+class LocalObjectStore:
     """An `ObjectStore` in a folder."""
 
     def __init__(self, root: Path, *, clock: Clock) -> None:
         """Create `root` when missing; every role of the host gives the same one."""
         self._root = root
         self._clock = clock
-        with disk_errors():
+        with translate_disk_errors():
             (root / _TEMPORARY).mkdir(parents=True, exist_ok=True)
 
     def begin(self, key: str) -> "LocalUpload":
@@ -55,31 +55,31 @@ class LocalObjects:
         temporary = self._root / _TEMPORARY / secrets.token_hex(16)
         return LocalUpload(key, temporary=temporary, target=target, root=self._root)
 
-    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         """See `ObjectStore`."""
         path = self._path(key)
-        with disk_errors(), missing_means_no_object(key):
+        with translate_disk_errors(), translate_missing_file(key):
             file = path.open("rb", buffering=0)
             file.seek(offset)
 
         def read(size: int) -> bytes:
-            with disk_errors():
+            with translate_disk_errors():
                 return file.read(size)
 
-        return Blocks(read, file.close, length)
+        return ObjectBlocks(read, file.close, length)
 
     def size(self, key: str) -> int:
         """See `ObjectStore`."""
         path = self._path(key)
-        with disk_errors(), missing_means_no_object(key):
+        with translate_disk_errors(), translate_missing_file(key):
             if path.is_dir():
-                raise ObjectMissingError(key=key)
+                raise ObjectNotFoundError(key=key)
             return path.stat().st_size
 
     def delete(self, key: str) -> None:
         """See `ObjectStore`. Folders that become empty go too: jobs have one each."""
         path = self._path(key)
-        with disk_errors():
+        with translate_disk_errors():
             try:
                 path.unlink()
             except FileNotFoundError:
@@ -94,7 +94,7 @@ class LocalObjects:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """See `ObjectStore`."""
         folder = checked_prefix(prefix).rpartition("/")[0]
-        with disk_errors():
+        with translate_disk_errors():
             for path in _files_below(self._root / folder):
                 key = path.relative_to(self._root).as_posix()
                 if key.startswith(prefix):
@@ -106,7 +106,7 @@ class LocalObjects:
         """See `ObjectStore`. Age counts from the last write."""
         newest_s = self._clock.wall_s() - older_than_s
         count = 0
-        with disk_errors():
+        with translate_disk_errors():
             for path in (self._root / _TEMPORARY).iterdir():
                 with contextlib.suppress(FileNotFoundError):
                     if path.stat().st_mtime <= newest_s:
@@ -127,16 +127,16 @@ class LocalUpload(CountedUpload):
         self._temporary = temporary
         self._target = target
         self._root = root
-        with disk_errors():
+        with translate_disk_errors():
             self._file = temporary.open("xb", buffering=BLOCK_BYTES)
 
     def _store(self, data: bytes) -> None:
-        with disk_errors():
+        with translate_disk_errors():
             self._file.write(data)
 
     def _publish(self, *, if_absent: bool) -> None:
         """Order matters: content durable, then name visible, then name durable."""
-        with disk_errors():
+        with translate_disk_errors():
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
@@ -159,7 +159,7 @@ class LocalUpload(CountedUpload):
             except (NotADirectoryError, IsADirectoryError):
                 raise ObjectKeyError("The key is a folder of another.", key=self.key) from None
             return
-        raise ObjectStoreAwayError(key=self.key)
+        raise ObjectStoreUnavailableError(key=self.key)
 
     def _discard(self) -> None:
         with contextlib.suppress(OSError):  # closing flushes, and the disk may be full
@@ -169,10 +169,10 @@ class LocalUpload(CountedUpload):
 
 
 @contextlib.contextmanager
-def disk_errors() -> Iterator[None]:
+def translate_disk_errors() -> Iterator[None]:
     """Tell a disk that is full, ails or refuses from a bug.
 
-    Raises ObjectStoreFullError, ObjectStoreAwayError, ObjectStoreRefusedError.
+    Raises ObjectStoreFullError, ObjectStoreUnavailableError, ObjectStoreRefusedError.
     """
     try:
         yield
@@ -180,19 +180,19 @@ def disk_errors() -> Iterator[None]:
         if error.errno in _FULL:
             raise ObjectStoreFullError from error
         if error.errno in _AWAY:
-            raise ObjectStoreAwayError from error
+            raise ObjectStoreUnavailableError from error
         if error.errno in _REFUSED:
             raise ObjectStoreRefusedError from error
         raise
 
 
 @contextlib.contextmanager
-def missing_means_no_object(key: str) -> Iterator[None]:
-    """Translate the ways in which a path can name no file. Raises ObjectMissingError."""
+def translate_missing_file(key: str) -> Iterator[None]:
+    """Translate the ways in which a path can name no file. Raises ObjectNotFoundError."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        raise ObjectMissingError(key=key) from None
+        raise ObjectNotFoundError(key=key) from None
 
 
 def _files_below(folder: Path) -> Iterator[Path]:

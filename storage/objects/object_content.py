@@ -1,9 +1,11 @@
 """Objects that fit into memory, in one piece. Every function raises what a store raises."""
 
-from storage.objects.object_store import ObjectStore, Reads
+from storage.objects.object_store import ObjectReader, ObjectStore
 
 
-def read_object(objects: Reads, key: str, *, offset: int = 0, length: int | None = None) -> bytes:
+def read_object(
+    objects: ObjectReader, key: str, *, offset: int = 0, length: int | None = None
+) -> bytes:
     """Return an object whose size is bounded, or a part of it."""
     with objects.read(key, offset=offset, length=length) as blocks:
         return b"".join(blocks)

@@ -68,10 +68,10 @@ class Upload(Protocol):
         ...
 
 
-class Reads(Protocol):
+class ObjectReader(Protocol):
     """What those need who only read; see `ObjectStore`."""
 
-    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> "Blocks":
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> "ObjectBlocks":
         """Open an object. Raises ObjectMissingError, here, and ObjectStoreAwayError."""
         ...
 
@@ -87,7 +87,7 @@ class ObjectStore(Protocol):
         """Start an upload. Raises ObjectKeyError."""
         ...
 
-    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> "Blocks":
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> "ObjectBlocks":
         """Open an object; `offset` past its end reads nothing. Raises ObjectMissingError, here.
 
         Blocks hold at most 1 MiB. A store may cut a reader that pauses for minutes: open the
@@ -115,7 +115,7 @@ class ObjectStore(Protocol):
         ...
 
 
-class Blocks(Iterator[bytes]):
+class ObjectBlocks(Iterator[bytes]):
     """The bytes of an object, block by block; closes itself at the end, or sooner by `close`."""
 
     def __init__(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from core.clock import Clock, SystemClock
 from core.errors import SettingsError
-from storage.objects.local_object_store import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import ObjectStore
 from storage.objects.settings import ObjectStoreSettings, S3Settings
 
@@ -27,9 +27,9 @@ def open_object_store(
         if s3 is None:
             raise SettingsError("kind s3 needs the S3 settings")
         # Its client is a fifth of what a role loads at its start, and most stores are local.
-        from storage.objects.s3_object_store import S3Objects
+        from storage.objects.s3_object_store import S3ObjectStore
 
-        return S3Objects(s3, clock=clock)
+        return S3ObjectStore(s3, clock=clock)
     if objects.root is None:
         raise SettingsError("kind local needs root")
-    return LocalObjects(objects.root, clock=clock)
+    return LocalObjectStore(objects.root, clock=clock)

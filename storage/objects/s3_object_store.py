@@ -7,8 +7,8 @@ import boto3.session
 from botocore.config import Config
 
 from core.clock import Clock
-from storage.objects.object_store import Blocks, ObjectInfo, checked_key, checked_prefix
-from storage.objects.s3_errors import S3RangeError, S3UploadGoneError, s3_errors
+from storage.objects.object_store import ObjectBlocks, ObjectInfo, checked_key, checked_prefix
+from storage.objects.s3_errors import S3RangeError, S3UploadNotFoundError, translate_s3_errors
 from storage.objects.s3_uploads import S3Upload
 from storage.objects.settings import S3Settings
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
 
 
-class S3Objects:
+class S3ObjectStore:
     """An `ObjectStore` in a bucket."""
 
     def __init__(self, settings: S3Settings, *, clock: Clock) -> None:
@@ -30,14 +30,14 @@ class S3Objects:
         """See `ObjectStore`."""
         return S3Upload(self._client, self._bucket, checked_key(key), part_bytes=self._part_bytes)
 
-    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         """See `ObjectStore`."""
         if length == 0:
             self.size(key)  # S3 has no empty range, but a missing object must show
             return _nothing()
         last = "" if length is None else offset + length - 1
         try:
-            with s3_errors(key):
+            with translate_s3_errors(key):
                 answer = self._client.get_object(
                     Bucket=self._bucket, Key=checked_key(key), Range=f"bytes={offset}-{last}"
                 )
@@ -46,20 +46,20 @@ class S3Objects:
         body = answer["Body"]
 
         def read(size: int) -> bytes:
-            with s3_errors(key):
+            with translate_s3_errors(key):
                 return body.read(size)
 
-        return Blocks(read, body.close, length)
+        return ObjectBlocks(read, body.close, length)
 
     def size(self, key: str) -> int:
         """See `ObjectStore`."""
-        with s3_errors(key):
+        with translate_s3_errors(key):
             head = self._client.head_object(Bucket=self._bucket, Key=checked_key(key))
         return head["ContentLength"]
 
     def delete(self, key: str) -> None:
         """See `ObjectStore`."""
-        with s3_errors(key):
+        with translate_s3_errors(key):
             self._client.delete_object(Bucket=self._bucket, Key=checked_key(key))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -67,7 +67,7 @@ class S3Objects:
         pages = self._client.get_paginator("list_objects_v2").paginate(
             Bucket=self._bucket, Prefix=checked_prefix(prefix)
         )
-        with s3_errors(prefix):
+        with translate_s3_errors(prefix):
             for page in pages:
                 for entry in page.get("Contents", ()):
                     modified_s = entry["LastModified"].timestamp()
@@ -78,7 +78,7 @@ class S3Objects:
         newest_s = self._clock.wall_s() - older_than_s
         pages = self._client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket)
         count = 0
-        with s3_errors(""):
+        with translate_s3_errors(""):
             for page in pages:
                 for upload in page.get("Uploads", ()):
                     begun_s = upload["Initiated"].timestamp()
@@ -96,18 +96,18 @@ class S3Objects:
             Bucket=self._bucket, Key=key, UploadId=upload_id
         )
         try:
-            with s3_errors(key):
+            with translate_s3_errors(key):
                 return all(
                     part["LastModified"].timestamp() <= newest_s
                     for page in pages
                     for part in page.get("Parts", ())
                 )
-        except S3UploadGoneError:
+        except S3UploadNotFoundError:
             return False
 
 
-def _nothing() -> Blocks:
-    return Blocks(lambda _: b"", lambda: None, 0)
+def _nothing() -> ObjectBlocks:
+    return ObjectBlocks(lambda _: b"", lambda: None, 0)
 
 
 def _client(settings: S3Settings) -> "S3Client":

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 from storage.objects.counted_upload import CountedUpload
 from storage.objects.errors import (
     ObjectExistsError,
-    ObjectMissingError,
-    ObjectStoreAwayError,
+    ObjectNotFoundError,
+    ObjectStoreUnavailableError,
     ObjectTooLargeError,
 )
-from storage.objects.s3_errors import S3ConflictError, S3UploadGoneError, s3_errors
+from storage.objects.s3_errors import S3ConflictError, S3UploadNotFoundError, translate_s3_errors
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
@@ -56,7 +56,7 @@ class S3Upload(CountedUpload):
             else:
                 self._send_part()
                 self._finish_parts(self._upload_id, if_absent=if_absent)
-        except (ObjectExistsError, S3ConflictError, S3UploadGoneError) as refusal:
+        except (ObjectExistsError, S3ConflictError, S3UploadNotFoundError) as refusal:
             # A request that was heard but whose answer got lost meets its own object when the
             # client tries again; so ask whose object it is before giving up.
             token = self._visible_token()
@@ -69,7 +69,7 @@ class S3Upload(CountedUpload):
     def _discard(self) -> None:
         self._buffer.clear()
         if self._upload_id is not None:
-            with contextlib.suppress(ObjectStoreAwayError), s3_errors(self.key):
+            with contextlib.suppress(ObjectStoreUnavailableError), translate_s3_errors(self.key):
                 self._client.abort_multipart_upload(
                     Bucket=self._bucket, Key=self.key, UploadId=self._upload_id
                 )
@@ -83,14 +83,14 @@ class S3Upload(CountedUpload):
         }
         if if_absent:
             request["IfNoneMatch"] = "*"
-        with s3_errors(self.key):
+        with translate_s3_errors(self.key):
             self._client.put_object(**request)
 
     def _send_part(self) -> None:
         number = len(self._parts) + 1
         if number > _PART_COUNT_MAX:
             raise ObjectTooLargeError(key=self.key, part_bytes=self._part_bytes)
-        with s3_errors(self.key):
+        with translate_s3_errors(self.key):
             if self._upload_id is None:
                 begun = self._client.create_multipart_upload(
                     Bucket=self._bucket, Key=self.key, Metadata={_TOKEN: self._token}
@@ -115,14 +115,14 @@ class S3Upload(CountedUpload):
         }
         if if_absent:
             request["IfNoneMatch"] = "*"
-        with s3_errors(self.key):
+        with translate_s3_errors(self.key):
             self._client.complete_multipart_upload(**request)
 
     def _visible_token(self) -> str | None:
         """Return whose object is visible: ours, a rival's (maybe empty), or None for no object."""
         try:
-            with s3_errors(self.key):
+            with translate_s3_errors(self.key):
                 head = self._client.head_object(Bucket=self._bucket, Key=self.key)
-        except ObjectMissingError:
+        except ObjectNotFoundError:
             return None
         return head["Metadata"].get(_TOKEN, "")

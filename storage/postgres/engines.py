@@ -27,7 +27,7 @@ Class 25 of SQLSTATE, so the driver takes them for errors of ours.
 _ONLY_READS: Final = ("in_hot_standby", "default_transaction_read_only")
 """What the server tells of itself, unasked, whenever it changes."""
 
-DATABASE_AWAY: Final[tuple[type[Exception], ...]] = (
+DATABASE_UNAVAILABLE: Final[tuple[type[Exception], ...]] = (
     sqlalchemy.exc.OperationalError,
     sqlalchemy.exc.TimeoutError,  # no free connection in the pool
     psycopg.OperationalError,
@@ -67,7 +67,7 @@ def raw_cursor(connection: sqlalchemy.Connection) -> Cursor:
     """Return a driver cursor inside the transaction of `connection`, for `%b` parameters.
 
     Begins the transaction when there is none yet, so that `connection.commit()` covers what the
-    cursor does. Errors come as the driver's: `DATABASE_AWAY` names both kinds.
+    cursor does. Errors come as the driver's: `DATABASE_UNAVAILABLE` names both kinds.
     """
     if not connection.in_transaction():
         connection.begin()
@@ -78,7 +78,7 @@ def raw_cursor(connection: sqlalchemy.Connection) -> Cursor:
     return cursor
 
 
-def drivers_words(failure: BaseException) -> str:
+def driver_message(failure: BaseException) -> str:
     """Return the first line of what the driver said: whom it asked where, never a password."""
     cause = getattr(failure, "orig", None) or failure
     return str(cause).strip().partition("\n")[0]

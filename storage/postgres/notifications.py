@@ -14,7 +14,7 @@ _SLICE_S: Final = 0.25  # how soon `close` from another thread is noticed
 _RETRY_S: Final = 0.5  # pause between attempts while the database is away
 
 
-class Notifications:
+class NotificationListener:
     """Tells that a channel was notified. A hint to look, never the only way to find work.
 
     One thread waits; any thread may close. While the database is away, `wait` times out like
@@ -53,7 +53,7 @@ class Notifications:
         with self._in_use:
             self._disconnect()
 
-    def __enter__(self) -> "Notifications":
+    def __enter__(self) -> "NotificationListener":
         """Close at the end of the block."""
         return self
 

@@ -20,7 +20,7 @@ _ENTER: Final = sa.text(
 )
 
 
-def wall_off(connection: sa.Connection, tenant_id: UUID) -> None:
+def restrict_to_tenant(connection: sa.Connection, tenant_id: UUID) -> None:
     """Let the rest of the transaction of `connection` see and change this tenant's rows alone.
 
     Rows of others are as if they were not there, whatever a statement asks for; adding one, or

@@ -18,7 +18,7 @@ from core.ids import FILE, JOB, parse_public_id
 from core.limits import CHUNK_BYTES_MAX
 from core.object_names import job_key_name
 from results.retention.batch_removal import BodyRemoval
-from storage.objects.local_object_store import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from tests.support.job_checks import ENDPOINT, ended, lines_of, watch
 from tests.support.stacks import Stack
 from tests.support.stored_content import Found, search, stored_objects
@@ -126,7 +126,7 @@ def test_what_is_deleted_is_nowhere(stack: Stack) -> None:
     ).json()["deleted"]
     assert job_key_name(job_id) not in dict(stored_objects(stack))  # at once
     engine = sa.create_engine(stack.state.database_url, poolclass=sa.NullPool)
-    store = LocalObjects(stack.data / "objects", clock=SystemClock())
+    store = LocalObjectStore(stack.data / "objects", clock=SystemClock())
     BodyRemoval(engine, store).step(100_000)  # as a finaliser does within a minute
 
     assert search(stack, PROMPT, NAME, *answers[:2]) == [Found()] * 4

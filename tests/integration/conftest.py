@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.settings import KafkaSettings
 
 
 @pytest.fixture
-def producer(kafka: KafkaSettings) -> Iterator[LogProducer]:
+def producer(kafka: KafkaSettings) -> Iterator[RecordProducer]:
     """A producer on the log that the room's own `kafka` names."""
-    producer = LogProducer(kafka, client_id="test", linger_ms=1)
+    producer = RecordProducer(kafka, client_id="test", linger_ms=1)
     yield producer
     producer.close()

@@ -23,7 +23,7 @@ from cli.stack.services.kafka import EmbeddedKafka
 from cli.stack.services.postgres import EmbeddedPostgres
 from cli.stack.state.data_folder import cache_dir
 from migrations.runner import upgrade
-from storage.postgres.notifications import Notifications
+from storage.postgres.notifications import NotificationListener
 from storage.postgres.settings import DatabaseSettings
 
 READY_S_MAX = 40.0
@@ -188,7 +188,7 @@ def test_a_data_folder_whose_name_is_hard(tmp_path: Path, name: str) -> None:
         supervisor.wait_until(server.is_ready, timeout_s=READY_S_MAX, what="Postgres")
         upgrade(server.url)
         settings = DatabaseSettings.model_validate({"url": server.url})
-        with Notifications(settings, "anything") as notifications:
+        with NotificationListener(settings, "anything") as notifications:
             assert notifications.wait(READY_S_MAX)
     finally:
         supervisor.stop()

@@ -9,7 +9,7 @@ import pytest
 
 from cli.stack.processes.exit_reason import reason_in
 from cli.stack.processes.role_children import MODULES
-from core.role_lifecycle import WRONG_SETTINGS
+from core.role_lifecycle import EXIT_INVALID_SETTINGS
 
 PREFIXES = {
     "api": "MILLRACE_API_",
@@ -48,7 +48,7 @@ def test_wrong_settings_of_all_kinds_are_told_in_one_shape(role: str, tmp_path: 
             check=False,
         )
 
-    assert ended.returncode == WRONG_SETTINGS
+    assert ended.returncode == EXIT_INVALID_SETTINGS
     reason = reason_in(log)
     assert reason is not None, log.read_text()
     assert [name for name in wrong if name not in reason] == []

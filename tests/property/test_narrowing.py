@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_consumers.quarantine.narrowing import PARTS, first_units, narrowed, split
-from topics.records.records import Attempt, Unit
+from topics.records.records import AttemptUnit, BatchAttempt
 
 CRASHES_MAX = 3
 
@@ -31,7 +31,7 @@ def lives(count: int, poison: set[int]) -> tuple[list[int], list[int], int]:
             units = rest
             continue
         deaths += 1
-        after = narrowed(Attempt(UUID(int=1), deaths, units, True), crashes_max=CRASHES_MAX)
+        after = narrowed(BatchAttempt(UUID(int=1), deaths, units, True), crashes_max=CRASHES_MAX)
         units = after.units
         assert units == sorted(units, key=lambda unit: unit.crashes)
         if after.charged is not None:
@@ -52,7 +52,7 @@ def test_the_poison_alone_is_charged_within_three_deaths_each(batch: tuple[int, 
 
 @given(st.integers(0, 1000), st.integers(1, 1000), st.integers(0, 5))
 def test_a_split_covers_its_unit_in_order(first: int, count: int, crashes: int) -> None:
-    units = split(Unit(first, count, crashes))
+    units = split(AttemptUnit(first, count, crashes))
 
     assert [p for u in units for p in range(u.first, u.first + u.count)] == [
         *range(first, first + count)
@@ -64,15 +64,15 @@ def test_a_split_covers_its_unit_in_order(first: int, count: int, crashes: int) 
 
 def test_what_lay_beside_a_unit_that_ended_its_process_goes_first() -> None:
     ran, *rest = first_units(30)
-    after = narrowed(Attempt(UUID(int=1), 1, [ran, *rest], True), crashes_max=CRASHES_MAX)
+    after = narrowed(BatchAttempt(UUID(int=1), 1, [ran, *rest], True), crashes_max=CRASHES_MAX)
     assert after.units[: len(rest)] == rest
-    alone = Unit(0, 1, 1)
-    after = narrowed(Attempt(UUID(int=1), 1, [alone, *rest], True), crashes_max=CRASHES_MAX)
-    assert after.units == [*rest, Unit(0, 1, 2)]
+    alone = AttemptUnit(0, 1, 1)
+    after = narrowed(BatchAttempt(UUID(int=1), 1, [alone, *rest], True), crashes_max=CRASHES_MAX)
+    assert after.units == [*rest, AttemptUnit(0, 1, 2)]
 
 
 def test_who_let_go_in_good_order_charges_nobody() -> None:
     units = first_units(59)
     for kept, is_running in ((units, False), ([], False), ([], True)):
-        after = narrowed(Attempt(UUID(int=1), 1, kept, is_running), crashes_max=1)
+        after = narrowed(BatchAttempt(UUID(int=1), 1, kept, is_running), crashes_max=1)
         assert (after.units, after.charged) == (kept, None)

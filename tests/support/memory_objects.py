@@ -3,8 +3,12 @@
 from collections.abc import Iterator
 from typing import Self
 
-from storage.objects.errors import ObjectExistsError, ObjectMissingError, ObjectStoreAwayError
-from storage.objects.object_store import Blocks, ObjectInfo, StoredObject
+from storage.objects.errors import (
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ObjectStoreUnavailableError,
+)
+from storage.objects.object_store import ObjectBlocks, ObjectInfo, StoredObject
 
 
 class MemoryUpload:
@@ -44,13 +48,13 @@ class MemoryStore:
         self._ask()
         return MemoryUpload(self, key)
 
-    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         self._ask()
         self.read_count += 1
         if key not in self.objects:
-            raise ObjectMissingError(key=key)
+            raise ObjectNotFoundError(key=key)
         data = [self.objects[key][offset:]]
-        return Blocks(lambda n: _cut(data, n), lambda: None, length)
+        return ObjectBlocks(lambda n: _cut(data, n), lambda: None, length)
 
     def size(self, key: str) -> int:
         return len(self.objects[key])
@@ -69,7 +73,7 @@ class MemoryStore:
 
     def _ask(self) -> None:
         if self.is_away:
-            raise ObjectStoreAwayError
+            raise ObjectStoreUnavailableError
 
 
 def _cut(data: list[bytes], count: int) -> bytes:

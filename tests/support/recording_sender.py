@@ -33,5 +33,5 @@ class SentRecords:
         headers: Headers | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> None:
-        """See `topics.clients.producer.Sender`."""
+        """See `topics.clients.producer.RecordSender`."""
         self.records.append(Sent(topic, partition, key, headers or [], value or b""))

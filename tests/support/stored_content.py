@@ -11,7 +11,7 @@ from cli.stack.services.postgres import binaries
 from tests.support.stacks import Stack
 from topics.records.catalogue import SHARED_TOPICS, pool_topics
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def _search_topics(stack: Stack, pairs: list[tuple[bytes, Found]]) -> None:
     kafka = KafkaSettings(bootstrap_servers=stack.state.kafka_bootstrap_servers)
     of_pools = [topic for pool in stack.state.pools for topic in pool_topics(pool)]
     for topic in (*SHARED_TOPICS, *of_pools):
-        tail = TopicTail(kafka, topic, client_id="test-search")
+        tail = TopicTailReader(kafka, topic, client_id="test-search")
         for record in tail.read_to_end(30):
             said = (record.value or b"", record.key or b"", *(v for _, v in record.headers))
             for text, its in pairs:

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
 )
 
 from topics.clients.client_factory import new_client
-from topics.errors import LogUnavailableError
+from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import Topic
 from topics.settings import KafkaSettings
 
@@ -37,7 +37,7 @@ _PASSING = frozenset(
 )
 
 
-class LogAdmin:
+class TopicAdmin:
     """Administration of the topics of one installation."""
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -48,7 +48,7 @@ class LogAdmin:
         self._created: set[str] = set()  # or found, by `create`
 
     def wait_for_broker(self, timeout_s: float) -> None:
-        """Return once a broker answers. Raises LogUnavailableError when time is up."""
+        """Return once a broker answers. Raises KafkaUnavailableError when time is up."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -61,7 +61,7 @@ class LogAdmin:
     def create(self, topics: Iterable[Topic]) -> list[str]:
         """Create what is missing and return its names; what exists is left as it is.
 
-        Raises LogUnavailableError.
+        Raises KafkaUnavailableError.
         """
         wanted = [
             NewTopic(
@@ -91,7 +91,7 @@ class LogAdmin:
         """Have those of the topics that hold prompts or answers keep them for as long as is set.
 
         They must exist. For who installs, not for who uses them: it takes the right to describe and
-        alter configurations. Raises LogUnavailableError.
+        alter configurations. Raises KafkaUnavailableError.
         """
         prefix = self._settings.topic_prefix
         found = {prefix + topic.name: topic for topic in topics if topic.holds_bodies}
@@ -113,7 +113,7 @@ class LogAdmin:
     def drift(self, topics: Iterable[Topic]) -> list[str]:
         """Return one sentence for each way in which the broker differs from what is set.
 
-        Raises LogUnavailableError.
+        Raises KafkaUnavailableError.
         """
         wanted = {self._settings.topic_prefix + topic.name: topic for topic in topics}
         present = self._metadata_with(wanted.keys() & self._created)
@@ -126,7 +126,7 @@ class LogAdmin:
     def lag(self, group: str, topic: Topic) -> dict[int, int]:
         """Return the records of each partition that `group` has not committed.
 
-        Raises LogUnavailableError.
+        Raises KafkaUnavailableError.
         """
         name = self._settings.topic_prefix + topic.name
         places = [TopicPartition(name, number) for number in range(topic.partition_count)]
@@ -206,7 +206,7 @@ class LogAdmin:
         return differences
 
     def _described(self, names: Iterable[str]) -> dict[str, dict[str, str | None]]:
-        """Return the options of topics that exist. Raises LogUnavailableError.
+        """Return the options of topics that exist. Raises KafkaUnavailableError.
 
         Another broker than the one that listed a new topic may learn of it a moment later.
         """
@@ -243,15 +243,15 @@ class LogAdmin:
             ):
                 return
             time.sleep(_ASK_AGAIN_S)
-        raise LogUnavailableError("topics were created but have no leaders")
+        raise KafkaUnavailableError("topics were created but have no leaders")
 
-    def _unavailable(self, error: KafkaException | TimeoutError) -> LogUnavailableError:
+    def _unavailable(self, error: KafkaException | TimeoutError) -> KafkaUnavailableError:
         """Say where the log was looked for, which the client's own words do not."""
         silence = f"no answer within {REQUEST_TIMEOUT_S:g} s"
         reason = silence if isinstance(error, TimeoutError) else error.args[0].str()
         servers = self._settings.bootstrap_servers
         setting = f"{self._settings.env_prefix}BOOTSTRAP_SERVERS"
-        return LogUnavailableError(f"Kafka at {servers} ({setting}): {reason}")
+        return KafkaUnavailableError(f"Kafka at {servers} ({setting}): {reason}")
 
 
 def _normal(value: str | None) -> list[str]:

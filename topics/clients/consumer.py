@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from topics.clients.client_factory import new_client
-from topics.clients.group_membership import Membership
-from topics.clients.missing_topics import METADATA_TIMEOUT_S, MissingTopics
+from topics.clients.group_membership import GroupMembership
+from topics.clients.missing_topics import METADATA_TIMEOUT_S, MissingTopicMonitor
 from topics.clients.offset_tracker import Partition
-from topics.errors import LogUnavailableError, StaleMemberError
+from topics.errors import KafkaUnavailableError, StaleMemberError
 from topics.metrics import LAG
-from topics.records.received_record import Received, received
+from topics.records.received_record import ReceivedRecord, received_records
 from topics.settings import KafkaSettings
 
 _STALE_CODES = frozenset(
@@ -29,7 +29,7 @@ _POLL_INTERVAL_MS_MAX = 300_000
 _FETCH_WAIT_S = 0.25
 
 
-class LogConsumer:
+class GroupConsumer:
     """Reads topics as a member of a group; the owner decides what is finished and commits it."""
 
     def __init__(  # noqa: PLR0913  each one is an option of the client
@@ -54,7 +54,7 @@ class LogConsumer:
         self.is_losing = False
         """In `on_revoke`: the partitions have another owner already."""
         self._on_assign, self._on_revoke = on_assign, on_revoke
-        self._membership = Membership(settings, self._prefix + group, settings.group_protocol)
+        self._membership = GroupMembership(settings, self._prefix + group, settings.group_protocol)
         self._consumer = new_client(
             Consumer,
             settings.client_options()
@@ -74,7 +74,7 @@ class LogConsumer:
         self._membership.note(self._consumer.memberid())  # under `consumer` known before it joins
         names = [self._prefix + topic for topic in topics]
         is_told = settings.group_protocol == "classic"
-        self._missing = MissingTopics(self._consumer, names, is_told=is_told)
+        self._missing = MissingTopicMonitor(self._consumer, names, is_told=is_told)
         self._consumer.subscribe(
             names,
             on_assign=self._assign,
@@ -87,17 +87,17 @@ class LogConsumer:
         """The partitions that this member owns now."""
         return frozenset(self._assigned)
 
-    def poll(self, count_max: int, timeout_s: float) -> list[Received]:
+    def poll(self, count_max: int, timeout_s: float) -> list[ReceivedRecord]:
         """Return up to `count_max` records, waiting at most `timeout_s` for the first.
 
-        Raises LogUnavailableError when the client cannot go on, or a topic stays unknown.
+        Raises KafkaUnavailableError when the client cannot go on, or a topic stays unknown.
         """
         # Asking for many at once would wait the whole time for them; a first record must not wait.
         first = self._consumer.consume(1, timeout_s)
         more = self._consumer.consume(count_max - 1, 0) if first and count_max > 1 else []
         messages = first + more
         self._missing.heed(messages)
-        return received(messages, self._prefix)
+        return received_records(messages, self._prefix)
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> bool:
         """Commit, for partitions that are still ours, the offset after the last finished record.
@@ -139,16 +139,16 @@ class LogConsumer:
         self._consumer.resume(self._ours(partitions))
 
     def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return the offset after the last record of each partition. Raises LogUnavailableError."""
+        """Return the offset after the last record of each partition. Raises KafkaUnavailableError."""
         # One question for all: each waits behind the fetch that is on its way, see `fetch_wait_s`.
         places = [TopicPartition(self._prefix + t, n, OFFSET_END) for t, n in partitions]
         try:
             found = self._consumer.offsets_for_times(places, timeout=METADATA_TIMEOUT_S)
         except KafkaException as error:
-            raise LogUnavailableError(error.args[0].str()) from None
+            raise KafkaUnavailableError(error.args[0].str()) from None
         for place in found:
             if place.error is not None:
-                raise LogUnavailableError(place.error.str())
+                raise KafkaUnavailableError(place.error.str())
         return {
             (place.topic.removeprefix(self._prefix), place.partition): place.offset
             for place in found

@@ -22,7 +22,7 @@ _LEAVE_S_MAX: Final = 1.0
 """A start waits so long for a broker that is away, not longer: the session ends by itself."""
 
 
-class Membership:
+class GroupMembership:
     """One place in a group, noted in `members_folder`; without such a folder nothing is."""
 
     def __init__(self, settings: KafkaSettings, group: str, protocol: GroupProtocol) -> None:
@@ -44,9 +44,11 @@ class Membership:
         """
         if (member_id := self._predecessor()) is None:
             return
-        from topics.clients.member_removal import leave
+        from topics.clients.member_removal import remove_member
 
-        leave(self._settings, self._group, member_id, self._protocol, timeout_s=_LEAVE_S_MAX)
+        remove_member(
+            self._settings, self._group, member_id, self._protocol, timeout_s=_LEAVE_S_MAX
+        )
 
     def note(self, member_id: str | None) -> None:
         """Note the id under which the broker knows this member; none, perhaps, before it joins."""

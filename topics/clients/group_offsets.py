@@ -6,7 +6,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicP
 from confluent_kafka.admin import AdminClient
 
 from topics.clients.client_factory import new_client
-from topics.errors import LogUnavailableError
+from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import Topic
 from topics.settings import KafkaSettings
 
@@ -14,7 +14,7 @@ _REQUEST_TIMEOUT_S = 15.0
 
 
 class GroupOffsets:
-    """One group; every method raises LogUnavailableError when the broker does not answer."""
+    """One group; every method raises KafkaUnavailableError when the broker does not answer."""
 
     def __init__(self, settings: KafkaSettings, group: str) -> None:
         """Connect to nothing yet. `group` holds no prefix."""
@@ -30,7 +30,7 @@ class GroupOffsets:
             )
             return len(found[self._group].result(_REQUEST_TIMEOUT_S).members)
         except (KafkaException, TimeoutError) as error:
-            raise LogUnavailableError(_reason(error)) from None
+            raise KafkaUnavailableError(_reason(error)) from None
 
     def move(self, topic: Topic, offsets: Mapping[int, int]) -> None:
         """Let the group go on at these offsets, by partition. It must have no member."""
@@ -43,9 +43,9 @@ class GroupOffsets:
             ).values()
             for place in answer.result(_REQUEST_TIMEOUT_S).topic_partitions:
                 if place.error is not None:
-                    raise LogUnavailableError(place.error.str(), topic=name)
+                    raise KafkaUnavailableError(place.error.str(), topic=name)
         except (KafkaException, TimeoutError) as error:
-            raise LogUnavailableError(_reason(error), topic=name) from None
+            raise KafkaUnavailableError(_reason(error), topic=name) from None
 
 
 def _reason(error: KafkaException | TimeoutError) -> str:

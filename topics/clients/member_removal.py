@@ -71,7 +71,7 @@ class _LastHeartbeat(Request[_Heartbeat]):  # type: ignore[misc]
         return request_struct_class(*named, None, None, None, {})
 
 
-def leave(
+def remove_member(
     settings: KafkaSettings,
     group: str,
     member_id: str,

@@ -6,22 +6,22 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
-from topics.errors import LogUnavailableError
+from topics.errors import KafkaUnavailableError
 
-MISSING_S_MAX: Final = 30.0
+MISSING_TOPIC_S_MAX: Final = 30.0
 """How long a topic may be unknown."""
 
 METADATA_TIMEOUT_S: Final = 10.0
 _LOOK_EVERY_S: Final = 0.5
 
 
-def tells_of_missing_topic(message: Message) -> bool:
+def is_missing_topic_error(message: Message) -> bool:
     """Whether a client's event says that a broker does not know the topic."""
     error = message.error()
     return error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
-class MissingTopics:
+class MissingTopicMonitor:
     """Asks for topics that are missing: the client then joins what it finds.
 
     By itself it would look again after minutes.
@@ -46,9 +46,9 @@ class MissingTopics:
     def heed(self, messages: Iterable[Message]) -> None:
         """Notice what a client's events tell, and look at times until all topics are there.
 
-        Raises LogUnavailableError after MISSING_S_MAX.
+        Raises KafkaUnavailableError after MISSING_S_MAX.
         """
-        if self._since_s is None and any(map(tells_of_missing_topic, messages)):
+        if self._since_s is None and any(map(is_missing_topic_error, messages)):
             self._since_s = time.monotonic()
         if self._since_s is not None and time.monotonic() >= self._look_at_s:
             self._look(self._since_s)
@@ -62,5 +62,5 @@ class MissingTopics:
         missing = [name for name in self._names if name not in known]
         if not missing:
             self._since_s = None
-        elif time.monotonic() - since_s > MISSING_S_MAX:
-            raise LogUnavailableError(f"there is no topic {missing[0]}")
+        elif time.monotonic() - since_s > MISSING_TOPIC_S_MAX:
+            raise KafkaUnavailableError(f"there is no topic {missing[0]}")

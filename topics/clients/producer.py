@@ -12,7 +12,7 @@ from typing import Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from core.futures import settle
+from core.futures import resolve_future
 from core.limits import RECORD_BYTES_MAX
 from topics.clients.client_factory import new_client
 from topics.errors import DeliveryError, DeliveryPendingError, ProducerFatalError
@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 OnDelivery = Callable[[BaseException | None], None]
 
 
-class Sender(Protocol):
+class RecordSender(Protocol):
     """What those who only send need of a producer."""
 
     def send(
@@ -47,7 +47,7 @@ _POLL_S = 0.1
 _REPORT_S_MAX = 5.0  # from the end of a record's time until its failure is reported
 
 
-class LogProducer:
+class RecordProducer:
     """Sends records; safe to use from several threads. Topic names carry no prefix here."""
 
     def __init__(
@@ -161,7 +161,7 @@ class LogProducer:
         done: asyncio.Future[None] = loop.create_future()
 
         def report(failure: BaseException | None) -> None:
-            loop.call_soon_threadsafe(settle, done, failure)
+            loop.call_soon_threadsafe(resolve_future, done, failure)
 
         self.send(
             topic,
@@ -209,7 +209,7 @@ class LogProducer:
         return report
 
 
-def close_all(producers: Iterable[LogProducer], timeout_s: float = 10.0) -> None:
+def close_producers(producers: Iterable[RecordProducer], timeout_s: float = 10.0) -> None:
     """Close one after the other within `timeout_s` in all: a broker that is away is so for each."""
     deadline = time.monotonic() + timeout_s
     for producer in producers:

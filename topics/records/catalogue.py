@@ -5,16 +5,16 @@ from typing import Final
 
 from core.limits import RECORD_BYTES_MAX
 from topics.records.records import (
-    Attempt,
     Batch,
-    CallerNews,
+    BatchAttempt,
+    CallerHeartbeat,
     Capacity,
     Chunk,
-    Close,
     CopiesDue,
     DeadItems,
     DeadLetter,
     Demand,
+    JobClose,
     JobControl,
     JobEvent,
     Outcomes,
@@ -94,7 +94,7 @@ REQUESTS_INTERACTIVE = _requests("interactive", "api")
 
 RESULTS = Topic(
     name="results",
-    records=(Outcomes, Close, CopiesDue),
+    records=(Outcomes, JobClose, CopiesDue),
     key="job",
     partition_count=8,
     ordering="all outcomes of a job and its close are judged in one order",
@@ -149,7 +149,7 @@ REPLIES = Topic(
 
 CALLERS = Topic(
     name="callers",
-    records=(CallerNews,),
+    records=(CallerHeartbeat,),
     key="caller",
     partition_count=1,
     ordering="the newest state of a caller is the last",
@@ -160,7 +160,7 @@ CALLERS = Topic(
 
 ATTEMPTS = Topic(
     name="attempts",
-    records=(Attempt,),
+    records=(BatchAttempt,),
     key="batch",
     partition_count=1,
     ordering="the newest attempt of a batch's latest owner is the last of that owner",

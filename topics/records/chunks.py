@@ -6,7 +6,7 @@ An item travels from intake, and again when a batcher or a GPU consumer puts it 
 from collections.abc import Iterable, Iterator
 
 from core.limits import CHUNK_BYTES_MAX, CHUNK_ITEMS_MAX
-from topics.clients.producer import OnDelivery, Sender
+from topics.clients.producer import OnDelivery, RecordSender
 from topics.records.catalogue import REQUESTS
 from topics.records.codec import encode
 from topics.records.headers import chunk_headers
@@ -14,7 +14,7 @@ from topics.records.partitioner import request_partition
 from topics.records.records import Chunk, Item
 
 
-def chunks_of(items: Iterable[Item]) -> Iterator[list[Item]]:
+def split_into_chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
     """Cut items into chunks within the limits, each of consecutive indexes.
 
     A chunk's headers name a range: an index inside it that is not in the chunk would be failed
@@ -37,7 +37,7 @@ def chunks_of(items: Iterable[Item]) -> Iterator[list[Item]]:
 
 
 def send_chunk(
-    sender: Sender, chunk: Chunk, job_class: str, on_delivery: OnDelivery | None = None
+    sender: RecordSender, chunk: Chunk, job_class: str, on_delivery: OnDelivery | None = None
 ) -> None:
     """Send a chunk to the requests of its class. Raises DeliveryError.
 

@@ -3,10 +3,10 @@
 from typing import Final
 
 from core.limits import RECORD_BYTES_MAX
-from topics.clients.producer import OnDelivery, Sender
+from topics.clients.producer import OnDelivery, RecordSender
 from topics.records.catalogue import DEAD_LETTERS
 from topics.records.codec import encode, kind_headers
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import DeadLetter
 
 _VALUE_BYTES_MAX: Final = RECORD_BYTES_MAX - 64 * 1024
@@ -17,7 +17,11 @@ _HEADER_BYTES_MAX: Final = 32 * 1024
 
 
 def send_dead_letter(
-    sender: Sender, received: Received, *, code: str, on_delivery: OnDelivery | None = None
+    sender: RecordSender,
+    received: ReceivedRecord,
+    *,
+    code: str,
+    on_delivery: OnDelivery | None = None,
 ) -> None:
     """Keep what fits of a record, whose reading failed with `code`. Raises DeliveryError.
 

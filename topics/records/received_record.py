@@ -5,7 +5,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, Message
 
-from topics.errors import LogRefusedError, LogUnavailableError
+from topics.errors import KafkaAuthorizationError, KafkaUnavailableError
 
 _REFUSED: Final = frozenset(
     {
@@ -18,7 +18,7 @@ _REFUSED: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedRecord:
     """A record as it was read; `appended_ms` is the broker's time of appending it."""
 
     topic: str
@@ -30,22 +30,22 @@ class Received:
     appended_ms: int
 
 
-def received(messages: list[Message], prefix: str) -> list[Received]:
+def received_records(messages: list[Message], prefix: str) -> list[ReceivedRecord]:
     """Return what a client consumed; temporary errors are left to the client's own retries.
 
-    Raises LogUnavailableError for errors that only a new client could mend, LogRefusedError.
+    Raises KafkaUnavailableError for errors that only a new client could mend, KafkaAuthorizationError.
     """
     records = []
     for message in messages:
         error = message.error()
         if error is not None:
             if error.code() in _REFUSED:
-                raise LogRefusedError(error.str())
+                raise KafkaAuthorizationError(error.str())
             if error.fatal():
-                raise LogUnavailableError(error.str())
+                raise KafkaUnavailableError(error.str())
             continue
         records.append(
-            Received(
+            ReceivedRecord(
                 topic=(message.topic() or "").removeprefix(prefix),
                 partition=_number(message.partition()),
                 offset=_number(message.offset()),

@@ -108,7 +108,7 @@ class Outcomes(Record, frozen=True):
     items: list[ItemOutcome]
 
 
-class Close(Record, frozen=True):
+class JobClose(Record, frozen=True):
     """No result behind this record counts; items without a row get one (`results`, by job)."""
 
     job_id: UUID
@@ -159,7 +159,7 @@ class Replies(Record, frozen=True):
     questions: list[UUID] = []  # requests that came a second time: may they run?
 
 
-class CallerNews(Record, frozen=True):
+class CallerHeartbeat(Record, frozen=True):
     """A sign of life of an API replica, and what it decided of its calls (`callers`)."""
 
     caller_id: str
@@ -234,7 +234,7 @@ class DeadLetter(Record, frozen=True):
     value: bytes
 
 
-class FailedAttempt(Record, frozen=True):
+class FailedItemAttempt(Record, frozen=True):
     """One execution of an item that failed."""
 
     attempt: int
@@ -248,7 +248,7 @@ class DeadItem(Record, frozen=True):
 
     index: int
     custom_id: str | None
-    attempts: list[FailedAttempt]  # in order; the last one is why it failed
+    attempts: list[FailedItemAttempt]  # in order; the last one is why it failed
 
 
 class DeadItems(Record, frozen=True):
@@ -260,7 +260,7 @@ class DeadItems(Record, frozen=True):
     items: list[DeadItem]
 
 
-class Unit(Record, frozen=True):
+class AttemptUnit(Record, frozen=True):
     """Items of a batch that run together, by their positions in it."""
 
     first: int
@@ -268,7 +268,7 @@ class Unit(Record, frozen=True):
     crashes: int  # executions of them that ended with their process
 
 
-class Attempt(Record, frozen=True):
+class BatchAttempt(Record, frozen=True):
     """How far the owner of a redelivered batch has come (`attempts`, compacted, keyed by batch).
 
     It is acknowledged before the first of its units begins, so that the next owner knows what ran.
@@ -276,7 +276,7 @@ class Attempt(Record, frozen=True):
 
     batch_id: UUID
     life: int  # of the owners that ran it so: the highest tells, a paused one comes too late
-    units: list[Unit]  # what is left to run, in order
+    units: list[AttemptUnit]  # what is left to run, in order
     is_running: bool  # the first unit; False: its owner let go of it in good order
     in_company: bool = False  # others are in the engine, and may end the process as well
 
@@ -285,17 +285,17 @@ KINDS: Final[dict[type[Record], str]] = {
     Chunk: "chunk",
     Batch: "batch",
     Outcomes: "outcomes",
-    Close: "close",
+    JobClose: "close",
     CopiesDue: "copies_due",
     Replies: "replies",
-    CallerNews: "caller_news",
+    CallerHeartbeat: "caller_news",
     JobControl: "control",
     Capacity: "capacity",
     Demand: "demand",
     JobEvent: "event",
     DeadLetter: "dead_letter",
     DeadItems: "dead_items",
-    Attempt: "attempt",
+    BatchAttempt: "attempt",
 }
 """The value of the `kind` header of each record type."""
 

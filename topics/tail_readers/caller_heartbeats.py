@@ -4,20 +4,20 @@ from collections.abc import Callable
 from typing import Final
 
 from core.clock import Clock
-from topics.errors import LogUnavailableError
+from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import CALLERS
-from topics.records.received_record import Received
-from topics.records.records import CallerNews, JobRef
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import CallerHeartbeat, JobRef
 from topics.settings import KafkaSettings
-from topics.tail_readers.caller_liveness import KnownCallers
-from topics.tail_readers.tail_reader_thread import Following, readable
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.caller_liveness import CallerLiveness
+from topics.tail_readers.tail_reader_thread import TailReaderThread, decode_records
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 _POLL_S: Final = 0.2
 """Where nobody says anything a death is looked for so often."""
 
 
-class Callers:
+class CallerHeartbeatReader:
     """Follows `callers` in a thread, from now on."""
 
     def __init__(
@@ -26,21 +26,23 @@ class Callers:
         *,
         client_id: str,
         clock: Clock,
-        on_news: Callable[[CallerNews], None] = lambda _: None,
+        on_news: Callable[[CallerHeartbeat], None] = lambda _: None,
     ) -> None:
         """`on_news` is called in the thread, after the news are known here."""
-        self._tail = TopicTail(
+        self._tail = TopicTailReader(
             settings, CALLERS, client_id=f"{client_id}-callers", past_counts=False
         )
         self._clock, self._on_news = clock, on_news
-        self._known = KnownCallers(since_s=clock.monotonic_s())
+        self._known = CallerLiveness(since_s=clock.monotonic_s())
         self._asked: tuple[float, dict[int, int]] | None = None  # ends that are not reached yet
-        self._following = Following(self._tail, self._apply, name="callers-tail", poll_s=_POLL_S)
+        self._following = TailReaderThread(
+            self._tail, self._apply, name="callers-tail", poll_s=_POLL_S
+        )
 
     def start(self, timeout_s: float) -> None:
-        """Follow from the present end. Raises LogUnavailableError."""
+        """Follow from the present end. Raises KafkaUnavailableError."""
         self._tail.skip_to_end(timeout_s)
-        self._known = KnownCallers(since_s=self._clock.monotonic_s())
+        self._known = CallerLiveness(since_s=self._clock.monotonic_s())
         self._following.start()
 
     def is_gone(self, job: JobRef, *, since_s: float) -> bool:
@@ -91,9 +93,9 @@ class Callers:
         """Stop following."""
         self._following.stop()
 
-    def _apply(self, records: list[Received]) -> None:
+    def _apply(self, records: list[ReceivedRecord]) -> None:
         now_s = self._clock.monotonic_s()
-        for _, news in readable(CallerNews, records):
+        for _, news in decode_records(CallerHeartbeat, records):
             if news is not None:
                 self._known.heard(news, now_s=now_s)
                 self._on_news(news)
@@ -110,7 +112,7 @@ class Callers:
         if self._asked is None and self._known.needs_proof(now_s=now_s):
             try:
                 self._asked = now_s, self._tail.ends(0.0)
-            except LogUnavailableError:
+            except KafkaUnavailableError:
                 return
         if self._asked is not None:
             asked_s, ends = self._asked

@@ -1,6 +1,6 @@
 """Who of those that wait for online calls lives, as far as their news on `callers` tell.
 
-A caller repeats itself every `BEAT_S`. One of which nothing was said for `SILENCE_S_MAX` is dead,
+A caller repeats itself every `CALLER_HEARTBEAT_S`. One of which nothing was said for `CALLER_TIMEOUT_S` is dead,
 and its calls are over, except durable ones. That is judged by the feed and not by the clock alone:
 what was said while nobody here was reading is late, and no silence. So a death needs a moment
 until which everything that was said is known. Deadlines are by the caller's clock, which its news
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from topics.records.records import CallerNews, CallRef, JobRef
+from topics.records.records import CallerHeartbeat, CallRef, JobRef
 
-BEAT_S: Final = 0.5
+CALLER_HEARTBEAT_S: Final = 0.5
 """How often a caller says that it lives."""
 
-SILENCE_S_MAX: Final = 3.0
+CALLER_TIMEOUT_S: Final = 3.0
 """Silence after which a caller is dead."""
 
-FORGOTTEN_AFTER_S: Final = 3600.0
+CALLER_RETENTION_S: Final = 3600.0
 """Silence after which a caller's clock is not kept any more."""
 
-ABORTED_MAX: Final = 100_000
+ABORTED_CALLS_MAX: Final = 100_000
 """Aborted requests that are remembered; the oldest are forgotten first."""
 
 
@@ -37,7 +37,7 @@ class _Word:
     is_last: bool
 
 
-class KnownCallers:
+class CallerLiveness:
     """What news have told so far. Time is an argument; one thread hears, any may ask."""
 
     def __init__(self, *, since_s: float) -> None:
@@ -47,12 +47,12 @@ class KnownCallers:
         self._words: dict[str, _Word] = {}
         self._aborted: OrderedDict[UUID, None] = OrderedDict()
 
-    def heard(self, news: CallerNews, *, now_s: float) -> None:
+    def heard(self, news: CallerHeartbeat, *, now_s: float) -> None:
         """Take in news that arrived at monotonic time `now_s`."""
         self._words[news.caller_id] = _Word(now_s, news.now_s, news.leaving)
         for request_id in news.aborted:
             self._aborted[request_id] = None
-        while len(self._aborted) > ABORTED_MAX:
+        while len(self._aborted) > ABORTED_CALLS_MAX:
             self._aborted.popitem(last=False)
 
     def complete_until(self, moment_s: float) -> None:
@@ -62,7 +62,7 @@ class KnownCallers:
     def needs_proof(self, *, now_s: float) -> bool:
         """Whether somebody's silence is not known to be one, until `complete_until` says more."""
         return self._doubted_s >= self._complete_s or any(
-            self._complete_s - word.heard_s <= SILENCE_S_MAX < now_s - word.heard_s
+            self._complete_s - word.heard_s <= CALLER_TIMEOUT_S < now_s - word.heard_s
             for word in self._words.values()
         )
 
@@ -84,7 +84,7 @@ class KnownCallers:
         word = self._words.get(caller_id)
         if word is not None and word.is_last:
             return True
-        return now_s - (self._since_s if word is None else word.heard_s) > SILENCE_S_MAX
+        return now_s - (self._since_s if word is None else word.heard_s) > CALLER_TIMEOUT_S
 
     def is_dead(self, caller_id: str, *, since_s: float, now_s: float) -> bool:
         """Whether the caller has left, or was silent up to a moment after `since_s`.
@@ -97,7 +97,7 @@ class KnownCallers:
         if word is not None and word.is_last:
             return True
         last_s = self._since_s if word is None else word.heard_s
-        if self._complete_s > since_s and self._complete_s - last_s > SILENCE_S_MAX:
+        if self._complete_s > since_s and self._complete_s - last_s > CALLER_TIMEOUT_S:
             return True
         self._doubted_s = now_s
         return False
@@ -126,7 +126,7 @@ class KnownCallers:
         return None if word is None else word.clock_s + (now_s - word.heard_s)
 
     def forget_silent(self, *, now_s: float) -> None:
-        """Drop callers that were silent for `FORGOTTEN_AFTER_S`."""
+        """Drop callers that were silent for `CALLER_RETENTION_S`."""
         for caller_id, word in list(self._words.items()):
-            if now_s - word.heard_s > FORGOTTEN_AFTER_S:
+            if now_s - word.heard_s > CALLER_RETENTION_S:
                 del self._words[caller_id]

@@ -11,11 +11,11 @@ from uuid import UUID
 from core.clock import Clock
 from core.states import CloseReason
 from topics.records.catalogue import CONTROL, DAY_MS
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import JobControl, JobRef
 from topics.settings import KafkaSettings
-from topics.tail_readers.tail_reader_thread import Following, readable
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.tail_reader_thread import TailReaderThread, decode_records
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 CONTROLS_MAX: Final = 250_000
 """Jobs remembered at most, in about 60 MB."""
@@ -29,7 +29,7 @@ _CLOSED: Final = {
 """Of a closed job nothing else matters: all of them share these."""
 
 
-class ControlSet:
+class JobControlCache:
     """Control states and when they came. The oldest go first: at worst items run in vain.
 
     One thread changes it, any thread asks.
@@ -73,7 +73,7 @@ class ControlSet:
             del self._known[oldest]
 
 
-class JobControls:
+class JobControlReader:
     """The control states of jobs, read to their end at start and followed by a thread.
 
     Every question raises what ended the following, such as SchemaTooNewError or
@@ -89,10 +89,10 @@ class JobControls:
         on_change: Callable[[JobControl], None] = lambda _: None,
     ) -> None:
         """Read nothing yet. `on_change` is called in the thread, for what comes after `start`."""
-        self._tail = TopicTail(settings, CONTROL, client_id=f"{client_id}-control")
+        self._tail = TopicTailReader(settings, CONTROL, client_id=f"{client_id}-control")
         self._clock, self._on_change = clock, on_change
-        self._controls = ControlSet()
-        self._following = Following(self._tail, self._follow, name="control-tail")
+        self._controls = JobControlCache()
+        self._following = TailReaderThread(self._tail, self._follow, name="control-tail")
 
     def start(self, timeout_s: float) -> None:
         """Read to the end, then follow. Raises LogUnavailableError."""
@@ -122,13 +122,13 @@ class JobControls:
         """Stop following."""
         self._following.stop()
 
-    def _follow(self, records: list[Received]) -> None:
+    def _follow(self, records: list[ReceivedRecord]) -> None:
         for control in self._apply(records):
             self._on_change(control)
 
-    def _apply(self, records: list[Received]) -> list[JobControl]:
+    def _apply(self, records: list[ReceivedRecord]) -> list[JobControl]:
         changed = []
-        for record, control in readable(JobControl, records):
+        for record, control in decode_records(JobControl, records):
             if control is not None:
                 self._controls.apply(control, record.appended_ms)
                 changed.append(control)
@@ -138,26 +138,26 @@ class JobControls:
         return changed
 
 
-def over_reason(job: JobRef, control: JobControl | None, now_s: float | None) -> str | None:
+def obsolete_reason(job: JobRef, control: JobControl | None, now_s: float | None) -> str | None:
     """Return why an item of a batch must not start any more, as a metric's label, or None.
 
-    `control` is `JobControls.newer`, `now_s` the database's time, None while it is not known.
+    `control` is `JobControlReader.newer`, `now_s` the database's time, None while it is not known.
     """
     if control is not None:
         if control.closed is not None:
             return "closed"
         if job.version < control.void_below:
             return "void"
-    if now_s is not None and now_s >= deadline_of(job, control):
+    if now_s is not None and now_s >= effective_deadline_s(job, control):
         return "expired"
     return None
 
 
-def deadline_of(job: JobRef, control: JobControl | None) -> float:
+def effective_deadline_s(job: JobRef, control: JobControl | None) -> float:
     """Return the job's deadline, seconds since the epoch by the database's time."""
     return control.deadline_s if control is not None and control.deadline_s else job.deadline_s
 
 
-def priority_of(job: JobRef, control: JobControl | None) -> int:
+def effective_priority(job: JobRef, control: JobControl | None) -> int:
     """Return the job's priority among those of its tenant."""
     return job.priority if control is None or control.closed is not None else control.priority

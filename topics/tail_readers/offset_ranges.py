@@ -8,10 +8,10 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from topics.clients.client_factory import new_client
-from topics.clients.missing_topics import tells_of_missing_topic
-from topics.errors import LogUnavailableError
+from topics.clients.missing_topics import is_missing_topic_error
+from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import Topic
-from topics.records.received_record import Received, received
+from topics.records.received_record import ReceivedRecord, received_records
 from topics.settings import KafkaSettings
 
 _COUNT_MAX: Final = 500
@@ -20,7 +20,7 @@ _POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class OffsetRange:
     """Offsets of one partition, `end` not among them."""
 
     partition: int
@@ -28,10 +28,10 @@ class Stretch:
     end: int
 
 
-class StretchReader:
+class OffsetRangeReader:
     """Reads stretches of one topic; one thread uses it. Close it.
 
-    Every method raises LogUnavailableError when the broker does not answer.
+    Every method raises KafkaUnavailableError when the broker does not answer.
     """
 
     def __init__(
@@ -56,25 +56,25 @@ class StretchReader:
             },
         )
 
-    def whole(self, partition: int) -> Stretch:
+    def whole(self, partition: int) -> OffsetRange:
         """Return all that the log holds of a partition now."""
         place = TopicPartition(self._name, partition)
         try:
             low, high = self._consumer.get_watermark_offsets(place, timeout=_ASK_S)
         except KafkaException as error:
-            raise LogUnavailableError(error.args[0].str()) from None
-        return Stretch(partition, low, high)
+            raise KafkaUnavailableError(error.args[0].str()) from None
+        return OffsetRange(partition, low, high)
 
-    def since(self, partition: int, appended_ms: int) -> Stretch:
+    def since(self, partition: int, appended_ms: int) -> OffsetRange:
         """Return what was appended to a partition from a moment of the broker's clock on."""
         stretch = self.whole(partition)
         asked = [TopicPartition(self._name, partition, appended_ms)]
         try:
             (found,) = self._consumer.offsets_for_times(asked, timeout=_ASK_S)
         except KafkaException as error:
-            raise LogUnavailableError(error.args[0].str()) from None
+            raise KafkaUnavailableError(error.args[0].str()) from None
         first = stretch.end if found.offset < 0 else found.offset
-        return Stretch(partition, max(first, stretch.first), stretch.end)
+        return OffsetRange(partition, max(first, stretch.first), stretch.end)
 
     def committed(self, partitions: Sequence[int]) -> dict[int, int]:
         """Return the group's next offsets; a partition without a commit is absent."""
@@ -82,10 +82,12 @@ class StretchReader:
         try:
             found = self._consumer.committed(places, timeout=_ASK_S)
         except KafkaException as error:
-            raise LogUnavailableError(error.args[0].str()) from None
+            raise KafkaUnavailableError(error.args[0].str()) from None
         return {place.partition: place.offset for place in found if place.offset >= 0}
 
-    def read(self, stretches: Sequence[Stretch], stop_at_s: float) -> Iterator[list[Received]]:
+    def read(
+        self, stretches: Sequence[OffsetRange], stop_at_s: float
+    ) -> Iterator[list[ReceivedRecord]]:
         """Yield the records of `stretches` in pieces, until `stop_at_s` of the monotonic clock.
 
         `is_through` tells afterwards whether that was all.
@@ -96,15 +98,15 @@ class StretchReader:
         while not self.is_through(stretches) and time.monotonic() < stop_at_s:
             first = self._consumer.consume(1, _POLL_S)
             messages = first + (self._consumer.consume(_COUNT_MAX, 0) if first else [])
-            if any(map(tells_of_missing_topic, messages)):
-                raise LogUnavailableError("the topic is gone")
-            records = received(messages, self._prefix)
+            if any(map(is_missing_topic_error, messages)):
+                raise KafkaUnavailableError("the topic is gone")
+            records = received_records(messages, self._prefix)
             self._note_ends(messages)
             for record in records:
                 self._reached[record.partition] = record.offset + 1
             yield [record for record in records if record.offset < ends[record.partition]]
 
-    def is_through(self, stretches: Sequence[Stretch]) -> bool:
+    def is_through(self, stretches: Sequence[OffsetRange]) -> bool:
         """Whether every stretch was read to its end."""
         return all(self._reached.get(s.partition, 0) >= s.end for s in stretches)
 

@@ -7,9 +7,9 @@ from typing import Final, TypeVar
 
 from core.errors import RecordUnreadableError
 from topics.records.codec import decode
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Record
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 _LOG = logging.getLogger(__name__)
 _POLL_S: Final = 0.5
@@ -18,13 +18,13 @@ _STOP_S_MAX: Final = 5.0
 R = TypeVar("R", bound=Record)
 
 
-class Following:
+class TailReaderThread:
     """A tail and the thread that polls it. The owner positions the tail, then starts."""
 
     def __init__(
         self,
-        tail: TopicTail,
-        take: Callable[[list[Received]], None],
+        tail: TopicTailReader,
+        take: Callable[[list[ReceivedRecord]], None],
         *,
         name: str,
         poll_s: float = _POLL_S,
@@ -62,7 +62,9 @@ class Following:
             self._failure = failure
 
 
-def readable(kind: type[R], records: Iterable[Received]) -> Iterator[tuple[Received, R | None]]:
+def decode_records(
+    kind: type[R], records: Iterable[ReceivedRecord]
+) -> Iterator[tuple[ReceivedRecord, R | None]]:
     """Yield each record with what it says, None for a tombstone; unreadable ones are left out.
 
     Raises SchemaTooNewError.

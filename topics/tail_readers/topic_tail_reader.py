@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from topics.clients.client_factory import new_client
-from topics.clients.missing_topics import tells_of_missing_topic
-from topics.errors import LogUnavailableError
+from topics.clients.missing_topics import is_missing_topic_error
+from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import Topic
-from topics.records.received_record import Received, received
+from topics.records.received_record import ReceivedRecord, received_records
 from topics.settings import KafkaSettings
 
 _COUNT_MAX = 500
@@ -17,7 +17,7 @@ _ASK_S = 2.0
 _ASK_AGAIN_S = 0.05
 
 
-class TopicTail:
+class TopicTailReader:
     """Reads partitions of one topic; used for control, capacity, demand, callers and replies."""
 
     def __init__(
@@ -56,38 +56,38 @@ class TopicTail:
         self._reached: dict[int, int] = {}  # partition to the end that was read last
 
     def skip_to_end(self, timeout_s: float) -> None:
-        """Forget the past: read only what is appended from now on. Raises LogUnavailableError."""
+        """Forget the past: read only what is appended from now on. Raises KafkaUnavailableError."""
         ends = self._reached = self.ends(timeout_s)
         self._read_from(
             [TopicPartition(p.topic, p.partition, ends[p.partition]) for p in self._places]
         )
 
-    def read_to_end(self, timeout_s: float) -> list[Received]:
-        """Return every record up to the present end. Raises LogUnavailableError when time is up."""
+    def read_to_end(self, timeout_s: float) -> list[ReceivedRecord]:
+        """Return every record up to the present end. Raises KafkaUnavailableError when time is up."""
         return [record for piece in self.pieces_to_end(timeout_s) for record in piece]
 
-    def pieces_to_end(self, timeout_s: float) -> Iterator[list[Received]]:
+    def pieces_to_end(self, timeout_s: float) -> Iterator[list[ReceivedRecord]]:
         """Yield the same in pieces, for a topic that is too long to hold in memory."""
         deadline = time.monotonic() + timeout_s
         ends = self.ends(timeout_s)  # before reading begins: it would wait behind a long poll
         while not self.has_read(ends):
             if time.monotonic() > deadline:
-                raise LogUnavailableError("the end of a topic was not reached in time")
+                raise KafkaUnavailableError("the end of a topic was not reached in time")
             yield self.poll(0.1)
 
-    def poll(self, timeout_s: float) -> list[Received]:
-        """Return what has arrived, waiting at most `timeout_s`. Raises LogUnavailableError."""
+    def poll(self, timeout_s: float) -> list[ReceivedRecord]:
+        """Return what has arrived, waiting at most `timeout_s`. Raises KafkaUnavailableError."""
         if not self._is_reading:
             self._read_from(self._places)
         first = self._consumer.consume(1, timeout_s)
         more = self._consumer.consume(_COUNT_MAX, 0) if first else []
         messages = first + more
-        self._is_missing = self._is_missing or any(map(tells_of_missing_topic, messages))
+        self._is_missing = self._is_missing or any(map(is_missing_topic_error, messages))
         self._note_ends(messages)
-        records = received(messages, self._prefix)
+        records = received_records(messages, self._prefix)
         if self._is_missing and not records:  # those that came with the word are read already
             self._is_missing = False
-            raise LogUnavailableError("the topic is gone")
+            raise KafkaUnavailableError("the topic is gone")
         return records
 
     def has_read(self, ends: Mapping[int, int]) -> bool:
@@ -95,7 +95,7 @@ class TopicTail:
         return all(self._reached.get(number, 0) >= end for number, end in ends.items())
 
     def ends(self, timeout_s: float) -> dict[int, int]:
-        """Return the present end of each partition. Raises LogUnavailableError.
+        """Return the present end of each partition. Raises KafkaUnavailableError.
 
         Asks until the leaders answer: for a moment after a topic's creation they refuse. Who was
         stopped while it asked asks once more: then not the log was away.
@@ -110,7 +110,7 @@ class TopicTail:
                 }
             except KafkaException as error:
                 if is_last:
-                    raise LogUnavailableError(error.args[0].str()) from None
+                    raise KafkaUnavailableError(error.args[0].str()) from None
                 time.sleep(_ASK_AGAIN_S)
 
     def close(self) -> None:

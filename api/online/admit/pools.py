@@ -4,9 +4,9 @@ from typing import Final
 
 from jobs.expansion.pool_capacity import by_pool
 from jobs.expansion.windows import PoolCapacity
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity
-from topics.tail_readers.tail_reader_thread import readable
+from topics.tail_readers.tail_reader_thread import decode_records
 
 SILENCE_S_MAX: Final = 3.0
 """A replica repeats itself at least every second; one that is silent for this long is away."""
@@ -25,9 +25,9 @@ class PoolsHeard:
         self._pools: dict[str, PoolCapacity] = {}  # replaced whole, so readers need no lock
         self._alive_s: dict[str, float] = {}  # a word of any replica of the pool
 
-    def hear(self, records: list[Received], *, now_s: float) -> None:
+    def hear(self, records: list[ReceivedRecord], *, now_s: float) -> None:
         """Take in records that arrived now, and forget who is silent. Raises SchemaTooNewError."""
-        for _, capacity in readable(Capacity, records):
+        for _, capacity in decode_records(Capacity, records):
             if capacity is None:
                 continue
             self._alive_s[capacity.pool] = now_s

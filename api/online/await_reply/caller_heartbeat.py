@@ -7,14 +7,14 @@ from uuid import UUID
 
 from api.online.await_reply.caller_clock import CallerClock
 from api.online.send.log_health import LogHealth
-from topics.clients.producer import Sender
+from topics.clients.producer import RecordSender
 from topics.errors import DeliveryError, ProducerFatalError
 from topics.records.catalogue import CALLERS
 from topics.records.codec import encode, kind_headers
-from topics.records.records import CallerNews
-from topics.tail_readers.caller_liveness import BEAT_S, SILENCE_S_MAX
+from topics.records.records import CallerHeartbeat
+from topics.tail_readers.caller_liveness import CALLER_HEARTBEAT_S, CALLER_TIMEOUT_S
 
-LOST_S: Final = SILENCE_S_MAX - 0.5
+LOST_S: Final = CALLER_TIMEOUT_S - 0.5
 """Age of the last acknowledged beat from which others may take this process for dead."""
 
 IDS_MAX: Final = 10_000
@@ -27,12 +27,12 @@ class NewsPublisher:
     """Sends beats, and at once what cannot wait; decisions of one loop turn share a record."""
 
     def __init__(
-        self, sender: Sender, caller_id: str, clock: CallerClock, health: LogHealth
+        self, sender: RecordSender, caller_id: str, clock: CallerClock, health: LogHealth
     ) -> None:
         """Nothing is said yet."""
         self._sender, self._caller_id = sender, caller_id
         self._clock, self._health = clock, health
-        self._headers = kind_headers(CallerNews)
+        self._headers = kind_headers(CallerHeartbeat)
         self._aborted: list[UUID] = []
         self._permitted: list[UUID] = []
         self._is_scheduled = False
@@ -69,7 +69,7 @@ class NewsPublisher:
             now_s = self._clock.monotonic_s()
             if now_s - self._said_s > LOST_S:
                 on_lost(now_s)
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(CALLER_HEARTBEAT_S)
 
     def say(self, *, leaving: bool = False) -> None:
         """Send what there is to say; while the log does not answer, keep it for later."""
@@ -98,7 +98,7 @@ class NewsPublisher:
         """Send as much as a record holds; False when the log does not take it."""
         aborted, permitted = self._aborted[:IDS_MAX], self._permitted[:IDS_MAX]
         now_s = self._clock.now_s()
-        news = CallerNews(self._caller_id, now_s, aborted, permitted, leaving)
+        news = CallerHeartbeat(self._caller_id, now_s, aborted, permitted, leaving)
         sent_s = self._clock.monotonic_s()
         self._unacknowledged += 1
         loop = asyncio.get_running_loop()

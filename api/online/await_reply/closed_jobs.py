@@ -7,9 +7,9 @@ from uuid import UUID
 from api.http.answers import ApiError
 from api.online.answer.call_failures import deadline_exceeded, job_cancelled
 from core.states import CloseReason
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import JobControl
-from topics.tail_readers.tail_reader_thread import readable
+from topics.tail_readers.tail_reader_thread import decode_records
 
 Closed = tuple[UUID, CloseReason]
 
@@ -23,11 +23,11 @@ class CloseReader:
         """`deliver` runs on the loop."""
         self._loop, self._deliver = loop, deliver
 
-    def take(self, records: list[Received]) -> None:
+    def take(self, records: list[ReceivedRecord]) -> None:
         """Take in one poll. Raises SchemaTooNewError."""
         closed = [
             (control.job_id, control.closed)
-            for _, control in readable(JobControl, records)
+            for _, control in decode_records(JobControl, records)
             if control is not None and control.closed is not None
         ]
         if closed:

@@ -35,7 +35,7 @@ from api.online.send.call_sender import call_item
 from api.online.send.large_bodies import BODY_BYTES_MAX, request_line
 from jobs.input.token_estimates import prompt_token_count
 from jobs.store.idempotency import Claim
-from storage.crypto.body_ciphers import BodyUnreadableError, Place, Way
+from storage.crypto.body_ciphers import BodyDirection, BodyUnreadableError, CipherContext
 from topics.records.records import JobRef, ReplyEnd
 
 REPEAT_S: Final = 5.0
@@ -93,7 +93,7 @@ class RunningCall:
         if cipher is None:
             line = request_line(planned.request_id, planned.parsed.endpoint, planned.parsed.body)
         else:
-            place = Place(planned.request_id, Way.IN, 0)
+            place = CipherContext(planned.request_id, BodyDirection.IN, 0)
             line = cipher.encrypt(planned.parsed.body, place)
         return await self._online.bodies.store(planned.request_id, line), len(line)
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Final
 
 from core.errors import MillraceError, RecordUnreadableError
-from topics.clients.missing_topics import MISSING_S_MAX
-from topics.errors import LogRefusedError, LogUnavailableError
+from topics.clients.missing_topics import MISSING_TOPIC_S_MAX
+from topics.errors import KafkaAuthorizationError, KafkaUnavailableError
 from topics.records.codec import decode
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Replies
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,9 +32,9 @@ class TailThread:
 
     def __init__(
         self,
-        tail: TopicTail,
+        tail: TopicTailReader,
         name: str,
-        take: Callable[[list[Received]], None],
+        take: Callable[[list[ReceivedRecord]], None],
         on_failure: Callable[[MillraceError], None],
     ) -> None:
         """Both callbacks run in the thread; `take` also gets an empty list when nothing came."""
@@ -75,15 +75,15 @@ class TailThread:
         except MillraceError as failure:
             self._on_failure(failure)
 
-    def _poll(self) -> list[Received]:
+    def _poll(self) -> list[ReceivedRecord]:
         """Poll; a broker that just came back may not know the topic for a while."""
-        until_s = time.monotonic() + MISSING_S_MAX
+        until_s = time.monotonic() + MISSING_TOPIC_S_MAX
         while True:
             try:
                 return self._tail.poll(_POLL_S)
-            except LogRefusedError:  # which is told once
+            except KafkaAuthorizationError:  # which is told once
                 raise
-            except LogUnavailableError:
+            except KafkaUnavailableError:
                 if time.monotonic() > until_s or self._stopping.is_set():
                     raise
                 time.sleep(_AGAIN_S)
@@ -92,7 +92,7 @@ class TailThread:
         while not self._stopping.is_set():
             try:
                 self._tail.skip_to_end(_POSITION_S)
-            except LogUnavailableError:
+            except KafkaUnavailableError:
                 _LOG.warning("the log does not answer yet")
                 time.sleep(_AGAIN_S)
             else:
@@ -113,7 +113,7 @@ class ReplyReader:
         self._header = ("caller", caller_id.encode())
         self._loop, self._deliver = loop, deliver
 
-    def take(self, records: list[Received]) -> None:
+    def take(self, records: list[ReceivedRecord]) -> None:
         """Take in one poll. Records for other callers are told apart by a header, undecoded."""
         ours: list[Replies] = []
         for record in records:

@@ -14,7 +14,7 @@ from api.online.send.store_threads import in_store_thread
 from core.ids import SINGLE, public_id
 from core.states import JobState
 from jobs.store.idempotency import Answer, Scope, version_header
-from storage.objects.errors import ObjectMissingError
+from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_content import read_object
 from storage.objects.object_store import ObjectStore
 from topics.records.records import JobRef
@@ -46,7 +46,7 @@ async def given_again(answer: Answer, scope: Scope, objects: ObjectStore) -> Fin
     if answer.body_key is not None:
         try:
             body = await in_store_thread(read_object, objects, answer.body_key)
-        except ObjectMissingError:
+        except ObjectNotFoundError:
             raise ApiError(410, "The answer is gone.", code="answer_gone") from None
         answer = Answer(answer.status_code, body, answer.headers)
     return finished(answer, is_old=True)

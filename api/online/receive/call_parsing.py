@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from api.http.answers import ApiError
 from api.online.calls import ParsedCall
-from core.streaming import STREAMED_ENDPOINTS, StreamField, asks_to_stream
+from core.streaming import STREAMED_ENDPOINTS, StreamField, is_stream_requested
 from jobs.input.token_estimates import token_count
 
 _TIMEOUT_MS_MAX: Final = 86_400_000
@@ -72,7 +72,7 @@ def header_timeout_s(headers: Mapping[bytes, bytes], name: bytes) -> float | Non
 
 def _stream(field: StreamField) -> bool:
     try:
-        return asks_to_stream(field)
+        return is_stream_requested(field)
     except ValueError as error:
         raise ApiError(400, f"{error}.", code="invalid_type", param="stream") from None
 

@@ -14,7 +14,7 @@ from api.online.send.store_threads import in_store_thread
 from core.clock import Clock
 from core.errors import MillraceError
 from core.object_names import CALL_KEYS
-from storage.crypto.body_ciphers import END, BodyCipher, Place, Way
+from storage.crypto.body_ciphers import ANSWER_END_INDEX, BodyCipher, BodyDirection, CipherContext
 from storage.crypto.data_keys import DataKeys
 from storage.objects.object_store import ObjectStore
 from topics.records.records import Item, JobRef, ReplyEnd
@@ -81,14 +81,14 @@ def hidden_item(job: JobRef, item: Item, cipher: BodyCipher | None) -> Item:
     """Return the item of a call as it may be on the log."""
     if cipher is None or item.length:
         return item
-    place = Place(job.job_id, Way.IN, item.index)
+    place = CipherContext(job.job_id, BodyDirection.IN, item.index)
     return msgspec.structs.replace(item, body=cipher.encrypt(item.body, place))
 
 
 def opened_pieces(job: JobRef, pieces: list[bytes], first: int, cipher: BodyCipher) -> list[bytes]:
     """Return pieces in clear; `first` is the number of the first. Raises BodyUnreadableError."""
     return [
-        cipher.decrypt(piece, Place(job.job_id, Way.OUT, number))
+        cipher.decrypt(piece, CipherContext(job.job_id, BodyDirection.OUT, number))
         for number, piece in enumerate(pieces, first)
     ]
 
@@ -106,4 +106,4 @@ def opened_end(job: JobRef, end: ReplyEnd, cipher: BodyCipher) -> ReplyEnd:
 
 def opened_body(job: JobRef, body: bytes, cipher: BodyCipher) -> bytes:
     """Return the body of an end in clear. Raises BodyUnreadableError."""
-    return cipher.decrypt(body, Place(job.job_id, Way.OUT, END))
+    return cipher.decrypt(body, CipherContext(job.job_id, BodyDirection.OUT, ANSWER_END_INDEX))

@@ -7,7 +7,7 @@ from api.online.await_reply.open_call import OpenCall
 from api.online.send.large_bodies import BODY_BYTES_MAX
 from api.online.send.log_health import LogHealth
 from core.ids import REQUEST, public_id
-from topics.clients.producer import Sender
+from topics.clients.producer import RecordSender
 from topics.errors import DeliveryError
 from topics.records.chunks import send_chunk
 from topics.records.records import Chunk, Item, JobRef
@@ -30,7 +30,7 @@ def call_item(job: JobRef, body: bytes, token_count: int, line_bytes: int) -> It
 class CallSender:
     """Sends calls, and refuses while the log does not take them."""
 
-    def __init__(self, sender: Sender, health: LogHealth, *, patience_s: float) -> None:
+    def __init__(self, sender: RecordSender, health: LogHealth, *, patience_s: float) -> None:
         """A record unacknowledged for longer than `patience_s` means that the log is away."""
         self._sender, self._health, self._patience_s = sender, health, patience_s
 

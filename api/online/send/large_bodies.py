@@ -12,7 +12,7 @@ from api.online.send.store_threads import ObjectDrops, in_store_thread
 from core.errors import MillraceError
 from core.ids import REQUEST, public_id
 from core.object_names import REQUESTS
-from storage.objects.errors import ObjectMissingError
+from storage.objects.errors import ObjectNotFoundError
 from storage.objects.object_content import read_object, write_object
 from storage.objects.object_store import ObjectStore
 
@@ -50,7 +50,7 @@ class LargeBodies:
         """Return an answer. Raises ApiError: 502 when it is gone, 503 when there is no store."""
         try:
             return await in_store_thread(read_object, self._objects, key)
-        except ObjectMissingError:
+        except ObjectNotFoundError:
             raise stream_interrupted() from None
         except MillraceError as failure:
             _LOG.warning("an answer was not fetched", extra={"code": failure.code})

@@ -12,7 +12,7 @@ from cli.stack.errors import SettingsRefusedError, StackTimeoutError
 from cli.stack.processes.child import Child, Process, shorten_log, spawn
 from cli.stack.processes.exit_reason import reason_in
 from core.clock import Clock, SystemClock
-from core.role_lifecycle import WRONG_SETTINGS
+from core.role_lifecycle import EXIT_INVALID_SETTINGS
 
 BACKOFF_S_MIN = 0.2
 HEALTHY_S = 30.0
@@ -177,7 +177,7 @@ class Supervisor:
     def _mourn(self, watched: _Watched, process: Process, now_s: float) -> None:
         code = process.bury()
         watched.process = None
-        watched.refused = code == WRONG_SETTINGS
+        watched.refused = code == EXIT_INVALID_SETTINGS
         if now_s - watched.started_s >= HEALTHY_S:
             watched.deaths = 0
         told = f": {reason_in(self._log_path(watched.child.name))}" if watched.refused else ""

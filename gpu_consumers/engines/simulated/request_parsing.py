@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from core.streaming import StreamField, asks_to_stream
+from core.streaming import StreamField, is_stream_requested
 from gpu_consumers.engines.engine import Answer
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.simulated.generated_text import (
@@ -198,7 +198,7 @@ def _writing(body: bytes, asks: _TextBody, tokens: int | None, *, prompts: int) 
     if not 1 <= count <= CHOICES_MAX:
         return error_answer(400, f"`n` must be 1 to {CHOICES_MAX}.", param="n")
     try:
-        stream = asks_to_stream(asks.stream)
+        stream = is_stream_requested(asks.stream)
     except ValueError as mistake:
         return error_answer(400, f"{mistake}.", param="stream")
     default = STREAM_TOKENS_DEFAULT if stream else OUTPUT_TOKENS_DEFAULT

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from core.clock import Clock
 from core.ids import EVENT, public_id
-from core.open_files import ShortageError
+from core.open_files import ResourceExhaustedError
 from core.retry_after import retry_after_s
 from results.webhooks import metrics
 from results.webhooks.delivery.attempt_results import Attempt, Settler, put_off
@@ -27,7 +27,7 @@ from results.webhooks.endpoints.bounded_lookups import LookUps, LookUpsBusyError
 from results.webhooks.endpoints.receiver_urls import UrlError, parse_url
 from results.webhooks.endpoints.secret_encryption import Sealer, SecretUnreadableError
 from results.webhooks.settings import WebhookSettings
-from storage.postgres.engines import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_UNAVAILABLE
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -115,7 +115,7 @@ class Deliverer:
         await asyncio.gather(*cut, return_exceptions=True)
         try:
             await self._transaction(lambda c: release(c, self.holder))
-        except DATABASE_AWAY:
+        except DATABASE_UNAVAILABLE:
             LOG.warning("claims end by themselves: database away")
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -138,7 +138,7 @@ class Deliverer:
             claimed, is_more = await self._transaction(
                 lambda c: claim(c, room, holder=self.holder, lease_s=self._lease_s)
             )
-        except DATABASE_AWAY as failure:
+        except DATABASE_UNAVAILABLE as failure:
             now_s = self.clock.monotonic_s()
             self._away_since_s = self._away_since_s or now_s
             if now_s - self._away_since_s > limits.database_wait_s:
@@ -163,12 +163,12 @@ class Deliverer:
         try:
             attempt = await self._try(delivery)
             state = await self._settle(delivery, attempt, claim_ends_s)
-        except (LookUpsBusyError, ShortageError):
+        except (LookUpsBusyError, ResourceExhaustedError):
             metrics.PUT_OFF.inc()
             LOG.info("put off", extra=facts)
-            with contextlib.suppress(*DATABASE_AWAY):  # its claim ends by itself
+            with contextlib.suppress(*DATABASE_UNAVAILABLE):  # its claim ends by itself
                 await self._transaction(lambda c: put_off(c, delivery))
-        except DATABASE_AWAY:
+        except DATABASE_UNAVAILABLE:
             LOG.warning("end of a try not written: database away", extra=facts)
         except Exception:
             LOG.exception("a try failed", extra=facts)
@@ -189,7 +189,7 @@ class Deliverer:
                 del self._proven[next(iter(self._proven))]
 
     async def _try(self, delivery: Delivery) -> Attempt:
-        """Return how the try ended. Raises LookUpsBusyError, ShortageError: there was none."""
+        """Return how the try ended. Raises LookUpsBusyError, ResourceExhaustedError: there was none."""
         began_s = self.clock.monotonic_s()
         status_code: int | None = None
         failure: Failure | None = None
@@ -240,7 +240,7 @@ class Deliverer:
         while True:
             try:
                 return await self._transaction(lambda c: self.settler.settle(c, delivery, attempt))
-            except DATABASE_AWAY:
+            except DATABASE_UNAVAILABLE:
                 if self.clock.monotonic_s() + _SETTLE_PAUSE_S > claim_ends_s:
                     raise
             await asyncio.sleep(_SETTLE_PAUSE_S)

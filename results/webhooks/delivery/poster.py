@@ -13,7 +13,7 @@ from typing import Final
 
 import httptools
 
-from core.open_files import ShortageError, is_shortage
+from core.open_files import ResourceExhaustedError, is_resource_exhaustion
 from results.webhooks.endpoints.address_rules import Reach
 from results.webhooks.endpoints.name_resolution import AddressRefusedError, allowed_addresses
 from results.webhooks.endpoints.receiver_urls import ReceiverUrl
@@ -58,7 +58,7 @@ class Poster:
         headers: Mapping[str, str],
         body: bytes,
     ) -> Answer:
-        """Return the answer to one request. Raises PostError, ShortageError.
+        """Return the answer to one request. Raises PostError, ResourceExhaustedError.
 
         `looked_up` gives the addresses of the host: the time for that is the try's, too.
         """
@@ -76,7 +76,11 @@ class Poster:
         except httptools.HttpParserError:
             raise PostError("not_http") from None
         except OSError as error:
-            raise (ShortageError if is_shortage(error) else PostError("disconnected")) from None
+            raise (
+                ResourceExhaustedError
+                if is_resource_exhaustion(error)
+                else PostError("disconnected")
+            ) from None
 
     async def _exchange(
         self,
@@ -116,7 +120,7 @@ class Poster:
                 async with asyncio.timeout(share_s if behind else None):
                     return await _connected(address, url.port)
             except OSError as error:  # TimeoutError is one
-                if is_shortage(error):
+                if is_resource_exhaustion(error):
                     raise
         raise PostError("connect_failed")
 

@@ -4,8 +4,8 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
-from core.futures import in_daemon
-from core.open_files import ShortageError, is_shortage
+from core.futures import run_in_daemon_thread
+from core.open_files import ResourceExhaustedError, is_resource_exhaustion
 from results.webhooks.endpoints.address_rules import Reach
 from results.webhooks.endpoints.receiver_urls import ReceiverUrl, is_address
 
@@ -23,7 +23,7 @@ async def system_resolver(host: str, port: int) -> list[str]:
     """Ask the system, in a thread of its own: a slow name server blocks it, and whoever waits.
 
     The end of the process waits for no such thread, as it would for an executor's. Raises OSError,
-    UnicodeError, ShortageError.
+    UnicodeError, ResourceExhaustedError.
     """
 
     def ask() -> list[str]:
@@ -31,9 +31,9 @@ async def system_resolver(host: str, port: int) -> list[str]:
         return list(dict.fromkeys(str(info[4][0]) for info in found))
 
     try:
-        addresses = in_daemon(ask, name="look-up")
+        addresses = run_in_daemon_thread(ask, name="look-up")
     except RuntimeError:  # no thread can be started
-        raise ShortageError from None
+        raise ResourceExhaustedError from None
     return await addresses
 
 
@@ -45,12 +45,14 @@ async def look_up(url: ReceiverUrl, resolve: Resolver) -> list[str]:
 async def allowed_addresses(looked_up: Awaitable[list[str]], reach: Reach) -> list[str]:
     """Return what a look-up gives.
 
-    Raises AddressRefusedError, also for a part of the addresses, and ShortageError.
+    Raises AddressRefusedError, also for a part of the addresses, and ResourceExhaustedError.
     """
     try:
         addresses = await looked_up
     except OSError as error:
-        raise (ShortageError if is_shortage(error) else AddressRefusedError) from None
+        raise (
+            ResourceExhaustedError if is_resource_exhaustion(error) else AddressRefusedError
+        ) from None
     except UnicodeError:
         raise AddressRefusedError from None
     if len(addresses) > ADDRESSES_MAX or not reach.allows_all(addresses):

@@ -9,13 +9,13 @@ import sqlalchemy as sa
 
 from core.errors import RecordUnreadableError
 from results.webhooks.events.message_recording import record_events
-from topics.clients.consumer import LogConsumer
+from topics.clients.consumer import GroupConsumer
 from topics.clients.offset_tracker import Partition
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.errors import StaleMemberError
 from topics.records.codec import decode
 from topics.records.dead_letter_copy import send_dead_letter
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import JobEvent
 
 LOG = logging.getLogger(__name__)
@@ -31,10 +31,10 @@ class EventReader:
     """One member of the group; its methods run in one thread."""
 
     engine: sa.Engine
-    consumer: LogConsumer
-    producer: LogProducer
+    consumer: GroupConsumer
+    producer: RecordProducer
     on_deliveries: Callable[[], None]  # wakes who delivers
-    _held: list[Received] = field(default_factory=list)  # polled, not yet in rows
+    _held: list[ReceivedRecord] = field(default_factory=list)  # polled, not yet in rows
     _events: list[JobEvent] = field(default_factory=list)  # of them
 
     def step(self) -> None:
@@ -57,7 +57,7 @@ class EventReader:
         self.producer.flush(_FLUSH_S)  # dead letters are durable before their records are past
         self._commit()
 
-    def _read(self, received: Received) -> JobEvent | None:
+    def _read(self, received: ReceivedRecord) -> JobEvent | None:
         try:
             return decode(JobEvent, received.value, received.headers)
         except RecordUnreadableError as error:

@@ -23,7 +23,7 @@ from core.clock import SystemClock
 from jobs.tables.outbox import outbox
 from registry.models import add_model
 from results.webhooks.settings import WebhookSettings
-from storage.objects.local_object_store import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import NewKey, create_key
@@ -39,7 +39,7 @@ class Running:
 
     url: str
     engine: sa.Engine
-    objects: LocalObjects
+    objects: LocalObjectStore
     objects_root: Path
 
 
@@ -63,7 +63,7 @@ class Site:
         return self.running.engine
 
     @property
-    def objects(self) -> LocalObjects:
+    def objects(self) -> LocalObjectStore:
         return self.running.objects
 
     def client(self, key: NewKey | None = None, *, timeout_s: float = 20) -> httpx.Client:
@@ -145,7 +145,7 @@ def running(
 ) -> Iterator[Running]:
     """Run an API; it reaches the database by `api_url` when tests do not."""
     engine = sa.create_engine(database_url)
-    objects = LocalObjects(root, clock=SystemClock())
+    objects = LocalObjectStore(root, clock=SystemClock())
     try:
         with serve(settings, api_url or database_url, objects, setup, webhooks) as address:
             yield Running(address, engine, objects, root)
@@ -157,7 +157,7 @@ def running(
 def serve(
     settings: ApiSettings,
     database_url: str,
-    objects: LocalObjects,
+    objects: LocalObjectStore,
     setup: OnlineSetup | None = None,
     webhooks: WebhookSettings | None = None,
 ) -> Iterator[str]:

@@ -15,7 +15,7 @@ from jobs.tables.progress import job_counters, job_cursors
 from tests.integration.api.answers import batch_body, batch_id, file_id, ok, refused, upload
 from tests.integration.api.conftest import Site
 from topics.records.codec import decode
-from topics.records.records import Close, JobControl, JobEvent, Record
+from topics.records.records import JobClose, JobControl, JobEvent, Record
 
 R = TypeVar("R", bound=Record)
 
@@ -250,7 +250,7 @@ def test_cancel_in_progress_closes_once(site: Site) -> None:
         ok(cancel(client, batch))
         ok(cancel(client, batch))
 
-    (closed,) = [decode_row(Close, row) for row in outbox_rows(site, "results")]
+    (closed,) = [decode_row(JobClose, row) for row in outbox_rows(site, "results")]
     (control,) = [decode_row(JobControl, row) for row in outbox_rows(site, "control")]
     assert closed.reason is CloseReason.CANCELLED
     assert control.closed is CloseReason.CANCELLED

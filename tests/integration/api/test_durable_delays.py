@@ -12,7 +12,7 @@ import pytest
 import api.online.durable.durable
 import api.online.send.call_sender
 import api.online.send.large_bodies
-from storage.objects.errors import ObjectStoreAwayError
+from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.object_content import write_object
 from tests.integration.api.answers import ok, refused
 from tests.integration.api.durable_site import ASK, ENDPOINT, Durable, opened, until
@@ -80,7 +80,7 @@ def test_an_answer_that_cannot_be_fetched_is_under_its_job_or_key(
         pool.reply(chunk, end=ReplyEnd(200, b"", body_key=key))
 
     def refuse(*_: object) -> None:
-        raise ObjectStoreAwayError
+        raise ObjectStoreUnavailableError
 
     durable.pool.script = script
     with durable.site.client() as client:
@@ -110,7 +110,7 @@ def test_what_is_known_needs_no_store(durable: Durable, monkeypatch: pytest.Monk
         first = client.post(ENDPOINT, json=asked, headers=KEY)
 
         def refuse(*_: object) -> None:
-            raise ObjectStoreAwayError
+            raise ObjectStoreUnavailableError
 
         monkeypatch.setattr(api.online.durable.durable, "write_object", refuse)
         again = client.post(ENDPOINT, json=asked, headers=KEY)

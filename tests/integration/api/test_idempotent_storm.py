@@ -23,7 +23,7 @@ from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
 from tests.integration.api.answers import batch_body, file_id
 from tests.support.ports import free_port
-from topics.clients.admin import LogAdmin
+from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES
 from topics.settings import KafkaSettings
 
@@ -81,7 +81,7 @@ def api(
     kafka_bootstrap: str, topic_prefix: str, database_url: str, tmp_path: Path
 ) -> Iterator[Api]:
     kafka = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-    LogAdmin(kafka).create([CALLERS, CAPACITY, CONTROL, REPLIES])
+    TopicAdmin(kafka).create([CALLERS, CAPACITY, CONTROL, REPLIES])
     port = free_port(tmp_path)
     env = os.environ | {
         "MILLRACE_API_PORT": str(port),

@@ -20,7 +20,7 @@ from tenancy.api_keys import create_key
 from tenancy.tenants import create_tenant
 from tests.integration.api.pipe import open_pipe
 from tests.support.ports import free_port
-from topics.clients.admin import LogAdmin
+from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import CALLERS, CAPACITY, CONTROL, REPLIES
 from topics.settings import KafkaSettings
 
@@ -69,7 +69,7 @@ def api_process(
 @pytest.fixture
 def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
     settings = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-    LogAdmin(settings).create((CALLERS, CAPACITY, CONTROL, REPLIES))
+    TopicAdmin(settings).create((CALLERS, CAPACITY, CONTROL, REPLIES))
     return settings
 
 

@@ -20,7 +20,7 @@ from jobs.store.keyset_pages import Cursor
 from results.writer.day_partitions import DayPartitions
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
-from storage.postgres.tenant_isolation import TENANT_ROLE, wall_off
+from storage.postgres.tenant_isolation import TENANT_ROLE, restrict_to_tenant
 from tests.conftest import execute, with_database
 
 DAY = 20_000
@@ -191,7 +191,7 @@ def test_what_asks_for_everything_gets_what_is_its_own(
         # As if no statement were refused for another reason.
         connection.execute(sa.text("SET LOCAL session_replication_role = replica"))
         before = places(connection, table)
-        wall_off(connection, walled.tenant)
+        restrict_to_tenant(connection, walled.tenant)
         if verb not in may:
             with pytest.raises(sa.exc.ProgrammingError, match="permission denied"):
                 connection.execute(unfiltered(connection, table, verb))
@@ -226,7 +226,7 @@ def test_no_row_is_added_for_another(walled: Walled, table: str) -> None:
     _, may = rights(walled)[table]
     refusal = "row-level security" if "INSERT" in may else "permission denied"
     with walled.engine.connect() as connection:
-        wall_off(connection, walled.tenant)
+        restrict_to_tenant(connection, walled.tenant)
         if table in COMPANIONS:
             with pytest.raises(sa.exc.IntegrityError, match="pk_"):
                 add(connection, table, walled.theirs)
@@ -240,7 +240,7 @@ def test_no_row_is_handed_over(walled: Walled, table: str) -> None:
     column = {"job_inputs": "job", "tenants": "tenant"}.get(table, "tenant")
     name = {"job_inputs": "job_id", "tenants": "id"}.get(table, "tenant_id")
     with walled.engine.connect() as connection:
-        wall_off(connection, walled.tenant)
+        restrict_to_tenant(connection, walled.tenant)
         with pytest.raises(sa.exc.ProgrammingError, match="row-level security"):
             connection.execute(
                 sa.text(f"UPDATE {table} SET {name} = :their"), {"their": walled.theirs[column]}
@@ -326,7 +326,7 @@ def test_a_page_of_jobs_reads_a_page(database_url: str) -> None:
             connection.execute(sa.text(statement), {"tenant": tenant})
         connection.execute(sa.text("ANALYZE"))
     with engine.begin() as connection:
-        wall_off(connection, tenant)
+        restrict_to_tenant(connection, tenant)
         before = connection.scalar(READ_JOBS)
         page = list_jobs(connection, tenant, Cursor(limit=20))
         read = connection.scalar(READ_JOBS) - before

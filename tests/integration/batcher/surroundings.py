@@ -15,9 +15,9 @@ import msgspec
 import psutil
 
 from batcher.faust_app.app import group_of
-from topics.clients.admin import LogAdmin
-from topics.clients.producer import LogProducer
-from topics.errors import LogUnavailableError
+from topics.clients.admin import TopicAdmin
+from topics.clients.producer import RecordProducer
+from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import (
     CALLERS,
     CAPACITY,
@@ -32,7 +32,7 @@ from topics.records.headers import chunk_headers
 from topics.records.partitioner import request_partition
 from topics.records.records import (
     Batch,
-    CallerNews,
+    CallerHeartbeat,
     CallRef,
     Capacity,
     Chunk,
@@ -41,8 +41,8 @@ from topics.records.records import (
     JobRef,
 )
 from topics.settings import KafkaSettings
-from topics.tail_readers.caller_liveness import BEAT_S
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.caller_liveness import CALLER_HEARTBEAT_S
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 ROOT = Path(__file__).parents[3]
 POOL = "pool"
@@ -59,7 +59,7 @@ def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 40
 def create_topics(kafka: KafkaSettings, *pools: str) -> None:
     """Create what a batcher needs."""
     batches = [batches_topic(pool, kind) for pool in pools for kind in ("bulk", "interactive")]
-    LogAdmin(kafka).create([*SHARED_TOPICS, *batches])
+    TopicAdmin(kafka).create([*SHARED_TOPICS, *batches])
 
 
 def job_ref(number: int, *, tenant: int | None = None, pool: str = POOL) -> JobRef:
@@ -101,8 +101,8 @@ def expected(job: JobRef, count: int) -> Counter[tuple[UUID, int]]:
 def lag(kafka: KafkaSettings, job_class: str = "bulk") -> int:
     """Return the records that the batchers have not committed; -1 while nobody knows."""
     try:
-        return sum(LogAdmin(kafka).lag(group_of(job_class), REQUESTS[job_class]).values())
-    except LogUnavailableError:  # for a moment after a topic's creation
+        return sum(TopicAdmin(kafka).lag(group_of(job_class), REQUESTS[job_class]).values())
+    except KafkaUnavailableError:  # for a moment after a topic's creation
         return -1
 
 
@@ -110,7 +110,7 @@ class Requests:
     """Writes chunk records as intake and the API do."""
 
     def __init__(self, kafka: KafkaSettings, job_class: str = "bulk") -> None:
-        self.producer = LogProducer(kafka, client_id="test-intake", linger_ms=2)
+        self.producer = RecordProducer(kafka, client_id="test-intake", linger_ms=2)
         self._class = job_class
         self._topic = REQUESTS[job_class]
 
@@ -150,7 +150,7 @@ class Caller:
 
     def __init__(self, kafka: KafkaSettings, caller_id: str) -> None:
         self.caller_id = caller_id
-        self._producer = LogProducer(kafka, client_id=caller_id, linger_ms=0)
+        self._producer = RecordProducer(kafka, client_id=caller_id, linger_ms=0)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._thread.start()
@@ -166,16 +166,16 @@ class Caller:
         self._producer.close()
 
     def _beat(self) -> None:
-        while not self._stopping.wait(BEAT_S):
+        while not self._stopping.wait(CALLER_HEARTBEAT_S):
             self._say([])
 
     def _say(self, aborted: list[UUID]) -> None:
         self._producer.send(
             CALLERS.name,
-            encode(CallerNews(self.caller_id, time.time(), aborted=aborted)),
+            encode(CallerHeartbeat(self.caller_id, time.time(), aborted=aborted)),
             partition=0,
             key=self.caller_id.encode(),
-            headers=kind_headers(CallerNews),
+            headers=kind_headers(CallerHeartbeat),
         )
 
 
@@ -194,9 +194,11 @@ class Replica:
     ) -> None:
         self._kafka, self._class, self._pool = kafka, job_class, pool
         self.window, self._concurrency = window, concurrency
-        self._producer = LogProducer(kafka, client_id="test-replica", linger_ms=0)
-        self._batches = TopicTail(kafka, batches_topic(pool, job_class), client_id="test-batches")
-        self._demand = TopicTail(kafka, DEMAND, client_id="test-demand")
+        self._producer = RecordProducer(kafka, client_id="test-replica", linger_ms=0)
+        self._batches = TopicTailReader(
+            kafka, batches_topic(pool, job_class), client_id="test-batches"
+        )
+        self._demand = TopicTailReader(kafka, DEMAND, client_id="test-demand")
         self._items_per_s = items_per_s
         self._ran_s, self._budget = time.monotonic(), 0.0
         self._came: list[tuple[str, int]] = []  # batches that run: whose, and how many items

@@ -22,23 +22,23 @@ from tests.integration.batcher.surroundings import (
     lag,
     wait_until,
 )
-from topics.clients.admin import LogAdmin
+from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import CONTROL, DEAD_LETTERS, REQUESTS_BULK, RESULTS, Topic
 from topics.records.codec import decode, encode, kind_headers
 from topics.records.headers import chunk_headers
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Chunk, DeadLetter, Item, JobControl, Outcomes
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 StartReplica = Callable[..., Replica]
 StartBatcher = Callable[..., BatcherProcess]
 
 
-def read(kafka: KafkaSettings, topic: Topic, count: int) -> list[Received]:
+def read(kafka: KafkaSettings, topic: Topic, count: int) -> list[ReceivedRecord]:
     """Read the first records of a topic."""
-    tail = TopicTail(kafka, topic, client_id="test-reader")
-    records: list[Received] = []
+    tail = TopicTailReader(kafka, topic, client_id="test-reader")
+    records: list[ReceivedRecord] = []
     deadline = time.monotonic() + 20
     try:
         while len(records) < count and time.monotonic() < deadline:
@@ -50,7 +50,7 @@ def read(kafka: KafkaSettings, topic: Topic, count: int) -> list[Received]:
 
 def record_count(kafka: KafkaSettings) -> int:
     """Return how many request records were ever written: all that nobody has committed."""
-    return sum(LogAdmin(kafka).lag("nobody", REQUESTS_BULK).values())
+    return sum(TopicAdmin(kafka).lag("nobody", REQUESTS_BULK).values())
 
 
 def test_an_unreadable_record_fails_its_items_and_is_kept(

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from chaos.nemeses.connections import take_all
 from cli.stack.services import postgres
-from storage.postgres.engines import DATABASE_AWAY, create_engine
+from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.conftest import running
 
@@ -30,10 +30,10 @@ def test_all_are_taken_and_given_back(own_postgres: str) -> None:
     with engine.connect() as used, engine.connect():
         used.execute(asks)
         give_back = take_all(own_postgres)
-        with pytest.raises(DATABASE_AWAY):
+        with pytest.raises(DATABASE_UNAVAILABLE):
             used.execute(asks)
     for _ in range(8):  # also what lay idle in the pool
-        with pytest.raises(DATABASE_AWAY, match="too many clients"):
+        with pytest.raises(DATABASE_UNAVAILABLE, match="too many clients"):
             engine.connect()
 
     give_back()

@@ -13,7 +13,7 @@ from chaos import evidence
 from chaos.drills.lives import GRAPH
 from chaos.judges.fencing import cursors_that_went_back, zombie_writes
 from chaos.judges.states import illegal
-from storage.postgres.tenant_isolation import wall_off
+from storage.postgres.tenant_isolation import restrict_to_tenant
 from tests.integration.jobs.rows import add_job, add_tenant
 
 HOSTS = [f"host_{uuid.uuid4().hex[:8]}" for _ in range(2)]
@@ -147,7 +147,7 @@ def test_what_is_done_for_a_tenant_is_noted_too(world: World) -> None:
     with world.engine.begin() as connection:
         query = sa.text("SELECT tenant_id FROM jobs WHERE id = :job")
         tenant_id: UUID = connection.execute(query, {"job": world.job}).scalar_one()
-        wall_off(connection, tenant_id)
+        restrict_to_tenant(connection, tenant_id)
         cancel = "UPDATE jobs SET state = 'cancelling', cancelling_at = now() WHERE id = :job"
         connection.execute(sa.text(cancel), {"job": world.job})
 

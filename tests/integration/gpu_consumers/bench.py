@@ -17,17 +17,17 @@ from gpu_consumers.engines.engine import Answer, Emit, Engine, Finished, Meter
 from gpu_consumers.engines.engine_slots import SlotCounts
 from gpu_consumers.settings import ReplicaSettings
 from gpu_consumers.wiring import build
-from storage.objects.errors import ObjectStoreAwayError
-from storage.objects.local_object_store import LocalObjects, LocalUpload
-from storage.objects.object_store import Blocks
-from topics.clients.admin import LogAdmin
-from topics.clients.producer import LogProducer
-from topics.errors import LogUnavailableError
+from storage.objects.errors import ObjectStoreUnavailableError
+from storage.objects.local_object_store import LocalObjectStore, LocalUpload
+from storage.objects.object_store import ObjectBlocks
+from topics.clients.admin import TopicAdmin
+from topics.clients.producer import RecordProducer
+from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import CAPACITY, JOB_CLASSES, RESULTS, Topic, batches_topic
 from topics.records.codec import decode, encode, kind_headers
 from topics.records.records import Batch, Capacity, Chunk, Item, ItemOutcome, JobRef, Outcomes
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 JobClass = Literal["both", "bulk", "interactive"]
 POOL = "p"
@@ -99,7 +99,7 @@ class ScriptedEngine:
         return Answer(status, answer, input_tokens=3, output_tokens=5)
 
 
-class AilingObjects(LocalObjects):
+class AilingObjects(LocalObjectStore):
     """A folder that may be away, or slow."""
 
     is_away = False
@@ -109,14 +109,14 @@ class AilingObjects(LocalObjects):
         self.gate = threading.Event()
         self.gate.set()
 
-    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         if self.is_away:
-            raise ObjectStoreAwayError
+            raise ObjectStoreUnavailableError
         return super().read(key, offset=offset, length=length)
 
     def begin(self, key: str) -> LocalUpload:
         if self.is_away:
-            raise ObjectStoreAwayError
+            raise ObjectStoreUnavailableError
         assert self.gate.wait(30)
         return super().begin(key)
 
@@ -127,7 +127,7 @@ class Bench:
     def __init__(self, kafka: KafkaSettings, folder: Path, job_class: JobClass = "bulk") -> None:
         self.kafka, self._job_class = kafka, job_class
         self.objects = AilingObjects(folder, clock=SystemClock())
-        self.producer = LogProducer(kafka, client_id="test", linger_ms=0)
+        self.producer = RecordProducer(kafka, client_id="test", linger_ms=0)
         self.engine: ScriptedEngine
         self.stop = threading.Event()
         self.failure: BaseException | None = None
@@ -202,7 +202,7 @@ class Bench:
 
     def read(self, topic: Topic, enough: Callable[[list[object]], bool]) -> list[object]:
         """Return every record of `topic`, decoded, once there are enough."""
-        tail = TopicTail(self.kafka, topic, client_id="test-reader")
+        tail = TopicTailReader(self.kafka, topic, client_id="test-reader")
         found: list[object] = []
         deadline = time.monotonic() + 25
         while not enough(found):
@@ -223,10 +223,10 @@ class Bench:
 
     def lag(self, job_class: str = "bulk") -> int:
         topic = batches_topic(POOL, job_class)
-        return sum(LogAdmin(self.kafka).lag(f"gpu-{POOL}-{job_class}", topic).values())
+        return sum(TopicAdmin(self.kafka).lag(f"gpu-{POOL}-{job_class}", topic).values())
 
     def has_lag(self, wanted: int, job_class: str = "bulk") -> bool:
-        with contextlib.suppress(LogUnavailableError):  # a topic that is new has no leader yet
+        with contextlib.suppress(KafkaUnavailableError):  # a topic that is new has no leader yet
             return self.lag(job_class) == wanted
         return False
 

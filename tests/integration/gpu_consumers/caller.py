@@ -6,12 +6,12 @@ from collections.abc import Callable
 from uuid import UUID
 
 from tests.integration.gpu_consumers.bench import batch, job
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import CALLERS, REPLIES
 from topics.records.codec import decode, encode, kind_headers
 from topics.records.records import (
     Batch,
-    CallerNews,
+    CallerHeartbeat,
     CallRef,
     Chunk,
     Item,
@@ -21,8 +21,8 @@ from topics.records.records import (
     ReplyEnd,
 )
 from topics.settings import KafkaSettings
-from topics.tail_readers.caller_liveness import BEAT_S
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.caller_liveness import CALLER_HEARTBEAT_S
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 CALLER_ID = "api-1"
 PARTITION = 3
@@ -32,8 +32,8 @@ class Caller:
     """Beats from its construction on."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
-        self._producer = LogProducer(kafka, client_id="caller", linger_ms=0)
-        self._tail = TopicTail(kafka, REPLIES, client_id="caller")
+        self._producer = RecordProducer(kafka, client_id="caller", linger_ms=0)
+        self._tail = TopicTailReader(kafka, REPLIES, client_id="caller")
         self._quiet = threading.Event()
         self._thread = threading.Thread(target=self._beat)
         self._thread.start()
@@ -42,9 +42,9 @@ class Caller:
     def say(
         self, *, aborted: list[UUID] | None = None, permitted: list[UUID] | None = None
     ) -> None:
-        news = CallerNews(CALLER_ID, time.time(), aborted or [], permitted or [])
+        news = CallerHeartbeat(CALLER_ID, time.time(), aborted or [], permitted or [])
         self._producer.send(
-            CALLERS.name, encode(news), partition=0, headers=kind_headers(CallerNews)
+            CALLERS.name, encode(news), partition=0, headers=kind_headers(CallerHeartbeat)
         )
 
     def fall_silent(self) -> None:
@@ -82,7 +82,7 @@ class Caller:
     def _beat(self) -> None:
         while not self._quiet.is_set():
             self.say()
-            self._quiet.wait(BEAT_S)
+            self._quiet.wait(CALLER_HEARTBEAT_S)
 
 
 def call_of(

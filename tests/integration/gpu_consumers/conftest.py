@@ -7,7 +7,7 @@ import pytest
 
 from tests.integration.gpu_consumers.bench import POOL, Bench
 from tests.integration.gpu_consumers.caller import Caller
-from topics.clients.admin import LogAdmin
+from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import (
     ATTEMPTS,
     CALLERS,
@@ -43,7 +43,7 @@ def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
     settings = KafkaSettings(
         bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix, commit_interval_s=0.05
     )
-    LogAdmin(settings).create(_TOPICS)
+    TopicAdmin(settings).create(_TOPICS)
     return settings
 
 

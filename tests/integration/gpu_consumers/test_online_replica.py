@@ -18,7 +18,7 @@ from tests.integration.gpu_consumers.caller import Caller, call_of
 from topics.records.catalogue import CAPACITY, REQUESTS_INTERACTIVE
 from topics.records.records import Batch, Capacity, Chunk
 from topics.settings import KafkaSettings
-from topics.tail_readers.caller_liveness import SILENCE_S_MAX
+from topics.tail_readers.caller_liveness import CALLER_TIMEOUT_S
 
 STAMP = stamp_of("/v1/chat/completions", "m", "1")
 PIECES = [STAMP(b'{"n":%d}' % number) for number in range(5)]
@@ -105,7 +105,7 @@ def test_calls_of_a_silent_caller_are_aborted(online: Bench, caller: Caller) -> 
     send(online, call_of(3, durable=True))
     await_running(online, 3)
     caller.fall_silent()
-    await_running(online, 1, 4 * (SILENCE_S_MAX + LOOK_S))
+    await_running(online, 1, 4 * (CALLER_TIMEOUT_S + LOOK_S))
     online.call(online.engine.hold.set)
     assert [o.outcome for o in online.outcomes(1)] == [Outcome.SUCCEEDED]
     online.await_lag(0, "interactive")

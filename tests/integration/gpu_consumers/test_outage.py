@@ -35,11 +35,11 @@ from tests.integration.results.outcomes import (
     engine_of,
 )
 from topics.records.catalogue import CAPACITY, REQUESTS_BULK, RESULTS
-from topics.records.chunks import chunks_of
+from topics.records.chunks import split_into_chunks
 from topics.records.codec import decode
 from topics.records.records import Batch, Capacity, Chunk, Item, JobRef, Outcomes
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 SCALE = 60.0
 COUNT = 1500
@@ -164,7 +164,7 @@ class Loop:
     def __init__(self, engine: sa.Engine, site: Site) -> None:
         self._site = site
         tails = (REQUESTS_BULK, RESULTS, CAPACITY)
-        self.tails = [TopicTail(site.kafka, topic, client_id="test") for topic in tails]
+        self.tails = [TopicTailReader(site.kafka, topic, client_id="test") for topic in tails]
         self._writer = ItemWriter(engine, DayPartitions(engine), retries=RULES)
         rules = BudgetRules(items_per_s_min=10 * SCALE)
         self._retries = Looks(engine, site.objects, site.producer, rules)
@@ -200,7 +200,7 @@ def test_ten_minutes_without_an_upstream_fail_nothing(engine: sa.Engine, site: S
     ref, items = add_job_and_file(engine, site)
     site.start()
     loop = Loop(engine, site)
-    chunks = [Chunk(ref, chunk) for chunk in chunks_of(items)]
+    chunks = [Chunk(ref, chunk) for chunk in split_into_chunks(items)]
     loop.send(chunks.pop())
     deadline = time.monotonic() + 240
     while counters(engine, ref.job_id)["succeeded"] < COUNT:

@@ -12,7 +12,7 @@ from tests.integration.gpu_consumers.replicas import await_that, faults, replica
 from topics.records.catalogue import ATTEMPTS
 from topics.records.records import Chunk, ItemOutcome
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 GOOD = b'{"messages":[{"role":"user","content":"hello"}]}'
 FAULTS = faults(("CRASH", "crash"), ("FREEZE", "freeze"), ("OOM", "oom"), ("HANG", "hang"))
@@ -86,6 +86,6 @@ def test_first_deliveries_write_no_attempt(
         bench.send(batch(Chunk(job(), items(10 * partition, 10))), partition)
     assert len(bench.outcomes(80)) == 80
     bench.await_lag(0)
-    tail = TopicTail(kafka, ATTEMPTS, client_id="test-attempts")
+    tail = TopicTailReader(kafka, ATTEMPTS, client_id="test-attempts")
     assert tail.read_to_end(10) == []
     tail.close()

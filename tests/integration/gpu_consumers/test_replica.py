@@ -10,7 +10,7 @@ from tests.integration.gpu_consumers.bench import BATCHES, POOL, Bench, batch, i
 from topics.records.catalogue import CAPACITY, CONTROL, DEAD_LETTERS, DEMAND, REQUESTS_BULK
 from topics.records.codec import decode, encode, kind_headers
 from topics.records.records import Batch, Capacity, Chunk, DeadLetter, Demand, Item, JobControl
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 
 def test_outcomes_of_two_jobs_are_durable_and_then_committed(bench: Bench) -> None:
@@ -118,7 +118,7 @@ def test_grants_reach_a_batcher_and_grow_with_what_it_sent(bench: Bench) -> None
     bench.start()
     said = Demand("b", "bulk", {POOL: 50})
     deadline = time.monotonic() + 20
-    tail = TopicTail(bench.kafka, CAPACITY, client_id="grants")
+    tail = TopicTailReader(bench.kafka, CAPACITY, client_id="grants")
     granted: list[Capacity] = []
     sent = False
     while time.monotonic() < deadline:

@@ -11,11 +11,11 @@ import sqlalchemy as sa
 from pydantic import SecretStr
 
 from core.clock import SystemClock
-from storage.objects.local_object_store import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.jobs.rows import add_job, add_tenant
-from topics.clients.admin import LogAdmin
+from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import SHARED_TOPICS
 from topics.settings import KafkaSettings
 
@@ -35,17 +35,17 @@ def engine(database: DatabaseSettings) -> Iterator[sa.Engine]:
 @pytest.fixture
 def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
     settings = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-    LogAdmin(settings).create(SHARED_TOPICS)
+    TopicAdmin(settings).create(SHARED_TOPICS)
     return settings
 
 
 @pytest.fixture
-def objects(tmp_path: Path) -> LocalObjects:
-    return LocalObjects(tmp_path / "objects", clock=SystemClock())
+def objects(tmp_path: Path) -> LocalObjectStore:
+    return LocalObjectStore(tmp_path / "objects", clock=SystemClock())
 
 
 @pytest.fixture
-def store_lines(objects: LocalObjects) -> Callable[[str, int], None]:
+def store_lines(objects: LocalObjectStore) -> Callable[[str, int], None]:
     """Store an input file of so many valid lines under a key."""
 
     def store(key: str, count: int) -> None:

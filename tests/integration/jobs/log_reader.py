@@ -4,27 +4,27 @@ import time
 import uuid
 from collections.abc import Callable
 
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import REQUESTS_BULK, Topic
 from topics.records.codec import decode
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Chunk
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 WAIT_S_MAX = 30.0
 MARK = ("mark", b"end")
 
 
-def records_of(kafka: KafkaSettings, topic: Topic) -> list[Received]:
+def records_of(kafka: KafkaSettings, topic: Topic) -> list[ReceivedRecord]:
     """Return every record of `topic` up to now: up to a mark on the end of each partition."""
     mark = uuid.uuid4().bytes
-    producer = LogProducer(kafka, client_id="test-marks", linger_ms=0)
+    producer = RecordProducer(kafka, client_id="test-marks", linger_ms=0)
     for partition in range(topic.partition_count):
         producer.send(topic.name, mark, partition=partition, headers=[MARK])
     producer.close()
-    tail = TopicTail(kafka, topic, client_id="test-reader")
-    records: list[Received] = []
+    tail = TopicTailReader(kafka, topic, client_id="test-reader")
+    records: list[ReceivedRecord] = []
 
     def read() -> bool:
         records.extend(tail.poll(0.1))

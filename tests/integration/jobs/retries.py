@@ -11,14 +11,14 @@ from jobs.recovery.retry_emission import Retrying
 from jobs.recovery.retry_policy import BudgetRules
 from jobs.store.days import job_day
 from jobs.tables.retries import item_retries
-from storage.objects.local_object_store import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.conftest import input_line
 from tests.integration.jobs.held_clock import HeldClock
 from tests.integration.jobs.log_reader import chunks_by_partition
 from tests.integration.jobs.rows import job_row
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.records.codec import encode, kind_headers
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity, Item
 from topics.settings import KafkaSettings
 
@@ -32,8 +32,8 @@ class Looks:
     def __init__(
         self,
         engine: sa.Engine,
-        objects: LocalObjects,
-        producer: LogProducer,
+        objects: LocalObjectStore,
+        producer: RecordProducer,
         rules: BudgetRules = RICH,
         fraction: Callable[[], float] = random.random,
     ) -> None:
@@ -44,7 +44,7 @@ class Looks:
         capacities = PoolCapacities(self.clock)
         for pool in pools or ("pool-small",):
             capacity = Capacity(pool, 1, pool, "bulk", [0], {}, 100.0, 1)
-            said = Received(
+            said = ReceivedRecord(
                 "capacity", 0, 0, pool.encode(), kind_headers(Capacity), encode(capacity), 0
             )
             capacities.hear([said])

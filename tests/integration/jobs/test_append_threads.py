@@ -15,16 +15,16 @@ from jobs.supervised_threads import Background
 from jobs.tables.appended_files import job_inputs
 from jobs.validation.append_validator import SMALL
 from jobs.validation.validator import SMALL_BYTES_MAX
-from storage.objects.local_object_store import LocalObjects
-from storage.objects.object_store import Blocks
+from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.object_store import ObjectBlocks
 from tests.integration.jobs.test_appending import Site, line
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 
 WAIT_S_MAX = 20.0
 
 
 @pytest.fixture
-def site(engine: sa.Engine, objects: LocalObjects) -> Site:
+def site(engine: sa.Engine, objects: LocalObjectStore) -> Site:
     return Site(engine, objects)
 
 
@@ -48,7 +48,7 @@ def test_small_work_does_not_wait_for_a_job_whose_files_are_large_as_a_whole(sit
 
 
 def test_an_intake_process_judges_small_work_beside_large(
-    site: Site, producer: LogProducer, monkeypatch: pytest.MonkeyPatch
+    site: Site, producer: RecordProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = Site(site.engine, site.objects)
     large.job_id = large.job("large", 1, input_bytes=SMALL_BYTES_MAX)
@@ -56,7 +56,7 @@ def test_an_intake_process_judges_small_work_beside_large(
     began, may_go_on, clock = threading.Event(), threading.Event(), SystemClock()
     read = site.objects.read
 
-    def held(key: str) -> Blocks:
+    def held(key: str) -> ObjectBlocks:
         if key == "large":
             began.set()
             assert may_go_on.wait(WAIT_S_MAX)

@@ -32,11 +32,11 @@ from jobs.validation.append_validator import ROLE, AppendValidator
 from jobs.validation.append_verdicts import APPEND_DUE
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
-from storage.objects.local_object_store import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
 from tests.integration.results.outcomes import outcome
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.settings import KafkaSettings
 
 
@@ -53,7 +53,7 @@ def line(custom_id: str, *, model: str = "small", url: str = "/v1/embeddings") -
 class Site:
     """A tenant with a job that is not sealed, and who validates what is appended."""
 
-    def __init__(self, engine: sa.Engine, objects: LocalObjects) -> None:
+    def __init__(self, engine: sa.Engine, objects: LocalObjectStore) -> None:
         self.engine, self.objects = engine, objects
         self.stop = threading.Event()
         self.leases = HeldLeases(engine, role=ROLE, holder="a", ttl_s=60)
@@ -126,14 +126,14 @@ class Site:
 
 
 @pytest.fixture
-def site(engine: sa.Engine, objects: LocalObjects) -> Site:
+def site(engine: sa.Engine, objects: LocalObjectStore) -> Site:
     return Site(engine, objects)
 
 
 class Intake:
     """One intake process, as far as expansion goes."""
 
-    def __init__(self, site: Site, producer: LogProducer) -> None:
+    def __init__(self, site: Site, producer: RecordProducer) -> None:
         clock = SystemClock()
         leases = HeldLeases(site.engine, role="intake", holder="a", ttl_s=60)
         self.engine = site.engine
@@ -154,7 +154,7 @@ class Intake:
 
 
 @pytest.fixture
-def intake(site: Site, producer: LogProducer) -> Iterator[Intake]:
+def intake(site: Site, producer: RecordProducer) -> Iterator[Intake]:
     intake = Intake(site, producer)
     yield intake
     intake.held.close()
@@ -183,7 +183,7 @@ def test_items_of_appended_files_follow_in_order(
 
 
 def test_lost_items_of_any_file_come_again(
-    site: Site, kafka: KafkaSettings, producer: LogProducer
+    site: Site, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     site.append(*(line(f"b-{n}") for n in range(4)))
     site.validator.step()

@@ -29,12 +29,12 @@ from jobs.tables.outbox import outbox
 from jobs.tables.progress import job_counters, job_cursors
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
-from storage.objects.local_object_store import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.log_reader import indexes
 from tests.integration.jobs.rows import add_job, add_tenant, without_guards
 from tests.integration.jobs.test_appending import Site
 from tests.integration.results.outcomes import outcome
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import RESULTS
 from topics.records.codec import decode
 from topics.records.records import CopiesDue
@@ -54,7 +54,9 @@ def line(number: int, text: object) -> bytes:
 class Intake:
     """A job whose items are texts, and a process of intake."""
 
-    def __init__(self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> None:
+    def __init__(
+        self, engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer
+    ) -> None:
         self.engine, self.objects, self.producer = engine, objects, producer
         self.leases = HeldLeases(engine, role="intake", holder="a", ttl_s=60)
         clock = SystemClock()
@@ -110,7 +112,9 @@ class Intake:
 
 
 @pytest.fixture
-def intake(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> Iterator[Intake]:
+def intake(
+    engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer
+) -> Iterator[Intake]:
     intake = Intake(engine, objects, producer)
     yield intake
     intake.held.close()
@@ -200,7 +204,7 @@ def test_a_second_reading_finds_the_same_and_a_late_one_writes_nothing(intake: I
 
 
 def test_appended_items_are_copies_of_earlier_ones(
-    engine: sa.Engine, objects: LocalObjects
+    engine: sa.Engine, objects: LocalObjectStore
 ) -> None:
     site = Site(engine, objects)
     with engine.begin() as connection:

@@ -28,11 +28,11 @@ from jobs.leasing.leases import Lease
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_cursors
 from storage.objects.errors import ObjectStoreRefusedError
-from storage.objects.local_object_store import LocalObjects
-from storage.objects.object_store import Blocks
+from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.object_store import ObjectBlocks
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.records.partitioner import shuffle_shard
 from topics.settings import KafkaSettings
 
@@ -65,7 +65,11 @@ class Process:
     """One intake process, as far as expansion goes."""
 
     def __init__(
-        self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer, holder: str = "a"
+        self,
+        engine: sa.Engine,
+        objects: LocalObjectStore,
+        producer: RecordProducer,
+        holder: str = "a",
     ) -> None:
         self.leases = HeldLeases(engine, role="intake", holder=holder, ttl_s=60)
         clock = SystemClock()
@@ -89,7 +93,7 @@ class Process:
 
 @pytest.fixture
 def start(
-    engine: sa.Engine, objects: LocalObjects, producer: LogProducer
+    engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer
 ) -> Iterator[Callable[[str], Process]]:
     started: list[Process] = []
 
@@ -233,7 +237,7 @@ def test_a_job_that_cannot_be_read_is_put_aside_alone(
 def test_an_object_that_the_store_refuses_keeps_no_other_job_up(
     engine: sa.Engine,
     kafka: KafkaSettings,
-    objects: LocalObjects,
+    objects: LocalObjectStore,
     store_lines: StoreLines,
     start: Callable[[str], Process],
     monkeypatch: pytest.MonkeyPatch,
@@ -243,7 +247,7 @@ def test_an_object_that_the_store_refuses_keeps_no_other_job_up(
     bad = running_job(engine, 100, input_key="archived")
     process, read = start("a"), objects.read
 
-    def refusing(key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+    def refusing(key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         if key == "archived":
             raise ObjectStoreRefusedError(key=key, s3_code="InvalidObjectState")
         return read(key, offset=offset, length=length)

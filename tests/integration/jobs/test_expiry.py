@@ -11,7 +11,7 @@ from jobs.tables.outbox import outbox
 from jobs.tables.progress import job_counters
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
 from topics.records.codec import decode
-from topics.records.records import Close, JobControl
+from topics.records.records import JobClose, JobControl
 
 PAST = sa.text("now() - interval '1 s'")
 
@@ -42,7 +42,7 @@ def test_the_sweep_closes_what_is_due_and_nothing_else(engine: sa.Engine) -> Non
     close, control = rows
     assert (close.topic, control.topic) == ("results", "control")
     headers = [[(n, v.encode()) for n, v in row.headers] for row in rows]
-    assert decode(Close, close.value, headers[0]) == Close(
+    assert decode(JobClose, close.value, headers[0]) == JobClose(
         due, job_day(job.created_at), CloseReason.EXPIRED
     )
     assert decode(JobControl, control.value, headers[1]).closed is CloseReason.EXPIRED

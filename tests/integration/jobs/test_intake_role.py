@@ -18,11 +18,11 @@ from jobs.tables.jobs import jobs
 from jobs.tables.outbox import outbox
 from jobs.tables.progress import job_cursors
 from registry.models import add_model
-from storage.objects.local_object_store import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.conftest import input_line
 from tests.integration.jobs.log_reader import indexes, records_of, wait_until
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import CAPACITY, EVENTS, RESULTS
 from topics.records.codec import encode, kind_headers
 from topics.records.records import Capacity
@@ -67,7 +67,7 @@ def running(env: dict[str, str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def pool_that_can_do(rate: float, producer: LogProducer) -> Iterator[None]:
+def pool_that_can_do(rate: float, producer: RecordProducer) -> Iterator[None]:
     """A replica that repeats its capacity."""
     stop = threading.Event()
     capacity = Capacity("r", 1, "pool-small", "bulk", [0], {}, rate, 8)
@@ -122,7 +122,7 @@ def test_jobs_are_validated_and_expanded_within_the_window(
     kafka: KafkaSettings,
     env: dict[str, str],
     store_lines: Callable[[str, int], None],
-    producer: LogProducer,
+    producer: RecordProducer,
 ) -> None:
     store_lines("in", 1000)
     with running(env), pool_that_can_do(1e6, producer):
@@ -187,7 +187,7 @@ def test_a_tenant_is_served_although_another_would_fill_every_slot(
 def test_invalid_files_fail_and_small_jobs_do_not_wait_for_a_large_one(
     engine: sa.Engine,
     env: dict[str, str],
-    objects: LocalObjects,
+    objects: LocalObjectStore,
 ) -> None:
     with objects.begin("large") as upload:
         for _ in range(100):

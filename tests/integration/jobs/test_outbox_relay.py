@@ -13,7 +13,7 @@ from jobs.outbox_relay import CLAIM_MAX, OutboxRelay, backlog, claimed, relay
 from jobs.store.outbox import event_insert
 from jobs.tables.outbox import outbox
 from tests.integration.jobs.log_reader import records_of
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.errors import DeliveryError, DeliveryPendingError
 from topics.records.catalogue import EVENTS
 from topics.records.codec import decode
@@ -39,7 +39,7 @@ def waiting(engine: sa.Engine) -> int:
 
 
 def test_rows_reach_the_log_in_order(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     count = CLAIM_MAX + 20
     add_events(engine, count)
@@ -55,7 +55,7 @@ def test_rows_reach_the_log_in_order(
 
 
 def test_a_crash_after_the_flush_sends_again_and_loses_nothing(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     add_events(engine, 3)
     with engine.connect() as connection:
@@ -70,7 +70,7 @@ def test_a_crash_after_the_flush_sends_again_and_loses_nothing(
 def test_a_broker_that_is_away_for_a_while_is_waited_for_and_nothing_is_sent_twice(
     engine: sa.Engine,
     kafka: KafkaSettings,
-    producer: LogProducer,
+    producer: RecordProducer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     add_events(engine, 3)
@@ -91,7 +91,7 @@ def test_a_broker_that_is_away_for_a_while_is_waited_for_and_nothing_is_sent_twi
 
 
 def test_rows_stay_when_the_log_refuses_them(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     add_events(engine, 1)
     with engine.begin() as connection:
@@ -102,7 +102,7 @@ def test_rows_stay_when_the_log_refuses_them(
 
 
 def test_a_row_that_no_broker_takes_stops_no_other(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     add_events(engine, 3)
     with engine.begin() as connection:
@@ -120,7 +120,7 @@ def test_a_row_that_no_broker_takes_stops_no_other(
 
 
 def test_the_largest_row_that_is_sent_is_taken(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     add_events(engine, 1)
     with engine.begin() as connection:
@@ -132,7 +132,7 @@ def test_the_largest_row_that_is_sent_is_taken(
 
 
 def test_one_relay_at_a_time(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     """Two would mix the order of a job's records."""
     add_events(engine, CLAIM_MAX + 1)

@@ -22,13 +22,13 @@ from jobs.tables.outbox import outbox
 from jobs.tables.progress import job_cursors, job_leases
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
-from storage.objects.local_object_store import LocalObjects
-from storage.objects.object_store import Blocks
+from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.object_store import ObjectBlocks
 from tests.integration.jobs.held_clock import HeldClock
 from tests.integration.jobs.log_reader import chunks_by_partition
 from tests.integration.jobs.rows import add_job, add_tenant, database_now, job_row
 from tests.integration.results.outcomes import outcome
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.records.codec import decode
 from topics.records.records import JobControl
 from topics.settings import KafkaSettings
@@ -39,7 +39,9 @@ COUNT = 300
 class Intake:
     """One intake process, as far as its jobs may be paused."""
 
-    def __init__(self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> None:
+    def __init__(
+        self, engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer
+    ) -> None:
         self.engine = engine
         self.leases = HeldLeases(engine, role="intake", holder="a", ttl_s=60)
         clock = SystemClock()
@@ -59,7 +61,9 @@ class Intake:
 
 
 @pytest.fixture
-def intake(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> Iterator[Intake]:
+def intake(
+    engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer
+) -> Iterator[Intake]:
     intake = Intake(engine, objects, producer)
     yield intake
     intake.held.close()
@@ -143,7 +147,7 @@ def test_a_job_that_cannot_go_on_is_tried_ever_later_and_holds_up_nobody(
     kafka: KafkaSettings,
     owned: tuple[UUID, UUID],
     intake: Intake,
-    objects: LocalObjects,
+    objects: LocalObjectStore,
     store_lines: Callable[[str, int], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -158,7 +162,7 @@ def test_a_job_that_cannot_go_on_is_tried_ever_later_and_holds_up_nobody(
     reads: list[str] = []
     read = objects.read
 
-    def noted(key: str) -> Blocks:
+    def noted(key: str) -> ObjectBlocks:
         reads.append(key)
         return read(key)
 

@@ -19,13 +19,13 @@ from jobs.store.days import job_day
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_cursors, job_leases
 from jobs.tables.retries import item_attempts, item_retries
-from storage.objects.local_object_store import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.held_clock import HeldClock
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.rows import add_job, add_tenant, job_row
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.records.codec import encode, kind_headers
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity
 from topics.settings import KafkaSettings
 
@@ -76,7 +76,9 @@ def job_id(engine: sa.Engine, store_lines: Callable[[str, int], None]) -> UUID:
 class Looks:
     """One repair thread whose clock the test moves."""
 
-    def __init__(self, engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> None:
+    def __init__(
+        self, engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer
+    ) -> None:
         self.clock = HeldClock()
         self.capacities = PoolCapacities(self.clock)
         self.leases = HeldLeases(engine, role="intake", holder="a", ttl_s=60)
@@ -85,13 +87,13 @@ class Looks:
     def look(self, at_s: float, *, pool_is_up: bool = True, items_per_s: float = 1e6) -> None:
         self.clock.now_s = at_s
         capacity = Capacity("r", 1, "pool-small", "bulk", [0], {}, items_per_s, 1, pool_is_up)
-        said = Received("capacity", 0, 0, b"r", kind_headers(Capacity), encode(capacity), 0)
+        said = ReceivedRecord("capacity", 0, 0, b"r", kind_headers(Capacity), encode(capacity), 0)
         self.capacities.hear([said])
         self._repairs.step(self.capacities, self.clock)
 
 
 @pytest.fixture
-def looks(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> Looks:
+def looks(engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer) -> Looks:
     return Looks(engine, objects, producer)
 
 

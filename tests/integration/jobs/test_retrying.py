@@ -12,9 +12,9 @@ from core.errors import MillraceError
 from jobs.recovery.retry_policy import BudgetRules
 from jobs.store.controls import pause_job, resume_job
 from jobs.tables.retries import item_attempts, item_retries, retry_budgets
-from storage.objects.errors import ObjectStoreAwayError, ObjectStoreRefusedError
-from storage.objects.local_object_store import LocalObjects
-from storage.objects.object_store import Blocks
+from storage.objects.errors import ObjectStoreRefusedError, ObjectStoreUnavailableError
+from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.object_store import ObjectBlocks
 from tests.integration.jobs.conftest import input_line
 from tests.integration.jobs.log_reader import chunks_by_partition, indexes
 from tests.integration.jobs.retries import (
@@ -26,13 +26,13 @@ from tests.integration.jobs.retries import (
     waiting,
 )
 from tests.integration.jobs.rows import add_tenant, job_row
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.errors import DeliveryError
 from topics.settings import KafkaSettings
 
 
 @pytest.fixture
-def looks(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> Looks:
+def looks(engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer) -> Looks:
     return Looks(engine, objects, producer)
 
 
@@ -106,7 +106,7 @@ def test_what_a_file_does_not_have_any_more_is_told_and_waits(
 def test_a_line_that_cannot_be_read_holds_up_no_other_of_its_job(
     engine: sa.Engine,
     kafka: KafkaSettings,
-    objects: LocalObjects,
+    objects: LocalObjectStore,
     looks: Looks,
     add_open_job: Callable[..., UUID],
     caplog: pytest.LogCaptureFixture,
@@ -173,7 +173,7 @@ def test_an_item_that_failed_again_meanwhile_keeps_its_next_retry(
 def test_a_pause_while_retries_are_sent_loses_none(
     engine: sa.Engine,
     kafka: KafkaSettings,
-    producer: LogProducer,
+    producer: RecordProducer,
     looks: Looks,
     add_open_job: Callable[..., UUID],
     monkeypatch: pytest.MonkeyPatch,
@@ -251,8 +251,8 @@ def test_a_pool_that_is_away_keeps_its_retries_and_no_other_pool_waits(
 def test_a_spent_budget_delays_and_is_shared_by_the_jobs_of_a_pool(
     engine: sa.Engine,
     kafka: KafkaSettings,
-    objects: LocalObjects,
-    producer: LogProducer,
+    objects: LocalObjectStore,
+    producer: RecordProducer,
     add_open_job: Callable[..., UUID],
 ) -> None:
     rules = BudgetRules(share=0.0, items_per_s_min=10.0, burst_s=1.0)
@@ -282,8 +282,8 @@ def test_a_spent_budget_delays_and_is_shared_by_the_jobs_of_a_pool(
 def test_older_jobs_of_one_tenant_leave_others_their_share(
     engine: sa.Engine,
     kafka: KafkaSettings,
-    objects: LocalObjects,
-    producer: LogProducer,
+    objects: LocalObjectStore,
+    producer: RecordProducer,
     add_open_job: Callable[..., UUID],
 ) -> None:
     """A look has two retries to give: six jobs that are older must not have both each time."""
@@ -307,8 +307,8 @@ def test_older_jobs_of_one_tenant_leave_others_their_share(
 def test_two_processes_send_no_item_twice(
     engine: sa.Engine,
     kafka: KafkaSettings,
-    objects: LocalObjects,
-    producer: LogProducer,
+    objects: LocalObjectStore,
+    producer: RecordProducer,
     add_open_job: Callable[..., UUID],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -328,11 +328,11 @@ def test_two_processes_send_no_item_twice(
     assert indexes(kafka) == list(range(20))
 
 
-@pytest.mark.parametrize("failure", [ObjectStoreAwayError, ObjectStoreRefusedError])
+@pytest.mark.parametrize("failure", [ObjectStoreUnavailableError, ObjectStoreRefusedError])
 def test_a_job_whose_file_cannot_be_read_waits_alone(
     engine: sa.Engine,
     kafka: KafkaSettings,
-    objects: LocalObjects,
+    objects: LocalObjectStore,
     looks: Looks,
     add_open_job: Callable[..., UUID],
     monkeypatch: pytest.MonkeyPatch,
@@ -342,7 +342,7 @@ def test_a_job_whose_file_cannot_be_read_waits_alone(
     wait_for_retry(engine, add_open_job(), 2)
     read = objects.read
 
-    def ailing(key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+    def ailing(key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         if key == "gone":
             raise failure
         return read(key, offset=offset, length=length)

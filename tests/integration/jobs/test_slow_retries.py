@@ -7,15 +7,15 @@ import pytest
 import sqlalchemy as sa
 
 from jobs.tables.retries import item_retries
-from storage.objects.local_object_store import LocalObjects
-from storage.objects.object_store import Blocks
+from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.object_store import ObjectBlocks
 from tests.integration.jobs.log_reader import indexes
 from tests.integration.jobs.retries import (
     Looks,
     wait_for_retry,
     waiting,
 )
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.settings import KafkaSettings
 
 CUT_OTHERS = sa.text(
@@ -25,16 +25,16 @@ CUT_OTHERS = sa.text(
 
 
 @pytest.fixture
-def looks(engine: sa.Engine, objects: LocalObjects, producer: LogProducer) -> Looks:
+def looks(engine: sa.Engine, objects: LocalObjectStore, producer: RecordProducer) -> Looks:
     return Looks(engine, objects, producer)
 
 
 @pytest.fixture
-def slow_store(objects: LocalObjects, looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+def slow_store(objects: LocalObjectStore, looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reading takes 15 s."""
     read = objects.read
 
-    def slow(key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+    def slow(key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         looks.clock.now_s += 15
         return read(key, offset=offset, length=length)
 
@@ -83,7 +83,7 @@ def test_lines_far_apart_end_a_round_as_jobs_do(
 def test_a_reading_that_outlasts_the_transaction_is_not_taken_for_a_lost_database(
     engine: sa.Engine,
     kafka: KafkaSettings,
-    objects: LocalObjects,
+    objects: LocalObjectStore,
     looks: Looks,
     add_open_job: Callable[..., UUID],
     monkeypatch: pytest.MonkeyPatch,
@@ -91,7 +91,7 @@ def test_a_reading_that_outlasts_the_transaction_is_not_taken_for_a_lost_databas
     wait_for_retry(engine, add_open_job(), 5)
     read = objects.read
 
-    def frozen(key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+    def frozen(key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         looks.clock.now_s += 61
         with engine.begin() as connection:
             connection.execute(CUT_OTHERS)

@@ -33,7 +33,7 @@ from jobs.store.appending import append_file, seal_job
 from jobs.store.batches import cancel_job
 from jobs.store.controls import JobChange, change_job, pause_job, resume_job
 from jobs.store.job_budgets import Budget
-from storage.objects.local_object_store import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.life_cycle.model import TOKENS, Appended, JobModel
 from tests.integration.life_cycle.world import World
@@ -242,7 +242,7 @@ def test_a_job_lives_as_the_documentation_says(
     database_url: str, tmp_path: Path, shard: int
 ) -> None:
     engine = engine_of(database_url)
-    store = LocalObjects(tmp_path / "objects", clock=SystemClock())
+    store = LocalObjectStore(tmp_path / "objects", clock=SystemClock())
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
     run_state_machine_as_test(

@@ -35,11 +35,11 @@ from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
 from results.writer.open_work import do_all
-from storage.objects.local_object_store import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.results.outcomes import failed, outcome
 from topics.records.catalogue import RESULTS
 from topics.records.codec import decode
-from topics.records.records import Close
+from topics.records.records import JobClose
 
 MODEL: Final = ModelVersion(
     "small", "1", "pool-small", "simulated", ("/v1/embeddings",), datetime(2026, 1, 1, tzinfo=UTC)
@@ -52,7 +52,7 @@ Operation = Callable[[sa.Connection, UUID, UUID | None], Any]
 class World:
     """One tenant and its job."""
 
-    def __init__(self, engine: sa.Engine, store: LocalObjects, tenant_id: UUID) -> None:
+    def __init__(self, engine: sa.Engine, store: LocalObjectStore, tenant_id: UUID) -> None:
         self.engine, self.store, self.tenant_id = engine, store, tenant_id
         partitions = DayPartitions(engine)
         self.writer = ItemWriter(engine, partitions)
@@ -122,13 +122,13 @@ class World:
         made = failed if kind is Outcome.FAILED else outcome
         self.writer.write({self.job_id: [made(index) for index in indexes]})
 
-    def closes(self) -> list[Close]:
+    def closes(self) -> list[JobClose]:
         """Closes of the job that lie in the outbox, in order."""
         mine = (outbox.c.key == self.job_id.bytes, outbox.c.topic == RESULTS.name)
         with self.engine.begin() as connection:
             rows = connection.execute(sa.select(outbox).where(*mine).order_by(outbox.c.id)).all()
         return [
-            decode(Close, row.value, [(name, text.encode()) for name, text in row.headers])
+            decode(JobClose, row.value, [(name, text.encode()) for name, text in row.headers])
             for row in rows
         ]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from migrations.runner import RightMissingError, upgrade
-from storage.postgres.tenant_isolation import TENANT_ROLE, wall_off
+from migrations.runner import PrivilegeMissingError, upgrade
+from storage.postgres.tenant_isolation import TENANT_ROLE, restrict_to_tenant
 from tenancy.tenants import create_tenant
 from tests.conftest import execute, with_database
 
@@ -38,7 +38,7 @@ def test_an_owner_without_rights_on_roles_is_told_and_goes_on(
     assert migrated_template  # so the role is there, made by another
     owner = sa.make_url(owner_url).username
     grant = f"GRANT {TENANT_ROLE} TO {owner} WITH INHERIT FALSE, SET TRUE"
-    with pytest.raises(RightMissingError, match=grant):
+    with pytest.raises(PrivilegeMissingError, match=grant):
         upgrade(owner_url)
     execute(postgres_url, grant)
     upgrade(owner_url)
@@ -48,7 +48,7 @@ def test_an_owner_without_rights_on_roles_is_told_and_goes_on(
         ids = [create_tenant(connection, name) for name in ("one", "other")]
     with engine.begin() as connection:
         assert count_tenants(connection) == 2
-        wall_off(connection, ids[0])
+        restrict_to_tenant(connection, ids[0])
         assert count_tenants(connection) == 1
 
 

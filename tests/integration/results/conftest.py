@@ -8,7 +8,7 @@ from pydantic import SecretStr
 
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import engine_of
-from topics.clients.admin import LogAdmin
+from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import DEAD_LETTERS, RESULTS
 from topics.settings import KafkaSettings
 
@@ -23,7 +23,7 @@ def engine(database_url: str) -> Iterator[sa.Engine]:
 @pytest.fixture
 def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
     settings = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-    LogAdmin(settings).create([RESULTS, DEAD_LETTERS])
+    TopicAdmin(settings).create([RESULTS, DEAD_LETTERS])
     return settings
 
 

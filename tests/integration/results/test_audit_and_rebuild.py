@@ -38,10 +38,10 @@ from tests.integration.results.outcomes import (
     outcome,
 )
 from tests.integration.results.test_writer import lag, running, send, until
-from topics.clients.admin import LogAdmin
-from topics.clients.producer import LogProducer
+from topics.clients.admin import TopicAdmin
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import DEAD_LETTERS, RESULTS
-from topics.records.records import Close, ItemOutcome, Outcomes
+from topics.records.records import ItemOutcome, JobClose, Outcomes
 from topics.settings import KafkaSettings
 
 TOTAL = 60
@@ -52,19 +52,19 @@ def said(job_id: UUID, *outcomes: ItemOutcome) -> Outcomes:
     return Outcomes(job_ref(job_id), list(outcomes))
 
 
-def whole_life(engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer) -> UUID:
+def whole_life(engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer) -> UUID:
     """A job with everything that can happen to an item, written by a real writer."""
     job_id = add_running_job(engine, TOTAL)
-    records: list[Outcomes | Close] = [
+    records: list[Outcomes | JobClose] = [
         said(job_id, *[outcome(index) for index in range(20)]),
         said(job_id, *[outcome(index, body=b"other") for index in range(10, 30)]),
         said(job_id, failed(30), failed(31, **AGAIN), failed(32, **AGAIN)),
         said(job_id, outcome(31, attempt=2), failed(32, attempt=2, **AGAIN)),
         said(job_id, failed(32, attempt=3, **AGAIN), outcome(33, custom_id="a\0b")),
         said(job_id, outcome(TOTAL + 5), outcome(34, body=b"", body_key="answers/34")),
-        Close(job_id, 0, CloseReason.CANCELLED),
+        JobClose(job_id, 0, CloseReason.CANCELLED),
         said(job_id, outcome(50)),
-        Close(job_id, 0, CloseReason.EXPIRED),
+        JobClose(job_id, 0, CloseReason.EXPIRED),
     ]
     for record in records:
         send(producer, job_id, record)
@@ -87,7 +87,7 @@ def judged(engine: sa.Engine, kafka: KafkaSettings, job_id: UUID) -> tuple[RowFa
 
 
 def test_rows_and_log_agree_about_a_whole_life(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     job_id = whole_life(engine, kafka, producer)
 
@@ -106,7 +106,7 @@ def test_rows_and_log_agree_about_a_whole_life(
 
 
 def test_what_was_changed_behind_the_log_is_named(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     job_id = whole_life(engine, kafka, producer)
     with engine.begin() as connection:
@@ -122,7 +122,7 @@ def test_what_was_changed_behind_the_log_is_named(
 
 
 def test_what_the_writer_has_not_read_is_not_a_difference(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     job_id = add_running_job(engine, TOTAL)
     send(producer, job_id, said(job_id, outcome(1), outcome(2)))
@@ -140,7 +140,7 @@ def test_what_the_writer_has_not_read_is_not_a_difference(
 
 
 def test_time_that_is_up_is_said(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     job_id = whole_life(engine, kafka, producer)
     created_at = job(engine, job_id)["created_at"]
@@ -187,7 +187,7 @@ def state_of(engine: sa.Engine, job_id: UUID) -> Any:
 
 
 def test_a_job_made_again_is_the_same_and_nothing_is_touched(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer, database: DatabaseSettings
 ) -> None:
     job_id = whole_life(engine, kafka, producer)
     before = state_of(engine, job_id)
@@ -204,7 +204,7 @@ def test_a_job_made_again_is_the_same_and_nothing_is_touched(
 
 
 def test_what_differs_is_put_right_only_when_asked(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer, database: DatabaseSettings
 ) -> None:
     job_id = whole_life(engine, kafka, producer)
     other_id = whole_life(engine, kafka, producer)
@@ -260,7 +260,7 @@ def test_what_differs_is_put_right_only_when_asked(
 def test_a_job_that_is_deleted_meanwhile_stops_no_other(
     engine: sa.Engine,
     kafka: KafkaSettings,
-    producer: LogProducer,
+    producer: RecordProducer,
     database: DatabaseSettings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -281,7 +281,7 @@ def test_a_job_that_is_deleted_meanwhile_stops_no_other(
 def test_a_job_whose_log_is_gone_or_cut_is_refused(
     engine: sa.Engine,
     kafka: KafkaSettings,
-    producer: LogProducer,
+    producer: RecordProducer,
     database: DatabaseSettings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -315,7 +315,7 @@ def test_a_job_whose_log_is_gone_or_cut_is_refused(
 
 
 def test_a_log_that_was_lost_and_begun_again_takes_no_result_back(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer, database: DatabaseSettings
 ) -> None:
     """The new topic begins at 0, as one that never lost anything; the close is all it holds."""
     job_id = add_running_job(engine, TOTAL)
@@ -327,9 +327,9 @@ def test_a_log_that_was_lost_and_begun_again_takes_no_result_back(
         before = items.c.finished_at - sa.text("interval '1 minute'")
         connection.execute(sa.update(items).values(finished_at=before))
     again = kafka.model_copy(update={"topic_prefix": f"{kafka.topic_prefix}again."})
-    LogAdmin(again).create([RESULTS, DEAD_LETTERS])
-    with closing(LogProducer(again, client_id="test")) as other:
-        send(other, job_id, Close(job_id, 0, CloseReason.CANCELLED))
+    TopicAdmin(again).create([RESULTS, DEAD_LETTERS])
+    with closing(RecordProducer(again, client_id="test")) as other:
+        send(other, job_id, JobClose(job_id, 0, CloseReason.CANCELLED))
         other.flush(10)
     with running(engine, again):
         until(lambda: job(engine, job_id)["settled_at"] is not None)

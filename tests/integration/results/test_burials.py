@@ -15,7 +15,7 @@ from results.retention.metrics import FAILURES
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
 from results.retention.tombstones import Burials
-from storage.objects.local_object_store import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import job
@@ -57,7 +57,7 @@ def test_a_batch_that_cannot_go_stalls_no_sweep(
     engine: sa.Engine, impatient: sa.Engine, held: UUID, tmp_path: Path
 ) -> None:
     others = [ended_job(engine, days_ago=11) for _ in range(2)]
-    store = LocalObjects(tmp_path / "objects", clock=SystemClock())
+    store = LocalObjectStore(tmp_path / "objects", clock=SystemClock())
     before = FAILURES._value.get()
 
     RetentionSweep(impatient, store, RetentionSettings(batch_days=10), "me").step()

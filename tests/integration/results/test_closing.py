@@ -24,7 +24,7 @@ from tests.integration.results.outcomes import (
     ledger,
     outcome,
 )
-from topics.records.records import Close
+from topics.records.records import JobClose
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_close_in_the_middle_gives_the_rest_its_outcome(
 ) -> None:
     job_id = add_running_job(engine, 10, state="cancelling", close_reason="cancelled")
     closer = JobCloser(engine, partitions, slice_items=4)
-    close = Close(job_id, 0, CloseReason.CANCELLED)
+    close = JobClose(job_id, 0, CloseReason.CANCELLED)
 
     writer.write({job_id: [outcome(8), failed(2)]})
     assert do_all(closer.closing(close), threading.Event())
@@ -77,7 +77,7 @@ def test_an_expired_job_is_finalised(engine: sa.Engine, partitions: DayPartition
     job_id = add_running_job(engine, 3, close_reason="expired")
     closer = JobCloser(engine, partitions)
 
-    assert do_all(closer.closing(Close(job_id, 0, CloseReason.EXPIRED)), threading.Event())
+    assert do_all(closer.closing(JobClose(job_id, 0, CloseReason.EXPIRED)), threading.Event())
 
     assert {row.error_code for row in item_table(engine, job_id)} == {"batch_expired"}
     assert counters(engine, job_id)["expired"] == 3
@@ -92,7 +92,7 @@ def test_a_close_behind_the_last_outcome_adds_nothing(
     writer.write({job_id: [outcome(0)]})
 
     assert do_all(
-        JobCloser(engine, partitions).closing(Close(job_id, 0, CloseReason.EXPIRED)),
+        JobCloser(engine, partitions).closing(JobClose(job_id, 0, CloseReason.EXPIRED)),
         threading.Event(),
     )
 
@@ -104,8 +104,8 @@ def test_the_first_reason_wins(engine: sa.Engine, partitions: DayPartitions) -> 
     job_id = add_running_job(engine, 4, close_reason="expired")
     closer = JobCloser(engine, partitions, slice_items=2)
 
-    assert not do_all(closer.closing(Close(job_id, 0, CloseReason.EXPIRED)), StopAfter(1))
-    assert do_all(closer.closing(Close(job_id, 0, CloseReason.CANCELLED)), threading.Event())
+    assert not do_all(closer.closing(JobClose(job_id, 0, CloseReason.EXPIRED)), StopAfter(1))
+    assert do_all(closer.closing(JobClose(job_id, 0, CloseReason.CANCELLED)), threading.Event())
 
     assert {row.outcome for row in item_table(engine, job_id)} == {Outcome.EXPIRED}
 
@@ -115,7 +115,7 @@ def test_the_close_of_an_unknown_job_is_passed_over(
 ) -> None:
     closer = JobCloser(engine, partitions)
 
-    assert do_all(closer.closing(Close(new_uuid(), 0, CloseReason.EXPIRED)), threading.Event())
+    assert do_all(closer.closing(JobClose(new_uuid(), 0, CloseReason.EXPIRED)), threading.Event())
 
 
 @pytest.mark.parametrize("slices_before_the_crash", [0, 1, 2])
@@ -127,7 +127,7 @@ def test_30_000_missing_rows_come_in_slices_that_survive_a_crash(
 ) -> None:
     job_id = add_running_job(engine, 30_100, state="cancelling", close_reason="cancelled")
     writer.write({job_id: [outcome(index) for index in range(0, 30_100, 301)]})
-    close = Close(job_id, 0, CloseReason.CANCELLED)
+    close = JobClose(job_id, 0, CloseReason.CANCELLED)
 
     is_done = do_all(
         JobCloser(engine, partitions).closing(close), StopAfter(slices_before_the_crash)

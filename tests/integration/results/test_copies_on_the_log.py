@@ -22,8 +22,8 @@ from tests.integration.results.outcomes import (
 from tests.integration.results.test_audit_and_rebuild import TOTAL, judged, rebuilt, said, state_of
 from tests.integration.results.test_deduplicating import add_copies, assert_whole, deduplicating
 from tests.integration.results.test_writer import lag, running, send, until
-from topics.clients.producer import LogProducer
-from topics.records.records import Close, CopiesDue, ItemOutcome
+from topics.clients.producer import RecordProducer
+from topics.records.records import CopiesDue, ItemOutcome, JobClose
 from topics.settings import KafkaSettings
 
 ORIGINALS = 12
@@ -32,7 +32,7 @@ APPENDED = {n: n % ORIGINALS for n in range(40, TOTAL)}
 AGAIN = {"retryable": True, "status_code": 500}
 
 
-def whole_life(engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer) -> UUID:
+def whole_life(engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer) -> UUID:
     """Two files, repeats, a retry, failures and a cancel; the writer leaves and comes back."""
     job_id = deduplicating(engine, 40, COPIES, sealed=False, total_final=False)
 
@@ -50,7 +50,7 @@ def whole_life(engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer) -
     say(outcome(6))
     send(producer, job_id, CopiesDue(job_id, 40, TOTAL))
     say(outcome(3, attempt=2), outcome(2))
-    send(producer, job_id, Close(job_id, 0, CloseReason.CANCELLED))
+    send(producer, job_id, JobClose(job_id, 0, CloseReason.CANCELLED))
     say(outcome(7))
     producer.flush(10)
     with running(engine, kafka):
@@ -60,7 +60,7 @@ def whole_life(engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer) -
 
 
 def test_audit_and_rebuild_tell_what_the_writer_did(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer, database: DatabaseSettings
 ) -> None:
     job_id = whole_life(engine, kafka, producer)
     ended = {n for n in range(TOTAL) if n % ORIGINALS <= 6}

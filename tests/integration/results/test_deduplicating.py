@@ -30,7 +30,7 @@ from tests.integration.results.outcomes import (
     ledger,
     outcome,
 )
-from topics.records.records import Close, CopiesDue, ItemOutcome
+from topics.records.records import CopiesDue, ItemOutcome, JobClose
 
 NEVER = threading.Event()
 
@@ -251,7 +251,7 @@ def test_a_close_ends_copies_whose_original_has_not_ended(
 ) -> None:
     job_id = deduplicating(engine, 8, {3: 0, 4: 0, 5: 1, 6: 1})
     writer.write(job_id, outcome(0))
-    assert do_all(writer.closer.closing(Close(job_id, 0, CloseReason.EXPIRED)), NEVER)
+    assert do_all(writer.closer.closing(JobClose(job_id, 0, CloseReason.EXPIRED)), NEVER)
     writer.write(job_id, outcome(1))
     assert do_all(writer.copies.copying_due(CopiesDue(job_id, 0, 8)), NEVER)
 

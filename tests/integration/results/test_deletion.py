@@ -30,8 +30,8 @@ from results.retention.deletion import delete_batch
 from results.views.dead_letters import Place, find_dead, list_dead
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
-from storage.objects.errors import ObjectStoreAwayError
-from storage.objects.local_object_store import LocalObjects
+from storage.objects.errors import ObjectStoreUnavailableError
+from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import ObjectInfo
 from storage.postgres.engines import create_engine
 from storage.postgres.items import items, job_slices
@@ -49,8 +49,8 @@ ROWS_MAX = 100_000
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalObjects:
-    return LocalObjects(tmp_path / "objects", clock=SystemClock())
+def store(tmp_path: Path) -> LocalObjectStore:
+    return LocalObjectStore(tmp_path / "objects", clock=SystemClock())
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def key_id() -> UUID:
     return new_uuid()
 
 
-def put(store: LocalObjects, key: str) -> str:
+def put(store: LocalObjectStore, key: str) -> str:
     with store.begin(key) as upload:
         upload.write(b'{"custom_id":"a"}\n')
         upload.complete()
@@ -79,7 +79,7 @@ def outcomes() -> list[ItemOutcome]:
     return [outcome(0), failed(1), outcome(2), outcome(3)]
 
 
-def ended(engine: sa.Engine, store: LocalObjects, **columns: Any) -> tuple[UUID, UUID]:
+def ended(engine: sa.Engine, store: LocalObjectStore, **columns: Any) -> tuple[UUID, UUID]:
     """A batch that has ended, with something in every place; its id and its tenant's."""
     job_id = add_running_job(engine, 4, **columns)
     with engine.begin() as connection:
@@ -134,12 +134,12 @@ def count(engine: sa.Engine, table: sa.Table, job_id: UUID) -> int:
         return connection.scalar(query) or 0
 
 
-def stored(store: LocalObjects) -> set[str]:
+def stored(store: LocalObjectStore) -> set[str]:
     return {found.key for found in store.list("")}
 
 
 def test_a_deleted_batch_shows_nowhere_at_once(
-    engine: sa.Engine, store: LocalObjects, key_id: UUID
+    engine: sa.Engine, store: LocalObjectStore, key_id: UUID
 ) -> None:
     job_id, tenant_id = ended(engine, store)
     delete(engine, tenant_id, job_id, key_id)
@@ -164,7 +164,7 @@ def test_a_deleted_batch_shows_nowhere_at_once(
 
 
 def test_its_bodies_go_and_the_bill_stays(
-    engine: sa.Engine, store: LocalObjects, key_id: UUID
+    engine: sa.Engine, store: LocalObjectStore, key_id: UUID
 ) -> None:
     job_id, tenant_id = ended(engine, store)
     kept, _ = ended(engine, store)
@@ -193,7 +193,7 @@ def test_its_bodies_go_and_the_bill_stays(
 
 
 def test_a_record_that_is_read_again_brings_nothing_back(
-    engine: sa.Engine, store: LocalObjects, key_id: UUID
+    engine: sa.Engine, store: LocalObjectStore, key_id: UUID
 ) -> None:
     job_id, tenant_id = ended(engine, store)
     bill = ledger(engine, job_id)
@@ -217,7 +217,7 @@ def test_what_runs_is_not_deleted(engine: sa.Engine, key_id: UUID) -> None:
 
 
 def test_a_file_goes_with_the_last_batch_that_names_it(
-    engine: sa.Engine, store: LocalObjects, key_id: UUID
+    engine: sa.Engine, store: LocalObjectStore, key_id: UUID
 ) -> None:
     job_id, tenant_id = ended(engine, store)
     other, its_tenant = ended(engine, store)
@@ -236,7 +236,7 @@ def test_a_file_goes_with_the_last_batch_that_names_it(
 
 
 def test_a_removal_that_is_cut_goes_on(
-    engine: sa.Engine, store: LocalObjects, key_id: UUID, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, store: LocalObjectStore, key_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_removal, "SLICE_ROWS", 1)
     job_id, tenant_id = ended(engine, store)
@@ -247,7 +247,7 @@ def test_a_removal_that_is_cut_goes_on(
     with monkeypatch.context() as broken:
 
         def away(_: str) -> None:
-            raise ObjectStoreAwayError
+            raise ObjectStoreUnavailableError
 
         broken.setattr(store, "delete", away)
         removal.step(ROWS_MAX)
@@ -261,7 +261,7 @@ def test_a_removal_that_is_cut_goes_on(
 
 
 def test_a_stop_between_objects_does_not_say_that_they_are_gone(
-    engine: sa.Engine, store: LocalObjects, key_id: UUID, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, store: LocalObjectStore, key_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id, tenant_id = ended(engine, store)
     delete(engine, tenant_id, job_id, key_id)
@@ -289,7 +289,7 @@ def test_a_stop_between_objects_does_not_say_that_they_are_gone(
 
 
 def test_a_removal_that_fails_keeps_no_other(
-    engine: sa.Engine, database: DatabaseSettings, store: LocalObjects, key_id: UUID
+    engine: sa.Engine, database: DatabaseSettings, store: LocalObjectStore, key_id: UUID
 ) -> None:
     jobs_of = [ended(engine, store) for _ in range(2)]
     for job_id, tenant_id in jobs_of:
@@ -312,7 +312,7 @@ def test_a_removal_that_fails_keeps_no_other(
 
 
 def test_a_large_batch_lets_small_ones_have_their_turn(
-    engine: sa.Engine, store: LocalObjects, key_id: UUID, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, store: LocalObjectStore, key_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_removal, "SLICE_ROWS", 20)
     large, small = ended(engine, store), ended(engine, store)

@@ -31,7 +31,7 @@ from tests.integration.results.outcomes import (
 )
 from topics.records.catalogue import DEAD_LETTERS
 from topics.records.codec import decode_value
-from topics.records.records import Close, DeadItems, ItemOutcome
+from topics.records.records import DeadItems, ItemOutcome, JobClose
 
 RULES = RetryRules(attempts_max=3, backoff_s=100, backoff_s_max=150)
 BROKEN = b'{"error":{"message":"no","type":"server_error","param":null,"code":"broken"}}'
@@ -269,7 +269,7 @@ def test_a_close_ends_what_waits(
         connection.execute(
             sa.select(item_retries).where(item_retries.c.item_index == 4).with_for_update()
         )
-        assert do_all(closer.closing(Close(job_id, 0, reason)), threading.Event())
+        assert do_all(closer.closing(JobClose(job_id, 0, reason)), threading.Event())
 
     assert [r[:2] for r in retries(engine, job_id)] == [(4, 2)]
     assert [row.outcome for row in item_table(engine, job_id)][1:] == [outcome_] * 4

@@ -32,10 +32,10 @@ from results.retention.file_object_removal import FileRemoval
 from results.settings import FinaliserSettings
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
-from storage.objects.errors import ObjectStoreAwayError, ObjectStoreRefusedError
-from storage.objects.local_object_store import LocalObjects
-from storage.postgres.engines import DATABASE_AWAY
-from storage.postgres.notifications import Notifications
+from storage.objects.errors import ObjectStoreRefusedError, ObjectStoreUnavailableError
+from storage.objects.local_object_store import LocalObjectStore
+from storage.postgres.engines import DATABASE_UNAVAILABLE
+from storage.postgres.notifications import NotificationListener
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import add_running_job, engine_of, job, outcome
 
@@ -43,11 +43,13 @@ DEADLINE_S = 30
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalObjects:
-    return LocalObjects(tmp_path / "objects", clock=SystemClock())
+def store(tmp_path: Path) -> LocalObjectStore:
+    return LocalObjectStore(tmp_path / "objects", clock=SystemClock())
 
 
-def finaliser(engine: sa.Engine, store: LocalObjects, holder: str, **settings: Any) -> Finaliser:
+def finaliser(
+    engine: sa.Engine, store: LocalObjectStore, holder: str, **settings: Any
+) -> Finaliser:
     limits = FinaliserSettings(**settings)
     return Finaliser(
         engine=engine,
@@ -62,7 +64,7 @@ def finaliser(engine: sa.Engine, store: LocalObjects, holder: str, **settings: A
 def running(role: Finaliser, database_url: str) -> Iterator[None]:
     stop = threading.Event()
     database = DatabaseSettings(url=database_url)  # type: ignore[arg-type]
-    with Notifications(database, CHANNEL) as notifications:
+    with NotificationListener(database, CHANNEL) as notifications:
         thread = threading.Thread(target=role.run, args=(notifications, stop))
         thread.start()
         try:
@@ -87,7 +89,7 @@ def settle(engine: sa.Engine, **columns: Any) -> UUID:
     return job_id
 
 
-def put(store: LocalObjects, key: str) -> None:
+def put(store: LocalObjectStore, key: str) -> None:
     with store.begin(key) as upload:
         upload.write(b"{}")
         upload.complete()
@@ -100,7 +102,7 @@ def removed_count(engine: sa.Engine) -> int:
 
 
 def test_two_processes_end_every_job_once(
-    engine: sa.Engine, database_url: str, store: LocalObjects
+    engine: sa.Engine, database_url: str, store: LocalObjectStore
 ) -> None:
     other_engine = engine_of(database_url)
     job_ids = [settle(engine) for _ in range(12)]
@@ -116,7 +118,7 @@ def test_two_processes_end_every_job_once(
 
 
 def test_a_settled_job_is_heard_of_at_once(
-    engine: sa.Engine, database_url: str, store: LocalObjects
+    engine: sa.Engine, database_url: str, store: LocalObjectStore
 ) -> None:
     with running(finaliser(engine, store, "one", look_interval_s=5), database_url):
         for _ in range(3):
@@ -126,7 +128,7 @@ def test_a_settled_job_is_heard_of_at_once(
 
 
 def test_a_job_that_cannot_end_stops_no_other(
-    engine: sa.Engine, database_url: str, store: LocalObjects
+    engine: sa.Engine, database_url: str, store: LocalObjectStore
 ) -> None:
     broken = add_running_job(
         engine, 5, state="cancelling", close_reason="cancelled", settled_at=sa.func.now()
@@ -169,17 +171,20 @@ def test_heartbeats_keep_a_lease_and_tell_of_its_loss(engine: sa.Engine) -> None
         background.join(5)
 
 
-def test_a_database_that_stays_away_ends_the_role(store: LocalObjects) -> None:
+def test_a_database_that_stays_away_ends_the_role(store: LocalObjectStore) -> None:
     nowhere = "postgresql://127.0.0.1:1/none"
     role = finaliser(engine_of(nowhere), store, "one", database_wait_s=0.3, look_interval_s=0.1)
     database = DatabaseSettings(url=nowhere)  # type: ignore[arg-type]
 
-    with Notifications(database, CHANNEL) as notifications, pytest.raises(DATABASE_AWAY):
+    with (
+        NotificationListener(database, CHANNEL) as notifications,
+        pytest.raises(DATABASE_UNAVAILABLE),
+    ):
         role.run(notifications, threading.Event())
 
 
 def test_oversized_answers_go_with_the_end_of_their_job_alone(
-    engine: sa.Engine, database_url: str, store: LocalObjects
+    engine: sa.Engine, database_url: str, store: LocalObjectStore
 ) -> None:
     job_id = add_running_job(engine, 2)
     other = f"{answer_prefix(new_uuid())}a"
@@ -201,7 +206,7 @@ def test_oversized_answers_go_with_the_end_of_their_job_alone(
 
 
 def test_objects_of_deleted_files_go_once_no_unfinished_job_reads_them(
-    engine: sa.Engine, database_url: str, store: LocalObjects
+    engine: sa.Engine, database_url: str, store: LocalObjectStore
 ) -> None:
     job_id = add_running_job(engine, 3)
     tenant_id = job(engine, job_id)["tenant_id"]
@@ -247,7 +252,7 @@ def test_objects_of_deleted_files_go_once_no_unfinished_job_reads_them(
 
 
 def test_a_store_that_is_away_is_asked_again(
-    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = add_running_job(engine, 1, state="completed", completed_at=sa.func.now())
     with engine.begin() as connection:
@@ -256,7 +261,7 @@ def test_a_store_that_is_away_is_asked_again(
     put(store, key)
 
     def away(_: str) -> None:
-        raise ObjectStoreAwayError
+        raise ObjectStoreUnavailableError
 
     with monkeypatch.context() as ailing:
         ailing.setattr(store, "delete", away)
@@ -269,7 +274,7 @@ def test_a_store_that_is_away_is_asked_again(
 
 
 def test_files_that_the_store_refuses_keep_no_others(
-    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_object_removal, "ROUND_FILES_MAX", 2)
     for _ in range(5):
@@ -303,7 +308,7 @@ def test_files_that_the_store_refuses_keep_no_others(
 
 
 def test_one_step_removes_all_that_is_due(
-    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_object_removal, "ROUND_FILES_MAX", 2)
     for _ in range(5):
@@ -318,7 +323,7 @@ def test_one_step_removes_all_that_is_due(
 
 
 def test_long_jobs_of_one_tenant_leave_a_place_to_others(
-    engine: sa.Engine, database_url: str, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, database_url: str, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long, other = [settle(engine) for _ in range(3)], settle(engine)
     tenant_id = job(engine, long[0])["tenant_id"]
@@ -328,7 +333,7 @@ def test_long_jobs_of_one_tenant_leave_a_place_to_others(
     begun: list[UUID] = []
     go_on = threading.Event()
 
-    def held(engine: sa.Engine, store: LocalObjects, lease: Lease, **given: Any) -> JobState:
+    def held(engine: sa.Engine, store: LocalObjectStore, lease: Lease, **given: Any) -> JobState:
         if lease.job_id in long:
             begun.append(lease.job_id)
             assert go_on.wait(DEADLINE_S)
@@ -346,10 +351,14 @@ def test_long_jobs_of_one_tenant_leave_a_place_to_others(
 
 
 def test_a_job_that_fails_again_and_again_rests_longer(
-    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settle(engine)
-    failures: list[MillraceError] = [RowMissingError(), RowMissingError(), ObjectStoreAwayError()]
+    failures: list[MillraceError] = [
+        RowMissingError(),
+        RowMissingError(),
+        ObjectStoreUnavailableError(),
+    ]
     failures += [RowMissingError()]
 
     def failing(*_: Any, **__: Any) -> JobState:

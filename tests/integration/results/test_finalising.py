@@ -27,8 +27,8 @@ from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
 from results.writer.open_work import do_all
-from storage.objects.errors import ObjectStoreAwayError
-from storage.objects.local_object_store import LocalObjects
+from storage.objects.errors import ObjectStoreUnavailableError
+from storage.objects.local_object_store import LocalObjectStore
 from storage.postgres.items import items
 from tests.integration.results.outcomes import (
     add_running_job,
@@ -37,12 +37,12 @@ from tests.integration.results.outcomes import (
     job,
     outcome,
 )
-from topics.records.records import Close, ItemOutcome
+from topics.records.records import ItemOutcome, JobClose
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalObjects:
-    return LocalObjects(tmp_path / "objects", clock=SystemClock())
+def store(tmp_path: Path) -> LocalObjectStore:
+    return LocalObjectStore(tmp_path / "objects", clock=SystemClock())
 
 
 def always(_: object = None) -> None:
@@ -63,13 +63,13 @@ def settle(engine: sa.Engine, outcomes: list[ItemOutcome], **columns: Any) -> UU
     return job_id
 
 
-def put(store: LocalObjects, key: str, content: bytes) -> None:
+def put(store: LocalObjectStore, key: str, content: bytes) -> None:
     with store.begin(key) as upload:
         upload.write(content)
         upload.complete()
 
 
-def lines(engine: sa.Engine, store: LocalObjects, file_id: UUID) -> list[dict[str, Any]]:
+def lines(engine: sa.Engine, store: LocalObjectStore, file_id: UUID) -> list[dict[str, Any]]:
     """Read a file back through its row, which must describe it truly."""
     with engine.connect() as connection:
         row = connection.execute(sa.select(files).where(files.c.id == file_id)).one()
@@ -80,11 +80,11 @@ def lines(engine: sa.Engine, store: LocalObjects, file_id: UUID) -> list[dict[st
     return [json.loads(line) for line in content.splitlines()]
 
 
-def keys(store: LocalObjects) -> list[str]:
+def keys(store: LocalObjectStore) -> list[str]:
     return sorted(found.key for found in store.list("results/"))
 
 
-def test_both_files_hold_their_items_in_order(engine: sa.Engine, store: LocalObjects) -> None:
+def test_both_files_hold_their_items_in_order(engine: sa.Engine, store: LocalObjectStore) -> None:
     job_id = settle(
         engine,
         [
@@ -123,7 +123,7 @@ def test_both_files_hold_their_items_in_order(engine: sa.Engine, store: LocalObj
 
 
 def test_a_large_answer_that_is_gone_fails_its_line_alone(
-    engine: sa.Engine, store: LocalObjects
+    engine: sa.Engine, store: LocalObjectStore
 ) -> None:
     job_id = settle(engine, [outcome(0, body=b"", body_key="answers/gone/0"), outcome(1)])
 
@@ -144,7 +144,7 @@ def test_a_large_answer_that_is_gone_fails_its_line_alone(
 )
 def test_a_file_without_lines_is_no_file(
     engine: sa.Engine,
-    store: LocalObjects,
+    store: LocalObjectStore,
     made: Callable[[int], ItemOutcome],
     filled: str,
     empty: str,
@@ -168,7 +168,7 @@ def test_a_file_without_lines_is_no_file(
 )
 def test_ids_that_no_consumer_read_come_from_the_input(
     engine: sa.Engine,
-    store: LocalObjects,
+    store: LocalObjectStore,
     reason: CloseReason,
     state: str,
     ended_state: JobState,
@@ -187,7 +187,7 @@ def test_ids_that_no_consumer_read_come_from_the_input(
     partitions = DayPartitions(engine)
     ItemWriter(engine, partitions).write({job_id: [outcome(2), outcome(5)]})
     closer = JobCloser(engine, partitions)
-    do_all(closer.closing(Close(job_id, 0, reason)), threading.Event())
+    do_all(closer.closing(JobClose(job_id, 0, reason)), threading.Event())
 
     assert finalise(engine, store, take(engine), check=always) is ended_state
 
@@ -202,7 +202,7 @@ def test_ids_that_no_consumer_read_come_from_the_input(
 
 
 def test_a_line_that_cannot_be_read_holds_up_no_job(
-    engine: sa.Engine, store: LocalObjects, caplog: pytest.LogCaptureFixture
+    engine: sa.Engine, store: LocalObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     content = b'{"custom_id":null,"custom_id":"a","body":{}}\njunk\n{"custom_id":"c","body":{}}'
     put(store, "files/input", content)
@@ -215,7 +215,7 @@ def test_a_line_that_cannot_be_read_holds_up_no_job(
         input_bytes=len(content),
     )
     closer = JobCloser(engine, DayPartitions(engine))
-    do_all(closer.closing(Close(job_id, 0, CloseReason.CANCELLED)), threading.Event())
+    do_all(closer.closing(JobClose(job_id, 0, CloseReason.CANCELLED)), threading.Event())
 
     assert finalise(engine, store, take(engine), check=always) is JobState.CANCELLED
 
@@ -230,14 +230,14 @@ def test_a_line_that_cannot_be_read_holds_up_no_job(
     ids=["cut short", "gone"],
 )
 def test_an_input_that_is_no_more_whole_holds_up_no_job(
-    engine: sa.Engine, store: LocalObjects, content: bytes | None, names: list[str]
+    engine: sa.Engine, store: LocalObjectStore, content: bytes | None, names: list[str]
 ) -> None:
     if content is not None:
         put(store, "files/input", content)
     closed = {"state": "cancelling", "close_reason": "cancelled"}
     job_id = add_running_job(engine, 3, **closed, input_key="files/input", input_bytes=100)
     closer = JobCloser(engine, DayPartitions(engine))
-    do_all(closer.closing(Close(job_id, 0, CloseReason.CANCELLED)), threading.Event())
+    do_all(closer.closing(JobClose(job_id, 0, CloseReason.CANCELLED)), threading.Event())
 
     assert finalise(engine, store, take(engine), check=always) is JobState.CANCELLED
 
@@ -246,7 +246,9 @@ def test_an_input_that_is_no_more_whole_holds_up_no_job(
     assert {line["error"]["code"] for line in error} == {"batch_cancelled"}
 
 
-def test_a_body_that_is_an_object_is_shown_inline(engine: sa.Engine, store: LocalObjects) -> None:
+def test_a_body_that_is_an_object_is_shown_inline(
+    engine: sa.Engine, store: LocalObjectStore
+) -> None:
     put(store, "bodies/large", b'{\n"text": "' + b"x" * 3_000_000 + b'"}')
     job_id = settle(engine, [outcome(0, body=b"", body_key="bodies/large"), outcome(1)])
 
@@ -258,7 +260,7 @@ def test_a_body_that_is_an_object_is_shown_inline(engine: sa.Engine, store: Loca
 
 
 def test_a_cancel_while_files_are_written_ends_cancelled(
-    engine: sa.Engine, store: LocalObjects
+    engine: sa.Engine, store: LocalObjectStore
 ) -> None:
     job_id = settle(engine, [outcome(0)])
 
@@ -272,7 +274,7 @@ def test_a_cancel_while_files_are_written_ends_cancelled(
 
 
 def test_of_two_finalisers_at_once_one_wins_and_nothing_is_left_over(
-    engine: sa.Engine, store: LocalObjects
+    engine: sa.Engine, store: LocalObjectStore
 ) -> None:
     job_id = settle(engine, [outcome(n) for n in range(50)] + [failed(50)])
     first = take(engine, holder="one", ttl_s=0)
@@ -301,7 +303,7 @@ def test_of_two_finalisers_at_once_one_wins_and_nothing_is_left_over(
 
 
 def test_a_lost_lease_ends_the_work_at_the_next_page(
-    engine: sa.Engine, store: LocalObjects
+    engine: sa.Engine, store: LocalObjectStore
 ) -> None:
     job_id = settle(engine, [outcome(0)])
 
@@ -316,7 +318,7 @@ def test_a_lost_lease_ends_the_work_at_the_next_page(
 
 
 def test_objects_of_a_crashed_attempt_are_swept_by_the_winner(
-    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = settle(engine, [outcome(0)])
 
@@ -336,19 +338,21 @@ def test_objects_of_a_crashed_attempt_are_swept_by_the_winner(
 
 
 def test_a_store_that_fails_after_the_end_does_not_undo_it(
-    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settle(engine, [outcome(0)])
 
     def away(_: str) -> None:
-        raise ObjectStoreAwayError
+        raise ObjectStoreUnavailableError
 
     monkeypatch.setattr(store, "list", away)
 
     assert finalise(engine, store, take(engine), check=always) is JobState.COMPLETED
 
 
-def test_a_stop_leaves_what_the_files_made_useless(engine: sa.Engine, store: LocalObjects) -> None:
+def test_a_stop_leaves_what_the_files_made_useless(
+    engine: sa.Engine, store: LocalObjectStore
+) -> None:
     job_id = settle(engine, [outcome(0)])
     put(store, f"{answer_prefix(job_id)}0", b"{}")
     looks = iter([None, LeaseLostError()])
@@ -361,7 +365,7 @@ def test_a_stop_leaves_what_the_files_made_useless(engine: sa.Engine, store: Loc
     assert len(list(store.list(answer_prefix(job_id)))) == 1
 
 
-def test_a_missing_row_is_noticed(engine: sa.Engine, store: LocalObjects) -> None:
+def test_a_missing_row_is_noticed(engine: sa.Engine, store: LocalObjectStore) -> None:
     job_id = settle(engine, [outcome(n) for n in range(3)])
     for gone in (2, 1):
         with engine.begin() as connection:
@@ -373,7 +377,7 @@ def test_a_missing_row_is_noticed(engine: sa.Engine, store: LocalObjects) -> Non
     assert keys(store) == []
 
 
-def test_a_terminal_job_is_not_claimed(engine: sa.Engine, store: LocalObjects) -> None:
+def test_a_terminal_job_is_not_claimed(engine: sa.Engine, store: LocalObjectStore) -> None:
     settle(engine, [outcome(0)])
     finalise(engine, store, take(engine, ttl_s=0), check=always)
 

@@ -24,8 +24,8 @@ from results.finaliser.item_rows import (
     READ_ITEMS,
     item_rows,
 )
-from storage.objects.local_object_store import LocalObjects
-from storage.objects.object_store import Blocks
+from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.object_store import ObjectBlocks
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import add_running_job, item_table, job, outcome
@@ -54,10 +54,10 @@ def test_rows_are_read_by_the_index_without_a_sort(engine: sa.Engine) -> None:
     assert "Seq Scan" not in plan
 
 
-class SlowObjects(LocalObjects):
+class SlowObjects(LocalObjectStore):
     """Takes longer for an object than Postgres bears with an idle transaction."""
 
-    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         time.sleep(4 * IDLE_S)
         return super().read(key, offset=offset, length=length)
 
@@ -134,11 +134,11 @@ FINALISE_TWO = """
 import resource, sys
 from core.clock import SystemClock
 from pathlib import Path
-from storage.objects.local_object_store import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.results.outcomes import engine_of
 from tests.integration.results.test_finalising import always, take
 from results.finaliser.finalisation import finalise
-engine, store = engine_of(sys.argv[1]), LocalObjects(Path(sys.argv[2]), clock=SystemClock())
+engine, store = engine_of(sys.argv[1]), LocalObjectStore(Path(sys.argv[2]), clock=SystemClock())
 for _ in range(2):  # the small one first: it loads the code
     finalise(engine, store, take(engine), check=always)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

@@ -18,7 +18,7 @@ from results.webhooks.tables import (
     webhook_endpoints,
     webhook_messages,
 )
-from storage.objects.local_object_store import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.results.test_deletion import ended
 
 
@@ -50,7 +50,7 @@ def test_messages_that_name_items_go_in_slices_and_hold_no_deletion_up(
     engine: sa.Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_removal, "SLICE_MESSAGES", 2)
-    store = LocalObjects(tmp_path / "objects", clock=SystemClock())
+    store = LocalObjectStore(tmp_path / "objects", clock=SystemClock())
     job_id, tenant_id = ended(engine, store)
     kept, its_tenant = ended(engine, store)
     tell(engine, job_id, tenant_id, ITEM_FAILED, 5)

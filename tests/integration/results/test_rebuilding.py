@@ -18,7 +18,7 @@ from storage.postgres.settings import DatabaseSettings
 from tests.integration.results.outcomes import assert_books_balance, counters, item_table
 from tests.integration.results.test_audit_and_rebuild import bury, rebuilt, state_of, whole_life
 from tests.integration.results.test_failures import attempts, dead
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.settings import KafkaSettings
 
 FAILED = 3  # items of `whole_life`: a request that is wrong, three attempts, an unstorable result
@@ -39,7 +39,7 @@ def lose(engine: sa.Engine, table: sa.Table, *where: sa.ColumnElement[bool]) -> 
 def test_what_another_limit_of_attempts_decided_is_not_taken_back(
     engine: sa.Engine,
     kafka: KafkaSettings,
-    producer: LogProducer,
+    producer: RecordProducer,
     database: DatabaseSettings,
     attempts_max: int,
     above: int,
@@ -58,7 +58,7 @@ def test_what_another_limit_of_attempts_decided_is_not_taken_back(
 
 
 def test_lost_rows_do_not_hide_that_the_limit_was_another(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer, database: DatabaseSettings
 ) -> None:
     job_id = whole_life(engine, kafka, producer)
     lose(engine, items, items.c.job_id == job_id)
@@ -70,7 +70,7 @@ def test_lost_rows_do_not_hide_that_the_limit_was_another(
 
 
 def test_lost_counters_come_back(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer, database: DatabaseSettings
 ) -> None:
     job_ids = {whole_life(engine, kafka, producer) for _ in range(2)}
     before = {job_id: state_of(engine, job_id) for job_id in job_ids}
@@ -95,7 +95,7 @@ def test_lost_counters_come_back(
 
 
 def test_lost_dead_letters_and_attempts_come_back(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer, database: DatabaseSettings
 ) -> None:
     job_id, other_id = (whole_life(engine, kafka, producer) for _ in range(2))
     letters, tried = rows_of(engine, dead_items, job_id), attempts(engine, job_id)
@@ -126,7 +126,7 @@ def test_lost_dead_letters_and_attempts_come_back(
 
 
 def test_a_dead_letter_that_is_there_keeps_who_took_it_up(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, database: DatabaseSettings
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer, database: DatabaseSettings
 ) -> None:
     job_id, redrive_id = whole_life(engine, kafka, producer), new_uuid()
     with engine.begin() as connection:
@@ -147,7 +147,7 @@ def test_a_dead_letter_that_is_there_keeps_who_took_it_up(
 def test_what_is_deleted_before_the_swap_does_not_come_back(
     engine: sa.Engine,
     kafka: KafkaSettings,
-    producer: LogProducer,
+    producer: RecordProducer,
     database: DatabaseSettings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -172,7 +172,7 @@ def test_what_is_deleted_before_the_swap_does_not_come_back(
 def test_counters_that_are_lost_before_the_swap_come_back(
     engine: sa.Engine,
     kafka: KafkaSettings,
-    producer: LogProducer,
+    producer: RecordProducer,
     database: DatabaseSettings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -16,7 +16,7 @@ from tenancy.cached_answers import NO_JOB
 from tenancy.tables import usage_ledger
 from tests.integration.results.outcomes import add_running_job, job_ref, outcome
 from tests.integration.results.test_writer import lag, running, send, until
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.records.records import CallRef, Outcomes
 from topics.settings import KafkaSettings
 
@@ -24,12 +24,12 @@ HIT = "the model of an answer out of the cache"
 
 
 @pytest.fixture
-def producer(kafka: KafkaSettings) -> Iterator[LogProducer]:
-    with closing(LogProducer(kafka, client_id="test")) as producer:
+def producer(kafka: KafkaSettings) -> Iterator[RecordProducer]:
+    with closing(RecordProducer(kafka, client_id="test")) as producer:
         yield producer
 
 
-def report(producer: LogProducer) -> UUID:
+def report(producer: RecordProducer) -> UUID:
     call = new_uuid()
     job = msgspec.structs.replace(job_ref(call), call=CallRef("c", 0))
     send(producer, call, Outcomes(job, [outcome(0, body=b"")]))
@@ -68,7 +68,7 @@ def restore_before(engine: sa.Engine, call: UUID) -> None:
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("has_job", [True, False])
 def test_bills_after_the_backup_come_back(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer, *, known: bool, has_job: bool
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer, *, known: bool, has_job: bool
 ) -> None:
     """Whether the backup knows a bill or none, and an unfinished job or none."""
     calls = set()

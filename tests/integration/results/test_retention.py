@@ -25,7 +25,7 @@ from results.retention.sweep import RetentionSweep
 from results.retention.sweep_lease import take
 from results.writer.day_partitions import DayPartitions, partition_name
 from results.writer.item_writer import ItemWriter
-from storage.objects.local_object_store import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from storage.postgres.items import items
 from tenancy.deletions import deletions
 from tests.conftest import execute
@@ -37,12 +37,12 @@ Sweep = Callable[..., None]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalObjects:
-    return LocalObjects(tmp_path / "objects", clock=SystemClock())
+def store(tmp_path: Path) -> LocalObjectStore:
+    return LocalObjectStore(tmp_path / "objects", clock=SystemClock())
 
 
 @pytest.fixture
-def sweep(engine: sa.Engine, store: LocalObjects) -> Sweep:
+def sweep(engine: sa.Engine, store: LocalObjectStore) -> Sweep:
     """One turn of a finaliser of its own."""
 
     def turn(**settings: Any) -> None:
@@ -74,7 +74,7 @@ def end(engine: sa.Engine, job_id: UUID, days_ago: float) -> None:
         )
 
 
-def request(engine: sa.Engine, store: LocalObjects, *, days_ago: float) -> tuple[UUID, str]:
+def request(engine: sa.Engine, store: LocalObjectStore, *, days_ago: float) -> tuple[UUID, str]:
     """A single request that has ended, with an answer too large for its row."""
     job_id = add_running_job(
         engine, 1, created_at=long_ago(days_ago), kind="request", input_file_id=None
@@ -117,7 +117,7 @@ def test_batches_go_by_their_end_and_leave_their_bill(engine: sa.Engine, sweep: 
 
 
 def test_requests_go_with_all_they_have(
-    engine: sa.Engine, store: LocalObjects, sweep: Sweep
+    engine: sa.Engine, store: LocalObjectStore, sweep: Sweep
 ) -> None:
     old, _ = request(engine, store, days_ago=11)
     young, kept = request(engine, store, days_ago=9)

@@ -43,27 +43,27 @@ from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
 from results.writer.open_work import do_all
-from storage.objects.errors import ObjectMissingError, ObjectStoreRefusedError
-from storage.objects.local_object_store import LocalObjects
+from storage.objects.errors import ObjectNotFoundError, ObjectStoreRefusedError
+from storage.objects.local_object_store import LocalObjectStore
 from tests.integration.jobs.rows import add_tenant
 from tests.integration.results.outcomes import failed, job, ledger, outcome
-from topics.records.records import Close, ItemOutcome
+from topics.records.records import ItemOutcome, JobClose
 
 ENDPOINT = "/v1/chat/completions"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalObjects:
-    return LocalObjects(tmp_path / "objects", clock=SystemClock())
+def store(tmp_path: Path) -> LocalObjectStore:
+    return LocalObjectStore(tmp_path / "objects", clock=SystemClock())
 
 
-def put(store: LocalObjects, key: str, data: bytes) -> None:
+def put(store: LocalObjectStore, key: str, data: bytes) -> None:
     with store.begin(key) as upload:
         upload.write(data)
         upload.complete()
 
 
-def begin(engine: sa.Engine, store: LocalObjects, **fields: Any) -> tuple[UUID, UUID]:
+def begin(engine: sa.Engine, store: LocalObjectStore, **fields: Any) -> tuple[UUID, UUID]:
     """Add a request; return its tenant and its job."""
     job_id = new_uuid()
     line = input_line(public_id(REQUEST, job_id), ENDPOINT, b'{\n"model":"small"}')
@@ -85,7 +85,7 @@ def begin(engine: sa.Engine, store: LocalObjects, **fields: Any) -> tuple[UUID, 
     return new.tenant_id, job_id
 
 
-def end(engine: sa.Engine, store: LocalObjects, job_id: UUID, item: ItemOutcome) -> None:
+def end(engine: sa.Engine, store: LocalObjectStore, job_id: UUID, item: ItemOutcome) -> None:
     ItemWriter(engine, DayPartitions(engine)).write({job_id: [item]})
     RequestEnding(engine, store).step()
 
@@ -95,12 +95,12 @@ def find(engine: sa.Engine, tenant_id: UUID, job_id: UUID) -> sa.Row[Any]:
         return find_request(connection, tenant_id, job_id)
 
 
-def objects_of(store: LocalObjects) -> set[str]:
+def objects_of(store: LocalObjectStore) -> set[str]:
     return {found.key for found in store.list("")}
 
 
 def test_a_request_ends_with_its_answer_and_without_files(
-    engine: sa.Engine, store: LocalObjects
+    engine: sa.Engine, store: LocalObjectStore
 ) -> None:
     tenant_id, job_id = begin(engine, store)
     row = find(engine, tenant_id, job_id)
@@ -121,7 +121,7 @@ def test_a_request_ends_with_its_answer_and_without_files(
 
 
 def test_of_many_requests_each_process_chooses_its_own(
-    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_finalisation, "ROUND_MAX", 2)
     job_ids = [begin(engine, store)[1] for _ in range(7)]
@@ -142,7 +142,7 @@ def test_of_many_requests_each_process_chooses_its_own(
 
 
 def test_a_refused_request_completes_with_the_refusal(
-    engine: sa.Engine, store: LocalObjects
+    engine: sa.Engine, store: LocalObjectStore
 ) -> None:
     tenant_id, job_id = begin(engine, store)
     end(engine, store, job_id, failed(0))
@@ -151,7 +151,7 @@ def test_a_refused_request_completes_with_the_refusal(
     assert not is_answered_well(row)
 
 
-def test_only_the_answer_that_counts_is_kept(engine: sa.Engine, store: LocalObjects) -> None:
+def test_only_the_answer_that_counts_is_kept(engine: sa.Engine, store: LocalObjectStore) -> None:
     _, job_id = begin(engine, store)
     kept, spare = (answer_prefix(job_id) + name for name in ("kept", "spare"))
     put(store, kept, b"{}")
@@ -162,7 +162,7 @@ def test_only_the_answer_that_counts_is_kept(engine: sa.Engine, store: LocalObje
     assert objects_of(store) == {kept}
 
 
-def test_no_batch_route_knows_a_request(engine: sa.Engine, store: LocalObjects) -> None:
+def test_no_batch_route_knows_a_request(engine: sa.Engine, store: LocalObjectStore) -> None:
     tenant_id, job_id = begin(engine, store)
     with engine.connect() as connection:
         with pytest.raises(JobMissingError):
@@ -175,7 +175,7 @@ def test_no_batch_route_knows_a_request(engine: sa.Engine, store: LocalObjects) 
         assert connection.scalars(sa.select(sa.column("id")).where(READY)).all() == []
 
 
-def test_a_cancelled_request_ends_as_cancelled(engine: sa.Engine, store: LocalObjects) -> None:
+def test_a_cancelled_request_ends_as_cancelled(engine: sa.Engine, store: LocalObjectStore) -> None:
     tenant_id, job_id = begin(engine, store)
     with engine.begin() as connection:
         assert cancel_request(connection, tenant_id, job_id).state == "cancelling"
@@ -187,14 +187,14 @@ def test_a_cancelled_request_ends_as_cancelled(engine: sa.Engine, store: LocalOb
         assert cancel_request(connection, tenant_id, job_id).state == "cancelled"
 
 
-def test_an_ended_request_cannot_be_cancelled(engine: sa.Engine, store: LocalObjects) -> None:
+def test_an_ended_request_cannot_be_cancelled(engine: sa.Engine, store: LocalObjectStore) -> None:
     tenant_id, job_id = begin(engine, store)
     end(engine, store, job_id, outcome(0))
     with engine.begin() as connection, pytest.raises(RequestEndedError):
         cancel_request(connection, tenant_id, job_id)
 
 
-def test_a_request_past_its_deadline_expires(engine: sa.Engine, store: LocalObjects) -> None:
+def test_a_request_past_its_deadline_expires(engine: sa.Engine, store: LocalObjectStore) -> None:
     tenant_id, job_id = begin(engine, store, timeout_s=-1.0)
     with engine.begin() as connection:
         assert close_expired(connection) == 1
@@ -204,7 +204,7 @@ def test_a_request_past_its_deadline_expires(engine: sa.Engine, store: LocalObje
     assert (row.state, row.outcome) == ("expired", Outcome.EXPIRED)
 
 
-def test_a_lost_request_can_be_emitted_again(engine: sa.Engine, store: LocalObjects) -> None:
+def test_a_lost_request_can_be_emitted_again(engine: sa.Engine, store: LocalObjectStore) -> None:
     _, job_id = begin(engine, store)
     with engine.connect() as connection:
         opened = open_jobs(connection, [job_id])[job_id]
@@ -216,7 +216,7 @@ def test_a_lost_request_can_be_emitted_again(engine: sa.Engine, store: LocalObje
     assert item.custom_id == public_id(REQUEST, job_id)
 
 
-def test_answers_of_expired_keys_go(engine: sa.Engine, store: LocalObjects) -> None:
+def test_answers_of_expired_keys_go(engine: sa.Engine, store: LocalObjectStore) -> None:
     put(store, "idempotency/1", b"data: x")
     with engine.begin() as connection:
         claim = Claim(
@@ -229,14 +229,14 @@ def test_answers_of_expired_keys_go(engine: sa.Engine, store: LocalObjects) -> N
         )
         save(connection, claim, Answer(200, b"", body_key="idempotency/1"))
     KeyRemoval(engine, store).step()
-    with pytest.raises(ObjectMissingError):
+    with pytest.raises(ObjectNotFoundError):
         store.size("idempotency/1")
     with engine.connect() as connection:
         assert connection.scalar(sa.select(sa.func.count()).select_from(idempotency_keys)) == 0
 
 
 def test_answers_that_the_store_refuses_keep_no_other_keys(
-    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idempotency_key_removal, "ROUND_MAX", 2)
     with engine.begin() as connection:
@@ -274,7 +274,7 @@ def test_answers_that_the_store_refuses_keep_no_other_keys(
         assert connection.scalar(sa.select(sa.func.count()).select_from(idempotency_keys)) == 0
 
 
-def test_what_a_crash_left_of_requests_is_found(engine: sa.Engine, store: LocalObjects) -> None:
+def test_what_a_crash_left_of_requests_is_found(engine: sa.Engine, store: LocalObjectStore) -> None:
     _, open_id = begin(engine, store)
     _, ended_id = begin(engine, store)
     answer = answer_prefix(ended_id) + "a"
@@ -295,5 +295,5 @@ def test_what_a_crash_left_of_requests_is_found(engine: sa.Engine, store: LocalO
 
 def close(engine: sa.Engine, job_id: UUID, reason: CloseReason) -> None:
     day = (job(engine, job_id)["created_at"].timestamp()) // 86_400
-    record = Close(job_id=job_id, day=int(day), reason=reason)
+    record = JobClose(job_id=job_id, day=int(day), reason=reason)
     assert do_all(JobCloser(engine, DayPartitions(engine)).closing(record), threading.Event())

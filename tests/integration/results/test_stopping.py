@@ -23,7 +23,7 @@ from tests.integration.results.outcomes import (
     outcome,
 )
 from topics.records.codec import decode
-from topics.records.records import Close, JobControl
+from topics.records.records import JobClose, JobControl
 
 TOKENS = 8  # of one outcome
 
@@ -33,7 +33,7 @@ def writer(engine: sa.Engine) -> ItemWriter:
     return ItemWriter(engine, DayPartitions(engine))
 
 
-def told(engine: sa.Engine, job_id: UUID) -> tuple[list[Close], list[JobControl]]:
+def told(engine: sa.Engine, job_id: UUID) -> tuple[list[JobClose], list[JobControl]]:
     """The closes and control states that wait in the outbox."""
     query = sa.select(outbox).where(outbox.c.key == job_id.bytes).order_by(outbox.c.id)
     with engine.connect() as connection:
@@ -41,7 +41,7 @@ def told(engine: sa.Engine, job_id: UUID) -> tuple[list[Close], list[JobControl]
     headers = [[(name, text.encode()) for name, text in row.headers] for row in rows]
     return (
         [
-            decode(Close, r.value, h)
+            decode(JobClose, r.value, h)
             for r, h in zip(rows, headers, strict=True)
             if r.topic == "results"
         ],

@@ -14,7 +14,7 @@ from results.views.result_sequence import READ_SEQUENCE, read_sequence, sequence
 from results.writer.day_partitions import DayPartitions
 from results.writer.item_writer import ItemWriter
 from storage.postgres.engines import raw_cursor
-from storage.postgres.tenant_isolation import wall_off
+from storage.postgres.tenant_isolation import restrict_to_tenant
 from tests.integration.results.outcomes import add_running_job, failed, job, outcome
 
 TOTAL, SLICE = 20_000, 2000
@@ -47,7 +47,7 @@ def as_the_api(engine: sa.Engine, job_id: UUID) -> Iterator[sa.Connection]:
     """A transaction for the owner of a job."""
     tenant_id: UUID = job(engine, job_id)["tenant_id"]
     with engine.connect() as connection:
-        wall_off(connection, tenant_id)
+        restrict_to_tenant(connection, tenant_id)
         yield connection
 
 

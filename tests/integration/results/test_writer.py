@@ -21,7 +21,7 @@ from results.writer.item_writer import ItemWriter
 from results.writer.job_closer import JobCloser
 from results.writer.outcome_router import Judge
 from results.writer.writer import GROUP, ResultsWriter
-from storage.postgres.engines import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_UNAVAILABLE
 from tests.integration.results.outcomes import (
     add_running_job,
     assert_books_balance,
@@ -31,15 +31,15 @@ from tests.integration.results.outcomes import (
     job_ref,
     outcome,
 )
-from topics.clients.admin import LogAdmin
-from topics.clients.consumer import LogConsumer
-from topics.clients.producer import LogProducer
+from topics.clients.admin import TopicAdmin
+from topics.clients.consumer import GroupConsumer
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import DEAD_LETTERS, RESULTS
 from topics.records.codec import decode, encode, kind_headers
 from topics.records.partitioner import job_partition
-from topics.records.records import Close, CopiesDue, DeadLetter, Outcomes
+from topics.records.records import CopiesDue, DeadLetter, JobClose, Outcomes
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 DEADLINE_S = 30
 
@@ -49,7 +49,7 @@ class Running:
 
     def __init__(self, engine: sa.Engine, kafka: KafkaSettings, **settings: float) -> None:
         partitions = DayPartitions(engine)
-        self.producer = LogProducer(kafka, client_id="writer")
+        self.producer = RecordProducer(kafka, client_id="writer")
         self.writer = ResultsWriter(
             judge=Judge(
                 items=ItemWriter(engine, partitions),
@@ -62,7 +62,7 @@ class Running:
             commit_interval_s=0.05,
             clock=SystemClock(),
         )
-        self.consumer = LogConsumer(
+        self.consumer = GroupConsumer(
             kafka,
             group=GROUP,
             topics=[RESULTS.name],
@@ -79,7 +79,7 @@ class Running:
             self.writer.run(self.consumer, self.stop)
         except MillraceError as failure:
             self.failure = failure
-        except DATABASE_AWAY as failure:
+        except DATABASE_UNAVAILABLE as failure:
             self.failure = failure
 
 
@@ -103,7 +103,7 @@ def until(is_so: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def send(producer: LogProducer, job_id: UUID, record: Outcomes | Close | CopiesDue) -> None:
+def send(producer: RecordProducer, job_id: UUID, record: Outcomes | JobClose | CopiesDue) -> None:
     producer.send(
         RESULTS.name,
         encode(record),
@@ -113,16 +113,16 @@ def send(producer: LogProducer, job_id: UUID, record: Outcomes | Close | CopiesD
     )
 
 
-def send_items(producer: LogProducer, job_id: UUID, indexes: range) -> None:
+def send_items(producer: RecordProducer, job_id: UUID, indexes: range) -> None:
     send(producer, job_id, Outcomes(job_ref(job_id), [outcome(index) for index in indexes]))
 
 
 def lag(kafka: KafkaSettings) -> int:
-    return sum(LogAdmin(kafka).lag(GROUP, RESULTS).values())
+    return sum(TopicAdmin(kafka).lag(GROUP, RESULTS).values())
 
 
 def test_jobs_settle_and_offsets_follow(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     job_ids = [add_running_job(engine, 100) for _ in range(5)]
     for start in range(0, 100, 20):
@@ -140,11 +140,11 @@ def test_jobs_settle_and_offsets_follow(
 
 
 def test_the_order_of_the_log_decides_about_a_close(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     job_id = add_running_job(engine, 60, state="cancelling", close_reason="cancelled")
     send_items(producer, job_id, range(20))
-    send(producer, job_id, Close(job_id, 0, CloseReason.CANCELLED))
+    send(producer, job_id, JobClose(job_id, 0, CloseReason.CANCELLED))
     send_items(producer, job_id, range(60))
     producer.flush(10)
 
@@ -158,7 +158,7 @@ def test_the_order_of_the_log_decides_about_a_close(
 
 
 def test_an_unreadable_record_goes_to_the_dead_letters_and_the_partition_goes_on(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     job_id = add_running_job(engine, 2)
     partition = job_partition(job_id, RESULTS.partition_count)
@@ -173,7 +173,7 @@ def test_an_unreadable_record_goes_to_the_dead_letters_and_the_partition_goes_on
         until(lambda: job(engine, job_id)["settled_at"])
         until(lambda: lag(kafka) == 0)
 
-    tail = TopicTail(kafka, DEAD_LETTERS, client_id="test")
+    tail = TopicTailReader(kafka, DEAD_LETTERS, client_id="test")
     (found,) = tail.read_to_end(10)
     tail.close()
     letter = decode(DeadLetter, found.value, found.headers)
@@ -182,7 +182,7 @@ def test_an_unreadable_record_goes_to_the_dead_letters_and_the_partition_goes_on
 
 
 def test_a_newer_schema_stops_the_role_before_its_offset(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     producer.send(
         RESULTS.name, b"", partition=0, headers=[("kind", b"outcomes"), ("schema", b"99")]
@@ -197,7 +197,7 @@ def test_a_newer_schema_stops_the_role_before_its_offset(
 
 
 def test_writers_that_come_and_go_change_nothing(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     job_ids = [add_running_job(engine, 200) for _ in range(8)]
 
@@ -221,7 +221,7 @@ def test_writers_that_come_and_go_change_nothing(
 
 
 def test_a_database_that_is_away_is_waited_for(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     """Here: a lock that outlasts the lock timeout stands for it."""
     job_id = add_running_job(engine, 10)
@@ -249,7 +249,7 @@ def test_a_database_that_is_away_is_waited_for(
 
 
 def test_a_database_that_stays_away_ends_the_role_without_committing(
-    engine: sa.Engine, kafka: KafkaSettings, producer: LogProducer
+    engine: sa.Engine, kafka: KafkaSettings, producer: RecordProducer
 ) -> None:
     job_id = add_running_job(engine, 10)
     send_items(producer, job_id, range(5))
@@ -259,5 +259,5 @@ def test_a_database_that_stays_away_ends_the_role_without_committing(
     with running(nowhere, kafka, database_wait_s=0.5) as role:
         role.thread.join(DEADLINE_S)
 
-    assert isinstance(role.failure, DATABASE_AWAY)
+    assert isinstance(role.failure, DATABASE_UNAVAILABLE)
     assert lag(kafka) == 1

@@ -21,10 +21,10 @@ from results.retention.key_destruction import KeyDestruction
 from results.retention.orphan_sweep import OrphanSweep
 from results.retention.settings import RetentionSettings
 from results.retention.sweep import RetentionSweep
-from storage.crypto.body_ciphers import Place, Way
+from storage.crypto.body_ciphers import BodyDirection, CipherContext
 from storage.crypto.data_keys import DataKeys
 from storage.objects.errors import ObjectStoreRefusedError
-from storage.objects.local_object_store import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from storage.postgres.items import items
 from tenancy.tables import tenants
 from tenancy.tenants import set_zero_retention
@@ -39,25 +39,27 @@ NAMES = ("a", "b", "c", "d")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalObjects:
-    return LocalObjects(tmp_path / "objects", clock=SystemClock())
+def store(tmp_path: Path) -> LocalObjectStore:
+    return LocalObjectStore(tmp_path / "objects", clock=SystemClock())
 
 
 @pytest.fixture
-def input_key(store: LocalObjects) -> str:
+def input_key(store: LocalObjectStore) -> str:
     key = f"files/{new_uuid().hex}"
     put(store, key, b"".join(b'{"custom_id":"%b"}\n' % name.encode() for name in NAMES))
     return key
 
 
-def hidden(store: LocalObjects, job_id: UUID, given: ItemOutcome, **fields: Any) -> dict[str, Any]:
+def hidden(
+    store: LocalObjectStore, job_id: UUID, given: ItemOutcome, **fields: Any
+) -> dict[str, Any]:
     """What a replica would have left in the row of an item."""
     cipher = DataKeys(store, SystemClock()).ensure(job_key_name(job_id))
-    body = cipher.encrypt(given.body, Place(job_id, Way.OUT, given.index))
+    body = cipher.encrypt(given.body, CipherContext(job_id, BodyDirection.OUT, given.index))
     return {"body": body, "custom_id": None} | fields
 
 
-def settled(engine: sa.Engine, store: LocalObjects, input_key: str) -> UUID:
+def settled(engine: sa.Engine, store: LocalObjectStore, input_key: str) -> UUID:
     """Two answers of which one is an object, a copy of the first, and an error; all encrypted."""
     given = [outcome(0), outcome(1), outcome(2, body=b'{"answer":0}'), failed(3)]
     job_id = settle(engine, given, zero_retention=True, input_key=input_key, input_bytes=1000)
@@ -80,7 +82,7 @@ def change(engine: sa.Engine, job_id: UUID, index: int, **fields: Any) -> None:
         connection.execute(sa.update(items).where(*where).values(**fields))
 
 
-def said(engine: sa.Engine, store: LocalObjects, job_id: UUID) -> dict[str, Any]:
+def said(engine: sa.Engine, store: LocalObjectStore, job_id: UUID) -> dict[str, Any]:
     """What the files of a job say, by the ids of its items."""
     row = job(engine, job_id)
     found = [
@@ -96,7 +98,7 @@ def said(engine: sa.Engine, store: LocalObjects, job_id: UUID) -> dict[str, Any]
 
 
 def test_files_hold_what_the_rows_hide(
-    engine: sa.Engine, store: LocalObjects, input_key: str
+    engine: sa.Engine, store: LocalObjectStore, input_key: str
 ) -> None:
     job_id = settled(engine, store, input_key)
     finalise(engine, store, take(engine), check=always)
@@ -107,7 +109,7 @@ def test_files_hold_what_the_rows_hide(
 
 
 def test_what_cannot_be_read_is_an_error_of_its_line(
-    engine: sa.Engine, store: LocalObjects, input_key: str
+    engine: sa.Engine, store: LocalObjectStore, input_key: str
 ) -> None:
     job_id = settled(engine, store, input_key)
     change(engine, job_id, 0, body=b'{"answer":"in clear"}')
@@ -119,7 +121,7 @@ def test_what_cannot_be_read_is_an_error_of_its_line(
 
 
 def test_a_lost_key_ends_the_job_and_no_process(
-    engine: sa.Engine, store: LocalObjects, input_key: str
+    engine: sa.Engine, store: LocalObjectStore, input_key: str
 ) -> None:
     job_id = settled(engine, store, input_key)
     store.delete(job_key_name(job_id))
@@ -128,12 +130,12 @@ def test_a_lost_key_ends_the_job_and_no_process(
     assert said(engine, store, job_id) == dict.fromkeys(NAMES, "key_gone")
 
 
-def sweep(engine: sa.Engine, store: LocalObjects) -> None:
+def sweep(engine: sa.Engine, store: LocalObjectStore) -> None:
     settings = RetentionSettings(zero_retention_hours=HOURS)
     RetentionSweep(engine, store, settings, "me").step()
 
 
-def retain_nothing(engine: sa.Engine, store: LocalObjects, job_id: UUID) -> UUID:
+def retain_nothing(engine: sa.Engine, store: LocalObjectStore, job_id: UUID) -> UUID:
     """Make the tenant of a job one that retains nothing, and the job one of its own."""
     DataKeys(store, SystemClock()).ensure(job_key_name(job_id))
     with engine.begin() as connection:
@@ -145,7 +147,7 @@ def retain_nothing(engine: sa.Engine, store: LocalObjects, job_id: UUID) -> UUID
 
 
 def test_batches_go_soon_with_their_keys_and_leave_their_bill(
-    engine: sa.Engine, store: LocalObjects
+    engine: sa.Engine, store: LocalObjectStore
 ) -> None:
     past, recent, others = (ended_job(engine, days_ago=d) for d in (0.2, 0.05, 0.2))
     for job_id in (past, recent):
@@ -161,7 +163,7 @@ def test_batches_go_soon_with_their_keys_and_leave_their_bill(
 
 
 def test_all_keys_go_before_any_rows(
-    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BodyRemoval, "step", lambda *_: 0)  # as if others had all of its turn
     past = [ended_job(engine, days_ago=0.2) for _ in range(3)]
@@ -175,7 +177,7 @@ def test_all_keys_go_before_any_rows(
 
 
 def test_a_key_that_cannot_go_keeps_no_other_and_none_goes_twice(
-    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     past = [ended_job(engine, days_ago=0.2) for _ in range(3)]
     for job_id in past:
@@ -202,7 +204,7 @@ def test_a_key_that_cannot_go_keeps_no_other_and_none_goes_twice(
 
 
 def test_a_batch_of_many_slices_asks_for_its_key_once(
-    engine: sa.Engine, store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+    engine: sa.Engine, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = ended_job(engine, days_ago=0.2)
     retain_nothing(engine, store, job_id)
@@ -244,7 +246,7 @@ def unused_file(engine: sa.Engine, tenant_id: UUID, *, days_ago: float) -> UUID:
 
 
 def test_files_from_before_a_tenant_retained_nothing_stay(
-    engine: sa.Engine, store: LocalObjects
+    engine: sa.Engine, store: LocalObjectStore
 ) -> None:
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)
@@ -261,7 +263,7 @@ def test_files_from_before_a_tenant_retained_nothing_stay(
         assert connection.scalar(sa.select(files.c.id).where(files.c.id == before)) == before
 
 
-def test_files_that_no_batch_names_go_as_soon(engine: sa.Engine, store: LocalObjects) -> None:
+def test_files_that_no_batch_names_go_as_soon(engine: sa.Engine, store: LocalObjectStore) -> None:
     job_id = add_running_job(engine, 1, created_at=long_ago(1))
     tenant_id = retain_nothing(engine, store, job_id)
     unused = unused_file(engine, tenant_id, days_ago=1)
@@ -279,7 +281,7 @@ def test_files_that_no_batch_names_go_as_soon(engine: sa.Engine, store: LocalObj
 
 
 def test_keys_of_nobody_are_left_overs(
-    engine: sa.Engine, store: LocalObjects, tmp_path: Path
+    engine: sa.Engine, store: LocalObjectStore, tmp_path: Path
 ) -> None:
     kept = ended_job(engine, days_ago=0)
     retain_nothing(engine, store, kept)

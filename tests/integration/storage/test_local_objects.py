@@ -13,11 +13,11 @@ from core.errors import Disposition
 from results.finaliser.refused_objects import Refusals
 from storage.objects.errors import (
     ObjectKeyError,
-    ObjectStoreAwayError,
     ObjectStoreFullError,
     ObjectStoreRefusedError,
+    ObjectStoreUnavailableError,
 )
-from storage.objects.local_object_store import LocalObjects, disk_errors
+from storage.objects.local_object_store import LocalObjectStore, translate_disk_errors
 
 
 def files(folder: Path) -> list[str]:
@@ -25,12 +25,12 @@ def files(folder: Path) -> list[str]:
 
 
 def test_a_full_disk_is_worth_a_retry() -> None:
-    with pytest.raises(ObjectStoreFullError) as full, disk_errors():
+    with pytest.raises(ObjectStoreFullError) as full, translate_disk_errors():
         Path("/dev/full").write_bytes(b"x")
     assert full.value.disposition is Disposition.RETRY
 
 
-def test_a_full_disk_leaves_nothing(local_store: LocalObjects, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_nothing(local_store: LocalObjectStore, tmp_path: Path) -> None:
     with local_store.begin("a/b") as upload:
         with Path("/dev/full").open("wb") as full:
             os.dup2(full.fileno(), upload._file.fileno())
@@ -40,19 +40,19 @@ def test_a_full_disk_leaves_nothing(local_store: LocalObjects, tmp_path: Path) -
 
 
 def test_an_ailing_disk_is_away() -> None:
-    with pytest.raises(ObjectStoreAwayError), disk_errors():
+    with pytest.raises(ObjectStoreUnavailableError), translate_disk_errors():
         raise OSError(errno.EIO, "input/output error")
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
 def test_a_disk_that_refuses_is_a_mistake_of_its_operator(number: int) -> None:
-    with pytest.raises(ObjectStoreRefusedError) as refused, disk_errors():
+    with pytest.raises(ObjectStoreRefusedError) as refused, translate_disk_errors():
         raise OSError(number, "denied")
     assert refused.value.disposition is Disposition.CRASH
 
 
 def test_an_object_that_the_disk_does_not_give_up_ends_nobody(
-    local_store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+    local_store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def denied(self: Path, *, missing_ok: bool = False) -> None:
         raise PermissionError(errno.EACCES, "denied")
@@ -64,13 +64,13 @@ def test_an_object_that_the_disk_does_not_give_up_ends_nobody(
 
 
 def _upload_and_die(root: Path) -> None:
-    upload = LocalObjects(root, clock=SystemClock()).begin("a/b")
+    upload = LocalObjectStore(root, clock=SystemClock()).begin("a/b")
     upload.write(bytes(4 * 1024 * 1024))
     os.kill(os.getpid(), 9)
 
 
 def test_a_killed_writer_leaves_only_what_a_sweep_takes(
-    local_store: LocalObjects, tmp_path: Path
+    local_store: LocalObjectStore, tmp_path: Path
 ) -> None:
     root = tmp_path / "objects"
     writer = multiprocessing.get_context("spawn").Process(target=_upload_and_die, args=(root,))
@@ -85,7 +85,7 @@ def test_a_killed_writer_leaves_only_what_a_sweep_takes(
 
 
 def test_the_age_of_an_upload_counts_from_its_last_write(
-    local_store: LocalObjects, tmp_path: Path
+    local_store: LocalObjectStore, tmp_path: Path
 ) -> None:
     with local_store.begin("a") as upload:
         upload.write(b"x" * 2 * 1024 * 1024)  # past what is buffered
@@ -98,7 +98,7 @@ def test_the_age_of_an_upload_counts_from_its_last_write(
         assert local_store.sweep_temporary(1800) == 1
 
 
-def test_a_key_cannot_be_a_folder_of_another(local_store: LocalObjects, tmp_path: Path) -> None:
+def test_a_key_cannot_be_a_folder_of_another(local_store: LocalObjectStore, tmp_path: Path) -> None:
     local_store.begin("a").complete()
     for if_absent in (False, True):
         with pytest.raises(ObjectKeyError), local_store.begin("a/b") as upload:
@@ -109,7 +109,9 @@ def test_a_key_cannot_be_a_folder_of_another(local_store: LocalObjects, tmp_path
     assert files(tmp_path / "objects") == ["a", "c/d"]
 
 
-def test_empty_folders_go_with_their_last_object(local_store: LocalObjects, tmp_path: Path) -> None:
+def test_empty_folders_go_with_their_last_object(
+    local_store: LocalObjectStore, tmp_path: Path
+) -> None:
     local_store.begin("a/b/c").complete()
     local_store.begin("a/d").complete()
     local_store.delete("a/b/c")
@@ -134,7 +136,7 @@ def synced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, l
 
 
 def test_a_removal_outlives_a_power_cut(
-    local_store: LocalObjects, synced: list[tuple[str, list[str]]]
+    local_store: LocalObjectStore, synced: list[tuple[str, list[str]]]
 ) -> None:
     for key in ("a/b/c", "a/d", "a/e"):
         local_store.begin(key).complete()
@@ -148,7 +150,7 @@ def test_a_removal_outlives_a_power_cut(
 
 
 def test_a_removal_that_was_killed_before_it_was_durable_is_made_so(
-    local_store: LocalObjects, tmp_path: Path, synced: list[tuple[str, list[str]]]
+    local_store: LocalObjectStore, tmp_path: Path, synced: list[tuple[str, list[str]]]
 ) -> None:
     for key in ("a/b", "a/c/d"):
         local_store.begin(key).complete()
@@ -161,7 +163,7 @@ def test_a_removal_that_was_killed_before_it_was_durable_is_made_so(
     assert synced == [("a", ["a/c/d"])] * 2
 
 
-def test_folders_may_vanish_while_others_write(local_store: LocalObjects) -> None:
+def test_folders_may_vanish_while_others_write(local_store: LocalObjectStore) -> None:
     """One thread empties the folder again and again in which the other creates."""
     done = threading.Event()
 

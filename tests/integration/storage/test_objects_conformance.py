@@ -11,7 +11,7 @@ import pytest
 from storage.objects.errors import (
     ObjectExistsError,
     ObjectKeyError,
-    ObjectMissingError,
+    ObjectNotFoundError,
     UploadClosedError,
 )
 from storage.objects.object_store import BLOCK_BYTES, KEY_CHARS_MAX, ObjectStore, StoredObject
@@ -94,14 +94,14 @@ def test_a_missing_object_shows_at_once(store: ObjectStore) -> None:
         lambda: store.size("no/such/folder"),
     ]
     for action in actions:
-        with pytest.raises(ObjectMissingError):
+        with pytest.raises(ObjectNotFoundError):
             action()
 
 
 def test_a_folder_is_no_object(store: ObjectStore) -> None:
     put(store, "folder/object", b"x")
     for action in (store.read, store.size):
-        with pytest.raises(ObjectMissingError):
+        with pytest.raises(ObjectNotFoundError):
             action("folder")
     store.delete("folder")
     assert keys(store) == ["folder/object"]
@@ -158,7 +158,7 @@ def test_an_abandoned_upload_leaves_nothing(store: ObjectStore, size: int) -> No
         upload.write(bytes(size))
     assert keys(store) == []
     assert store.sweep_temporary(0) == 0
-    with pytest.raises(ObjectMissingError):
+    with pytest.raises(ObjectNotFoundError):
         store.size("folder/abandoned")
 
 

@@ -17,7 +17,7 @@ from jobs.store.idempotency import Answer, Claim, Scope, save
 from jobs.tables.files import files
 from jobs.tables.jobs import jobs
 from results.retention.orphan_sweep import OrphanSweep
-from storage.objects.errors import ObjectStoreAwayError
+from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectInfo, ObjectStore
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
@@ -229,7 +229,7 @@ def test_a_store_that_is_away_is_asked_again_later(
     engine: sa.Engine, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(_: str) -> None:
-        raise ObjectStoreAwayError
+        raise ObjectStoreUnavailableError
 
     put(store, "files/lost")
     with monkeypatch.context() as broken:

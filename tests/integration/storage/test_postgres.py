@@ -11,8 +11,8 @@ import sqlalchemy as sa
 import sqlalchemy.exc
 
 from migrations.runner import upgrade
-from storage.postgres.engines import DATABASE_AWAY, create_engine, raw_cursor
-from storage.postgres.notifications import Notifications
+from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine, raw_cursor
+from storage.postgres.notifications import NotificationListener
 from storage.postgres.settings import DatabaseSettings
 from tests.conftest import execute, with_database
 
@@ -91,9 +91,9 @@ def test_a_raw_cursor_shares_the_transaction(engine: sa.Engine, table: str) -> N
 def test_a_long_statement_is_cut(postgres_url: str) -> None:
     settings = settings_for(postgres_url, statement_timeout_s=2)
     engine = create_engine(settings, application_name="test")
-    with pytest.raises(DATABASE_AWAY), engine.begin() as connection:
+    with pytest.raises(DATABASE_UNAVAILABLE), engine.begin() as connection:
         connection.execute(sa.text("SELECT pg_sleep(30)"))
-    with pytest.raises(DATABASE_AWAY), engine.begin() as connection:
+    with pytest.raises(DATABASE_UNAVAILABLE), engine.begin() as connection:
         raw_cursor(connection).execute("SELECT pg_sleep(30)")
     with engine.connect() as connection:
         assert connection.execute(sa.text("SELECT 1")).scalar_one() == 1
@@ -123,7 +123,7 @@ def test_a_transaction_cut_in_its_idleness_is_away_and_the_next_works(
                 time.sleep(0.05)
             work(connection)
 
-    with pytest.raises(DATABASE_AWAY):
+    with pytest.raises(DATABASE_UNAVAILABLE):
         work_and_freeze()
     with frozen.begin() as connection:
         work(connection)
@@ -138,7 +138,7 @@ def test_a_commit_after_the_cut_is_away(postgres_url: str, engine: sa.Engine) ->
         connection.execute(sa.text("SELECT 1"))
         while sessions(engine, name):
             time.sleep(0.05)
-        with pytest.raises(DATABASE_AWAY):
+        with pytest.raises(DATABASE_UNAVAILABLE):
             connection.commit()
     frozen.dispose()
 
@@ -149,7 +149,7 @@ def test_a_wait_for_a_lock_is_cut(postgres_url: str, engine: sa.Engine, table: s
     )
     with engine.begin() as holder:
         holder.execute(sa.text(f"LOCK TABLE {table}"))
-        with pytest.raises(DATABASE_AWAY), impatient.begin() as connection:
+        with pytest.raises(DATABASE_UNAVAILABLE), impatient.begin() as connection:
             connection.execute(sa.text(f"SELECT * FROM {table}"))
     impatient.dispose()
 
@@ -177,7 +177,7 @@ def test_the_session_says_who_and_how_long(postgres_url: str) -> None:
 def test_the_pool_bounds_the_connections(postgres_url: str) -> None:
     settings = settings_for(postgres_url, pool_size=1, pool_wait_s=0.1)
     engine = create_engine(settings, application_name="test")
-    with engine.connect(), pytest.raises(DATABASE_AWAY):
+    with engine.connect(), pytest.raises(DATABASE_UNAVAILABLE):
         engine.connect()
     engine.dispose()
 
@@ -212,7 +212,7 @@ def test_a_lost_transaction_says_so_and_the_next_works(
             assert terminate(engine, name) == 1
             work(connection)
 
-    with pytest.raises(DATABASE_AWAY):
+    with pytest.raises(DATABASE_UNAVAILABLE):
         work_and_lose_the_backend()
     with victim.begin() as connection:
         work(connection)
@@ -221,7 +221,7 @@ def test_a_lost_transaction_says_so_and_the_next_works(
 
 def test_a_database_that_is_not_there_is_away() -> None:
     engine = create_engine(settings_for(UNUSED_URL), application_name="test")
-    with pytest.raises(DATABASE_AWAY):
+    with pytest.raises(DATABASE_UNAVAILABLE):
         engine.connect()
 
 
@@ -237,11 +237,11 @@ def read_only_url(postgres_url: str) -> Iterator[str]:
 
 def test_a_server_that_only_reads_is_away(read_only_url: str) -> None:
     engine = create_engine(settings_for(read_only_url), application_name="test")
-    with pytest.raises(DATABASE_AWAY, match="read-only"):
+    with pytest.raises(DATABASE_UNAVAILABLE, match="read-only"):
         engine.connect()
-    with Notifications(settings_for(read_only_url), "any") as waiting:
+    with NotificationListener(settings_for(read_only_url), "any") as waiting:
         assert not waiting.wait(0.2)
-    with pytest.raises(DATABASE_AWAY, match="read-only"):
+    with pytest.raises(DATABASE_UNAVAILABLE, match="read-only"):
         upgrade(read_only_url)
 
 
@@ -259,7 +259,7 @@ def test_a_write_that_is_refused_for_now_is_away(
             else:
                 connection.execute(sa.text(insert))
 
-    with pytest.raises(DATABASE_AWAY):
+    with pytest.raises(DATABASE_UNAVAILABLE):
         write()
 
 
@@ -277,11 +277,11 @@ def test_a_refused_statement_is_not_away(engine: sa.Engine, statement: str) -> N
     with engine.connect() as connection:
         with pytest.raises(sqlalchemy.exc.DBAPIError) as refused:
             connection.execute(sa.text(statement))
-        assert not isinstance(refused.value, DATABASE_AWAY)
+        assert not isinstance(refused.value, DATABASE_UNAVAILABLE)
         connection.rollback()
         with pytest.raises(psycopg.Error) as raw:
             raw_cursor(connection).execute(statement.encode())
-        assert not isinstance(raw.value, DATABASE_AWAY)
+        assert not isinstance(raw.value, DATABASE_UNAVAILABLE)
 
 
 @pytest.fixture
@@ -290,8 +290,10 @@ def channel() -> str:
 
 
 @pytest.fixture
-def notifications(postgres_url: str, channel: str) -> Iterator[Notifications]:
-    with Notifications(settings_for(postgres_url), channel, application_name=channel) as waiting:
+def notifications(postgres_url: str, channel: str) -> Iterator[NotificationListener]:
+    with NotificationListener(
+        settings_for(postgres_url), channel, application_name=channel
+    ) as waiting:
         assert waiting.wait(5)  # the first connection
         yield waiting
 
@@ -307,7 +309,7 @@ def in_background(work: Callable[[], object], after_s: float) -> threading.Timer
     return timer
 
 
-def test_silence_times_out(notifications: Notifications) -> None:
+def test_silence_times_out(notifications: NotificationListener) -> None:
     start = time.monotonic()
     assert not notifications.wait(0.3)
     assert 0.25 < time.monotonic() - start < 2
@@ -315,7 +317,7 @@ def test_silence_times_out(notifications: Notifications) -> None:
 
 
 def test_a_notification_ends_the_wait(
-    notifications: Notifications, engine: sa.Engine, channel: str
+    notifications: NotificationListener, engine: sa.Engine, channel: str
 ) -> None:
     timer = in_background(lambda: notify(engine, channel), 0.1)
     start = time.monotonic()
@@ -326,7 +328,7 @@ def test_a_notification_ends_the_wait(
 
 
 def test_many_notifications_are_one(
-    notifications: Notifications, engine: sa.Engine, channel: str
+    notifications: NotificationListener, engine: sa.Engine, channel: str
 ) -> None:
     burst = sa.text("SELECT pg_notify(:channel, n::text) FROM generate_series(1, 20) n")
     with engine.begin() as connection:
@@ -337,7 +339,7 @@ def test_many_notifications_are_one(
 
 
 def test_a_lost_listener_comes_back(
-    notifications: Notifications, engine: sa.Engine, channel: str
+    notifications: NotificationListener, engine: sa.Engine, channel: str
 ) -> None:
     assert terminate(engine, channel) == 1
     assert notifications.wait(5)  # connected again: look, for something may have been missed
@@ -346,7 +348,7 @@ def test_a_lost_listener_comes_back(
     assert notifications.wait(5)
 
 
-def test_a_close_ends_the_wait_of_another_thread(notifications: Notifications) -> None:
+def test_a_close_ends_the_wait_of_another_thread(notifications: NotificationListener) -> None:
     timer = in_background(notifications.close, 0.1)
     start = time.monotonic()
     assert not notifications.wait(30)
@@ -357,7 +359,7 @@ def test_a_close_ends_the_wait_of_another_thread(notifications: Notifications) -
 
 
 def test_waiting_for_an_absent_database_times_out() -> None:
-    with Notifications(settings_for(UNUSED_URL), "any") as waiting:
+    with NotificationListener(settings_for(UNUSED_URL), "any") as waiting:
         start = time.monotonic()
         assert not waiting.wait(0.2)
         assert 0.15 < time.monotonic() - start < 3

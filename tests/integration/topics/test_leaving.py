@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from topics.clients.admin import LogAdmin
-from topics.clients.group_membership import Membership
+from topics.clients.admin import TopicAdmin
+from topics.clients.group_membership import GroupMembership
 from topics.clients.group_offsets import GroupOffsets
-from topics.clients.member_removal import leave
+from topics.clients.member_removal import remove_member
 from topics.records.catalogue import RESULTS
 from topics.settings import KafkaSettings
 
@@ -55,7 +55,7 @@ def settings(
 
 @pytest.fixture
 def group(settings: KafkaSettings) -> str:
-    LogAdmin(settings).create([RESULTS])
+    TopicAdmin(settings).create([RESULTS])
     return f"{settings.topic_prefix}readers"
 
 
@@ -82,15 +82,15 @@ def test_who_was_killed_is_no_member_any_more_when_its_successor_joins(
     with somebody(settings):
         pass
     assert member_count(settings) == 1
-    Membership(settings, group, settings.group_protocol).succeed()
+    GroupMembership(settings, group, settings.group_protocol).succeed()
     assert member_count(settings) == 0
 
 
 def test_nobody_succeeds_a_process_that_lives(settings: KafkaSettings, group: str) -> None:
     with somebody(settings) as living:
-        Membership(settings, group, settings.group_protocol).succeed()
+        GroupMembership(settings, group, settings.group_protocol).succeed()
         living.send_signal(signal.SIGSTOP)
-        Membership(settings, group, settings.group_protocol).succeed()
+        GroupMembership(settings, group, settings.group_protocol).succeed()
         assert member_count(settings) == 1
 
 
@@ -108,7 +108,7 @@ def test_a_successor_has_the_partitions_of_the_dead_long_before_its_session_ends
 def test_who_has_left_is_left_again_without_a_word(
     settings: KafkaSettings, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    leave(settings, group, "never-there", settings.group_protocol, timeout_s=5.0)
+    remove_member(settings, group, "never-there", settings.group_protocol, timeout_s=5.0)
     assert not caplog.records
 
 
@@ -117,6 +117,6 @@ def test_a_broker_that_is_away_is_waited_for_as_long_as_was_said(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         away = KafkaSettings(bootstrap_servers=f"127.0.0.1:{silent.getsockname()[1]}")
-        leave(away, "readers", "gone", "classic", timeout_s=0.2)
+        remove_member(away, "readers", "gone", "classic", timeout_s=0.2)
     [told] = [record for record in caplog.records if record.name == "topics.clients.member_removal"]
     assert told.message == "member_not_left"

@@ -33,7 +33,7 @@ from results.webhooks.tables import webhook_attempts, webhook_deliveries, webhoo
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tests.integration.jobs.rows import add_tenant
-from topics.clients.admin import LogAdmin
+from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import SHARED_TOPICS
 from topics.settings import KafkaSettings
 
@@ -136,7 +136,7 @@ def site(engine: sa.Engine) -> Site:
 @pytest.fixture
 def kafka(kafka_bootstrap: str, topic_prefix: str) -> KafkaSettings:
     settings = KafkaSettings(bootstrap_servers=kafka_bootstrap, topic_prefix=topic_prefix)
-    LogAdmin(settings).create(SHARED_TOPICS)
+    TopicAdmin(settings).create(SHARED_TOPICS)
     return settings
 
 

@@ -12,7 +12,7 @@ from results.webhooks.endpoints.endpoints import EndpointChange, create_endpoint
 from results.webhooks.events.event_bodies import EVENT_TYPES
 from results.webhooks.events.message_recording import record_events
 from results.webhooks.tables import webhook_messages
-from storage.postgres.tenant_isolation import wall_off
+from storage.postgres.tenant_isolation import restrict_to_tenant
 from tests.integration.jobs.rows import add_job
 from tests.integration.webhooks.conftest import SEALER, Site
 from topics.records.records import JobEvent
@@ -22,7 +22,7 @@ URL = "https://8.8.8.8/hook"
 
 def hearing(site: Site, *event_types: str) -> UUID:
     with site.engine.begin() as connection:
-        wall_off(connection, site.tenant_id)  # as the API does
+        restrict_to_tenant(connection, site.tenant_id)  # as the API does
         row, _ = create_endpoint(
             connection,
             site.tenant_id,

@@ -17,13 +17,13 @@ from results.webhooks.endpoints.callbacks import Callback, add_callback
 from results.webhooks.endpoints.receiver_urls import parse_url
 from results.webhooks.events.event_reader import EventReader
 from results.webhooks.tables import webhook_deliveries, webhook_messages, webhook_watches
-from storage.postgres.engines import DATABASE_AWAY
+from storage.postgres.engines import DATABASE_UNAVAILABLE
 from tests.integration.jobs.log_reader import records_of
 from tests.integration.jobs.rows import add_job, add_tenant
 from tests.integration.webhooks.conftest import SEALER, Site
 from tests.integration.webhooks.telling import URL, event_of, hearing, record, running_job, told
-from topics.clients.consumer import LogConsumer
-from topics.clients.producer import LogProducer
+from topics.clients.consumer import GroupConsumer
+from topics.clients.producer import RecordProducer
 from topics.records.catalogue import DEAD_LETTERS, EVENTS
 from topics.records.codec import decode
 from topics.records.partitioner import job_partition
@@ -32,8 +32,8 @@ from topics.settings import KafkaSettings
 
 
 @pytest.fixture
-def consumer(kafka: KafkaSettings) -> Iterator[LogConsumer]:
-    consumer = LogConsumer(
+def consumer(kafka: KafkaSettings) -> Iterator[GroupConsumer]:
+    consumer = GroupConsumer(
         kafka,
         group="webhooks",
         topics=[EVENTS.name],
@@ -50,7 +50,7 @@ def dead_letters(kafka: KafkaSettings) -> list[DeadLetter]:
 
 
 def test_an_event_of_a_job_becomes_a_delivery_through_the_log(
-    site: Site, kafka: KafkaSettings, producer: LogProducer, consumer: LogConsumer
+    site: Site, kafka: KafkaSettings, producer: RecordProducer, consumer: GroupConsumer
 ) -> None:
     endpoint = hearing(site, "batch.completed")
     hearing(site, "batch.failed")
@@ -81,7 +81,7 @@ def test_an_event_of_a_job_becomes_a_delivery_through_the_log(
 
 
 def test_a_dead_letter_is_sent_once_though_postgres_is_away(
-    site: Site, kafka: KafkaSettings, producer: LogProducer, consumer: LogConsumer
+    site: Site, kafka: KafkaSettings, producer: RecordProducer, consumer: GroupConsumer
 ) -> None:
     producer.send(EVENTS.name, b"no event", partition=0, headers=[("kind", b"event")])
     producer.flush(30)
@@ -91,7 +91,7 @@ def test_a_dead_letter_is_sent_once_though_postgres_is_away(
     while tries < 3:
         try:
             reader.step()
-        except DATABASE_AWAY:
+        except DATABASE_UNAVAILABLE:
             tries += 1
     reader.engine = site.engine
     reader.step()

@@ -22,7 +22,7 @@ from results.webhooks.endpoints.endpoints import (
 from results.webhooks.endpoints.receiver_urls import parse_url
 from results.webhooks.events.event_bodies import TERMINAL_EVENTS
 from results.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_messages
-from storage.postgres.tenant_isolation import wall_off
+from storage.postgres.tenant_isolation import restrict_to_tenant
 from tests.integration.jobs.rows import add_job
 from tests.integration.webhooks.conftest import SEALER, Site
 
@@ -78,7 +78,7 @@ def test_a_process_passes_over_what_another_one_removes(
 
 def delete(site: Site, endpoint_id: UUID) -> None:
     with site.engine.begin() as connection:
-        wall_off(connection, site.tenant_id)  # as the API does
+        restrict_to_tenant(connection, site.tenant_id)  # as the API does
         delete_endpoint(connection, site.tenant_id, endpoint_id)
 
 
@@ -144,7 +144,7 @@ def test_who_disables_drops_a_slice_and_the_rest_follows(
     with site.engine.connect() as delivering:  # one is in hand, and nobody waits for it
         delivering.execute(sa.select(webhook_deliveries).limit(1).with_for_update())
         with site.engine.begin() as connection:
-            wall_off(connection, site.tenant_id)
+            restrict_to_tenant(connection, site.tenant_id)
             off = EndpointChange(enabled=False)
             change_endpoint(connection, site.tenant_id, endpoint, off)
     assert site.states(endpoint).count("dropped") == 10

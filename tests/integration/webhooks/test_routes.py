@@ -25,7 +25,7 @@ from results.webhooks.delivery.deliverer import Deliverer
 from results.webhooks.events.event_bodies import EVENT_TYPES
 from results.webhooks.settings import WebhookSettings
 from results.webhooks.tables import webhook_endpoints
-from storage.objects.local_object_store import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tenancy.api_keys import create_key
@@ -70,7 +70,7 @@ def running(database: DatabaseSettings, root: Path, webhooks: WebhookSettings) -
     app = create_app(
         settings,
         create_engine(database, application_name="test-api"),
-        LocalObjects(root, clock=SystemClock()),
+        LocalObjectStore(root, clock=SystemClock()),
         database_threads=4,
         clock=SystemClock(),
         webhooks=webhooks,

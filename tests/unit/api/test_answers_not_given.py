@@ -23,8 +23,8 @@ from api.online.send import store_threads
 from api.online.send.large_bodies import LargeBodies
 from core.clock import SystemClock
 from core.ids import new_uuid
-from storage.objects.errors import ObjectStoreAwayError, ObjectStoreRefusedError
-from storage.objects.object_store import Blocks
+from storage.objects.errors import ObjectStoreRefusedError, ObjectStoreUnavailableError
+from storage.objects.object_store import ObjectBlocks
 from tests.support.memory_objects import MemoryStore
 from topics.records.records import CallRef, JobRef, ReplyEnd
 
@@ -53,10 +53,10 @@ class Store(MemoryStore):
         self.is_asked, self.is_over = threading.Event(), threading.Event()
         self.is_deleted = threading.Event()
 
-    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         self.is_asked.set()
         if self.trouble == "away":
-            raise ObjectStoreAwayError
+            raise ObjectStoreUnavailableError
         if self.trouble == "refused":
             raise ObjectStoreRefusedError
         if self.trouble in {"slow", "stopping"}:

@@ -22,8 +22,8 @@ from api.http.middleware import RequestEnvelope
 from api.runtime.database import DatabaseAwayError
 from core.errors import MillraceError
 from jobs.errors import JobMissingError
-from storage.objects.errors import ObjectMissingError, ObjectStoreAwayError
-from storage.objects.object_store import Blocks
+from storage.objects.errors import ObjectNotFoundError, ObjectStoreUnavailableError
+from storage.objects.object_store import ObjectBlocks
 
 
 class Watch:
@@ -95,7 +95,8 @@ def crashes() -> float | None:
 
 
 @pytest.mark.parametrize(
-    "failure", [DatabaseAwayError, ObjectStoreAwayError, ObjectMissingError, JobMissingError]
+    "failure",
+    [DatabaseAwayError, ObjectStoreUnavailableError, ObjectNotFoundError, JobMissingError],
 )
 async def test_an_outage_in_the_middle_is_a_cut_and_no_crash(
     failure: type[MillraceError], caplog: pytest.LogCaptureFixture
@@ -158,7 +159,9 @@ async def test_a_client_that_leaves_during_a_read_holds_up_nobody() -> None:
         closed_by.append(threading.current_thread().name)
 
     def download() -> Response:
-        return ObjectResponse(Blocks(read, close, 10), 200, {}, idle_timeout_s=5, key_watch=watch())
+        return ObjectResponse(
+            ObjectBlocks(read, close, 10), 200, {}, idle_timeout_s=5, key_watch=watch()
+        )
 
     client = Client()
     asking = asyncio.create_task(client.ask(download))

@@ -6,8 +6,14 @@ import pytest
 
 from api.online.await_reply.open_call import OpenCall
 from api.online.send.call_keys import KEY_S, CallKeys, hidden_item, opened_end, opened_pieces
-from storage.crypto.body_ciphers import END, BodyCipher, BodyUnreadableError, Place, Way
-from storage.objects.errors import ObjectStoreAwayError
+from storage.crypto.body_ciphers import (
+    ANSWER_END_INDEX,
+    BodyCipher,
+    BodyDirection,
+    BodyUnreadableError,
+    CipherContext,
+)
+from storage.objects.errors import ObjectStoreUnavailableError
 from tests.support.memory_objects import MemoryStore
 from topics.records.records import CallRef, Item, JobRef, Reply, ReplyEnd
 
@@ -51,7 +57,7 @@ def cipher() -> BodyCipher:
 
 
 def piece(cipher: BodyCipher, number: int) -> bytes:
-    return cipher.encrypt(b"%d" % number, Place(ID, Way.OUT, number))
+    return cipher.encrypt(b"%d" % number, CipherContext(ID, BodyDirection.OUT, number))
 
 
 async def test_an_hour_has_one_key_which_lives_an_hour_longer() -> None:
@@ -79,7 +85,7 @@ async def test_without_the_store_there_is_no_call() -> None:
     store = MemoryStore()
     store.is_away = True
     keys = CallKeys(store, Watch(), "api-1")
-    with pytest.raises(ObjectStoreAwayError):
+    with pytest.raises(ObjectStoreUnavailableError):
         await keys.name()
     store.is_away = False
     assert keys.cipher(job(await keys.name())) is not None
@@ -89,7 +95,7 @@ def test_an_item_is_hidden_unless_it_travels_by_reference(cipher: BodyCipher) ->
     item = Item(0, "req", SAID, 1)
     hidden = hidden_item(job("k"), item, cipher)
     assert b"secret" not in hidden.body
-    assert cipher.decrypt(hidden.body, Place(ID, Way.IN, 0)) == SAID
+    assert cipher.decrypt(hidden.body, CipherContext(ID, BodyDirection.IN, 0)) == SAID
     assert hidden_item(job(""), item, None) is item
 
 
@@ -102,7 +108,7 @@ def test_pieces_come_back_in_their_order_alone(cipher: BodyCipher) -> None:
 
 
 def test_an_end_is_opened_and_only_an_error_of_ours_may_be_in_clear(cipher: BodyCipher) -> None:
-    hidden = cipher.encrypt(SAID, Place(ID, Way.OUT, END))
+    hidden = cipher.encrypt(SAID, CipherContext(ID, BodyDirection.OUT, ANSWER_END_INDEX))
     for status_code in (200, 400):
         assert opened_end(job("k"), ReplyEnd(status_code, hidden), cipher).body == SAID
     for end in (ReplyEnd(200, b""), ReplyEnd(504, b'{"error":{}}')):

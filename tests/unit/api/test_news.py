@@ -13,7 +13,7 @@ from core.limits import RECORD_BYTES_MAX
 from topics.clients.producer import OnDelivery
 from topics.errors import DeliveryError, ProducerFatalError
 from topics.records.codec import Headers, decode_value
-from topics.records.records import CallerNews
+from topics.records.records import CallerHeartbeat
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Log:
 
     is_full: bool = False
     refusal: DeliveryError | None = None
-    news: list[CallerNews] = field(default_factory=list)
+    news: list[CallerHeartbeat] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     reports: list[OnDelivery] = field(default_factory=list)
 
@@ -54,7 +54,7 @@ class Log:
             raise self.refusal
         assert value is not None
         self.sizes.append(len(value))
-        self.news.append(decode_value(CallerNews, value))
+        self.news.append(decode_value(CallerHeartbeat, value))
         assert on_delivery is not None
         self.reports.append(on_delivery)
 

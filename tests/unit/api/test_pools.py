@@ -3,11 +3,13 @@
 from api.online.admit.pools import SILENCE_S_MAX, ExecutionTimes, PoolsHeard
 from jobs.expansion.windows import PoolCapacity
 from topics.records.codec import encode, kind_headers
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity
 
 
-def record(replica: str, *, job_class: str = "interactive", available: bool = True) -> Received:
+def record(
+    replica: str, *, job_class: str = "interactive", available: bool = True
+) -> ReceivedRecord:
     capacity = Capacity(
         replica_id=replica,
         epoch=1,
@@ -20,7 +22,7 @@ def record(replica: str, *, job_class: str = "interactive", available: bool = Tr
         available=available,
     )
     key = f"{replica}:{job_class}".encode()
-    return Received("capacity", 0, 0, key, kind_headers(Capacity), encode(capacity), 0)
+    return ReceivedRecord("capacity", 0, 0, key, kind_headers(Capacity), encode(capacity), 0)
 
 
 def test_replicas_add_up_and_the_newest_word_of_each_counts() -> None:

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from api.online.send.store_threads import drop_object, in_store_thread
-from storage.objects.errors import ObjectStoreAwayError, ObjectStoreRefusedError
+from storage.objects.errors import ObjectStoreRefusedError, ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectStore
 
 
@@ -55,13 +55,13 @@ async def test_work_that_is_given_up_before_its_turn_holds_nothing(
 
 async def test_what_work_raises_is_raised() -> None:
     def refuse() -> None:
-        raise ObjectStoreAwayError
+        raise ObjectStoreUnavailableError
 
-    with pytest.raises(ObjectStoreAwayError):
+    with pytest.raises(ObjectStoreUnavailableError):
         await in_store_thread(refuse)
 
 
-@pytest.mark.parametrize("failure", [ObjectStoreAwayError, ObjectStoreRefusedError])
+@pytest.mark.parametrize("failure", [ObjectStoreUnavailableError, ObjectStoreRefusedError])
 async def test_a_deletion_that_fails_is_nobodys_failure(failure: type[Exception]) -> None:
     class Store:
         def delete(self, _: str) -> None:

@@ -7,17 +7,17 @@ from typing import cast
 from api.online.await_reply.tails import ReplyReader, TailThread
 from core.errors import MillraceError
 from core.ids import new_uuid
-from topics.errors import LogRefusedError
+from topics.errors import KafkaAuthorizationError
 from topics.records.codec import encode, kind_headers
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Replies, Reply
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 
-def record(caller: str, value: bytes | None = None) -> Received:
+def record(caller: str, value: bytes | None = None) -> ReceivedRecord:
     replies = Replies(caller, "replica", [Reply(new_uuid(), new_uuid(), [b"{}"])])
     headers = [*kind_headers(Replies), ("caller", caller.encode())]
-    return Received("replies", 0, 0, b"k", headers, value or encode(replies), 0)
+    return ReceivedRecord("replies", 0, 0, b"k", headers, value or encode(replies), 0)
 
 
 async def test_one_delivery_a_poll_and_only_of_ours() -> None:
@@ -41,10 +41,10 @@ class RefusedTail:
     def skip_to_end(self, timeout_s: float) -> None:
         pass
 
-    def poll(self, timeout_s: float) -> list[Received]:
+    def poll(self, timeout_s: float) -> list[ReceivedRecord]:
         self.polls += 1
         if self.polls == 1:
-            raise LogRefusedError("topic authorization failed")
+            raise KafkaAuthorizationError("topic authorization failed")
         return []
 
     def close(self) -> None:
@@ -54,8 +54,8 @@ class RefusedTail:
 def test_a_refusal_of_the_broker_ends_the_process_at_once() -> None:
     told: queue.Queue[MillraceError] = queue.Queue()
     tail = RefusedTail()
-    following = TailThread(cast(TopicTail, tail), "test", lambda _: None, told.put)
+    following = TailThread(cast(TopicTailReader, tail), "test", lambda _: None, told.put)
     following.start()
-    assert isinstance(told.get(timeout=10), LogRefusedError)
+    assert isinstance(told.get(timeout=10), KafkaAuthorizationError)
     following.stop()
     assert tail.polls == 1

@@ -18,7 +18,7 @@ from core.errors import SchemaTooNewError
 from topics.clients.producer import OnDelivery
 from topics.records.codec import encode, kind_headers
 from topics.records.headers import chunk_headers
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import CallRef, Chunk, Item, JobRef
 
 PARTITION = ("requests.bulk", 3)
@@ -45,13 +45,13 @@ def chunk_of(job: int, indexes: range) -> Chunk:
     return Chunk(ref, [Item(index, f"c{index}", b"{}", 1) for index in indexes])
 
 
-def record(offset: int, chunk: Chunk) -> Received:
+def record(offset: int, chunk: Chunk) -> ReceivedRecord:
     headers = chunk_headers(chunk, "bulk") if chunk.items else kind_headers(Chunk)
     return raw(offset, encode(chunk), headers)
 
 
-def raw(offset: int, value: bytes | None, headers: list[tuple[str, bytes]]) -> Received:
-    return Received(*PARTITION, offset, None, headers, value, 0)
+def raw(offset: int, value: bytes | None, headers: list[tuple[str, bytes]]) -> ReceivedRecord:
+    return ReceivedRecord(*PARTITION, offset, None, headers, value, 0)
 
 
 class World:
@@ -63,7 +63,7 @@ class World:
         self.queues = Queues(items_max=100, bytes_max=bytes_max)
         self.closed: set[UUID] = set()
         self.gone: set[UUID] = set()
-        self.reported: list[tuple[Received, OnDelivery]] = []
+        self.reported: list[tuple[ReceivedRecord, OnDelivery]] = []
         self.reports_of_a_record = 2
         self.asked: list[list[UUID]] = []
         self.is_away = False  # the database
@@ -83,7 +83,7 @@ class World:
         assert since_s > 0
         return job.job_id in self.gone
 
-    def take(self, received: Received) -> None:
+    def take(self, received: ReceivedRecord) -> None:
         self.arrivals.take(received, received.offset, report=self._report, settle=self._settle)
 
     def _finished(self, chunks: Sequence[Held]) -> list[set[int]] | None:
@@ -93,7 +93,7 @@ class World:
             return None
         return [self._ended.get(held.job.job_id.int, set()) for held in chunks]
 
-    def _report(self, received: Received, on_delivery: OnDelivery) -> int:
+    def _report(self, received: ReceivedRecord, on_delivery: OnDelivery) -> int:
         self.reported.append((received, on_delivery))
         return self.reports_of_a_record
 

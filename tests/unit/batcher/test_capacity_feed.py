@@ -6,12 +6,12 @@ import pytest
 
 from batcher.outbound import capacity_reader
 from batcher.outbound.capacity_reader import CapacityFeed
-from topics.errors import LogUnavailableError
+from topics.errors import KafkaUnavailableError
 from topics.records.records import Capacity
 from topics.settings import KafkaSettings
 
 
-@pytest.mark.parametrize("failure", [LogUnavailableError("gone"), ZeroDivisionError()])
+@pytest.mark.parametrize("failure", [KafkaUnavailableError("gone"), ZeroDivisionError()])
 def test_what_ended_the_feed_is_told(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     class Tail:
         def __init__(self, *_: object, **__: object) -> None: ...

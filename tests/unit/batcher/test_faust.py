@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from batcher.faust_app import faust_patches
 from batcher.faust_app.app import RequestStream, build_app, credentials
 from batcher.settings import BatcherSettings
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.settings import KafkaSettings
 
 KAFKA = KafkaSettings(bootstrap_servers="one:9092,two:9092", topic_prefix="t.")
@@ -184,7 +184,7 @@ class Owner:
         self.values: list[bytes | None] = []
         self.events: list[Any] = []
 
-    def take(self, record: Received, event: Any) -> None:
+    def take(self, record: ReceivedRecord, event: Any) -> None:
         self.values.append(record.value)
         self.events.append(event)
 

@@ -19,7 +19,7 @@ from core.outcomes import Outcome
 from topics.records.chunks import send_chunk
 from topics.records.codec import decode, encode, kind_headers
 from topics.records.headers import ItemRange, chunk_headers
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import (
     Batch,
     CallRef,
@@ -179,7 +179,9 @@ class Log:
 def test_only_a_range_that_one_chunk_can_fill_is_failed(items: bytes, topics: list[str]) -> None:
     chunk = Chunk(job_ref(1), [Item(0, "c", b"", 1)])
     headers = dict(chunk_headers(chunk, "bulk")) | {"items": items}
-    record = Received("requests.bulk", 3, 17, b"key", list(headers.items()), b"x" * 2_000_000, 0)
+    record = ReceivedRecord(
+        "requests.bulk", 3, 17, b"key", list(headers.items()), b"x" * 2_000_000, 0
+    )
     log = Log()
     sent = send_unreadable(log, record, lambda _: None)  # type: ignore[arg-type]
     assert [topic for topic, _, _ in log.sent] == topics
@@ -196,7 +198,7 @@ def test_headers_that_name_no_items_are_not_needed_to_fail_them(
 ) -> None:
     chunk = Chunk(job_ref(1), [Item(0, "c", b"", 1)])
     headers = cast(dict[str, bytes], dict(chunk_headers(chunk, "bulk")) | {name: value})
-    record = Received("requests.bulk", 3, 17, b"key", list(headers.items()), b"x", 0)
+    record = ReceivedRecord("requests.bulk", 3, 17, b"key", list(headers.items()), b"x", 0)
     log = Log()
     assert send_unreadable(log, record, lambda _: None) == 2  # type: ignore[arg-type]
     decode(DeadLetter, log.sent[0][1], kind_headers(DeadLetter))
@@ -204,14 +206,14 @@ def test_headers_that_name_no_items_are_not_needed_to_fail_them(
     assert [(o.index, o.attempt) for o in outcomes.items] == [(0, 1)]
 
 
-def capacity(replica: str, granted: int, job_class: str = "bulk") -> Received:
+def capacity(replica: str, granted: int, job_class: str = "bulk") -> ReceivedRecord:
     value = encode(Capacity(replica, 1, "p", job_class, [0], {"b": granted}, 0.0, 8))
-    return Received("capacity", 0, 0, None, kind_headers(Capacity), value, 0)
+    return ReceivedRecord("capacity", 0, 0, None, kind_headers(Capacity), value, 0)
 
 
 def test_of_each_replica_only_the_newest_capacity_counts() -> None:
-    torn = Received("capacity", 0, 0, None, kind_headers(Capacity), b"torn", 0)
-    gone = Received("capacity", 0, 0, None, [], None, 0)
+    torn = ReceivedRecord("capacity", 0, 0, None, kind_headers(Capacity), b"torn", 0)
+    gone = ReceivedRecord("capacity", 0, 0, None, [], None, 0)
     news = newest([capacity("a", 1), capacity("b", 2), torn, gone, capacity("a", 3)])
     assert {c.replica_id: c.granted["b"] for c in news} == {"a": 3, "b": 2}
 
@@ -222,7 +224,9 @@ def test_a_replica_of_two_classes_has_a_capacity_of_each() -> None:
 
 
 def test_a_newer_capacity_schema_stops_the_role() -> None:
-    newer = Received("capacity", 0, 0, None, [("kind", b"capacity"), ("schema", b"9")], b"", 0)
+    newer = ReceivedRecord(
+        "capacity", 0, 0, None, [("kind", b"capacity"), ("schema", b"9")], b"", 0
+    )
     with pytest.raises(SchemaTooNewError):
         newest([newer])
 

@@ -12,8 +12,8 @@ from batcher.settings import BatcherSettings
 from batcher.startup import ends_first
 from batcher.wiring import Surroundings
 from core.clock import SystemClock
-from core.futures import in_daemon
-from topics.errors import LogUnavailableError
+from core.futures import run_in_daemon_thread
+from topics.errors import KafkaUnavailableError
 from topics.settings import KafkaSettings
 
 
@@ -36,12 +36,12 @@ async def test_a_batcher_that_waits_for_its_broker_hears_the_signal(tmp_path: Pa
 async def test_work_that_ends_before_the_signal_says_so_and_what_failed_it_is_raised() -> None:
     stop = threading.Event()
     assert await ends_first(asyncio.sleep(0), stop)
-    with pytest.raises(LogUnavailableError):
-        await ends_first(in_daemon(refuse, name="test"), stop)
+    with pytest.raises(KafkaUnavailableError):
+        await ends_first(run_in_daemon_thread(refuse, name="test"), stop)
 
 
 def refuse() -> None:
-    raise LogUnavailableError("no broker")
+    raise KafkaUnavailableError("no broker")
 
 
 async def test_work_is_cancelled_by_the_signal_also_when_it_does_not_end() -> None:
@@ -56,7 +56,7 @@ def test_the_end_of_the_loop_waits_for_no_thread_that_was_left_behind() -> None:
 
     async def begin() -> bool:
         asyncio.get_running_loop().call_later(0.1, stop.set)
-        return await ends_first(in_daemon(lambda: may_end.wait(10), name="test"), stop)
+        return await ends_first(run_in_daemon_thread(lambda: may_end.wait(10), name="test"), stop)
 
     assert not asyncio.run(begin())
     assert time.monotonic() - began_s < 5

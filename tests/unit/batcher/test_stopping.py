@@ -21,11 +21,11 @@ from batcher.queueing.over import OverJobs
 from batcher.queueing.queues import Queues
 from batcher.watchdog import Watchdog
 from core.clock import SystemClock
-from core.futures import in_daemon
+from core.futures import run_in_daemon_thread
 from topics.clients.producer import OnDelivery
 from topics.records.codec import encode
 from topics.records.headers import chunk_headers
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Chunk, Item, JobRef
 
 Blocks = Callable[..., Any]
@@ -51,7 +51,9 @@ def checking(blocks: Blocks) -> Coroutine[Any, Any, None]:
     )
     chunk = Chunk(JobRef(UUID(int=1), 1, UUID(int=1), "m", "1", "p", "e", "k", 1e9), [])
     chunk.items.append(Item(0, "c", b"{}", 1))
-    record = Received("requests.bulk", 3, 0, None, chunk_headers(chunk, "bulk"), encode(chunk), 0)
+    record = ReceivedRecord(
+        "requests.bulk", 3, 0, None, chunk_headers(chunk, "bulk"), encode(chunk), 0
+    )
     arrivals.assigned({("requests.bulk", 3): 1})
     arrivals.take(record, None, report=lambda *_: 0, settle=unused)
     return arrivals.check_redeliveries(lambda: None)
@@ -74,7 +76,7 @@ def test_an_answer_that_does_not_come_delays_no_stop(
 
     async def stopped() -> None:
         task = asyncio.create_task(work(blocks))
-        await in_daemon(is_asked.wait, name="test")
+        await run_in_daemon_thread(is_asked.wait, name="test")
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task

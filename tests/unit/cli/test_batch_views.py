@@ -17,7 +17,7 @@ from core.states import JobKind
 from results.rebuilding.comparison import Comparison
 from results.rebuilding.rebuild import Rebuilt
 from results.rebuilding.rebuild_verdict import Verdict
-from topics.errors import LogUnavailableError
+from topics.errors import KafkaUnavailableError
 
 STREAM = (
     b": keep-alive\n\n"
@@ -146,9 +146,9 @@ def test_what_was_rebuilt_before_a_failure_is_shown(
     def rebuilt() -> Iterator[Rebuilt]:
         yield done
         assert form is Form.JSON or done.job_id.hex in capsys.readouterr().out
-        raise LogUnavailableError
+        raise KafkaUnavailableError
 
-    with pytest.raises(LogUnavailableError):
+    with pytest.raises(KafkaUnavailableError):
         write(rebuilt(), form, verdicts)
 
     assert verdicts == [Verdict.SWAPPED]

@@ -22,7 +22,7 @@ from cli.main import app as millrace
 from core.errors import MillraceError, SettingsError
 from registry.models import ModelDiffersError, ModelRefusedError
 from tenancy.errors import TenantExistsError, TenantMissingError
-from topics.errors import LogUnavailableError
+from topics.errors import KafkaUnavailableError
 
 REQUEST = httpx2.Request("GET", "http://127.0.0.1:9/v1/batches/batch_1")
 
@@ -125,7 +125,7 @@ def test_an_unreachable_server_is_named() -> None:
         (TenantMissingError(name="a"), ExitCode.NOT_FOUND),
         (ModelRefusedError(name="m"), ExitCode.USAGE),
         (ModelDiffersError(name="m"), ExitCode.CONFLICT),
-        (LogUnavailableError("no broker"), ExitCode.FAILED),
+        (KafkaUnavailableError("no broker"), ExitCode.FAILED),
         (sqlalchemy.exc.OperationalError("", None, Exception("refused")), ExitCode.FAILED),
         (sqlalchemy.exc.ProgrammingError("", None, Exception("no table")), ExitCode.FAILED),
         (FileNotFoundError(2, "No such file or directory", "in.jsonl"), ExitCode.FAILED),

@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY
 from core.errors import EngineDeadError, SettingsError
 from core.logs import JsonFormatter
 from core.metrics import ROLE_READY
-from core.role_lifecycle import CANNOT_GO_ON, ENDED_BY_SIGNAL, WRONG_SETTINGS, run_role, say_ready
+from core.role_lifecycle import EXIT_FAILURE, EXIT_INVALID_SETTINGS, EXIT_OK, report_ready, run_role
 
 
 class AwayError(Exception):
@@ -41,9 +41,14 @@ def lines() -> Iterator[Callable[[], list[dict[str, object]]]]:
 @pytest.mark.parametrize(
     ("failure", "exit_code", "code", "reason"),
     [
-        (SettingsError("A_B: not a number"), WRONG_SETTINGS, "invalid_settings", "A_B: not a"),
-        (EngineDeadError("It died.", name="m"), CANNOT_GO_ON, "engine_dead", "It died."),
-        (AwayError("INSERT secret"), CANNOT_GO_ON, "service_away", "AwayError"),
+        (
+            SettingsError("A_B: not a number"),
+            EXIT_INVALID_SETTINGS,
+            "invalid_settings",
+            "A_B: not a",
+        ),
+        (EngineDeadError("It died.", name="m"), EXIT_FAILURE, "engine_dead", "It died."),
+        (AwayError("INSERT secret"), EXIT_FAILURE, "service_away", "AwayError"),
     ],
 )
 def test_a_failure_has_a_code_a_reason_and_an_exit_code(
@@ -72,7 +77,7 @@ def not_ready() -> Iterator[None]:
 
 @pytest.mark.usefixtures("not_ready")
 def test_a_role_that_was_stopped_ends_well(lines: Callable[[], list[dict[str, object]]]) -> None:
-    assert run_role(say_ready) == ENDED_BY_SIGNAL
+    assert run_role(report_ready) == EXIT_OK
     assert [line["event"] for line in lines()] == ["ready"]
     assert REGISTRY.get_sample_value("millrace_role_ready") == 1
 
@@ -85,7 +90,7 @@ def test_a_defect_is_told_by_where_it_is_alone(
     def run() -> None:
         raise ValueError("Failing row contains " + row)
 
-    assert run_role(run, away=(AwayError,)) == CANNOT_GO_ON
+    assert run_role(run, away=(AwayError,)) == EXIT_FAILURE
     (line,) = lines()
     assert (line["event"], line["code"]) == ("the role ends", "defect")
     assert line["reason"] == "A defect: ValueError."

@@ -13,7 +13,7 @@ from gpu_consumers.inflight.online_call import Cut
 from jobs.store.idempotency import Scope
 from registry.models import ENDPOINTS
 from storage.postgres.tenant_isolation import TENANT_ROLE
-from topics.tail_readers.job_controls import over_reason
+from topics.tail_readers.job_controls import obsolete_reason
 
 ROOT = Path(__file__).parents[3]
 ROW = re.compile(r"^\| `(millrace_\w+)` \| (\w+) \| ([^|]+) \| [^|]+ \|$", re.M)
@@ -79,7 +79,7 @@ def calls_of(pattern: str, *rooms: str) -> set[str]:
 
 
 def test_values_of_labels_are_those_of_the_code() -> None:
-    over = set(re.findall(r'return "(\w+)"', getsource(over_reason)))
+    over = set(re.findall(r'return "(\w+)"', getsource(obsolete_reason)))
     shed = calls_of(r'\bSlots\(\s*"(\w+)"', "api")
     isolated = calls_of(r'BATCHES_ISOLATED\.labels\("(\w+)"', "gpu_consumers")
     charged = calls_of(r'ITEMS_CHARGED\.labels\("(\w+)"', "gpu_consumers")

@@ -29,10 +29,11 @@ from gpu_consumers.quarantine.quarantine import Isolation
 from gpu_consumers.quarantine.turns import Turns
 from storage.objects.object_store import ObjectStore
 from tests.unit.gpu_consumers.attempts import Attempts
-from topics.clients.producer import LogProducer, OnDelivery
+from topics.clients.producer import OnDelivery, RecordProducer
 from topics.records.codec import Headers, decode, kind_of
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import (
+    AttemptUnit,
     Batch,
     Capacity,
     Chunk,
@@ -41,9 +42,8 @@ from topics.records.records import (
     JobControl,
     JobRef,
     Outcomes,
-    Unit,
 )
-from topics.tail_readers.job_controls import JobControls
+from topics.tail_readers.job_controls import JobControlReader
 
 CRASHES_MAX = 3
 
@@ -146,10 +146,10 @@ class Finishes:
     def __init__(self) -> None:
         self.offsets: list[int] = []
 
-    def finished(self, record: Received, generation: int) -> None:
+    def finished(self, record: ReceivedRecord, generation: int) -> None:
         self.offsets.append(record.offset)
 
-    def is_committed(self, record: Received) -> bool:
+    def is_committed(self, record: ReceivedRecord) -> bool:
         return record.offset in self.offsets
 
 
@@ -172,7 +172,7 @@ class Life:
         self.time = DatabaseTime(max)
         self.tasks = RunningTasks(loop)
         identity = ReplicaIdentity(replica_id="r", pool="p", job_class="bulk", batch_items=100)
-        producer = cast(LogProducer, log)
+        producer = cast(RecordProducer, log)
         turns, self.trials = Turns(), trials or Trials()
         self.capacity = CapacityPublisher(
             identity,
@@ -187,7 +187,7 @@ class Life:
                 engine=cast(Engine, engine),
                 producer=producer,
                 objects=cast(ObjectStore, objects),
-                wanted=Wanted(cast(JobControls, self.closed), self.time, SystemClock()),
+                wanted=Wanted(cast(JobControlReader, self.closed), self.time, SystemClock()),
                 capacity=self.capacity,
                 job_class="bulk",
                 clock=SystemClock(),
@@ -223,7 +223,7 @@ class Life:
 
 
 def delivery(batch: Batch, *, old: bool = False, offset: int = 0) -> Delivery:
-    record = Received("batches.p.bulk", 0, offset, None, [], b"", 0)
+    record = ReceivedRecord("batches.p.bulk", 0, offset, None, [], b"", 0)
     return Delivery(record, batch, 1, old)
 
 
@@ -243,5 +243,5 @@ def batch_of(*bodies: bytes, job_number: int = 1) -> Batch:
     return Batch(uuid4(), "b", [Chunk(job, found)])
 
 
-def covered(units: list[Unit]) -> int:
+def covered(units: list[AttemptUnit]) -> int:
     return sum(unit.count for unit in units)

@@ -23,12 +23,12 @@ from gpu_consumers.quarantine.crash_attribution import Trials
 from gpu_consumers.quarantine.suspect_calls import SuspectCalls
 from storage.objects.object_store import ObjectStore
 from tests.unit.gpu_consumers.attempts import Attempts
-from topics.clients.producer import LogProducer, OnDelivery
+from topics.clients.producer import OnDelivery, RecordProducer
 from topics.records.codec import Headers, decode, kind_of
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import (
     Batch,
-    CallerNews,
+    CallerHeartbeat,
     CallRef,
     Chunk,
     Item,
@@ -38,8 +38,8 @@ from topics.records.records import (
     Replies,
     Reply,
 )
-from topics.tail_readers.caller_heartbeats import Callers
-from topics.tail_readers.job_controls import JobControls
+from topics.tail_readers.caller_heartbeats import CallerHeartbeatReader
+from topics.tail_readers.job_controls import JobControlReader
 
 Serve = Callable[[bytes, Emit | None], Answer]
 
@@ -176,7 +176,7 @@ class OnlineBench:
         self.attempts = attempts or Attempts()
         self.trials = trials or Trials()
         self.log, self.engine, self.known = Log(), HeldEngine(), KnownToTest()
-        producer = cast(LogProducer, self.log)
+        producer = cast(RecordProducer, self.log)
         identity = ReplicaIdentity(
             replica_id="r1", pool="p", job_class="interactive", batch_items=100
         )
@@ -189,8 +189,8 @@ class OnlineBench:
                 producer=producer,
                 replies=ReplyPublisher(self.log, "r1", loop),
                 objects=cast(ObjectStore, objects),
-                callers=cast(Callers, self.known),
-                controls=cast(JobControls, self.known),
+                callers=cast(CallerHeartbeatReader, self.known),
+                controls=cast(JobControlReader, self.known),
                 capacity=self.capacity,
                 pool=self.pool,
                 tasks=self.tasks,
@@ -207,14 +207,14 @@ class OnlineBench:
         def finished() -> None:
             self.finished += 1
 
-        record = Received(*PLACE, 0, None, [], b"", 0)
+        record = ReceivedRecord(*PLACE, 0, None, [], b"", 0)
         batch = Batch(batch_id or uuid4(), "b", [*chunks])
         self.execution.begin(Delivery(record, batch, 1, may_have_run), finished)
 
     def news(
         self, *, aborted: list[UUID] | None = None, permitted: list[UUID] | None = None
     ) -> None:
-        self.execution.heard(CallerNews("c1", 0.0, aborted or [], permitted or []))
+        self.execution.heard(CallerHeartbeat("c1", 0.0, aborted or [], permitted or []))
 
     async def settle(self) -> None:
         """Let everything happen that waits for nothing but the loop."""

@@ -6,11 +6,11 @@ from uuid import UUID
 import pytest
 
 from gpu_consumers.quarantine.attempt_log import AttemptLog, newest
-from topics.clients.producer import LogProducer
-from topics.errors import LogUnavailableError
+from topics.clients.producer import RecordProducer
+from topics.errors import KafkaUnavailableError
 from topics.records.codec import encode, kind_headers
-from topics.records.received_record import Received
-from topics.records.records import Attempt
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import BatchAttempt
 from topics.settings import KafkaSettings
 
 
@@ -18,13 +18,13 @@ async def test_a_log_that_fails_at_once_is_asked_with_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
-    log = AttemptLog(kafka, cast(LogProducer, None), client_id="test")
+    log = AttemptLog(kafka, cast(RecordProducer, None), client_id="test")
     happened: list[str] = []
 
     def read() -> dict[UUID, object]:
         happened.append("read")
         if happened.count("read") < 3:
-            raise LogUnavailableError
+            raise KafkaUnavailableError
         return {}
 
     async def sleep(_seconds: float) -> None:
@@ -38,11 +38,11 @@ async def test_a_log_that_fails_at_once_is_asked_with_pauses(
 
 
 def test_a_tombstone_of_anybody_ends_only_what_it_names() -> None:
-    attempt = Attempt(UUID(int=1), 1, [], False)
-    kind = kind_headers(Attempt)
-    said = Received("t", 0, 0, attempt.batch_id.bytes, kind, encode(attempt), 0)
-    foreign = [Received("t", 0, 1, key, kind, None, 0) for key in (b"no id", b"", None)]
-    ended = Received("t", 0, 2, attempt.batch_id.bytes, kind, None, 0)
+    attempt = BatchAttempt(UUID(int=1), 1, [], False)
+    kind = kind_headers(BatchAttempt)
+    said = ReceivedRecord("t", 0, 0, attempt.batch_id.bytes, kind, encode(attempt), 0)
+    foreign = [ReceivedRecord("t", 0, 1, key, kind, None, 0) for key in (b"no id", b"", None)]
+    ended = ReceivedRecord("t", 0, 2, attempt.batch_id.bytes, kind, None, 0)
 
     assert newest([said, *foreign]) == {attempt.batch_id: attempt}
     assert newest([said, *foreign, ended]) == {}
@@ -60,13 +60,13 @@ class SlowTail:
     def has_read(self, _ends: dict[int, int]) -> bool:
         return not self._left
 
-    def poll(self, _timeout_s: float) -> list[Received]:
+    def poll(self, _timeout_s: float) -> list[ReceivedRecord]:
         self._clock[0] += 4.0
         if self._falls_silent:
             return []
         self._left -= 1
-        attempt = Attempt(UUID(int=self._left), 1, [], False)
-        return [Received("t", 0, 0, None, kind_headers(Attempt), encode(attempt), 0)]
+        attempt = BatchAttempt(UUID(int=self._left), 1, [], False)
+        return [ReceivedRecord("t", 0, 0, None, kind_headers(BatchAttempt), encode(attempt), 0)]
 
     def close(self) -> None:
         """Nothing is open."""
@@ -80,9 +80,11 @@ async def test_a_long_log_is_read_whole_however_long_it_takes(
     tail = SlowTail(now_s, 100, falls_silent)
     monkeypatch.setattr("gpu_consumers.quarantine.attempt_log.TopicTail", lambda *_, **__: tail)
     monkeypatch.setattr("gpu_consumers.quarantine.attempt_log.monotonic", lambda: now_s[0])
-    log = AttemptLog(KafkaSettings(bootstrap_servers="-:1"), cast(LogProducer, None), client_id="t")
+    log = AttemptLog(
+        KafkaSettings(bootstrap_servers="-:1"), cast(RecordProducer, None), client_id="t"
+    )
     if falls_silent:
-        with pytest.raises(LogUnavailableError):
+        with pytest.raises(KafkaUnavailableError):
             log._read()
     else:
         assert len(log._read()) == 100

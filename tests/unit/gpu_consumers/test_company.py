@@ -7,7 +7,7 @@ import pytest
 from core.outcomes import Outcome
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.bulk_bench import Life, Log, TouchyEngine, batch_of, delivery
-from topics.records.records import Attempt, Unit
+from topics.records.records import AttemptUnit, BatchAttempt
 
 
 async def test_what_is_new_runs_beside_what_lay_in_one_replica_that_ended() -> None:
@@ -27,8 +27,8 @@ async def test_what_is_new_runs_beside_what_lay_in_one_replica_that_ended() -> N
 
 async def test_what_is_new_waits_for_what_was_in_two_that_ended() -> None:
     attempts, poison = Attempts(), batch_of(b"hold", b"{}")
-    units = [Unit(0, 1, 2), Unit(1, 1, 2)]
-    attempts.known[poison.batch_id] = Attempt(poison.batch_id, 2, units, False)
+    units = [AttemptUnit(0, 1, 2), AttemptUnit(1, 1, 2)]
+    attempts.known[poison.batch_id] = BatchAttempt(poison.batch_id, 2, units, False)
     life = Life(Log(), attempts, TouchyEngine())
     life.engine.hold.clear()
     life.lane.begin(delivery(poison, old=True))

@@ -11,17 +11,17 @@ from core.clock import SystemClock
 from gpu_consumers.consumer import Assigned, BatchConsumer
 from gpu_consumers.inflight.delivery import Delivery
 from tests.unit.gpu_consumers.online_bench import call as online_call
-from topics.clients.consumer import LogConsumer
+from topics.clients.consumer import GroupConsumer
 from topics.clients.offset_tracker import Partition
 from topics.clients.producer import OnDelivery
-from topics.errors import DeliveryError, LogUnavailableError
+from topics.errors import DeliveryError, KafkaUnavailableError
 from topics.records.codec import Headers, encode, kind_headers
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Batch
 
 TOPIC = "batches.p.bulk"
 PLACE: Partition = (TOPIC, 0)
-Step = Callable[["Group"], list[Received]]
+Step = Callable[["Group"], list[ReceivedRecord]]
 
 
 class Group:
@@ -38,9 +38,9 @@ class Group:
         self.is_losing = False
         self.away = 0  # questions for ends that the broker does not answer
 
-    def connect(self, on_assign: Assigned, on_revoke: Assigned) -> LogConsumer:
+    def connect(self, on_assign: Assigned, on_revoke: Assigned) -> GroupConsumer:
         self._on_assign, self._on_revoke = on_assign, on_revoke
-        return cast(LogConsumer, self)
+        return cast(GroupConsumer, self)
 
     def assign(self) -> None:
         self.paused.discard(PLACE)  # as the real member does, whose client kept it until now
@@ -53,7 +53,7 @@ class Group:
         self.is_losing = False
         self.assigned.discard(PLACE)
 
-    def poll(self, count_max: int, timeout_s: float) -> list[Received]:
+    def poll(self, count_max: int, timeout_s: float) -> list[ReceivedRecord]:
         if not self._steps:
             self.stop.set()
             return []
@@ -62,7 +62,7 @@ class Group:
     def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         if self.away:
             self.away -= 1
-            raise LogUnavailableError
+            raise KafkaUnavailableError
         return dict.fromkeys(partitions, self.end)
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> bool:
@@ -100,9 +100,9 @@ class Letters:
         on_delivery(self._failure)
 
 
-def record(offset: int, value: bytes | None = None) -> Received:
+def record(offset: int, value: bytes | None = None) -> ReceivedRecord:
     written = encode(Batch(uuid4(), "b", [])) if value is None else value
-    return Received(TOPIC, 0, offset, None, kind_headers(Batch), written, 0)
+    return ReceivedRecord(TOPIC, 0, offset, None, kind_headers(Batch), written, 0)
 
 
 def run(group: Group, letters: Letters, *, in_flight_max: int = 10) -> tuple[list[int], int]:
@@ -125,8 +125,8 @@ def run(group: Group, letters: Letters, *, in_flight_max: int = 10) -> tuple[lis
     return delivered, len(epochs)
 
 
-def assigned(*records: Received) -> Step:
-    def step(group: Group) -> list[Received]:
+def assigned(*records: ReceivedRecord) -> Step:
+    def step(group: Group) -> list[ReceivedRecord]:
         group.assign()
         return list(records)
 
@@ -134,7 +134,7 @@ def assigned(*records: Received) -> Step:
 
 
 def test_a_record_that_its_own_poll_revoked_pins_nothing_later() -> None:
-    def lost(group: Group) -> list[Received]:
+    def lost(group: Group) -> list[ReceivedRecord]:
         group.revoke()
         return [record(5)]
 
@@ -149,11 +149,11 @@ def test_a_record_that_its_own_poll_revoked_pins_nothing_later() -> None:
 def test_a_full_partition_that_moves_away_and_back_is_read_and_throttled_anew() -> None:
     seen: list[bool] = []
 
-    def look(group: Group) -> list[Received]:
+    def look(group: Group) -> list[ReceivedRecord]:
         seen.append(PLACE in group.paused)
         return []
 
-    def moved(group: Group) -> list[Received]:
+    def moved(group: Group) -> list[ReceivedRecord]:
         group.revoke()
         seen.append(PLACE in group.paused)
         return []
@@ -171,7 +171,7 @@ def test_a_full_partition_that_moves_away_and_back_is_read_and_throttled_anew() 
 def test_a_record_is_committed_when_the_group_has_its_offset_and_not_when_it_comes_anew() -> None:
     seen: list[list[bool]] = []
 
-    def look(group: Group) -> list[Received]:
+    def look(group: Group) -> list[ReceivedRecord]:
         seen.append([consumer.is_committed(record(offset)) for offset in (3, 4, 5)])
         return []
 
@@ -204,7 +204,7 @@ def test_a_dead_letter_that_is_not_acknowledged_ends_the_role() -> None:
 def test_running_calls_go_on_when_their_partition_moves_but_durable_ones_run_again(
     durable: bool, committed: dict[Partition, int]
 ) -> None:
-    def moved(group: Group) -> list[Received]:
+    def moved(group: Group) -> list[ReceivedRecord]:
         group.revoke()
         return []
 
@@ -218,11 +218,11 @@ def test_running_calls_go_on_when_their_partition_moves_but_durable_ones_run_aga
 
 
 def test_calls_of_a_partition_that_was_lost_are_not_committed_past_when_it_comes_back() -> None:
-    def taken(group: Group) -> list[Received]:
+    def taken(group: Group) -> list[ReceivedRecord]:
         group.revoke(lost=True)
         return []
 
-    def moved(group: Group) -> list[Received]:
+    def moved(group: Group) -> list[ReceivedRecord]:
         group.revoke()
         return []
 
@@ -291,7 +291,7 @@ def test_a_batch_that_is_put_down_in_time_is_not_seen_by_the_next_owner(
 ) -> None:
     """A member that was taken its partitions from commits nothing: others have them already."""
 
-    def moved(group: Group) -> list[Received]:
+    def moved(group: Group) -> list[ReceivedRecord]:
         group.revoke(lost=lost)
         return []
 

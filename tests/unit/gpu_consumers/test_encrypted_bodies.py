@@ -13,7 +13,7 @@ from gpu_consumers.inflight.outcomes import outcome_of
 from gpu_consumers.payloads.bodies import ANSWER_BYTES_MAX
 from gpu_consumers.payloads.encrypted_bodies import EncryptedBodies
 from jobs.expansion.emission import encrypted
-from storage.crypto.body_ciphers import BodyCipher, Place, Way
+from storage.crypto.body_ciphers import BodyCipher, BodyDirection, CipherContext
 from storage.crypto.data_keys import DataKeys
 from tests.support.memory_objects import MemoryStore
 from tests.unit.gpu_consumers.attempts import Attempts
@@ -60,7 +60,7 @@ async def test_the_engine_sees_bodies_and_the_log_does_not() -> None:
     assert life.engine.runs == [[BODY, BODY]]
     assert store.read_count == 1  # the key, for all items
     for index, outcome in enumerate(life.log.outcomes):
-        place = Place(JOB_ID, Way.OUT, index)
+        place = CipherContext(JOB_ID, BodyDirection.OUT, index)
         assert outcome.custom_id is None
         assert cipher_of(store).decrypt(outcome.body, place) == b"{}"
 
@@ -126,7 +126,7 @@ async def test_beside_a_failure_stands_only_a_code_of_ours(
     assert hidden.error_code == shown
     assert hidden.retryable == outcome.retryable
     assert b"secret" not in msgspec.msgpack.encode(hidden)
-    place = Place(JOB_ID, Way.OUT, 0)
+    place = CipherContext(JOB_ID, BodyDirection.OUT, 0)
     assert cipher_of(store).decrypt(hidden.body, place) == outcome.body
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from core.clock import SystemClock
 from gpu_consumers.engines.engine import Answer
-from storage.crypto.body_ciphers import END, BodyCipher, Place, Way
+from storage.crypto.body_ciphers import ANSWER_END_INDEX, BodyCipher, BodyDirection, CipherContext
 from storage.crypto.data_keys import DataKeys
 from tests.support.memory_objects import MemoryStore
 from tests.unit.gpu_consumers.online_bench import OnlineBench, call
@@ -22,7 +22,7 @@ def hidden(store: MemoryStore, body: bytes = BODY) -> tuple[Chunk, BodyCipher]:
     cipher = DataKeys(store, SystemClock()).ensure(NAME)
     chunk = call()
     job = msgspec.structs.replace(chunk.job, key_name=NAME)
-    encrypted = cipher.encrypt(body, Place(ID, Way.IN, 0))
+    encrypted = cipher.encrypt(body, CipherContext(ID, BodyDirection.IN, 0))
     (item,) = chunk.items
     return Chunk(job, [msgspec.structs.replace(item, body=encrypted)]), cipher
 
@@ -40,12 +40,15 @@ async def test_pieces_and_ends_are_encrypted_each_for_its_place() -> None:
     bench.engine.answer = Answer(400, b'{"error":"secret"}', 3, 2)
     await begun(bench, chunk)
     said = [
-        cipher.decrypt(piece, Place(ID, Way.OUT, number))
+        cipher.decrypt(piece, CipherContext(ID, BodyDirection.OUT, number))
         for number, piece in enumerate(bench.log.pieces())
     ]
     assert said == [b"1", b"2"]
     (end,) = [r.end for r in bench.log.replies if r.end is not None]
-    assert cipher.decrypt(end.body, Place(ID, Way.OUT, END)) == b'{"error":"secret"}'
+    assert (
+        cipher.decrypt(end.body, CipherContext(ID, BodyDirection.OUT, ANSWER_END_INDEX))
+        == b'{"error":"secret"}'
+    )
     assert [bill.body for bill in bench.log.bills] == [b""]
     assert b"secret" not in msgspec.msgpack.encode(bench.log.replies)
 

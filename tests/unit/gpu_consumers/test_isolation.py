@@ -21,7 +21,7 @@ from tests.unit.gpu_consumers.bulk_bench import (
     delivery,
 )
 from tests.unit.gpu_consumers.rests import Rest
-from topics.records.records import Attempt, Batch, ItemOutcome, Unit
+from topics.records.records import AttemptUnit, Batch, BatchAttempt, ItemOutcome
 
 
 def code_of(outcome: ItemOutcome) -> str:
@@ -111,7 +111,7 @@ async def test_what_may_have_run_runs_in_tenths_one_after_the_other() -> None:
 async def test_what_ended_its_process_lets_all_else_go_first() -> None:
     poison, beside, new = batch_of(b"crash"), batch_of(b"{}", b"{}"), batch_of(b"{}", b"{}", b"{}")
     log, attempts = Log(), Attempts()
-    attempts.known[poison.batch_id] = Attempt(poison.batch_id, 1, first_units(1), True)
+    attempts.known[poison.batch_id] = BatchAttempt(poison.batch_id, 1, first_units(1), True)
     life = Life(log, attempts, TouchyEngine(), rest_s=0.05)
     life.lane.begin(delivery(poison, old=True))
     life.lane.begin(delivery(beside, old=True, offset=1))
@@ -126,8 +126,8 @@ async def test_the_innocent_of_all_batches_go_before_the_poison_of_any() -> None
     log, attempts = Log(), Attempts()
     batches = [batch_of(b"crash", b"{}", b"{}"), batch_of(b"crash", b"{}", b"{}", b"{}")]
     for batch in batches:
-        units = [Unit(0, 1, 1), Unit(1, len(batch.parts[0].items) - 1, 1)]
-        attempts.known[batch.batch_id] = Attempt(batch.batch_id, 1, units, True)
+        units = [AttemptUnit(0, 1, 1), AttemptUnit(1, len(batch.parts[0].items) - 1, 1)]
+        attempts.known[batch.batch_id] = BatchAttempt(batch.batch_id, 1, units, True)
     life = Life(log, attempts, TouchyEngine(), rest_s=0.02)
     for offset, batch in enumerate(batches):
         life.lane.begin(delivery(batch, old=True, offset=offset))
@@ -148,7 +148,9 @@ async def test_a_death_between_two_units_charges_neither() -> None:
     await asyncio.sleep(0)
     life.engine.hold.set()
     assert isinstance(await life.end(), EngineDeadError)
-    assert attempts.known[batch.batch_id] == Attempt(batch.batch_id, 1, [Unit(10, 10, 1)], False)
+    assert attempts.known[batch.batch_id] == BatchAttempt(
+        batch.batch_id, 1, [AttemptUnit(10, 10, 1)], False
+    )
 
     after = Life(log, attempts, TouchyEngine())
     after.lane.begin(delivery(batch, old=True))
@@ -159,7 +161,7 @@ async def test_a_death_between_two_units_charges_neither() -> None:
 async def test_what_is_innocent_lets_the_new_go_too_where_a_process_may_end(rest: Rest) -> None:
     attempts = Attempts()
     poison, beside, new = batch_of(b"crash"), batch_of(b"{}", b"{}"), batch_of(b"{}")
-    attempts.known[poison.batch_id] = Attempt(poison.batch_id, 1, first_units(1), True)
+    attempts.known[poison.batch_id] = BatchAttempt(poison.batch_id, 1, first_units(1), True)
     life = Life(Log(), attempts, TouchyEngine(), rest_s=Rest.LASTS_S)
     life.lane.begin(delivery(poison, old=True))
     life.lane.begin(delivery(beside, old=True, offset=1))
@@ -174,8 +176,8 @@ async def test_what_is_innocent_lets_the_new_go_too_where_a_process_may_end(rest
 async def test_a_second_death_waits_for_what_died_once() -> None:
     attempts = Attempts()
     twice, once = batch_of(b"crash"), batch_of(b"{}")
-    attempts.known[twice.batch_id] = Attempt(twice.batch_id, 2, [Unit(0, 1, 2)], False)
-    attempts.known[once.batch_id] = Attempt(once.batch_id, 1, [Unit(0, 1, 1)], True)
+    attempts.known[twice.batch_id] = BatchAttempt(twice.batch_id, 2, [AttemptUnit(0, 1, 2)], False)
+    attempts.known[once.batch_id] = BatchAttempt(once.batch_id, 1, [AttemptUnit(0, 1, 1)], True)
     life = Life(Log(), attempts, TouchyEngine())
     life.lane.begin(delivery(twice, old=True))
     life.lane.begin(delivery(once, old=True, offset=1))
@@ -189,7 +191,7 @@ async def test_a_batch_that_is_dropped_holds_up_nobody() -> None:
     life.engine.hold.clear()
     attempts = life.attempts
     dropped, other = batch_of(b"hold"), batch_of(b"{}")
-    attempts.known[other.batch_id] = Attempt(other.batch_id, 1, [Unit(0, 1, 1)], True)
+    attempts.known[other.batch_id] = BatchAttempt(other.batch_id, 1, [AttemptUnit(0, 1, 1)], True)
     record = delivery(dropped, old=True)
     life.lane.begin(record)
     life.lane.begin(delivery(other, old=True, offset=1))
@@ -203,7 +205,7 @@ async def test_a_batch_that_is_dropped_holds_up_nobody() -> None:
 
 async def test_what_has_ended_is_passed_over_when_it_comes_again() -> None:
     batch, attempts = batch_of(b"{}", b"{}"), Attempts()
-    attempts.known[batch.batch_id] = Attempt(batch.batch_id, 1, [], False)
+    attempts.known[batch.batch_id] = BatchAttempt(batch.batch_id, 1, [], False)
     life = Life(Log(), attempts, TouchyEngine())
     life.lane.begin(delivery(batch, old=True))
 
@@ -217,7 +219,7 @@ async def test_what_has_ended_is_passed_over_when_it_comes_again() -> None:
 async def test_what_ends_beside_a_danger_is_not_run_again_after_the_next_death(rest: Rest) -> None:
     poison, new = batch_of(b"crash"), batch_of(b"{}", b"{}")
     log, attempts = Log(), Attempts()
-    attempts.known[poison.batch_id] = Attempt(poison.batch_id, 1, first_units(1), True)
+    attempts.known[poison.batch_id] = BatchAttempt(poison.batch_id, 1, first_units(1), True)
     life = Life(log, attempts, TouchyEngine(), rest_s=Rest.LASTS_S)
     assert not life.trials.in_danger()
     life.lane.begin(delivery(poison, old=True))

@@ -12,7 +12,7 @@ from core.outcomes import Outcome
 from gpu_consumers.quarantine.crash_attribution import Trials
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.online_bench import PLACE, OnlineBench, call
-from topics.records.records import Attempt, Unit
+from topics.records.records import AttemptUnit, BatchAttempt
 
 DURABLE = call(1, stream=False, durable=True)
 
@@ -98,7 +98,7 @@ async def test_a_call_that_is_cut_while_its_attempt_is_told_of_leaves_nothing_be
     bench = OnlineBench()
     told, said = asyncio.Event(), bench.attempts.say
 
-    async def say(attempt: Attempt) -> None:
+    async def say(attempt: BatchAttempt) -> None:
         await said(attempt)
         told.set()
         await asyncio.Event().wait()
@@ -127,7 +127,7 @@ async def test_a_partition_that_moves_charges_nobody() -> None:
     for number in (1, 2, 3, 4):
         owners.append(await owner(attempts))
         await owners[-1].lane.let_go({PLACE}, lost=False)
-        told = Attempt(UUID(int=1), number, [Unit(0, 1, 1)], is_running=False)
+        told = BatchAttempt(UUID(int=1), number, [AttemptUnit(0, 1, 1)], is_running=False)
         assert attempts.known == {UUID(int=1): told}
     await life(attempts, dies=False)
     assert attempts.known == {}
@@ -165,7 +165,7 @@ async def test_a_call_that_begins_after_its_partition_moved_is_told_of_by_its_ow
     bench = OnlineBench()
     is_read, read = asyncio.Event(), bench.attempts.before
 
-    async def before(batch_id: UUID, generation: int) -> Attempt | None:
+    async def before(batch_id: UUID, generation: int) -> BatchAttempt | None:
         await is_read.wait()
         return await read(batch_id, generation)
 

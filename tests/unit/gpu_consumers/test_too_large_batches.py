@@ -5,7 +5,7 @@ from typing import NoReturn, cast
 import msgspec
 
 from core.outcomes import Outcome
-from storage.objects.errors import ObjectStoreAwayError
+from storage.objects.errors import ObjectStoreUnavailableError
 from storage.objects.object_store import ObjectStore
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.bulk_bench import Life, Log, TouchyEngine, batch_of, delivery
@@ -16,7 +16,7 @@ class AwayStore:
     """An object store that does not answer."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise ObjectStoreAwayError
+        raise ObjectStoreUnavailableError
 
 
 async def test_it_is_split_while_the_store_is_away() -> None:

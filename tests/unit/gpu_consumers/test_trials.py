@@ -9,13 +9,15 @@ from core.outcomes import Outcome
 from gpu_consumers.quarantine.crash_attribution import Trials
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.bulk_bench import Life, Log, TouchyEngine, batch_of, delivery
-from topics.records.records import Attempt, Batch, Unit
+from topics.records.records import AttemptUnit, Batch, BatchAttempt
 
 
 async def on_trial(crashes: int, trials: Trials, body: bytes = b"hold") -> tuple[Life, Batch]:
     """Return a replica that runs a single item, alone in its lane, that ended so many others."""
     batch, attempts, engine = batch_of(body), Attempts(), TouchyEngine()
-    attempts.known[batch.batch_id] = Attempt(batch.batch_id, 1, [Unit(0, 1, crashes)], False)
+    attempts.known[batch.batch_id] = BatchAttempt(
+        batch.batch_id, 1, [AttemptUnit(0, 1, crashes)], False
+    )
     engine.hold.clear()
     life = Life(Log(), attempts, engine, trials=trials)
     life.lane.begin(delivery(batch, old=True))

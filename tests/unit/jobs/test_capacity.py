@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.windows import PoolCapacity
 from topics.records.codec import encode, kind_headers
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import Capacity
 
 
@@ -28,11 +28,11 @@ def said(
     job_class: str = "bulk",
     available: bool = True,
     epoch: int = 1,
-) -> Received:
+) -> ReceivedRecord:
     capacity = Capacity(replica, epoch, pool, job_class, [0], {}, rate, 4, available)
     value = encode(capacity)
     key = f"{replica}:{job_class}".encode()
-    return Received("capacity", 0, 0, key, kind_headers(Capacity), value, 0)
+    return ReceivedRecord("capacity", 0, 0, key, kind_headers(Capacity), value, 0)
 
 
 def test_available_bulk_replicas_add_up() -> None:
@@ -92,5 +92,5 @@ def test_a_pool_begins_with_its_newest_replica_or_epoch() -> None:
 def test_a_tombstone_removes_a_replica() -> None:
     capacities = PoolCapacities(HeldClock())
     capacities.hear([said("r1", 10)])
-    capacities.hear([Received("capacity", 0, 1, b"r1:bulk", [], None, 0)])
+    capacities.hear([ReceivedRecord("capacity", 0, 1, b"r1:bulk", [], None, 0)])
     assert capacities.pools() == {}

@@ -7,9 +7,9 @@ import pytest
 from core.clock import SystemClock
 from core.object_names import job_key_name
 from jobs.expansion.emission import send_items
-from storage.crypto.body_ciphers import Place, Way
-from storage.crypto.data_keys import DataKeys, KeyGoneError
-from storage.objects.errors import ObjectStoreAwayError
+from storage.crypto.body_ciphers import BodyDirection, CipherContext
+from storage.crypto.data_keys import DataKeyDestroyedError, DataKeys
+from storage.objects.errors import ObjectStoreUnavailableError
 from tests.support.memory_objects import MemoryStore
 from tests.support.recording_sender import SentRecords
 from topics.records.codec import decode
@@ -50,16 +50,16 @@ def test_bodies_are_encrypted_and_ids_are_left_out() -> None:
     ]
     cipher = DataKeys(store, SystemClock()).load(JOB.key_name)
     for index in (0, 2):
-        place = Place(JOB_ID, Way.IN, index)
+        place = CipherContext(JOB_ID, BodyDirection.IN, index)
         assert cipher.decrypt(items[index].body, place) == ITEMS[index].body
     assert items[1].body == b""
 
 
 def test_without_keys_or_their_store_nothing_is_sent() -> None:
     store, sent = MemoryStore(), SentRecords()
-    with pytest.raises(KeyGoneError):
+    with pytest.raises(DataKeyDestroyedError):
         send_items(sent, JOB, ITEMS)
     store.is_away = True
-    with pytest.raises(ObjectStoreAwayError):
+    with pytest.raises(ObjectStoreUnavailableError):
         send_items(sent, JOB, ITEMS, DataKeys(store, SystemClock()))
     assert sent.records == []

@@ -10,14 +10,14 @@ from core.clock import SystemClock
 from core.limits import CHUNK_BYTES_MAX
 from jobs.expansion.cursors import Cursor
 from jobs.expansion.emission import InputChangedError, ItemReader
-from storage.objects.local_object_store import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from topics.records.records import Item, JobRef
 
 JOB = JobRef(UUID(int=7), 20_000, UUID(int=9), "small", "1", "pool", "/v1/embeddings", "in", 0.0)
 
 
-def stored(folder: Path, data: bytes) -> LocalObjects:
-    objects = LocalObjects(folder, clock=SystemClock())
+def stored(folder: Path, data: bytes) -> LocalObjectStore:
+    objects = LocalObjectStore(folder, clock=SystemClock())
     with objects.begin("in") as upload:
         upload.write(data)
         upload.complete()
@@ -30,7 +30,7 @@ def line(index: int, text: str = "x") -> bytes:
     return json.dumps(request | {"body": body}).encode()
 
 
-def take_all(objects: LocalObjects, cursor: Cursor, count: int) -> list[Item]:
+def take_all(objects: LocalObjectStore, cursor: Cursor, count: int) -> list[Item]:
     """Every take by a new reader, as if each were followed by a crash."""
     found: list[Item] = []
     while True:

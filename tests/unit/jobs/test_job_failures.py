@@ -7,12 +7,12 @@ from core.ids import new_uuid
 from jobs.expansion.emission import InputChangedError
 from jobs.expansion.failure_scope import is_of_one_job
 from jobs.recovery.emitting_again import tell
-from storage.crypto.data_keys import KeyGoneError
+from storage.crypto.data_keys import DataKeyDestroyedError
 from storage.objects.errors import (
     ObjectKeyError,
-    ObjectMissingError,
-    ObjectStoreAwayError,
+    ObjectNotFoundError,
     ObjectStoreRefusedError,
+    ObjectStoreUnavailableError,
 )
 from topics.errors import DeliveryError, ProducerFatalError
 
@@ -21,10 +21,10 @@ from topics.errors import DeliveryError, ProducerFatalError
     "failure",
     [
         InputChangedError(),
-        KeyGoneError(),
+        DataKeyDestroyedError(),
         ObjectKeyError(),
-        ObjectMissingError(),
-        ObjectStoreAwayError(),
+        ObjectNotFoundError(),
+        ObjectStoreUnavailableError(),
         ObjectStoreRefusedError(s3_code="InvalidObjectState"),
     ],
     ids=lambda failure: failure.code,

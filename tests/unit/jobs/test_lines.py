@@ -10,14 +10,14 @@ from core.clock import SystemClock
 from jobs.input import line_lookup as lines_module
 from jobs.input.line_lookup import lines_at
 from jobs.input.line_reader import BOM, input_lines
-from storage.objects.local_object_store import LocalObjects
-from storage.objects.object_store import Blocks
+from storage.objects.local_object_store import LocalObjectStore
+from storage.objects.object_store import ObjectBlocks
 
 
-class CountedReads(LocalObjects):
+class CountedReads(LocalObjectStore):
     reads = 0
 
-    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         self.reads += 1
         return super().read(key, offset=offset, length=length)
 
@@ -27,7 +27,7 @@ def objects(tmp_path: Path) -> CountedReads:
     return CountedReads(tmp_path, clock=SystemClock())
 
 
-def store(objects: LocalObjects, content: bytes) -> None:
+def store(objects: LocalObjectStore, content: bytes) -> None:
     with objects.begin("in") as upload:
         upload.write(content)
         upload.complete()

@@ -12,7 +12,7 @@ from jobs.store.copies import Copy, find_copies
 from jobs.validation.file_validation import validate
 from registry.models import ModelVersion
 from results.writer.custom_ids import CustomIds
-from storage.objects.object_store import Blocks
+from storage.objects.object_store import ObjectBlocks
 
 ENDPOINT = "/v1/embeddings"
 MODEL = ModelVersion("m", "1", "pool", "simulated", (ENDPOINT,), datetime(2026, 1, 1, tzinfo=UTC))
@@ -63,7 +63,7 @@ def test_names_are_the_last(line: bytes) -> None:
         yield line
 
     parts = blocks()
-    opened = Blocks(lambda _: next(parts, b""), lambda: None, None)
+    opened = ObjectBlocks(lambda _: next(parts, b""), lambda: None, None)
     names = CustomIds(lambda _: opened, input_bytes=len(line))
     assert custom_id_of(line) == names.at(0) == "a"
 

@@ -5,22 +5,22 @@ from collections.abc import Callable
 import pytest
 
 from results.writer.custom_ids import UNREADABLE, CustomIds, InputShorterError, JobCustomIds
-from storage.objects.errors import ObjectMissingError, ObjectStoreAwayError
-from storage.objects.object_store import Blocks
+from storage.objects.errors import ObjectNotFoundError, ObjectStoreUnavailableError
+from storage.objects.object_store import ObjectBlocks
 
 INPUT = b'{"custom_id":"a","body":{}}\n\n  \n{"body":{"custom_id":"no"},"custom_id":"b"}\n' + (
     b'{"custom_id":"\\u00e9"}'
 )
 
 
-def opener(content: bytes, block_bytes: int = 7) -> tuple[Callable[[int], Blocks], list[str]]:
+def opener(content: bytes, block_bytes: int = 7) -> tuple[Callable[[int], ObjectBlocks], list[str]]:
     opened: list[str] = []
 
-    def open_input(offset: int) -> Blocks:
+    def open_input(offset: int) -> ObjectBlocks:
         assert offset == 0
         opened.append("opened")
         pieces = iter([content[n : n + block_bytes] for n in range(0, len(content), block_bytes)])
-        return Blocks(lambda _: next(pieces, b""), lambda: opened.append("closed"), None)
+        return ObjectBlocks(lambda _: next(pieces, b""), lambda: opened.append("closed"), None)
 
     return open_input, opened
 
@@ -68,7 +68,7 @@ class Cutting:
         self._content, self._after_bytes = content, after_bytes
         self.offsets: list[int] = []
 
-    def open_input(self, offset: int) -> Blocks:
+    def open_input(self, offset: int) -> ObjectBlocks:
         self.offsets.append(offset)
         left = [self._content[offset : offset + self._after_bytes]]
         cut_at = offset + self._after_bytes
@@ -77,10 +77,10 @@ class Cutting:
             if left:
                 return left.pop()
             if cut_at < len(self._content):
-                raise ObjectStoreAwayError
+                raise ObjectStoreUnavailableError
             return b""
 
-        return Blocks(read, lambda: None, None)
+        return ObjectBlocks(read, lambda: None, None)
 
 
 @pytest.mark.parametrize("head", [b"", b"\xef\xbb\xbf"])
@@ -105,15 +105,15 @@ def test_a_store_that_stays_away_is_an_error_and_may_be_asked_again() -> None:
 
     assert custom_ids.at(0) == "a"
     for _ in range(2):  # too little comes of the second line each time
-        with pytest.raises(ObjectStoreAwayError):
+        with pytest.raises(ObjectStoreUnavailableError):
             custom_ids.at(1)
     store._after_bytes = len(content)
     assert custom_ids.at(1) == "b"
 
 
 def test_a_file_that_is_gone_or_short_leaves_the_others_their_ids() -> None:
-    def gone(_: int) -> Blocks:
-        raise ObjectMissingError
+    def gone(_: int) -> ObjectBlocks:
+        raise ObjectNotFoundError
 
     def file(content: bytes) -> CustomIds:
         return CustomIds(opener(content)[0], input_bytes=len(content))
@@ -129,8 +129,8 @@ def test_a_file_that_is_gone_or_short_leaves_the_others_their_ids() -> None:
 
 
 def test_a_store_that_is_away_is_no_file_that_is_gone() -> None:
-    def away(_: int) -> Blocks:
-        raise ObjectStoreAwayError
+    def away(_: int) -> ObjectBlocks:
+        raise ObjectStoreUnavailableError
 
-    with pytest.raises(ObjectStoreAwayError):
+    with pytest.raises(ObjectStoreUnavailableError):
         JobCustomIds([(0, CustomIds(away, input_bytes=9))]).at(0)

@@ -6,8 +6,8 @@ from core.object_names import answer_prefix, job_key_name
 from core.outcomes import Outcome
 from results.finaliser.encrypted_rows import RowOpener
 from results.finaliser.output_lines import ItemRow
-from storage.crypto.body_ciphers import Place, Way
-from storage.crypto.data_keys import DataKeys, KeyGoneError
+from storage.crypto.body_ciphers import BodyDirection, CipherContext
+from storage.crypto.data_keys import DataKeyDestroyedError, DataKeys
 from tests.support.memory_objects import MemoryStore
 
 JOB = new_uuid()
@@ -20,7 +20,10 @@ def row(index: int, body: bytes | None, body_key: str | None = None) -> ItemRow:
 def test_a_key_is_read_once() -> None:
     store = MemoryStore()
     cipher = DataKeys(store, SystemClock()).ensure(job_key_name(JOB))
-    rows = [row(n, cipher.encrypt(b"%d" % n, Place(JOB, Way.OUT, n))) for n in range(5)]
+    rows = [
+        row(n, cipher.encrypt(b"%d" % n, CipherContext(JOB, BodyDirection.OUT, n)))
+        for n in range(5)
+    ]
 
     opener = RowOpener(store, JOB)
     assert [opener.opened(one).body for one in rows] == [b"%d" % n for n in range(5)]
@@ -35,7 +38,7 @@ def test_a_key_that_is_gone_is_looked_for_once_and_no_answers_are_read() -> None
 
     said = [opener.opened(row(n, b"encrypted")) for n in range(5)]
     said += [opener.opened(row(n, None, large)) for n in range(5, 10)]
-    assert {one.error_code for one in said} == {KeyGoneError.code}
+    assert {one.error_code for one in said} == {DataKeyDestroyedError.code}
     assert {(one.status_code, one.body, one.body_key) for one in said} == {(0, None, None)}
     assert store.read_count == 1
 

@@ -7,13 +7,13 @@ import pytest
 from core.limits import RECORD_BYTES_MAX
 from results.writer.failure_handling import parts_of
 from topics.records.codec import encode
-from topics.records.records import DeadItem, DeadItems, FailedAttempt
+from topics.records.records import DeadItem, DeadItems, FailedItemAttempt
 
 JOB = UUID(int=1)
 
 
 def letters(count: int, *, id_bytes: int, attempt_count: int) -> list[DeadItem]:
-    tried = [FailedAttempt(n, 500, "c" * 64, 1.5e9) for n in range(attempt_count)]
+    tried = [FailedItemAttempt(n, 500, "c" * 64, 1.5e9) for n in range(attempt_count)]
     return [DeadItem(index, "i" * id_bytes, tried) for index in range(count)]
 
 

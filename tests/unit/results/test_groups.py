@@ -8,7 +8,7 @@ from core.ids import new_uuid
 from core.outcomes import Outcome
 from core.states import CloseReason
 from results.writer.groups import Entry, Group, grouped
-from topics.records.records import CallRef, Close, ItemOutcome, JobRef, Outcomes
+from topics.records.records import CallRef, ItemOutcome, JobClose, JobRef, Outcomes
 
 JOB = new_uuid()
 
@@ -20,7 +20,7 @@ def outcomes(*indexes: int, job_id: UUID = JOB) -> Outcomes:
     )
 
 
-def entry(offset: int, record: Outcomes | Close | None, *, partition: int = 0) -> Entry:
+def entry(offset: int, record: Outcomes | JobClose | None, *, partition: int = 0) -> Entry:
     return Entry(("results", partition), offset + 1, 100, record)
 
 
@@ -80,7 +80,7 @@ def test_a_record_above_the_bounds_is_a_group_of_its_own() -> None:
 
 
 def test_a_close_keeps_its_place() -> None:
-    close = Close(JOB, 0, CloseReason.EXPIRED)
+    close = JobClose(JOB, 0, CloseReason.EXPIRED)
 
     found = groups([entry(0, outcomes(0)), entry(1, close), entry(2, outcomes(1))])
 

@@ -11,22 +11,22 @@ from core.states import CloseReason
 from results.writer.record_reader import read_entry
 from tests.support.recording_sender import SentRecords
 from topics.records.codec import Headers, decode, encode, kind_headers
-from topics.records.received_record import Received
-from topics.records.records import Chunk, Close, DeadLetter, JobRef, Outcomes
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import Chunk, DeadLetter, JobClose, JobRef, Outcomes
 
 
 def job_ref(job_id: UUID) -> JobRef:
     return JobRef(job_id, 0, job_id, "m", "1", "p", "/v1/embeddings", "key", 0.0)
 
 
-def received(value: bytes | None, headers: Headers) -> Received:
-    return Received("results", 5, 42, b"key", headers, value, 0)
+def received(value: bytes | None, headers: Headers) -> ReceivedRecord:
+    return ReceivedRecord("results", 5, 42, b"key", headers, value, 0)
 
 
 def test_a_close_is_read() -> None:
-    close, sent = Close(new_uuid(), 3, CloseReason.EXPIRED), SentRecords()
+    close, sent = JobClose(new_uuid(), 3, CloseReason.EXPIRED), SentRecords()
 
-    entry = read_entry(received(encode(close), kind_headers(Close)), sent)
+    entry = read_entry(received(encode(close), kind_headers(JobClose)), sent)
 
     assert (entry.record, entry.partition, entry.next_offset) == (close, ("results", 5), 43)
     assert sent.records == []
@@ -35,11 +35,11 @@ def test_a_close_is_read() -> None:
 @pytest.mark.parametrize(
     ("value", "headers"),
     [
-        (b"\xc1", kind_headers(Close)),
-        (None, kind_headers(Close)),
+        (b"\xc1", kind_headers(JobClose)),
+        (None, kind_headers(JobClose)),
         (b"", []),
         (b"\x90", kind_headers(Chunk)),
-        (b"x" * RECORD_BYTES_MAX, kind_headers(Close)),
+        (b"x" * RECORD_BYTES_MAX, kind_headers(JobClose)),
         (encode(Outcomes(job_ref(new_uuid()), [])), kind_headers(Outcomes)),
     ],
     ids=["garbage", "empty", "no headers", "another kind", "as large as can be", "no outcome"],

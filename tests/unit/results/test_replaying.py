@@ -7,12 +7,12 @@ from core.outcomes import Outcome
 from core.states import CloseReason
 from results.rebuilding.log_replay import above_limit
 from results.writer.groups import Entry
-from topics.records.records import Close, ItemOutcome, JobRef, Outcomes
+from topics.records.records import ItemOutcome, JobClose, JobRef, Outcomes
 
 PLACE = ("results", 0)
 
 
-def entry(record: Outcomes | Close) -> Entry:
+def entry(record: Outcomes | JobClose) -> Entry:
     return Entry(PLACE, 1, 1, record)
 
 
@@ -30,7 +30,7 @@ def test_executions_above_the_limit_are_counted_by_job() -> None:
     entries = [
         of_job(one, ended(1), ended(2)),
         of_job(other, ended(2)),
-        entry(Close(one, 0, CloseReason.CANCELLED)),
+        entry(JobClose(one, 0, CloseReason.CANCELLED)),
         of_job(one, ended(3, outcome=Outcome.FAILED)),
     ]
 

@@ -14,7 +14,7 @@ from results.finaliser.output_lines import ItemRow, LineTemplate
 from results.finaliser.result_files import ResultFiles, write_result_files
 from results.writer.custom_ids import JobCustomIds
 from storage.objects.errors import ObjectStoreFullError
-from storage.objects.local_object_store import LocalObjects
+from storage.objects.local_object_store import LocalObjectStore
 from storage.objects.object_store import StoredObject, Upload
 
 JOB = UUID(int=7)
@@ -56,7 +56,7 @@ class Watched:
         self.abort()
 
 
-class WatchedStore(LocalObjects):
+class WatchedStore(LocalObjectStore):
     """A real store of files, whose uploads a test can get at."""
 
     def __init__(self, root: Path) -> None:

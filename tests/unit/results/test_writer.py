@@ -21,12 +21,12 @@ from results.writer.open_work import CROWD, OpenWork, Step
 from results.writer.outcome_router import Judge
 from results.writer.writer import ResultsWriter
 from tests.unit.results.test_reading import job_ref
-from topics.clients.consumer import LogConsumer
+from topics.clients.consumer import GroupConsumer
 from topics.clients.offset_tracker import Partition
-from topics.clients.producer import LogProducer
+from topics.clients.producer import RecordProducer
 from topics.records.codec import encode, kind_headers
-from topics.records.received_record import Received
-from topics.records.records import Close, ItemOutcome, Outcomes
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import ItemOutcome, JobClose, Outcomes
 
 SLICES = 5
 
@@ -34,7 +34,7 @@ SLICES = 5
 class Member:
     """Has some records at once; its broker takes no commit before the third."""
 
-    def __init__(self, stop: threading.Event, *records: Received, polls: int = 10) -> None:
+    def __init__(self, stop: threading.Event, *records: ReceivedRecord, polls: int = 10) -> None:
         self._stop = stop
         self._records = list(records)
         self.offered: list[dict[Partition, int]] = []
@@ -43,7 +43,7 @@ class Member:
         self.is_paused = False
         self.on_poll: Callable[[], None] = lambda: None
 
-    def poll(self, count_max: int, timeout_s: float) -> list[Received]:
+    def poll(self, count_max: int, timeout_s: float) -> list[ReceivedRecord]:
         self.on_poll()
         self._polls_left -= 1
         if not self._polls_left:
@@ -53,7 +53,7 @@ class Member:
         found, self._records = self._records[:count_max], self._records[count_max:]
         return found
 
-    def add(self, *records: Received) -> None:
+    def add(self, *records: ReceivedRecord) -> None:
         self._records += records
 
     def pause(self, partitions: frozenset[Partition]) -> None:
@@ -127,11 +127,11 @@ class Away(Copying):
         return super()._of(kind, job_id, number)
 
 
-def received(offset: int, record: Outcomes | Close) -> Received:
-    return Received("results", 1, offset, b"k", kind_headers(type(record)), encode(record), 0)
+def received(offset: int, record: Outcomes | JobClose) -> ReceivedRecord:
+    return ReceivedRecord("results", 1, offset, b"k", kind_headers(type(record)), encode(record), 0)
 
 
-def outcomes_record(offset: int, job_id: UUID | None = None) -> Received:
+def outcomes_record(offset: int, job_id: UUID | None = None) -> ReceivedRecord:
     item = ItemOutcome(0, "c", 1, 200, b"{}")  # type: ignore[arg-type]
     return received(offset, Outcomes(job_ref(job_id or new_uuid()), [item]))
 
@@ -147,7 +147,7 @@ def a_writer(judge: Done | None = None) -> ResultsWriter:
     return ResultsWriter(
         judge=cast(Judge, judge or Done()),
         bill=lambda _: None,
-        producer=cast(LogProducer, Done()),
+        producer=cast(RecordProducer, Done()),
         settings=WriterSettings(group_wait_s=0),
         commit_interval_s=0,
         clock=cast(Clock, Still()),
@@ -157,16 +157,16 @@ def a_writer(judge: Done | None = None) -> ResultsWriter:
 def test_a_commit_that_the_broker_did_not_take_is_repeated() -> None:
     stop = threading.Event()
     member = Member(stop, outcomes_record(7))
-    a_writer().run(cast(LogConsumer, member), stop)
+    a_writer().run(cast(GroupConsumer, member), stop)
 
     assert member.offered == [{("results", 1): 8}] * 3
 
 
 def test_a_long_close_holds_its_offset_and_nothing_else() -> None:
     stop = threading.Event()
-    close = received(7, Close(new_uuid(), 0, CloseReason.CANCELLED))
+    close = received(7, JobClose(new_uuid(), 0, CloseReason.CANCELLED))
     member = Member(stop, close, outcomes_record(8), polls=2 * SLICES)
-    a_writer().run(cast(LogConsumer, member), stop)
+    a_writer().run(cast(GroupConsumer, member), stop)
 
     offered = [offsets["results", 1] for offsets in member.offered]
     assert set(offered) == {7, 9}
@@ -179,7 +179,7 @@ def test_copies_of_one_job_let_the_results_of_others_pass() -> None:
     records = [outcomes_record(7, many), outcomes_record(8, other)]
     settings = WriterSettings(group_wait_s=0, group_items_max=1)
     writer = dataclasses.replace(a_writer(judge), settings=settings)
-    writer.run(cast(LogConsumer, Member(stop, *records, polls=3 * SLICES)), stop)
+    writer.run(cast(GroupConsumer, Member(stop, *records, polls=3 * SLICES)), stop)
 
     assert judge.done[:3] == [("outcomes", many), ("copies", many), ("outcomes", other)]
     assert judge.done.count(("copies", many)) == judge.done.count(("copies", other)) == SLICES
@@ -188,11 +188,11 @@ def test_copies_of_one_job_let_the_results_of_others_pass() -> None:
 def test_a_close_comes_behind_the_copies_before_it() -> None:
     stop, judge = threading.Event(), Copying()
     job_id, other = new_uuid(), new_uuid()
-    close = received(9, Close(job_id, 0, CloseReason.CANCELLED))
+    close = received(9, JobClose(job_id, 0, CloseReason.CANCELLED))
     records = [outcomes_record(7, job_id), outcomes_record(8, other), close]
     settings = WriterSettings(group_wait_s=0, group_items_max=1)
     writer = dataclasses.replace(a_writer(judge), settings=settings)
-    writer.run(cast(LogConsumer, Member(stop, *records, polls=4 * SLICES)), stop)
+    writer.run(cast(GroupConsumer, Member(stop, *records, polls=4 * SLICES)), stop)
 
     its = [kind for kind, job in judge.done if job == job_id]
     assert its == ["outcomes", *["copies"] * SLICES, *["close"] * SLICES]
@@ -202,13 +202,13 @@ def test_a_close_comes_behind_the_copies_before_it() -> None:
 def test_a_close_behind_many_copies_keeps_no_others_waiting() -> None:
     stop, judge = threading.Event(), Copying()
     job_id, other = new_uuid(), new_uuid()
-    close = Close(job_id, 0, CloseReason.CANCELLED)
+    close = JobClose(job_id, 0, CloseReason.CANCELLED)
     records = [outcomes_record(7, job_id), received(8, close)]
     records += [outcomes_record(9, job_id), received(10, close), outcomes_record(11, other)]
     settings = WriterSettings(group_wait_s=0, group_items_max=1)
     writer = dataclasses.replace(a_writer(judge), settings=settings)
     member = Member(stop, *records, polls=6 * SLICES)
-    writer.run(cast(LogConsumer, member), stop)
+    writer.run(cast(GroupConsumer, member), stop)
 
     its = [kind for kind, job in judge.done if job == job_id]
     assert its == ["outcomes", *["copies"] * SLICES, *["close"] * 2 * SLICES]
@@ -220,7 +220,7 @@ def test_a_close_behind_many_copies_keeps_no_others_waiting() -> None:
 
 def test_many_long_closes_keep_no_others_and_no_member_waiting() -> None:
     stop, judge = threading.Event(), Slow(2.0)
-    closes = [received(n, Close(new_uuid(), 0, CloseReason.CANCELLED)) for n in range(2 * CROWD)]
+    closes = [received(n, JobClose(new_uuid(), 0, CloseReason.CANCELLED)) for n in range(2 * CROWD)]
     other = new_uuid()
     settings = WriterSettings(group_wait_s=0, poll_records_max=len(closes))
     writer = dataclasses.replace(a_writer(judge), settings=settings, clock=cast(Clock, judge))
@@ -233,7 +233,7 @@ def test_many_long_closes_keep_no_others_and_no_member_waiting() -> None:
             stop.set()
 
     member.on_poll = look
-    writer.run(cast(LogConsumer, member), stop)
+    writer.run(cast(GroupConsumer, member), stop)
 
     gaps = [later - sooner for sooner, later in itertools.pairwise(polled_s)]
     assert max(gaps) < 10
@@ -243,7 +243,7 @@ def test_many_long_closes_keep_no_others_and_no_member_waiting() -> None:
 
 def test_a_close_is_left_alone_once_its_partition_is_lost() -> None:
     stop, judge, job_id = threading.Event(), Away(), new_uuid()
-    close = received(8, Close(job_id, 0, CloseReason.CANCELLED))
+    close = received(8, JobClose(job_id, 0, CloseReason.CANCELLED))
     settings = WriterSettings(group_wait_s=0, group_items_max=1)
     writer = dataclasses.replace(a_writer(judge), settings=settings)
     member = Member(stop, outcomes_record(7, job_id), close, polls=5)
@@ -254,7 +254,7 @@ def test_a_close_is_left_alone_once_its_partition_is_lost() -> None:
             writer.revoked([("results", 1)])
 
     member.on_poll = lose
-    writer.run(cast(LogConsumer, member), stop)
+    writer.run(cast(GroupConsumer, member), stop)
 
     assert judge.done == [("outcomes", job_id), ("copies", job_id)]
     assert all(("results", 1) not in offsets for offsets in member.offered)
@@ -263,7 +263,7 @@ def test_a_close_is_left_alone_once_its_partition_is_lost() -> None:
 def test_nothing_behind_a_close_is_judged_once_its_partition_is_lost() -> None:
     """Not even in one group with what is kept."""
     stop, judge, job_id, other = threading.Event(), Copying(), new_uuid(), new_uuid()
-    close = received(8, Close(job_id, 0, CloseReason.CANCELLED))
+    close = received(8, JobClose(job_id, 0, CloseReason.CANCELLED))
     behind = outcomes_record(9, job_id)
     kept = dataclasses.replace(outcomes_record(0, other), partition=2)
     writer = dataclasses.replace(a_writer(judge), settings=WriterSettings(group_wait_s=0))
@@ -278,7 +278,7 @@ def test_nothing_behind_a_close_is_judged_once_its_partition_is_lost() -> None:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(OpenWork, "begin_behind", losing)
-        writer.run(cast(LogConsumer, member), stop)
+        writer.run(cast(GroupConsumer, member), stop)
 
     assert judge.done[:3] == [("outcomes", job_id), ("copies", job_id), ("outcomes", other)]
     assert ("outcomes", job_id) not in judge.done[1:]
@@ -299,7 +299,7 @@ def test_what_is_lost_while_postgres_is_away_is_judged_elsewhere() -> None:
     kept = dataclasses.replace(outcomes_record(0, other), partition=2)
     member = Member(stop, outcomes_record(7, lost), kept, polls=4)
     member.assigned = frozenset({("results", 1), ("results", 2)})
-    writer.run(cast(LogConsumer, member), stop)
+    writer.run(cast(GroupConsumer, member), stop)
 
     assert judge.done[0] == ("outcomes", other)
     assert ("outcomes", lost) not in judge.done
@@ -319,7 +319,7 @@ def test_what_is_revoked_while_more_is_read_is_forgotten() -> None:
             member.add(outcomes_record(8, other), outcomes_record(9, other))
 
     member.on_poll = lose
-    writer.run(cast(LogConsumer, member), stop)
+    writer.run(cast(GroupConsumer, member), stop)
 
     assert {job for _, job in judge.done} == {other}
 
@@ -333,7 +333,7 @@ def test_a_job_with_too_many_open_copies_stops_the_reading() -> None:
     member = Member(stop, *many, outcomes_record(3, other), polls=10)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(results.writer.writer, "_OPEN_ITEMS_MAX", 2)
-        writer.run(cast(LogConsumer, member), stop)
+        writer.run(cast(GroupConsumer, member), stop)
 
     at = judge.done.index(("outcomes", other))
     ended = [job for kind, job in judge.done[:at] if kind == "copies"]

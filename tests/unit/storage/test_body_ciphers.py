@@ -5,9 +5,15 @@ from uuid import UUID
 
 import pytest
 
-from storage.crypto.body_ciphers import KEY_BYTES, BodyCipher, BodyUnreadableError, Place, Way
+from storage.crypto.body_ciphers import (
+    KEY_BYTES,
+    BodyCipher,
+    BodyDirection,
+    BodyUnreadableError,
+    CipherContext,
+)
 
-HERE = Place(UUID(int=1), Way.IN, 12)
+HERE = CipherContext(UUID(int=1), BodyDirection.IN, 12)
 BODY = b'{"prompt":"secret"}'
 
 
@@ -31,12 +37,12 @@ def test_equal_bodies_look_different(cipher: BodyCipher) -> None:
     "place",
     [
         HERE._replace(job_id=UUID(int=2)),
-        HERE._replace(way=Way.OUT),
+        HERE._replace(way=BodyDirection.OUT),
         HERE._replace(item_index=1),
         HERE._replace(item_index=120),
     ],
 )
-def test_another_place_is_refused(cipher: BodyCipher, place: Place) -> None:
+def test_another_place_is_refused(cipher: BodyCipher, place: CipherContext) -> None:
     with pytest.raises(BodyUnreadableError):
         cipher.decrypt(cipher.encrypt(BODY, HERE), place)
 

@@ -4,12 +4,12 @@ from uuid import UUID
 
 import pytest
 
-from storage.crypto.body_ciphers import Place, Way
-from storage.crypto.data_keys import REMEMBERED_S_MAX, DataKeys, KeyGoneError
-from storage.objects.errors import ObjectStoreAwayError
+from storage.crypto.body_ciphers import BodyDirection, CipherContext
+from storage.crypto.data_keys import KEY_CACHE_S_MAX, DataKeyDestroyedError, DataKeys
+from storage.objects.errors import ObjectStoreUnavailableError
 from tests.support.memory_objects import MemoryStore
 
-HERE = Place(UUID(int=1), Way.IN, 0)
+HERE = CipherContext(UUID(int=1), BodyDirection.IN, 0)
 
 
 class Watch:
@@ -41,9 +41,9 @@ def test_a_key_in_memory_asks_nobody_until_its_time_is_up() -> None:
     store.is_away = True
     keys.load("keys/a")
     keys.ensure("keys/a")
-    watch.now_s = REMEMBERED_S_MAX
+    watch.now_s = KEY_CACHE_S_MAX
     assert keys.known("keys/a") is None
-    with pytest.raises(ObjectStoreAwayError):
+    with pytest.raises(ObjectStoreUnavailableError):
         keys.load("keys/a")
 
 
@@ -53,7 +53,7 @@ def test_a_destroyed_key_is_gone_and_never_made_by_a_reader() -> None:
     for broken in (None, b"", b"too short"):
         if broken is not None:
             store.objects["keys/a"] = broken
-        with pytest.raises(KeyGoneError):
+        with pytest.raises(DataKeyDestroyedError):
             keys.load("keys/a")
     assert keys.known("keys/a") is None
 

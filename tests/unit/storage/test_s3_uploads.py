@@ -8,12 +8,12 @@ from botocore.stub import ANY, Stubber
 from core.errors import Disposition, MillraceError
 from storage.objects.errors import (
     ObjectExistsError,
-    ObjectMissingError,
-    ObjectStoreAwayError,
+    ObjectNotFoundError,
     ObjectStoreFullError,
     ObjectStoreRefusedError,
+    ObjectStoreUnavailableError,
 )
-from storage.objects.s3_errors import s3_errors
+from storage.objects.s3_errors import translate_s3_errors
 from storage.objects.s3_uploads import S3Upload
 
 PART_BYTES = 4
@@ -84,7 +84,7 @@ def test_a_rival_that_shows_has_won(scripted: Scripted, code: str, status: int) 
 def test_a_rival_under_way_means_try_again(scripted: Scripted) -> None:
     scripted.refuse("put_object", "ConditionalRequestConflict", 409)
     scripted.refuse("head_object", "404", 404)
-    with pytest.raises(ObjectStoreAwayError):
+    with pytest.raises(ObjectStoreUnavailableError):
         scripted.upload.complete(if_absent=True)
     scripted.stub.assert_no_pending_responses()
 
@@ -93,7 +93,7 @@ def test_a_failed_part_aborts_the_upload(scripted: Scripted) -> None:
     scripted.stub.add_response("create_multipart_upload", {"UploadId": "id"})
     scripted.refuse("upload_part", "SlowDown", 503)
     scripted.refuse("abort_multipart_upload", "InternalError", 500)
-    with pytest.raises(ObjectStoreAwayError), scripted.upload:
+    with pytest.raises(ObjectStoreUnavailableError), scripted.upload:
         scripted.upload.write(b"x" * (PART_BYTES + 1))
     scripted.stub.assert_no_pending_responses()
 
@@ -101,24 +101,24 @@ def test_a_failed_part_aborts_the_upload(scripted: Scripted) -> None:
 @pytest.mark.parametrize(
     ("code", "status", "expected"),
     [
-        ("404", 404, ObjectMissingError),
-        ("NoSuchKey", 404, ObjectMissingError),
+        ("404", 404, ObjectNotFoundError),
+        ("NoSuchKey", 404, ObjectNotFoundError),
         ("XMinioStorageFull", 507, ObjectStoreFullError),
         ("Whatever", 507, ObjectStoreFullError),
-        ("InternalError", 500, ObjectStoreAwayError),
-        ("Throttling", 429, ObjectStoreAwayError),
+        ("InternalError", 500, ObjectStoreUnavailableError),
+        ("Throttling", 429, ObjectStoreUnavailableError),
         ("AccessDenied", 403, ObjectStoreRefusedError),
         ("NoSuchBucket", 404, ObjectStoreRefusedError),
     ],
 )
 def test_each_answer_has_its_meaning(code: str, status: int, expected: type[MillraceError]) -> None:
     answer = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
-    with pytest.raises(expected), s3_errors("key"):
+    with pytest.raises(expected), translate_s3_errors("key"):
         raise exceptions.ClientError(answer, "PutObject")  # type: ignore[arg-type]
 
 
 def test_a_silent_server_is_away() -> None:
-    with pytest.raises(ObjectStoreAwayError) as away, s3_errors("key"):
+    with pytest.raises(ObjectStoreUnavailableError) as away, translate_s3_errors("key"):
         raise exceptions.ReadTimeoutError(endpoint_url="http://s3")
     assert away.value.disposition is Disposition.RETRY
     assert away.value.facts == {"key": "key"}

@@ -9,8 +9,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource, NewTopic
 
 from topics.clients import admin as admins
-from topics.clients.admin import LogAdmin
-from topics.errors import LogUnavailableError
+from topics.clients.admin import TopicAdmin
+from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import RESULTS
 from topics.settings import KafkaSettings
 
@@ -83,8 +83,8 @@ class LostCluster(ForgetfulCluster):
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
 
-def admin_of(cluster: ForgetfulCluster, replication_factor: int = 1) -> LogAdmin:
-    admin = LogAdmin(
+def admin_of(cluster: ForgetfulCluster, replication_factor: int = 1) -> TopicAdmin:
+    admin = TopicAdmin(
         KafkaSettings(bootstrap_servers="127.0.0.1:1", replication_factor=replication_factor)
     )
     admin._client = cluster
@@ -107,13 +107,13 @@ def test_what_was_created_is_not_missing_where_a_broker_has_not_heard_of_it_yet(
 
 def test_a_topic_that_stays_unknown_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admins, "REQUEST_TIMEOUT_S", 0.1)
-    with pytest.raises(LogUnavailableError):
+    with pytest.raises(KafkaUnavailableError):
         admin_of(ForgetfulCluster(refusals=1000)).drift([RESULTS])
 
 
 def test_any_other_refusal_is_an_error_at_once() -> None:
     cluster = ForgetfulCluster(1000, KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    with pytest.raises(LogUnavailableError):
+    with pytest.raises(KafkaUnavailableError):
         admin_of(cluster).drift([RESULTS])
     assert cluster.refusals == 999
 
@@ -138,14 +138,14 @@ def test_an_option_that_the_broker_does_not_know_differs() -> None:
 def test_silence_is_said_with_the_address_and_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admins, "REQUEST_TIMEOUT_S", 0.1)
     said = r"127\.0\.0\.1:1 \(MILLRACE_KAFKA_BOOTSTRAP_SERVERS\): no answer within 0\.1 s"
-    with pytest.raises(LogUnavailableError, match=said):
+    with pytest.raises(KafkaUnavailableError, match=said):
         admin_of(SilentCluster(refusals=0)).create([RESULTS])
-    with pytest.raises(LogUnavailableError, match=said):
+    with pytest.raises(KafkaUnavailableError, match=said):
         admin_of(SilentCluster(refusals=0)).drift([RESULTS])
 
 
 def test_a_broker_lost_after_the_creation_is_said_with_its_address() -> None:
-    with pytest.raises(LogUnavailableError, match=r"127\.0\.0\.1:1 .*transport failure"):
+    with pytest.raises(KafkaUnavailableError, match=r"127\.0\.0\.1:1 .*transport failure"):
         admin_of(LostCluster(refusals=0)).create([RESULTS])
 
 

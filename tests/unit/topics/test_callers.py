@@ -7,14 +7,14 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
-from topics.errors import LogUnavailableError
+from topics.errors import KafkaUnavailableError
 from topics.records.codec import encode, kind_headers
-from topics.records.received_record import Received
-from topics.records.records import CallerNews, CallRef, JobRef
+from topics.records.received_record import ReceivedRecord
+from topics.records.records import CallerHeartbeat, CallRef, JobRef
 from topics.settings import KafkaSettings
 from topics.tail_readers import caller_heartbeats as callers_module
-from topics.tail_readers.caller_heartbeats import Callers
-from topics.tail_readers.caller_liveness import ABORTED_MAX, SILENCE_S_MAX, KnownCallers
+from topics.tail_readers.caller_heartbeats import CallerHeartbeatReader
+from topics.tail_readers.caller_liveness import ABORTED_CALLS_MAX, CALLER_TIMEOUT_S, CallerLiveness
 
 CALLER = "api-1"
 
@@ -34,43 +34,43 @@ def online(*, durable: bool = False, deadline_s: float = 1e12, begin_by_s: float
     )
 
 
-def news(now_s: float, *aborted: UUID, leaving: bool = False) -> CallerNews:
-    return CallerNews(CALLER, now_s, aborted=list(aborted), leaving=leaving)
+def news(now_s: float, *aborted: UUID, leaving: bool = False) -> CallerHeartbeat:
+    return CallerHeartbeat(CALLER, now_s, aborted=list(aborted), leaving=leaving)
 
 
-def is_gone(known: KnownCallers, job: JobRef, now_s: float, *, since_s: float = 0.0) -> bool:
+def is_gone(known: CallerLiveness, job: JobRef, now_s: float, *, since_s: float = 0.0) -> bool:
     return known.is_gone(job, since_s=since_s, now_s=now_s)
 
 
 def test_a_batch_is_never_gone() -> None:
     batch = msgspec.structs.replace(online(), call=None)
-    known = KnownCallers(since_s=0.0)
+    known = CallerLiveness(since_s=0.0)
     known.complete_until(1e9)
     assert not is_gone(known, batch, 1e9)
 
 
 def test_a_caller_never_heard_of_is_dead_only_after_the_silence() -> None:
-    known = KnownCallers(since_s=100.0)
-    known.complete_until(100.0 + SILENCE_S_MAX)
-    assert not is_gone(known, online(), 100.0 + SILENCE_S_MAX)
-    known.complete_until(100.1 + SILENCE_S_MAX)
-    assert is_gone(known, online(), 100.2 + SILENCE_S_MAX)
+    known = CallerLiveness(since_s=100.0)
+    known.complete_until(100.0 + CALLER_TIMEOUT_S)
+    assert not is_gone(known, online(), 100.0 + CALLER_TIMEOUT_S)
+    known.complete_until(100.1 + CALLER_TIMEOUT_S)
+    assert is_gone(known, online(), 100.2 + CALLER_TIMEOUT_S)
 
 
 def test_a_beat_keeps_calls_and_silence_ends_them() -> None:
-    known = KnownCallers(since_s=0.0)
+    known = CallerLiveness(since_s=0.0)
     known.heard(news(5.0), now_s=50.0)
     known.complete_until(52.0)
     assert not is_gone(known, online(), 52.0)
-    assert not known.needs_proof(now_s=50.0 + SILENCE_S_MAX)
-    assert known.needs_proof(now_s=50.1 + SILENCE_S_MAX)
-    known.complete_until(50.1 + SILENCE_S_MAX)
-    assert is_gone(known, online(), 50.2 + SILENCE_S_MAX)
+    assert not known.needs_proof(now_s=50.0 + CALLER_TIMEOUT_S)
+    assert known.needs_proof(now_s=50.1 + CALLER_TIMEOUT_S)
+    known.complete_until(50.1 + CALLER_TIMEOUT_S)
+    assert is_gone(known, online(), 50.2 + CALLER_TIMEOUT_S)
     assert not known.needs_proof(now_s=1e6)
 
 
 def test_what_nobody_here_has_read_is_no_silence() -> None:
-    known = KnownCallers(since_s=0.0)
+    known = CallerLiveness(since_s=0.0)
     known.heard(news(0.0), now_s=1.0)
     known.complete_until(2.0)
     assert known.is_silent(CALLER, now_s=1e6)
@@ -81,7 +81,7 @@ def test_what_nobody_here_has_read_is_no_silence() -> None:
 
 
 def test_a_death_that_was_known_before_a_call_came_says_nothing_of_its_caller() -> None:
-    known = KnownCallers(since_s=0.0)
+    known = CallerLiveness(since_s=0.0)
     known.heard(news(0.0), now_s=1.0)
     known.complete_until(50.0)
     assert is_gone(known, online(), 51.0, since_s=49.0)
@@ -94,7 +94,7 @@ def test_a_death_that_was_known_before_a_call_came_says_nothing_of_its_caller() 
 
 
 def test_a_durable_call_outlives_its_caller_and_not_its_abort() -> None:
-    known = KnownCallers(since_s=0.0)
+    known = CallerLiveness(since_s=0.0)
     known.complete_until(1e6)
     job = online(durable=True)
     assert not is_gone(known, job, 1e6)
@@ -103,14 +103,14 @@ def test_a_durable_call_outlives_its_caller_and_not_its_abort() -> None:
 
 
 def test_the_last_word_ends_connection_bound_calls_at_once() -> None:
-    known = KnownCallers(since_s=0.0)
+    known = CallerLiveness(since_s=0.0)
     known.heard(news(0.0, leaving=True), now_s=10.0)
     assert is_gone(known, online(), 10.0)
     assert not is_gone(known, online(durable=True), 10.0)
 
 
 def test_deadlines_are_by_the_clock_of_the_caller() -> None:
-    known = KnownCallers(since_s=0.0)
+    known = CallerLiveness(since_s=0.0)
     job = online(deadline_s=1_000.0)
     assert not known.is_expired(job, now_s=1e9)  # its clock is unknown
     known.heard(news(999.0), now_s=7.0)
@@ -119,7 +119,7 @@ def test_deadlines_are_by_the_clock_of_the_caller() -> None:
 
 
 def test_patience_is_by_the_clock_of_the_caller_where_a_call_has_a_moment_to_begin() -> None:
-    known = KnownCallers(since_s=0.0)
+    known = CallerLiveness(since_s=0.0)
     job = online(begin_by_s=1_000.0)
     assert known.patience_s(job, now_s=1e9) is None  # its clock is unknown
     known.heard(news(999.0), now_s=7.0)
@@ -130,10 +130,10 @@ def test_patience_is_by_the_clock_of_the_caller_where_a_call_has_a_moment_to_beg
 
 
 def test_old_aborts_and_silent_callers_are_forgotten() -> None:
-    known = KnownCallers(since_s=0.0)
+    known = CallerLiveness(since_s=0.0)
     first = online()
     known.heard(news(0.0, first.job_id), now_s=1.0)
-    known.heard(news(0.0, *(uuid4() for _ in range(ABORTED_MAX))), now_s=2.0)
+    known.heard(news(0.0, *(uuid4() for _ in range(ABORTED_CALLS_MAX))), now_s=2.0)
     assert not is_gone(known, first, 2.0)
     known.forget_silent(now_s=10_000.0)
     assert not known.is_expired(msgspec.structs.replace(first, deadline_s=-1.0), now_s=10_000.0)
@@ -160,22 +160,22 @@ class HeldTail:
         self.is_away = False
         self.end = self._read = 0
         self.ask_count = 0
-        self._coming: list[Received] = []
+        self._coming: list[ReceivedRecord] = []
         self._polled, self._may_return = threading.Semaphore(0), threading.Semaphore(0)
 
     def skip_to_end(self, timeout_s: float) -> None:
         self._read = self.end
 
-    def turn(self, *come: CallerNews) -> None:
+    def turn(self, *come: CallerHeartbeat) -> None:
         """Let one poll return these news; come back when they are taken in."""
         self._polled.acquire()
-        headers = kind_headers(CallerNews)
-        self._coming = [Received("callers", 0, 0, None, headers, encode(n), 0) for n in come]
+        headers = kind_headers(CallerHeartbeat)
+        self._coming = [ReceivedRecord("callers", 0, 0, None, headers, encode(n), 0) for n in come]
         self._may_return.release()
         self._polled.acquire()
         self._polled.release()
 
-    def poll(self, timeout_s: float) -> list[Received]:
+    def poll(self, timeout_s: float) -> list[ReceivedRecord]:
         self._polled.release()
         self._may_return.acquire()
         self._read += len(self._coming)
@@ -184,7 +184,7 @@ class HeldTail:
     def ends(self, timeout_s: float) -> dict[int, int]:
         self.ask_count += 1
         if self.is_away:
-            raise LogUnavailableError
+            raise KafkaUnavailableError
         return {0: self.end}
 
     def has_read(self, ends: dict[int, int]) -> bool:
@@ -200,7 +200,9 @@ class Followed:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock, self.tail = HeldClock(), HeldTail()
         monkeypatch.setattr(callers_module, "TopicTail", lambda *_args, **_named: self.tail)
-        self.callers = Callers(cast(KafkaSettings, None), client_id="test", clock=self.clock)
+        self.callers = CallerHeartbeatReader(
+            cast(KafkaSettings, None), client_id="test", clock=self.clock
+        )
         self.callers.start(1.0)
         self.said(1)
 
@@ -250,7 +252,7 @@ def test_who_was_stopped_reads_on_before_it_takes_anybody_for_dead(
 
 def test_the_only_caller_is_dead_when_it_has_said_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     followed = Followed(monkeypatch)
-    followed.clock.now_s += SILENCE_S_MAX - 0.1
+    followed.clock.now_s += CALLER_TIMEOUT_S - 0.1
     followed.tail.turn()
     assert (followed.is_gone(), followed.tail.ask_count) == (False, 0)
     followed.clock.now_s += 0.2

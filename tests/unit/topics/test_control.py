@@ -9,10 +9,10 @@ from core.states import CloseReason
 from topics.records.records import JobControl, JobRef
 from topics.tail_readers.job_controls import (
     CONTROL_AGE_MS_MAX,
-    ControlSet,
-    deadline_of,
-    over_reason,
-    priority_of,
+    JobControlCache,
+    effective_deadline_s,
+    effective_priority,
+    obsolete_reason,
 )
 
 JOB = JobRef(
@@ -38,12 +38,12 @@ def closed(number: int) -> JobControl:
     return control(number, closed=CloseReason.CANCELLED)
 
 
-def known(controls: ControlSet, *numbers: int) -> list[bool]:
+def known(controls: JobControlCache, *numbers: int) -> list[bool]:
     return [controls.get(UUID(int=number)) is not None for number in numbers]
 
 
 def test_a_job_is_forgotten_when_its_records_have_left_the_log() -> None:
-    controls = ControlSet()
+    controls = JobControlCache()
     controls.apply(closed(1), 1_000)
     controls.apply(control(2), 2_000)
     controls.forget(1_000 + CONTROL_AGE_MS_MAX)
@@ -53,7 +53,7 @@ def test_a_job_is_forgotten_when_its_records_have_left_the_log() -> None:
 
 
 def test_of_too_many_the_oldest_are_forgotten() -> None:
-    controls = ControlSet(count_max=3)
+    controls = JobControlCache(count_max=3)
     for number in range(1, 6):
         controls.apply(closed(number), number)
         controls.forget(0)
@@ -62,7 +62,7 @@ def test_of_too_many_the_oldest_are_forgotten() -> None:
 
 
 def test_a_job_that_is_closed_again_counts_as_new() -> None:
-    controls = ControlSet(count_max=2)
+    controls = JobControlCache(count_max=2)
     for number in (1, 2, 1, 3):
         controls.apply(closed(number), number)
     controls.forget(0)
@@ -70,7 +70,7 @@ def test_a_job_that_is_closed_again_counts_as_new() -> None:
 
 
 def test_a_job_can_be_forgotten_by_a_tombstone() -> None:
-    controls = ControlSet()
+    controls = JobControlCache()
     controls.apply(closed(1), 1)
     controls.discard(UUID(int=1).bytes)
     controls.discard(b"no id")
@@ -80,7 +80,7 @@ def test_a_job_can_be_forgotten_by_a_tombstone() -> None:
 
 @pytest.mark.parametrize("order", [(2, 5), (5, 2)])
 def test_the_highest_version_wins_in_any_order(order: tuple[int, int]) -> None:
-    controls = ControlSet()
+    controls = JobControlCache()
     for version in order:
         controls.apply(control(1, version, priority=version), version)
     found = controls.get(UUID(int=1))
@@ -89,7 +89,7 @@ def test_the_highest_version_wins_in_any_order(order: tuple[int, int]) -> None:
 
 
 def test_nothing_follows_a_close() -> None:
-    controls = ControlSet()
+    controls = JobControlCache()
     for state in (control(1, 4), closed(1), control(1, 9, paused=True)):
         controls.apply(state, 1)
     found = controls.get(UUID(int=1))
@@ -98,22 +98,22 @@ def test_nothing_follows_a_close() -> None:
 
 
 def test_a_record_is_void_below_the_version_that_says_so() -> None:
-    assert over_reason(JOB, control(1, 4, void_below=4), None) == "void"
-    assert over_reason(JOB, control(1, 4, void_below=3), None) is None
-    assert over_reason(JOB, closed(1), None) == "closed"
-    assert over_reason(JOB, None, None) is None
+    assert obsolete_reason(JOB, control(1, 4, void_below=4), None) == "void"
+    assert obsolete_reason(JOB, control(1, 4, void_below=3), None) is None
+    assert obsolete_reason(JOB, closed(1), None) == "closed"
+    assert obsolete_reason(JOB, None, None) is None
 
 
 def test_a_deadline_is_judged_by_the_databases_time_alone() -> None:
     later = control(1, 4, deadline_s=2000.0)
-    assert over_reason(JOB, None, 999.9) is None
-    assert over_reason(JOB, None, 1000.0) == "expired"
-    assert over_reason(JOB, later, 1000.0) is None
-    assert over_reason(JOB, later, 2000.0) == "expired"
-    assert deadline_of(JOB, None) == 1000.0
+    assert obsolete_reason(JOB, None, 999.9) is None
+    assert obsolete_reason(JOB, None, 1000.0) == "expired"
+    assert obsolete_reason(JOB, later, 1000.0) is None
+    assert obsolete_reason(JOB, later, 2000.0) == "expired"
+    assert effective_deadline_s(JOB, None) == 1000.0
 
 
 def test_a_newer_state_says_the_priority() -> None:
-    assert priority_of(JOB, None) == 7
-    assert priority_of(JOB, control(1, 4, priority=0)) == 0
-    assert priority_of(JOB, closed(1)) == 7
+    assert effective_priority(JOB, None) == 7
+    assert effective_priority(JOB, control(1, 4, priority=0)) == 0
+    assert effective_priority(JOB, closed(1)) == 7

@@ -4,7 +4,7 @@ from core.limits import RECORD_BYTES_MAX
 from tests.support.recording_sender import SentRecords
 from topics.records.codec import Headers, decode
 from topics.records.dead_letter_copy import send_dead_letter
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import DeadLetter
 
 
@@ -16,7 +16,9 @@ def test_a_copy_fits_whatever_the_record_was() -> None:
         (b"k", [("h", large)], b"v"),
         (b"k", headers, large),
     ]:
-        send_dead_letter(sent, Received("batches.p.bulk", 3, 9, key, found, value, 0), code="c")
+        send_dead_letter(
+            sent, ReceivedRecord("batches.p.bulk", 3, 9, key, found, value, 0), code="c"
+        )
 
     assert {(copy.topic, copy.partition) for copy in sent.records} == {("dead_letters", 0)}
     assert max(len(copy.value) for copy in sent.records) < RECORD_BYTES_MAX

@@ -9,29 +9,29 @@ import pytest
 
 from core.errors import SchemaTooNewError
 from core.states import CloseReason
-from topics.errors import LogUnavailableError
+from topics.errors import KafkaUnavailableError
 from topics.records.codec import Headers, encode, kind_headers
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 from topics.records.records import JobControl
-from topics.tail_readers.tail_reader_thread import Following, readable
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.tail_reader_thread import TailReaderThread, decode_records
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 CLOSED = JobControl(job_id=UUID(int=1), version=1, closed=CloseReason.CANCELLED)
 
 
-def record(value: bytes | None, headers: Headers | None = None) -> Received:
-    return Received("control", 0, 7, b"k", headers or kind_headers(JobControl), value, 0)
+def record(value: bytes | None, headers: Headers | None = None) -> ReceivedRecord:
+    return ReceivedRecord("control", 0, 7, b"k", headers or kind_headers(JobControl), value, 0)
 
 
 class ScriptedTail:
     """Brings what it was given, then nothing; `fails` ends it."""
 
-    def __init__(self, *pieces: list[Received], fails: Exception | None = None) -> None:
-        self._pieces: Iterator[list[Received]] = iter(pieces)
+    def __init__(self, *pieces: list[ReceivedRecord], fails: Exception | None = None) -> None:
+        self._pieces: Iterator[list[ReceivedRecord]] = iter(pieces)
         self._fails = fails
         self.is_closed = False
 
-    def poll(self, timeout_s: float) -> list[Received]:
+    def poll(self, timeout_s: float) -> list[ReceivedRecord]:
         if (piece := next(self._pieces, None)) is not None:
             return piece
         if self._fails is not None:
@@ -50,20 +50,20 @@ def test_unreadable_records_are_left_out_and_tombstones_are_not() -> None:
         record(None),
         record(encode(CLOSED), [("kind", b"no such kind")]),
     ]
-    assert [said for _, said in readable(JobControl, records)] == [CLOSED, None]
+    assert [said for _, said in decode_records(JobControl, records)] == [CLOSED, None]
 
 
 def test_a_newer_schema_is_raised() -> None:
     newer = [("kind", b"control"), ("schema", b"99")]
     with pytest.raises(SchemaTooNewError):
-        list(readable(JobControl, [record(b"", newer)]))
+        list(decode_records(JobControl, [record(b"", newer)]))
 
 
-@pytest.mark.parametrize("failure", [LogUnavailableError("gone"), ZeroDivisionError()])
+@pytest.mark.parametrize("failure", [KafkaUnavailableError("gone"), ZeroDivisionError()])
 def test_what_ended_the_following_is_told(failure: Exception) -> None:
-    taken: list[Received] = []
+    taken: list[ReceivedRecord] = []
     tail = ScriptedTail([record(None)], fails=failure)
-    following = Following(cast(TopicTail, tail), taken.extend, name="test")
+    following = TailReaderThread(cast(TopicTailReader, tail), taken.extend, name="test")
     following.check()
     following.start()
     following._thread.join(10)
@@ -76,7 +76,7 @@ def test_what_ended_the_following_is_told(failure: Exception) -> None:
 
 def test_a_stop_ends_the_thread_and_closes_the_tail() -> None:
     tail = ScriptedTail()
-    following = Following(cast(TopicTail, tail), lambda _: None, name="test")
+    following = TailReaderThread(cast(TopicTailReader, tail), lambda _: None, name="test")
     following.start()
     following.stop()
     assert not following._thread.is_alive()

@@ -8,7 +8,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 
 from topics.clients import group_offsets
 from topics.clients.group_offsets import GroupOffsets
-from topics.errors import LogUnavailableError
+from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import RESULTS
 from topics.settings import KafkaSettings
 
@@ -29,7 +29,7 @@ def test_silence_is_an_absence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_offsets, "_REQUEST_TIMEOUT_S", 0.01)
     group = GroupOffsets(KafkaSettings(bootstrap_servers="127.0.0.1:1"), "writers")
     group._client = Silent()
-    with pytest.raises(LogUnavailableError, match="no answer"):
+    with pytest.raises(KafkaUnavailableError, match="no answer"):
         group.member_count()
-    with pytest.raises(LogUnavailableError, match="no answer"):
+    with pytest.raises(KafkaUnavailableError, match="no answer"):
         group.move(RESULTS, {0: 1})

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from topics.clients.producer import LogProducer, close_all
+from topics.clients.producer import RecordProducer, close_producers
 from topics.errors import DeliveryPendingError, ProducerFatalError
 from topics.settings import KafkaSettings
 
@@ -17,7 +17,7 @@ from topics.settings import KafkaSettings
 @pytest.mark.parametrize("count", [0, 3])
 def test_records_left_behind_are_told(count: int, caplog: pytest.LogCaptureFixture) -> None:
     nobody = KafkaSettings(bootstrap_servers="127.0.0.1:1")
-    producer = LogProducer(nobody, client_id="test")
+    producer = RecordProducer(nobody, client_id="test")
     for _ in range(count):
         producer.send("results", b"x", partition=0)
     with caplog.at_level(logging.WARNING, logger="topics.clients.producer"):
@@ -50,7 +50,7 @@ class FatalProducer:
 
 def test_what_can_send_no_more_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("topics.clients.producer.Producer", FatalProducer)
-    producer = LogProducer(KafkaSettings(bootstrap_servers="127.0.0.1:1"), client_id="test")
+    producer = RecordProducer(KafkaSettings(bootstrap_servers="127.0.0.1:1"), client_id="test")
     with pytest.raises(ProducerFatalError):
         producer.send("results", b"x", partition=0)
     producer.close(1)
@@ -76,12 +76,12 @@ class AcknowledgesAtOnce:
 
 
 @pytest.fixture
-def producer(monkeypatch: pytest.MonkeyPatch) -> LogProducer:
+def producer(monkeypatch: pytest.MonkeyPatch) -> RecordProducer:
     monkeypatch.setattr("topics.clients.producer.Producer", AcknowledgesAtOnce)
-    return LogProducer(KafkaSettings(bootstrap_servers="127.0.0.1:1"), client_id="test")
+    return RecordProducer(KafkaSettings(bootstrap_servers="127.0.0.1:1"), client_id="test")
 
 
-def test_whoever_flushed_was_told_of_every_acknowledgement(producer: LogProducer) -> None:
+def test_whoever_flushed_was_told_of_every_acknowledgement(producer: RecordProducer) -> None:
     is_told = threading.Event()
     told: list[BaseException | None] = []
 
@@ -112,13 +112,13 @@ class TakesAllTheTime(AcknowledgesAtOnce):
 def test_all_are_closed_in_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("topics.clients.producer.Producer", TakesAllTheTime)
     settings = KafkaSettings(bootstrap_servers="127.0.0.1:1")
-    close_all([LogProducer(settings, client_id=f"test-{n}") for n in range(4)], 0.2)
+    close_producers([RecordProducer(settings, client_id=f"test-{n}") for n in range(4)], 0.2)
     assert len(TakesAllTheTime.given_s) == 4
     assert sum(TakesAllTheTime.given_s) <= 0.2
 
 
 def test_a_callback_that_fails_leaves_nobody_waiting(
-    producer: LogProducer, caplog: pytest.LogCaptureFixture
+    producer: RecordProducer, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[BaseException | None] = []
 

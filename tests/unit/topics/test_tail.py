@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from topics.errors import LogUnavailableError
+from topics.errors import KafkaUnavailableError
 from topics.records.catalogue import CONTROL
 from topics.settings import KafkaSettings
-from topics.tail_readers.topic_tail_reader import TopicTail
+from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 
 def message(offset: int = 0, error: int | None = None) -> Any:
@@ -41,11 +41,11 @@ class PlayedConsumer:
         pass
 
 
-def tail_of(monkeypatch: pytest.MonkeyPatch, *batch: Any) -> TopicTail:
+def tail_of(monkeypatch: pytest.MonkeyPatch, *batch: Any) -> TopicTailReader:
     monkeypatch.setattr(
         "topics.tail_readers.topic_tail_reader.Consumer", lambda *_, **__: PlayedConsumer(batch)
     )
-    return TopicTail(KafkaSettings(bootstrap_servers="nobody:1"), CONTROL, client_id="test")
+    return TopicTailReader(KafkaSettings(bootstrap_servers="nobody:1"), CONTROL, client_id="test")
 
 
 def test_records_that_come_with_the_loss_of_their_topic_are_given(
@@ -55,7 +55,7 @@ def test_records_that_come_with_the_loss_of_their_topic_are_given(
     tail = tail_of(monkeypatch, message(7), lost, message(8))
 
     assert [record.offset for record in tail.poll(0)] == [7, 8]
-    with pytest.raises(LogUnavailableError):
+    with pytest.raises(KafkaUnavailableError):
         tail.poll(0)
     assert tail.poll(0) == []
 
@@ -64,5 +64,5 @@ def test_records_that_come_with_the_loss_of_their_topic_are_given(
     "code", [KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED]
 )
 def test_a_refusal_of_the_broker_is_told(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    with pytest.raises(LogUnavailableError):
+    with pytest.raises(KafkaUnavailableError):
         tail_of(monkeypatch, message(error=code)).poll(0)

@@ -26,7 +26,7 @@ from results.writer.job_closer import JobCloser
 from results.writer.open_work import do_all
 from tests.integration.api.conftest import Site
 from tests.integration.jobs.rows import add_job
-from topics.records.records import Close, ItemOutcome
+from topics.records.records import ItemOutcome, JobClose
 
 
 def line(index: int) -> bytes:
@@ -68,7 +68,7 @@ class RunningBatch:
         if reason is CloseReason.CANCELLED:
             self.set(state="cancelling", close_reason=reason.value, cancelling_at=sa.func.now())
         closer = JobCloser(engine, DayPartitions(engine), slice_items=slice_items)
-        assert do_all(closer.closing(Close(self.job_id, 0, reason)), Event())
+        assert do_all(closer.closing(JobClose(self.job_id, 0, reason)), Event())
 
     def emit(self, count: int) -> None:
         """Say that intake has put so many items on the log."""

@@ -20,7 +20,7 @@ from jobs.errors import JobMissingError
 from results.views.result_sequence import SequencedRow
 from results.views.result_sources import result_source
 from results.views.sequenced_lines import jsonl, server_sent
-from storage.objects.object_store import Blocks
+from storage.objects.object_store import ObjectBlocks
 from tenancy.api_keys import Principal
 from tests.unit.results.views.stored import TENANT_ID, MemoryObjects, row, source
 
@@ -117,7 +117,7 @@ async def test_the_files_are_closed_behind_the_thread_that_reads_them() -> None:
     closed_by: list[str] = []
 
     class Slow(MemoryObjects):
-        def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+        def read(self, key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
             blocks = super().read(key, offset=offset, length=length)
 
             def take(size: int) -> bytes:
@@ -129,7 +129,7 @@ async def test_the_files_are_closed_behind_the_thread_that_reads_them() -> None:
                 assert may_go_on.is_set()
                 closed_by.append(threading.current_thread().name)
 
-            return Blocks(take, close, length)
+            return ObjectBlocks(take, close, length)
 
     objects = Slow({"input": LINE})
     mine = stream(objects, Database([SequencedRow(1, row(0, custom_id=None))]))

@@ -15,10 +15,10 @@ from results.audit.log_tally import LogJudge
 from results.audit.recorded_totals import Books, Tally
 from results.writer.item_writer import UNSTORABLE_CODE
 from tests.integration.results.outcomes import failed, job_ref, outcome
-from topics.records.records import Close, CopiesDue, ItemOutcome, Outcomes
+from topics.records.records import CopiesDue, ItemOutcome, JobClose, Outcomes
 
 JOB = UUID(int=1)
-CLOSE = Close(JOB, 0, CloseReason.CANCELLED)
+CLOSE = JobClose(JOB, 0, CloseReason.CANCELLED)
 
 
 def rows_of(total: int, *items: ItemOutcome, close: dict[int, Outcome] | None = None) -> RowFacts:
@@ -33,7 +33,7 @@ def rows_of(total: int, *items: ItemOutcome, close: dict[int, Outcome] | None = 
 
 
 def judged(
-    rows: RowFacts, *records: Outcomes | Close | CopiesDue, late_from: int = 10**9
+    rows: RowFacts, *records: Outcomes | JobClose | CopiesDue, late_from: int = 10**9
 ) -> LogJudge:
     judge = LogJudge(rows, Facts(len(rows.known)))
     for number, record in enumerate(records):
@@ -54,7 +54,7 @@ def test_the_first_result_wins_and_a_close_ends_the_rest() -> None:
         said(outcome(1)),
         CLOSE,
         said(outcome(2)),
-        Close(JOB, 0, CloseReason.EXPIRED),
+        JobClose(JOB, 0, CloseReason.EXPIRED),
     )
 
     assert not compare_items(rows, judge).is_any

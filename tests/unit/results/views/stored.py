@@ -9,8 +9,8 @@ from uuid import UUID
 from core.outcomes import Outcome
 from results.finaliser.output_lines import ItemRow
 from results.views.result_sources import InputPart, ResultSource, StoredFile
-from storage.objects.errors import ObjectMissingError
-from storage.objects.object_store import Blocks, ObjectStore
+from storage.objects.errors import ObjectNotFoundError
+from storage.objects.object_store import ObjectBlocks, ObjectStore
 
 JOB_ID = UUID(int=0xABC)
 TENANT_ID = UUID(int=7)
@@ -40,9 +40,9 @@ class MemoryObjects:
         self.bytes_read = 0
         self._block_bytes = block_bytes
 
-    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         if key not in self.objects:
-            raise ObjectMissingError(key=key)
+            raise ObjectNotFoundError(key=key)
         data = memoryview(self.objects[key])[offset:]
         place = 0
 
@@ -53,7 +53,7 @@ class MemoryObjects:
             self.bytes_read += len(block)
             return block
 
-        return Blocks(take, lambda: None, length)
+        return ObjectBlocks(take, lambda: None, length)
 
     @property
     def store(self) -> ObjectStore:

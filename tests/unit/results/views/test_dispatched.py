@@ -4,7 +4,7 @@ import pytest
 
 from results.views.dispatched_items import Dispatched, _note
 from topics.records.codec import Headers
-from topics.records.received_record import Received
+from topics.records.received_record import ReceivedRecord
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,6 @@ from topics.records.received_record import Received
 )
 def test_a_record_of_another_release_hides_no_other(headers: Headers) -> None:
     found: Dispatched = {}
-    _note(found, [Received("batches.p.bulk", 0, 0, None, headers, b"?", 0)])
+    _note(found, [ReceivedRecord("batches.p.bulk", 0, 0, None, headers, b"?", 0)])
 
     assert found == {}

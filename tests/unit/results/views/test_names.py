@@ -9,8 +9,8 @@ import pytest
 from results.views import input_names
 from results.views.input_names import InputNames
 from results.views.item_names import ItemNames
-from storage.objects.errors import ObjectStoreAwayError
-from storage.objects.object_store import Blocks
+from storage.objects.errors import ObjectStoreUnavailableError
+from storage.objects.object_store import ObjectBlocks
 from tests.unit.results.views.stored import JOB_ID, MemoryObjects, source
 
 COUNT = 3000
@@ -95,10 +95,10 @@ def test_what_cannot_be_read_to_its_end_is_read_again(monkeypatch: pytest.Monkey
     with monkeypatch.context() as away:
 
         def fail(*_: object) -> str:
-            raise ObjectStoreAwayError
+            raise ObjectStoreUnavailableError
 
         away.setattr(input_names, "id_in", fail)
-        with pytest.raises(ObjectStoreAwayError):
+        with pytest.raises(ObjectStoreUnavailableError):
             names.at(5)
     assert names.at(5) == "a-5"
     names.close()
@@ -109,16 +109,16 @@ class CuttingObjects(MemoryObjects):
 
     is_cut = False
 
-    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> Blocks:
+    def read(self, key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         blocks = iter(super().read(key, offset=offset, length=length))
 
         def take(_: int) -> bytes:
             if self.is_cut:
                 self.is_cut = False
-                raise ObjectStoreAwayError
+                raise ObjectStoreUnavailableError
             return next(blocks, b"")
 
-        return Blocks(take, lambda: None, None)
+        return ObjectBlocks(take, lambda: None, None)
 
 
 def test_a_reader_that_was_cut_goes_on() -> None:

@@ -11,8 +11,8 @@ from results.finaliser.output_lines import LineTemplate
 from results.views.item_names import ItemNames, find_index
 from results.views.result_sequence import SequencedRow
 from results.views.sequenced_lines import SequencedLines, jsonl, server_sent
-from storage.crypto.body_ciphers import KEY_BYTES, BodyCipher, Place, Way
-from storage.objects.errors import ObjectMissingError
+from storage.crypto.body_ciphers import KEY_BYTES, BodyCipher, BodyDirection, CipherContext
+from storage.objects.errors import ObjectNotFoundError
 from tests.unit.results.views.stored import JOB_ID, MemoryObjects, row, source
 
 CANCELLED = {
@@ -71,7 +71,7 @@ def test_a_large_answer_is_read_where_it_is_now() -> None:
     before = b"".join(running.blocks([SequencedRow(1, large)]))
 
     del objects.objects["answers/1"]
-    with pytest.raises(ObjectMissingError):
+    with pytest.raises(ObjectNotFoundError):
         list(running.blocks([SequencedRow(2, large)]))
     assert running.after == 1
 
@@ -89,7 +89,11 @@ def test_a_key_that_was_destroyed_opens_no_further_page() -> None:
     lines = SequencedLines(objects.store, source(objects, zero_retention=True), jsonl)
     cipher = BodyCipher(secret)
     rows = [
-        row(n, custom_id=None, body=cipher.encrypt(b'"x"', Place(JOB_ID, Way.OUT, n)))
+        row(
+            n,
+            custom_id=None,
+            body=cipher.encrypt(b'"x"', CipherContext(JOB_ID, BodyDirection.OUT, n)),
+        )
         for n in range(2)
     ]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from core.open_files import ShortageError, is_shortage
+from core.open_files import ResourceExhaustedError, is_resource_exhaustion
 from results.webhooks.delivery.poster import Poster
 from results.webhooks.endpoints.address_rules import Reach
 from results.webhooks.endpoints.name_resolution import AddressRefusedError, allowed_addresses
@@ -41,17 +41,17 @@ async def addresses() -> list[str]:
 async def test_no_receiver_is_blamed_for_files_that_we_lack() -> None:
     tls = ssl.create_default_context()
     poster = Poster(Reach(allow_private=True), tls, timeout_s=5.0)
-    with no_file_left(), pytest.raises(ShortageError):
+    with no_file_left(), pytest.raises(ResourceExhaustedError):
         await poster.post(URL, addresses(), {}, b"")
 
 
 @pytest.mark.parametrize(
     ("failure", "raised"),
     [
-        (OSError(errno.EMFILE, "x"), ShortageError),
-        (OSError(errno.ENFILE, "x"), ShortageError),
-        (OSError(errno.ENOMEM, "x"), ShortageError),
-        (socket.gaierror(socket.EAI_MEMORY, "x"), ShortageError),
+        (OSError(errno.EMFILE, "x"), ResourceExhaustedError),
+        (OSError(errno.ENFILE, "x"), ResourceExhaustedError),
+        (OSError(errno.ENOMEM, "x"), ResourceExhaustedError),
+        (socket.gaierror(socket.EAI_MEMORY, "x"), ResourceExhaustedError),
         (socket.gaierror(socket.EAI_NONAME, "x"), AddressRefusedError),
         (socket.gaierror(socket.EAI_AGAIN, "x"), AddressRefusedError),
         (UnicodeError("x"), AddressRefusedError),
@@ -69,7 +69,7 @@ async def test_a_look_up_that_lacked_something_refuses_no_address(
 
 def test_what_a_receiver_does_is_no_shortage() -> None:
     assert not any(
-        is_shortage(OSError(number, "x"))
+        is_resource_exhaustion(OSError(number, "x"))
         for number in (errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ETIMEDOUT)
     )
 
