@@ -38,7 +38,7 @@ def main(env: Mapping[str, str]) -> int:
     """Serve until a signal; return the exit code."""
     configure_logs("api")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    return run_role(lambda: serve(env), away=DATABASE_UNAVAILABLE)
+    return run_role(lambda: serve(env), unavailable=DATABASE_UNAVAILABLE)
 
 
 def serve(env: Mapping[str, str]) -> None:

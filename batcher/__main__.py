@@ -74,7 +74,7 @@ def main() -> None:
     """Run until a signal; exit with the role's code."""
     configure_logs("batcher")
     stop = stop_on_signals()
-    code = run_role(lambda: run_from_env(os.environ, stop), away=DATABASE_UNAVAILABLE)
+    code = run_role(lambda: run_from_env(os.environ, stop), unavailable=DATABASE_UNAVAILABLE)
     # Faust can leave threads behind that would keep the process alive.
     logging.shutdown()
     os._exit(code)

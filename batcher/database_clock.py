@@ -51,7 +51,7 @@ class DatabaseClock:
             asked_s = self._clock.monotonic_s()
             try:
                 database_s = await run_in_daemon_thread(self._ask, name="batcher-time")
-                self._time.heard(database_s, monotonic_s=asked_s)
+                self._time.add_sample(database_s, monotonic_s=asked_s)
             except DATABASE_UNAVAILABLE:
                 _LOG.warning("the database's time is not known anew: it is away")
             await asyncio.sleep(ASK_S)

@@ -110,7 +110,7 @@ def assemble(
     callers = None
     if job_class == "interactive":
         callers = CallerHeartbeatReader(kafka, client_id=batcher_id, clock=clock)
-    over = OverJobs(controlled.over, callers.is_unwanted if callers else _is_never_gone)
+    over = OverJobs(controlled.over, callers.is_obsolete if callers else _is_never_gone)
     acks = OrderedAcks(RequestStream.acknowledge)
     core = _Core(
         queues=Queues(

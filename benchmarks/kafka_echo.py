@@ -39,7 +39,7 @@ def main(servers: str, count: str, hops: str) -> None:
     settings = KafkaSettings(bootstrap_servers=servers)
     TopicAdmin(settings).create([TOPIC])
     tail = TopicTailReader(settings, TOPIC, client_id=f"echo-{os.getpid()}")
-    tail.skip_to_end(_START_S_MAX)
+    tail.seek_to_end(_START_S_MAX)
     producer = RecordProducer(settings, client_id="echo", linger_ms=0)
     ways = [
         sum(_hop(producer, tail) for _ in range(int(hops))) for _ in range(WARM_UP + int(count))

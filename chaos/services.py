@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     asked = parse(arguments)
     stop = SignalSafeEvent()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.ask())
+        signal.signal(number, lambda *_: stop.set_from_signal())
     data: Path = asked.data
     data.mkdir(parents=True, exist_ok=True)
     nodes = choose_ports(data, asked.brokers, asked.hosts)

@@ -25,7 +25,7 @@ class DatabaseTime:
         self._offsets: deque[float] = deque(maxlen=sample_count)
         self._offset: float | None = None
 
-    def heard(self, database_s: float, *, monotonic_s: float) -> None:
+    def add_sample(self, database_s: float, *, monotonic_s: float) -> None:
         """The database's clock said `database_s`, as far as we know at `monotonic_s`."""
         self._offsets.append(database_s - monotonic_s)
         self._offset = self._pick(self._offsets)

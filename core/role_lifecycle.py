@@ -27,10 +27,10 @@ def report_ready() -> None:
     _LOG.info(READY)
 
 
-def run_role(run: Callable[[], object], *, away: tuple[type[Exception], ...] = ()) -> int:
+def run_role(run: Callable[[], object], *, unavailable: tuple[type[Exception], ...] = ()) -> int:
     """Run a role until a signal and return its exit code; the last line of its log says why.
 
-    `away` names what the role's services raise when they were away for too long. Of a defect the
+    `unavailable` names what the role's services raise when they were away for too long. Of a defect the
     log has the traceback, without texts that may quote what clients sent.
     """
     try:
@@ -42,7 +42,7 @@ def run_role(run: Callable[[], object], *, away: tuple[type[Exception], ...] = (
         # In a field of their own: the names of facts are anybody's, those of a log record are not.
         _say_end(failure.code, str(failure), facts=failure.facts)
         return EXIT_FAILURE
-    except away as failure:
+    except unavailable as failure:
         kind = f"{type(failure).__module__}.{type(failure).__name__}"
         # Without the message: a driver's may hold the statement and its values.
         _say_end("service_away", f"A service was away for too long: {kind}.")

@@ -21,7 +21,7 @@ class SignalSafeEvent(threading.Event):
         self._asks: SimpleQueue[None] = SimpleQueue()  # its `put` may interrupt itself
         threading.Thread(target=self._set_once_asked, name="stop", daemon=True).start()
 
-    def ask(self) -> None:
+    def set_from_signal(self) -> None:
         """Let the event be set from now on; who waits for it wakes a moment later."""
         self._is_asked = True
         self._asks.put(None)
@@ -45,7 +45,7 @@ def stop_on_signals() -> threading.Event:
     def handle(signal_number: int, _frame: object) -> None:
         if signal_number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        stop.ask()
+        stop.set_from_signal()
 
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGINT, handle)

@@ -107,7 +107,7 @@ class BulkLane:
         if ending is Ending.ANSWERED and run.answers:
             self._pool.answered()
         elif ending is Ending.AWAY:
-            self._pool.away()
+            self._pool.unavailable()
 
     async def _ending(self, run: BatchRun) -> Ending | None:
         if run.delivery.may_have_run:

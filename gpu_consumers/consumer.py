@@ -131,7 +131,7 @@ class BatchConsumer:
         generation = self._generations.get(place)
         if generation is None:
             return  # revoked by the same poll that brought it: its new owner reads it
-        self._tracker.started(place, record.offset)
+        self._tracker.track(place, record.offset)
         try:
             batch = decode(Batch, record.value, record.headers)
         except RecordUnreadableError as error:
@@ -176,7 +176,7 @@ class BatchConsumer:
             except queue.Empty:
                 return
             if self._generations.get(place) == generation:
-                self._tracker.finished(place, offset)
+                self._tracker.mark_finished(place, offset)
                 self._bound.discard((place, offset))
 
     def _throttle(self) -> None:
@@ -193,7 +193,7 @@ class BatchConsumer:
         ready = self._tracker.committable()
         try:
             if self._consumer.commit(ready):
-                self._tracker.committed(ready)
+                self._tracker.mark_committed(ready)
                 self._committed |= {p: ready[p] for p in ready.keys() & self._consumer.assigned}
         except StaleMemberError:
             _LOG.warning("the group goes on without this member")
@@ -208,7 +208,7 @@ class BatchConsumer:
         self._moved = True
 
     def _on_revoke(self, partitions: list[Partition]) -> None:
-        lost = self._consumer.is_losing
+        lost = self._consumer.is_assignment_lost
         self._let_go(partitions, lost)
         if lost:
             self._bound = {key for key in self._bound if key[0] not in partitions}
@@ -232,7 +232,7 @@ class BatchConsumer:
         self._bound -= going_on
         if not self._is_leaving:
             for place, offset in sorted(going_on):
-                self._tracker.finished(place, offset)
+                self._tracker.mark_finished(place, offset)
             self._commit()
 
     def _forget_ends(self, partitions: list[Partition]) -> None:

@@ -106,7 +106,9 @@ def build(
         lanes=lanes,
         pool=shared.pool,
         tasks=shared.tasks,
-        demand=TopicTailReader(kafka, DEMAND, client_id=f"{replica_id}-demand", past_counts=False),
+        demand=TopicTailReader(
+            kafka, DEMAND, client_id=f"{replica_id}-demand", reset_to_earliest=False
+        ),
         watches=watches,
         failures=failures,
     )
@@ -158,7 +160,7 @@ def _capacity(
 async def _watch_news(controls: JobControlReader) -> None:
     """End with the news of jobs, before a batch comes that would need them."""
     while True:
-        controls.check()
+        controls.raise_failure()
         await asyncio.sleep(_NEWS_LOOK_S)
 
 

@@ -48,7 +48,7 @@ def main() -> int:
     """Run until a signal; return the exit code."""
     configure_logs(_NAME)
     stop = stop_on_signals()
-    return run_role(lambda: run(os.environ, stop), away=DATABASE_UNAVAILABLE)
+    return run_role(lambda: run(os.environ, stop), unavailable=DATABASE_UNAVAILABLE)
 
 
 def run(env: Mapping[str, str], stop: threading.Event) -> None:
@@ -72,9 +72,11 @@ def run(env: Mapping[str, str], stop: threading.Event) -> None:
         woken_for_outbox = closing.enter_context(NotificationListener(database, "millrace_outbox"))
         producers = [RecordProducer(kafka, client_id=f"{holder}-{n}") for n in range(2 + PRODUCERS)]
         closing.callback(close_producers, producers)
-        tail = TopicTailReader(kafka, CAPACITY, client_id=f"{holder}-capacity", past_counts=False)
+        tail = TopicTailReader(
+            kafka, CAPACITY, client_id=f"{holder}-capacity", reset_to_earliest=False
+        )
         closing.callback(tail.close)
-        tail.skip_to_end(_START_S_MAX)
+        tail.seek_to_end(_START_S_MAX)
         capacities = PoolCapacities(clock)
         leases = held_leases(engine, ROLE, holder, settings)
         metrics.JOBS_HELD.set_function(lambda: leases.count)

@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     role, run = ROLES[arguments[0]]
     configure_logs(role)
     stop = stop_on_signals()
-    return run_role(lambda: run(os.environ, stop), away=DATABASE_UNAVAILABLE)
+    return run_role(lambda: run(os.environ, stop), unavailable=DATABASE_UNAVAILABLE)
 
 
 def run_writer(env: Mapping[str, str], stop: threading.Event) -> None:

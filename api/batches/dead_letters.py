@@ -195,7 +195,7 @@ def _store(
     Raises what `UploadLimits.check`, the lines and a store raise; then no object is left.
     """
     size_bytes = 0
-    with objects.begin(f"{FILES}{file_id.hex}") as upload:
+    with objects.begin_upload(f"{FILES}{file_id.hex}") as upload:
         for line in lines:
             size_bytes += len(line) + 1
             limits.check(size_bytes)

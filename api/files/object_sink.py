@@ -58,7 +58,7 @@ class ObjectSink:
 
     def _begin(self) -> None:
         """Begin; the thread itself keeps the upload, as its task may be cancelled by then."""
-        self._upload = self._objects.begin(self._key)
+        self._upload = self._objects.begin_upload(self._key)
 
     def _abort(self) -> None:
         if self._upload is not None:

@@ -118,7 +118,7 @@ class Online:
                 REPLIES,
                 client_id=f"{self.caller_id}-replies",
                 partitions=[self.reply_partition],
-                past_counts=False,
+                reset_to_earliest=False,
             ),
             "replies-tail",
             reader.take,
@@ -126,7 +126,7 @@ class Online:
         )
         self._capacity = TailThread(
             TopicTailReader(
-                kafka, CAPACITY, client_id=f"{self.caller_id}-capacity", past_counts=False
+                kafka, CAPACITY, client_id=f"{self.caller_id}-capacity", reset_to_earliest=False
             ),
             "capacity-tail",
             self._hear_capacity,
@@ -134,7 +134,7 @@ class Online:
         )
         self._control = TailThread(
             TopicTailReader(
-                kafka, CONTROL, client_id=f"{self.caller_id}-control", past_counts=False
+                kafka, CONTROL, client_id=f"{self.caller_id}-control", reset_to_earliest=False
             ),
             "control-tail",
             CloseReader(loop, self._hear_closed).take,

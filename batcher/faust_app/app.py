@@ -141,7 +141,7 @@ class RequestStream:
 
     def succeed(self) -> None:
         """Take the place of a batcher that was killed here; blocks. See `GroupMembership`."""
-        self._membership.succeed()
+        self._membership.remove_predecessor()
 
     @staticmethod
     def acknowledge(event: Any) -> None:
@@ -206,7 +206,7 @@ class RequestStream:
 
     async def _on_rebalanced(self, _app: Any, **_: Any) -> None:
         """Runs after an assignment and before its first record."""
-        self._membership.note(faust_patches.member_id(self._app))
+        self._membership.record_member_id(faust_patches.member_id(self._app))
         places = self._app.consumer.assignment()
         ends: dict[Any, int | None] = dict.fromkeys(places, UNKNOWN_END)
         try:

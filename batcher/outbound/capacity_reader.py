@@ -29,7 +29,7 @@ class CapacityFeed:
     ) -> None:
         """Both callbacks run in the thread."""
         self._tail = TopicTailReader(
-            settings, CAPACITY, client_id=f"{client_id}-capacity", past_counts=False
+            settings, CAPACITY, client_id=f"{client_id}-capacity", reset_to_earliest=False
         )
         self._deliver, self._on_failure = deliver, on_failure
         self._stopping = threading.Event()
@@ -40,7 +40,7 @@ class CapacityFeed:
 
         Raises LogUnavailableError.
         """
-        self._tail.skip_to_end(timeout_s)
+        self._tail.seek_to_end(timeout_s)
         self._thread.start()
 
     def stop(self) -> None:

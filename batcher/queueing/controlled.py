@@ -15,7 +15,7 @@ from topics.tail_readers.job_controls import (
 class Controls(Protocol):
     """What is asked of control states."""
 
-    def newer(self, job: JobRef) -> JobControl | None:
+    def newer_control(self, job: JobRef) -> JobControl | None:
         """Return the job's state if it changed after the record with `job` was emitted."""
         ...
 
@@ -45,13 +45,13 @@ class Controlled:
         The deadline of an online call is by its caller's clock, and judged elsewhere.
         """
         now_s = None if job.call is not None else self.time.database_s()
-        return obsolete_reason(job, self.controls.newer(job), now_s)
+        return obsolete_reason(job, self.controls.newer_control(job), now_s)
 
     def rank(self, job: JobRef) -> int:
         """Return the job's place among those of its tenant; the lowest goes first."""
         if job.call is not None:
             return 0
-        control = self.controls.newer(job)
+        control = self.controls.newer_control(job)
         return rank(
             effective_priority(job, control),
             effective_deadline_s(job, control) - self.time.wall_s(),

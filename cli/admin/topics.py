@@ -60,7 +60,7 @@ def create(pool: PoolOption = None, data: DataOption = None) -> None:
     wanted = _wanted(pool, data)
     for name in admin.create(wanted):
         typer.echo(name)
-    admin.keep_bodies(wanted)
+    admin.apply_body_retention(wanted)
 
 
 @app.command()

@@ -39,7 +39,7 @@ def ensure_installed(
     admin.wait_for_broker(_BROKER_S_MAX)
     wanted = [*SHARED_TOPICS, *(topic for model in models for topic in pool_topics(model.pool))]
     admin.create(wanted)
-    admin.keep_bodies(wanted)
+    admin.apply_body_retention(wanted)
     if drift := admin.drift(wanted):
         raise TopicDriftError("; ".join(drift))
     upgrade(database_url)
@@ -67,7 +67,7 @@ def replicas_ready(
 ) -> Iterator[Callable[[], bool]]:
     """Yield a function that says whether credit was granted for all of `wanted`: pool, class."""
     tail = TopicTailReader(kafka, CAPACITY, client_id="millrace-up")
-    tail.skip_to_end(_BROKER_S_MAX)
+    tail.seek_to_end(_BROKER_S_MAX)
     waiting = set(wanted)
 
     def ready() -> bool:

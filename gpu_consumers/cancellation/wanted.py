@@ -30,7 +30,7 @@ class Wanted:
 
         Raises what ended the following of control states.
         """
-        return obsolete_reason(job, self._controls.newer(job), self._now_s())
+        return obsolete_reason(job, self._controls.newer_control(job), self._now_s())
 
     def is_useless(self, job: JobRef) -> bool:
         """Whether even an item that runs is of no use: one of a paused job is, and runs on."""
@@ -40,7 +40,9 @@ class Wanted:
         """Return the seconds until nothing of the job may begin; None while that is not known."""
         now_s = self._now_s()
         return (
-            None if now_s is None else effective_deadline_s(job, self._controls.newer(job)) - now_s
+            None
+            if now_s is None
+            else effective_deadline_s(job, self._controls.newer_control(job)) - now_s
         )
 
     def _now_s(self) -> float | None:

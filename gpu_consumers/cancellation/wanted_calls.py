@@ -31,7 +31,7 @@ class WantedCalls:
         if self._controls.is_closed(call.request_id):
             return Cut.CLOSED
         caller = call.job.call
-        if caller is None or not self._callers.is_gone(call.job, since_s=call.arrived_s):
+        if caller is None or not self._callers.is_abandoned(call.job, since_s=call.arrived_s):
             return None
         if self._callers.is_expired(call.job):
             return Cut.DEADLINE
@@ -54,7 +54,7 @@ class WantedCalls:
         call.awaits_news = False
         if cut is not None or call.may_have_run:
             return cut
-        patience_s = self._callers.patience_s(call.job)
+        patience_s = self._callers.start_wait_left_s(call.job)
         if patience_s is not None:
             if patience_s <= 0:
                 return Cut.OVERDUE

@@ -140,8 +140,8 @@ class ItemPool:
             call.left_out = too_long
             self._one_ended(call)
             return False
-        except PoolUnavailableError as away:
-            self._end(call, away)
+        except PoolUnavailableError as unavailable:
+            self._end(call, unavailable)
             return False
         if not call.done.done():
             later = asyncio.get_running_loop().call_later

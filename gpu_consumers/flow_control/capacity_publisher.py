@@ -135,7 +135,7 @@ class CapacityPublisher:
                 continue
             now_s = self._clock.monotonic_s()
             if demand.now_s and self._database_time is not None:
-                self._database_time.heard(demand.now_s, monotonic_s=now_s)
+                self._database_time.add_sample(demand.now_s, monotonic_s=now_s)
             if demand.job_class == self._identity.job_class:
                 waiting = demand.waiting.get(self._identity.pool, 0)
                 known = demand.batcher_id in self._grants.accounts
@@ -203,7 +203,7 @@ def follow_demand(
     tail: TopicTailReader, deliver: Callable[[list[ReceivedRecord]], None], stop: threading.Event
 ) -> None:
     """Thread body: hand what batchers say to `deliver` until `stop`."""
-    tail.skip_to_end(10.0)
+    tail.seek_to_end(10.0)
     while not stop.is_set():
         if records := tail.poll(_TAIL_POLL_S):
             deliver(records)

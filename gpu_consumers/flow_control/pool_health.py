@@ -24,7 +24,7 @@ class PoolHealth:
         self._retry: asyncio.TimerHandle | None = None
         metrics.POOL_AVAILABLE.set(1)
 
-    def away(self) -> None:
+    def unavailable(self) -> None:
         """Take nothing for a while, then try again with one item of each class."""
         if self._is_leaving:
             return

@@ -53,7 +53,7 @@ class CallEnds:
         if answer is None:
             await self._bill(call)
         elif not await self._say(call, answer):
-            self._pool.away()
+            self._pool.unavailable()
             await self._put_back(call)
             return False
         return True

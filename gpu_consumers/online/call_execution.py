@@ -196,7 +196,7 @@ class OnlineExecution:
             return None
         except PoolUnavailableError as failure:
             if not isinstance(failure, PoolBusyError):
-                self._parts.pool.away()
+                self._parts.pool.unavailable()
             call.cut = self._wanted.why_over(call) or Cut.POOL
             return None
         finally:

@@ -74,7 +74,7 @@ class EncryptedBodies:
 
     def knows(self, job: JobRef) -> bool:
         """Whether the key of a job is in memory, so that no store is needed."""
-        return self._keys.known(job.key_name) is not None
+        return self._keys.cached(job.key_name) is not None
 
     async def hidden(self, job: JobRef, outcomes: Sequence[ItemOutcome]) -> list[ItemOutcome]:
         """Return outcomes that say nothing to whoever lacks the key. Raises what a store raises.
@@ -88,7 +88,7 @@ class EncryptedBodies:
         return [_hidden(job, outcome, cipher) for outcome in outcomes]
 
     async def _cipher(self, job: JobRef) -> BodyCipher:
-        known = self._keys.known(job.key_name)
+        known = self._keys.cached(job.key_name)
         if known is not None:
             return known
         return await asyncio.to_thread(self._keys.load, job.key_name)

@@ -77,7 +77,7 @@ class AttemptLog:
 
 def _records(tail: TopicTailReader) -> Iterator[ReceivedRecord]:
     """Yield what the log holds now. Raises KafkaUnavailableError when nothing more comes of it."""
-    ends = tail.ends(_SILENCE_S_MAX)
+    ends = tail.end_offsets(_SILENCE_S_MAX)
     heard_s = monotonic()
     while not tail.has_read(ends):
         records = tail.poll(0.1)

@@ -111,7 +111,7 @@ def send_items(
     if job.key_name:
         if keys is None:  # or bodies would be on the log in clear
             raise DataKeyDestroyedError(job=job.job_id)
-        items = encrypted(job, items, keys.ensure(job.key_name))
+        items = encrypted(job, items, keys.load_or_create(job.key_name))
     for chunk in split_into_chunks(items):
         send_chunk(sender, Chunk(job, chunk), JOB_CLASS)
         count += len(chunk)

@@ -45,7 +45,7 @@ def written_up_to(settings: KafkaSettings, job_id: UUID) -> int:
     reader = OffsetRangeReader(settings, RESULTS, client_id=_CLIENT, group=GROUP)
     try:
         partition = job_partition(job_id, RESULTS.partition_count)
-        return reader.committed([partition]).get(partition, 0)
+        return reader.committed_offsets([partition]).get(partition, 0)
     finally:
         reader.close()
 
@@ -71,13 +71,13 @@ def judge_log(
         created_s = created_at.timestamp()
         holds_first = log.holds(created_s, rows.first_row_s)
         since_ms = int((created_s - CLOCKS_DIFFER_S_MAX) * 1000)
-        stretch = reader.since(log.stretch.partition, max(0, since_ms))
+        stretch = reader.range_since(log.stretch.partition, max(0, since_ms))
         for records in reader.read([stretch], stop_at_s):
             for record in records:
                 if record.key == job_id.bytes:
                     _take(judge, record, is_late=record.offset >= written_to)
         judge.finish()
-        was_in_time = reader.is_through([stretch])
+        was_in_time = reader.has_read_all([stretch])
     finally:
         reader.close()
     return LogRead(judge, holds_first, was_in_time, stretch, time.monotonic() - started_s)

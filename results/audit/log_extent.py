@@ -42,11 +42,11 @@ class PartitionLog:
 
 def partition_log(reader: OffsetRangeReader, number: int) -> PartitionLog:
     """Return what the log holds of a partition now. Raises KafkaUnavailableError."""
-    whole = reader.whole(number)
+    whole = reader.full_range(number)
     first = OffsetRange(number, whole.first, min(whole.first + 1, whole.end))
     for records in reader.read([first], time.monotonic() + _FIRST_S_MAX):
         for record in records:
             return PartitionLog(whole, record.appended_ms / 1000)
-    if not reader.is_through([first]):
+    if not reader.has_read_all([first]):
         raise KafkaUnavailableError("the first record of a partition was not read in time")
     return PartitionLog(whole, math.inf)

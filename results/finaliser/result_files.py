@@ -51,8 +51,8 @@ def write_result_files(
     prefix = f"{result_prefix(job_id)}{epoch}/"
     with (
         closing(custom_ids),
-        store.begin(f"{prefix}output.jsonl") as output_upload,
-        store.begin(f"{prefix}error.jsonl") as error_upload,
+        store.begin_upload(f"{prefix}output.jsonl") as output_upload,
+        store.begin_upload(f"{prefix}error.jsonl") as error_upload,
         ThreadPoolExecutor(1, "upload") as writer,  # ends before the uploads that it writes to
     ):
         output, error = _Buffered(output_upload, writer), _Buffered(error_upload, writer)

@@ -104,13 +104,13 @@ def _rewind(kafka: KafkaSettings, group: GroupOffsets, moment_s: float) -> tuple
     numbers = range(RESULTS.partition_count)
     reader = OffsetRangeReader(kafka, RESULTS, client_id=_CLIENT, group=GROUP)
     try:
-        committed = reader.committed(numbers)
-        stretches = [reader.since(number, int(moment_s * 1000)) for number in numbers]
-        begins = [reader.whole(number).first for number in numbers]
+        committed = reader.committed_offsets(numbers)
+        stretches = [reader.range_since(number, int(moment_s * 1000)) for number in numbers]
+        begins = [reader.full_range(number).first for number in numbers]
     finally:
         reader.close()
     offsets = {s.partition: min(s.first, committed.get(s.partition, s.first)) for s in stretches}
-    group.move(RESULTS, offsets)
+    group.alter_offsets(RESULTS, offsets)
     count = sum(committed.get(number, offset) - offset for number, offset in offsets.items())
     is_held = all(not begin or begin < s.first for begin, s in zip(begins, stretches, strict=True))
     return count, is_held

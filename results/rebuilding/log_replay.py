@@ -92,7 +92,7 @@ class LogReplay:
         try:
             for records in reader.read([log.stretch], time.monotonic() + self._timeout_s):
                 yield [entry for r in records if r.key in keys if (entry := _entry(r))]
-            if not reader.is_through([log.stretch]):
+            if not reader.has_read_all([log.stretch]):
                 raise LogTooSlowError
         finally:
             reader.close()

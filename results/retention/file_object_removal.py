@@ -45,8 +45,10 @@ class FileRemoval:
         for removal in due:
             try:
                 failure = self._refusals.delete(self.store, removal.object_key)
-            except MillraceError as away:
-                LOG.warning("an object stays", extra={"file": removal.file_id, "code": away.code})
+            except MillraceError as unavailable:
+                LOG.warning(
+                    "an object stays", extra={"file": removal.file_id, "code": unavailable.code}
+                )
                 break
             if failure is None:
                 gone.append(removal.file_id)

@@ -57,8 +57,8 @@ class KeyRemoval:
                 continue
             try:
                 refusal = self._refusals.delete(self.store, key.body_key)
-            except MillraceError as away:
-                return away
+            except MillraceError as unavailable:
+                return unavailable
             if refusal is None:
                 gone.append(key)
             else:

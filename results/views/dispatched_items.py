@@ -33,8 +33,8 @@ def dispatched_items(
     found: Dispatched = {}
     try:
         numbers = range(topic.partition_count)
-        committed = reader.committed(numbers)
-        stretches = [_open(reader.whole(n), committed.get(n)) for n in numbers]
+        committed = reader.committed_offsets(numbers)
+        stretches = [_open(reader.full_range(n), committed.get(n)) for n in numbers]
         unread = [stretch for stretch in stretches if stretch.first < stretch.end]
         for records in reader.read(unread, time.monotonic() + timeout_s) if unread else ():
             _note(found, records)

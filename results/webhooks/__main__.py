@@ -56,7 +56,7 @@ def main(env: Mapping[str, str]) -> int:
     """Run the role until a signal; return the exit code."""
     configure_logs(ROLE)
     stop = stop_on_signals()
-    return run_role(lambda: run(env, stop), away=DATABASE_UNAVAILABLE)
+    return run_role(lambda: run(env, stop), unavailable=DATABASE_UNAVAILABLE)
 
 
 def run(env: Mapping[str, str], stop: threading.Event) -> None:

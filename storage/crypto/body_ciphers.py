@@ -42,7 +42,7 @@ class CipherContext(NamedTuple):
     """Where a body belongs."""
 
     job_id: UUID
-    way: BodyDirection
+    direction: BodyDirection
     item_index: int  # of a call's answer: the number of the piece
 
 
@@ -71,4 +71,4 @@ class BodyCipher:
 
 
 def _proved(place: CipherContext) -> bytes:
-    return b"%b%b%d" % (place.job_id.bytes, place.way.value, place.item_index)
+    return b"%b%b%d" % (place.job_id.bytes, place.direction.value, place.item_index)

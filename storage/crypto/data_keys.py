@@ -49,7 +49,7 @@ class DataKeys:
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._lock = threading.Lock()
 
-    def known(self, name: str) -> BodyCipher | None:
+    def cached(self, name: str) -> BodyCipher | None:
         """Return the cipher of a key that is in memory; never waits."""
         with self._lock:
             known = self._known.get(name)
@@ -63,26 +63,26 @@ class DataKeys:
 
     def load(self, name: str) -> BodyCipher:
         """Return the cipher of a key. Raises DataKeyDestroyedError, and what a store raises."""
-        return self.known(name) or self._loaded(name)
+        return self.cached(name) or self._loaded(name)
 
-    def ensure(self, name: str) -> BodyCipher:
+    def load_or_create(self, name: str) -> BodyCipher:
         """Return the cipher of a key, which is made if there is none.
 
         Of any number of rivals one makes it. Raises what a store raises.
         """
-        known = self.known(name)
+        known = self.cached(name)
         if known is not None:
             return known
         secret = secrets.token_bytes(KEY_BYTES)
         try:
-            with self._objects.begin(name) as upload:
+            with self._objects.begin_upload(name) as upload:
                 upload.write(secret)
                 upload.complete(if_absent=True)
         except ObjectExistsError:
             return self._loaded(name)
         return self._remembered(name, secret)
 
-    def forget(self, name: str) -> None:
+    def evict(self, name: str) -> None:
         """Let go of a key in memory."""
         with self._lock:
             self._known.pop(name, None)

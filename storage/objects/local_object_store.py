@@ -49,7 +49,7 @@ class LocalObjectStore:
         with translate_disk_errors():
             (root / _TEMPORARY).mkdir(parents=True, exist_ok=True)
 
-    def begin(self, key: str) -> "LocalUpload":
+    def begin_upload(self, key: str) -> "LocalUpload":
         """See `ObjectStore`."""
         target = self._path(key)
         temporary = self._root / _TEMPORARY / secrets.token_hex(16)

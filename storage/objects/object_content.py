@@ -13,6 +13,6 @@ def read_object(
 
 def write_object(objects: ObjectStore, key: str, content: bytes) -> None:
     """Store an object, in place of one of the same key."""
-    with objects.begin(key) as upload:
+    with objects.begin_upload(key) as upload:
         upload.write(content)
         upload.complete()

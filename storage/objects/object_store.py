@@ -83,7 +83,7 @@ class ObjectStore(Protocol):
     (`a` and `a/b`): a local store cannot hold both.
     """
 
-    def begin(self, key: str) -> Upload:
+    def begin_upload(self, key: str) -> Upload:
         """Start an upload. Raises ObjectKeyError."""
         ...
 

@@ -26,7 +26,7 @@ class S3ObjectStore:
         self._part_bytes = settings.part_bytes
         self._clock = clock
 
-    def begin(self, key: str) -> S3Upload:
+    def begin_upload(self, key: str) -> S3Upload:
         """See `ObjectStore`."""
         return S3Upload(self._client, self._bucket, checked_key(key), part_bytes=self._part_bytes)
 

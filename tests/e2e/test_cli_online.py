@@ -124,9 +124,9 @@ def test_a_measurement_of_nothing_but_errors_fails(env: dict[str, str]) -> None:
 
     assert done.exit_code == ExitCode.FAILED
     assert list(json.loads(done.stdout)["errors"]) == ["404 model_not_found"]
-    away = millrace(env, "bench-online", "--model", "m", "--url", "http://127.0.0.1:1")
-    assert away.exit_code == ExitCode.FAILED
-    assert "Cannot reach http://127.0.0.1:1" in away.stderr
+    unavailable = millrace(env, "bench-online", "--model", "m", "--url", "http://127.0.0.1:1")
+    assert unavailable.exit_code == ExitCode.FAILED
+    assert "Cannot reach http://127.0.0.1:1" in unavailable.stderr
 
 
 def test_a_call_in_the_background_is_shown_with_its_answer(

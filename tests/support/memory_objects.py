@@ -44,7 +44,7 @@ class MemoryStore:
         self.is_away = False
         self.read_count = 0
 
-    def begin(self, key: str) -> MemoryUpload:
+    def begin_upload(self, key: str) -> MemoryUpload:
         self._ask()
         return MemoryUpload(self, key)
 

@@ -87,7 +87,7 @@ class TopicAdmin:
         self._await_leaders({topic.topic for topic in wanted})
         return created
 
-    def keep_bodies(self, topics: Iterable[Topic]) -> None:
+    def apply_body_retention(self, topics: Iterable[Topic]) -> None:
         """Have those of the topics that hold prompts or answers keep them for as long as is set.
 
         They must exist. For who installs, not for who uses them: it takes the right to describe and

@@ -51,7 +51,7 @@ class GroupConsumer:
         """
         self._prefix, self._group, self._topics = settings.topic_prefix, group, tuple(topics)
         self._assigned: set[Partition] = set()
-        self.is_losing = False
+        self.is_assignment_lost = False
         """In `on_revoke`: the partitions have another owner already."""
         self._on_assign, self._on_revoke = on_assign, on_revoke
         self._membership = GroupMembership(settings, self._prefix + group, settings.group_protocol)
@@ -70,8 +70,10 @@ class GroupConsumer:
                 "queued.max.messages.kbytes": 32 * 1024,
             },
         )
-        self._membership.succeed()
-        self._membership.note(self._consumer.memberid())  # under `consumer` known before it joins
+        self._membership.remove_predecessor()
+        self._membership.record_member_id(
+            self._consumer.memberid()
+        )  # under `consumer` known before it joins
         names = [self._prefix + topic for topic in topics]
         is_told = settings.group_protocol == "classic"
         self._missing = MissingTopicMonitor(self._consumer, names, is_told=is_told)
@@ -96,7 +98,7 @@ class GroupConsumer:
         first = self._consumer.consume(1, timeout_s)
         more = self._consumer.consume(count_max - 1, 0) if first and count_max > 1 else []
         messages = first + more
-        self._missing.heed(messages)
+        self._missing.check(messages)
         return received_records(messages, self._prefix)
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> bool:
@@ -106,7 +108,7 @@ class GroupConsumer:
         commit. Raises StaleMemberError when the group goes on without us: keep polling, and what
         is lost will be revoked. Partitions that are kept do not seek back, so nothing is dropped.
         """
-        if self.is_losing:
+        if self.is_assignment_lost:
             raise StaleMemberError("the partitions are lost")
         offsets = [
             TopicPartition(self._prefix + topic, number, offset)
@@ -167,7 +169,7 @@ class GroupConsumer:
     def close(self) -> None:
         """Leave the group."""
         self._consumer.close()
-        self._membership.left()
+        self._membership.clear()
 
     def _observe_lag(self) -> None:
         behind = dict.fromkeys(self._topics, 0)
@@ -188,7 +190,7 @@ class GroupConsumer:
         self._consumer.resume(places)
         partitions = self._named(places)
         self._assigned.update(partitions)
-        self._membership.note(self._consumer.memberid())
+        self._membership.record_member_id(self._consumer.memberid())
         self._on_assign(partitions)
 
     def _revoke(self, _consumer: Consumer, places: list[TopicPartition]) -> None:
@@ -197,11 +199,11 @@ class GroupConsumer:
         self._assigned.difference_update(partitions)
 
     def _lose(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        self.is_losing = True
+        self.is_assignment_lost = True
         try:
             self._revoke(consumer, places)
         finally:
-            self.is_losing = False
+            self.is_assignment_lost = False
 
     def _named(self, places: list[TopicPartition]) -> list[Partition]:
         return [(place.topic.removeprefix(self._prefix), place.partition) for place in places]

@@ -36,7 +36,7 @@ class GroupMembership:
         if settings.members_folder is not None:
             self._hold(settings.members_folder)
 
-    def succeed(self) -> None:
+    def remove_predecessor(self) -> None:
         """Leave in the name of the process that held the note before, if it has not left itself.
 
         Waits for the broker, a second at most. Call it before joining: what was the predecessor's
@@ -50,14 +50,14 @@ class GroupMembership:
             self._settings, self._group, member_id, self._protocol, timeout_s=_LEAVE_S_MAX
         )
 
-    def note(self, member_id: str | None) -> None:
+    def record_member_id(self, member_id: str | None) -> None:
         """Note the id under which the broker knows this member; none, perhaps, before it joins."""
         if self._descriptor is None or not member_id or member_id == self._noted:
             return
         self._noted = member_id
         self._write(f"{self._protocol} {member_id}\n")
 
-    def left(self) -> None:
+    def clear(self) -> None:
         """The group was left in good order: nothing remains to be done for this member."""
         if self._descriptor is not None:
             self._write("")

@@ -32,7 +32,7 @@ class GroupOffsets:
         except (KafkaException, TimeoutError) as error:
             raise KafkaUnavailableError(_reason(error)) from None
 
-    def move(self, topic: Topic, offsets: Mapping[int, int]) -> None:
+    def alter_offsets(self, topic: Topic, offsets: Mapping[int, int]) -> None:
         """Let the group go on at these offsets, by partition. It must have no member."""
         name = self._prefix + topic.name
         places = [TopicPartition(name, number, offset) for number, offset in offsets.items()]

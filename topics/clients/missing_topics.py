@@ -43,7 +43,7 @@ class MissingTopicMonitor:
         """Whether one was missing when it was last looked for."""
         return self._since_s is not None
 
-    def heed(self, messages: Iterable[Message]) -> None:
+    def check(self, messages: Iterable[Message]) -> None:
         """Notice what a client's events tell, and look at times until all topics are there.
 
         Raises KafkaUnavailableError after MISSING_S_MAX.

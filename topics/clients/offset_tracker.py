@@ -18,11 +18,11 @@ class OffsetTracker:
         self._done: dict[Partition, set[int]] = {}
         self._next: dict[Partition, int] = {}
 
-    def started(self, partition: Partition, offset: int) -> None:
+    def track(self, partition: Partition, offset: int) -> None:
         """A record was taken over; records of one partition start in offset order."""
         self._open.setdefault(partition, deque()).append(offset)
 
-    def finished(self, partition: Partition, offset: int) -> None:
+    def mark_finished(self, partition: Partition, offset: int) -> None:
         """A record's effect is durable. One of a dropped partition is ignored."""
         waiting = self._open.get(partition)
         if not waiting or offset < waiting[0]:
@@ -38,7 +38,7 @@ class OffsetTracker:
         """Return the next offsets that grew since they were last `committed`."""
         return dict(self._next)
 
-    def committed(self, next_offsets: dict[Partition, int]) -> None:
+    def mark_committed(self, next_offsets: dict[Partition, int]) -> None:
         """The broker has taken these; what is not reported here is offered again."""
         for partition, offset in next_offsets.items():
             if self._next.get(partition) == offset:

@@ -30,7 +30,7 @@ class CallerHeartbeatReader:
     ) -> None:
         """`on_news` is called in the thread, after the news are known here."""
         self._tail = TopicTailReader(
-            settings, CALLERS, client_id=f"{client_id}-callers", past_counts=False
+            settings, CALLERS, client_id=f"{client_id}-callers", reset_to_earliest=False
         )
         self._clock, self._on_news = clock, on_news
         self._known = CallerLiveness(since_s=clock.monotonic_s())
@@ -41,44 +41,44 @@ class CallerHeartbeatReader:
 
     def start(self, timeout_s: float) -> None:
         """Follow from the present end. Raises KafkaUnavailableError."""
-        self._tail.skip_to_end(timeout_s)
+        self._tail.seek_to_end(timeout_s)
         self._known = CallerLiveness(since_s=self._clock.monotonic_s())
         self._following.start()
 
-    def is_gone(self, job: JobRef, *, since_s: float) -> bool:
+    def is_abandoned(self, job: JobRef, *, since_s: float) -> bool:
         """Whether nobody waits for an online request, or its deadline is past.
 
         It is here since monotonic time `since_s`. Raises what ended the following: without news
         the process must not go on.
         """
-        self._following.check()
+        self._following.raise_failure()
         if job.call is None:
             return False
         now_s = self._clock.monotonic_s()
-        is_gone = self._known.is_gone(job, since_s=since_s, now_s=now_s)
+        is_gone = self._known.is_abandoned(job, since_s=since_s, now_s=now_s)
         return is_gone or self._known.is_expired(job, now_s=now_s)
 
     def is_expired(self, job: JobRef) -> bool:
         """Whether an online request's deadline is past, as far as its caller's clock is known."""
         return self._known.is_expired(job, now_s=self._clock.monotonic_s())
 
-    def patience_s(self, job: JobRef) -> float | None:
+    def start_wait_left_s(self, job: JobRef) -> float | None:
         """Return how long an online request may still wait until it begins; None without a bound.
 
         Nor is there one while its caller's clock is unknown.
         """
-        return self._known.patience_s(job, now_s=self._clock.monotonic_s())
+        return self._known.start_wait_left_s(job, now_s=self._clock.monotonic_s())
 
-    def is_unwanted(self, job: JobRef, *, since_s: float) -> bool:
+    def is_obsolete(self, job: JobRef, *, since_s: float) -> bool:
         """Whether an online request that has not begun need not be passed on.
 
         Of a durable one that waited too long a replica has to say so: its row must end.
         """
-        if self.is_gone(job, since_s=since_s):
+        if self.is_abandoned(job, since_s=since_s):
             return True
         if job.call is None or job.call.durable:
             return False
-        patience_s = self.patience_s(job)
+        patience_s = self.start_wait_left_s(job)
         return patience_s is not None and patience_s <= 0
 
     def is_silent(self, caller_id: str) -> bool:
@@ -97,9 +97,9 @@ class CallerHeartbeatReader:
         now_s = self._clock.monotonic_s()
         for _, news in decode_records(CallerHeartbeat, records):
             if news is not None:
-                self._known.heard(news, now_s=now_s)
+                self._known.record_heartbeat(news, now_s=now_s)
                 self._on_news(news)
-        self._known.forget_silent(now_s=now_s)
+        self._known.evict_stale(now_s=now_s)
         self._prove()
 
     def _prove(self) -> None:
@@ -109,13 +109,13 @@ class CallerHeartbeatReader:
         answer proves nothing.
         """
         now_s = self._clock.monotonic_s()
-        if self._asked is None and self._known.needs_proof(now_s=now_s):
+        if self._asked is None and self._known.needs_end_offsets(now_s=now_s):
             try:
-                self._asked = now_s, self._tail.ends(0.0)
+                self._asked = now_s, self._tail.end_offsets(0.0)
             except KafkaUnavailableError:
                 return
         if self._asked is not None:
             asked_s, ends = self._asked
             if self._tail.has_read(ends):
-                self._known.complete_until(asked_s)
+                self._known.mark_complete_until(asked_s)
                 self._asked = None

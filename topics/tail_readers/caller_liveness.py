@@ -47,7 +47,7 @@ class CallerLiveness:
         self._words: dict[str, _Word] = {}
         self._aborted: OrderedDict[UUID, None] = OrderedDict()
 
-    def heard(self, news: CallerHeartbeat, *, now_s: float) -> None:
+    def record_heartbeat(self, news: CallerHeartbeat, *, now_s: float) -> None:
         """Take in news that arrived at monotonic time `now_s`."""
         self._words[news.caller_id] = _Word(now_s, news.now_s, news.leaving)
         for request_id in news.aborted:
@@ -55,18 +55,18 @@ class CallerLiveness:
         while len(self._aborted) > ABORTED_CALLS_MAX:
             self._aborted.popitem(last=False)
 
-    def complete_until(self, moment_s: float) -> None:
+    def mark_complete_until(self, moment_s: float) -> None:
         """All that was said until this monotonic time has been heard here."""
         self._complete_s = max(self._complete_s, moment_s)
 
-    def needs_proof(self, *, now_s: float) -> bool:
+    def needs_end_offsets(self, *, now_s: float) -> bool:
         """Whether somebody's silence is not known to be one, until `complete_until` says more."""
         return self._doubted_s >= self._complete_s or any(
             self._complete_s - word.heard_s <= CALLER_TIMEOUT_S < now_s - word.heard_s
             for word in self._words.values()
         )
 
-    def is_gone(self, job: JobRef, *, since_s: float, now_s: float) -> bool:
+    def is_abandoned(self, job: JobRef, *, since_s: float, now_s: float) -> bool:
         """Whether nobody waits for an online request that is here since; never true of a batch."""
         if job.call is None:
             return False
@@ -111,7 +111,7 @@ class CallerLiveness:
         clock_s = None if job.call is None else self._clock_s(job.call, now_s)
         return clock_s is not None and clock_s > job.deadline_s
 
-    def patience_s(self, job: JobRef, *, now_s: float) -> float | None:
+    def start_wait_left_s(self, job: JobRef, *, now_s: float) -> float | None:
         """Return how long an online request may still wait until it begins.
 
         None where nothing but its deadline bounds that, or its caller's clock is unknown.
@@ -125,7 +125,7 @@ class CallerLiveness:
         word = self._words.get(call.caller_id)
         return None if word is None else word.clock_s + (now_s - word.heard_s)
 
-    def forget_silent(self, *, now_s: float) -> None:
+    def evict_stale(self, *, now_s: float) -> None:
         """Drop callers that were silent for `CALLER_RETENTION_S`."""
         for caller_id, word in list(self._words.items()):
             if now_s - word.heard_s > CALLER_RETENTION_S:

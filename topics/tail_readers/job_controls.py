@@ -63,7 +63,7 @@ class JobControlCache:
         """Forget a job."""
         self._known.pop(job_id_bytes, None)
 
-    def forget(self, now_ms: int) -> None:
+    def evict_stale(self, now_ms: int) -> None:
         """Forget jobs whose records have left the log, and the oldest of too many."""
         while self._known:
             oldest = next(iter(self._known))
@@ -100,19 +100,19 @@ class JobControlReader:
             self._apply(records)
         self._following.start()
 
-    def check(self) -> None:
+    def raise_failure(self) -> None:
         """Raises what ended the following, for whoever has nothing to ask."""
-        self._following.check()
+        self._following.raise_failure()
 
     def is_closed(self, job_id: UUID) -> bool:
         """Whether results of the job have stopped to count."""
-        self._following.check()
+        self._following.raise_failure()
         control = self._controls.get(job_id)
         return control is not None and control.closed is not None
 
-    def newer(self, job: JobRef) -> JobControl | None:
+    def newer_control(self, job: JobRef) -> JobControl | None:
         """Return the job's state if it changed after the record with `job` was emitted."""
-        self._following.check()
+        self._following.raise_failure()
         control = self._controls.get(job.job_id)
         if control is None or (control.closed is None and control.version <= job.version):
             return None
@@ -134,14 +134,14 @@ class JobControlReader:
                 changed.append(control)
             elif record.key is not None:
                 self._controls.discard(record.key)
-        self._controls.forget(int(self._clock.wall_s() * 1000))
+        self._controls.evict_stale(int(self._clock.wall_s() * 1000))
         return changed
 
 
 def obsolete_reason(job: JobRef, control: JobControl | None, now_s: float | None) -> str | None:
     """Return why an item of a batch must not start any more, as a metric's label, or None.
 
-    `control` is `JobControlReader.newer`, `now_s` the database's time, None while it is not known.
+    `control` is `JobControlReader.newer_control`, `now_s` the database's time, None while it is not known.
     """
     if control is not None:
         if control.closed is not None:

@@ -56,7 +56,7 @@ class OffsetRangeReader:
             },
         )
 
-    def whole(self, partition: int) -> OffsetRange:
+    def full_range(self, partition: int) -> OffsetRange:
         """Return all that the log holds of a partition now."""
         place = TopicPartition(self._name, partition)
         try:
@@ -65,9 +65,9 @@ class OffsetRangeReader:
             raise KafkaUnavailableError(error.args[0].str()) from None
         return OffsetRange(partition, low, high)
 
-    def since(self, partition: int, appended_ms: int) -> OffsetRange:
+    def range_since(self, partition: int, appended_ms: int) -> OffsetRange:
         """Return what was appended to a partition from a moment of the broker's clock on."""
-        stretch = self.whole(partition)
+        stretch = self.full_range(partition)
         asked = [TopicPartition(self._name, partition, appended_ms)]
         try:
             (found,) = self._consumer.offsets_for_times(asked, timeout=_ASK_S)
@@ -76,7 +76,7 @@ class OffsetRangeReader:
         first = stretch.end if found.offset < 0 else found.offset
         return OffsetRange(partition, max(first, stretch.first), stretch.end)
 
-    def committed(self, partitions: Sequence[int]) -> dict[int, int]:
+    def committed_offsets(self, partitions: Sequence[int]) -> dict[int, int]:
         """Return the group's next offsets; a partition without a commit is absent."""
         places = [TopicPartition(self._name, number) for number in partitions]
         try:
@@ -90,12 +90,12 @@ class OffsetRangeReader:
     ) -> Iterator[list[ReceivedRecord]]:
         """Yield the records of `stretches` in pieces, until `stop_at_s` of the monotonic clock.
 
-        `is_through` tells afterwards whether that was all.
+        `has_read_all` tells afterwards whether that was all.
         """
         ends = {stretch.partition: stretch.end for stretch in stretches}
         self._reached = {stretch.partition: stretch.first for stretch in stretches}
         self._consumer.assign([TopicPartition(self._name, s.partition, s.first) for s in stretches])
-        while not self.is_through(stretches) and time.monotonic() < stop_at_s:
+        while not self.has_read_all(stretches) and time.monotonic() < stop_at_s:
             first = self._consumer.consume(1, _POLL_S)
             messages = first + (self._consumer.consume(_COUNT_MAX, 0) if first else [])
             if any(map(is_missing_topic_error, messages)):
@@ -106,7 +106,7 @@ class OffsetRangeReader:
                 self._reached[record.partition] = record.offset + 1
             yield [record for record in records if record.offset < ends[record.partition]]
 
-    def is_through(self, stretches: Sequence[OffsetRange]) -> bool:
+    def has_read_all(self, stretches: Sequence[OffsetRange]) -> bool:
         """Whether every stretch was read to its end."""
         return all(self._reached.get(s.partition, 0) >= s.end for s in stretches)
 

@@ -42,7 +42,7 @@ class TailReaderThread:
         """Begin where the tail stands."""
         self._thread.start()
 
-    def check(self) -> None:
+    def raise_failure(self) -> None:
         """Raises what ended the following: whoever lives by the news must not go on without."""
         if self._failure is not None:
             raise self._failure

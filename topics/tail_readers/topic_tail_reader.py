@@ -27,11 +27,11 @@ class TopicTailReader:
         *,
         client_id: str,
         partitions: Sequence[int] | None = None,
-        past_counts: bool = True,
+        reset_to_earliest: bool = True,
     ) -> None:
-        """Start at the oldest record of each partition, unless `skip_to_end` comes first.
+        """Start at the oldest record of each partition, unless `seek_to_end` comes first.
 
-        `partitions` are all of the topic when None. `past_counts` says where to go on when the log
+        `partitions` are all of the topic when None. `reset_to_earliest` says where to go on when the log
         has lost the place of this reader: at the oldest record again, or else at the newest.
         """
         self._prefix = settings.topic_prefix
@@ -47,7 +47,7 @@ class TopicTailReader:
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "enable.partition.eof": True,
-                "auto.offset.reset": "earliest" if past_counts else "latest",
+                "auto.offset.reset": "earliest" if reset_to_earliest else "latest",
                 "fetch.wait.max.ms": 500,
                 "queued.max.messages.kbytes": 8 * 1024,
             },
@@ -55,9 +55,9 @@ class TopicTailReader:
         self._is_reading = self._is_missing = False
         self._reached: dict[int, int] = {}  # partition to the end that was read last
 
-    def skip_to_end(self, timeout_s: float) -> None:
+    def seek_to_end(self, timeout_s: float) -> None:
         """Forget the past: read only what is appended from now on. Raises KafkaUnavailableError."""
-        ends = self._reached = self.ends(timeout_s)
+        ends = self._reached = self.end_offsets(timeout_s)
         self._read_from(
             [TopicPartition(p.topic, p.partition, ends[p.partition]) for p in self._places]
         )
@@ -69,7 +69,9 @@ class TopicTailReader:
     def pieces_to_end(self, timeout_s: float) -> Iterator[list[ReceivedRecord]]:
         """Yield the same in pieces, for a topic that is too long to hold in memory."""
         deadline = time.monotonic() + timeout_s
-        ends = self.ends(timeout_s)  # before reading begins: it would wait behind a long poll
+        ends = self.end_offsets(
+            timeout_s
+        )  # before reading begins: it would wait behind a long poll
         while not self.has_read(ends):
             if time.monotonic() > deadline:
                 raise KafkaUnavailableError("the end of a topic was not reached in time")
@@ -94,7 +96,7 @@ class TopicTailReader:
         """Whether everything below these offsets of partitions was returned, or skipped."""
         return all(self._reached.get(number, 0) >= end for number, end in ends.items())
 
-    def ends(self, timeout_s: float) -> dict[int, int]:
+    def end_offsets(self, timeout_s: float) -> dict[int, int]:
         """Return the present end of each partition. Raises KafkaUnavailableError.
 
         Asks until the leaders answer: for a moment after a topic's creation they refuse. Who was

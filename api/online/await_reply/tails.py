@@ -91,7 +91,7 @@ class TailThread:
     def _find_position(self) -> None:
         while not self._stopping.is_set():
             try:
-                self._tail.skip_to_end(_POSITION_S)
+                self._tail.seek_to_end(_POSITION_S)
             except KafkaUnavailableError:
                 _LOG.warning("the log does not answer yet")
                 time.sleep(_AGAIN_S)

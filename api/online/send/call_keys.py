@@ -42,7 +42,7 @@ class CallKeys:
         name = f"{CALL_KEYS}{self._caller_id}-{hour}"
         if name not in self._ciphers:
             self._hours[name] = hour
-            self._ciphers[name] = await in_store_thread(self._keys.ensure, name)
+            self._ciphers[name] = await in_store_thread(self._keys.load_or_create, name)
         return name
 
     def cipher(self, job: JobRef) -> BodyCipher | None:

@@ -185,8 +185,8 @@ class OpenAIHttpEngine:
     async def _run(self, endpoint: str, body: bytes, events: StreamEvents | None) -> Answer:
         try:
             status, content = await self._post(endpoint, body, events)
-        except CannotConnectError as away:
-            raise PoolUnavailableError(upstream=self._base, cause=str(away)) from None
+        except CannotConnectError as unavailable:
+            raise PoolUnavailableError(upstream=self._base, cause=str(unavailable)) from None
         except TimeoutError:
             timed_out = item_timed_out(self._item_timeout_s)
             return events.interrupted(timed_out) if events is not None else timed_out

@@ -73,8 +73,8 @@ class PlayedPool:
             self.kafka, REQUESTS_INTERACTIVE, client_id="played-requests"
         )
         self._callers = TopicTailReader(self.kafka, CALLERS, client_id="played-callers")
-        self._requests.skip_to_end(WAIT_S_MAX)
-        self._callers.skip_to_end(WAIT_S_MAX)
+        self._requests.seek_to_end(WAIT_S_MAX)
+        self._callers.seek_to_end(WAIT_S_MAX)
         self._threads = [
             threading.Thread(target=body)
             for body in (self._publish, self._read_requests, self._read_callers)

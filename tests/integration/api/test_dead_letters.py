@@ -169,7 +169,7 @@ def test_of_redrives_that_overlap_one_takes_what_is_left(
 ) -> None:
     """Both have chosen before either commits; what was named may run again."""
     both_write = threading.Barrier(2, timeout=10)
-    begin = site.objects.begin
+    begin = site.objects.begin_upload
 
     def begun(key: str) -> LocalUpload:
         both_write.wait()

@@ -84,8 +84,8 @@ def test_an_answer_that_cannot_be_fetched_is_under_its_job_or_key(
 
     durable.pool.script = script
     with durable.site.client() as client:
-        with monkeypatch.context() as away:
-            away.setattr(api.online.send.large_bodies, "read_object", refuse)
+        with monkeypatch.context() as unavailable:
+            unavailable.setattr(api.online.send.large_bodies, "read_object", refuse)
             bound = client.post(ENDPOINT, json=ASK)
             patient = client.post(ENDPOINT, json=ASK, headers={"Prefer": "wait=20"})
             keyed = client.post(ENDPOINT, json=ASK, headers=KEY)

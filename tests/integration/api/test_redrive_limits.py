@@ -15,7 +15,7 @@ from tests.integration.api.test_dead_letters import COUNT, PATH, failed_batch, f
 def writes_of(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes of each write to the object store from now on."""
     sizes: list[int] = []
-    begin = site.objects.begin
+    begin = site.objects.begin_upload
 
     def begun(key: str) -> LocalUpload:
         upload = begin(key)
@@ -96,7 +96,7 @@ def test_edits_write_no_more_than_an_upload_might(
 
 def test_few_redrives_write_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     began, may_go_on = threading.Semaphore(0), threading.Event()
-    begin = site.objects.begin
+    begin = site.objects.begin_upload
 
     def begun(key: str) -> LocalUpload:
         began.release()

@@ -40,8 +40,12 @@ class Upstream:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         if request.method == "GET":
-            if self.all_away and self._respond and (away := await self._respond(request, body)):
-                return away
+            if (
+                self.all_away
+                and self._respond
+                and (unavailable := await self._respond(request, body))
+            ):
+                return unavailable
             return web.json_response({"object": "list", "data": []})
         self.received.append((request, body))
         self.running += 1

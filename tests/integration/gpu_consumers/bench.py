@@ -35,14 +35,14 @@ BATCHES = batches_topic(POOL, "bulk")
 
 
 class ScriptedEngine:
-    """Answers at once, unless `away` or `dead` say otherwise."""
+    """Answers at once, unless `unavailable` or `dead` say otherwise."""
 
     concurrency = 10
     headroom = 0
     slots = SlotCounts(0, 0, 0)
 
     def __init__(self) -> None:
-        self.away = False
+        self.unavailable = False
         self.dead = False
         self.hold = asyncio.Event()
         self.hold.set()
@@ -64,7 +64,7 @@ class ScriptedEngine:
             await self.hold.wait()
             if self.dead:
                 raise EngineDeadError
-            if self.away and index >= len(bodies) // 2:
+            if self.unavailable and index >= len(bodies) // 2:
                 raise PoolUnavailableError
             self.bodies.append(body)
             status = 400 if b"bad" in body else 200
@@ -76,7 +76,7 @@ class ScriptedEngine:
     ) -> Answer:
         """Stream five pieces, the last four once `hold` is open; or answer whole."""
         self.asked.set()
-        if self.away:
+        if self.unavailable:
             raise PoolUnavailableError
         assert meter is not None
         meter.began()
@@ -114,11 +114,11 @@ class AilingObjects(LocalObjectStore):
             raise ObjectStoreUnavailableError
         return super().read(key, offset=offset, length=length)
 
-    def begin(self, key: str) -> LocalUpload:
+    def begin_upload(self, key: str) -> LocalUpload:
         if self.is_away:
             raise ObjectStoreUnavailableError
         assert self.gate.wait(30)
-        return super().begin(key)
+        return super().begin_upload(key)
 
 
 class Bench:

@@ -231,7 +231,7 @@ def test_a_pool_that_is_away_closes_the_credit_of_both_classes(
     online: Bench, caller: Caller
 ) -> None:
     start(online)
-    online.engine.away = True
+    online.engine.unavailable = True
     send(online, call_of(1))
     closed: set[str] = set()
 
@@ -241,7 +241,7 @@ def test_a_pool_that_is_away_closes_the_credit_of_both_classes(
         return closed == {"bulk", "interactive"}
 
     online.read(CAPACITY, both_closed)
-    online.engine.away = False
+    online.engine.unavailable = False
     (chunk,) = cast(list[Chunk], online.read(REQUESTS_INTERACTIVE, bool))
     send(online, batch(chunk))
     caller.await_replies(lambda c: c.end(1))

@@ -143,7 +143,7 @@ def line(index: int) -> bytes:
 
 def add_job_and_file(engine: sa.Engine, site: Site) -> tuple[JobRef, list[Item]]:
     lines = [line(index) for index in range(COUNT)]
-    with site.objects.begin("in") as upload:
+    with site.objects.begin_upload("in") as upload:
         upload.write(b"".join(lines))
         upload.complete()
     cursor = {"item_index": COUNT, "byte_offset": 1, "line_number": COUNT}

@@ -29,7 +29,7 @@ def test_outcomes_of_two_jobs_are_durable_and_then_committed(bench: Bench) -> No
 
 def test_a_pool_that_is_away_gets_its_items_back_uncharged(bench: Bench) -> None:
     bench.start()
-    bench.engine.away = True
+    bench.engine.unavailable = True
     bench.send(batch(Chunk(job(), items(0, 10))))
     done = bench.outcomes(5)
     chunks = bench.read(REQUESTS_BULK, bool)
@@ -83,7 +83,7 @@ def test_items_of_a_closed_job_are_not_executed(bench: Bench) -> None:
 
 def test_an_item_by_reference_is_read_from_its_file(bench: Bench) -> None:
     line = b'{"custom_id":"x","body":{"big":1}}\n'
-    with bench.objects.begin("files/big") as upload:
+    with bench.objects.begin_upload("files/big") as upload:
         upload.write(b"first\n" + line)
         upload.complete()
     bench.start()

@@ -41,18 +41,18 @@ def test_an_idle_replica_ends_when_it_cannot_read_the_news_any_more(
     bench: Bench, topic: Topic
 ) -> None:
     bench.start()
-    newer = [kind_headers(topic.records[0])[0], ("schema", b"99")]
+    newer_control = [kind_headers(topic.records[0])[0], ("schema", b"99")]
     deadline = time.monotonic() + 20
     while not bench.left.wait(0.2):  # demand is read from some later moment on, and repeated
         assert time.monotonic() < deadline
-        bench.producer.send(topic.name, b"", partition=0, key=b"k", headers=newer)
+        bench.producer.send(topic.name, b"", partition=0, key=b"k", headers=newer_control)
     bench.join()
     assert isinstance(bench.failure, SchemaTooNewError)
 
 
 def test_large_bodies_wait_for_their_object_store(bench: Bench) -> None:
     line = b'{"custom_id":"x","body":{"big":1}}\n'
-    with bench.objects.begin("files/big") as upload:
+    with bench.objects.begin_upload("files/big") as upload:
         upload.write(line)
         upload.complete()
     bench.start()
@@ -94,7 +94,7 @@ def test_stopping_commits_no_batch_whose_answers_are_not_published(bench: Bench)
 
 
 def test_an_input_file_that_changed_fails_its_item_alone(bench: Bench) -> None:
-    with bench.objects.begin("files/cut") as upload:
+    with bench.objects.begin_upload("files/cut") as upload:
         upload.write(b'{"custom_id":')
         upload.complete()
     bench.start()

@@ -49,7 +49,7 @@ def store_lines(objects: LocalObjectStore) -> Callable[[str, int], None]:
     """Store an input file of so many valid lines under a key."""
 
     def store(key: str, count: int) -> None:
-        with objects.begin(key) as upload:
+        with objects.begin_upload(key) as upload:
             for index in range(count):
                 upload.write(input_line(index) + b"\n")
             upload.complete()

@@ -83,7 +83,7 @@ class Site:
             return add_job(connection, self.tenant_id, **(given | columns))
 
     def store(self, key: str, lines: list[bytes]) -> int:
-        with self.objects.begin(key) as upload:
+        with self.objects.begin_upload(key) as upload:
             upload.write(b"\n".join(lines))  # the last line has no newline
             return upload.complete().size_bytes
 
@@ -275,11 +275,11 @@ def test_a_failure_that_nobody_expects_stops_no_role(
 def test_a_judge_that_loses_its_database_says_so(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object, **__: object) -> None:
+    def unavailable(*_: object, **__: object) -> None:
         raise OperationalError("the database is away", {}, Exception())
 
     site.append(line("b-0"))
-    monkeypatch.setattr("jobs.validation.append_validator.validate", away)
+    monkeypatch.setattr("jobs.validation.append_validator.validate", unavailable)
     with pytest.raises(OperationalError):
         site.validator.step()
     assert site.leases.count == 0

@@ -64,7 +64,7 @@ class Intake:
         self.expander = Expander(engine, objects, producer, self.held, clock)
 
     def job(self, texts: list[Any], **columns: Any) -> UUID:
-        with self.objects.begin("in") as upload:
+        with self.objects.begin_upload("in") as upload:
             for number, text in enumerate(texts):
                 upload.write(line(number, text) + b"\n")
             upload.complete()
@@ -150,11 +150,11 @@ def test_a_database_that_hiccups_has_no_item_skipped(
     intake.keep(job_id)
     intake.held.hold([job_id], 10)
 
-    def away(*_: object) -> set[int]:
+    def unavailable(*_: object) -> set[int]:
         raise OperationalError("the database is away", {}, Exception())
 
     with monkeypatch.context() as broken:
-        broken.setattr("jobs.expansion.expander.copies_between", away)
+        broken.setattr("jobs.expansion.expander.copies_between", unavailable)
         with pytest.raises(OperationalError):
             intake.expander.round({job_id: 4})
     assert intake.expander.round({job_id: 4}) == 3

@@ -326,13 +326,13 @@ def test_polling_reads_indexes(engine: sa.Engine, query: sa.Select[tuple[object]
 def test_a_job_whose_rows_could_not_be_read_is_left_to_others(
     engine: sa.Engine, start: Callable[[str], Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object) -> None:
+    def unavailable(*_: object) -> None:
         raise OperationalError("the database is away", {}, Exception())
 
     running_job(engine, 10)
     process = start("a")
     with monkeypatch.context() as broken:
-        broken.setattr("jobs.expansion.leased_jobs.open_jobs", away)
+        broken.setattr("jobs.expansion.leased_jobs.open_jobs", unavailable)
         with pytest.raises(OperationalError):
             process.claim()
     assert process.leases.count == 0
@@ -345,7 +345,7 @@ def test_a_job_whose_rows_could_not_be_read_is_left_to_others(
 def test_jobs_are_held_though_one_that_was_paused_cannot_be_given_back(
     engine: sa.Engine, start: Callable[[str], Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object) -> None:
+    def unavailable(*_: object) -> None:
         raise OperationalError("the database is away", {}, Exception())
 
     first, *others = (running_job(engine, 10) for _ in range(3))
@@ -355,7 +355,7 @@ def test_jobs_are_held_though_one_that_was_paused_cannot_be_given_back(
         return {job_id: job for job_id, job in open_jobs(*arguments).items() if job_id != first}
 
     monkeypatch.setattr("jobs.expansion.leased_jobs.open_jobs", all_but_the_first)
-    monkeypatch.setattr("jobs.leasing.leases.release", away)
+    monkeypatch.setattr("jobs.leasing.leases.release", unavailable)
     with pytest.raises(OperationalError):
         process.held.hold([first, *others], 10)
     assert process.held.ids == set(others)

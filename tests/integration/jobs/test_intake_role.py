@@ -189,11 +189,11 @@ def test_invalid_files_fail_and_small_jobs_do_not_wait_for_a_large_one(
     env: dict[str, str],
     objects: LocalObjectStore,
 ) -> None:
-    with objects.begin("large") as upload:
+    with objects.begin_upload("large") as upload:
         for _ in range(100):
             upload.write(b"\n" * 1_000_000)  # each of them is a blank line to look at
         upload.complete()
-    with objects.begin("in") as upload:
+    with objects.begin_upload("in") as upload:
         upload.write(input_line(0) + b"\njunk")
         upload.complete()
     with engine.begin() as connection:

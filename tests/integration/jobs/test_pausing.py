@@ -156,7 +156,7 @@ def test_a_job_that_cannot_go_on_is_tried_ever_later_and_holds_up_nobody(
     control(engine, pause_job, *owned)
     intake.look()
     control(engine, resume_job, *owned)
-    with objects.begin("in") as upload:
+    with objects.begin_upload("in") as upload:
         upload.write(b"not what was validated\n")
         upload.complete()
     reads: list[str] = []

@@ -240,11 +240,11 @@ def test_any_number_of_jobs_may_stand_still(engine: sa.Engine, job_id: UUID) -> 
 def test_a_repair_that_loses_its_database_keeps_the_job_from_nobody(
     engine: sa.Engine, job_id: UUID, looks: Looks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object) -> None:
+    def unavailable(*_: object) -> None:
         raise OperationalError("the database is away", {}, Exception())
 
     looks.look(0)
-    monkeypatch.setattr("jobs.recovery.emitting_again.missing_indexes", away)
+    monkeypatch.setattr("jobs.recovery.emitting_again.missing_indexes", unavailable)
     with pytest.raises(OperationalError):
         looks.look(STALL_S)
     assert looks.leases.count == 0

@@ -114,7 +114,7 @@ def test_a_line_that_cannot_be_read_holds_up_no_other_of_its_job(
 ) -> None:
     lines = [*map(input_line, range(300))]
     lines[5] = b"x" * len(lines[5])
-    with objects.begin("damaged") as upload:
+    with objects.begin_upload("damaged") as upload:
         upload.write(b"\n".join(lines))
         upload.complete()
     wait_for_retry(engine, add_open_job(input_key="damaged"), *range(300))
@@ -352,7 +352,7 @@ def test_a_job_whose_file_cannot_be_read_waits_alone(
     assert indexes(kafka) == [2]
     assert waiting(engine) == [(1, 2)]
     monkeypatch.undo()
-    with objects.begin("gone") as upload:
+    with objects.begin_upload("gone") as upload:
         upload.write(b"\n".join(map(input_line, range(300))))
         upload.complete()
     looks.look()

@@ -75,7 +75,7 @@ class World:
         """Store a file of so many lines."""
         file_id = new_uuid()
         key = f"files/{file_id.hex}"
-        with self.store.begin(key) as upload:
+        with self.store.begin_upload(key) as upload:
             for _ in range(count):
                 line = {"custom_id": f"id-{self.ids}", "body": {"model": "small"}}
                 upload.write(json.dumps(line).encode() + b"\n")

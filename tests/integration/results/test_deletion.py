@@ -59,7 +59,7 @@ def key_id() -> UUID:
 
 
 def put(store: LocalObjectStore, key: str) -> str:
-    with store.begin(key) as upload:
+    with store.begin_upload(key) as upload:
         upload.write(b'{"custom_id":"a"}\n')
         upload.complete()
     return key
@@ -246,10 +246,10 @@ def test_a_removal_that_is_cut_goes_on(
     assert count(engine, items, job_id) == 2
     with monkeypatch.context() as broken:
 
-        def away(_: str) -> None:
+        def unavailable(_: str) -> None:
             raise ObjectStoreUnavailableError
 
-        broken.setattr(store, "delete", away)
+        broken.setattr(store, "delete", unavailable)
         removal.step(ROWS_MAX)
     assert count(engine, items, job_id) == 0
     with engine.begin() as connection:

@@ -90,7 +90,7 @@ def settle(engine: sa.Engine, **columns: Any) -> UUID:
 
 
 def put(store: LocalObjectStore, key: str) -> None:
-    with store.begin(key) as upload:
+    with store.begin_upload(key) as upload:
         upload.write(b"{}")
         upload.complete()
 
@@ -260,11 +260,11 @@ def test_a_store_that_is_away_is_asked_again(
         (key,) = connection.scalars(sa.select(files.c.object_key))
     put(store, key)
 
-    def away(_: str) -> None:
+    def unavailable(_: str) -> None:
         raise ObjectStoreUnavailableError
 
     with monkeypatch.context() as ailing:
-        ailing.setattr(store, "delete", away)
+        ailing.setattr(store, "delete", unavailable)
         FileRemoval(engine, store).step()
     assert removed_count(engine) == 0
     FileRemoval(engine, store).step()

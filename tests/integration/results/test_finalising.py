@@ -64,7 +64,7 @@ def settle(engine: sa.Engine, outcomes: list[ItemOutcome], **columns: Any) -> UU
 
 
 def put(store: LocalObjectStore, key: str, content: bytes) -> None:
-    with store.begin(key) as upload:
+    with store.begin_upload(key) as upload:
         upload.write(content)
         upload.complete()
 
@@ -342,10 +342,10 @@ def test_a_store_that_fails_after_the_end_does_not_undo_it(
 ) -> None:
     settle(engine, [outcome(0)])
 
-    def away(_: str) -> None:
+    def unavailable(_: str) -> None:
         raise ObjectStoreUnavailableError
 
-    monkeypatch.setattr(store, "list", away)
+    monkeypatch.setattr(store, "list", unavailable)
 
     assert finalise(engine, store, take(engine), check=always) is JobState.COMPLETED
 

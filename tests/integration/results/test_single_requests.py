@@ -58,7 +58,7 @@ def store(tmp_path: Path) -> LocalObjectStore:
 
 
 def put(store: LocalObjectStore, key: str, data: bytes) -> None:
-    with store.begin(key) as upload:
+    with store.begin_upload(key) as upload:
         upload.write(data)
         upload.complete()
 

@@ -54,7 +54,7 @@ def hidden(
     store: LocalObjectStore, job_id: UUID, given: ItemOutcome, **fields: Any
 ) -> dict[str, Any]:
     """What a replica would have left in the row of an item."""
-    cipher = DataKeys(store, SystemClock()).ensure(job_key_name(job_id))
+    cipher = DataKeys(store, SystemClock()).load_or_create(job_key_name(job_id))
     body = cipher.encrypt(given.body, CipherContext(job_id, BodyDirection.OUT, given.index))
     return {"body": body, "custom_id": None} | fields
 
@@ -137,7 +137,7 @@ def sweep(engine: sa.Engine, store: LocalObjectStore) -> None:
 
 def retain_nothing(engine: sa.Engine, store: LocalObjectStore, job_id: UUID) -> UUID:
     """Make the tenant of a job one that retains nothing, and the job one of its own."""
-    DataKeys(store, SystemClock()).ensure(job_key_name(job_id))
+    DataKeys(store, SystemClock()).load_or_create(job_key_name(job_id))
     with engine.begin() as connection:
         its = sa.update(jobs).where(jobs.c.id == job_id).values(zero_retention=True)
         tenant_id: UUID = connection.scalar(its.returning(jobs.c.tenant_id))

@@ -31,7 +31,7 @@ def test_a_full_disk_is_worth_a_retry() -> None:
 
 
 def test_a_full_disk_leaves_nothing(local_store: LocalObjectStore, tmp_path: Path) -> None:
-    with local_store.begin("a/b") as upload:
+    with local_store.begin_upload("a/b") as upload:
         with Path("/dev/full").open("wb") as full:
             os.dup2(full.fileno(), upload._file.fileno())
         with pytest.raises(ObjectStoreFullError):
@@ -57,14 +57,14 @@ def test_an_object_that_the_disk_does_not_give_up_ends_nobody(
     def denied(self: Path, *, missing_ok: bool = False) -> None:
         raise PermissionError(errno.EACCES, "denied")
 
-    local_store.begin("a").complete()
+    local_store.begin_upload("a").complete()
     with monkeypatch.context() as locked:
         locked.setattr(Path, "unlink", denied)
         assert isinstance(Refusals().delete(local_store, "a"), ObjectStoreRefusedError)
 
 
 def _upload_and_die(root: Path) -> None:
-    upload = LocalObjectStore(root, clock=SystemClock()).begin("a/b")
+    upload = LocalObjectStore(root, clock=SystemClock()).begin_upload("a/b")
     upload.write(bytes(4 * 1024 * 1024))
     os.kill(os.getpid(), 9)
 
@@ -87,7 +87,7 @@ def test_a_killed_writer_leaves_only_what_a_sweep_takes(
 def test_the_age_of_an_upload_counts_from_its_last_write(
     local_store: LocalObjectStore, tmp_path: Path
 ) -> None:
-    with local_store.begin("a") as upload:
+    with local_store.begin_upload("a") as upload:
         upload.write(b"x" * 2 * 1024 * 1024)  # past what is buffered
         (temporary,) = (tmp_path / "objects/.temporary").iterdir()
         long_ago = temporary.stat().st_mtime - 3600
@@ -99,12 +99,12 @@ def test_the_age_of_an_upload_counts_from_its_last_write(
 
 
 def test_a_key_cannot_be_a_folder_of_another(local_store: LocalObjectStore, tmp_path: Path) -> None:
-    local_store.begin("a").complete()
+    local_store.begin_upload("a").complete()
     for if_absent in (False, True):
-        with pytest.raises(ObjectKeyError), local_store.begin("a/b") as upload:
+        with pytest.raises(ObjectKeyError), local_store.begin_upload("a/b") as upload:
             upload.complete(if_absent=if_absent)
-    local_store.begin("c/d").complete()
-    with pytest.raises(ObjectKeyError), local_store.begin("c") as upload:
+    local_store.begin_upload("c/d").complete()
+    with pytest.raises(ObjectKeyError), local_store.begin_upload("c") as upload:
         upload.complete()
     assert files(tmp_path / "objects") == ["a", "c/d"]
 
@@ -112,8 +112,8 @@ def test_a_key_cannot_be_a_folder_of_another(local_store: LocalObjectStore, tmp_
 def test_empty_folders_go_with_their_last_object(
     local_store: LocalObjectStore, tmp_path: Path
 ) -> None:
-    local_store.begin("a/b/c").complete()
-    local_store.begin("a/d").complete()
+    local_store.begin_upload("a/b/c").complete()
+    local_store.begin_upload("a/d").complete()
     local_store.delete("a/b/c")
     assert not (tmp_path / "objects/a/b").exists()
     local_store.delete("a/d")
@@ -139,7 +139,7 @@ def test_a_removal_outlives_a_power_cut(
     local_store: LocalObjectStore, synced: list[tuple[str, list[str]]]
 ) -> None:
     for key in ("a/b/c", "a/d", "a/e"):
-        local_store.begin(key).complete()
+        local_store.begin_upload(key).complete()
     synced.clear()
 
     local_store.delete("a/b/c")
@@ -153,7 +153,7 @@ def test_a_removal_that_was_killed_before_it_was_durable_is_made_so(
     local_store: LocalObjectStore, tmp_path: Path, synced: list[tuple[str, list[str]]]
 ) -> None:
     for key in ("a/b", "a/c/d"):
-        local_store.begin(key).complete()
+        local_store.begin_upload(key).complete()
     (tmp_path / "objects/a/b").unlink()
     synced.clear()
 
@@ -175,8 +175,8 @@ def test_folders_may_vanish_while_others_write(local_store: LocalObjectStore) ->
     thread.start()
     try:
         for _ in range(50):
-            local_store.begin("a/b/1").complete()
-            local_store.begin("a/b/2").complete(if_absent=True)
+            local_store.begin_upload("a/b/1").complete()
+            local_store.begin_upload("a/b/2").complete(if_absent=True)
             assert local_store.size("a/b/2") == 0
             local_store.delete("a/b/2")
     finally:

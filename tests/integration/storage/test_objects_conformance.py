@@ -23,7 +23,7 @@ PATTERN = bytes(range(256)) * 4096  # 1 MiB
 
 def put(store: ObjectStore, key: str, data: bytes, *, if_absent: bool = False) -> StoredObject:
     """Write one object in one go."""
-    with store.begin(key) as upload:
+    with store.begin_upload(key) as upload:
         upload.write(data)
         return upload.complete(if_absent=if_absent)
 
@@ -49,7 +49,7 @@ def test_bytes_come_back_as_written(store: ObjectStore, size: int) -> None:
 
 def test_writes_of_any_size_add_up(store: ObjectStore) -> None:
     pieces = [b"", b"a", PATTERN * 6, b"b" * 17, b"", PATTERN * 5, b"c"]
-    with store.begin("pieces") as upload:
+    with store.begin_upload("pieces") as upload:
         for piece in pieces:
             upload.write(piece)
         stored = upload.complete()
@@ -136,7 +136,7 @@ def test_of_many_creators_exactly_one_wins(store: ObjectStore, rival_count: int,
 
     def create(rival: int) -> bytes | None:
         data = bytes([rival]) * size
-        with store.begin("folder/contested") as upload:
+        with store.begin_upload("folder/contested") as upload:
             upload.write(data)
             start.wait()
             try:
@@ -154,7 +154,7 @@ def test_of_many_creators_exactly_one_wins(store: ObjectStore, rival_count: int,
 
 @pytest.mark.parametrize("size", [0, 10, 12 * MIB])
 def test_an_abandoned_upload_leaves_nothing(store: ObjectStore, size: int) -> None:
-    with store.begin("folder/abandoned") as upload:
+    with store.begin_upload("folder/abandoned") as upload:
         upload.write(bytes(size))
     assert keys(store) == []
     assert store.sweep_temporary(0) == 0
@@ -164,7 +164,7 @@ def test_an_abandoned_upload_leaves_nothing(store: ObjectStore, size: int) -> No
 
 def test_an_unfinished_upload_does_not_show(store: ObjectStore) -> None:
     put(store, "same", b"old")
-    with store.begin("same") as upload:
+    with store.begin_upload("same") as upload:
         upload.write(PATTERN * 6)
         assert get(store, "same") == b"old"
         assert keys(store) == ["same"]
@@ -173,7 +173,7 @@ def test_an_unfinished_upload_does_not_show(store: ObjectStore) -> None:
 
 
 def test_a_closed_upload_takes_no_more(store: ObjectStore) -> None:
-    upload = store.begin("closed")
+    upload = store.begin_upload("closed")
     upload.complete()
     upload.abort()
     assert store.size("closed") == 0
@@ -185,7 +185,7 @@ def test_a_closed_upload_takes_no_more(store: ObjectStore) -> None:
 
 def test_a_sweep_takes_what_a_crash_left_and_no_object(store: ObjectStore) -> None:
     put(store, "kept", b"x")
-    crashed = store.begin("crashed")
+    crashed = store.begin_upload("crashed")
     crashed.write(PATTERN * 11)
     assert store.sweep_temporary(CENTURY_S) == 0
     assert store.sweep_temporary(-1) == 1
@@ -247,7 +247,12 @@ def test_a_list_goes_past_one_page(store: ObjectStore) -> None:
     ],
 )
 def test_a_bad_key_is_refused_everywhere(store: ObjectStore, key: str) -> None:
-    actions: list[Callable[[str], object]] = [store.begin, store.read, store.size, store.delete]
+    actions: list[Callable[[str], object]] = [
+        store.begin_upload,
+        store.read,
+        store.size,
+        store.delete,
+    ]
     for action in actions:
         with pytest.raises(ObjectKeyError):
             action(key)
@@ -273,7 +278,7 @@ def test_memory_does_not_grow_with_the_object(store: ObjectStore) -> None:
     large = PATTERN * 16
     tracemalloc.start()
     try:
-        with store.begin("large") as upload:
+        with store.begin_upload("large") as upload:
             for _ in range(48):
                 upload.write(PATTERN)
             upload.write(large)

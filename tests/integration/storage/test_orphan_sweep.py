@@ -42,7 +42,7 @@ def tenant_id(engine: sa.Engine) -> UUID:
 
 
 def put(store: ObjectStore, key: str) -> str:
-    with store.begin(key) as upload:
+    with store.begin_upload(key) as upload:
         upload.write(b"{}")
         upload.complete()
     return key
@@ -228,12 +228,12 @@ def test_more_objects_than_one_look_up_are_all_judged(
 def test_a_store_that_is_away_is_asked_again_later(
     engine: sa.Engine, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(_: str) -> None:
+    def unavailable(_: str) -> None:
         raise ObjectStoreUnavailableError
 
     put(store, "files/lost")
     with monkeypatch.context() as broken:
-        broken.setattr(store, "delete", away)
+        broken.setattr(store, "delete", unavailable)
         sweep(engine, store)
     assert keys(store) == {"files/lost"}
     sweep(engine, store)
@@ -241,7 +241,7 @@ def test_a_store_that_is_away_is_asked_again_later(
 
 
 def test_an_upload_under_way_is_left_alone(engine: sa.Engine, store: ObjectStore) -> None:
-    with store.begin("files/slow") as upload:
+    with store.begin_upload("files/slow") as upload:
         upload.write(b"x" * 11 * 1024 * 1024)  # more than two parts
         OrphanSweep(engine, store, DAY_S).step()
         upload.complete()

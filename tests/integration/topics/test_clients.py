@@ -112,7 +112,7 @@ def test_prompts_and_answers_are_kept_for_as_long_as_is_set(settings: KafkaSetti
     (told,) = shorter.drift([RESULTS, CONTROL])
     assert told == f"{name}: retention.ms is {37 * DAY_MS}, the catalogue says {3 * DAY_MS}"
 
-    shorter.keep_bodies([RESULTS, CONTROL])
+    shorter.apply_body_retention([RESULTS, CONTROL])
     assert shorter.drift([RESULTS, CONTROL]) == []
     assert TopicAdmin(settings).create([RESULTS, CONTROL]) == []  # as a replica does
     assert shorter.drift([RESULTS, CONTROL]) == []
@@ -145,11 +145,11 @@ def test_a_tail_knows_whether_it_has_read_what_was_said_until_now(
     producer.send("control", b"old", partition=0, key=b"k")
     producer.flush(10)
     tail = TopicTailReader(settings, CONTROL, client_id="tail")
-    tail.skip_to_end(10)
-    assert tail.has_read(tail.ends(10))
+    tail.seek_to_end(10)
+    assert tail.has_read(tail.end_offsets(10))
     producer.send("control", b"new", partition=0, key=b"k")
     producer.flush(10)
-    ends = tail.ends(10)
+    ends = tail.end_offsets(10)
     assert not tail.has_read(ends)
     deadline = time.monotonic() + 10
     while not tail.has_read(ends):
@@ -250,8 +250,8 @@ def test_whoever_asks_for_closed_jobs_learns_that_news_have_ended(
         deadline = time.monotonic() + 10
         while closed.is_closed(job_id) is not expected:
             assert time.monotonic() < deadline
-    newer = [("kind", b"control"), ("schema", b"99")]
-    producer.send("control", b"", partition=0, key=b"k", headers=newer)
+    newer_control = [("kind", b"control"), ("schema", b"99")]
+    producer.send("control", b"", partition=0, key=b"k", headers=newer_control)
     producer.flush(10)
     closed._following._thread.join(10)
     with pytest.raises(SchemaTooNewError):

@@ -82,15 +82,15 @@ def test_who_was_killed_is_no_member_any_more_when_its_successor_joins(
     with somebody(settings):
         pass
     assert member_count(settings) == 1
-    GroupMembership(settings, group, settings.group_protocol).succeed()
+    GroupMembership(settings, group, settings.group_protocol).remove_predecessor()
     assert member_count(settings) == 0
 
 
 def test_nobody_succeeds_a_process_that_lives(settings: KafkaSettings, group: str) -> None:
     with somebody(settings) as living:
-        GroupMembership(settings, group, settings.group_protocol).succeed()
+        GroupMembership(settings, group, settings.group_protocol).remove_predecessor()
         living.send_signal(signal.SIGSTOP)
-        GroupMembership(settings, group, settings.group_protocol).succeed()
+        GroupMembership(settings, group, settings.group_protocol).remove_predecessor()
         assert member_count(settings) == 1
 
 
@@ -116,7 +116,7 @@ def test_a_broker_that_is_away_is_waited_for_as_long_as_was_said(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        away = KafkaSettings(bootstrap_servers=f"127.0.0.1:{silent.getsockname()[1]}")
-        remove_member(away, "readers", "gone", "classic", timeout_s=0.2)
+        unavailable = KafkaSettings(bootstrap_servers=f"127.0.0.1:{silent.getsockname()[1]}")
+        remove_member(unavailable, "readers", "gone", "classic", timeout_s=0.2)
     [told] = [record for record in caplog.records if record.name == "topics.clients.member_removal"]
     assert told.message == "member_not_left"

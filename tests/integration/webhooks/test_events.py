@@ -85,8 +85,8 @@ def test_a_dead_letter_is_sent_once_though_postgres_is_away(
 ) -> None:
     producer.send(EVENTS.name, b"no event", partition=0, headers=[("kind", b"event")])
     producer.flush(30)
-    away = sa.create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none")
-    reader = EventReader(away, consumer, producer, lambda: None)
+    unavailable = sa.create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none")
+    reader = EventReader(unavailable, consumer, producer, lambda: None)
     tries = 0
     while tries < 3:
         try:

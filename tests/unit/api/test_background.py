@@ -57,12 +57,12 @@ async def test_stale_routes_do_not_stay_unseen() -> None:
 
 
 async def test_an_error_of_ours_is_told_as_it_is() -> None:
-    away = DatabaseAwayError()
+    unavailable = DatabaseAwayError()
 
     async def fail() -> None:
-        raise away
+        raise unavailable
 
-    assert await told_of(asyncio.create_task(fail())) == [away]
+    assert await told_of(asyncio.create_task(fail())) == [unavailable]
 
 
 async def test_an_end_and_a_cancelling_are_no_failures() -> None:

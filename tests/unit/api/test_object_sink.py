@@ -20,7 +20,7 @@ class SlowStore:
         self.reached, self.may_go_on = threading.Event(), threading.Event()
         self.aborted = threading.Event()
 
-    def begin(self, _key: str) -> "SlowStore":
+    def begin_upload(self, _key: str) -> "SlowStore":
         self._step("begin")
         return self
 

@@ -48,7 +48,7 @@ def test_a_tail_that_hangs_is_waited_for_from_when_it_was_told(
         ends.wait(20)
         return []
 
-    hanging = SimpleNamespace(skip_to_end=lambda _: None, poll=poll)  # it may not be closed
+    hanging = SimpleNamespace(seek_to_end=lambda _: None, poll=poll)  # it may not be closed
     tail = TailThread(cast("Any", hanging), "test", lambda _: None, lambda _: None)
     monkeypatch.setattr(tails, "_STOP_S", 0.0)
     tail.start()

@@ -38,7 +38,7 @@ class RefusedTail:
     def __init__(self) -> None:
         self.polls = 0
 
-    def skip_to_end(self, timeout_s: float) -> None:
+    def seek_to_end(self, timeout_s: float) -> None:
         pass
 
     def poll(self, timeout_s: float) -> list[ReceivedRecord]:

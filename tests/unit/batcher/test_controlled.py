@@ -37,7 +37,7 @@ class Controls:
     def __init__(self) -> None:
         self.known: dict[UUID, JobControl] = {}
 
-    def newer(self, job: JobRef) -> JobControl | None:
+    def newer_control(self, job: JobRef) -> JobControl | None:
         return self.known.get(job.job_id)
 
 

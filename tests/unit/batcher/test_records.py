@@ -224,11 +224,11 @@ def test_a_replica_of_two_classes_has_a_capacity_of_each() -> None:
 
 
 def test_a_newer_capacity_schema_stops_the_role() -> None:
-    newer = ReceivedRecord(
+    newer_control = ReceivedRecord(
         "capacity", 0, 0, None, [("kind", b"capacity"), ("schema", b"9")], b"", 0
     )
     with pytest.raises(SchemaTooNewError):
-        newest([newer])
+        newest([newer_control])
 
 
 async def test_what_is_handed_back_goes_where_its_first_emission_went() -> None:

@@ -41,7 +41,7 @@ class FakeTime:
         self.now_s += seconds
 
 
-def away() -> openai.APIConnectionError:
+def unavailable() -> openai.APIConnectionError:
     return openai.APIConnectionError(request=httpx2.Request("GET", "http://127.0.0.1:9"))
 
 
@@ -97,7 +97,7 @@ def test_a_wait_ends_in_time() -> None:
 
 
 def test_a_wait_outlives_a_restart_of_the_server() -> None:
-    answers: list[Batch | Exception] = [batch(), away(), away(), batch("completed")]
+    answers: list[Batch | Exception] = [batch(), unavailable(), unavailable(), batch("completed")]
 
     assert wait(iter(answers), FakeTime(), None).status == "completed"
 
@@ -106,7 +106,7 @@ def test_a_wait_ends_when_the_server_stays_away() -> None:
     time = FakeTime()
 
     with pytest.raises(openai.APIConnectionError):
-        wait(iter([away()] * 1000), time, None)
+        wait(iter([unavailable()] * 1000), time, None)
 
     assert AWAY_S_MAX < time.now_s < AWAY_S_MAX + 2 * POLL_S_MAX
 

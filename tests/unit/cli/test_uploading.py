@@ -151,8 +151,8 @@ def test_a_file_that_grows_is_told_in_one_line(tmp_path: Path) -> None:
     ):
         pass
 
-    away: Any = Growing(source, openai.OpenAIError("away"))
-    with pytest.raises(openai.OpenAIError, match="away"), uploaded(away, str(source)):
+    unavailable: Any = Growing(source, openai.OpenAIError("away"))
+    with pytest.raises(openai.OpenAIError, match="away"), uploaded(unavailable, str(source)):
         pass
 
 

@@ -61,7 +61,7 @@ def test_a_failure_has_a_code_a_reason_and_an_exit_code(
     def run() -> None:
         raise failure
 
-    assert run_role(run, away=(AwayError,)) == exit_code
+    assert run_role(run, unavailable=(AwayError,)) == exit_code
     (line,) = lines()
     assert (line["event"], line["level"], line["code"]) == ("the role ends", "critical", code)
     assert reason in str(line["reason"])
@@ -90,7 +90,7 @@ def test_a_defect_is_told_by_where_it_is_alone(
     def run() -> None:
         raise ValueError("Failing row contains " + row)
 
-    assert run_role(run, away=(AwayError,)) == EXIT_FAILURE
+    assert run_role(run, unavailable=(AwayError,)) == EXIT_FAILURE
     (line,) = lines()
     assert (line["event"], line["code"]) == ("the role ends", "defect")
     assert line["reason"] == "A defect: ValueError."

@@ -87,7 +87,7 @@ class TouchyEngine:
 
     def __init__(self, room: int = 1000) -> None:
         self.room = room
-        self.away = False
+        self.unavailable = False
         self.runs: list[list[bytes]] = []
         self.running = 0
         self.together_max = 0
@@ -101,7 +101,7 @@ class TouchyEngine:
         self.together_max = max(self.together_max, self.running)
         try:
             await asyncio.sleep(0)
-            if self.away:
+            if self.unavailable:
                 raise PoolUnavailableError
             if len(bodies) > self.room:
                 raise EngineOutOfMemoryError
@@ -132,7 +132,7 @@ class Open:
         self.controls: dict[UUID, JobControl] = {}
         self.ended: Exception | None = None  # the news have
 
-    def newer(self, job: JobRef) -> JobControl | None:
+    def newer_control(self, job: JobRef) -> JobControl | None:
         if self.ended is not None:
             raise self.ended
         if job.job_id in self.closed:

@@ -106,7 +106,7 @@ class HeldEngine:
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
-        self.away = self.dead = self.full = False
+        self.unavailable = self.dead = self.full = False
         self.running = 0
         self.served = 0
         self.answer = Answer(200, b"", input_tokens=3, output_tokens=2)
@@ -116,7 +116,7 @@ class HeldEngine:
         if self.full:
             await self.go.wait()
         meter.began()
-        if self.away:
+        if self.unavailable:
             raise PoolUnavailableError
         if self.dead:
             raise EngineDeadError

@@ -38,7 +38,7 @@ async def test_items_that_were_answered_have_a_rate() -> None:
 
 async def test_items_that_are_skipped_or_go_back_have_none() -> None:
     life = Life(Log(), Attempts(), TouchyEngine())
-    life.engine.away = True
+    life.engine.unavailable = True
     life.lane.begin(delivery(batch_of(b"a", b"b")))
     await life.end()
     life.closed.closed.add(UUID(int=1))

@@ -35,8 +35,8 @@ class Group:
         self.stop = threading.Event()
         self.end = 0
         self.revokes_at_close = False
-        self.is_losing = False
-        self.away = 0  # questions for ends that the broker does not answer
+        self.is_assignment_lost = False
+        self.unavailable = 0  # questions for ends that the broker does not answer
 
     def connect(self, on_assign: Assigned, on_revoke: Assigned) -> GroupConsumer:
         self._on_assign, self._on_revoke = on_assign, on_revoke
@@ -48,9 +48,9 @@ class Group:
         self._on_assign([PLACE])
 
     def revoke(self, *, lost: bool = False) -> None:
-        self.is_losing = lost
+        self.is_assignment_lost = lost
         self._on_revoke([PLACE])
-        self.is_losing = False
+        self.is_assignment_lost = False
         self.assigned.discard(PLACE)
 
     def poll(self, count_max: int, timeout_s: float) -> list[ReceivedRecord]:
@@ -60,8 +60,8 @@ class Group:
         return self._steps.pop(0)(self)
 
     def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        if self.away:
-            self.away -= 1
+        if self.unavailable:
+            self.unavailable -= 1
             raise KafkaUnavailableError
         return dict.fromkeys(partitions, self.end)
 
@@ -265,7 +265,7 @@ def test_what_lay_on_a_partition_when_it_was_assigned_may_have_run() -> None:
 
 def test_while_ends_are_unknown_everything_may_have_run_and_nobody_is_told_of_partitions() -> None:
     group = Group([assigned(record(4)), lambda _: [record(5)], lambda _: [record(6)]])
-    group.away = 1
+    group.unavailable = 1
     assert old_offsets(group) == [4]
 
 

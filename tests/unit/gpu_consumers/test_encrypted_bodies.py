@@ -30,7 +30,7 @@ def hidden_batch(store: MemoryStore, *bodies: bytes) -> Batch:
     batch = batch_of(*bodies)
     (part,) = batch.parts
     job = msgspec.structs.replace(part.job, key_name=NAME)
-    cipher = DataKeys(store, SystemClock()).ensure(NAME)
+    cipher = DataKeys(store, SystemClock()).load_or_create(NAME)
     items = list(encrypted(job, part.items, cipher))
     assert {item.custom_id for item in items} == {""}
     return msgspec.structs.replace(batch, parts=[Chunk(job, items)])

@@ -19,7 +19,7 @@ BODY = b'{"prompt":"secret"}'
 
 def hidden(store: MemoryStore, body: bytes = BODY) -> tuple[Chunk, BodyCipher]:
     """A call as an API process sends it, and its cipher."""
-    cipher = DataKeys(store, SystemClock()).ensure(NAME)
+    cipher = DataKeys(store, SystemClock()).load_or_create(NAME)
     chunk = call()
     job = msgspec.structs.replace(chunk.job, key_name=NAME)
     encrypted = cipher.encrypt(body, CipherContext(ID, BodyDirection.IN, 0))

@@ -338,7 +338,7 @@ async def test_a_clean_leave_hands_back_and_forgets() -> None:
 
 async def test_a_pool_that_goes_away_gets_a_split_batch_back_whole() -> None:
     life = Life(Log(), Attempts(), TouchyEngine())
-    life.engine.away = True
+    life.engine.unavailable = True
     life.lane.begin(delivery(batch_of(*[b"{}"] * 20), old=True))
     assert await life.end() is None
 

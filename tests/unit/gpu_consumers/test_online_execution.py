@@ -125,7 +125,7 @@ async def test_a_call_that_has_begun_and_goes_back_need_not_begin_in_time_again(
     bench = OnlineBench()
     bench.begin(call(1, stream=False, begin_by_s=5.0))
     await bench.settle()
-    bench.engine.away = True
+    bench.engine.unavailable = True
     bench.begin(call(2, begin_by_s=5.0))
     await bench.settle()
     bench.execution.hand_back()
@@ -292,13 +292,13 @@ async def test_the_outcome_of_a_durable_stream_holds_its_pieces() -> None:
 
 async def test_a_pool_that_is_away_has_its_calls_put_back_to_run_later() -> None:
     bench = OnlineBench()
-    bench.engine.away = True
+    bench.engine.unavailable = True
     bench.begin(call())
     await bench.end()
     (chunk,) = bench.log.put_back
     assert (chunk.job, chunk.redelivered) == (call().job, False)
     assert (bench.finished, bench.log.statuses()) == (1, [])
-    bench.engine.away = False
+    bench.engine.unavailable = False
     bench.engine.go.set()
     bench.begin(chunk)
     await bench.end()

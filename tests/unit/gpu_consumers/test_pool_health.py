@@ -16,7 +16,7 @@ async def test_only_work_that_was_done_proves_that_the_pool_is_there(
 ) -> None:
     monkeypatch.setattr(pool_health, "_BACKOFF_S_MIN", 0.0)
     bench = OnlineBench()
-    bench.pool.away()
+    bench.pool.unavailable()
     while bench.pool._retry is not None:
         await bench.settle()
     bench.engine.answer = Answer(status, b"")

@@ -73,11 +73,11 @@ async def test_a_second_delivery_runs_nothing_and_ends_with_the_first() -> None:
 @pytest.mark.parametrize("durable", [False, True])
 async def test_a_call_that_comes_back_before_its_return_is_acknowledged_runs(durable: bool) -> None:
     bench = OnlineBench()
-    bench.engine.away, bench.log.keeps_waiting = True, "chunk"
+    bench.engine.unavailable, bench.log.keeps_waiting = True, "chunk"
     bench.begin(call(durable=durable))
     await bench.settle()
     (chunk,) = bench.log.put_back
-    bench.engine.away = False
+    bench.engine.unavailable = False
     bench.engine.go.set()
     bench.begin(chunk)
     bench.begin(chunk)

@@ -79,7 +79,7 @@ async def test_a_call_that_came_again_by_chance_is_run_and_forgotten() -> None:
 async def test_a_pool_that_is_away_charges_nobody() -> None:
     bench = OnlineBench()
 
-    bench.engine.away = True
+    bench.engine.unavailable = True
     bench.begin(DURABLE, may_have_run=True)
     await bench.end()
     assert len(bench.log.put_back) == 1

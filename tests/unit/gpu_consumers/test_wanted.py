@@ -54,7 +54,7 @@ class Bench:
     def __init__(self, engine: TouchyEngine | None = None) -> None:
         self.life = Life(Log(), Attempts(), engine or TouchyEngine())
         self.clock = HeldClock()
-        self.life.time.heard(1_000_000.0, monotonic_s=100.0)
+        self.life.time.add_sample(1_000_000.0, monotonic_s=100.0)
         self.wanted = Wanted(self.life.closed, self.life.time, self.clock)  # type: ignore[arg-type]
         self.life.execution._wanted = self.wanted
         self.cutting = Cutting(lambda: self.life.execution.runs, self.wanted)

@@ -11,7 +11,7 @@ from jobs.supervised_threads import Background
 JOIN_S_MAX = 10.0
 
 
-def away() -> None:
+def unavailable() -> None:
     raise sa.exc.OperationalError("SELECT 1", {}, Exception())
 
 
@@ -51,7 +51,7 @@ def test_a_database_that_comes_back_is_no_failure() -> None:
     def step() -> None:
         steps.append(1)
         if len(steps) == 1:
-            away()
+            unavailable()
         stop.set()
 
     background = Background(stop, away_s_max=60, clock=SystemClock())
@@ -63,7 +63,7 @@ def test_a_database_that_comes_back_is_no_failure() -> None:
 def test_a_database_away_for_too_long_is_one() -> None:
     stop = threading.Event()
     background = Background(stop, away_s_max=0, clock=SystemClock())
-    background.every(0.0, "writer", away)
+    background.every(0.0, "writer", unavailable)
     assert stop.wait(JOIN_S_MAX)
     with pytest.raises(sa.exc.OperationalError):
         background.join(JOIN_S_MAX)

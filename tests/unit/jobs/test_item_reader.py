@@ -18,7 +18,7 @@ JOB = JobRef(UUID(int=7), 20_000, UUID(int=9), "small", "1", "pool", "/v1/embedd
 
 def stored(folder: Path, data: bytes) -> LocalObjectStore:
     objects = LocalObjectStore(folder, clock=SystemClock())
-    with objects.begin("in") as upload:
+    with objects.begin_upload("in") as upload:
         upload.write(data)
         upload.complete()
     return objects

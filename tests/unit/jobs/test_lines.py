@@ -28,7 +28,7 @@ def objects(tmp_path: Path) -> CountedReads:
 
 
 def store(objects: LocalObjectStore, content: bytes) -> None:
-    with objects.begin("in") as upload:
+    with objects.begin_upload("in") as upload:
         upload.write(content)
         upload.complete()
 

@@ -129,8 +129,8 @@ def test_a_file_that_is_gone_or_short_leaves_the_others_their_ids() -> None:
 
 
 def test_a_store_that_is_away_is_no_file_that_is_gone() -> None:
-    def away(_: int) -> ObjectBlocks:
+    def unavailable(_: int) -> ObjectBlocks:
         raise ObjectStoreUnavailableError
 
     with pytest.raises(ObjectStoreUnavailableError):
-        JobCustomIds([(0, CustomIds(away, input_bytes=9))]).at(0)
+        JobCustomIds([(0, CustomIds(unavailable, input_bytes=9))]).at(0)

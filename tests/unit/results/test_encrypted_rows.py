@@ -19,7 +19,7 @@ def row(index: int, body: bytes | None, body_key: str | None = None) -> ItemRow:
 
 def test_a_key_is_read_once() -> None:
     store = MemoryStore()
-    cipher = DataKeys(store, SystemClock()).ensure(job_key_name(JOB))
+    cipher = DataKeys(store, SystemClock()).load_or_create(job_key_name(JOB))
     rows = [
         row(n, cipher.encrypt(b"%d" % n, CipherContext(JOB, BodyDirection.OUT, n)))
         for n in range(5)

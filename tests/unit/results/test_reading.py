@@ -60,7 +60,7 @@ def test_what_cannot_be_read_becomes_a_dead_letter(value: bytes | None, headers:
 
 
 def test_a_newer_schema_stops_the_role() -> None:
-    newer = [("kind", b"close"), ("schema", b"99")]
+    newer_control = [("kind", b"close"), ("schema", b"99")]
 
     with pytest.raises(SchemaTooNewError):
-        read_entry(received(b"", newer), SentRecords())
+        read_entry(received(b"", newer_control), SentRecords())

@@ -63,8 +63,8 @@ class WatchedStore(LocalObjectStore):
         super().__init__(root, clock=SystemClock())
         self.uploads: dict[str, Watched] = {}
 
-    def begin(self, key: str) -> Watched:  # type: ignore[override]
-        watched = Watched(super().begin(key))
+    def begin_upload(self, key: str) -> Watched:  # type: ignore[override]
+        watched = Watched(super().begin_upload(key))
         return self.uploads.setdefault(key.rpartition("/")[2], watched)
 
 

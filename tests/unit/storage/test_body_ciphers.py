@@ -37,7 +37,7 @@ def test_equal_bodies_look_different(cipher: BodyCipher) -> None:
     "place",
     [
         HERE._replace(job_id=UUID(int=2)),
-        HERE._replace(way=BodyDirection.OUT),
+        HERE._replace(direction=BodyDirection.OUT),
         HERE._replace(item_index=1),
         HERE._replace(item_index=120),
     ],

@@ -28,8 +28,8 @@ class Watch:
 def test_who_comes_second_gets_the_key_of_the_first() -> None:
     store = MemoryStore()
     first, second = DataKeys(store, Watch()), DataKeys(store, Watch())
-    encrypted = first.ensure("keys/a").encrypt(b"x", HERE)
-    assert second.ensure("keys/a").decrypt(encrypted, HERE) == b"x"
+    encrypted = first.load_or_create("keys/a").encrypt(b"x", HERE)
+    assert second.load_or_create("keys/a").decrypt(encrypted, HERE) == b"x"
     assert DataKeys(store, Watch()).load("keys/a").decrypt(encrypted, HERE) == b"x"
     assert len(store.objects["keys/a"]) == 32
 
@@ -37,12 +37,12 @@ def test_who_comes_second_gets_the_key_of_the_first() -> None:
 def test_a_key_in_memory_asks_nobody_until_its_time_is_up() -> None:
     store, watch = MemoryStore(), Watch()
     keys = DataKeys(store, watch)
-    keys.ensure("keys/a")
+    keys.load_or_create("keys/a")
     store.is_away = True
     keys.load("keys/a")
-    keys.ensure("keys/a")
+    keys.load_or_create("keys/a")
     watch.now_s = KEY_CACHE_S_MAX
-    assert keys.known("keys/a") is None
+    assert keys.cached("keys/a") is None
     with pytest.raises(ObjectStoreUnavailableError):
         keys.load("keys/a")
 
@@ -55,11 +55,11 @@ def test_a_destroyed_key_is_gone_and_never_made_by_a_reader() -> None:
             store.objects["keys/a"] = broken
         with pytest.raises(DataKeyDestroyedError):
             keys.load("keys/a")
-    assert keys.known("keys/a") is None
+    assert keys.cached("keys/a") is None
 
 
 def test_memory_is_bounded_and_keeps_what_is_used() -> None:
     keys = DataKeys(MemoryStore(), Watch(), remembered_max=2)
     for name in ("keys/a", "keys/b", "keys/a", "keys/c"):
-        keys.ensure(name)
-    assert [keys.known(f"keys/{n}") is not None for n in "abc"] == [True, False, True]
+        keys.load_or_create(name)
+    assert [keys.cached(f"keys/{n}") is not None for n in "abc"] == [True, False, True]

@@ -118,7 +118,7 @@ def test_each_answer_has_its_meaning(code: str, status: int, expected: type[Mill
 
 
 def test_a_silent_server_is_away() -> None:
-    with pytest.raises(ObjectStoreUnavailableError) as away, translate_s3_errors("key"):
+    with pytest.raises(ObjectStoreUnavailableError) as unavailable, translate_s3_errors("key"):
         raise exceptions.ReadTimeoutError(endpoint_url="http://s3")
-    assert away.value.disposition is Disposition.RETRY
-    assert away.value.facts == {"key": "key"}
+    assert unavailable.value.disposition is Disposition.RETRY
+    assert unavailable.value.facts == {"key": "key"}

@@ -39,72 +39,72 @@ def news(now_s: float, *aborted: UUID, leaving: bool = False) -> CallerHeartbeat
 
 
 def is_gone(known: CallerLiveness, job: JobRef, now_s: float, *, since_s: float = 0.0) -> bool:
-    return known.is_gone(job, since_s=since_s, now_s=now_s)
+    return known.is_abandoned(job, since_s=since_s, now_s=now_s)
 
 
 def test_a_batch_is_never_gone() -> None:
     batch = msgspec.structs.replace(online(), call=None)
     known = CallerLiveness(since_s=0.0)
-    known.complete_until(1e9)
+    known.mark_complete_until(1e9)
     assert not is_gone(known, batch, 1e9)
 
 
 def test_a_caller_never_heard_of_is_dead_only_after_the_silence() -> None:
     known = CallerLiveness(since_s=100.0)
-    known.complete_until(100.0 + CALLER_TIMEOUT_S)
+    known.mark_complete_until(100.0 + CALLER_TIMEOUT_S)
     assert not is_gone(known, online(), 100.0 + CALLER_TIMEOUT_S)
-    known.complete_until(100.1 + CALLER_TIMEOUT_S)
+    known.mark_complete_until(100.1 + CALLER_TIMEOUT_S)
     assert is_gone(known, online(), 100.2 + CALLER_TIMEOUT_S)
 
 
 def test_a_beat_keeps_calls_and_silence_ends_them() -> None:
     known = CallerLiveness(since_s=0.0)
-    known.heard(news(5.0), now_s=50.0)
-    known.complete_until(52.0)
+    known.record_heartbeat(news(5.0), now_s=50.0)
+    known.mark_complete_until(52.0)
     assert not is_gone(known, online(), 52.0)
-    assert not known.needs_proof(now_s=50.0 + CALLER_TIMEOUT_S)
-    assert known.needs_proof(now_s=50.1 + CALLER_TIMEOUT_S)
-    known.complete_until(50.1 + CALLER_TIMEOUT_S)
+    assert not known.needs_end_offsets(now_s=50.0 + CALLER_TIMEOUT_S)
+    assert known.needs_end_offsets(now_s=50.1 + CALLER_TIMEOUT_S)
+    known.mark_complete_until(50.1 + CALLER_TIMEOUT_S)
     assert is_gone(known, online(), 50.2 + CALLER_TIMEOUT_S)
-    assert not known.needs_proof(now_s=1e6)
+    assert not known.needs_end_offsets(now_s=1e6)
 
 
 def test_what_nobody_here_has_read_is_no_silence() -> None:
     known = CallerLiveness(since_s=0.0)
-    known.heard(news(0.0), now_s=1.0)
-    known.complete_until(2.0)
+    known.record_heartbeat(news(0.0), now_s=1.0)
+    known.mark_complete_until(2.0)
     assert known.is_silent(CALLER, now_s=1e6)
     assert not is_gone(known, online(), 1e6)
-    known.heard(news(0.0), now_s=1e6)  # what was said meanwhile comes late
-    known.complete_until(1e6)
+    known.record_heartbeat(news(0.0), now_s=1e6)  # what was said meanwhile comes late
+    known.mark_complete_until(1e6)
     assert not is_gone(known, online(), 1e6 + 1.0)
 
 
 def test_a_death_that_was_known_before_a_call_came_says_nothing_of_its_caller() -> None:
     known = CallerLiveness(since_s=0.0)
-    known.heard(news(0.0), now_s=1.0)
-    known.complete_until(50.0)
+    known.record_heartbeat(news(0.0), now_s=1.0)
+    known.mark_complete_until(50.0)
     assert is_gone(known, online(), 51.0, since_s=49.0)
-    assert not known.needs_proof(now_s=51.0)
+    assert not known.needs_end_offsets(now_s=51.0)
     assert not is_gone(known, online(), 51.0, since_s=50.0)
-    assert known.needs_proof(now_s=51.0)
-    known.complete_until(51.5)
+    assert known.needs_end_offsets(now_s=51.0)
+    known.mark_complete_until(51.5)
     assert is_gone(known, online(), 52.0, since_s=50.0)
-    assert not known.needs_proof(now_s=52.0)
+    assert not known.needs_end_offsets(now_s=52.0)
 
 
 def test_a_durable_call_outlives_its_caller_and_not_its_abort() -> None:
     known = CallerLiveness(since_s=0.0)
-    known.complete_until(1e6)
+    known.mark_complete_until(1e6)
     job = online(durable=True)
     assert not is_gone(known, job, 1e6)
-    known.heard(news(0.0, job.job_id), now_s=1e6)
+    known.record_heartbeat(news(0.0, job.job_id), now_s=1e6)
     assert is_gone(known, job, 1e6)
 
 
 def test_the_last_word_ends_connection_bound_calls_at_once() -> None:
     known = CallerLiveness(since_s=0.0)
-    known.heard(news(0.0, leaving=True), now_s=10.0)
+    known.record_heartbeat(news(0.0, leaving=True), now_s=10.0)
     assert is_gone(known, online(), 10.0)
     assert not is_gone(known, online(durable=True), 10.0)
 
@@ -113,7 +113,7 @@ def test_deadlines_are_by_the_clock_of_the_caller() -> None:
     known = CallerLiveness(since_s=0.0)
     job = online(deadline_s=1_000.0)
     assert not known.is_expired(job, now_s=1e9)  # its clock is unknown
-    known.heard(news(999.0), now_s=7.0)
+    known.record_heartbeat(news(999.0), now_s=7.0)
     assert not known.is_expired(job, now_s=7.9)
     assert known.is_expired(job, now_s=8.1)
 
@@ -121,21 +121,21 @@ def test_deadlines_are_by_the_clock_of_the_caller() -> None:
 def test_patience_is_by_the_clock_of_the_caller_where_a_call_has_a_moment_to_begin() -> None:
     known = CallerLiveness(since_s=0.0)
     job = online(begin_by_s=1_000.0)
-    assert known.patience_s(job, now_s=1e9) is None  # its clock is unknown
-    known.heard(news(999.0), now_s=7.0)
-    assert known.patience_s(job, now_s=7.75) == 0.25
-    assert known.patience_s(job, now_s=8.5) == -0.5
+    assert known.start_wait_left_s(job, now_s=1e9) is None  # its clock is unknown
+    known.record_heartbeat(news(999.0), now_s=7.0)
+    assert known.start_wait_left_s(job, now_s=7.75) == 0.25
+    assert known.start_wait_left_s(job, now_s=8.5) == -0.5
     assert not known.is_expired(job, now_s=8.5)
-    assert known.patience_s(online(), now_s=8.5) is None
+    assert known.start_wait_left_s(online(), now_s=8.5) is None
 
 
 def test_old_aborts_and_silent_callers_are_forgotten() -> None:
     known = CallerLiveness(since_s=0.0)
     first = online()
-    known.heard(news(0.0, first.job_id), now_s=1.0)
-    known.heard(news(0.0, *(uuid4() for _ in range(ABORTED_CALLS_MAX))), now_s=2.0)
+    known.record_heartbeat(news(0.0, first.job_id), now_s=1.0)
+    known.record_heartbeat(news(0.0, *(uuid4() for _ in range(ABORTED_CALLS_MAX))), now_s=2.0)
     assert not is_gone(known, first, 2.0)
-    known.forget_silent(now_s=10_000.0)
+    known.evict_stale(now_s=10_000.0)
     assert not known.is_expired(msgspec.structs.replace(first, deadline_s=-1.0), now_s=10_000.0)
 
 
@@ -163,7 +163,7 @@ class HeldTail:
         self._coming: list[ReceivedRecord] = []
         self._polled, self._may_return = threading.Semaphore(0), threading.Semaphore(0)
 
-    def skip_to_end(self, timeout_s: float) -> None:
+    def seek_to_end(self, timeout_s: float) -> None:
         self._read = self.end
 
     def turn(self, *come: CallerHeartbeat) -> None:
@@ -212,7 +212,7 @@ class Followed:
         self.tail.turn(*(news(0.0) for _ in range(count)))
 
     def is_gone(self) -> bool:
-        return self.callers.is_gone(online(), since_s=100.0)
+        return self.callers.is_abandoned(online(), since_s=100.0)
 
     def stop(self) -> None:
         self.tail._may_return.release()

@@ -46,9 +46,9 @@ def test_a_job_is_forgotten_when_its_records_have_left_the_log() -> None:
     controls = JobControlCache()
     controls.apply(closed(1), 1_000)
     controls.apply(control(2), 2_000)
-    controls.forget(1_000 + CONTROL_AGE_MS_MAX)
+    controls.evict_stale(1_000 + CONTROL_AGE_MS_MAX)
     assert known(controls, 1, 2) == [True, True]
-    controls.forget(1_001 + CONTROL_AGE_MS_MAX)
+    controls.evict_stale(1_001 + CONTROL_AGE_MS_MAX)
     assert known(controls, 1, 2) == [False, True]
 
 
@@ -56,7 +56,7 @@ def test_of_too_many_the_oldest_are_forgotten() -> None:
     controls = JobControlCache(count_max=3)
     for number in range(1, 6):
         controls.apply(closed(number), number)
-        controls.forget(0)
+        controls.evict_stale(0)
     assert known(controls, 1, 2, 3, 4, 5) == [False, False, True, True, True]
     assert len(controls) == 3
 
@@ -65,7 +65,7 @@ def test_a_job_that_is_closed_again_counts_as_new() -> None:
     controls = JobControlCache(count_max=2)
     for number in (1, 2, 1, 3):
         controls.apply(closed(number), number)
-    controls.forget(0)
+    controls.evict_stale(0)
     assert known(controls, 1, 2, 3) == [True, False, True]
 
 
@@ -74,7 +74,7 @@ def test_a_job_can_be_forgotten_by_a_tombstone() -> None:
     controls.apply(closed(1), 1)
     controls.discard(UUID(int=1).bytes)
     controls.discard(b"no id")
-    controls.forget(0)
+    controls.evict_stale(0)
     assert known(controls, 1) == [False]
 
 

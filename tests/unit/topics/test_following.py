@@ -54,9 +54,9 @@ def test_unreadable_records_are_left_out_and_tombstones_are_not() -> None:
 
 
 def test_a_newer_schema_is_raised() -> None:
-    newer = [("kind", b"control"), ("schema", b"99")]
+    newer_control = [("kind", b"control"), ("schema", b"99")]
     with pytest.raises(SchemaTooNewError):
-        list(decode_records(JobControl, [record(b"", newer)]))
+        list(decode_records(JobControl, [record(b"", newer_control)]))
 
 
 @pytest.mark.parametrize("failure", [KafkaUnavailableError("gone"), ZeroDivisionError()])
@@ -64,12 +64,12 @@ def test_what_ended_the_following_is_told(failure: Exception) -> None:
     taken: list[ReceivedRecord] = []
     tail = ScriptedTail([record(None)], fails=failure)
     following = TailReaderThread(cast(TopicTailReader, tail), taken.extend, name="test")
-    following.check()
+    following.raise_failure()
     following.start()
     following._thread.join(10)
     assert taken == [record(None)]
     with pytest.raises(type(failure)):
-        following.check()
+        following.raise_failure()
     following.stop()
     assert tail.is_closed
 
@@ -81,4 +81,4 @@ def test_a_stop_ends_the_thread_and_closes_the_tail() -> None:
     following.stop()
     assert not following._thread.is_alive()
     assert tail.is_closed
-    following.check()
+    following.raise_failure()

@@ -32,4 +32,4 @@ def test_silence_is_an_absence(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KafkaUnavailableError, match="no answer"):
         group.member_count()
     with pytest.raises(KafkaUnavailableError, match="no answer"):
-        group.move(RESULTS, {0: 1})
+        group.alter_offsets(RESULTS, {0: 1})

@@ -11,23 +11,23 @@ P = ("batches.p.bulk", 0)
 def test_only_the_finished_prefix_is_committable() -> None:
     tracker = OffsetTracker()
     for offset in (3, 4, 7):  # compaction left a gap
-        tracker.started(P, offset)
-    tracker.finished(P, 4)
+        tracker.track(P, offset)
+    tracker.mark_finished(P, 4)
     assert tracker.committable() == {}
-    tracker.finished(P, 3)
+    tracker.mark_finished(P, 3)
     assert tracker.committable() == {P: 5}
     assert tracker.committable() == {P: 5}  # until the broker has taken it
-    tracker.committed({P: 5})
+    tracker.mark_committed({P: 5})
     assert tracker.committable() == {}
-    tracker.finished(P, 7)
+    tracker.mark_finished(P, 7)
     assert tracker.committable() == {P: 8}
 
 
 def test_a_dropped_partition_is_never_committed() -> None:
     tracker = OffsetTracker()
-    tracker.started(P, 1)
+    tracker.track(P, 1)
     tracker.drop([P])
-    tracker.finished(P, 1)
+    tracker.mark_finished(P, 1)
     assert tracker.committable() == {}
 
 
@@ -35,9 +35,9 @@ def test_a_dropped_partition_is_never_committed() -> None:
 def test_any_order_commits_exactly_the_prefix(order: list[int], finished_count: int) -> None:
     tracker = OffsetTracker()
     for offset in range(12):
-        tracker.started(P, offset)
+        tracker.track(P, offset)
     for offset in order[:finished_count]:
-        tracker.finished(P, offset)
+        tracker.mark_finished(P, offset)
     finished = set(order[:finished_count])
     prefix = next(n for n in range(13) if n not in finished)
     assert tracker.committable() == ({P: prefix} if prefix else {})

@@ -133,7 +133,7 @@ def add_batch(site: Site, total: int, **columns: Any) -> RunningBatch:
         "input_bytes": len(content),
     }
     given |= columns
-    with site.objects.begin(given["input_key"]) as upload:
+    with site.objects.begin_upload(given["input_key"]) as upload:
         upload.write(content)
         upload.complete()
     with site.engine.begin() as connection:

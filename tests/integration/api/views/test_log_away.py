@@ -48,12 +48,12 @@ def test_a_log_of_a_newer_release_is_not_judged(
 ) -> None:
     nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:1")
 
-    def newer(*_: object, **__: object) -> None:
+    def newer_control(*_: object, **__: object) -> None:
         raise SchemaTooNewError(kind="outcomes", version=99)
 
     monkeypatch.setattr("api.app.open_views", lambda services, *_: open_views(services, nowhere))
     monkeypatch.setattr("api.views.audits.written_up_to", lambda *_: 0)
-    monkeypatch.setattr("api.views.audits.judge_log", newer)
+    monkeypatch.setattr("api.views.audits.judge_log", newer_control)
     site = open_site()
     batch = add_batch(site, 4)
     with site.client() as client:

@@ -92,7 +92,7 @@ def test_a_stream_ends_when_its_batch_is_deleted(
 def test_large_answers_are_found_before_and_after_the_end(site: Site) -> None:
     batch = add_batch(site, 3)
     key = f"answers/{batch.job_id.hex}/1"
-    with site.objects.begin(key) as upload:
+    with site.objects.begin_upload(key) as upload:
         upload.write(b'{"large":"' + b"x" * 3_000_000 + b'"}')
         upload.complete()
     batch.write(outcome(2), outcome(1, body=b"", body_key=key), outcome(0))

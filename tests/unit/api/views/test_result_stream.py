@@ -76,10 +76,10 @@ async def test_a_postgres_that_hangs_is_waited_for_once() -> None:
 async def test_nothing_is_given_while_the_key_cannot_be_checked() -> None:
     database = Database([SequencedRow(1, row(0))])
 
-    async def away() -> bool:
+    async def unavailable() -> bool:
         raise DatabaseAwayError
 
-    followed = stream(MemoryObjects({}), database, live=True).followed(0, away)
+    followed = stream(MemoryObjects({}), database, live=True).followed(0, unavailable)
     async with aclosing(followed):
         assert await anext(followed) == b": keep-alive\n\n"
         with pytest.raises(DatabaseAwayError):

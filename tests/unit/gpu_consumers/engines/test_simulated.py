@@ -189,7 +189,7 @@ async def test_the_pools_failure_is_no_answer_to_a_call() -> None:
     def fault(_: bytes) -> Answer | None:
         raise PoolUnavailableError
 
-    away = engine(fault=fault)
+    unavailable = engine(fault=fault)
     with pytest.raises(PoolUnavailableError):
-        await away.serve(CHAT, BODY, None)
-    assert away.slots == SlotCounts(0, 0, 0)
+        await unavailable.serve(CHAT, BODY, None)
+    assert unavailable.slots == SlotCounts(0, 0, 0)

@@ -92,12 +92,12 @@ def test_one_file_appended_twice_keeps_its_items_apart() -> None:
 def test_what_cannot_be_read_to_its_end_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryObjects({"input": lines("a", 100)})
     names = ItemNames(store.store, source(store, zero_retention=True))
-    with monkeypatch.context() as away:
+    with monkeypatch.context() as unavailable:
 
         def fail(*_: object) -> str:
             raise ObjectStoreUnavailableError
 
-        away.setattr(input_names, "id_in", fail)
+        unavailable.setattr(input_names, "id_in", fail)
         with pytest.raises(ObjectStoreUnavailableError):
             names.at(5)
     assert names.at(5) == "a-5"
