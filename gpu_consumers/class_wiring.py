@@ -90,12 +90,12 @@ def wire_online_lane(
     shared.closing.callback(speaking.close)
     replies = ReplyPublisher(speaking, shared.replica_id, loop)
 
-    def on_news(news: CallerHeartbeat) -> None:
+    def on_heartbeat(news: CallerHeartbeat) -> None:
         if news.aborted or news.permitted or news.leaving:
             shared.tasks.step_soon(execution.heard, news)
 
     callers = CallerHeartbeatReader(
-        shared.kafka, client_id=shared.replica_id, clock=shared.clock, on_news=on_news
+        shared.kafka, client_id=shared.replica_id, clock=shared.clock, on_heartbeat=on_heartbeat
     )
     execution = OnlineExecution(
         OnlineParts(

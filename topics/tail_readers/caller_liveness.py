@@ -1,10 +1,11 @@
-"""Who of those that wait for online calls lives, as far as their news on `callers` tell.
+"""Decides which online calls still have a live caller, from the heartbeats on `callers`.
 
-A caller repeats itself every `CALLER_HEARTBEAT_S`. One of which nothing was said for `CALLER_TIMEOUT_S` is dead,
-and its calls are over, except durable ones. That is judged by the feed and not by the clock alone:
-what was said while nobody here was reading is late, and no silence. So a death needs a moment
-until which everything that was said is known. Deadlines are by the caller's clock, which its news
-carry: no clock of ours takes part, only the time between two of our own readings.
+Each API replica, a caller, publishes a heartbeat every `CALLER_HEARTBEAT_S`. A caller without one
+for `CALLER_TIMEOUT_S` is dead, and its calls are abandoned unless they are durable. The timeout
+counts from the last record read, not from wall time: a heartbeat that waits unread on the topic is
+late, not missing. So a caller counts as dead only once the topic is known to be read up to a moment
+that lies `CALLER_TIMEOUT_S` after its last heartbeat. Deadlines are by the caller's own clock,
+which its heartbeats carry; the local clock only measures the time since the last heartbeat.
 """
 
 import math
@@ -16,58 +17,61 @@ from uuid import UUID
 from topics.records.records import CallerHeartbeat, CallRef, JobRef
 
 CALLER_HEARTBEAT_S: Final = 0.5
-"""How often a caller says that it lives."""
+"""Interval between two heartbeats of a caller."""
 
 CALLER_TIMEOUT_S: Final = 3.0
-"""Silence after which a caller is dead."""
+"""Time without a heartbeat after which a caller is dead."""
 
 CALLER_RETENTION_S: Final = 3600.0
-"""Silence after which a caller's clock is not kept any more."""
+"""Time without a heartbeat after which a caller's clock is forgotten."""
 
 ABORTED_CALLS_MAX: Final = 100_000
-"""Aborted requests that are remembered; the oldest are forgotten first."""
+"""Aborted calls in memory; the oldest are evicted first."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Word:
-    """The last that was heard of a caller."""
-
-    heard_s: float  # monotonic
+class _LastHeartbeat:
+    read_at_s: float  # monotonic
     clock_s: float  # the caller's
-    is_last: bool
+    is_leaving: bool
 
 
 class CallerLiveness:
-    """What news have told so far. Time is an argument; one thread hears, any may ask."""
+    """The state of every caller. Time is an argument; one thread writes, any thread may read."""
 
     def __init__(self, *, since_s: float) -> None:
-        """Nothing is known; news are followed from monotonic time `since_s` on."""
+        """Know no caller; heartbeats are read from monotonic time `since_s` on."""
         self._since_s = self._complete_s = since_s
-        self._doubted_s = -math.inf  # when somebody lacked a proof last
-        self._words: dict[str, _Word] = {}
+        self._undecided_s = -math.inf  # when `is_dead` last lacked knowledge of the topic's end
+        self._callers: dict[str, _LastHeartbeat] = {}
         self._aborted: OrderedDict[UUID, None] = OrderedDict()
 
-    def record_heartbeat(self, news: CallerHeartbeat, *, now_s: float) -> None:
-        """Take in news that arrived at monotonic time `now_s`."""
-        self._words[news.caller_id] = _Word(now_s, news.now_s, news.leaving)
-        for request_id in news.aborted:
+    def record_heartbeat(self, heartbeat: CallerHeartbeat, *, now_s: float) -> None:
+        """Record a heartbeat that was read at monotonic time `now_s`."""
+        self._callers[heartbeat.caller_id] = _LastHeartbeat(
+            now_s, heartbeat.now_s, heartbeat.leaving
+        )
+        for request_id in heartbeat.aborted:
             self._aborted[request_id] = None
         while len(self._aborted) > ABORTED_CALLS_MAX:
             self._aborted.popitem(last=False)
 
     def mark_complete_until(self, moment_s: float) -> None:
-        """All that was said until this monotonic time has been heard here."""
+        """Record that all heartbeats appended until this monotonic time have been read."""
         self._complete_s = max(self._complete_s, moment_s)
 
     def needs_end_offsets(self, *, now_s: float) -> bool:
-        """Whether somebody's silence is not known to be one, until `complete_until` says more."""
-        return self._doubted_s >= self._complete_s or any(
-            self._complete_s - word.heard_s <= CALLER_TIMEOUT_S < now_s - word.heard_s
-            for word in self._words.values()
+        """Whether a caller's death cannot be decided before `mark_complete_until` is called."""
+        return self._undecided_s >= self._complete_s or any(
+            self._complete_s - last.read_at_s <= CALLER_TIMEOUT_S < now_s - last.read_at_s
+            for last in self._callers.values()
         )
 
     def is_abandoned(self, job: JobRef, *, since_s: float, now_s: float) -> bool:
-        """Whether nobody waits for an online request that is here since; never true of a batch."""
+        """Whether an online call that arrived at `since_s` was aborted or its caller is dead.
+
+        Never true of a batch. A durable call outlives its caller.
+        """
         if job.call is None:
             return False
         if job.job_id in self._aborted:
@@ -77,56 +81,55 @@ class CallerLiveness:
         return self.is_dead(job.call.caller_id, since_s=since_s, now_s=now_s)
 
     def is_silent(self, caller_id: str, *, now_s: float) -> bool:
-        """Whether nothing was heard of the caller lately: it is dead, or its news are late.
+        """Whether no heartbeat was read lately: the caller is dead or its heartbeats are late.
 
-        One never heard of has as long from the start.
+        For an unknown caller the timeout counts from the start of reading.
         """
-        word = self._words.get(caller_id)
-        if word is not None and word.is_last:
+        last = self._callers.get(caller_id)
+        if last is not None and last.is_leaving:
             return True
-        return now_s - (self._since_s if word is None else word.heard_s) > CALLER_TIMEOUT_S
+        return now_s - (self._since_s if last is None else last.read_at_s) > CALLER_TIMEOUT_S
 
     def is_dead(self, caller_id: str, *, since_s: float, now_s: float) -> bool:
-        """Whether the caller has left, or was silent up to a moment after `since_s`.
+        """Whether the caller has left, or timed out at a moment after `since_s`.
 
-        That is when its request came here: whoever lived then was heard by that moment.
+        `since_s` is when its call arrived here: a caller that lived then is known by that moment.
         """
         if not self.is_silent(caller_id, now_s=now_s):
             return False
-        word = self._words.get(caller_id)
-        if word is not None and word.is_last:
+        last = self._callers.get(caller_id)
+        if last is not None and last.is_leaving:
             return True
-        last_s = self._since_s if word is None else word.heard_s
+        last_s = self._since_s if last is None else last.read_at_s
         if self._complete_s > since_s and self._complete_s - last_s > CALLER_TIMEOUT_S:
             return True
-        self._doubted_s = now_s
+        self._undecided_s = now_s
         return False
 
     def is_expired(self, job: JobRef, *, now_s: float) -> bool:
-        """Whether an online request's deadline is past; False while its caller's clock is unknown.
+        """Whether an online call's deadline is past; False while its caller's clock is unknown.
 
-        The caller keeps deadlines too and aborts: this only sees it earlier, or instead of a dead
-        caller.
+        The caller enforces deadlines too, by aborting; this is earlier, and covers a dead caller.
         """
         clock_s = None if job.call is None else self._clock_s(job.call, now_s)
         return clock_s is not None and clock_s > job.deadline_s
 
     def start_wait_left_s(self, job: JobRef, *, now_s: float) -> float | None:
-        """Return how long an online request may still wait until it begins.
+        """Return the seconds that an online call may still wait before its execution starts.
 
-        None where nothing but its deadline bounds that, or its caller's clock is unknown.
+        None when only its deadline bounds the wait, or while its caller's clock is unknown.
         """
         if job.call is None or not job.call.begin_by_s:
             return None
         clock_s = self._clock_s(job.call, now_s)
         return None if clock_s is None else job.call.begin_by_s - clock_s
 
-    def _clock_s(self, call: CallRef, now_s: float) -> float | None:
-        word = self._words.get(call.caller_id)
-        return None if word is None else word.clock_s + (now_s - word.heard_s)
-
     def evict_stale(self, *, now_s: float) -> None:
-        """Drop callers that were silent for `CALLER_RETENTION_S`."""
-        for caller_id, word in list(self._words.items()):
-            if now_s - word.heard_s > CALLER_RETENTION_S:
-                del self._words[caller_id]
+        """Forget callers without a heartbeat for `CALLER_RETENTION_S`."""
+        for caller_id, last in list(self._callers.items()):
+            if now_s - last.read_at_s > CALLER_RETENTION_S:
+                del self._callers[caller_id]
+
+    def _clock_s(self, call: CallRef, now_s: float) -> float | None:
+        last = self._callers.get(call.caller_id)
+        return None if last is None else last.clock_s + (now_s - last.read_at_s)

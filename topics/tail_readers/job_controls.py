@@ -1,7 +1,7 @@
-"""What owners decided about running jobs, as the control topic tells: a courtesy that saves work.
+"""Control states of jobs from `control`: closed, paused, priority, deadline.
 
-What counts is decided on `results` alone; whoever asks here only avoids useless execution, and an
-old answer costs no more than that.
+Readers use them to avoid useless execution only. The results writer decides what counts, so a stale
+state costs wasted work and nothing else.
 """
 
 from collections.abc import Callable
@@ -18,30 +18,30 @@ from topics.tail_readers.tail_reader_thread import TailReaderThread, decode_reco
 from topics.tail_readers.topic_tail_reader import TopicTailReader
 
 CONTROLS_MAX: Final = 250_000
-"""Jobs remembered at most, in about 60 MB."""
+"""Jobs in memory at most, in about 60 MB."""
 
 CONTROL_AGE_MS_MAX: Final = CONTROL.retention_days * DAY_MS
-"""How long the records of a job live that were on the log when its control state changed."""
+"""Retention of the records that were on the log when a job's control state changed."""
 
 _CLOSED: Final = {
     reason: JobControl(UUID(int=0), version=0, closed=reason) for reason in CloseReason
 }
-"""Of a closed job nothing else matters: all of them share these."""
+"""Closed jobs share these: nothing but the reason matters of them."""
 
 
 class JobControlCache:
-    """Control states and when they came. The oldest go first: at worst items run in vain.
+    """The newest control state of each job, by arrival; the oldest are evicted first.
 
-    One thread changes it, any thread asks.
+    An evicted state costs executions whose results do not count. One thread writes, any may read.
     """
 
     def __init__(self, *, count_max: int = CONTROLS_MAX) -> None:
-        """Know nobody."""
+        """Start empty."""
         self._count_max = count_max
         self._known: dict[bytes, tuple[int, JobControl]] = {}  # in the order of arrival
 
     def __len__(self) -> int:
-        """Jobs in memory."""
+        """Return the number of jobs in memory."""
         return len(self._known)
 
     def get(self, job_id: UUID) -> JobControl | None:
@@ -49,22 +49,22 @@ class JobControlCache:
         found = self._known.get(job_id.bytes)
         return None if found is None else found[1]
 
-    def apply(self, control: JobControl, came_ms: int) -> None:
-        """Note a state; an older one than is known changes nothing, and a close is final."""
+    def apply(self, control: JobControl, appended_ms: int) -> None:
+        """Store a state unless a newer one is known; a close is final."""
         known = self.get(control.job_id)
         is_older = known is not None and (known.closed or known.version >= control.version)
         if control.closed is None and is_older:
             return
         self.discard(control.job_id.bytes)
         state = control if control.closed is None else _CLOSED[control.closed]
-        self._known[control.job_id.bytes] = (came_ms, state)
+        self._known[control.job_id.bytes] = (appended_ms, state)
 
     def discard(self, job_id_bytes: bytes) -> None:
-        """Forget a job."""
+        """Remove a job."""
         self._known.pop(job_id_bytes, None)
 
     def evict_stale(self, now_ms: int) -> None:
-        """Forget jobs whose records have left the log, and the oldest of too many."""
+        """Remove jobs whose records have left the log, and the oldest of too many."""
         while self._known:
             oldest = next(iter(self._known))
             is_past = self._known[oldest][0] < now_ms - CONTROL_AGE_MS_MAX
@@ -74,10 +74,10 @@ class JobControlCache:
 
 
 class JobControlReader:
-    """The control states of jobs, read to their end at start and followed by a thread.
+    """Reads `control` to its end at start, then keeps the states up to date in a thread.
 
-    Every question raises what ended the following, such as SchemaTooNewError or
-    LogUnavailableError.
+    Every query raises the failure that ended the thread, such as SchemaTooNewError or
+    KafkaUnavailableError.
     """
 
     def __init__(
@@ -88,41 +88,41 @@ class JobControlReader:
         clock: Clock,
         on_change: Callable[[JobControl], None] = lambda _: None,
     ) -> None:
-        """Read nothing yet. `on_change` is called in the thread, for what comes after `start`."""
-        self._tail = TopicTailReader(settings, CONTROL, client_id=f"{client_id}-control")
+        """Read nothing yet. `on_change` is called in the thread for each state after `start`."""
+        self._reader = TopicTailReader(settings, CONTROL, client_id=f"{client_id}-control")
         self._clock, self._on_change = clock, on_change
         self._controls = JobControlCache()
-        self._following = TailReaderThread(self._tail, self._follow, name="control-tail")
+        self._thread = TailReaderThread(self._reader, self._handle, name="control-tail")
 
     def start(self, timeout_s: float) -> None:
-        """Read to the end, then follow. Raises LogUnavailableError."""
-        for records in self._tail.pieces_to_end(timeout_s):
+        """Read to the end, then start the thread. Raises KafkaUnavailableError."""
+        for records in self._reader.iter_to_end(timeout_s):
             self._apply(records)
-        self._following.start()
+        self._thread.start()
 
     def raise_failure(self) -> None:
-        """Raises what ended the following, for whoever has nothing to ask."""
-        self._following.raise_failure()
+        """Raise the failure that ended the thread, if one did."""
+        self._thread.raise_failure()
 
     def is_closed(self, job_id: UUID) -> bool:
-        """Whether results of the job have stopped to count."""
-        self._following.raise_failure()
+        """Whether the job is closed, so that its results do not count any more."""
+        self._thread.raise_failure()
         control = self._controls.get(job_id)
         return control is not None and control.closed is not None
 
     def newer_control(self, job: JobRef) -> JobControl | None:
         """Return the job's state if it changed after the record with `job` was emitted."""
-        self._following.raise_failure()
+        self._thread.raise_failure()
         control = self._controls.get(job.job_id)
         if control is None or (control.closed is None and control.version <= job.version):
             return None
         return control
 
     def stop(self) -> None:
-        """Stop following."""
-        self._following.stop()
+        """Stop the thread."""
+        self._thread.stop()
 
-    def _follow(self, records: list[ReceivedRecord]) -> None:
+    def _handle(self, records: list[ReceivedRecord]) -> None:
         for control in self._apply(records):
             self._on_change(control)
 
@@ -141,7 +141,8 @@ class JobControlReader:
 def obsolete_reason(job: JobRef, control: JobControl | None, now_s: float | None) -> str | None:
     """Return why an item of a batch must not start any more, as a metric's label, or None.
 
-    `control` is `JobControlReader.newer_control`, `now_s` the database's time, None while it is not known.
+    `control` is from `JobControlReader.newer_control`; `now_s` is the database's time, None while
+    unknown.
     """
     if control is not None:
         if control.closed is not None:
@@ -159,5 +160,5 @@ def effective_deadline_s(job: JobRef, control: JobControl | None) -> float:
 
 
 def effective_priority(job: JobRef, control: JobControl | None) -> int:
-    """Return the job's priority among those of its tenant."""
+    """Return the job's priority among the jobs of its tenant."""
     return job.priority if control is None or control.closed is not None else control.priority

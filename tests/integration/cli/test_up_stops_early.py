@@ -20,7 +20,7 @@ DOWNLOADS = """
 import time
 from pathlib import Path
 from cli.stack import jars
-from core.shutdown import cut_short_by_signals, stop_on_signals
+from core.shutdown import interrupted_by_signals, stop_on_signals
 
 def fetch(context, coordinate):
     print("fetching", flush=True)
@@ -29,7 +29,7 @@ def fetch(context, coordinate):
 jars._maven, jars._fetch = lambda folder: None, fetch
 stop_on_signals()
 try:
-    with cut_short_by_signals():
+    with interrupted_by_signals():
         jars.cached_jars(Path("cache"))
 except KeyboardInterrupt:
     pass

@@ -253,7 +253,7 @@ def test_whoever_asks_for_closed_jobs_learns_that_news_have_ended(
     newer_control = [("kind", b"control"), ("schema", b"99")]
     producer.send("control", b"", partition=0, key=b"k", headers=newer_control)
     producer.flush(10)
-    closed._following._thread.join(10)
+    closed._thread._thread.join(10)
     with pytest.raises(SchemaTooNewError):
         closed.is_closed(UUID(int=1))
     closed.stop()

@@ -24,10 +24,10 @@ BROKERS_SESSION_S = 6.0
 MEMBER = """
 import sys
 from pathlib import Path
-from topics.clients.consumer import LogConsumer
+from topics.clients.consumer import GroupConsumer
 from topics.settings import KafkaSettings
 
-consumer = LogConsumer(
+consumer = GroupConsumer(
     KafkaSettings.model_validate_json(sys.argv[1]),
     group="readers",
     topics=["results"],

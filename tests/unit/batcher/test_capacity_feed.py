@@ -33,7 +33,7 @@ def test_what_ended_the_feed_is_told(failure: Exception, monkeypatch: pytest.Mon
     def deliver(_: list[Capacity]) -> None: ...
 
     kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
-    monkeypatch.setattr(capacity_reader, "TopicTail", Tail)
+    monkeypatch.setattr(capacity_reader, "TopicTailReader", Tail)
     feed = CapacityFeed(kafka, client_id="t", deliver=deliver, on_failure=on_failure)
     feed.start(1.0)
     assert has_ended.wait(5)

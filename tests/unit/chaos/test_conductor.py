@@ -181,8 +181,8 @@ def test_records_that_are_not_delivered_do_not_come_again(monkeypatch: pytest.Mo
         def close(self, _timeout_s: float = 10.0) -> None:
             pass
 
-    monkeypatch.setattr(redelivery, "TopicTail", Tail)
-    monkeypatch.setattr(redelivery, "LogProducer", Producer)
+    monkeypatch.setattr(redelivery, "TopicTailReader", Tail)
+    monkeypatch.setattr(redelivery, "RecordProducer", Producer)
     running = cast("Installation", SimpleNamespace(kafka=None))
     with pytest.raises(DeliveryError):
         redelivery.publish_again(running, "results")

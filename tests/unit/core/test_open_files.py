@@ -12,14 +12,14 @@ ROOT = Path(__file__).parents[3]
 LIMITED = """
 import resource
 from core.logs import configure_logs
-from core.open_files import ask_for_open_files
+from core.open_files import request_open_file_limit
 configure_logs("a-role")
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 1000))
-ask_for_open_files(800)
+request_open_file_limit(800)
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
-ask_for_open_files(500)
+request_open_file_limit(500)
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
-ask_for_open_files(2000)
+request_open_file_limit(2000)
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 

@@ -101,9 +101,9 @@ def test_a_defect_is_told_by_where_it_is_alone(
 def test_a_role_that_is_ready_looks_at_what_is_loaded_never_again() -> None:
     told = """
 import gc
-from core.role_lifecycle import say_ready
+from core.role_lifecycle import report_ready
 before = gc.get_threshold()
-say_ready()
+report_ready()
 print(gc.get_freeze_count() > 1000, gc.get_threshold() > before)
 """
     said = subprocess.run(

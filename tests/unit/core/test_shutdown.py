@@ -31,10 +31,10 @@ print("stopped" if stop.wait(20) else "went on", flush=True)
 
 WORKS = """
 import time
-from core.shutdown import cut_short_by_signals, stop_on_signals
+from core.shutdown import interrupted_by_signals, stop_on_signals
 stop = stop_on_signals()
 try:
-    with cut_short_by_signals():
+    with interrupted_by_signals():
         print("waiting", flush=True)
         time.sleep(20)
 except KeyboardInterrupt:

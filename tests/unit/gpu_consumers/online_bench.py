@@ -142,13 +142,13 @@ class KnownToTest:
         self.patience: float | None = None
         self.alive = True
 
-    def is_gone(self, _job: JobRef, *, since_s: float) -> bool:
+    def is_abandoned(self, _job: JobRef, *, since_s: float) -> bool:
         return self.gone or self.expired
 
     def is_expired(self, _job: JobRef) -> bool:
         return self.expired
 
-    def patience_s(self, _job: JobRef) -> float | None:
+    def start_wait_left_s(self, _job: JobRef) -> float | None:
         return self.patience
 
     def is_silent(self, _caller_id: str) -> bool:

@@ -54,7 +54,7 @@ class SlowTail:
     def __init__(self, clock: list[float], count: int, falls_silent: bool) -> None:
         self._clock, self._left, self._falls_silent = clock, count, falls_silent
 
-    def ends(self, _timeout_s: float) -> dict[int, int]:
+    def end_offsets(self, _timeout_s: float) -> dict[int, int]:
         return {0: self._left}
 
     def has_read(self, _ends: dict[int, int]) -> bool:
@@ -78,7 +78,9 @@ async def test_a_long_log_is_read_whole_however_long_it_takes(
 ) -> None:
     now_s = [0.0]
     tail = SlowTail(now_s, 100, falls_silent)
-    monkeypatch.setattr("gpu_consumers.quarantine.attempt_log.TopicTail", lambda *_, **__: tail)
+    monkeypatch.setattr(
+        "gpu_consumers.quarantine.attempt_log.TopicTailReader", lambda *_, **__: tail
+    )
     monkeypatch.setattr("gpu_consumers.quarantine.attempt_log.monotonic", lambda: now_s[0])
     log = AttemptLog(
         KafkaSettings(bootstrap_servers="-:1"), cast(RecordProducer, None), client_id="t"

@@ -181,7 +181,7 @@ class HeldTail:
         self._read += len(self._coming)
         return self._coming
 
-    def ends(self, timeout_s: float) -> dict[int, int]:
+    def end_offsets(self, timeout_s: float) -> dict[int, int]:
         self.ask_count += 1
         if self.is_away:
             raise KafkaUnavailableError
@@ -199,7 +199,7 @@ class Followed:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock, self.tail = HeldClock(), HeldTail()
-        monkeypatch.setattr(callers_module, "TopicTail", lambda *_args, **_named: self.tail)
+        monkeypatch.setattr(callers_module, "TopicTailReader", lambda *_args, **_named: self.tail)
         self.callers = CallerHeartbeatReader(
             cast(KafkaSettings, None), client_id="test", clock=self.clock
         )
