@@ -1,4 +1,4 @@
-"""A member of a consumer group: explicit commits, cooperative rebalancing, safe pauses."""
+"""Reads topics as a member of a consumer group, with explicit commits."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -30,7 +30,7 @@ _FETCH_WAIT_S = 0.25
 
 
 class GroupConsumer:
-    """Reads topics as a member of a group; the owner decides what is finished and commits it."""
+    """A group member with cooperative rebalancing; its owner commits what it has finished."""
 
     def __init__(  # noqa: PLR0913  each one is an option of the client
         self,
@@ -44,15 +44,15 @@ class GroupConsumer:
         fetch_bytes_min: int = 1,
         fetch_wait_s: float = _FETCH_WAIT_S,
     ) -> None:
-        """Join `group`. The callbacks run inside `poll`; revoked partitions must be dropped.
+        """Join `group`. Both callbacks run inside `poll`; drop the work of revoked partitions.
 
-        A broker answers a fetch when it has `fetch_bytes_min`, or after `fetch_wait_s`: new
-        partitions wait behind a fetch that waits.
+        A broker answers a fetch when it has `fetch_bytes_min`, or after `fetch_wait_s`. The fetch
+        of a new partition waits behind a fetch in progress.
         """
         self._prefix, self._group, self._topics = settings.topic_prefix, group, tuple(topics)
         self._assigned: set[Partition] = set()
         self.is_assignment_lost = False
-        """In `on_revoke`: the partitions have another owner already."""
+        """In `on_revoke`: whether other members own the partitions already (`on_lost`)."""
         self._on_assign, self._on_revoke = on_assign, on_revoke
         self._membership = GroupMembership(settings, self._prefix + group, settings.group_protocol)
         self._consumer = new_client(
@@ -71,12 +71,13 @@ class GroupConsumer:
             },
         )
         self._membership.remove_predecessor()
-        self._membership.record_member_id(
-            self._consumer.memberid()
-        )  # under `consumer` known before it joins
+        # Under the `consumer` protocol the id is known before the member joins.
+        self._membership.record_member_id(self._consumer.memberid())
         names = [self._prefix + topic for topic in topics]
-        is_told = settings.group_protocol == "classic"
-        self._missing = MissingTopicMonitor(self._consumer, names, is_told=is_told)
+        has_error_events = settings.group_protocol == "classic"
+        self._missing = MissingTopicMonitor(
+            self._consumer, names, has_error_events=has_error_events
+        )
         self._consumer.subscribe(
             names,
             on_assign=self._assign,
@@ -92,9 +93,9 @@ class GroupConsumer:
     def poll(self, count_max: int, timeout_s: float) -> list[ReceivedRecord]:
         """Return up to `count_max` records, waiting at most `timeout_s` for the first.
 
-        Raises KafkaUnavailableError when the client cannot go on, or a topic stays unknown.
+        Raises KafkaUnavailableError for a fatal client error, or a topic that stays unknown.
         """
-        # Asking for many at once would wait the whole time for them; a first record must not wait.
+        # `consume(count_max)` would wait for all of them; the first record must not wait.
         first = self._consumer.consume(1, timeout_s)
         more = self._consumer.consume(count_max - 1, 0) if first and count_max > 1 else []
         messages = first + more
@@ -102,11 +103,11 @@ class GroupConsumer:
         return received_records(messages, self._prefix)
 
     def commit(self, next_offsets: Mapping[Partition, int]) -> bool:
-        """Commit, for partitions that are still ours, the offset after the last finished record.
+        """Commit the offset after the last finished record, for partitions that are assigned.
 
-        Return whether the broker took it; one that does not answer is asked again by the next
-        commit. Raises StaleMemberError when the group goes on without us: keep polling, and what
-        is lost will be revoked. Partitions that are kept do not seek back, so nothing is dropped.
+        Return whether the broker has committed it; if not, commit again later. Raises
+        StaleMemberError when the group has removed this member: keep polling, and `on_revoke` names
+        the lost partitions. Partitions that stay assigned do not seek back, so drop nothing.
         """
         if self.is_assignment_lost:
             raise StaleMemberError("the partitions are lost")
@@ -130,9 +131,9 @@ class GroupConsumer:
         return True
 
     def pause(self, partitions: Iterable[Partition]) -> None:
-        """Stop fetching `partitions`; nothing fetched is lost, polling goes on.
+        """Stop fetching `partitions`; fetched records are kept, and polling must go on.
 
-        A partition that moves away and back is fetched again.
+        A partition that is revoked and assigned again is not paused.
         """
         self._consumer.pause(self._ours(partitions))
 
@@ -141,8 +142,8 @@ class GroupConsumer:
         self._consumer.resume(self._ours(partitions))
 
     def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return the offset after the last record of each partition. Raises KafkaUnavailableError."""
-        # One question for all: each waits behind the fetch that is on its way, see `fetch_wait_s`.
+        """Return each partition's end offset. Raises KafkaUnavailableError."""
+        # One request for all: each waits behind the fetch in progress, see `fetch_wait_s`.
         places = [TopicPartition(self._prefix + t, n, OFFSET_END) for t, n in partitions]
         try:
             found = self._consumer.offsets_for_times(places, timeout=METADATA_TIMEOUT_S)
@@ -157,7 +158,7 @@ class GroupConsumer:
         }
 
     def lag(self) -> dict[Partition, int]:
-        """Return the records behind each owned partition's end, as far as the client knows."""
+        """Return each owned partition's lag in records, as far as the client knows the end."""
         behind: dict[Partition, int] = {}
         for place in self._consumer.position(self._ours(self._assigned)):
             ends = self._consumer.get_watermark_offsets(place, cached=True)
@@ -186,7 +187,7 @@ class GroupConsumer:
         ]
 
     def _assign(self, _consumer: Consumer, places: list[TopicPartition]) -> None:
-        # The client keeps a pause over the loss of a partition; who owns it anew knows of none.
+        # The client keeps a pause when a partition is revoked; its next assignment starts unpaused.
         self._consumer.resume(places)
         partitions = self._named(places)
         self._assigned.update(partitions)
@@ -210,7 +211,7 @@ class GroupConsumer:
 
 
 def _membership(settings: KafkaSettings) -> dict[str, str | int | float | bool]:
-    """Return how to be a member; under `consumer` the broker decides the rest."""
+    """Return the membership options; under the `consumer` protocol the broker sets the rest."""
     if settings.group_protocol == "consumer":
         return {"group.protocol": "consumer"}
     return {

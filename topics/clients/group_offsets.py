@@ -1,4 +1,4 @@
-"""Offsets of a consumer group as an operator sees them: who is in it, and where it goes on."""
+"""Reads a consumer group's member count and sets its offsets, for operators."""
 
 from collections.abc import Mapping
 
@@ -14,16 +14,16 @@ _REQUEST_TIMEOUT_S = 15.0
 
 
 class GroupOffsets:
-    """One group; every method raises KafkaUnavailableError when the broker does not answer."""
+    """Administers one group. Every method raises KafkaUnavailableError."""
 
     def __init__(self, settings: KafkaSettings, group: str) -> None:
-        """Connect to nothing yet. `group` holds no prefix."""
+        """Connect lazily. `group` holds no prefix."""
         self._prefix = settings.topic_prefix
         self._group = self._prefix + group
         self._client = new_client(AdminClient, settings.client_options())
 
     def member_count(self) -> int:
-        """Return how many processes are in the group, or were until their session ends."""
+        """Return the group's number of members, dead ones included until their session ends."""
         try:
             found = self._client.describe_consumer_groups(
                 [self._group], request_timeout=_REQUEST_TIMEOUT_S
@@ -33,7 +33,7 @@ class GroupOffsets:
             raise KafkaUnavailableError(_reason(error)) from None
 
     def alter_offsets(self, topic: Topic, offsets: Mapping[int, int]) -> None:
-        """Let the group go on at these offsets, by partition. It must have no member."""
+        """Set the group's committed offsets, by partition. It must have no member."""
         name = self._prefix + topic.name
         places = [TopicPartition(name, number, offset) for number, offset in offsets.items()]
         request = ConsumerGroupTopicPartitions(self._group, places)
@@ -49,7 +49,7 @@ class GroupOffsets:
 
 
 def _reason(error: KafkaException | TimeoutError) -> str:
-    """The client's own limit and ours are one: either may be first."""
+    """Describe both timeouts alike: the client's limit and ours are equal, either may be first."""
     if isinstance(error, TimeoutError):
         return f"no answer within {_REQUEST_TIMEOUT_S:g} s"
     return str(error.args[0].str())

@@ -1,6 +1,6 @@
-"""Which offset may be committed: the one after the finished prefix of each partition.
+"""Tracks which offsets may be committed: the end of each partition's finished prefix.
 
-Prefixes follow delivery order, not arithmetic, so gaps of compaction do no harm.
+A prefix follows delivery order, so the offset gaps of a compacted topic do no harm.
 """
 
 from collections import deque
@@ -10,47 +10,47 @@ Partition = tuple[str, int]
 
 
 class OffsetTracker:
-    """Remembers records in delivery order until all earlier ones of a partition are finished."""
+    """Tracks delivered records until all earlier ones of their partition are finished."""
 
     def __init__(self) -> None:
         """Track nothing."""
         self._open: dict[Partition, deque[int]] = {}
-        self._done: dict[Partition, set[int]] = {}
+        self._finished: dict[Partition, set[int]] = {}
         self._next: dict[Partition, int] = {}
 
     def track(self, partition: Partition, offset: int) -> None:
-        """A record was taken over; records of one partition start in offset order."""
+        """Add a delivered record; records of one partition come in offset order."""
         self._open.setdefault(partition, deque()).append(offset)
 
     def mark_finished(self, partition: Partition, offset: int) -> None:
-        """A record's effect is durable. One of a dropped partition is ignored."""
-        waiting = self._open.get(partition)
-        if not waiting or offset < waiting[0]:
+        """Mark a record whose effect is durable. One of a dropped partition is ignored."""
+        open_offsets = self._open.get(partition)
+        if not open_offsets or offset < open_offsets[0]:
             return
-        done = self._done.setdefault(partition, set())
-        done.add(offset)
-        while waiting and waiting[0] in done:
-            first = waiting.popleft()
-            done.discard(first)
+        finished = self._finished.setdefault(partition, set())
+        finished.add(offset)
+        while open_offsets and open_offsets[0] in finished:
+            first = open_offsets.popleft()
+            finished.discard(first)
             self._next[partition] = first + 1
 
     def committable(self) -> dict[Partition, int]:
-        """Return the next offsets that grew since they were last `committed`."""
+        """Return the next offset of each partition that has grown since its last commit."""
         return dict(self._next)
 
     def mark_committed(self, next_offsets: dict[Partition, int]) -> None:
-        """The broker has taken these; what is not reported here is offered again."""
+        """Mark offsets that the broker has committed; others stay committable."""
         for partition, offset in next_offsets.items():
             if self._next.get(partition) == offset:
                 del self._next[partition]
 
     def drop(self, partitions: list[Partition]) -> None:
-        """Forget partitions that are no longer ours; they are delivered again elsewhere."""
+        """Forget revoked partitions; their open records are delivered again to the new owner."""
         for partition in partitions:
             self._open.pop(partition, None)
-            self._done.pop(partition, None)
+            self._finished.pop(partition, None)
             self._next.pop(partition, None)
 
     def in_flight(self, partition: Partition) -> int:
-        """Return how many records from the lowest unfinished one on were started."""
+        """Return the number of records from the lowest unfinished one on."""
         return len(self._open.get(partition, ()))

@@ -1,4 +1,4 @@
-"""A record as it was read, whoever reads it: a member of a group, or one that follows alone."""
+"""A record as a consumer read it, with or without a group."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -14,12 +14,12 @@ _REFUSED: Final = frozenset(
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
     }
 )
-"""A broker's refusals: a client asks again for ever, and gets no record meanwhile."""
+"""Denied access: the client retries for ever and returns no record."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRecord:
-    """A record as it was read; `appended_ms` is the broker's time of appending it."""
+    """A record that was read; `appended_ms` is the broker's time of its append."""
 
     topic: str
     partition: int
@@ -31,9 +31,9 @@ class ReceivedRecord:
 
 
 def received_records(messages: list[Message], prefix: str) -> list[ReceivedRecord]:
-    """Return what a client consumed; temporary errors are left to the client's own retries.
+    """Return the records of consumed messages; the client itself retries after temporary errors.
 
-    Raises KafkaUnavailableError for errors that only a new client could mend, KafkaAuthorizationError.
+    Raises KafkaAuthorizationError, and KafkaUnavailableError for errors that need a new client.
     """
     records = []
     for message in messages:
@@ -59,5 +59,5 @@ def received_records(messages: list[Message], prefix: str) -> list[ReceivedRecor
 
 
 def _number(value: int | None) -> int:
-    assert value is not None  # only error events lack a place
+    assert value is not None  # only error events lack it
     return value
