@@ -1,20 +1,20 @@
-"""How often a role looks for garbage that counting references does not free."""
+"""Tunes Python's cyclic garbage collector for long-running roles."""
 
 import gc
 from typing import Final
 
 _YOUNG_OBJECTS_MAX: Final = 50_000
-"""Allocations between two collections; Python's own default is 700."""
+"""Allocations between two collections; Python's default is 700."""
 
 _YOUNG_ROUNDS, _MIDDLE_ROUNDS = 20, 20
 
 
 def tune_garbage_collector() -> None:
-    """Never look again at what is loaded by now, and at the rest less often.
+    """Exclude all present objects from collection, and collect the others less often.
 
-    What an item or a call leaves is freed without collections. Each of them walks the rows or
-    records that are held meanwhile, none of which is garbage: up to 20 % of an item's CPU, and
-    a stop of every stream of an api.
+    Reference counting frees what an item or a call leaves. A collection traverses the rows and
+    records in memory without finding garbage: up to 20 % of an item's CPU, and a pause of every
+    stream of an API process.
     """
     gc.collect()
     gc.freeze()

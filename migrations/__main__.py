@@ -1,4 +1,4 @@
-"""`python -P -m migrations`: bring `MILLRACE_DATABASE_URL` to the newest revision."""
+"""`python -P -m migrations`: upgrade `MILLRACE_DATABASE_URL` to the newest revision."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ _LOG = logging.getLogger("migrations")
 
 
 def main(env: Mapping[str, str]) -> int:
-    """Apply what is missing; 1 when the settings are wrong or Postgres does not answer."""
+    """Apply missing revisions; return 1 for wrong settings or an unavailable database."""
     configure_logs("migrations")
     try:
         settings = DatabaseSettings.from_env(env)

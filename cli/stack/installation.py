@@ -33,7 +33,7 @@ def ensure_installed(
 ) -> str:
     """Bring log and database up to date and return the key of the stack's own tenant.
 
-    Raises TopicDriftError, LogUnavailableError.
+    Raises TopicDriftError, KafkaUnavailableError.
     """
     admin = TopicAdmin(kafka)
     admin.wait_for_broker(_BROKER_S_MAX)

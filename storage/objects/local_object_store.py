@@ -1,7 +1,7 @@
-"""Objects as files below one folder, for one host or a shared file system with hard links.
+"""Stores objects as files below a folder of one host or a shared file system with hard links.
 
-    begin ─► .temporary/<random> ─► fsync ─► link or rename to <key> ─► fsync of its folder
-    delete ─► unlink ─► fsync of its folder: what a row calls removed no power cut brings back
+    begin_upload ─► .temporary/<random> ─► fsync ─► link or rename to <key> ─► fsync of its folder
+    delete ─► unlink ─► fsync of its folder: no power failure restores a removed object
 
 A crash leaves only files in `.temporary`; no key can start with a dot.
 """
@@ -34,7 +34,9 @@ from storage.objects.object_store import (
 
 _TEMPORARY: Final = ".temporary"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_AWAY: Final = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE})
+_UNAVAILABLE: Final = frozenset(
+    {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE}
+)
 _REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _PUBLISH_TRIES_MAX: Final = 8
 
@@ -43,7 +45,7 @@ class LocalObjectStore:
     """An `ObjectStore` in a folder."""
 
     def __init__(self, root: Path, *, clock: Clock) -> None:
-        """Create `root` when missing; every role of the host gives the same one."""
+        """Create `root` if it is missing; every role of the host uses the same folder."""
         self._root = root
         self._clock = clock
         with translate_disk_errors():
@@ -77,17 +79,17 @@ class LocalObjectStore:
             return path.stat().st_size
 
     def delete(self, key: str) -> None:
-        """See `ObjectStore`. Folders that become empty go too: jobs have one each."""
+        """See `ObjectStore`. Also removes folders that become empty: each job has one."""
         path = self._path(key)
         with translate_disk_errors():
             try:
                 path.unlink()
             except FileNotFoundError:
-                folder = path.parent  # a `delete` that was killed may have left its fsync to us
+                folder = path.parent  # an earlier `delete` may have been killed before its fsync
             except (NotADirectoryError, IsADirectoryError):
                 return
             else:
-                folder = _without_empty_folders(path.parent, self._root)
+                folder = _remove_empty_folders(path.parent, self._root)
             while not _fsync_folder(folder):
                 folder = folder.parent
 
@@ -135,16 +137,16 @@ class LocalUpload(CountedUpload):
             self._file.write(data)
 
     def _publish(self, *, if_absent: bool) -> None:
-        """Order matters: content durable, then name visible, then name durable."""
+        """Make the content durable, then the name visible, then the name durable, in this order."""
         with translate_disk_errors():
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
-            self._show(if_absent=if_absent)
+            self._link(if_absent=if_absent)
             _fsync_folder(self._target.parent)
             self._temporary.unlink(missing_ok=True)
 
-    def _show(self, *, if_absent: bool) -> None:
+    def _link(self, *, if_absent: bool) -> None:
         for _ in range(_PUBLISH_TRIES_MAX):
             try:
                 _make_folders(self._target.parent, self._root)
@@ -170,7 +172,7 @@ class LocalUpload(CountedUpload):
 
 @contextlib.contextmanager
 def translate_disk_errors() -> Iterator[None]:
-    """Tell a disk that is full, ails or refuses from a bug.
+    """Translate errors of a full, failing or refusing disk; other errors are defects.
 
     Raises ObjectStoreFullError, ObjectStoreUnavailableError, ObjectStoreRefusedError.
     """
@@ -179,7 +181,7 @@ def translate_disk_errors() -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL:
             raise ObjectStoreFullError from error
-        if error.errno in _AWAY:
+        if error.errno in _UNAVAILABLE:
             raise ObjectStoreUnavailableError from error
         if error.errno in _REFUSED:
             raise ObjectStoreRefusedError from error
@@ -188,7 +190,7 @@ def translate_disk_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def translate_missing_file(key: str) -> Iterator[None]:
-    """Translate the ways in which a path can name no file. Raises ObjectNotFoundError."""
+    """Translate the errors of a path without a file. Raises ObjectNotFoundError."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -196,7 +198,7 @@ def translate_missing_file(key: str) -> Iterator[None]:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Yield files in constant memory per level, skipping what starts with a dot."""
+    """Yield files in constant memory per level, without names that start with a dot."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith("."):
@@ -208,7 +210,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def _make_folders(folder: Path, root: Path) -> None:
-    """Create what is missing below `root`, each name durable in its parent."""
+    """Create missing folders below `root`, each name durable in its parent."""
     if folder == root or folder.is_dir():
         return
     _make_folders(folder.parent, root)
@@ -216,25 +218,25 @@ def _make_folders(folder: Path, root: Path) -> None:
         folder.mkdir()
     except FileExistsError:
         if not folder.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, "a file is in the way") from None
+            raise NotADirectoryError(errno.ENOTDIR, "a file has the name of the folder") from None
     _fsync_folder(folder.parent)
 
 
-def _without_empty_folders(folder: Path, root: Path) -> Path:
-    """Remove `folder` and those above it while they are empty; return the first that stays."""
+def _remove_empty_folders(folder: Path, root: Path) -> Path:
+    """Remove `folder` and its parents while they are empty; return the first that is not."""
     while folder != root:
         try:
             folder.rmdir()
         except FileNotFoundError:
-            pass  # another `delete` was faster
+            pass  # removed by another `delete`
         except OSError:
-            break  # not empty: another object lives there
+            break  # not empty
         folder = folder.parent
     return folder
 
 
 def _fsync_folder(folder: Path) -> bool:
-    """Make names durable; False when `delete` has removed the folder."""
+    """Make the names in a folder durable; False when `delete` has removed the folder."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:

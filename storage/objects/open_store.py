@@ -1,4 +1,4 @@
-"""From settings to the object store that they name."""
+"""Opens the object store that the settings name."""
 
 from collections.abc import Mapping
 
@@ -22,11 +22,11 @@ def object_store_from_env(env: Mapping[str, str]) -> ObjectStore:
 def open_object_store(
     objects: ObjectStoreSettings, s3: S3Settings | None, *, clock: Clock
 ) -> ObjectStore:
-    """Open the store of `objects.kind`; `s3` is needed for that kind alone."""
+    """Open the store of `objects.kind`; only kind `s3` needs `s3`."""
     if objects.kind == "s3":
         if s3 is None:
             raise SettingsError("kind s3 needs the S3 settings")
-        # Its client is a fifth of what a role loads at its start, and most stores are local.
+        # boto3 is a fifth of a role's imports, and most stores are local.
         from storage.objects.s3_object_store import S3ObjectStore
 
         return S3ObjectStore(s3, clock=clock)

@@ -1,4 +1,4 @@
-"""Which S3 answers mean what in our words; nothing of botocore leaves the S3 modules."""
+"""Translates botocore's errors, which must not leave the S3 modules."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -18,11 +18,11 @@ from storage.objects.errors import (
 
 
 class S3ConflictError(ObjectStoreUnavailableError):
-    """Another conditional request on the same key is under way."""
+    """Another conditional request on the same key is in progress."""
 
 
 class S3UploadNotFoundError(ObjectStoreUnavailableError):
-    """The multipart upload is complete already, or was swept."""
+    """The multipart upload is already complete, or was swept."""
 
 
 class S3RangeError(MillraceError):
@@ -32,7 +32,7 @@ class S3RangeError(MillraceError):
 
 
 _BY_CODE: Final[Mapping[str, type[MillraceError]]] = {
-    "404": ObjectNotFoundError,  # of HEAD, whose answer has no body to say more
+    "404": ObjectNotFoundError,  # of HEAD, whose response has no body with a code
     "NoSuchKey": ObjectNotFoundError,
     "412": ObjectExistsError,
     "PreconditionFailed": ObjectExistsError,
@@ -41,13 +41,13 @@ _BY_CODE: Final[Mapping[str, type[MillraceError]]] = {
     "NoSuchUpload": S3UploadNotFoundError,
     "416": S3RangeError,
     "InvalidRange": S3RangeError,
-    "RequestTimeout": ObjectStoreUnavailableError,  # 400: the server grew tired of our body
+    "RequestTimeout": ObjectStoreUnavailableError,  # 400: the request body was too slow
     "SlowDown": ObjectStoreUnavailableError,
     "QuotaExceeded": ObjectStoreFullError,
     "XMinioStorageFull": ObjectStoreFullError,
 }
 
-_AWAY: Final = (
+_UNAVAILABLE: Final = (
     exceptions.HTTPClientError,
     exceptions.ConnectionError,
     exceptions.IncompleteReadError,
@@ -62,12 +62,12 @@ _REFUSED: Final = (
 
 @contextlib.contextmanager
 def translate_s3_errors(key: str) -> Iterator[None]:
-    """Raise ours instead of botocore's. What is not known to pass by itself is a refusal."""
+    """Translate botocore's errors. An error that is not known to be temporary is a refusal."""
     try:
         yield
     except exceptions.ClientError as error:
         raise _translated(error, key) from error
-    except _AWAY as error:
+    except _UNAVAILABLE as error:
         raise ObjectStoreUnavailableError(key=key) from error
     except _REFUSED as error:
         raise ObjectStoreRefusedError(key=key) from error

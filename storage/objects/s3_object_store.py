@@ -1,4 +1,4 @@
-"""Objects in an S3 bucket: every call with a timeout and a bounded number of tries."""
+"""Stores objects in an S3 bucket; every request has a timeout and a bounded number of tries."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ class S3ObjectStore:
     """An `ObjectStore` in a bucket."""
 
     def __init__(self, settings: S3Settings, *, clock: Clock) -> None:
-        """Connect at the first request."""
+        """Connect lazily."""
         self._client = _client(settings)
         self._bucket = settings.bucket
         self._part_bytes = settings.part_bytes
@@ -33,8 +33,8 @@ class S3ObjectStore:
     def read(self, key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
         """See `ObjectStore`."""
         if length == 0:
-            self.size(key)  # S3 has no empty range, but a missing object must show
-            return _nothing()
+            self.size(key)  # S3 has no empty ranges, but a missing object must raise
+            return _no_blocks()
         last = "" if length is None else offset + length - 1
         try:
             with translate_s3_errors(key):
@@ -42,7 +42,7 @@ class S3ObjectStore:
                     Bucket=self._bucket, Key=checked_key(key), Range=f"bytes={offset}-{last}"
                 )
         except S3RangeError:
-            return _nothing()
+            return _no_blocks()
         body = answer["Body"]
 
         def read(size: int) -> bytes:
@@ -91,7 +91,7 @@ class S3ObjectStore:
         return count
 
     def _is_abandoned(self, key: str, upload_id: str, newest_s: float) -> bool:
-        """Whether no part is newer; an upload that ended meanwhile is not abandoned."""
+        """Whether no part is newer. An upload that has ended meanwhile is not abandoned."""
         pages = self._client.get_paginator("list_parts").paginate(
             Bucket=self._bucket, Key=key, UploadId=upload_id
         )
@@ -106,12 +106,12 @@ class S3ObjectStore:
             return False
 
 
-def _nothing() -> ObjectBlocks:
+def _no_blocks() -> ObjectBlocks:
     return ObjectBlocks(lambda _: b"", lambda: None, 0)
 
 
 def _client(settings: S3Settings) -> "S3Client":
-    """Build a client; it is safe for threads, unlike boto3's default session."""
+    """Return a client, which is safe for threads; boto3's default session is not."""
     access, secret = settings.access_key, settings.secret_key
     custom = settings.endpoint_url is not None
     return boto3.session.Session().client(
@@ -127,7 +127,7 @@ def _client(settings: S3Settings) -> "S3Client":
             max_pool_connections=settings.connections_max,
             tcp_keepalive=True,
             s3={"addressing_style": "path" if custom else "auto"},
-            # Servers other than Amazon's often lack the newer checksum headers.
+            # Other servers than Amazon's often lack the newer checksum headers.
             request_checksum_calculation="when_required" if custom else "when_supported",
             response_checksum_validation="when_required" if custom else "when_supported",
         ),

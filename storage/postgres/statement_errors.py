@@ -1,4 +1,4 @@
-"""What Postgres refuses for its own sake: trying it again would be a loop."""
+"""Classifies statements that Postgres rejects: most would fail again on a retry."""
 
 from typing import Final
 
@@ -6,17 +6,17 @@ import psycopg
 import sqlalchemy
 
 ROW_EXISTS: Final[tuple[type[Exception], ...]] = (psycopg.errors.UniqueViolation,)
-"""For `except`: a row of that key is there already. Also one of `DATA_REJECTED`."""
+"""For `except`: a row with that key exists. Also part of `DATA_REJECTED`."""
 
 DATA_REJECTED: Final[tuple[type[Exception], ...]] = (
     psycopg.DataError,
     psycopg.IntegrityError,
 )
-"""For `except` around a driver's cursor: a value that no column can hold, a broken constraint."""
+"""For `except` around a driver's cursor: an invalid value or a violated constraint."""
 
 
 def missing_privilege(error: sqlalchemy.exc.DBAPIError) -> str | None:
-    """Return what Postgres says of a right that the user lacks; None for any other error."""
+    """Return Postgres's message about a missing privilege; None for any other error."""
     cause = error.orig
     if isinstance(cause, psycopg.errors.InsufficientPrivilege):
         return cause.diag.message_primary
@@ -24,5 +24,5 @@ def missing_privilege(error: sqlalchemy.exc.DBAPIError) -> str | None:
 
 
 def is_lock_timeout(error: sqlalchemy.exc.DBAPIError) -> bool:
-    """Whether Postgres gave up the wait for a lock; nothing was done then."""
+    """Whether the wait for a lock timed out; the statement then had no effect."""
     return isinstance(error.orig, psycopg.errors.LockNotAvailable)

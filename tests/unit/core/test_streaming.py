@@ -24,7 +24,7 @@ def test_a_field_is_read_as_pydantic_reads_it(field: StreamField) -> None:
     try:
         expected = bool(VLLM.validate_python(field))
     except ValidationError:
-        with pytest.raises(ValueError, match="no boolean"):
+        with pytest.raises(ValueError, match="not a boolean"):
             is_stream_requested(field)
     else:
         assert is_stream_requested(field) is expected

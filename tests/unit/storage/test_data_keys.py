@@ -59,7 +59,7 @@ def test_a_destroyed_key_is_gone_and_never_made_by_a_reader() -> None:
 
 
 def test_memory_is_bounded_and_keeps_what_is_used() -> None:
-    keys = DataKeys(MemoryStore(), Watch(), remembered_max=2)
+    keys = DataKeys(MemoryStore(), Watch(), cached_max=2)
     for name in ("keys/a", "keys/b", "keys/a", "keys/c"):
         keys.load_or_create(name)
     assert [keys.cached(f"keys/{n}") is not None for n in "abc"] == [True, False, True]
