@@ -44,7 +44,7 @@ def running_postgres(folder: Path) -> Iterator[Service]:
     with _running(server.child(), folder / "logs") as supervisor:
         supervisor.wait_until(server.is_ready, timeout_s=postgres.READY_S_MAX, what="Postgres")
         yield Service(server.url, _roles(supervisor, "postgres"))
-    server.leave()
+    server.remove_socket_folder()
 
 
 def driver_url(sqlalchemy_url: str) -> str:

@@ -59,7 +59,7 @@ def running_stack(
         deadline_s = time.monotonic() + STOP_S_MAX
         while not process.has_ended() and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)
-        process.bury()
+        process.reap()
 
 
 def parse_ready(text: str) -> tuple[str, str] | None:

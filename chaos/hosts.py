@@ -68,7 +68,7 @@ class Host:
         deadline_s = time.monotonic() + STOP_S_MAX
         while not self.process.has_ended() and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)
-        self.process.bury()
+        self.process.reap()
 
     def deaths(self) -> int:
         """Count deaths of its replica, as the supervisor logs them."""

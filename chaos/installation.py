@@ -162,4 +162,4 @@ def _stop(process: ChildProcess) -> None:
     deadline_s = time.monotonic() + STOP_S_MAX
     while not process.has_ended() and time.monotonic() < deadline_s:
         time.sleep(0.05)
-    process.bury()
+    process.reap()

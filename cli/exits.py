@@ -14,7 +14,7 @@ import sqlalchemy.exc
 import typer
 from typer.core import TyperGroup
 
-from cli.streams import flush_stdout, say_last
+from cli.streams import flush_stdout, write_last_line
 from core.errors import Disposition, MillraceError
 from storage.postgres.engines import DATABASE_UNAVAILABLE, driver_message
 
@@ -70,14 +70,14 @@ class JobNotEndedError(CommandError):
     exit_code = ExitCode.CONFLICT
 
 
-class WaitedTooLongError(CommandError):
+class WaitTimeoutError(CommandError):
     """The time given by --timeout is over; the job goes on."""
 
     exit_code = ExitCode.TIMEOUT
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FailureReport:
     """What the user is told, and the code that scripts read."""
 
     exit_code: ExitCode
@@ -119,21 +119,21 @@ _BY_CODE = {
 
 
 class CommandGroup(TyperGroup):
-    """A group of commands whose expected failures end as `exit_codes` says."""
+    """A group of commands whose expected failures end as `exit_on_failure` says."""
 
     def make_context(self, *given: Any, **extra: Any) -> Any:
         """Read the command line; --help writes here."""
-        with exit_codes():
+        with exit_on_failure():
             return super().make_context(*given, **extra)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
-        with exit_codes():
+        with exit_on_failure():
             return super().invoke(ctx)
 
 
 @contextmanager
-def exit_codes() -> Iterator[None]:
+def exit_on_failure() -> Iterator[None]:
     """Turn an expected failure of the block into its line and exit code; let others pass.
 
     Output that cannot be written is such a failure, also at the end of the block.
@@ -146,30 +146,30 @@ def exit_codes() -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     except Exception as failure:
-        verdict = verdict_on(failure)
+        verdict = failure_report(failure)
         if verdict is None:
             raise
-        say_last(f"millrace: {verdict.message}")
+        write_last_line(f"millrace: {verdict.message}")
         raise typer.Exit(verdict.exit_code) from None
 
 
-def verdict_on(failure: Exception) -> Verdict | None:
+def failure_report(failure: Exception) -> FailureReport | None:
     """Return how an expected failure ends, or None for a defect of ours."""
     if isinstance(failure, CommandError):
-        return Verdict(failure.exit_code, str(failure))
+        return FailureReport(failure.exit_code, str(failure))
     if isinstance(failure, MillraceError):
         facts = ", ".join(f"{name} {value}" for name, value in failure.facts.items())
         message = f"{failure} ({facts})" if facts else str(failure)
-        return Verdict(_BY_CODE.get(failure.code, ExitCode.FAILED), message)
+        return FailureReport(_BY_CODE.get(failure.code, ExitCode.FAILED), message)
     if isinstance(failure, DATABASE_UNAVAILABLE):
-        return Verdict(ExitCode.FAILED, _told_of_postgres(failure))
+        return FailureReport(ExitCode.FAILED, _told_of_postgres(failure))
     if isinstance(failure, sqlalchemy.exc.ProgrammingError):
-        return Verdict(ExitCode.FAILED, _told_of_schema(failure))
+        return FailureReport(ExitCode.FAILED, _told_of_schema(failure))
     if isinstance(failure, OSError) and not isinstance(failure, BrokenPipeError):
         where = f"{failure.filename}: " if failure.filename else ""
-        return Verdict(ExitCode.FAILED, f"{where}{failure.strerror or failure}")
+        return FailureReport(ExitCode.FAILED, f"{where}{failure.strerror or failure}")
     if isinstance(failure, UnicodeEncodeError) and failure.reason == "surrogates not allowed":
-        return Verdict(ExitCode.USAGE, "An argument holds bytes that are not UTF-8.")
+        return FailureReport(ExitCode.USAGE, "An argument holds bytes that are not UTF-8.")
     return _verdict_on_call(failure)
 
 
@@ -193,7 +193,7 @@ def _told_of_schema(failure: sqlalchemy.exc.ProgrammingError) -> str:
     return f"Postgres refuses: {driver_message(failure)}"
 
 
-def _verdict_on_call(failure: Exception) -> Verdict | None:
+def _verdict_on_call(failure: Exception) -> FailureReport | None:
     if "openai" not in sys.modules:
         return None  # no call was made; importing the client would cost a second
 
@@ -201,21 +201,21 @@ def _verdict_on_call(failure: Exception) -> Verdict | None:
     import openai
 
     if isinstance(failure, openai.APITimeoutError):
-        return Verdict(ExitCode.TIMEOUT, f"{_origin(failure)} did not answer in time.")
+        return FailureReport(ExitCode.TIMEOUT, f"{_origin(failure)} did not answer in time.")
     if isinstance(failure, openai.APIConnectionError):
-        return Verdict(
+        return FailureReport(
             ExitCode.FAILED,
             f"Cannot reach {_origin(failure)}. Is it up? --url or MILLRACE_URL says where.",
         )
     if isinstance(failure, openai.APIStatusError):
         by_status = _BY_STATUS.get(failure.status_code, ExitCode.FAILED)
         # Some other server's code may be anything.
-        return Verdict(_BY_CODE.get(str(failure.code), by_status), _told_by(failure))
+        return FailureReport(_BY_CODE.get(str(failure.code), by_status), _told_by(failure))
     if isinstance(failure, openai.APIError):  # an event of a stream
         code = _BY_CODE.get(str(failure.code), ExitCode.FAILED)
-        return Verdict(code, f"{failure.message} ({failure.code})")
+        return FailureReport(code, f"{failure.message} ({failure.code})")
     if isinstance(failure, openai.OpenAIError | httpx2.HTTPError | httpx2.InvalidURL):
-        return Verdict(ExitCode.FAILED, f"The call failed: {failure}")
+        return FailureReport(ExitCode.FAILED, f"The call failed: {failure}")
     return None
 
 

@@ -112,7 +112,7 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with running(child, folder / "logs") as supervisor:
         supervisor.wait_until(server.is_ready, timeout_s=postgres.READY_S_MAX, what="Postgres")
         yield server.url
-    server.leave()
+    server.remove_socket_folder()
 
 
 @pytest.fixture(scope="session")

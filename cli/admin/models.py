@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from cli.admin.services import DataOption, transaction
-from cli.tables import Form, FormOption, write_json, write_table
+from cli.admin.service_settings import DataOption, transaction
+from cli.output import OutputFormat, OutputFormatOption, write_json, write_table
 from registry.models import ENDPOINTS, ENGINES, ModelVersion, add_model
 from registry.models import list_models as newest_versions
 
@@ -46,11 +46,11 @@ def add(
 
 
 @app.command("list")
-def list_models(data: DataOption = None, form: FormOption = Form.TABLE) -> None:
+def list_models(data: DataOption = None, form: OutputFormatOption = OutputFormat.TABLE) -> None:
     """List the newest version of every model, which serves new jobs."""
     with transaction(data) as connection:
         found = newest_versions(connection)
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         write_json([_as_json(model) for model in found])
         return
     write_table(

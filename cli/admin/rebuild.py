@@ -8,9 +8,9 @@ from uuid import UUID
 
 import typer
 
-from cli.admin.services import DataOption, database_settings, kafka_settings
+from cli.admin.service_settings import DataOption, database_settings, kafka_settings
 from cli.exits import ExitCode, NotFoundError
-from cli.tables import Form, FormOption, write_json, write_rows
+from cli.output import OutputFormat, OutputFormatOption, write_json, write_rows
 from core.ids import JOB, SINGLE, parse_public_id, public_id
 from core.states import JobKind
 from results.rebuilding.log_replay import LogReplay
@@ -49,7 +49,7 @@ def rebuild_jobs(
         float, typer.Option(min=1, help="Seconds for each partition of the log at most.")
     ] = 600,
     data: DataOption = None,
-    form: FormOption = Form.TABLE,
+    form: OutputFormatOption = OutputFormat.TABLE,
 ) -> None:
     """Make rows, counters, usage, order and dead letters of ended jobs again from the log.
 
@@ -76,7 +76,7 @@ def is_well(verdicts: Iterable[Verdict], *, all_jobs: bool) -> bool:
     return (_WELL_OF_ALL if all_jobs else _WELL).issuperset(verdicts)
 
 
-def write(found: Iterable[Rebuilt], form: Form, verdicts: list[Verdict]) -> None:
+def write(found: Iterable[Rebuilt], form: OutputFormat, verdicts: list[Verdict]) -> None:
     """Write what became of jobs, and note their verdicts; also what was done before a failure."""
     shown: list[dict[str, object]] = []
 
@@ -86,7 +86,7 @@ def write(found: Iterable[Rebuilt], form: Form, verdicts: list[Verdict]) -> None
             shown.append(as_json(one))
             yield row(one)
 
-    if form is Form.TABLE:
+    if form is OutputFormat.TABLE:
         write_rows(_HEADERS, rows(), _WIDTHS)
         return
     try:

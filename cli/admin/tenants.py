@@ -5,8 +5,8 @@ from typing import Annotated
 import sqlalchemy as sa
 import typer
 
-from cli.admin.services import DataOption, transaction
-from cli.tables import Form, FormOption, write_json, write_table
+from cli.admin.service_settings import DataOption, transaction
+from cli.output import OutputFormat, OutputFormatOption, write_json, write_table
 from core.ids import TENANT, public_id
 from tenancy.cached_answers import TTL_S_MAX, set_response_cache
 from tenancy.tables import tenants
@@ -92,7 +92,7 @@ def cache(
 
 
 @app.command("list")
-def list_tenants(data: DataOption = None, form: FormOption = Form.TABLE) -> None:
+def list_tenants(data: DataOption = None, form: OutputFormatOption = OutputFormat.TABLE) -> None:
     """List all tenants by name."""
     columns = (
         tenants.c.id,
@@ -105,7 +105,7 @@ def list_tenants(data: DataOption = None, form: FormOption = Form.TABLE) -> None
     )
     with transaction(data) as connection:
         found = connection.execute(sa.select(*columns).order_by(tenants.c.name)).all()
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         write_json(
             [
                 {

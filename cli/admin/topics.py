@@ -4,9 +4,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from cli.admin.services import DataOption, kafka_settings, known_pools
+from cli.admin.service_settings import DataOption, kafka_settings, known_pools
 from cli.exits import ExitCode
-from cli.tables import Form, FormOption, write_json, write_table
+from cli.output import OutputFormat, OutputFormatOption, write_json, write_table
 from topics.clients.admin import TopicAdmin
 from topics.records.catalogue import SHARED_TOPICS, Topic, pool_topics
 
@@ -27,10 +27,10 @@ PoolOption: TypeAlias = Annotated[
 
 
 @app.command("list")
-def list_topics(form: FormOption = Form.TABLE) -> None:
+def list_topics(form: OutputFormatOption = OutputFormat.TABLE) -> None:
     """Draw the catalogue: every topic and its promises. Needs no broker."""
     topics = (*SHARED_TOPICS, *pool_topics(_ANY_POOL))
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         write_json([_as_json(topic) for topic in topics])
         return
     write_table(

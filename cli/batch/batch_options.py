@@ -5,10 +5,10 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from cli.path_ids import checked_id
+from cli.api_paths import validate_id
 
 IdArgument: TypeAlias = Annotated[
-    str, typer.Argument(metavar="ID", help="The job, `batch_…`.", callback=checked_id)
+    str, typer.Argument(metavar="ID", help="The job, `batch_…`.", callback=validate_id)
 ]
 TimeoutOption: TypeAlias = Annotated[
     float | None,

@@ -6,11 +6,11 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from cli.api_paths import quote_id, validate_id
 from cli.batch.job_views import time_text
 from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
 from cli.exits import EXIT_CODES_HELP
-from cli.path_ids import checked_id, in_path
-from cli.tables import Form, FormOption, write_json, write_table
+from cli.output import OutputFormat, OutputFormatOption, write_json, write_table
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -30,7 +30,7 @@ def list_letters(
     batch: BatchOption = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="Dead letters to list.")] = 20,
     after: Annotated[str | None, typer.Option(help="Go on behind this one.")] = None,
-    form: FormOption = Form.TABLE,
+    form: OutputFormatOption = OutputFormat.TABLE,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
@@ -44,7 +44,7 @@ def list_letters(
         )
     )
     letters = page.get("data") or []
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         write_json(letters)
     else:
         write_table(HEADERS, [row(letter) for letter in letters])
@@ -55,16 +55,16 @@ def list_letters(
 @app.command()
 def show(
     letter: Annotated[
-        str, typer.Argument(metavar="ID", help="The dead letter, `dead_…`.", callback=checked_id)
+        str, typer.Argument(metavar="ID", help="The dead letter, `dead_…`.", callback=validate_id)
     ],
-    form: FormOption = Form.TABLE,
+    form: OutputFormatOption = OutputFormat.TABLE,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:
     """Show one with the attempts that ended. JSON holds its last answer, too."""
-    path = f"/dead_letters/{in_path(letter)}"
+    path = f"/dead_letters/{quote_id(letter)}"
     found = _object(connect(url, key).get(path, cast_to=object))
-    if form is Form.JSON:
+    if form is OutputFormat.JSON:
         write_json(found)
     else:
         write_table(("field", "value"), fields(found))
@@ -97,7 +97,7 @@ def redrive(  # noqa: PLR0913, PLR0917  each one is an option of the command lin
     if bool(letters) == bool(batch):
         raise typer.BadParameter("give either dead letters or --batch")
     asked: dict[str, Any] = {"batch": batch} if batch else {"ids": letters}
-    edits = edits_of(edit.read_bytes() if edit else b"{}", sets or [])
+    edits = merge_patch(edit.read_bytes() if edit else b"{}", sets or [])
     if edits:
         asked["edits"] = edits
     if completion_window is not None:
@@ -107,7 +107,7 @@ def redrive(  # noqa: PLR0913, PLR0917  each one is an option of the command lin
     typer.echo(created["id"])
 
 
-def edits_of(patch: bytes, sets: list[str]) -> dict[str, Any]:
+def merge_patch(patch: bytes, sets: list[str]) -> dict[str, Any]:
     """Return the merge patch of a file and of `PATH=VALUE`s, which win. Raises BadParameter.
 
     A path names keys with dots between them. A value that is no JSON is a string.

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cli.client import passing_failures
-from cli.exits import ExitCode, WaitedTooLongError
+from cli.client import transient_errors
+from cli.exits import ExitCode, WaitTimeoutError
 from core.clock import Clock
 from core.states import TERMINAL_STATES, JobState
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 POLL_S_MIN = 0.2
 POLL_S_MAX = 5.0
 
-LOOK_S_MIN, LOOK_S_MAX = 1.0, 10.0
+FETCH_S_MIN, FETCH_S_MAX = 1.0, 10.0
 """How long one look may take: with little time left, still as long as a good server may need."""
 
-AWAY_S_MAX = 60.0
+UNAVAILABLE_S_MAX = 60.0
 """A server that has answered no look for this long ends the wait; a restart takes less."""
 
 
@@ -40,7 +40,7 @@ class JobProgress:
         return self.succeeded + self.failed + self.cancelled + self.expired
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether nothing about the job will change any more."""
         return self.state in TERMINAL_STATES
 
@@ -58,7 +58,7 @@ def progress_of(batch: "Batch") -> JobProgress:
 
 def exit_code_of(progress: JobProgress) -> ExitCode:
     """Return the exit code of a command that saw this end of a job."""
-    assert progress.is_over, progress.state
+    assert progress.has_ended, progress.state
     if progress.state is not JobState.COMPLETED:
         return ExitCode.JOB_FAILED
     return ExitCode.ITEMS_FAILED if progress.failed else ExitCode.OK
@@ -80,23 +80,23 @@ def wait_for_end(
     """Look at a job, and show it, until it has ended; return it as it ended.
 
     `look` is told how many seconds it may take. A server that is away, fails or is busy is asked
-    again for `AWAY_S_MAX`. Raises WaitedTooLongError, and what the client raises.
+    again for `UNAVAILABLE_S_MAX`. Raises WaitTimeoutError, and what the client raises.
     """
     began_s = answered_s = clock.monotonic_s()
     while True:
         left_s = math.inf if timeout_s is None else began_s + timeout_s - clock.monotonic_s()
         try:
-            batch = look(min(LOOK_S_MAX, max(LOOK_S_MIN, left_s)))
-        except passing_failures():
-            if clock.monotonic_s() - answered_s > AWAY_S_MAX:
+            batch = look(min(FETCH_S_MAX, max(FETCH_S_MIN, left_s)))
+        except transient_errors():
+            if clock.monotonic_s() - answered_s > UNAVAILABLE_S_MAX:
                 raise
         else:
             answered_s = clock.monotonic_s()
             show(batch)
-            if progress_of(batch).is_over:
+            if progress_of(batch).has_ended:
                 return batch
         waited_s = clock.monotonic_s() - began_s
         pause_s = poll_pause_s(waited_s)
         if timeout_s is not None and waited_s + pause_s > timeout_s:
-            raise WaitedTooLongError
+            raise WaitTimeoutError
         sleep(pause_s)

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, TypeAlias
 
-from cli.batch.downloads import copy_file
-from cli.os_errors import about
+from cli.batch.file_download import copy_file
+from cli.os_errors import naming_os_errors
 
 if TYPE_CHECKING:
     import openai
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 STDOUT: Final = Path("-")
 
-Fill: TypeAlias = Callable[["openai.OpenAI", str | None], None]
+FillTarget: TypeAlias = Callable[["openai.OpenAI", str | None], None]
 """Writes a file of the API, an empty one without an id, to its place; raises as `copy_file`."""
 
-Save: TypeAlias = Callable[["openai.OpenAI", "Batch"], None]
+SaveFiles: TypeAlias = Callable[["openai.OpenAI", "Batch"], None]
 """Writes the files of a job that has ended to their places; raises as `copy_file`."""
 
 _Copy: TypeAlias = Callable[[IO[bytes], str], None]
@@ -31,11 +31,17 @@ _Copy: TypeAlias = Callable[[IO[bytes], str], None]
 
 
 @contextmanager
-def places(output: Path | None, errors: Path | None, *, quiet: bool = False) -> Iterator[Save]:
-    """Make room for the files of a job where they are wanted; see `place`."""
+def open_targets(
+    output: Path | None, errors: Path | None, *, quiet: bool = False
+) -> Iterator[SaveFiles]:
+    """Make room for the files of a job where they are wanted; see `open_target`."""
     with ExitStack() as stack:
-        fill_output = None if output is None else stack.enter_context(place(output, quiet=quiet))
-        fill_errors = None if errors is None else stack.enter_context(place(errors, quiet=quiet))
+        fill_output = (
+            None if output is None else stack.enter_context(open_target(output, quiet=quiet))
+        )
+        fill_errors = (
+            None if errors is None else stack.enter_context(open_target(errors, quiet=quiet))
+        )
 
         def save(client: "openai.OpenAI", batch: "Batch") -> None:
             if fill_output is not None:
@@ -47,7 +53,7 @@ def places(output: Path | None, errors: Path | None, *, quiet: bool = False) -> 
 
 
 @contextmanager
-def place(target: Path, *, quiet: bool = False) -> Iterator[Fill]:
+def open_target(target: Path, *, quiet: bool = False) -> Iterator[FillTarget]:
     """Make room for one file and yield what fills it: `target` is replaced whole or not at all.
 
     The content goes to a new file beside it, with the rights of the one that it replaces; a link
@@ -62,14 +68,14 @@ def place(target: Path, *, quiet: bool = False) -> Iterator[Fill]:
         yield lambda client, file_id: _write_through(partial(copy, client, file_id), target)
     else:
         real = target.resolve()
-        with about(str(target)), _new_beside(real, found):
+        with naming_os_errors(str(target)), _new_beside(real, found):
             pass  # whether it can be written is known before it is waited for
         yield lambda client, file_id: _replace(partial(copy, client, file_id), target, found)
 
 
 def save_file(client: "openai.OpenAI", file_id: str | None, target: Path) -> None:
-    """Write a file of the API to `target`; see `place` and `copy_file`."""
-    with place(target) as fill:
+    """Write a file of the API to `target`; see `open_target` and `copy_file`."""
+    with open_target(target) as fill:
         fill(client, file_id)
 
 
@@ -86,18 +92,18 @@ def _status(target: Path) -> os.stat_result | None:
 
 def _to_stdout(copy: _Copy) -> None:
     copy(sys.stdout.buffer, "stdout")
-    with about("stdout"):
+    with naming_os_errors("stdout"):
         sys.stdout.buffer.flush()
 
 
 def _write_through(copy: _Copy, target: Path) -> None:
-    with about(str(target)), target.open("wb") as sink:
+    with naming_os_errors(str(target)), target.open("wb") as sink:
         copy(sink, str(target))
 
 
 def _replace(copy: _Copy, target: Path, found: os.stat_result | None) -> None:
     real = target.resolve()
-    with about(str(target)), _new_beside(real, found) as (sink, partial):
+    with naming_os_errors(str(target)), _new_beside(real, found) as (sink, partial):
         copy(sink, str(target))
         sink.flush()
         os.fsync(sink.fileno())

@@ -34,6 +34,6 @@ MaxTotalTokensOption: TypeAlias = Annotated[
 ]
 
 
-def given(**options: Any) -> dict[str, Any]:
+def given_options(**options: Any) -> dict[str, Any]:
     """Return the options that were given: a server of OpenAI's knows none of them."""
     return {name: value for name, value in options.items() if value is not None}

@@ -9,7 +9,7 @@ import typer
 from cli.batch.batch_options import IdArgument, TimeoutOption
 from cli.batch.job_display import JobDisplay
 from cli.batch.job_progress import exit_code_of, progress_of, wait_for_end
-from cli.batch.job_views import say_problems, say_where
+from cli.batch.job_views import print_outcome, print_validation_errors
 from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect
 from core.clock import SystemClock
 
@@ -30,9 +30,9 @@ def watch(
     ended = watch_to_end(client, job, timeout_s=timeout, quiet=quiet)
     typer.echo(ended.status)
     if quiet:
-        say_problems(ended)
+        print_validation_errors(ended)
     else:
-        say_where(ended, None, None)
+        print_outcome(ended, None, None)
     raise typer.Exit(exit_code_of(progress_of(ended)))
 
 
@@ -42,7 +42,7 @@ def watch_to_end(
     """Show a job on stderr until it has ended; see `wait_for_end` for what is raised."""
     with JobDisplay(job, quiet=quiet) as display:
         return wait_for_end(
-            look_at(client, job),
+            job_fetcher(client, job),
             display.show,
             timeout_s=timeout_s,
             clock=SystemClock(),
@@ -50,7 +50,7 @@ def watch_to_end(
         )
 
 
-def look_at(client: "openai.OpenAI", job: str) -> Callable[[float], "Batch"]:
+def job_fetcher(client: "openai.OpenAI", job: str) -> Callable[[float], "Batch"]:
     """Return a look at a job that takes at most the seconds it is given, for `wait_for_end`."""
 
     def look(timeout_s: float) -> "Batch":

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.chat.chat_models import chat_model
-from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect, streaming
-from cli.exits import CommandError, ExitCode, verdict_on
+from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect, with_stream_timeout
+from cli.exits import CommandError, ExitCode, failure_report
 
 if TYPE_CHECKING:
     import openai
@@ -49,12 +49,12 @@ def chat(  # noqa: PLR0913, PLR0917  each one is an option of the command line
             asked["max_completion_tokens"] = max_tokens
         if temperature is not None:
             asked["temperature"] = temperature
-        limited = streaming(client) if timeout is None else _limited(client, timeout)
+        limited = with_stream_timeout(client) if timeout is None else _limited(client, timeout)
         conversation = Conversation(limited, asked, system=system, quiet=quiet)
         if prompt is None and sys.stdin.isatty():
             converse(conversation, _typed)
             return
-        conversation.ask(piped() if prompt in {None, "-"} else str(prompt))
+        conversation.send(piped() if prompt in {None, "-"} else str(prompt))
 
 
 _GRACE_S = 2.0
@@ -71,7 +71,7 @@ def _limited(client: "openai.OpenAI", timeout_s: float) -> "openai.OpenAI":
     )
 
 
-class AnswerCutError(CommandError):
+class AnswerInterruptedError(CommandError):
     """The answer broke off."""
 
 
@@ -85,10 +85,10 @@ class Conversation:
         self._client, self._asked, self._quiet = client, asked, quiet
         self._said: list[Message] = [{"role": "system", "content": system}] if system else []
 
-    def ask(self, question: str) -> str:
+    def send(self, question: str) -> str:
         """Write the answer to stdout as it comes and return it.
 
-        Raises AnswerCutError, and what the client raises.
+        Raises AnswerInterruptedError, and what the client raises.
         """
         said: list[Message] = [*self._said, {"role": "user", "content": question}]
         began_s = time.monotonic()
@@ -115,7 +115,7 @@ class Conversation:
                 if pieces:
                     sys.stdout.write("\n")
         if not is_whole:
-            raise AnswerCutError
+            raise AnswerInterruptedError
         answer = "".join(pieces)
         self._said = [*said, {"role": "assistant", "content": answer}]
         if not self._quiet:
@@ -133,11 +133,11 @@ def converse(conversation: Conversation, questions: Callable[[], Iterator[str]])
     """
     for question in questions():
         try:
-            conversation.ask(question)
+            conversation.send(question)
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
         except Exception as failure:
-            verdict = verdict_on(failure)
+            verdict = failure_report(failure)
             if verdict is None or verdict.exit_code in _FATAL:
                 raise
             typer.echo(f"millrace: {verdict.message}", err=True)

@@ -14,10 +14,10 @@ from cli.demo.demo_jobs import Files, FinishedJob, problems_of, run_job
 from cli.demo.demo_models import ensure_tiny_llama, minilm_path
 from cli.demo.demo_report import report
 from cli.demo.demo_requests import CHATTER, EMBEDDER, JOBS, DemoJob, write_inputs
-from cli.demo.demo_stack import Endpoint, demo_stack
+from cli.demo.demo_stack import StackEndpoint, demo_stack
 from cli.demo.demo_texts import collect, standard_library
 from cli.exits import ExitCode
-from cli.stack.services.outside_services import named_services
+from cli.stack.services.external_services import named_services
 from cli.stack.state.data_folder import cache_dir
 from core.errors import SettingsError
 from core.shutdown import treat_sighup_as_sigterm
@@ -78,6 +78,6 @@ def _demo(text_count: int, prompt_count: int, out: Path) -> bool:
     return passed
 
 
-def _run_jobs(endpoint: Endpoint, out: Path) -> dict[DemoJob, FinishedJob]:
+def _run_jobs(endpoint: StackEndpoint, out: Path) -> dict[DemoJob, FinishedJob]:
     client = connect(endpoint.url, endpoint.key)
     return {job: run_job(client, job.name, job.endpoint, Files.of(out, job.name)) for job in JOBS}

@@ -12,8 +12,8 @@ import msgspec
 from cli.batch.job_display import JobDisplay
 from cli.batch.job_progress import JobProgress, progress_of, wait_for_end
 from cli.batch.result_files import save_file
-from cli.batch.watch import look_at
-from cli.exits import WaitedTooLongError
+from cli.batch.watch import job_fetcher
+from cli.exits import WaitTimeoutError
 from cli.stack.errors import StackTimeoutError
 from core.clock import SystemClock
 from core.states import JobState
@@ -90,13 +90,13 @@ def run_job(client: "openai.OpenAI", label: str, endpoint: str, files: Files) ->
 
         try:
             ended = wait_for_end(
-                look_at(client, batch.id),
+                job_fetcher(client, batch.id),
                 show,
                 timeout_s=JOB_S_MAX,
                 clock=SystemClock(),
                 sleep=time.sleep,
             )
-        except WaitedTooLongError:  # whose words are of --timeout and of a stack that stays
+        except WaitTimeoutError:  # whose words are of --timeout and of a stack that stays
             raise StackTimeoutError(
                 f"The job {label} did not end within {JOB_S_MAX:.0f} s."
             ) from None

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from cli.demo.demo_jobs import FinishedJob, problems_of
-from cli.demo.demo_requests import CHATTER, QUESTIONS_JOB, TEXTS_JOB, DemoJob
+from cli.demo.demo_requests import CHATTER, QUERIES_JOB, TEXTS_JOB, DemoJob
 from cli.demo.demo_search import nearest, read_embeddings
-from cli.demo.demo_texts import Documented
+from cli.demo.demo_texts import DocumentedName
 
 NEAREST_COUNT = 3
 _TEXT_CHARS_SHOWN = 90
@@ -13,7 +13,9 @@ _TEXT_CHARS_SHOWN = 90
 Say = Callable[[str], None]
 
 
-def report(jobs: Mapping[DemoJob, FinishedJob], documented: Sequence[Documented], say: Say) -> bool:
+def report(
+    jobs: Mapping[DemoJob, FinishedJob], documented: Sequence[DocumentedName], say: Say
+) -> bool:
     """Say how every job went; return whether all checks passed."""
     for name, job in jobs.items():
         say(
@@ -44,7 +46,7 @@ def _report_search(
     jobs: Mapping[DemoJob, FinishedJob], text_by_name: Mapping[str, str], say: Say
 ) -> None:
     names, vectors = read_embeddings(jobs[TEXTS_JOB].files.results)
-    questions, asked = read_embeddings(jobs[QUESTIONS_JOB].files.results)
+    questions, asked = read_embeddings(jobs[QUERIES_JOB].files.results)
     for question, vector in zip(questions, asked, strict=True):
         say(f"\n“{question}”")
         for name, cosine in nearest(names, vectors, vector, NEAREST_COUNT):

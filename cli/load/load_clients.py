@@ -1,4 +1,4 @@
-"""Clients that call one after the other for a while, and what they saw."""
+"""Clients that send one call after the other for a time, and the result of all of them."""
 
 import asyncio
 import math
@@ -10,19 +10,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cli.exits import CommandError
-from cli.load.load_connection import Call, Connection, Target
+from cli.load.load_connection import CallTarget, LoadConnection, TimedCall
 
 _PAUSE_S = 0.2
-"""After a failed call: a server that refuses at once must not be hammered."""
+"""Pause after a failed call, so that a refusing server is not overloaded."""
 
 
-class ServerAwayError(CommandError):
+class ServerUnavailableError(CommandError):
     """The server does not answer."""
 
 
 @dataclass(slots=True)
-class Seen:
-    """What all clients saw until the time was over."""
+class LoadResult:
+    """The ended calls of all clients."""
 
     seconds: float = 0.0
     latencies_s: "array[float]" = field(default_factory=lambda: array("d"))
@@ -30,8 +30,8 @@ class Seen:
     event_count: int = 0
     errors: Counter[str] = field(default_factory=Counter)
 
-    def take(self, call: Call) -> None:
-        """Count an ended call."""
+    def record_call(self, call: TimedCall) -> None:
+        """Add an ended call."""
         self.event_count += call.event_count
         if call.error:
             self.errors[call.error] += 1
@@ -41,37 +41,42 @@ class Seen:
 
     @property
     def calls_per_s(self) -> float:
-        """Calls that were answered well, a second."""
+        """Return successful calls per second."""
         return len(self.latencies_s) / self.seconds
 
 
-async def load(target: Target, *, client_count: int, seconds: float, call_timeout_s: float) -> Seen:
-    """Let clients call for `seconds`; calls that then still run are cut and not counted.
+async def run_load(
+    target: CallTarget, *, client_count: int, seconds: float, call_timeout_s: float
+) -> LoadResult:
+    """Run clients for `seconds`; calls in progress at the end are aborted and not counted.
 
-    Raises ServerAwayError when there is no connection at the beginning.
+    Raises ServerUnavailableError when the first connection fails.
     """
     try:
         async with asyncio.timeout(call_timeout_s):
             first = await target.connect()
     except OSError as failure:  # TimeoutError is one
-        raise ServerAwayError(
+        raise ServerUnavailableError(
             f"Cannot reach {target.url}. Is it up? --url or MILLRACE_URL says where."
         ) from failure
-    seen = Seen()
-    began_s = time.perf_counter()
+    result = LoadResult()
+    started_s = time.perf_counter()
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
             for number in range(client_count):
                 connection = first if number == 0 else None
-                group.create_task(_call_on(target, connection, seen, call_timeout_s))
-    seen.seconds = time.perf_counter() - began_s
-    return seen
+                group.create_task(_run_client(target, connection, result, call_timeout_s))
+    result.seconds = time.perf_counter() - started_s
+    return result
 
 
-async def _call_on(
-    target: Target, connection: Connection | None, seen: Seen, call_timeout_s: float
+async def _run_client(
+    target: CallTarget,
+    connection: LoadConnection | None,
+    result: LoadResult,
+    call_timeout_s: float,
 ) -> None:
-    """Call until cancelled, over a new connection whenever the old one is gone."""
+    """Send calls until cancelled, and reconnect after a lost connection."""
     try:
         while True:
             error = ""
@@ -79,17 +84,17 @@ async def _call_on(
                 async with asyncio.timeout(call_timeout_s):
                     if connection is None or not connection.is_open:
                         connection = await target.connect()
-                    call = await connection.ask(target.request)
-                seen.take(call)
+                    call = await connection.send(target.request)
+                result.record_call(call)
                 error = call.error
             except TimeoutError:
                 error = "timeout"
-                seen.errors[error] += 1
+                result.errors[error] += 1
                 if connection is not None:
                     connection.close()
             except OSError:
                 error = "cannot connect"
-                seen.errors[error] += 1
+                result.errors[error] += 1
             if error:
                 await asyncio.sleep(_PAUSE_S)
     finally:

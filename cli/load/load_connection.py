@@ -1,4 +1,7 @@
-"""HTTP/1.1 for measuring: one call at a time on a kept connection, timed at the socket."""
+"""A small HTTP/1.1 client for load tests: one call at a time on a kept connection.
+
+Times are taken at the socket. The CLI's `bench-online` and the benchmarks share it.
+"""
 
 import asyncio
 import ssl
@@ -14,113 +17,123 @@ _DATA = b"data:"
 _DONE = b"[DONE]"
 _ERROR = b'{"error"'
 _ERROR_STATUS_MIN = 400
-_BODY_KEPT_MAX = 64 * 1024
-"""Bytes of an error's body that are kept for its code."""
+_ERROR_BODY_BYTES_MAX = 64 * 1024
+
+DISCONNECTED = "disconnected"
+"""`TimedCall.error` of a call whose connection was lost."""
 
 
 @dataclass(slots=True)
-class Call:
-    """One call; times are `time.perf_counter()` seconds, 0 for what did not happen."""
+class TimedCall:
+    """One call; times are `time.perf_counter()` seconds, 0 if they did not happen."""
 
-    began_s: float
-    first_s: float = 0.0  # when the first event of a stream, or the body, began to come
+    started_s: float
+    status: int = 0  # 0 without a complete answer
+    first_s: float = 0.0  # arrival of the first event of a stream, or of the body's first byte
     ended_s: float = 0.0
-    event_count: int = 0
-    error: str = ""  # why it counts as failed: status and code
+    event_count: int = 0  # events with pieces of the answer: neither errors nor `[DONE]`
+    is_done: bool = False  # a stream that ended with `[DONE]`
+    error: str = ""  # why the call failed: status and code, or the kind of failure
 
     @property
     def latency_s(self) -> float:
-        """From the request to the last byte of its answer."""
-        return self.ended_s - self.began_s
+        """Return the time from the request to the last byte of the answer."""
+        return self.ended_s - self.started_s
 
     @property
     def first_wait_s(self) -> float:
-        """From the request to the first piece of its answer."""
-        return self.first_s - self.began_s
+        """Return the time from the request to the first piece of the answer."""
+        return self.first_s - self.started_s
 
 
-class Target:
-    """Where calls go and what they ask: every call sends the same bytes."""
+def post_request(host: str, path: str, key: str, body: bytes) -> bytes:
+    """Return the bytes of a POST of JSON with an API key; `host` may hold a port."""
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {key}\r\n"
+        f"Content-Type: application/json\r\nAccept: */*\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def connect(host: str, port: int, tls: ssl.SSLContext | None = None) -> "LoadConnection":
+    """Return an open connection. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    _, connection = await loop.create_connection(
+        LoadConnection, host, port, ssl=tls, server_hostname=host if tls else None
+    )
+    return connection
+
+
+class CallTarget:
+    """A server and the one request that every call sends to it."""
 
     def __init__(self, base_url: str, key: str, body: bytes) -> None:
         """`base_url` ends with /v1."""
         parts = urlsplit(base_url)
         self.url = f"{parts.scheme}://{parts.netloc}"
-        self.host = parts.hostname or ""
-        self.tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self.port = parts.port or (443 if self.tls else 80)
-        head = (
-            f"POST {parts.path}/chat/completions HTTP/1.1\r\nHost: {parts.netloc}\r\n"
-            f"Authorization: Bearer {key}\r\nContent-Type: application/json\r\n"
-            f"Accept: */*\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        self.request = head.encode() + body
+        self._host = parts.hostname or ""
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._port = parts.port or (443 if self._tls else 80)
+        self.request = post_request(parts.netloc, f"{parts.path}/chat/completions", key, body)
 
-    async def connect(self) -> "Connection":
+    async def connect(self) -> "LoadConnection":
         """Return an open connection. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(
-            Connection,
-            self.host,
-            self.port,
-            ssl=self.tls,
-            server_hostname=self.host if self.tls else None,
-        )
-        return connection
+        return await connect(self._host, self._port, self._tls)
 
 
-class _Refusal(msgspec.Struct):
+class _ErrorFields(msgspec.Struct):
     code: str | None = None
 
 
-class _Envelope(msgspec.Struct):
-    error: _Refusal
+class _ErrorEnvelope(msgspec.Struct):
+    error: _ErrorFields
 
 
-class _Parsed(Protocol):
+class _ResponseParser(Protocol):
     def feed_data(self, data: bytes) -> None: ...
     def get_status_code(self) -> int: ...
     def should_keep_alive(self) -> bool: ...
 
 
-class Connection(asyncio.Protocol):
-    """An open connection; the callbacks without underscore are asyncio's and httptools'."""
+class LoadConnection(asyncio.Protocol):
+    """An open connection. Public methods but `send` and `close` are callbacks of its libraries."""
 
     def __init__(self) -> None:
-        """Not connected yet."""
+        """Create an unconnected protocol; see `connect`."""
         self._transport: asyncio.Transport | None = None
-        self._ended: asyncio.Future[Call] | None = None
-        self._call = Call(0.0)
-        self._parser = cast("_Parsed", httptools.HttpResponseParser(self))
-        self._tail = b""  # of the stream: the line that has not ended
-        self._kept = b""  # of an error's body
-        self._is_stream = self._is_done = False
+        self._ended: asyncio.Future[TimedCall] | None = None
+        self._call = TimedCall(0.0)
+        self._parser = cast("_ResponseParser", httptools.HttpResponseParser(self))
+        self._partial_line = b""  # of the stream
+        self._error_body = b""
+        self._is_stream = False
         self.is_open = False
 
-    async def ask(self, request: bytes) -> Call:
-        """Send a request and return its call; one that failed says why."""
+    async def send(self, request: bytes) -> TimedCall:
+        """Send a request and return its ended call, with `error` set if it failed."""
         assert self._transport is not None
+        assert self._ended is None  # one call at a time
         self._ended = asyncio.get_running_loop().create_future()
-        self._parser = cast("_Parsed", httptools.HttpResponseParser(self))
-        self._tail = self._kept = b""
-        self._is_stream = self._is_done = False
-        self._call = Call(time.perf_counter())
+        self._parser = cast("_ResponseParser", httptools.HttpResponseParser(self))
+        self._partial_line = self._error_body = b""
+        self._is_stream = False
+        self._call = TimedCall(time.perf_counter())
         self._transport.write(request)
         return await self._ended
 
     def close(self) -> None:
-        """Close at once: the server sees that its caller left."""
+        """Abort the connection: the server sees a disconnect at once."""
         self.is_open = False
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Connected."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is of its own kind
+        """See `asyncio.Protocol`."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop has its own class
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
-        """Read a part of the answer."""
+        """See `asyncio.Protocol`."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
@@ -128,46 +141,46 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The server left."""
+        """See `asyncio.Protocol`."""
         self.is_open = False
-        self._end("disconnected")
+        self._end(DISCONNECTED)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Note whether events follow."""
+        """See `httptools`."""
         if name.lower() == b"content-type":
             self._is_stream = value.startswith(b"text/event-stream")
 
     def on_body(self, body: bytes) -> None:
-        """Count events, keep what says why a call failed."""
+        """See `httptools`."""
         if self._parser.get_status_code() >= _ERROR_STATUS_MIN:
-            self._kept = (self._kept + body)[:_BODY_KEPT_MAX]
+            self._error_body = (self._error_body + body)[:_ERROR_BODY_BYTES_MAX]
         elif self._is_stream:
             self._read_events(body)
         else:
             self._call.first_s = self._call.first_s or time.perf_counter()
 
     def on_message_complete(self) -> None:
-        """The answer is whole."""
-        status = self._parser.get_status_code()
+        """See `httptools`."""
+        status = self._call.status = self._parser.get_status_code()
         if not self._parser.should_keep_alive():
             self.is_open = False
         if status >= _ERROR_STATUS_MIN:
-            self._end(f"{status} {_code(self._kept)}".rstrip())
-        elif self._is_stream and not self._is_done:
+            self._end(f"{status} {_error_code(self._error_body)}".rstrip())
+        elif self._is_stream and not self._call.is_done:
             self._end("broken stream")
         else:
             self._end("")
 
     def _read_events(self, data: bytes) -> None:
-        *lines, self._tail = (self._tail + data).split(b"\n")
+        *lines, self._partial_line = (self._partial_line + data).split(b"\n")
         for line in lines:
             if not line.startswith(_DATA):
-                continue  # a keep-alive comment, or the empty line behind an event
+                continue  # a keep-alive comment, or the empty line after an event
             payload = line[len(_DATA) :].strip()
             if payload == _DONE:
-                self._is_done = True
+                self._call.is_done = True
             elif payload.startswith(_ERROR):
-                self._call.error = f"in the stream: {_code(payload)}".rstrip()
+                self._call.error = f"in the stream: {_error_code(payload)}".rstrip()
             else:
                 self._call.first_s = self._call.first_s or time.perf_counter()
                 self._call.event_count += 1
@@ -181,9 +194,9 @@ class Connection(asyncio.Protocol):
         ended.set_result(self._call)
 
 
-def _code(body: bytes) -> str:
-    """Return the code of an error envelope, empty when there is none."""
+def _error_code(body: bytes) -> str:
+    """Return the code of an error envelope, empty if there is none."""
     try:
-        return msgspec.json.decode(body, type=_Envelope).error.code or ""
+        return msgspec.json.decode(body, type=_ErrorEnvelope).error.code or ""
     except msgspec.DecodeError:
         return ""

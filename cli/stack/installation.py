@@ -62,7 +62,7 @@ def ensure_installed(
 
 
 @contextmanager
-def replicas_ready(
+def watch_replica_credit(
     kafka: KafkaSettings, wanted: Iterable[tuple[str, str]]
 ) -> Iterator[Callable[[], bool]]:
     """Yield a function that says whether credit was granted for all of `wanted`: pool, class."""

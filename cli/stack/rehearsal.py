@@ -20,9 +20,9 @@ from typing import Literal
 from cli.stack.errors import StackTimeoutError
 from cli.stack.jars import cached_jars
 from cli.stack.processes.child import spawn
-from cli.stack.services.java import aot_cache_of
+from cli.stack.services.java import aot_cache_path
 from cli.stack.services.kafka import READY_S_MAX, EmbeddedKafka
-from cli.stack.state.data_folder import cache_dir, locked
+from cli.stack.state.data_folder import cache_dir, file_lock
 from core.errors import MillraceError
 from topics.clients.admin import TopicAdmin
 from topics.clients.consumer import GroupConsumer
@@ -42,13 +42,13 @@ END_S_MAX = 120.0
 _POLL_S = 0.1
 
 
-def ensure_rehearsed(cache: Path) -> None:
+def ensure_aot_cache(cache: Path) -> None:
     """Rehearse unless there is a cache below `cache`; two that come at once rehearse one time.
 
     A rehearsal that fails is told and changes nothing. Raises what `cached_jars` raises.
     """
-    kept = aot_cache_of(cached_jars(cache))
-    with locked(cache / "kafka-rehearsal.lock"):
+    kept = aot_cache_path(cached_jars(cache))
+    with file_lock(cache / "kafka-rehearsal.lock"):
         if kept.exists():
             return
         with tempfile.TemporaryDirectory(dir=cache, prefix="kafka-rehearsal-") as folder:
@@ -76,7 +76,7 @@ def _rehearse(cache: Path, folder: Path, made: Path) -> None:
         process.send(signal.SIGTERM)
         _await(process.has_ended, END_S_MAX)
     finally:
-        process.bury()
+        process.reap()
 
 
 def _await(check: Callable[[], bool], timeout_s: float) -> None:
@@ -124,4 +124,4 @@ def _read(servers: str, protocol: Literal["classic", "consumer"]) -> None:
 
 if __name__ == "__main__":
     CLIENT_LOG.setLevel(logging.CRITICAL)  # a broker that has just begun refuses a few questions
-    ensure_rehearsed(cache_dir(os.environ))
+    ensure_aot_cache(cache_dir(os.environ))

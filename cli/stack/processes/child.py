@@ -60,7 +60,7 @@ class Process(Protocol):
         """Signal the process; nothing happens when it has ended."""
         ...
 
-    def bury(self) -> int:
+    def reap(self) -> int:
         """Kill what is left of its process group, reap it, and return its exit code."""
         ...
 
@@ -89,7 +89,7 @@ class ChildProcess:
         if not self.has_ended():
             os.kill(self.pid, number)
 
-    def bury(self) -> int:
+    def reap(self) -> int:
         """See `Process`. The group goes first: once reaped, its id might name another group."""
         if self._popen.returncode is None:
             os.killpg(self.pid, signal.SIGKILL)
@@ -140,11 +140,11 @@ def _give_way(pid: int, niceness: int) -> None:
 def _log_path(name: str, log_dir: Path) -> Path:
     log_dir.mkdir(parents=True, exist_ok=True)
     path = log_dir / f"{name}.log"
-    shorten_log(path)
+    rotate_log(path)
     return path
 
 
-def shorten_log(path: Path) -> None:
+def rotate_log(path: Path) -> None:
     """Empty a log that is too large and keep a copy; what is written meanwhile may be lost.
 
     Its writer appends, so it needs not know. Nothing happens where there is no room for a copy.

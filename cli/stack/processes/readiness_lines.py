@@ -12,7 +12,7 @@ class _Line(msgspec.Struct):
     event: str | None = None
 
 
-class FirstWords:
+class ReadinessLog:
     """Reads what children write to their logs from now on."""
 
     def __init__(self, log_dir: Path, names: Iterable[str]) -> None:
@@ -22,7 +22,7 @@ class FirstWords:
         logs = {name: log_dir / f"{name}.log" for name in names}
         self._read = {name: log.stat().st_size if log.exists() else 0 for name, log in logs.items()}
 
-    def said(self, name: str) -> bool:
+    def is_ready(self, name: str) -> bool:
         """Whether `name` has said it."""
         log = self._log_dir / f"{name}.log"
         if name not in self._ready and log.exists() and any(map(_is_ready, self._news(name, log))):

@@ -8,10 +8,10 @@ from pathlib import Path
 from cli.stack.processes.child import BACKOFF_S_MAX, Child
 from cli.stack.processes.ports import HOST
 from cli.stack.served_models import ServedModel
-from cli.stack.services.outside_services import (
+from cli.stack.services.external_services import (
     DATABASE,
     KAFKA,
-    names_objects,
+    names_object_store,
     require_all_or_none,
 )
 from core.errors import SettingsError
@@ -97,12 +97,12 @@ def shared_env(kafka: str, database_url: str, data: Path, env: Mapping[str, str]
     An object store that `env` names is used instead of the folder in `data`.
     """
     services = {KAFKA: kafka, DATABASE: database_url}
-    if names_objects(env):
+    if names_object_store(env):
         return services
     return {**services, "MILLRACE_OBJECTS_ROOT": str(data.absolute() / "objects")}
 
 
-def require_own(env: Mapping[str, str]) -> None:
+def reject_reserved_variables(env: Mapping[str, str]) -> None:
     """Refuse what would not count, and parts of an installation. Raises SettingsError: what does.
 
     See `require_all_or_none`.

@@ -87,7 +87,7 @@ class EmbeddedPostgres:
         except subprocess.TimeoutExpired:  # a busy machine; whoever waits asks again
             return False
 
-    def leave(self) -> None:
+    def remove_socket_folder(self) -> None:
         """Remove the folder of the socket when the server is gone: it may lie in a shared place."""
         with suppress(OSError):  # a server that was killed left its socket, or another one uses it
             self._socket_dir.rmdir()

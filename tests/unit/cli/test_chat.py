@@ -9,9 +9,9 @@ import httpx2
 import openai
 import pytest
 
-from cli.chat.chat import AnswerCutError, Conversation, converse, piped
+from cli.chat.chat import AnswerInterruptedError, Conversation, converse, piped
 from cli.chat.chat_models import NoChatModelError, chat_model
-from cli.exits import ExitCode, verdict_on
+from cli.exits import ExitCode, failure_report
 
 REQUEST = httpx2.Request("POST", "http://127.0.0.1:9/v1/chat/completions")
 
@@ -119,8 +119,8 @@ def test_an_answer_that_just_ends_is_a_failure(capsys: pytest.CaptureFixture[str
         quiet=False,
     )
 
-    with pytest.raises(AnswerCutError):
-        conversation.ask("one")
+    with pytest.raises(AnswerInterruptedError):
+        conversation.send("one")
 
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("He\n", "")
@@ -152,7 +152,7 @@ def test_the_first_model_that_chats_is_taken() -> None:
 def test_an_error_in_the_middle_of_a_stream_has_an_exit_code(
     code: str, exit_code: ExitCode
 ) -> None:
-    verdict = verdict_on(openai.APIError("It broke.", REQUEST, body={"code": code}))
+    verdict = failure_report(openai.APIError("It broke.", REQUEST, body={"code": code}))
 
     assert verdict is not None
     assert verdict.exit_code is exit_code

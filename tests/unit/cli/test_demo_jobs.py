@@ -17,9 +17,9 @@ from cli.demo.demo_jobs import (
     run_job,
     write_requests,
 )
-from cli.demo.demo_requests import JOBS, QUESTIONS, write_inputs
+from cli.demo.demo_requests import JOBS, QUERIES, write_inputs
 from cli.demo.demo_search import nearest, read_embeddings
-from cli.demo.demo_texts import Documented
+from cli.demo.demo_texts import DocumentedName
 from cli.stack.errors import StackTimeoutError
 from core.states import JobState
 from tests.unit.cli.batches import batch
@@ -68,12 +68,12 @@ def test_counters_that_differ_from_the_files_are_seen(tmp_path: Path) -> None:
 
 
 def test_every_job_of_the_demo_has_its_requests(tmp_path: Path) -> None:
-    documented = [Documented(f"module.name_{n}", "text") for n in range(5)]
+    documented = [DocumentedName(f"module.name_{n}", "text") for n in range(5)]
 
     write_inputs(tmp_path, documented, prompt_count=7)
 
     counts = [len(set(custom_ids(Files.of(tmp_path, job.name).requests))) for job in JOBS]
-    assert counts == [5, len(QUESTIONS), 7]
+    assert counts == [5, len(QUERIES), 7]
 
 
 def test_the_nearest_come_first(tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from cli.demo.demo_texts import (
     TEXT_CHARS_MAX,
-    Documented,
+    DocumentedName,
     collect,
     documented_in,
+    evenly_spaced,
     module_name,
-    spread,
     standard_library,
 )
 
@@ -49,10 +49,10 @@ def drawing():
 
 def test_public_names_with_prose_are_found_in_order() -> None:
     assert list(documented_in(SOURCE, "io")) == [
-        Documented("io.parse", "io.parse: Parse a text."),
-        Documented("io.wait", "io.wait: Wait."),
-        Documented("io.Reader", "io.Reader: Reads."),
-        Documented("io.Reader.read", "io.Reader.read: Read it."),
+        DocumentedName("io.parse", "io.parse: Parse a text."),
+        DocumentedName("io.wait", "io.wait: Wait."),
+        DocumentedName("io.Reader", "io.Reader: Reads."),
+        DocumentedName("io.Reader.read", "io.Reader.read: Read it."),
     ]
 
 
@@ -68,11 +68,11 @@ def test_a_module_has_the_name_that_people_import() -> None:
 
 
 def test_a_spread_reaches_over_the_whole() -> None:
-    all_of_them = [Documented(f"{n:03}", "") for n in range(100)]
+    all_of_them = [DocumentedName(f"{n:03}", "") for n in range(100)]
 
-    assert [d.name for d in spread(all_of_them, 4)] == ["000", "025", "050", "075"]
-    assert spread(all_of_them, 1000) == all_of_them
-    assert spread([], 10) == []
+    assert [d.name for d in evenly_spaced(all_of_them, 4)] == ["000", "025", "050", "075"]
+    assert evenly_spaced(all_of_them, 1000) == all_of_them
+    assert evenly_spaced([], 10) == []
 
 
 def test_the_standard_library_has_thousands() -> None:

@@ -14,9 +14,9 @@ from cli.exits import (
     JobNotEndedError,
     KeyMissingError,
     NotFoundError,
-    WaitedTooLongError,
-    exit_codes,
-    verdict_on,
+    WaitTimeoutError,
+    exit_on_failure,
+    failure_report,
 )
 from cli.main import app as millrace
 from core.errors import MillraceError, SettingsError
@@ -49,7 +49,7 @@ def refused(status: int, body: object, headers: dict[str, str] | None = None) ->
     ],
 )
 def test_an_http_status_has_an_exit_code(status: int, code: ExitCode) -> None:
-    verdict = verdict_on(refused(status, None))
+    verdict = failure_report(refused(status, None))
 
     assert verdict is not None
     assert verdict.exit_code is code
@@ -73,7 +73,7 @@ def test_an_http_status_has_an_exit_code(status: int, code: ExitCode) -> None:
 def test_the_code_of_a_refusal_says_more_than_its_status(
     status: int, code: object, exit_code: ExitCode
 ) -> None:
-    verdict = verdict_on(refused(status, {"message": "No.", "code": code}))
+    verdict = failure_report(refused(status, {"message": "No.", "code": code}))
 
     assert verdict is not None
     assert verdict.exit_code is exit_code
@@ -82,28 +82,28 @@ def test_the_code_of_a_refusal_says_more_than_its_status(
 def test_a_refusal_is_told_in_the_servers_words_with_the_request_id() -> None:
     failure = refused(404, {"message": "No such batch."}, {"x-request-id": "req_7"})
 
-    verdict = verdict_on(failure)
+    verdict = failure_report(failure)
 
     assert verdict is not None
     assert verdict.message == "No such batch. (request req_7)"
 
 
 def test_a_refusal_names_what_it_is_about() -> None:
-    verdict = verdict_on(refused(400, {"message": "Supported are /v1/x.", "param": "endpoint"}))
+    verdict = failure_report(refused(400, {"message": "Supported are /v1/x.", "param": "endpoint"}))
 
     assert verdict is not None
     assert verdict.message == "endpoint: Supported are /v1/x."
 
 
 def test_a_refusal_without_words_tells_its_status() -> None:
-    verdict = verdict_on(refused(502, "<html>"))
+    verdict = failure_report(refused(502, "<html>"))
 
     assert verdict is not None
     assert verdict.message == "HTTP 502"
 
 
 def test_an_unreachable_server_is_named() -> None:
-    verdict = verdict_on(openai.APIConnectionError(request=REQUEST))
+    verdict = failure_report(openai.APIConnectionError(request=REQUEST))
 
     assert verdict is not None
     assert verdict.exit_code is ExitCode.FAILED
@@ -119,7 +119,7 @@ def test_an_unreachable_server_is_named() -> None:
         (NotFoundError(), ExitCode.NOT_FOUND),
         (KeyMissingError(), ExitCode.AUTH),
         (JobNotEndedError(), ExitCode.CONFLICT),
-        (WaitedTooLongError(), ExitCode.TIMEOUT),
+        (WaitTimeoutError(), ExitCode.TIMEOUT),
         (SettingsError("MILLRACE_DATABASE_URL: Field required"), ExitCode.USAGE),
         (TenantExistsError(name="a"), ExitCode.CONFLICT),
         (TenantMissingError(name="a"), ExitCode.NOT_FOUND),
@@ -133,7 +133,7 @@ def test_an_unreachable_server_is_named() -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_an_expected_failure_has_an_exit_code(failure: Exception, code: ExitCode) -> None:
-    verdict = verdict_on(failure)
+    verdict = failure_report(failure)
 
     assert verdict is not None
     assert verdict.exit_code is code
@@ -141,7 +141,7 @@ def test_an_expected_failure_has_an_exit_code(failure: Exception, code: ExitCode
 
 
 def test_the_facts_of_an_error_are_told() -> None:
-    verdict = verdict_on(MillraceError("It failed.", topic="results", partition=3))
+    verdict = failure_report(MillraceError("It failed.", topic="results", partition=3))
 
     assert verdict is not None
     assert verdict.message == "It failed. (topic results, partition 3)"
@@ -149,12 +149,12 @@ def test_the_facts_of_an_error_are_told() -> None:
 
 @pytest.mark.parametrize("failure", [ValueError("defect"), BrokenPipeError(), typer.Exit(6)])
 def test_anything_else_passes(failure: Exception) -> None:
-    with pytest.raises(type(failure)), exit_codes():
+    with pytest.raises(type(failure)), exit_on_failure():
         raise failure
 
 
 def test_an_interrupt_has_its_own_code() -> None:
-    with pytest.raises(typer.Exit) as caught, exit_codes():
+    with pytest.raises(typer.Exit) as caught, exit_on_failure():
         raise KeyboardInterrupt
 
     assert caught.value.exit_code == ExitCode.INTERRUPTED
@@ -195,7 +195,7 @@ class Refusal(Exception):  # noqa: N818  a driver's
     ],
 )
 def test_a_refused_statement_says_what_to_do(sqlstate: str, told: str) -> None:
-    verdict = verdict_on(sqlalchemy.exc.ProgrammingError("SELECT", None, Refusal(sqlstate)))
+    verdict = failure_report(sqlalchemy.exc.ProgrammingError("SELECT", None, Refusal(sqlstate)))
 
     assert verdict is not None
     assert told in verdict.message
@@ -217,7 +217,7 @@ def test_a_database_that_is_away_is_told_from_one_that_is_slow(
 ) -> None:
     cause = Refusal(sqlstate)
 
-    verdict = verdict_on(sqlalchemy.exc.OperationalError("SELECT", None, cause))
+    verdict = failure_report(sqlalchemy.exc.OperationalError("SELECT", None, cause))
 
     assert verdict is not None
     assert verdict.exit_code is ExitCode.FAILED

@@ -9,18 +9,18 @@ import pytest
 from openai.types import Batch
 
 from cli.batch.job_progress import (
-    AWAY_S_MAX,
-    LOOK_S_MAX,
-    LOOK_S_MIN,
+    FETCH_S_MAX,
+    FETCH_S_MIN,
     POLL_S_MAX,
     POLL_S_MIN,
+    UNAVAILABLE_S_MAX,
     JobProgress,
     exit_code_of,
     poll_pause_s,
     progress_of,
     wait_for_end,
 )
-from cli.exits import ExitCode, WaitedTooLongError
+from cli.exits import ExitCode, WaitTimeoutError
 from core.states import TERMINAL_STATES, JobState
 from tests.unit.cli.batches import batch
 
@@ -90,7 +90,7 @@ def test_a_wait_returns_the_job_as_it_ended() -> None:
 def test_a_wait_ends_in_time() -> None:
     time = FakeTime()
 
-    with pytest.raises(WaitedTooLongError):
+    with pytest.raises(WaitTimeoutError):
         wait(iter([batch()] * 1000), time, 30.0)
 
     assert 30.0 - POLL_S_MAX < time.now_s <= 30.0
@@ -108,7 +108,7 @@ def test_a_wait_ends_when_the_server_stays_away() -> None:
     with pytest.raises(openai.APIConnectionError):
         wait(iter([unavailable()] * 1000), time, None)
 
-    assert AWAY_S_MAX < time.now_s < AWAY_S_MAX + 2 * POLL_S_MAX
+    assert UNAVAILABLE_S_MAX < time.now_s < UNAVAILABLE_S_MAX + 2 * POLL_S_MAX
 
 
 def test_a_server_that_never_answers_does_not_outlast_the_time() -> None:
@@ -120,11 +120,11 @@ def test_a_server_that_never_answers_does_not_outlast_the_time() -> None:
         time.sleep(timeout_s)
         raise openai.APITimeoutError(request=httpx2.Request("GET", "http://127.0.0.1:9"))
 
-    with pytest.raises(WaitedTooLongError):
+    with pytest.raises(WaitTimeoutError):
         wait_for_end(look, lambda _: None, timeout_s=25.0, clock=time, sleep=time.sleep)
 
-    assert max(looks_s) == LOOK_S_MAX
-    assert time.now_s <= 25.0 + LOOK_S_MIN
+    assert max(looks_s) == FETCH_S_MAX
+    assert time.now_s <= 25.0 + FETCH_S_MIN
 
 
 def test_a_look_has_a_moment_even_without_time() -> None:
@@ -137,7 +137,7 @@ def test_a_look_has_a_moment_even_without_time() -> None:
     time = FakeTime()
     wait_for_end(look, lambda _: None, timeout_s=0.0, clock=time, sleep=time.sleep)
 
-    assert looks_s == [LOOK_S_MIN]
+    assert looks_s == [FETCH_S_MIN]
 
 
 def test_pauses_grow_within_their_bounds() -> None:

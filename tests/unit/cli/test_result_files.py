@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.batch import downloads
-from cli.batch.downloads import DownloadCutError
-from cli.batch.result_files import place, save_file
+from cli.batch import file_download
+from cli.batch.file_download import DownloadInterruptedError
+from cli.batch.result_files import open_target, save_file
 from cli.client import connect
 from cli.exits import ExitCode
 from cli.main import app
@@ -37,11 +37,11 @@ def test_a_file_replaces_an_older_one(tmp_path: Path) -> None:
 def test_a_cut_download_leaves_the_older_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(downloads, "AWAY_S_MAX", -1.0)
+    monkeypatch.setattr(file_download, "UNAVAILABLE_S_MAX", -1.0)
     target = tmp_path / "out.jsonl"
     target.write_bytes(b"old")
 
-    with pytest.raises(DownloadCutError):
+    with pytest.raises(DownloadInterruptedError):
         saved(target, Plan(CONTENT, cuts=[4]))
 
     assert target.read_bytes() == b"old"
@@ -90,7 +90,7 @@ def test_no_file_is_an_empty_one(tmp_path: Path) -> None:
 
 
 def test_a_place_that_is_not_filled_is_left_as_it_was(tmp_path: Path) -> None:
-    with place(tmp_path / "out.jsonl"):
+    with open_target(tmp_path / "out.jsonl"):
         assert list(tmp_path.iterdir()) == [], "a wait of hours may be cut by kill -9"
 
     assert list(tmp_path.iterdir()) == []

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from cli.exits import ExitCode, exit_codes
+from cli.exits import ExitCode, exit_on_failure
+from cli.output import write_json, write_table
 from cli.streams import prepare_streams
-from cli.tables import write_json, write_table
 
 MILLRACE = f"{sys.executable} -m cli.main"
 
@@ -91,7 +91,7 @@ def test_what_an_end_by_exit_code_wrote_counts_too(
     with Path("/dev/full").open("w") as full:
         monkeypatch.setattr(sys, "stdout", full)
         full.write("some\n")
-        with pytest.raises(typer.Exit) as caught, exit_codes():
+        with pytest.raises(typer.Exit) as caught, exit_on_failure():
             raise typer.Exit(ExitCode.ITEMS_FAILED)
 
     assert caught.value.exit_code == ExitCode.FAILED

@@ -48,7 +48,7 @@ class ScriptedProcess:
         takes_s = 0.0 if number is signal.SIGKILL else self.world.stops_in_s(self.child)
         self.ends_s = self.world.clock.now_s + takes_s
 
-    def bury(self) -> int:
+    def reap(self) -> int:
         self.world.events.append((self.child.name, "buried"))
         return self.world.exit_code
 
@@ -85,7 +85,7 @@ class World:
     def seconds_until_restart(self) -> float:
         count, began_s = len(self.processes), self.clock.now_s
         while len(self.processes) == count:
-            self.supervisor.step()
+            self.supervisor.run_once()
             self.clock.sleep(0.01)
             assert self.clock.now_s < began_s + 60
         return self.clock.now_s - began_s
@@ -214,7 +214,7 @@ def test_a_stopped_supervisor_stops_again_and_starts_nothing() -> None:
     world.supervisor.stop()
     world.supervisor.stop()
     world.clock.sleep(10)
-    world.supervisor.step()
+    world.supervisor.run_once()
 
     assert len(world.processes) == 1
 

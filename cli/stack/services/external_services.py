@@ -16,7 +16,7 @@ _OBJECTS_KIND: Final = "MILLRACE_OBJECTS_KIND"
 _OBJECTS_ROOT: Final = "MILLRACE_OBJECTS_ROOT"
 
 
-def names_objects(env: Mapping[str, str]) -> bool:
+def names_object_store(env: Mapping[str, str]) -> bool:
     """Whether `env` names an object store; the kind `local` alone names no folder."""
     return env.get(_OBJECTS_KIND, "local") != "local" or _OBJECTS_ROOT in env
 
@@ -34,7 +34,7 @@ def require_all_or_none(env: Mapping[str, str]) -> None:
     named = {
         KAFKA: KAFKA in env,
         DATABASE: DATABASE in env,
-        f"{_OBJECTS_ROOT} or {_OBJECTS_KIND}=s3": names_objects(env),
+        f"{_OBJECTS_ROOT} or {_OBJECTS_KIND}=s3": names_object_store(env),
     }
     if len(set(named.values())) == 1:
         return
