@@ -1,4 +1,4 @@
-"""Ids of the command line as parts of the API's paths: none becomes another route."""
+"""Checks and quotes ids that become parts of API paths, so that none names another route."""
 
 from urllib.parse import quote
 
@@ -6,15 +6,15 @@ import typer
 
 
 def validate_id(text: str | None) -> str | None:
-    """Return an id as it was given, or None for none.
+    """Return an id unchanged, or None.
 
-    Raises typer.BadParameter for one that is empty or of dots: it would name another route.
+    Raises typer.BadParameter for an empty id or one of dots, which would name another route.
     """
     if text is not None and not text.strip("."):
-        raise typer.BadParameter("this is no id")
+        raise typer.BadParameter("this is not an id")
     return text
 
 
 def quote_id(text: str) -> str:
-    """Return an id as one part of a path, whatever it holds."""
+    """Return an id quoted as one segment of a path."""
     return quote(text, safe="")

@@ -1,4 +1,4 @@
-"""The connection of user commands: the official client, pointed at this installation."""
+"""Configures the official OpenAI client for this installation."""
 
 import json
 from http import HTTPStatus
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:8080"
 
 RESPONSE_TIMEOUT_S: Final = 60.0
-"""How long a server may say nothing to a call, per try: it answers nearly all within 10 s."""
+"""Read timeout of one try of a call; nearly all answers take less than 10 s."""
 
-_STREAM_SILENCE_S: Final = 90.0
+_STREAM_TIMEOUT_S: Final = 90.0
 _CONNECT_S: Final = 5.0
-_TRY_S_MIN: Final = 1.0  # with little time left, still as long as a good server may need
+_TRY_S_MIN: Final = 1.0  # even with less time left: a healthy server may need it
 _JSON: Final = "application/json"
-_OURS: Final = (_JSON, "text/event-stream")
+_API_CONTENT_TYPES: Final = (_JSON, "text/event-stream")
 
 UrlOption: TypeAlias = Annotated[
     str,
@@ -43,79 +43,72 @@ QuietOption: TypeAlias = Annotated[
 
 
 class NotMillraceError(CommandError):
-    """Something else than a Millrace API answers there."""
+    """The server at this address is not a Millrace API."""
 
 
 def connect(url: str, key: str) -> "openai.OpenAI":
-    """Return a client; nothing is sent yet. Raises KeyMissingError, typer.BadParameter.
+    """Return a client, which connects lazily. Raises KeyMissingError, typer.BadParameter.
 
-    Its calls raise NotMillraceError for an answer that the API does not give.
+    Its calls raise NotMillraceError for an answer that the API never gives.
     """
     api_key, base_url = clean_key(key), api_base(url)
 
-    import openai  # takes a second, which commands of operators do without
+    import openai  # takes a second, which operators' commands avoid
 
     timeout = openai.Timeout(RESPONSE_TIMEOUT_S, connect=_CONNECT_S)
     client = openai.OpenAI(api_key=api_key, base_url=base_url, timeout=timeout)
-    # Not a transport of our own: the client closes none but the one that it made.
-    client._client.event_hooks = {"response": [_refuse_others]}  # noqa: SLF001
+    # Not a transport of our own: the client only closes one that it has created.
+    client._client.event_hooks = {"response": [_require_api_answer]}  # noqa: SLF001
     return client
 
 
 def with_time_limit(client: "openai.OpenAI", left_s: float) -> "openai.OpenAI":
-    """Return the client for a call that may take what is left of a time, in seconds.
-
-    All its tries together wait for that long, about, for a server that says nothing.
-    """
-    silence_s = max(_TRY_S_MIN, left_s / (client.max_retries + 1))
-    return client if silence_s >= RESPONSE_TIMEOUT_S else _patient(client, silence_s)
+    """Return the client for a call that may take `left_s` seconds, all its tries together."""
+    timeout_s = max(_TRY_S_MIN, left_s / (client.max_retries + 1))
+    return client if timeout_s >= RESPONSE_TIMEOUT_S else _with_timeout(client, timeout_s)
 
 
 def with_stream_timeout(client: "openai.OpenAI") -> "openai.OpenAI":
-    """Return the client for a stream, in which the server says something at least each minute."""
-    return _patient(client, _STREAM_SILENCE_S)
+    """Return the client for a stream, in which the server sends something every minute."""
+    return _with_timeout(client, _STREAM_TIMEOUT_S)
 
 
-def _patient(client: "openai.OpenAI", silence_s: float) -> "openai.OpenAI":
+def _with_timeout(client: "openai.OpenAI", timeout_s: float) -> "openai.OpenAI":
     import openai
 
-    connect_s = min(_CONNECT_S, silence_s)
-    return client.with_options(timeout=openai.Timeout(silence_s, connect=connect_s))
+    connect_s = min(_CONNECT_S, timeout_s)
+    return client.with_options(timeout=openai.Timeout(timeout_s, connect=connect_s))
 
 
 def clean_key(key: str) -> str:
-    """Return a key as it is sent, without what a copy may have put around it.
-
-    Raises KeyMissingError, typer.BadParameter.
-    """
+    """Return a key without surrounding white space. Raises KeyMissingError, typer.BadParameter."""
     stripped = key.strip()
     if not stripped:
         raise KeyMissingError
     if not (stripped.isascii() and stripped.isprintable()):
-        raise typer.BadParameter("holds characters that no key has", param_hint="--key")
+        raise typer.BadParameter(
+            "holds characters that are not allowed in keys", param_hint="--key"
+        )
     return stripped
 
 
 def api_base(url: str) -> str:
-    """Return the base URL that clients of the API take; `/v1` may be there already.
-
-    Raises typer.BadParameter.
-    """
+    """Return the base URL of API clients, with one `/v1`. Raises typer.BadParameter."""
     if not _is_address(url):
-        raise typer.BadParameter(f"{url!r} is none: give http://HOST:PORT", param_hint="--url")
+        raise typer.BadParameter(f"{url!r} is not a URL: give http://HOST:PORT", param_hint="--url")
     return url.rstrip("/").removesuffix("/v1") + "/v1"
 
 
 def transient_errors() -> tuple[type[Exception], ...]:
-    """Return what the client raises of a server that is away, fails or is busy.
+    """Return the client's errors after which a retry may succeed, for `except`.
 
-    For `except`: asked again, the server may answer. What it refuses is not among them.
+    For a server that is unavailable, fails or is busy; not for one that refuses the request.
     """
     import httpx2
     import openai
 
     return (
-        httpx2.TransportError,  # of a stream that is cut
+        httpx2.TransportError,  # of an interrupted stream
         openai.APIConnectionError,
         openai.InternalServerError,
         openai.RateLimitError,
@@ -125,27 +118,25 @@ def transient_errors() -> tuple[type[Exception], ...]:
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        # A port that is no number, or none of TCP, is told when it is read.
-        named = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+        # Reading `port` raises ValueError for an invalid one.
+        is_complete = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
     except ValueError:
         return False
-    return bool(named) and url.isprintable() and " " not in url
+    return bool(is_complete) and url.isprintable() and " " not in url
 
 
-def _refuse_others(answer: "httpx2.Response") -> None:
-    """Raise NotMillraceError for a good answer that the API gives to no command.
+def _require_api_answer(answer: "httpx2.Response") -> None:
+    """Raise NotMillraceError for a successful answer that the API never gives.
 
-    Files are of any kind; their objects were asked for before. JSON is an object that says what.
+    File content has any type. All other JSON of the API is an object with an `object` field.
     """
     kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-    is_of_any = answer.url.path.endswith("/content") or answer.status_code == HTTPStatus.NO_CONTENT
-    if not answer.is_success or is_of_any:
+    is_content = answer.url.path.endswith("/content") or answer.status_code == HTTPStatus.NO_CONTENT
+    if not answer.is_success or is_content:
         return
-    if kind not in _OURS or (kind == _JSON and not _is_api_object(answer.read())):
+    if kind not in _API_CONTENT_TYPES or (kind == _JSON and not _is_api_object(answer.read())):
         where = f"{answer.url.scheme}://{answer.url.netloc.decode()}"
-        raise NotMillraceError(
-            f"{where} is no Millrace API. --url or MILLRACE_URL says where it is."
-        )
+        raise NotMillraceError(f"{where} is not a Millrace API. Set --url or MILLRACE_URL.")
 
 
 def _is_api_object(content: bytes) -> bool:

@@ -1,6 +1,6 @@
-"""How a command ends: every expected failure becomes one line on stderr and one exit code.
+"""Turns every expected failure of a command into one line on stderr and an exit code.
 
-This is the only place that knows exit codes; scripts rely on them.
+All exit codes are defined here; scripts rely on them.
 """
 
 import sys
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """What a command's exit code means."""
+    """The exit codes of commands."""
 
     OK = 0
     FAILED = 1
@@ -53,7 +53,7 @@ class CommandError(MillraceError):
 
 
 class NotFoundError(CommandError):
-    """There is no such thing."""
+    """Not found."""
 
     exit_code = ExitCode.NOT_FOUND
 
@@ -78,7 +78,7 @@ class WaitTimeoutError(CommandError):
 
 @dataclass(frozen=True, slots=True)
 class FailureReport:
-    """What the user is told, and the code that scripts read."""
+    """The message and exit code of a failure."""
 
     exit_code: ExitCode
     message: str
@@ -93,19 +93,21 @@ _BY_STATUS = {
     504: ExitCode.TIMEOUT,
 }
 
-_NOT_OF_THIS_SCHEMA = frozenset({"42P01", "42703"})  # no such table, no such column
-_OUT_OF_TIME = frozenset({"57014", "55P03", "25P03", "25P04"})  # of a statement, lock, transaction
-_GOING_AWAY = ("08", "57P")  # classes of a connection that is lost, and of a server that stops
+_WRONG_SCHEMA_STATES = frozenset({"42P01", "42703"})  # no such table, no such column
+_TIMEOUT_STATES = frozenset(
+    {"57014", "55P03", "25P03", "25P04"}
+)  # of a statement, lock, transaction
+_CONNECTION_STATE_PREFIXES = ("08", "57P")  # lost connections, stopping servers
 
 _BY_CODE = {
     "batch_ended": ExitCode.CONFLICT,
     "batch_not_open": ExitCode.CONFLICT,
     "batch_sealed": ExitCode.CONFLICT,
-    "deadline_exceeded": ExitCode.TIMEOUT,  # said in the middle of a stream, too
+    "deadline_exceeded": ExitCode.TIMEOUT,  # also inside a stream
     "file_not_found": ExitCode.NOT_FOUND,  # 400 where it is the input of a job
     "invalid_settings": ExitCode.USAGE,
     "job_ended": ExitCode.CONFLICT,
-    "queue_timeout": ExitCode.TIMEOUT,  # said in the middle of a stream, too
+    "queue_timeout": ExitCode.TIMEOUT,  # also inside a stream
     "model_differs": ExitCode.CONFLICT,
     "model_refused": ExitCode.USAGE,
     "settings_refused": ExitCode.USAGE,
@@ -115,28 +117,28 @@ _BY_CODE = {
     "webhook_endpoint_disabled": ExitCode.CONFLICT,
     "zero_retention": ExitCode.CONFLICT,
 }
-"""By the code of an error, ours or the server's: it says more than the status does."""
+"""Exit code by error code, of this program or the server; more specific than the status."""
 
 
 class CommandGroup(TyperGroup):
-    """A group of commands whose expected failures end as `exit_on_failure` says."""
+    """A group of commands that run inside `exit_on_failure`."""
 
     def make_context(self, *given: Any, **extra: Any) -> Any:
-        """Read the command line; --help writes here."""
+        """Parse the command line; `--help` writes its output here."""
         with exit_on_failure():
             return super().make_context(*given, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was asked for."""
+        """Run the parsed command."""
         with exit_on_failure():
             return super().invoke(ctx)
 
 
 @contextmanager
 def exit_on_failure() -> Iterator[None]:
-    """Turn an expected failure of the block into its line and exit code; let others pass.
+    """Turn an expected failure of the block into a line and an exit code; others propagate.
 
-    Output that cannot be written is such a failure, also at the end of the block.
+    Output that cannot be written is an expected failure, also at the end of the block.
     """
     try:
         try:
@@ -146,15 +148,15 @@ def exit_on_failure() -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     except Exception as failure:
-        verdict = failure_report(failure)
-        if verdict is None:
+        report = failure_report(failure)
+        if report is None:
             raise
-        write_last_line(f"millrace: {verdict.message}")
-        raise typer.Exit(verdict.exit_code) from None
+        write_last_line(f"millrace: {report.message}")
+        raise typer.Exit(report.exit_code) from None
 
 
 def failure_report(failure: Exception) -> FailureReport | None:
-    """Return how an expected failure ends, or None for a defect of ours."""
+    """Return the report of an expected failure, or None for a defect."""
     if isinstance(failure, CommandError):
         return FailureReport(failure.exit_code, str(failure))
     if isinstance(failure, MillraceError):
@@ -162,40 +164,40 @@ def failure_report(failure: Exception) -> FailureReport | None:
         message = f"{failure} ({facts})" if facts else str(failure)
         return FailureReport(_BY_CODE.get(failure.code, ExitCode.FAILED), message)
     if isinstance(failure, DATABASE_UNAVAILABLE):
-        return FailureReport(ExitCode.FAILED, _told_of_postgres(failure))
+        return FailureReport(ExitCode.FAILED, _database_message(failure))
     if isinstance(failure, sqlalchemy.exc.ProgrammingError):
-        return FailureReport(ExitCode.FAILED, _told_of_schema(failure))
+        return FailureReport(ExitCode.FAILED, _schema_message(failure))
     if isinstance(failure, OSError) and not isinstance(failure, BrokenPipeError):
         where = f"{failure.filename}: " if failure.filename else ""
         return FailureReport(ExitCode.FAILED, f"{where}{failure.strerror or failure}")
     if isinstance(failure, UnicodeEncodeError) and failure.reason == "surrogates not allowed":
         return FailureReport(ExitCode.USAGE, "An argument holds bytes that are not UTF-8.")
-    return _verdict_on_call(failure)
+    return _call_failure_report(failure)
 
 
-def _told_of_postgres(failure: Exception) -> str:
-    """Tell a server that is away from one that answered, and that from one out of time."""
+def _database_message(failure: Exception) -> str:
+    """Distinguish a database that is unavailable, refuses, or times out."""
     state = str(getattr(getattr(failure, "orig", None) or failure, "sqlstate", None) or "")
-    if state in _OUT_OF_TIME:
-        what = "took too long"
-    elif state and not state.startswith(_GOING_AWAY):
-        what = "refuses"
+    if state in _TIMEOUT_STATES:
+        problem = "took too long"
+    elif state and not state.startswith(_CONNECTION_STATE_PREFIXES):
+        problem = "refuses"
     else:
-        what = "does not answer"
-    return f"Postgres {what}: {driver_message(failure)}"
+        problem = "does not answer"
+    return f"Postgres {problem}: {driver_message(failure)}"
 
 
-def _told_of_schema(failure: sqlalchemy.exc.ProgrammingError) -> str:
-    if getattr(failure.orig, "sqlstate", None) in _NOT_OF_THIS_SCHEMA:
+def _schema_message(failure: sqlalchemy.exc.ProgrammingError) -> str:
+    if getattr(failure.orig, "sqlstate", None) in _WRONG_SCHEMA_STATES:
         return (
             "The database does not hold the schema of this release: run `python -P -m migrations`."
         )
     return f"Postgres refuses: {driver_message(failure)}"
 
 
-def _verdict_on_call(failure: Exception) -> FailureReport | None:
+def _call_failure_report(failure: Exception) -> FailureReport | None:
     if "openai" not in sys.modules:
-        return None  # no call was made; importing the client would cost a second
+        return None  # no call was made, and importing the client takes a second
 
     import httpx2
     import openai
@@ -209,8 +211,8 @@ def _verdict_on_call(failure: Exception) -> FailureReport | None:
         )
     if isinstance(failure, openai.APIStatusError):
         by_status = _BY_STATUS.get(failure.status_code, ExitCode.FAILED)
-        # Some other server's code may be anything.
-        return FailureReport(_BY_CODE.get(str(failure.code), by_status), _told_by(failure))
+        # The code of another server may have any type.
+        return FailureReport(_BY_CODE.get(str(failure.code), by_status), _server_message(failure))
     if isinstance(failure, openai.APIError):  # an event of a stream
         code = _BY_CODE.get(str(failure.code), ExitCode.FAILED)
         return FailureReport(code, f"{failure.message} ({failure.code})")
@@ -224,8 +226,8 @@ def _origin(failure: "openai.APIError") -> str:
     return f"{url.scheme}://{url.netloc.decode()}"
 
 
-def _told_by(failure: "openai.APIStatusError") -> str:
-    """Return the server's own words, what they are about, and the id that an operator looks up."""
+def _server_message(failure: "openai.APIStatusError") -> str:
+    """Return the server's message with its parameter and the request id."""
     body = failure.body if isinstance(failure.body, dict) else {}
     message = str(body.get("message") or f"HTTP {failure.status_code}").rstrip()
     if body.get("param"):

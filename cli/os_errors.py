@@ -1,15 +1,15 @@
-"""What an error of the operating system is about, where the system does not say it."""
+"""Adds a name to errors of the operating system that have none."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
 @contextmanager
-def naming_os_errors(what: str) -> Iterator[None]:
-    """Let an OSError of the block name `what`: a path of the user's, or a stream."""
+def naming_os_errors(name: str) -> Iterator[None]:
+    """Add a user's path or a stream's name to an OSError of the block."""
     try:
         yield
     except OSError as failure:
         if failure.errno is None:
             raise
-        raise OSError(failure.errno, failure.strerror, what) from failure
+        raise OSError(failure.errno, failure.strerror, name) from failure

@@ -1,4 +1,4 @@
-"""Data for people and for programs: aligned columns or JSON, on stdout."""
+"""Writes data to stdout as aligned columns or as JSON."""
 
 import codecs
 import json
@@ -14,7 +14,7 @@ from cli.os_errors import naming_os_errors
 
 
 class OutputFormat(StrEnum):
-    """How data is written to stdout."""
+    """The format of data on stdout."""
 
     TABLE = "table"
     JSON = "json"
@@ -26,7 +26,7 @@ OutputFormatOption: TypeAlias = Annotated[
 
 
 def write_json(value: object) -> None:
-    """Write `value` as indented JSON, keys in their own order; JSON's escapes but for UTF-8."""
+    """Write indented JSON with keys in order; escape non-ASCII unless stdout is UTF-8."""
     encoding = sys.stdout.encoding or "utf-8"
     is_plain = codecs.lookup(encoding).name == "utf-8"
     with naming_os_errors("stdout"):
@@ -34,7 +34,7 @@ def write_json(value: object) -> None:
 
 
 def write_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write aligned columns, never cut: a pipe reads the same as a person."""
+    """Write aligned columns, never truncated, also to pipes."""
     lines = [headers, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
     write_rows(headers, rows, widths)
@@ -43,7 +43,7 @@ def write_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def write_rows(
     headers: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[int]
 ) -> None:
-    """Write columns of these widths, each row as it comes."""
+    """Write each row at once, in columns of fixed widths."""
     for line in chain([[header.upper() for header in headers]], rows):
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         with naming_os_errors("stdout"):

@@ -1,4 +1,4 @@
-"""The standard streams of a command: all three are there, take every character and end whole."""
+"""Prepares a command's standard streams and flushes them at its end."""
 
 import io
 import os
@@ -14,10 +14,10 @@ _ERRORS: Final = {"stdin": "replace", "stdout": "backslashreplace", "stderr": "b
 
 
 def prepare_streams() -> None:
-    """Let no character fail, and put /dev/null where a stream was closed.
+    """Make every character writable and readable, and replace closed streams by /dev/null.
 
-    What the encoding of stdout or stderr lacks is written as its escape; what is typed in another
-    encoding than stdin's is read as U+FFFD.
+    Characters that the encoding of stdout or stderr lacks are written as escapes. Bytes of stdin in
+    another encoding are read as U+FFFD.
     """
     for name, errors in _ERRORS.items():
         stream = getattr(sys, name)
@@ -30,26 +30,26 @@ def prepare_streams() -> None:
 
 
 def flush_stdout() -> None:
-    """Write what stdout still holds. Raises OSError: what is left is dropped then."""
+    """Flush stdout. Raises OSError and then discards the buffered output."""
     try:
         with naming_os_errors("stdout"):
             sys.stdout.flush()
     except OSError:
-        _drop(sys.stdout)
+        _discard(sys.stdout)
         raise
 
 
 def write_last_line(message: str) -> None:
-    """Write the last line to stderr; without a place for it, the exit code speaks alone."""
+    """Write the last line to stderr; ignore errors, as the exit code still reports the failure."""
     try:
         typer.echo(message, err=True)
     except OSError:
-        _drop(sys.stderr)
+        _discard(sys.stderr)
 
 
-def _drop(stream: TextIO) -> None:
-    """Send what the stream holds nowhere: the interpreter's own flush would fail, and exit 120."""
-    with suppress(OSError):  # a stream that is no file
+def _discard(stream: TextIO) -> None:
+    """Redirect a stream to /dev/null: the interpreter's own flush would fail with exit code 120."""
+    with suppress(OSError):  # a stream without a file
         number = stream.fileno()
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, number)

@@ -1,4 +1,4 @@
-"""`millrace audit`: what was done by whom, and the proof that nobody changed it since."""
+"""`millrace audit`: lists the audit log, prints its chain heads and verifies the hash chains."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ Anchors: TypeAlias = dict[UUID, dict[int, set[bytes]]]
 
 
 class AnchorError(CommandError):
-    """The file of anchors is not what `millrace audit head -o json` wrote."""
+    """The anchor file was not written by `millrace audit head -o json`."""
 
     exit_code = ExitCode.USAGE
 
@@ -137,7 +137,7 @@ def verify(
         ]
     found.sort(key=lambda checked: checked.head.tenant_id.hex)
     if form is OutputFormat.JSON:
-        write_json([_verdict(checked) for checked in found])
+        write_json([_check_as_json(checked) for checked in found])
     else:
         write_table(("tenant", "rows that fit", "verdict"), [_cells(checked) for checked in found])
     if any(checked.misfit for checked in found):
@@ -145,11 +145,11 @@ def verify(
 
 
 def as_json(row: Any) -> dict[str, object]:
-    """Return a row for programs; with it anybody can compute its hash again."""
+    """Return a row as JSON, with every field of its hash."""
     return {**entry_fields(row), "created_at": row.created_at.isoformat(timespec="microseconds")}
 
 
-def _verdict(checked: Checked) -> dict[str, object]:
+def _check_as_json(checked: Checked) -> dict[str, object]:
     misfit = checked.misfit
     return {
         "tenant": public_id(TENANT, checked.head.tenant_id),
@@ -168,12 +168,12 @@ def _cells(checked: Checked) -> tuple[str, str, str]:
 
 
 def _row_id(text: str | None) -> UUID | None:
-    """Return the id that a row is known by. Raises NotFoundError."""
+    """Parse the public id of a row. Raises NotFoundError."""
     if text is None:
         return None
     row_id = parse_public_id(ENTRY, text)
     if row_id is None:
-        raise NotFoundError(f"{text} is no id of a row.")
+        raise NotFoundError(f"{text} is not the id of a row.")
     return row_id
 
 
@@ -182,7 +182,7 @@ def _tenant_id(connection: sa.Connection, name: str | None) -> UUID | None:
 
 
 def _anchors(paths: list[Path]) -> Anchors:
-    """Return hashes by tenant and sequence, all that any file says. Raises AnchorError, OSError."""
+    """Return the hashes of all files by tenant and sequence. Raises AnchorError, OSError."""
     anchors: Anchors = {}
     for path in paths:
         try:

@@ -1,4 +1,4 @@
-"""`millrace keys`: give a tenant an API key, see which there are, take one back."""
+"""`millrace keys`: creates, lists and revokes API keys."""
 
 from typing import Annotated
 

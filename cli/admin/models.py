@@ -1,4 +1,4 @@
-"""`millrace models`: what may be asked for, and which version and pool serves it."""
+"""`millrace models`: registers and lists model versions."""
 
 from typing import Annotated
 
@@ -60,7 +60,7 @@ def list_models(data: DataOption = None, form: OutputFormatOption = OutputFormat
 
 
 def endpoint_paths(text: str) -> tuple[str, ...]:
-    """Return the paths that a comma-separated list names: `chat/completions` or all of it."""
+    """Return the paths of a comma-separated list, each with `/v1/` in front if it has no slash."""
     names = (name.strip() for name in text.split(","))
     return tuple(n if n.startswith("/") else f"/v1/{n}" for n in names if n)
 

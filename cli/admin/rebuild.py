@@ -1,4 +1,4 @@
-"""`millrace rebuild`: make the projections of ended jobs again from the log."""
+"""`millrace rebuild`: compares ended jobs with the log and replaces what differs."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -33,8 +33,8 @@ _HEADERS = (
     "attempts",
 )
 _WIDTHS = (38, 16, 7, 7, 9, 8, 7, 7, 7, 8)
-_WELL = frozenset({Verdict.SAME, Verdict.SWAPPED, Verdict.GONE})
-_WELL_OF_ALL = _WELL | {Verdict.NOT_ENDED}  # nobody asked for a job that runs
+_SUCCESSFUL = frozenset({Verdict.SAME, Verdict.SWAPPED, Verdict.GONE})
+_SUCCESSFUL_OF_ALL = _SUCCESSFUL | {Verdict.NOT_ENDED}  # --all skips jobs that run
 
 
 def rebuild_jobs(
@@ -63,21 +63,21 @@ def rebuild_jobs(
         raise typer.BadParameter("give either an ID or --all")
     verdicts: list[Verdict] = []
     found = _rebuilt(_ids(job), apply, timeout, data)
-    first = list(islice(found, 1))  # before anything is written: it may fail at once
+    first = list(islice(found, 1))  # before any output: it may fail at once
     if job is not None and not first:
         raise NotFoundError("There is no such job, or it has no items.")
     write(chain(first, found), form, verdicts)
-    if not is_well(verdicts, all_jobs=all_jobs):
+    if not is_successful(verdicts, all_jobs=all_jobs):
         raise typer.Exit(ExitCode.FAILED)
 
 
-def is_well(verdicts: Iterable[Verdict], *, all_jobs: bool) -> bool:
-    """Whether nothing is left to look at."""
-    return (_WELL_OF_ALL if all_jobs else _WELL).issuperset(verdicts)
+def is_successful(verdicts: Iterable[Verdict], *, all_jobs: bool) -> bool:
+    """Whether every job is the same as the log, or was made so."""
+    return (_SUCCESSFUL_OF_ALL if all_jobs else _SUCCESSFUL).issuperset(verdicts)
 
 
 def write(found: Iterable[Rebuilt], form: OutputFormat, verdicts: list[Verdict]) -> None:
-    """Write what became of jobs, and note their verdicts; also what was done before a failure."""
+    """Write the result of each job and collect the verdicts; after a failure, those before it."""
     shown: list[dict[str, object]] = []
 
     def rows() -> Iterator[tuple[str, ...]]:
@@ -104,7 +104,7 @@ def _ids(job: str | None) -> list[UUID] | None:
         return None
     job_id = parse_public_id(JOB, job) or parse_public_id(SINGLE, job)
     if job_id is None:
-        raise NotFoundError("This is no id of a job.")
+        raise NotFoundError("This is not the id of a job.")
     return [job_id]
 
 
@@ -119,29 +119,29 @@ def _rebuilt(
         with shadow_engine(database, live) as shadow:
             for one in rebuild(live, shadow, replay, job_ids, apply=apply):
                 if one.verdict is Verdict.OTHER_LIMIT:
-                    typer.echo(about_limit(one, writer.attempts_max), err=True)
+                    typer.echo(attempt_limit_message(one, writer.attempts_max), err=True)
                 yield one
     finally:
         live.dispose()
 
 
-def about_limit(one: Rebuilt, attempts_max: int) -> str:
-    """Return why a job was refused that ran under another limit of attempts."""
+def attempt_limit_message(one: Rebuilt, attempts_max: int) -> str:
+    """Return why a job was refused that ran with another limit of attempts."""
     found = one.found
     assert found is not None  # it was compared
-    told = []
+    reasons = []
     if found.above_limit:
-        told.append(f"the log holds {found.above_limit} executions above it")
+        reasons.append(f"the log holds {found.above_limit} executions above it")
     if found.below_limit:
-        told.append(f"{found.below_limit} failures below it were final")
+        reasons.append(f"{found.below_limit} failures below it were final")
     return (
         f"{shown_id(one)}: MILLRACE_WRITER_ATTEMPTS_MAX is {attempts_max}, but "
-        f"{' and '.join(told)}: set it to what it was when the job ran"
+        f"{' and '.join(reasons)}: set it to what it was when the job ran"
     )
 
 
 def row(one: Rebuilt) -> tuple[str, ...]:
-    """Return the cells of a job."""
+    """Return a job's cells in the table."""
     found = one.found
     if found is None:
         return (shown_id(one), one.verdict, *[""] * (len(_HEADERS) - 2))
@@ -159,7 +159,7 @@ def row(one: Rebuilt) -> tuple[str, ...]:
 
 
 def as_json(one: Rebuilt) -> dict[str, object]:
-    """Return a job for programs, with its digests."""
+    """Return a job as JSON, with its digests."""
     found = one.found
     shown: dict[str, object] = {"job": shown_id(one), "verdict": one.verdict.value}
     if found is not None:
@@ -181,5 +181,5 @@ def as_json(one: Rebuilt) -> dict[str, object]:
 
 
 def shown_id(one: Rebuilt) -> str:
-    """Return the id that clients know."""
+    """Return a job's public id."""
     return public_id(JOB if one.kind == JobKind.BATCH else SINGLE, one.job_id)

@@ -1,4 +1,4 @@
-"""`millrace recover`: after Postgres was restored to an earlier moment, before the roles start."""
+"""`millrace recover`: prepares a start after Postgres was restored to an earlier moment."""
 
 import typer
 
@@ -25,8 +25,8 @@ def recover_jobs(data: DataOption = None) -> None:
         engine.dispose()
     typer.echo(f"jobs {done.job_count} records {done.record_count}")
     if unvalidated:
-        said = f"{unvalidated} jobs wait for validation: start intake alone until none does"
-        typer.echo(said, err=True)
+        message = f"{unvalidated} jobs wait for validation: start intake alone until none does"
+        typer.echo(message, err=True)
     if not done.first_is_held:
-        said = "the log begins later: repair does the rest of the jobs; bills may be lost"
-        typer.echo(said, err=True)
+        message = "the log begins later: repair does the rest of the jobs; bills may be lost"
+        typer.echo(message, err=True)

@@ -1,4 +1,4 @@
-"""How commands of operators reach Postgres and Kafka: by settings, or through a running stack."""
+"""Connects operators' commands to Postgres and Kafka, by settings or through a running stack."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ def transaction(data: Path | None) -> Iterator[sa.Connection]:
 
 
 def database_settings(data: Path | None) -> DatabaseSettings:
-    """Return how to reach Postgres. Raises SettingsError, NoStackError."""
+    """Return the settings of Postgres. Raises SettingsError, NoStackError."""
     if data is None:
         return DatabaseSettings.from_env(os.environ)
     url = {f"{DatabaseSettings.env_prefix}URL": running_stack(data).database_url}
@@ -55,7 +55,7 @@ def database_settings(data: Path | None) -> DatabaseSettings:
 
 
 def kafka_settings(data: Path | None) -> KafkaSettings:
-    """Return how to reach Kafka. Raises SettingsError, NoStackError."""
+    """Return the settings of Kafka. Raises SettingsError, NoStackError."""
     if data is None:
         return KafkaSettings.from_env(os.environ)
     servers = running_stack(data).kafka_bootstrap_servers
@@ -73,9 +73,9 @@ def running_stack(data: Path) -> StackState:
 
 
 def known_pools(data: Path | None) -> Sequence[str]:
-    """Return the pools of all registered versions, old ones too: jobs keep their version.
+    """Return the pools of all registered versions, including old ones that jobs may still use.
 
-    Without a database among the settings, none are known. Raises SettingsError, NoStackError.
+    Empty without a database in the settings. Raises SettingsError, NoStackError.
     """
     if data is None and f"{DatabaseSettings.env_prefix}URL" not in os.environ:
         return []

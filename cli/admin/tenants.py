@@ -1,4 +1,4 @@
-"""`millrace tenants`: who owns files, jobs and keys."""
+"""`millrace tenants`: creates, changes and lists tenants."""
 
 from typing import Annotated
 

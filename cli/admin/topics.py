@@ -1,4 +1,4 @@
-"""`millrace topics`: the catalogue of the log, and whether a broker agrees with it."""
+"""`millrace topics`: lists, creates and checks the topics of the catalogue."""
 
 from typing import Annotated, TypeAlias
 
@@ -12,6 +12,12 @@ from topics.records.catalogue import SHARED_TOPICS, Topic, pool_topics
 
 BROKER_S_MAX = 15.0
 _ANY_POOL = "<pool>"
+_RECORD_NAMES = {
+    "BatchAttempt": "Attempt",
+    "CallerHeartbeat": "CallerNews",
+    "JobClose": "Close",
+}
+"""Published names of record classes that have another name in the code."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -57,16 +63,16 @@ def create(pool: PoolOption = None, data: DataOption = None) -> None:
     Existing ones are left alone, but for how long they keep prompts and answers.
     """
     admin = _admin(data)
-    wanted = _wanted(pool, data)
-    for name in admin.create(wanted):
+    topics = _topics(pool, data)
+    for name in admin.create(topics):
         typer.echo(name)
-    admin.apply_body_retention(wanted)
+    admin.apply_body_retention(topics)
 
 
 @app.command()
 def check(pool: PoolOption = None, data: DataOption = None) -> None:
     """Compare the broker with the catalogue: one line a difference, and exit code 1."""
-    drift = _admin(data).drift(_wanted(pool, data))
+    drift = _admin(data).drift(_topics(pool, data))
     for difference in drift:
         typer.echo(difference)
     if drift:
@@ -74,7 +80,7 @@ def check(pool: PoolOption = None, data: DataOption = None) -> None:
 
 
 def retention_text(topic: Topic) -> str:
-    """Return how long the topic keeps its records, as the catalogue says it."""
+    """Return the topic's retention for display."""
     compacted = ", compacted" if topic.compacted else ""
     return f"{topic.retention_days} d{compacted}{', or as set' if topic.holds_bodies else ''}"
 
@@ -85,7 +91,7 @@ def _admin(data: DataOption) -> TopicAdmin:
     return admin
 
 
-def _wanted(pool: PoolOption, data: DataOption) -> list[Topic]:
+def _topics(pool: PoolOption, data: DataOption) -> list[Topic]:
     pools = sorted({*known_pools(data), *(pool or [])})
     return [*SHARED_TOPICS, *(topic for name in pools for topic in pool_topics(name))]
 
@@ -93,7 +99,7 @@ def _wanted(pool: PoolOption, data: DataOption) -> list[Topic]:
 def _as_json(topic: Topic) -> dict[str, object]:
     return {
         "name": topic.name,
-        "records": [record.__name__ for record in topic.records],
+        "records": [_RECORD_NAMES.get(r.__name__, r.__name__) for r in topic.records],
         "key": topic.key,
         "partitions": topic.partition_count,
         "retention_days": topic.retention_days,

@@ -1,4 +1,4 @@
-"""`millrace webhooks`: endpoints, what became of their messages, and sending again."""
+"""`millrace webhooks`: manages endpoints, lists deliveries and replays messages."""
 
 from typing import Annotated, Any, TypeAlias
 
@@ -110,13 +110,13 @@ def replay(  # noqa: PLR0913, PLR0917  each one is an option of the command line
 
 
 def state_text(endpoint: dict[str, Any]) -> str:
-    """Return `enabled`, or why an endpoint is not."""
+    """Return `enabled`, or the reason why the endpoint is disabled."""
     ours = endpoint.get("millrace") or {}
     return "enabled" if ours.get("enabled", True) else f"disabled: {ours.get('disabled_reason')}"
 
 
 def last_try_text(delivery: dict[str, Any]) -> str:
-    """Return the status of the last answer, or why there was none; empty before the first try."""
+    """Return the status or error code of the last try; empty before the first."""
     if not delivery["attempts"]:
         return ""
     last = delivery["attempts"][-1]

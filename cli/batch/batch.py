@@ -1,4 +1,4 @@
-"""`millrace batch`: bulk jobs from the shell; here those verbs that are one question each."""
+"""`millrace batch`: status, results, cancel, delete and list of bulk jobs."""
 
 from typing import Annotated, Any
 
@@ -95,8 +95,8 @@ def list_jobs(
 ) -> None:
     """List your jobs, newest first. JSON is one array of batch objects."""
     client = connect(url, key)
-    asked: dict[str, Any] = {"after": after} if after else {}
-    page = client.batches.list(limit=limit, **asked)
+    cursor: dict[str, Any] = {"after": after} if after else {}
+    page = client.batches.list(limit=limit, **cursor)
     if form is OutputFormat.JSON:
         write_json([batch.to_dict(mode="json") for batch in page.data])
     else:

@@ -1,4 +1,4 @@
-"""`millrace batch` for jobs that run: pause, resume, update, append, seal."""
+"""`millrace batch pause|resume|update|append|seal`: controls a running job."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,15 +44,15 @@ def update(
     key: KeyOption = "",
 ) -> None:
     """Change the deadline or the priority of a job; print when it expires, and its priority."""
-    wanted: dict[str, Any] = {"completion_window": completion_window, "priority": priority}
+    changes: dict[str, Any] = {"completion_window": completion_window, "priority": priority}
     if expires_at is not None:
-        wanted["expires_at"] = int(expires_at.replace(tzinfo=UTC).timestamp())
-    body = {name: value for name, value in wanted.items() if value is not None}
+        changes["expires_at"] = int(expires_at.replace(tzinfo=UTC).timestamp())
+    body = {name: value for name, value in changes.items() if value is not None}
     if not body:
         raise typer.BadParameter("say what to change", param_hint="--completion-window")
     batch = _post(url, key, job, "", body)
     expires = datetime.fromtimestamp(batch.expires_at or 0, UTC).isoformat()
-    typer.echo(f"expires {expires} priority {_own(batch)['priority']}")
+    typer.echo(f"expires {expires} priority {_millrace_fields(batch)['priority']}")
 
 
 def append(
@@ -76,15 +76,15 @@ def seal(job: IdArgument, url: UrlOption = DEFAULT_URL, key: KeyOption = "") -> 
 
 
 def _post(url: str, key: str, job: str, action: str, body: dict[str, Any] | None = None) -> "Batch":
-    from openai.types import Batch  # takes a second, which commands of operators do without
+    from openai.types import Batch  # takes a second, which operators' commands avoid
 
     return connect(url, key).post(f"/batches/{quote_id(job)}{action}", cast_to=Batch, body=body)
 
 
 def _state(batch: "Batch") -> str:
-    """Return the state that a person means: a paused job is in progress for the API."""
-    return "paused" if _own(batch).get("paused_at") else batch.status
+    """Return the state for display: `paused`, or the status of the API."""
+    return "paused" if _millrace_fields(batch).get("paused_at") else batch.status
 
 
-def _own(batch: "Batch") -> dict[str, Any]:
+def _millrace_fields(batch: "Batch") -> dict[str, Any]:
     return (batch.model_extra or {}).get("millrace") or {}

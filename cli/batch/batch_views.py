@@ -1,4 +1,4 @@
-"""`millrace batch items|stream|audit`: a job item by item, as it goes on, and its books."""
+"""`millrace batch items|stream|audit`: a job's items, its results as they come, its totals."""
 
 import sys
 from typing import Annotated, Any
@@ -46,9 +46,9 @@ def items(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         else:
             write_table(("field", "value"), item_fields(found))
         return
-    asked = {"status": status, "limit": limit, "after": after}
-    given = {name: value for name, value in asked.items() if value is not None}
-    page = _object(client.get(path, cast_to=object, options={"params": given}))
+    filters = {"status": status, "limit": limit, "after": after}
+    params = {name: value for name, value in filters.items() if value is not None}
+    page = _object(client.get(path, cast_to=object, options={"params": params}))
     data = page.get("data") or []
     if form is OutputFormat.JSON:
         write_json(data)
@@ -103,7 +103,7 @@ _BOOKS = ("succeeded", "failed", "cancelled", "expired", "ended", "input tokens"
 
 
 def audit_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Return what each book says, one row a book."""
+    """Return one row of totals for each book."""
     conservation, usage = found["conservation"], found["usage"]
     books = [("rows", conservation["rows"], usage["rows"])]
     books.append(("counters", conservation["counters"], usage["counters"]))
@@ -119,11 +119,13 @@ def audit_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def differences(found: dict[str, Any]) -> list[str]:
-    """Return one line for each way in which the books differ."""
+    """Return one line for each difference between the books."""
     lines = []
     for difference in found["differences"]:
-        said = ", ".join(f"{book} {count}" for book, count in difference.items() if book != "what")
-        lines.append(f"{difference['what']}: {said}")
+        counts = ", ".join(
+            f"{book} {count}" for book, count in difference.items() if book != "what"
+        )
+        lines.append(f"{difference['what']}: {counts}")
     log = found["log"]
     if log is None:
         return lines
@@ -151,7 +153,7 @@ def item_row(item: dict[str, Any]) -> tuple[str, ...]:
 
 
 def item_fields(item: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what is known of an item as (field, value), without what is empty."""
+    """Return the non-empty fields of an item as (field, value)."""
     shown = {**item, "error": _code(item), "finished_at": time_text(item["finished_at"])}
     usage = shown.pop("usage") or {}
     shown["tokens"] = f"{usage['input_tokens']} in, {usage['output_tokens']} out" if usage else ""

@@ -1,4 +1,4 @@
-"""`millrace dlq`: items that failed for good, and a new job that runs them again."""
+"""`millrace dlq`: lists dead letters and runs them again in a new job."""
 
 import json
 from pathlib import Path
@@ -35,12 +35,14 @@ def list_letters(
     key: KeyOption = "",
 ) -> None:
     """List dead letters: of a job in the order of its lines, of all jobs the newest first."""
-    asked = {"batch": batch, "after": after, "limit": limit}
+    filters = {"batch": batch, "after": after, "limit": limit}
     page = _object(
         connect(url, key).get(
             "/dead_letters",
             cast_to=object,
-            options={"params": {name: value for name, value in asked.items() if value is not None}},
+            options={
+                "params": {name: value for name, value in filters.items() if value is not None}
+            },
         )
     )
     letters = page.get("data") or []
@@ -96,21 +98,21 @@ def redrive(  # noqa: PLR0913, PLR0917  each one is an option of the command lin
     """Create a job of dead letters, their requests edited, and print its id on stdout."""
     if bool(letters) == bool(batch):
         raise typer.BadParameter("give either dead letters or --batch")
-    asked: dict[str, Any] = {"batch": batch} if batch else {"ids": letters}
+    request: dict[str, Any] = {"batch": batch} if batch else {"ids": letters}
     edits = merge_patch(edit.read_bytes() if edit else b"{}", sets or [])
     if edits:
-        asked["edits"] = edits
+        request["edits"] = edits
     if completion_window is not None:
-        asked["completion_window"] = completion_window
+        request["completion_window"] = completion_window
     client = connect(url, key)
-    created = _object(client.post("/dead_letters/redrive", body=asked, cast_to=object))
+    created = _object(client.post("/dead_letters/redrive", body=request, cast_to=object))
     typer.echo(created["id"])
 
 
 def merge_patch(patch: bytes, sets: list[str]) -> dict[str, Any]:
-    """Return the merge patch of a file and of `PATH=VALUE`s, which win. Raises BadParameter.
+    """Return the merge patch of a file, overridden by `PATH=VALUE`s. Raises BadParameter.
 
-    A path names keys with dots between them. A value that is no JSON is a string.
+    A path is a list of keys with dots. A value that is not JSON is a string.
     """
     try:
         edits = json.loads(patch)
@@ -133,13 +135,13 @@ def merge_patch(patch: bytes, sets: list[str]) -> dict[str, Any]:
         json.dumps(edits, allow_nan=False)
     except ValueError:
         raise typer.BadParameter(
-            "NaN and infinity are no numbers of JSON", param_hint="--set, --edit"
+            "NaN and infinity are not JSON numbers", param_hint="--set, --edit"
         ) from None
     return edits
 
 
 def row(letter: dict[str, Any]) -> tuple[str, ...]:
-    """Return a line of the list."""
+    """Return a dead letter's cells in the table."""
     return (
         str(letter.get("id")),
         str(letter.get("custom_id") or ""),
@@ -152,7 +154,7 @@ def row(letter: dict[str, Any]) -> tuple[str, ...]:
 
 
 def fields(letter: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what is known of one as (field, value), without what is empty."""
+    """Return the non-empty fields of a dead letter as (field, value)."""
     names = ("id", "batch_id", "index", "custom_id", "endpoint", "code", "message", "redriven_by")
     found = [(name.replace("_", " "), letter.get(name)) for name in names]
     tries = [

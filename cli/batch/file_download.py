@@ -1,4 +1,4 @@
-"""The content of a file of the API, picked up again where it broke off."""
+"""Downloads a file of the API and resumes after interruptions."""
 
 import time
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _PAUSE_S: Final = 1.0
 
 
 class DownloadInterruptedError(CommandError):
-    """The download broke off."""
+    """The download was interrupted."""
 
 
 def copy_file(
@@ -30,59 +30,62 @@ def copy_file(
     *,
     quiet: bool = False,
 ) -> None:
-    """Stream a file of the API into `sink`, which the user calls `name`; nothing without an id.
+    """Stream a file of the API into `sink`; do nothing without an id. `name` is for messages.
 
-    A server that is away, fails or is busy is asked again, for what is left, until no byte has
-    come for `UNAVAILABLE_S_MAX`; stderr says so unless `quiet`. Raises OSError, DownloadInterruptedError, and what
-    the client raises.
+    Retries the rest while the server is unavailable, fails or is busy, until no byte has come for
+    `UNAVAILABLE_S_MAX`; reports this on stderr unless `quiet`. Raises OSError,
+    DownloadInterruptedError, and the client's errors.
     """
     import openai
 
     if file_id is None:
         return
-    copy = _Copy(client.with_options(max_retries=0), file_id, sink, name)
-    copied_bytes, moved_s, was_told = 0, time.monotonic(), False
+    download = _Download(client.with_options(max_retries=0), file_id, sink, name)
+    copied_bytes, progress_s, was_reported = 0, time.monotonic(), False
     while True:
         last: Exception | None = None
         try:
-            copy.go_on()
+            download.resume()
         except transient_errors() as failure:
             last = failure
-        if copy.is_whole:
+        if download.is_complete:
             return
-        if copy.copied_bytes > copied_bytes:
-            copied_bytes, moved_s = copy.copied_bytes, time.monotonic()
-        if time.monotonic() - moved_s > UNAVAILABLE_S_MAX:
+        if download.copied_bytes > copied_bytes:
+            copied_bytes, progress_s = download.copied_bytes, time.monotonic()
+        if time.monotonic() - progress_s > UNAVAILABLE_S_MAX:
             if isinstance(last, openai.APIError):
                 raise last
-            raise copy.cut()
-        if not (quiet or was_told):
-            typer.echo(f"{copy.cut()} Asking for the rest for {UNAVAILABLE_S_MAX:.0f} s.", err=True)
-            was_told = True
+            raise download.interrupted()
+        if not (quiet or was_reported):
+            typer.echo(
+                f"{download.interrupted()} Asking for the rest for {UNAVAILABLE_S_MAX:.0f} s.",
+                err=True,
+            )
+            was_reported = True
         time.sleep(_PAUSE_S)
 
 
-class _Copy:
-    """One file on its way, and how much of it is here."""
+class _Download:
+    """One download and how many bytes of it are written."""
 
     def __init__(self, client: "openai.OpenAI", file_id: str, sink: IO[bytes], name: str) -> None:
         self._client, self._file_id, self._sink, self._name = client, file_id, sink, name
-        self._size_bytes: int | None = None  # until the server has said it
+        self._size_bytes: int | None = None  # unknown until the first request
         self._tag = ""
         self.copied_bytes = 0
 
     @property
-    def is_whole(self) -> bool:
-        """Whether nothing is left to ask for."""
+    def is_complete(self) -> bool:
+        """Whether all bytes are written."""
         return self.copied_bytes == self._size_bytes
 
-    def go_on(self) -> None:
-        """Copy what is left, as far as it comes. Raises as `copy_file` does."""
+    def resume(self) -> None:
+        """Copy the rest, as far as the server sends it. Raises as `copy_file` does."""
         if self._size_bytes is None:
             self._size_bytes = self._client.files.retrieve(self._file_id).bytes
-        if self.is_whole:
+        if self.is_complete:
             return
-        headers = {"accept-encoding": "identity"}  # ranges count the bytes that are sent
+        headers = {"accept-encoding": "identity"}  # ranges refer to encoded bytes
         if self.copied_bytes:
             headers["range"] = f"bytes={self.copied_bytes}-"
             if self._tag:
@@ -92,23 +95,25 @@ class _Copy:
         )
         with answering as answer:
             if self.copied_bytes and not self._is_rest(answer.status_code, answer.headers):
-                raise self.cut()  # from the beginning again: something between serves no ranges
+                raise self.interrupted()  # sent from the start: a proxy ignores ranges
             self._tag = answer.headers.get("etag") or self._tag
             for block in answer.iter_bytes():
                 with naming_os_errors(self._name):
                     self._sink.write(block)
                 self.copied_bytes += len(block)
         if self.copied_bytes > self._size_bytes:
-            raise self.cut()
+            raise self.interrupted()
 
     def _is_rest(self, status: int, headers: Mapping[str, str]) -> bool:
-        """Whether an answer begins where the copy ends (RFC 9110, 14.4)."""
+        """Whether an answer starts where the copy ends (RFC 9110, 14.4)."""
         if status != HTTPStatus.PARTIAL_CONTENT:
             return False
-        came = headers.get("content-range", "").partition(" ")[2]
-        return came == f"{self.copied_bytes}-{(self._size_bytes or 0) - 1}/{self._size_bytes}"
+        content_range = headers.get("content-range", "").partition(" ")[2]
+        return (
+            content_range == f"{self.copied_bytes}-{(self._size_bytes or 0) - 1}/{self._size_bytes}"
+        )
 
-    def cut(self) -> DownloadInterruptedError:
-        """Return the error that says how far it came."""
-        came = f"{self.copied_bytes:,} of {self._size_bytes or 0:,} bytes came"
-        return DownloadInterruptedError(f"The download broke off: {came}.")
+    def interrupted(self) -> DownloadInterruptedError:
+        """Return the error with the number of copied bytes."""
+        progress = f"{self.copied_bytes:,} of {self._size_bytes or 0:,} bytes came"
+        return DownloadInterruptedError(f"The download broke off: {progress}.")

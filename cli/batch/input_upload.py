@@ -1,4 +1,4 @@
-"""A file that is uploaded for one use of it, and goes again when that use is refused."""
+"""Uploads an input file for one request, and deletes it when the request is refused."""
 
 import os
 import stat
@@ -30,10 +30,10 @@ class FileChangedError(CommandError):
 
 @contextmanager
 def uploaded_file(client: "openai.OpenAI", given: str) -> Iterator[str]:
-    """Upload a file, `-` for stdin, and yield its id; when the block is refused, delete it again.
+    """Upload a file, `-` for stdin, and yield its id; delete it if the block's request is refused.
 
-    When nobody knows what became of it, say its id on stderr instead. The id of a file is yielded
-    as it is. Raises OSError, FileChangedError, and what the client raises.
+    If the result of the request is unknown, print the file's id to stderr instead. An id of an
+    uploaded file is yielded unchanged. Raises OSError, FileChangedError, and the client's errors.
     """
     if parse_public_id(FILE, given) is not None and not Path(given).exists():
         yield given
@@ -41,7 +41,7 @@ def uploaded_file(client: "openai.OpenAI", given: str) -> Iterator[str]:
     file_id = _upload(client, given)
     try:
         yield file_id
-    except BaseException as failure:  # an interrupt, too: the server may have done it already
+    except BaseException as failure:  # also an interrupt: the server may have accepted the request
         if not (_is_refusal(failure) and _is_deleted(client, file_id)):
             typer.echo(f"the uploaded file is {file_id}: give this id as FILE to use it", err=True)
         raise
@@ -51,24 +51,24 @@ def uploaded_file(client: "openai.OpenAI", given: str) -> Iterator[str]:
 def seekable_input(path: str) -> Iterator[IO[bytes]]:
     """Yield a file that can be read twice and has a length. Raises OSError.
 
-    `-` is stdin. It, and whatever else is no regular file, is kept on disk for that.
+    Stdin (`-`) and other inputs that are not regular files are copied to a temporary file.
     """
     if path == "-":
-        with _spooled(sys.stdin.buffer, "stdin") as kept:
-            yield kept
+        with _spooled(sys.stdin.buffer, "stdin") as copy:
+            yield copy
         return
     with Path(path).open("rb") as file:
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             yield file
             return
-        with _spooled(file, path) as kept:
-            yield kept
+        with _spooled(file, path) as copy:
+            yield copy
 
 
 def _upload(client: "openai.OpenAI", path: str) -> str:
     import openai
 
-    # A name is any bytes, and what is sent is UTF-8.
+    # A file name may hold any bytes, but the request is UTF-8.
     name = "stdin.jsonl" if path == "-" else os.fsencode(Path(path).name).decode(errors="replace")
     with seekable_input(path) as content:
         size_bytes = os.fstat(content.fileno()).st_size
@@ -85,7 +85,7 @@ def _upload(client: "openai.OpenAI", path: str) -> str:
 @contextmanager
 def _spooled(source: IO[bytes], name: str) -> Iterator[IO[bytes]]:
     folder = tempfile.gettempdir()
-    kept = tempfile.TemporaryFile(prefix="millrace-", dir=folder)  # noqa: SIM115  closed below
+    copy = tempfile.TemporaryFile(prefix="millrace-", dir=folder)  # noqa: SIM115  closed below
     try:
         while True:
             with naming_os_errors(name):
@@ -93,17 +93,17 @@ def _spooled(source: IO[bytes], name: str) -> Iterator[IO[bytes]]:
             if not block:
                 break
             with naming_os_errors(folder):
-                kept.write(block)
+                copy.write(block)
         with naming_os_errors(folder):
-            kept.seek(0)
-        yield kept
+            copy.seek(0)
+        yield copy
     finally:
-        with suppress(OSError):  # what could not be written cannot now
-            kept.close()
+        with suppress(OSError):  # a failed flush fails again
+            copy.close()
 
 
 def _is_refusal(failure: BaseException) -> bool:
-    """Whether the server has surely not done what was asked."""
+    """Whether the server has certainly not accepted the request."""
     import openai
 
     if isinstance(failure, openai.APIStatusError):

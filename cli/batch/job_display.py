@@ -1,4 +1,4 @@
-"""What a waiting user sees on stderr: a live bar on a terminal, one line a state elsewhere."""
+"""Shows a job's progress on stderr: a live bar on a terminal, else one line for each state."""
 
 import sys
 from types import TracebackType
@@ -59,7 +59,7 @@ class JobDisplay:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Leave the last picture on the screen."""
+        """Stop drawing; the last state stays on the screen."""
         if self._live:
             self._progress.stop()
 
@@ -80,7 +80,7 @@ class JobDisplay:
 
 
 class _RateColumn(ProgressColumn):
-    """Items a second, over the last seconds while it runs and over all of it at the end."""
+    """Items per second: of the last seconds while the job runs, of all its time at the end."""
 
     def render(self, task: Task) -> Text:
         """See `ProgressColumn`."""
@@ -89,7 +89,7 @@ class _RateColumn(ProgressColumn):
 
 
 class _OutcomesColumn(ProgressColumn):
-    """How many items ended in which way; what did not happen is not shown."""
+    """The number of items of each outcome, without zeros."""
 
     def render(self, task: Task) -> Text:
         """See `ProgressColumn`."""

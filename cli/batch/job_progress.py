@@ -1,4 +1,4 @@
-"""How far a job is, how it ended, and waiting for its end."""
+"""Reads a job's progress and waits for its end."""
 
 import math
 from collections.abc import Callable
@@ -17,15 +17,15 @@ POLL_S_MIN = 0.2
 POLL_S_MAX = 5.0
 
 FETCH_S_MIN, FETCH_S_MAX = 1.0, 10.0
-"""How long one look may take: with little time left, still as long as a good server may need."""
+"""Timeout of one request. The minimum holds even with less time left: a server may need it."""
 
 UNAVAILABLE_S_MAX = 60.0
-"""A server that has answered no look for this long ends the wait; a restart takes less."""
+"""Time without an answer after which a wait fails; a restart of the server takes less."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """The state of a job and how many of its items ended in which way."""
+    """The state of a job and the number of its items by outcome."""
 
     state: JobState
     total: int  # 0 until the input file was validated
@@ -41,12 +41,12 @@ class JobProgress:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing about the job will change any more."""
+        """Whether the job is in a terminal state."""
         return self.state in TERMINAL_STATES
 
 
 def progress_of(batch: "Batch") -> JobProgress:
-    """Return the progress that a batch object tells, by our own field where it has one."""
+    """Return the progress of a batch object, from its `millrace` field if it has one."""
     counts = batch.request_counts
     total = counts.total if counts else 0
     own = (batch.model_extra or {}).get("millrace")
@@ -57,7 +57,7 @@ def progress_of(batch: "Batch") -> JobProgress:
 
 
 def exit_code_of(progress: JobProgress) -> ExitCode:
-    """Return the exit code of a command that saw this end of a job."""
+    """Return the exit code of a command for a job that has ended."""
     assert progress.has_ended, progress.state
     if progress.state is not JobState.COMPLETED:
         return ExitCode.JOB_FAILED
@@ -65,28 +65,28 @@ def exit_code_of(progress: JobProgress) -> ExitCode:
 
 
 def poll_pause_s(waited_s: float) -> float:
-    """Return the pause before the next look: a twentieth of the wait so far, within bounds."""
+    """Return the pause before the next poll: a twentieth of the wait so far, within bounds."""
     return min(POLL_S_MAX, max(POLL_S_MIN, waited_s / 20))
 
 
 def wait_for_end(
-    look: Callable[[float], "Batch"],
+    fetch: Callable[[float], "Batch"],
     show: Callable[["Batch"], None],
     *,
     timeout_s: float | None,
     clock: Clock,
     sleep: Callable[[float], None],
 ) -> "Batch":
-    """Look at a job, and show it, until it has ended; return it as it ended.
+    """Poll and show a job until it has ended; return its last state.
 
-    `look` is told how many seconds it may take. A server that is away, fails or is busy is asked
-    again for `UNAVAILABLE_S_MAX`. Raises WaitTimeoutError, and what the client raises.
+    `fetch` gets its timeout in seconds. Polls are retried for `UNAVAILABLE_S_MAX` while the server
+    is unavailable, fails or is busy. Raises WaitTimeoutError, and the client's errors.
     """
     began_s = answered_s = clock.monotonic_s()
     while True:
         left_s = math.inf if timeout_s is None else began_s + timeout_s - clock.monotonic_s()
         try:
-            batch = look(min(FETCH_S_MAX, max(FETCH_S_MIN, left_s)))
+            batch = fetch(min(FETCH_S_MAX, max(FETCH_S_MIN, left_s)))
         except transient_errors():
             if clock.monotonic_s() - answered_s > UNAVAILABLE_S_MAX:
                 raise

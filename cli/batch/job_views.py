@@ -1,4 +1,4 @@
-"""A job in words: what `status`, `list` and the end of a wait show."""
+"""Formats jobs for `status`, `list` and the end of a wait."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ LIST_HEADERS = ("id", "status", "ended", "total", "endpoint", "created")
 
 
 def print_outcome(batch: "Batch", output: Path | None, errors: Path | None) -> None:
-    """Say on stderr how the job ended and where its two files are."""
+    """Print to stderr how the job ended and where its two files are."""
     job = progress_of(batch)
     counts = f"{job.succeeded} of {job.total} succeeded, {job.failed} failed, "
     counts += f"{job.cancelled} cancelled, {job.expired} expired"
@@ -30,12 +30,12 @@ def print_outcome(batch: "Batch", output: Path | None, errors: Path | None) -> N
 
 
 def print_validation_errors(batch: "Batch") -> None:
-    """Say on stderr why the job's input was refused, if it was."""
-    for problem in _problems(batch):
-        typer.echo(problem, err=True)
+    """Print the job's validation errors to stderr."""
+    for error in _validation_errors(batch):
+        typer.echo(error, err=True)
 
 
-def _problems(batch: "Batch") -> list[str]:
+def _validation_errors(batch: "Batch") -> list[str]:
     """Return the first validation errors, one sentence each."""
     found = (batch.errors.data if batch.errors else None) or []
     shown = [
@@ -50,7 +50,7 @@ def _problems(batch: "Batch") -> list[str]:
 
 
 def status_rows(batch: "Batch") -> list[tuple[str, str]]:
-    """Return what is known of a job as (field, value), without what is empty."""
+    """Return the non-empty fields of a job as (field, value)."""
     job = progress_of(batch)
     tokens = (
         f"{batch.usage.input_tokens} in, {batch.usage.output_tokens} out" if batch.usage else ""
@@ -73,11 +73,11 @@ def status_rows(batch: "Batch") -> list[tuple[str, str]]:
         ("output file", batch.output_file_id or ""),
         ("error file", batch.error_file_id or ""),
     ]
-    return [row for row in rows if row[1]] + [("error", text) for text in _problems(batch)]
+    return [row for row in rows if row[1]] + [("error", text) for text in _validation_errors(batch)]
 
 
 def _control_rows(batch: "Batch") -> list[tuple[str, str]]:
-    """Return what its owner controls, where it is not as it mostly is."""
+    """Return the fields that the owner controls, where they differ from the default."""
     own = (batch.model_extra or {}).get("millrace") or {}
     files = [str(file["state"]) for file in own.get("appended_files") or ()]
     return [

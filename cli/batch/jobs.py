@@ -1,4 +1,4 @@
-"""`millrace jobs`: single requests that outlived their connection."""
+"""`millrace jobs`: shows and cancels single requests that were answered 202."""
 
 from typing import Annotated, Any, TypeAlias
 
@@ -48,7 +48,7 @@ def cancel(
 
 
 def rows(job: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what is known of a job as (field, value), without what is empty."""
+    """Return the non-empty fields of a job as (field, value)."""
     usage, response, error = (job.get(name) or {} for name in ("usage", "response", "error"))
     tokens = f"{usage.get('input_tokens', 0)} in, {usage.get('output_tokens', 0)} out"
     found = [

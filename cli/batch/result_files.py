@@ -1,4 +1,4 @@
-"""Places for the files of a job here: found usable before they are needed, and filled or left."""
+"""Writes a job's files to local targets, which are checked before the job runs."""
 
 import errno
 import os
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 STDOUT: Final = Path("-")
 
 FillTarget: TypeAlias = Callable[["openai.OpenAI", str | None], None]
-"""Writes a file of the API, an empty one without an id, to its place; raises as `copy_file`."""
+"""Writes a file of the API to its target, empty without an id; raises as `copy_file`."""
 
 SaveFiles: TypeAlias = Callable[["openai.OpenAI", "Batch"], None]
-"""Writes the files of a job that has ended to their places; raises as `copy_file`."""
+"""Writes the files of an ended job to their targets; raises as `copy_file`."""
 
 _Copy: TypeAlias = Callable[[IO[bytes], str], None]
-"""Copies one file of the API into what the user calls by that name; raises as `copy_file`."""
+"""Copies one file of the API into a stream; its name is for messages. Raises as `copy_file`."""
 
 
 @contextmanager
 def open_targets(
     output: Path | None, errors: Path | None, *, quiet: bool = False
 ) -> Iterator[SaveFiles]:
-    """Make room for the files of a job where they are wanted; see `open_target`."""
+    """Open the targets of a job's files; see `open_target`."""
     with ExitStack() as stack:
         fill_output = (
             None if output is None else stack.enter_context(open_target(output, quiet=quiet))
@@ -54,11 +54,11 @@ def open_targets(
 
 @contextmanager
 def open_target(target: Path, *, quiet: bool = False) -> Iterator[FillTarget]:
-    """Make room for one file and yield what fills it: `target` is replaced whole or not at all.
+    """Check one target and yield a function that replaces it completely or not at all.
 
-    The content goes to a new file beside it, with the rights of the one that it replaces; a link
-    stays one. What is no regular file, like /dev/null, is written to as it is; `-` is stdout.
-    Raises OSError for a target that cannot be written.
+    The content is written to a temporary file in the same folder, with the mode of the target, and
+    then renamed; a symbolic link is kept. A target that is not a regular file, like /dev/null, is
+    written directly; `-` is stdout. Raises OSError for a target that cannot be written.
     """
     found = None if target == STDOUT else _status(target)
     copy = partial(copy_file, quiet=quiet)
@@ -68,8 +68,8 @@ def open_target(target: Path, *, quiet: bool = False) -> Iterator[FillTarget]:
         yield lambda client, file_id: _write_through(partial(copy, client, file_id), target)
     else:
         real = target.resolve()
-        with naming_os_errors(str(target)), _new_beside(real, found):
-            pass  # whether it can be written is known before it is waited for
+        with naming_os_errors(str(target)), _temporary_file(real, found):
+            pass  # a target that cannot be written fails before the job runs
         yield lambda client, file_id: _replace(partial(copy, client, file_id), target, found)
 
 
@@ -80,7 +80,7 @@ def save_file(client: "openai.OpenAI", file_id: str | None, target: Path) -> Non
 
 
 def _status(target: Path) -> os.stat_result | None:
-    """Return what lies there, behind links, or None. Raises OSError, of a folder too."""
+    """Return the status of a target, links followed, or None. Raises OSError, also for a folder."""
     try:
         found = target.stat()
     except FileNotFoundError:
@@ -103,7 +103,7 @@ def _write_through(copy: _Copy, target: Path) -> None:
 
 def _replace(copy: _Copy, target: Path, found: os.stat_result | None) -> None:
     real = target.resolve()
-    with naming_os_errors(str(target)), _new_beside(real, found) as (sink, partial):
+    with naming_os_errors(str(target)), _temporary_file(real, found) as (sink, partial):
         copy(sink, str(target))
         sink.flush()
         os.fsync(sink.fileno())
@@ -111,18 +111,18 @@ def _replace(copy: _Copy, target: Path, found: os.stat_result | None) -> None:
 
 
 @contextmanager
-def _new_beside(real: Path, found: os.stat_result | None) -> Iterator[tuple[IO[bytes], Path]]:
-    """Make a file that nobody else has in the folder of `real`; it goes unless it is renamed."""
+def _temporary_file(real: Path, found: os.stat_result | None) -> Iterator[tuple[IO[bytes], Path]]:
+    """Create a temporary file in the folder of `real`; remove it unless it was renamed."""
     partial = real.with_name(f".millrace-{secrets.token_hex(8)}.partial")
-    rights = 0o666 if found is None else stat.S_IMODE(found.st_mode)  # new: less the umask
-    number = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, rights)
+    mode = 0o666 if found is None else stat.S_IMODE(found.st_mode)  # a new file: minus the umask
+    number = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     sink = os.fdopen(number, "wb")
     try:
         if found is not None:
-            with suppress(PermissionError):  # of a file system without rights
-                os.fchmod(number, rights)
+            with suppress(PermissionError):  # a file system without modes
+                os.fchmod(number, mode)
         yield sink, partial
     finally:
-        with suppress(OSError):  # what could not be written cannot now
+        with suppress(OSError):  # a failed flush fails again
             sink.close()
         partial.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The stream of a job's results, picked up again behind the last one when it breaks off."""
+"""Streams a job's results and resumes after interruptions."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     import openai
 
 _TRIES_MAX: Final = 30
-"""Times in a row that a stream may break off without a result; a restart takes less."""
+"""Interruptions in a row without a result; a restart of the server causes fewer."""
 
 _PAUSE_S: Final = 1.0
 
 
 class StreamBrokenError(CommandError):
-    """The stream broke off again and again."""
+    """The stream was interrupted too often."""
 
 
 class _EndedError(Exception):
-    """The job has ended, and nothing lies behind what was asked for."""
+    """The job has ended and has no further results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class ResultEvent:
 
 
 def stream_results(client: "openai.OpenAI", job: str, after: int) -> Iterator[ResultEvent]:
-    """Yield each result behind `after` once, and last the event of the job's end.
+    """Yield each result after sequence `after` once, then the event of the job's end.
 
-    Nothing when that lies behind `after`, too. A server that is away, fails or is busy is asked
-    again. Raises what the client raised last, or StreamBrokenError.
+    Yields nothing when `after` is the end. Retries while the server is unavailable, fails or is
+    busy. Raises the client's last error, or StreamBrokenError.
     """
     import openai
 
@@ -55,7 +55,7 @@ def stream_results(client: "openai.OpenAI", job: str, after: int) -> Iterator[Re
         except _EndedError:
             return
         except transient_errors() as failure:
-            last = failure  # cut, away or busy; what the server refuses is raised
+            last = failure
         tries += 1
         time.sleep(_PAUSE_S)
     if isinstance(last, openai.APIStatusError):
@@ -64,11 +64,11 @@ def stream_results(client: "openai.OpenAI", job: str, after: int) -> Iterator[Re
 
 
 def parse_events(blocks: Iterable[bytes]) -> Iterator[ResultEvent]:
-    """Yield the events in a stream of bytes; comments and what is cut off are left out."""
+    """Yield the events in a stream of bytes, without comments and an incomplete last event."""
     rest = b""
     for block in blocks:
-        *whole, rest = (rest + block).split(b"\n\n")
-        for text in whole:
+        *complete, rest = (rest + block).split(b"\n\n")
+        for text in complete:
             fields = dict(_field(line) for line in text.split(b"\n") if not line.startswith(b":"))
             if b"data" in fields:
                 name, sequence = fields.get(b"event", b""), fields.get(b"id", b"0")
@@ -86,7 +86,7 @@ def _open(client: "openai.OpenAI", job: str, after: int) -> Iterator[bytes]:
     headers = {
         "accept": "text/event-stream",
         "last-event-id": str(after),
-        "x-stainless-raw-response": "stream",  # how the client is asked not to read it all
+        "x-stainless-raw-response": "stream",  # makes the client stream the answer
     }
     answer = (
         with_stream_timeout(client)

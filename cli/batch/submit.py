@@ -1,4 +1,4 @@
-"""`millrace batch submit`: upload a file, create a job over it, and stay if asked to."""
+"""`millrace batch submit`: uploads a file, creates a job and optionally waits for its end."""
 
 import math
 import time
@@ -60,11 +60,11 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     pairs = metadata_pairs(metadata or [])
     client = connect(url, key)
     until_s = math.inf if timeout is None else time.monotonic() + timeout
-    # The server knows what it serves; the types of the client lag behind.
-    asked: dict[str, Any] = {"endpoint": endpoint, "completion_window": completion_window}
+    # Untyped: the client's types lack values that the server accepts.
+    request: dict[str, Any] = {"endpoint": endpoint, "completion_window": completion_window}
     if pairs:
-        asked["metadata"] = pairs
-    asked["extra_body"] = given_options(
+        request["metadata"] = pairs
+    request["extra_body"] = given_options(
         priority=priority,
         sealed=None if seal else False,
         deduplicate=deduplicate or None,
@@ -75,8 +75,8 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     )
     with open_targets(output, errors, quiet=quiet) as save:
         with uploaded_file(with_time_limit(client, until_s - time.monotonic()), file) as file_id:
-            hurried = with_time_limit(client, until_s - time.monotonic())
-            batch = hurried.batches.create(input_file_id=file_id, **asked)
+            limited = with_time_limit(client, until_s - time.monotonic())
+            batch = limited.batches.create(input_file_id=file_id, **request)
         typer.echo(batch.id, err=STDOUT in {output, errors})
         if not (wait or output or errors):
             return
@@ -91,7 +91,7 @@ def submit(  # noqa: PLR0913, PLR0917  each one is an option of the command line
 
 
 def metadata_pairs(texts: list[str]) -> dict[str, str]:
-    """Return what `--metadata KEY=VALUE` said; a later one wins. Raises typer.BadParameter."""
+    """Parse `--metadata KEY=VALUE`; a later one overrides. Raises typer.BadParameter."""
     pairs = {}
     for text in texts:
         name, separator, value = text.partition("=")
@@ -104,5 +104,5 @@ def metadata_pairs(texts: list[str]) -> dict[str, str]:
 
 
 def _is_utf8(text: str) -> bool:
-    """Whether an argument was UTF-8: other bytes come as surrogates, which nothing can send."""
+    """Whether an argument was UTF-8: Python decodes other bytes as surrogates."""
     return not any("\ud800" <= character <= "\udfff" for character in text)

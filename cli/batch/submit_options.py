@@ -1,4 +1,4 @@
-"""What `millrace batch submit` may ask of a job besides its file; all of it is ours."""
+"""Options of `millrace batch submit` that the OpenAI API does not have."""
 
 from typing import Annotated, Any, TypeAlias
 
@@ -35,5 +35,5 @@ MaxTotalTokensOption: TypeAlias = Annotated[
 
 
 def given_options(**options: Any) -> dict[str, Any]:
-    """Return the options that were given: a server of OpenAI's knows none of them."""
+    """Return the options that are set: other servers reject all of them."""
     return {name: value for name, value in options.items() if value is not None}

@@ -1,4 +1,4 @@
-"""`millrace batch watch`: show a job until it has ended."""
+"""`millrace batch watch`: shows a job until it has ended."""
 
 import time
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def watch(
 def watch_to_end(
     client: "openai.OpenAI", job: str, *, timeout_s: float | None, quiet: bool
 ) -> "Batch":
-    """Show a job on stderr until it has ended; see `wait_for_end` for what is raised."""
+    """Show a job on stderr until it has ended. Raises as `wait_for_end` does."""
     with JobDisplay(job, quiet=quiet) as display:
         return wait_for_end(
             job_fetcher(client, job),
@@ -51,10 +51,10 @@ def watch_to_end(
 
 
 def job_fetcher(client: "openai.OpenAI", job: str) -> Callable[[float], "Batch"]:
-    """Return a look at a job that takes at most the seconds it is given, for `wait_for_end`."""
+    """Return the `fetch` function of a job for `wait_for_end`."""
 
-    def look(timeout_s: float) -> "Batch":
-        # The wait asks again by itself, and knows for how long.
+    def fetch(timeout_s: float) -> "Batch":
+        # No retries: `wait_for_end` polls again itself.
         return client.with_options(timeout=timeout_s, max_retries=0).batches.retrieve(job)
 
-    return look
+    return fetch

@@ -1,4 +1,4 @@
-"""`millrace chat`: talk to a model; its words appear as they come."""
+"""`millrace chat`: a conversation with a model, with streamed answers."""
 
 import sys
 import time
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageParam as Message
 
 _FATAL = frozenset({ExitCode.AUTH, ExitCode.NOT_FOUND})
-"""Failures that the next question would meet again."""
+"""Failures that every later message would repeat."""
 
 
 def chat(  # noqa: PLR0913, PLR0917  each one is an option of the command line
@@ -44,13 +44,13 @@ def chat(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     With --prompt, or with a pipe as stdin, ask once: the answer alone is on stdout.
     """
     with connect(url, key) as client:
-        asked: dict[str, Any] = {"model": model or chat_model(client)}
+        parameters: dict[str, Any] = {"model": model or chat_model(client)}
         if max_tokens is not None:
-            asked["max_completion_tokens"] = max_tokens
+            parameters["max_completion_tokens"] = max_tokens
         if temperature is not None:
-            asked["temperature"] = temperature
+            parameters["temperature"] = temperature
         limited = with_stream_timeout(client) if timeout is None else _limited(client, timeout)
-        conversation = Conversation(limited, asked, system=system, quiet=quiet)
+        conversation = Conversation(limited, parameters, system=system, quiet=quiet)
         if prompt is None and sys.stdin.isatty():
             converse(conversation, _typed)
             return
@@ -58,11 +58,11 @@ def chat(  # noqa: PLR0913, PLR0917  each one is an option of the command line
 
 
 _GRACE_S = 2.0
-"""Time beyond the call's own deadline in which the server says that it is over."""
+"""Time after the call's deadline for the server's own timeout answer."""
 
 
 def _limited(client: "openai.OpenAI", timeout_s: float) -> "openai.OpenAI":
-    """Return the same client with a deadline for each call, which is then not repeated."""
+    """Return the client with a deadline for each call and without retries."""
     milliseconds = str(max(1, round(timeout_s * 1000)))
     return client.with_options(
         max_retries=0,
@@ -72,32 +72,40 @@ def _limited(client: "openai.OpenAI", timeout_s: float) -> "openai.OpenAI":
 
 
 class AnswerInterruptedError(CommandError):
-    """The answer broke off."""
+    """The answer was interrupted."""
 
 
 class Conversation:
-    """What was said so far; a question without a whole answer is forgotten."""
+    """The messages so far, without those whose answer was interrupted."""
 
     def __init__(
-        self, client: "openai.OpenAI", asked: dict[str, Any], *, system: str | None, quiet: bool
+        self,
+        client: "openai.OpenAI",
+        parameters: dict[str, Any],
+        *,
+        system: str | None,
+        quiet: bool,
     ) -> None:
-        """`asked` holds the model and the parameters of every call."""
-        self._client, self._asked, self._quiet = client, asked, quiet
-        self._said: list[Message] = [{"role": "system", "content": system}] if system else []
+        """`parameters` holds the model and the options of every call."""
+        self._client, self._parameters, self._quiet = client, parameters, quiet
+        self._messages: list[Message] = [{"role": "system", "content": system}] if system else []
 
-    def send(self, question: str) -> str:
+    def send(self, message: str) -> str:
         """Write the answer to stdout as it comes and return it.
 
-        Raises AnswerInterruptedError, and what the client raises.
+        Raises AnswerInterruptedError, and the client's errors.
         """
-        said: list[Message] = [*self._said, {"role": "user", "content": question}]
-        began_s = time.monotonic()
+        messages: list[Message] = [*self._messages, {"role": "user", "content": message}]
+        started_s = time.monotonic()
         pieces: list[str] = []
         first_s: float | None = None
         tokens = 0
-        is_whole = False  # a stream that is cut may end as quietly as one that is not
+        is_complete = False  # an interrupted stream may end without an error
         stream = self._client.chat.completions.create(
-            messages=said, stream=True, stream_options={"include_usage": True}, **self._asked
+            messages=messages,
+            stream=True,
+            stream_options={"include_usage": True},
+            **self._parameters,
         )
         with stream:
             try:
@@ -105,7 +113,7 @@ class Conversation:
                     tokens = chunk.usage.completion_tokens if chunk.usage else tokens
                     if not chunk.choices:
                         continue
-                    is_whole = is_whole or chunk.choices[0].finish_reason is not None
+                    is_complete = is_complete or chunk.choices[0].finish_reason is not None
                     if text := chunk.choices[0].delta.content:
                         first_s = first_s or time.monotonic()
                         pieces.append(text)
@@ -114,42 +122,44 @@ class Conversation:
             finally:
                 if pieces:
                     sys.stdout.write("\n")
-        if not is_whole:
+        if not is_complete:
             raise AnswerInterruptedError
         answer = "".join(pieces)
-        self._said = [*said, {"role": "assistant", "content": answer}]
+        self._messages = [*messages, {"role": "assistant", "content": answer}]
         if not self._quiet:
             now_s = time.monotonic()
-            wait_ms = ((first_s or now_s) - began_s) * 1000
-            spent = f"{tokens} tokens in {now_s - began_s:.1f} s, the first after {wait_ms:.0f} ms"
-            typer.echo(spent, err=True)
+            wait_ms = ((first_s or now_s) - started_s) * 1000
+            summary = (
+                f"{tokens} tokens in {now_s - started_s:.1f} s, the first after {wait_ms:.0f} ms"
+            )
+            typer.echo(summary, err=True)
         return answer
 
 
-def converse(conversation: Conversation, questions: Callable[[], Iterator[str]]) -> None:
-    """Ask each question; what fails or is interrupted is told, and the next one may be asked.
+def converse(conversation: Conversation, messages: Callable[[], Iterator[str]]) -> None:
+    """Send each message; report a failed or interrupted one and continue with the next.
 
-    Raises what would fail again: a refused key, an unknown model.
+    Raises failures that would repeat: a refused key, an unknown model.
     """
-    for question in questions():
+    for message in messages():
         try:
-            conversation.send(question)
+            conversation.send(message)
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
         except Exception as failure:
-            verdict = failure_report(failure)
-            if verdict is None or verdict.exit_code in _FATAL:
+            report = failure_report(failure)
+            if report is None or report.exit_code in _FATAL:
                 raise
-            typer.echo(f"millrace: {verdict.message}", err=True)
+            typer.echo(f"millrace: {report.message}", err=True)
 
 
 def piped() -> str:
-    """Return all of stdin. A diff may hold bytes of any encoding: what is not UTF-8 is replaced."""
+    """Return all of stdin, with bytes replaced that are not UTF-8: a diff may hold some."""
     return sys.stdin.buffer.read().decode(errors="replace")
 
 
 def _typed() -> Iterator[str]:
-    """Return what is typed, line by line, until Ctrl-D."""
+    """Yield the typed lines until Ctrl-D."""
     while True:
         typer.echo("> ", err=True, nl=False)
         line = sys.stdin.readline()

@@ -1,4 +1,4 @@
-"""Which model a user means who names none."""
+"""Chooses the model of a conversation without `--model`."""
 
 from typing import TYPE_CHECKING
 
@@ -11,11 +11,11 @@ _CHAT = "/v1/chat/completions"
 
 
 class NoChatModelError(NotFoundError):
-    """No model of this installation chats; --model names one that is not listed."""
+    """This installation lists no chat model. Name one by --model."""
 
 
 def chat_model(client: "openai.OpenAI") -> str:
-    """Return the first model that says that it chats. Raises NoChatModelError."""
+    """Return the first listed model with the chat endpoint. Raises NoChatModelError."""
     for model in client.models.list():
         own = (model.model_extra or {}).get("millrace") or {}
         if _CHAT in own.get("endpoints", ()):

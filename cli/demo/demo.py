@@ -1,4 +1,4 @@
-"""`millrace demo`: the main job on real input, a real broker, a real database and a real model."""
+"""`millrace demo`: runs jobs on real input with a real broker, database and models."""
 
 import os
 import signal
@@ -49,7 +49,7 @@ def demo(
 
 
 def _demo(text_count: int, prompt_count: int, out: Path) -> bool:
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     console = Console(highlight=False, markup=False, soft_wrap=True)
     out.mkdir(parents=True, exist_ok=True)
     models = {
@@ -64,15 +64,15 @@ def _demo(text_count: int, prompt_count: int, out: Path) -> bool:
             console.print(f"{len(documented):,} docstrings of {standard_library()} are the input.")
             with console.status("Loading two models …"):
                 endpoint = stack.wait_until_ready()
-            console.print(f"Ready after {time.monotonic() - began_s:.0f} s at {endpoint.url}\n")
+            console.print(f"Ready after {time.monotonic() - started_s:.0f} s at {endpoint.url}\n")
             jobs = _run_jobs(endpoint, out)
             if any(problems_of(job) for job in jobs.values()):
                 stack.keep_logs()
         finally:
             console.print("\nStopping everything …")
     passed = report(jobs, documented, console.print)
-    first_s = min(job.first_result_at_s for job in jobs.values()) - began_s
-    all_s = time.monotonic() - began_s
+    first_s = min(job.first_result_at_s for job in jobs.values()) - started_s
+    all_s = time.monotonic() - started_s
     console.print(f"\nFirst results after {first_s:.0f} s, everything after {all_s:.0f} s.")
     console.print(f"Requests, results and errors lie in {out.absolute()}. Nothing is left running.")
     return passed

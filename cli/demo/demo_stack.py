@@ -1,4 +1,4 @@
-"""The stack of the demo: `millrace up` as a child on a folder that goes with it."""
+"""Runs the demo's stack: `millrace up` as a child process on a temporary data folder."""
 
 import contextlib
 import fcntl
@@ -18,21 +18,21 @@ from cli.stack.errors import StackError, StackTimeoutError
 from cli.stack.processes.child import Child, ChildProcess, spawn
 
 READY_S_MAX = 330.0
-"""A little more than `millrace up` gives its models, so that its own reason is the one told."""
+"""A little more than the limit of `millrace up`, whose error message is more specific."""
 
 STOP_S_MAX = 20.0
 _POLL_S = 0.1
 _PREFIX = "millrace-demo-"
 _LOCK = "demo.lock"
-_YOUNG_S = 60.0  # a folder so young may belong to a demo that is about to lock it
+_UNLOCKED_S_MAX = 60.0  # a new folder may not be locked by its demo yet
 _NAME = "up"
-_SAYS = "millrace:"
+_MESSAGE_PREFIX = "millrace:"
 _READY = re.compile(rb"^ready (http://\S+) key (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class StackEndpoint:
-    """Where a stack listens and the key of its tenant."""
+    """The URL of a stack and the key of its tenant."""
 
     url: str
     key: str = field(repr=False)
@@ -40,14 +40,14 @@ class StackEndpoint:
 
 @contextmanager
 def demo_stack(models: Mapping[str, Path], logs_of_failure: Path) -> Iterator["StartingStack"]:
-    """Yield a stack that is starting; leave no process and no folder behind.
+    """Yield a starting stack; stop its processes and remove its folder after the block.
 
-    When the block fails, or asks for it, the logs are kept in `logs_of_failure`. A killed demo
-    takes the stack along: the kernel tells it to stop.
+    When the block fails, or on `keep_logs`, the logs are copied to `logs_of_failure`. If the demo
+    is killed, the kernel sends the stack a SIGTERM.
     """
     remove_stale_folders(Path(tempfile.gettempdir()), time.time())
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    held = _held(folder, os.O_CREAT)
+    lock = _lock_folder(folder, os.O_CREAT)
     data = folder / "data"
     try:
         process = spawn(_up(models, data), data / "logs")
@@ -62,31 +62,31 @@ def demo_stack(models: Mapping[str, Path], logs_of_failure: Path) -> Iterator["S
             _stop(process)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        os.close(held)
+        os.close(lock)
 
 
 def remove_stale_folders(folder: Path, now_s: float) -> None:
-    """Remove from `folder` what demos left behind that were killed; `now_s` is the time of day.
+    """Remove the data folders of killed demos from `folder`; `now_s` is wall time.
 
-    A demo holds its folder by the lock of a file in it, which the kernel drops with the process.
-    What only has such a name, or is of another user, stays.
+    A running demo holds the lock of a file in its folder, which the kernel releases with the
+    process. Folders without that file, or of another user, are kept.
     """
     for left in folder.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # no folder of a demo, held, or just removed
+        with contextlib.suppress(OSError):  # not a demo's folder, locked, or just removed
             found = left.lstat()
-            if found.st_uid != os.geteuid() or now_s - found.st_mtime < _YOUNG_S:
+            if found.st_uid != os.geteuid() or now_s - found.st_mtime < _UNLOCKED_S_MAX:
                 continue
-            held = _held(left)
+            lock = _lock_folder(left)
             try:
                 shutil.rmtree(left, ignore_errors=True)
             finally:
-                os.close(held)
+                os.close(lock)
 
 
-def _held(folder: Path, flags: int = 0) -> int:
-    """Lock a demo's folder and return what holds it.
+def _lock_folder(folder: Path, flags: int = 0) -> int:
+    """Lock a demo's folder and return the lock's file descriptor.
 
-    Raises OSError when another process does, or, without O_CREAT, when no demo made it.
+    Raises OSError when another process holds it or, without O_CREAT, when it has no lock file.
     """
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | flags, 0o600)
     try:
@@ -98,47 +98,51 @@ def _held(folder: Path, flags: int = 0) -> int:
 
 
 class StartingStack:
-    """A stack on its way up."""
+    """A stack that is starting."""
 
     def __init__(self, process: ChildProcess, logs: Path, kept_logs: Path) -> None:
-        """Read what `process` says below `logs`."""
+        """`logs` holds the logs of `process`."""
         self._process, self._logs, self._kept_logs = process, logs, kept_logs
         self._log = logs / f"{_NAME}.log"
 
     def keep_logs(self) -> None:
-        """Copy what every role said so far to where a failure is looked into."""
+        """Copy the logs of all roles to the folder for failures."""
         shutil.copytree(self._logs, self._kept_logs, dirs_exist_ok=True)
 
     def wait_until_ready(self) -> StackEndpoint:
-        """Return where it listens. Raises StackError, StackTimeoutError."""
+        """Wait until the stack is ready. Raises StackError, StackTimeoutError."""
         deadline_s = time.monotonic() + READY_S_MAX
         while time.monotonic() < deadline_s:
             if ready := _READY.search(self._log.read_bytes()):
                 return StackEndpoint(ready[1].decode(), ready[2].decode())
             if self._process.has_ended():
-                raise StackError(f"The stack did not start. {self._last_words()}".rstrip())
+                raise StackError(f"The stack did not start. {self._end_reason()}".rstrip())
             time.sleep(_POLL_S)
         raise StackTimeoutError(f"The stack was not ready within {READY_S_MAX:.0f} s.")
 
-    def _last_words(self) -> str:
-        """Return why `millrace up` says that it ended, if it does."""
-        said = [line for line in self._log.read_text().splitlines() if line.startswith(_SAYS)]
-        return said[-1].removeprefix(_SAYS).strip() if said else ""
+    def _end_reason(self) -> str:
+        """Return the last message of `millrace up`, or an empty string."""
+        messages = [
+            line for line in self._log.read_text().splitlines() if line.startswith(_MESSAGE_PREFIX)
+        ]
+        return messages[-1].removeprefix(_MESSAGE_PREFIX).strip() if messages else ""
 
 
 def _up(models: Mapping[str, Path], data: Path) -> Child:
-    asked = [text for name, path in models.items() for text in ("--model", f"{name}={path}")]
+    model_options = [
+        text for name, path in models.items() for text in ("--model", f"{name}={path}")
+    ]
     options = ("--engine", "vllm", "--port", "0", "--data", str(data))
     return Child(
         name=_NAME,
-        argv=(sys.executable, "-m", "cli.main", "up", *options, *asked),
+        argv=(sys.executable, "-m", "cli.main", "up", *options, *model_options),
         env={"PYTHONUNBUFFERED": "1"},
-        dies_by=signal.SIGTERM,  # it then stops its own children in order
+        dies_by=signal.SIGTERM,  # it stops its own children in order
     )
 
 
 def _stop(process: ChildProcess) -> None:
-    """Ask it to stop, then make it; an impatient second Ctrl-C makes it at once."""
+    """Send SIGTERM and kill the process after a time, or at once on a second Ctrl-C."""
     try:
         process.send(signal.SIGTERM)
         deadline_s = time.monotonic() + STOP_S_MAX

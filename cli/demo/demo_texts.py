@@ -1,7 +1,4 @@
-"""Texts for the demo that every machine has: the docstrings of Python's standard library.
-
-Its sources are parsed, never imported.
-"""
+"""Reads the demo's texts: the docstrings of Python's standard library, parsed and not imported."""
 
 import ast
 import sysconfig
@@ -10,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TEXT_CHARS_MAX = 480
-"""Longest text: the demo's model reads 256 tokens, and the densest docstring has 175 then."""
+"""Longest text: at most 175 tokens, and the demo's model reads 256."""
 
-_LEFT_OUT = frozenset(
+_EXCLUDED = frozenset(
     {"test", "tests", "idlelib", "lib2to3", "turtledemo", "ensurepip", "pydoc_data"}
     | {"site-packages", "dist-packages"}
 )
-_Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_DocumentedNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentedName:
-    """A public function, class or method of the library and what it says of itself."""
+    """A public function, class or method of the library with its docstring."""
 
     name: str  # dotted, unique
     text: str  # the name and the beginning of its docstring
@@ -38,7 +35,7 @@ def collect(library: Path, count_max: int) -> list[DocumentedName]:
     for path in sorted(library.rglob("*.py")):
         inside = path.relative_to(library)
         module = module_name(inside)
-        if not _LEFT_OUT.isdisjoint(inside.parts) or "._" in f".{module}":
+        if not _EXCLUDED.isdisjoint(inside.parts) or "._" in f".{module}":
             continue
         for documented in documented_in(_source(path), module):
             found.setdefault(documented.name, documented)
@@ -46,21 +43,21 @@ def collect(library: Path, count_max: int) -> list[DocumentedName]:
 
 
 def documented_in(source: bytes, module: str) -> Iterator[DocumentedName]:
-    """Yield the public names of a module that have a docstring, in the order of the source.
+    """Yield the public names of a module with a docstring, in source order.
 
-    A source that this Python cannot parse has none.
+    Yields none for a source that this Python cannot parse.
     """
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return
-    yield from _walk(tree.body, module)
+    yield from _documented_names(tree.body, module)
 
 
 def module_name(path: Path) -> str:
-    """Return the dotted name of a module by its path below the library.
+    """Return the dotted name of a module from its path in the library.
 
-    A Python twin of a C module, like `_pydatetime`, has the name under which people know it.
+    The Python version of a C module, like `_pydatetime`, gets the public name.
     """
     parts = path.with_suffix("").parts
     name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -68,24 +65,24 @@ def module_name(path: Path) -> str:
 
 
 def evenly_spaced(documented: Sequence[DocumentedName], count_max: int) -> list[DocumentedName]:
-    """Return at most `count_max` of them, evenly over the whole, in their order."""
+    """Return at most `count_max` of them, evenly spaced, in order."""
     count = min(len(documented), count_max)
     return [documented[index * len(documented) // count] for index in range(count)]
 
 
-def _walk(body: Sequence[ast.stmt], parent: str) -> Iterator[DocumentedName]:
+def _documented_names(body: Sequence[ast.stmt], parent: str) -> Iterator[DocumentedName]:
     for node in body:
-        if not isinstance(node, _Documented) or node.name.startswith("_"):
+        if not isinstance(node, _DocumentedNode) or node.name.startswith("_"):
             continue
         name = f"{parent}.{node.name}"
-        if prose := _prose(ast.get_docstring(node) or ""):
+        if prose := _words_of(ast.get_docstring(node) or ""):
             yield DocumentedName(name, f"{name}: {prose}"[:TEXT_CHARS_MAX])
         if isinstance(node, ast.ClassDef):
-            yield from _walk(node.body, name)
+            yield from _documented_names(node.body, name)
 
 
-def _prose(docstring: str) -> str:
-    """Return no examples, and no drawings, which are many tokens that say little."""
+def _words_of(docstring: str) -> str:
+    """Return the words before the examples, without symbols and drawings."""
     before_examples = docstring.partition(">>>")[0]
     return " ".join(word for word in before_examples.split() if any(c.isalnum() for c in word))
 

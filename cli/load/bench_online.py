@@ -1,4 +1,4 @@
-"""`millrace bench-online`: how fast online calls are answered, seen from a client."""
+"""`millrace bench-online`: measures the latency and rate of online calls."""
 
 import json
 from collections.abc import Sequence
@@ -47,35 +47,40 @@ def bench_online(  # noqa: PLR0913, PLR0917  each one is an option of the comman
         "stream": stream,
     }
     target = CallTarget(api_base(url), clean_key(key), json.dumps(body).encode())
-    seen = uvloop.run(
+    load_result = uvloop.run(
         run_load(target, client_count=clients, seconds=seconds, call_timeout_s=timeout)
     )
-    found = {"model": name, "clients": clients, "stream": stream, **result(seen, stream=stream)}
+    found = {
+        "model": name,
+        "clients": clients,
+        "stream": stream,
+        **measures_of(load_result, stream=stream),
+    }
     if form is OutputFormat.JSON:
         write_json(found)
     else:
-        write_table(("measure", "value"), result_rows(found))
-    if not seen.latencies_s:
+        write_table(("measure", "value"), measure_rows(found))
+    if not load_result.latencies_s:
         raise typer.Exit(ExitCode.FAILED)
 
 
-def result(seen: LoadResult, *, stream: bool) -> dict[str, object]:
-    """Return the measures by name; times in milliseconds, none without a call that succeeded."""
+def measures_of(result: LoadResult, *, stream: bool) -> dict[str, object]:
+    """Return the measures by name; times in milliseconds, empty without a successful call."""
     measures: dict[str, object] = {
-        "seconds": round(seen.seconds, 3),
-        "calls": len(seen.latencies_s),
-        "calls_per_s": round(seen.calls_per_s, 1),
-        "latency_ms": _percentiles(seen.latencies_s),
+        "seconds": round(result.seconds, 3),
+        "calls": len(result.latencies_s),
+        "calls_per_s": round(result.calls_per_s, 1),
+        "latency_ms": _percentiles(result.latencies_s),
     }
     if stream:
-        measures["first_piece_ms"] = _percentiles(seen.first_waits_s)
-        measures["pieces_per_s"] = round(seen.event_count / seen.seconds, 1)
-    measures["errors"] = dict(seen.errors.most_common())
+        measures["first_piece_ms"] = _percentiles(result.first_waits_s)
+        measures["pieces_per_s"] = round(result.event_count / result.seconds, 1)
+    measures["errors"] = dict(result.errors.most_common())
     return measures
 
 
-def result_rows(found: dict[str, object]) -> list[tuple[str, str]]:
-    """Return the measures for people: one row each, percentiles and errors one row each too."""
+def measure_rows(found: dict[str, object]) -> list[tuple[str, str]]:
+    """Return the measures as table rows, with one row for each percentile and error."""
     rows: list[tuple[str, str]] = []
     for name, value in found.items():
         shown = name.replace("_per_s", "/s").replace("_ms", ", ms").replace("_", " ")

@@ -1,9 +1,8 @@
-"""The embedded stack: broker, database and roles, started in order and stopped together.
+"""The embedded stack: starts broker, database and roles in order and stops them together.
 
-1. Replicas first: a model loads longer than all else takes. 2. Broker and database. 3. Topics,
-schema, models, key. 4. The other roles. 5. Ready when the API and every other role say so, and
-every pool has granted credit to the batchers of both classes, so that an online call and an item of
-a job can run.
+1. Replicas first, because loading a model takes longest. 2. Broker and database. 3. Topics, schema,
+models, key. 4. The other roles. 5. The stack is ready when every role reports ready and every pool
+has granted credit to the batchers of its classes, so that calls and items can run.
 """
 
 import contextlib
@@ -53,7 +52,7 @@ _PROTOCOL = "MILLRACE_KAFKA_GROUP_PROTOCOL"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackOptions:
-    """What `millrace up` was asked for."""
+    """The options of `millrace up`."""
 
     data: Path
     port: int
@@ -63,23 +62,22 @@ class StackOptions:
 
 
 class EmbeddedStack:
-    """One stack on one data folder; leaves no process behind when its block ends."""
+    """One stack on one data folder; the end of its block stops every process."""
 
     def __init__(self, options: StackOptions, env: Mapping[str, str]) -> None:
-        """Nothing is started yet. Services that `env` names are used instead of embedded ones.
-
-        Raises SettingsError.
-        """
+        """Start nothing yet. Services in `env` replace embedded ones. Raises SettingsError."""
         reject_reserved_variables(env)
         self._options, self._env = options, env
-        self._session_timeout_s = KafkaSettings.from_env({KAFKA: "ours", **env}).session_timeout_s
+        self._session_timeout_s = KafkaSettings.from_env(
+            {KAFKA: "embedded", **env}
+        ).session_timeout_s
         self._closing = contextlib.ExitStack()
         self._supervisor = Supervisor(options.data / "logs")
         self.url = ""
         self.key = ""
 
     def __enter__(self) -> Self:
-        """Hold the data folder. Raises DataFolderInUseError, SettingsError."""
+        """Lock the data folder. Raises DataFolderInUseError, SettingsError."""
         self._closing.enter_context(lock_data_folder(self._options.data))
         shutil.rmtree(temporary_folder(self._options.data), ignore_errors=True)
         temporary_folder(self._options.data).mkdir(mode=0o700)
@@ -92,7 +90,7 @@ class EmbeddedStack:
         self._closing.close()
 
     def start(self, should_stop: Callable[[], bool]) -> None:
-        """Start everything and return when a call and an item can run, or when it should stop.
+        """Start everything; return when calls and items can run, or on `should_stop`.
 
         In the main thread only. Raises StackError.
         """
@@ -103,24 +101,26 @@ class EmbeddedStack:
                 raise
 
     def _start(self, should_stop: Callable[[], bool]) -> None:
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         data = self._options.data
         ports = self._ports()
-        with _cut_short(should_stop):
+        with _interrupted_by_stop(should_stop):
             broker, server = self._services()
         servers = broker.bootstrap_servers if broker else self._env[KAFKA]
         database_url = server.url if server else self._env[DATABASE]
         env = shared_env(servers, database_url, data, self._env)
         if broker and _PROTOCOL not in self._env:
-            env[_PROTOCOL] = "consumer"  # its sessions are as short as those of the other kind
+            env[_PROTOCOL] = "consumer"  # its sessions are as short as classic ones
         self._start_replicas(env, ports)
         self._start_services(broker, server, should_stop)
-        log = KafkaSettings.from_env({**self._env, **env})  # outside brokers: copies, encryption
-        with _cut_short(should_stop):
+        log = KafkaSettings.from_env(
+            {**self._env, **env}
+        )  # external brokers: replication, encryption
+        with _interrupted_by_stop(should_stop):
             self.key = ensure_installed(data, log, database_url, self._options.models)
         self.url = f"http://{HOST}:{ports['api']}"
         names = [name for name in CONTROL_PLANE if name != "api"]
-        roles = ReadinessLog(data / "logs", names)
+        readiness = ReadinessLog(data / "logs", names)
         self._start_control_plane(env, ports)
         write_state(
             data,
@@ -132,15 +132,15 @@ class EmbeddedStack:
                 metrics_ports={name: port for name, port in ports.items() if name != "api"},
             ),
         )
-        waits: dict[str, Callable[[], bool]] = {n: partial(roles.is_ready, n) for n in names}
+        waits: dict[str, Callable[[], bool]] = {n: partial(readiness.is_ready, n) for n in names}
         waits["the API"] = partial(is_api_ready, ports["api"])
         with contextlib.ExitStack() as watching:
-            with _cut_short(should_stop):
-                credit = watch_replica_credit(log, self._wanted_credit())
+            with _interrupted_by_stop(should_stop):
+                credit = watch_replica_credit(log, self._expected_credit())
                 waits["a model"] = watching.enter_context(credit)
             for what, ready in waits.items():
                 self._wait_until(ready, should_stop, what, READY_S_MAX)
-        _LOG.info("ready", extra={"seconds": round(time.monotonic() - began_s, 1)})
+        _LOG.info("ready", extra={"seconds": round(time.monotonic() - started_s, 1)})
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Keep everything running until `should_stop`."""
@@ -151,8 +151,8 @@ class EmbeddedStack:
     ) -> None:
         self._supervisor.wait_until(lambda: should_stop() or ready(), timeout_s=s_max, what=what)
 
-    def _wanted_credit(self) -> list[tuple[str, str]]:
-        """Return the pools that must grant credit, each with a class that it serves."""
+    def _expected_credit(self) -> list[tuple[str, str]]:
+        """Return each pool and class that must grant credit."""
         return [
             (model.pool, job_class)
             for model in self._options.models
@@ -206,14 +206,14 @@ class EmbeddedStack:
             self._wait_until(broker.is_ready, should_stop, "Kafka", kafka.READY_S_MAX)
 
     def _start_control_plane(self, env: Mapping[str, str], ports: Mapping[str, int]) -> None:
-        # Not for replicas: vLLM makes sockets there, whose paths may not be long.
+        # Not for replicas: vLLM creates sockets there, and their paths must be short.
         env = {**env, "TMPDIR": str(temporary_folder(self._options.data))}
         webhooks = webhook_env(
             self._options.data, self._env, allow_private=self._options.allow_private_webhooks
         )
         for name, (role, own, metrics_port) in CONTROL_PLANE.items():
             if role in WEBHOOK_ROLES:
-                own = {**own, **webhooks}  # noqa: PLW2901  the rest of the loop knows no difference
+                own = {**own, **webhooks}  # noqa: PLW2901  extends the role's variables
             port = {metrics_port: str(ports[name])} if metrics_port else api_env(ports[name])
             self._start_role(name, role, {**env, **own, **port})
 
@@ -233,8 +233,8 @@ class EmbeddedStack:
 
 
 @contextlib.contextmanager
-def _cut_short(should_stop: Callable[[], bool]) -> Iterator[None]:
-    """Raise KeyboardInterrupt at a stop signal, also at one that came before the block."""
+def _interrupted_by_stop(should_stop: Callable[[], bool]) -> Iterator[None]:
+    """Raise KeyboardInterrupt on a stop signal, also on one before the block."""
     with interrupted_by_signals():
         if should_stop():
             raise KeyboardInterrupt

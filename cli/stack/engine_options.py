@@ -1,4 +1,4 @@
-"""Settings of engines as options of a command line: `NAME=VALUE` for each field of theirs."""
+"""Parses `--engine-option NAME=VALUE` into the variables of engine settings."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,13 +7,13 @@ from core.errors import SettingsError
 from gpu_consumers.engines.settings import EngineSettings
 
 _FIXED = frozenset({"kind", "model_name", "model_path"})
-"""Fields that other options set."""
+"""Fields with options of their own."""
 
-_PATHS = frozenset({"vllm_chat_template"})  # the shell leaves a ~ behind = as it is
+_PATHS = frozenset({"vllm_chat_template"})  # the shell does not expand a ~ after =
 
 
 def engine_options(texts: Iterable[str]) -> dict[str, str]:
-    """Return the variables that `texts` stand for. Raises SettingsError for an unknown name."""
+    """Return the variables of `texts`. Raises SettingsError for an unknown name."""
     fields = [name for name in EngineSettings.model_fields if name not in _FIXED]
     variables: dict[str, str] = {}
     for text in texts:

@@ -1,4 +1,4 @@
-"""Why the embedded stack cannot start or go on."""
+"""Errors of the embedded stack."""
 
 from core.errors import MillraceError
 
@@ -16,7 +16,7 @@ class JarUnavailableError(StackError):
 
 
 class JarMismatchError(StackError):
-    """A downloaded jar is not the one that the lock names."""
+    """A downloaded jar does not match its checksum in the lock file."""
 
     code = "jar_mismatch"
 

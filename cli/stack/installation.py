@@ -1,4 +1,4 @@
-"""What a stack needs before its roles start: topics, schema, models, a tenant and its key."""
+"""Installs what a stack's roles need: topics, schema, models, a tenant and its key."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,16 +31,16 @@ _BROKER_S_MAX = 60.0
 def ensure_installed(
     data: Path, kafka: KafkaSettings, database_url: str, models: Sequence[ServedModel]
 ) -> str:
-    """Bring log and database up to date and return the key of the stack's own tenant.
+    """Create topics, upgrade the schema, add models; return the key of the stack's tenant.
 
     Raises TopicDriftError, KafkaUnavailableError.
     """
     admin = TopicAdmin(kafka)
     admin.wait_for_broker(_BROKER_S_MAX)
-    wanted = [*SHARED_TOPICS, *(topic for model in models for topic in pool_topics(model.pool))]
-    admin.create(wanted)
-    admin.apply_body_retention(wanted)
-    if drift := admin.drift(wanted):
+    topics = [*SHARED_TOPICS, *(topic for model in models for topic in pool_topics(model.pool))]
+    admin.create(topics)
+    admin.apply_body_retention(topics)
+    if drift := admin.drift(topics):
         raise TopicDriftError("; ".join(drift))
     upgrade(database_url)
     settings = DatabaseSettings.model_validate({"url": database_url})
@@ -56,19 +56,19 @@ def ensure_installed(
                     engine=model.engine,
                     endpoints=model.endpoints,
                 )
-            return _kept_key(data / "key", connection)
+            return _stack_key(data / "key", connection)
     finally:
         engine.dispose()
 
 
 @contextmanager
 def watch_replica_credit(
-    kafka: KafkaSettings, wanted: Iterable[tuple[str, str]]
+    kafka: KafkaSettings, expected: Iterable[tuple[str, str]]
 ) -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether credit was granted for all of `wanted`: pool, class."""
+    """Yield a function that tests whether all expected (pool, class) pairs have granted credit."""
     tail = TopicTailReader(kafka, CAPACITY, client_id="millrace-up")
     tail.seek_to_end(_BROKER_S_MAX)
-    waiting = set(wanted)
+    missing = set(expected)
 
     def ready() -> bool:
         for record in tail.poll(0.0):
@@ -77,8 +77,8 @@ def watch_replica_credit(
             except RecordUnreadableError:
                 continue
             if capacity.available and any(capacity.granted.values()):
-                waiting.discard((capacity.pool, capacity.job_class))
-        return not waiting
+                missing.discard((capacity.pool, capacity.job_class))
+        return not missing
 
     try:
         yield ready
@@ -86,17 +86,17 @@ def watch_replica_credit(
         tail.close()
 
 
-def _kept_key(path: Path, connection: sa.Connection) -> str:
-    """Return the key in `path`, made anew when this database does not know it."""
+def _stack_key(path: Path, connection: sa.Connection) -> str:
+    """Return the key in `path`, or a new one if this database does not accept it."""
     if path.exists():
-        kept = path.read_text().strip()
-        if authenticate(connection, kept) is not None:
-            return kept
+        stored = path.read_text().strip()
+        if authenticate(connection, stored) is not None:
+            return stored
     try:
         tenant_id = find_tenant(connection, TENANT)
     except TenantMissingError:
         tenant_id = create_tenant(connection, TENANT)
     key = create_key(connection, tenant_id, "millrace up")
-    # Before the commit: a written key that was not committed is simply made anew.
+    # Before the commit: a written key that is not committed is replaced at the next start.
     write_private(path, key.secret.encode())
     return key.secret

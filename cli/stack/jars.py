@@ -1,6 +1,6 @@
-"""The broker's jars: downloaded once by `jgo`, checked against `kafka_jars.lock`, kept in a cache.
+"""Downloads the broker's jars with `jgo`, verifies them against `kafka_jars.lock`, caches them.
 
-`python -m cli.stack.jars lock` resolves anew and writes the lock.
+`python -m cli.stack.jars lock` resolves the dependencies and writes the lock file.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LOCK_FILE = Path(__file__).with_name("kafka_jars.lock")
 
 ENDPOINT = "org.apache.kafka:kafka_2.13:4.3.1+org.apache.logging.log4j:log4j-slf4j-impl:2.25.4!"
-"""The broker and its logger. Without the `!` the logger's versions would replace the broker's."""
+"""The broker and its logger. `!` keeps the broker's versions of shared dependencies."""
 
 DOWNLOADS_AT_ONCE = 8
 TRIES_MAX = 3
@@ -30,22 +30,21 @@ _PARTIAL = "kafka-jars-partial-"
 
 
 def cached_jars(cache: Path) -> Path:
-    """Return the folder that holds exactly the jars of the lock; download them the first time.
+    """Return the folder with exactly the jars of the lock file; download them the first time.
 
-    A download that is cut short leaves no half-filled folder behind: jars are fetched into a
-    private folder, verified, and renamed in one step. Raises JarUnavailableError and
-    JarMismatchError.
+    Jars are downloaded into a temporary folder, verified, and renamed in one step, so that an
+    interrupted download leaves no incomplete folder. Raises JarUnavailableError, JarMismatchError.
     """
     lock_text = LOCK_FILE.read_text()
     digest = hashlib.sha256(lock_text.encode()).hexdigest()[:12]
-    wanted = cache / f"kafka-jars-{digest}"
-    if wanted.is_dir():
-        return wanted
+    target = cache / f"kafka-jars-{digest}"
+    if target.is_dir():
+        return target
     cache.mkdir(parents=True, exist_ok=True)
     with file_lock(cache / "kafka-jars.lock"):
-        if not wanted.is_dir():
-            _download(read_lock(lock_text), wanted)
-    return wanted
+        if not target.is_dir():
+            _download(read_lock(lock_text), target)
+    return target
 
 
 def read_lock(text: str) -> dict[str, str]:
@@ -54,13 +53,13 @@ def read_lock(text: str) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in lines)
 
 
-def _download(lock: Mapping[str, str], wanted: Path) -> None:
-    for left_over in wanted.parent.glob(f"{_PARTIAL}*"):  # of a download that was killed
-        shutil.rmtree(left_over)
+def _download(lock: Mapping[str, str], target: Path) -> None:
+    for stale in target.parent.glob(f"{_PARTIAL}*"):  # of a download that was killed
+        shutil.rmtree(stale)
     with tempfile.TemporaryDirectory(
-        dir=wanted.parent,
+        dir=target.parent,
         prefix=_PARTIAL,
-        ignore_cleanup_errors=True,  # downloads that are cut short may still write
+        ignore_cleanup_errors=True,  # interrupted downloads may still write
     ) as partial:
         context = _maven(Path(partial) / "maven")
         ready = Path(partial) / "ready"
@@ -72,10 +71,10 @@ def _download(lock: Mapping[str, str], wanted: Path) -> None:
                 raise JarMismatchError(f"{coordinate} is not the jar that the lock names.")
             jar.rename(ready / jar.name)
 
-        with ThreadPool(DOWNLOADS_AT_ONCE) as pool:  # its end waits for no download
+        with ThreadPool(DOWNLOADS_AT_ONCE) as pool:  # its exit does not wait for downloads
             for _ in pool.imap_unordered(fetch, lock):
                 pass
-        ready.rename(wanted)
+        ready.rename(target)
 
 
 def _fetch(context: "MavenContext", coordinate: str) -> Path:
@@ -85,7 +84,7 @@ def _fetch(context: "MavenContext", coordinate: str) -> Path:
     for _ in range(TRIES_MAX):
         try:
             return jar.resolve()
-        except (OSError, RuntimeError) as error:  # the network; an answer other than 200
+        except (OSError, RuntimeError) as error:  # network errors; a status other than 200
             failure = error
             if jar.cached_path is not None:
                 jar.cached_path.unlink(missing_ok=True)
@@ -93,7 +92,7 @@ def _fetch(context: "MavenContext", coordinate: str) -> Path:
 
 
 def write_lock() -> None:
-    """Resolve `ENDPOINT` with everything it needs at run time, and write `LOCK_FILE`."""
+    """Resolve `ENDPOINT` with its runtime dependencies, and write `LOCK_FILE`."""
     from jgo.parse import Endpoint
 
     with tempfile.TemporaryDirectory() as folder:
@@ -113,8 +112,8 @@ def write_lock() -> None:
 
 
 def _maven(repository: Path) -> "MavenContext":
-    """A Maven context of our own: the user's repository may hold a jar that was cut short."""
-    # Imported here: jgo takes 0.3 s to import and is needed once a machine.
+    """Return a private Maven context: the user's repository may hold an incomplete jar."""
+    # Imported here: jgo takes 0.3 s to import and is needed once per machine.
     from jgo.constants import MAVEN_CENTRAL_URL
     from jgo.maven import MavenContext, PythonResolver
 

@@ -1,10 +1,9 @@
-"""One rehearsal of the broker, so that each later start of it costs at least a third less.
+"""A training run of the broker for Java's AOT cache, which makes later starts a third faster.
 
-A broker spends most of a start on loading, linking and compiling the same classes every time. Java
-writes what one run has loaded, and how it was used, into a cache for the runs that follow (JEP 483,
-514, 515). It is kept beside the jars; without it, or with one that does not fit, a broker starts as
-ever. `make jars` fetches and rehearses: a first start of `millrace up` should not wait 20 s to make
-the next one shorter.
+A broker spends most of its start on loading, linking and compiling the same classes. Java can write
+the classes and profiles of one run into a cache for later runs (JEP 483, 514, 515). The cache is
+stored next to the jars; without a matching cache a broker just starts slower. `make jars` runs
+this, because it takes 20 s that a first `millrace up` should not wait.
 """
 
 import logging
@@ -33,53 +32,53 @@ from topics.settings import CLIENT_LOG, KafkaSettings
 _LOG = logging.getLogger(__name__)
 
 RECORDS = 500
-"""Read and written one by one, by a group of each kind: what an idle stack's broker does."""
+"""Records written and read one by one, by a group of each protocol, as in an idle stack."""
 
 WORK_S_MAX = 30.0
 END_S_MAX = 120.0
-"""At its end the broker writes the cache, which takes 5 to 15 s."""
+"""The broker writes the cache when it ends, which takes 5 to 15 s."""
 
 _POLL_S = 0.1
 
 
 def ensure_aot_cache(cache: Path) -> None:
-    """Rehearse unless there is a cache below `cache`; two that come at once rehearse one time.
+    """Create the AOT cache below `cache` unless it exists; concurrent calls create it once.
 
-    A rehearsal that fails is told and changes nothing. Raises what `cached_jars` raises.
+    A failure is logged and changes nothing. Raises as `cached_jars` does.
     """
-    kept = aot_cache_path(cached_jars(cache))
+    aot_cache = aot_cache_path(cached_jars(cache))
     with file_lock(cache / "kafka-rehearsal.lock"):
-        if kept.exists():
+        if aot_cache.exists():
             return
         with tempfile.TemporaryDirectory(dir=cache, prefix="kafka-rehearsal-") as folder:
-            made = Path(folder) / "made.aot"
+            new_cache = Path(folder) / "made.aot"
             try:
-                _rehearse(cache, Path(folder), made)
-                made.rename(kept)
+                _run_training(cache, Path(folder), new_cache)
+                new_cache.rename(aot_cache)
             except (MillraceError, OSError) as failure:
                 _LOG.warning("no rehearsal: brokers start as ever: %s", failure)
 
 
-def _rehearse(cache: Path, folder: Path, made: Path) -> None:
+def _run_training(cache: Path, folder: Path, new_cache: Path) -> None:
     broker = EmbeddedKafka(folder, cache)
     broker.prepare()
-    child = broker.child(java_options=(f"-XX:AOTCacheOutput={made}",))
+    child = broker.child(java_options=(f"-XX:AOTCacheOutput={new_cache}",))
     child = replace(
-        child,  # profiles are written by a compiler that is not held back
+        child,  # without the compiler limits, which would reduce the profiles
         env={**child.env, "JDK_JAVA_OPTIONS": ""},
         dies_by=signal.SIGKILL,
     )
     process = spawn(child, folder)
     try:
-        _await(lambda: broker.is_ready() or process.has_ended(), READY_S_MAX)
-        _work(broker.bootstrap_servers)
+        _wait_until(lambda: broker.is_ready() or process.has_ended(), READY_S_MAX)
+        _use_broker(broker.bootstrap_servers)
         process.send(signal.SIGTERM)
-        _await(process.has_ended, END_S_MAX)
+        _wait_until(process.has_ended, END_S_MAX)
     finally:
         process.reap()
 
 
-def _await(check: Callable[[], bool], timeout_s: float) -> None:
+def _wait_until(check: Callable[[], bool], timeout_s: float) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not check():
         if time.monotonic() > deadline_s:
@@ -87,8 +86,8 @@ def _await(check: Callable[[], bool], timeout_s: float) -> None:
         time.sleep(_POLL_S)
 
 
-def _work(servers: str) -> None:
-    """Create topics, write to one, and read it as a group of each kind."""
+def _use_broker(servers: str) -> None:
+    """Create topics, write to one, and read it as a group of each protocol."""
     kafka = KafkaSettings(bootstrap_servers=servers)
     TopicAdmin(kafka).wait_for_broker(WORK_S_MAX)
     TopicAdmin(kafka).create(SHARED_TOPICS)
@@ -112,16 +111,16 @@ def _read(servers: str, protocol: Literal["classic", "consumer"]) -> None:
         on_assign=lambda _: None,
         on_revoke=lambda _: None,
     )
-    deadline_s, seen = time.monotonic() + WORK_S_MAX, 0
+    deadline_s, count = time.monotonic() + WORK_S_MAX, 0
     try:
-        while seen < RECORDS and time.monotonic() < deadline_s:
+        while count < RECORDS and time.monotonic() < deadline_s:
             for record in consumer.poll(1, _POLL_S):
-                seen += 1
+                count += 1
                 consumer.commit({(record.topic, record.partition): record.offset + 1})
     finally:
         consumer.close()
 
 
 if __name__ == "__main__":
-    CLIENT_LOG.setLevel(logging.CRITICAL)  # a broker that has just begun refuses a few questions
+    CLIENT_LOG.setLevel(logging.CRITICAL)  # a starting broker refuses some requests
     ensure_aot_cache(cache_dir(os.environ))

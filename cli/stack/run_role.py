@@ -1,4 +1,4 @@
-"""`millrace run ROLE`: one role in the foreground, against services named by settings."""
+"""`millrace run ROLE`: runs one role in the foreground with services from the settings."""
 
 import os
 from typing import Annotated
@@ -8,14 +8,16 @@ import typer
 from cli.stack.processes.role_children import MODULES, ROLE_ENV, role_command
 
 
-def _known(role: str) -> str:
+def _validate_role(role: str) -> str:
     if role not in MODULES:
         raise typer.BadParameter(f"there is no role {role!r}; roles are {', '.join(MODULES)}")
     return role
 
 
 def run(
-    role: Annotated[str, typer.Argument(help=f"One of {', '.join(MODULES)}.", callback=_known)],
+    role: Annotated[
+        str, typer.Argument(help=f"One of {', '.join(MODULES)}.", callback=_validate_role)
+    ],
 ) -> None:
     """Run one role in the foreground.
 
@@ -24,4 +26,4 @@ def run(
     """
     command = role_command(role)
     env = {**os.environ, **ROLE_ENV}
-    os.execve(command[0], command, env)  # noqa: S606  the role is this process from here on
+    os.execve(command[0], command, env)  # noqa: S606  the role replaces this process

@@ -1,4 +1,4 @@
-"""The models that an embedded stack serves: one pool and one replica each."""
+"""The models of an embedded stack, each with one pool and one replica."""
 
 import hashlib
 import re
@@ -34,7 +34,7 @@ class ServedModel:
 def served_models(
     texts: Sequence[str], engine: str, upstream: str | None
 ) -> tuple[ServedModel, ...]:
-    """Return what every `--model` means. Raises SettingsError for two of one name or pool."""
+    """Parse every `--model`. Raises SettingsError for a repeated name or pool."""
     models = tuple(served_model(text, engine, upstream) for text in texts)
     for one, other in combinations(models, 2):
         if one.name == other.name:
@@ -47,7 +47,7 @@ def served_models(
 
 
 def served_model(text: str, engine: str, upstream: str | None) -> ServedModel:
-    """Return what `--model NAME[=PATH]` means for `engine`. Raises SettingsError."""
+    """Parse `--model NAME[=PATH]` for `engine`. Raises SettingsError."""
     name, _, path_text = text.partition("=")
     if not name:
         raise SettingsError("--model needs a name: NAME=PATH")

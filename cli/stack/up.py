@@ -1,4 +1,4 @@
-"""`millrace up`: the embedded stack and every role in the foreground, until a signal."""
+"""`millrace up`: runs the embedded stack in the foreground until a signal."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ from gpu_consumers.engines.settings import EngineSettings
 
 
 class EngineKind(StrEnum):
-    """What executes items."""
+    """The engine that executes items."""
 
     VLLM = "vllm"
     SIMULATED = "simulated"
@@ -123,13 +123,13 @@ def _upstream_env(upstream: str | None, concurrency: int | None) -> dict[str, st
 
 
 def _run(options: StackOptions, should_stop: Callable[[], bool]) -> None:
-    """Start everything and keep it running. Raises SettingsError before anything is started."""
+    """Start the stack and keep it running. Raises SettingsError before any start."""
     for model in options.models:
         EngineSettings.from_env({**os.environ, **replica_env(model, options.engine_env)})
     with EmbeddedStack(options, os.environ) as stack:
         typer.echo(f"millrace: starting; logs in {options.data / 'logs'}", err=True)
         stack.start(should_stop)
-        if not should_stop():  # a stack that was stopped on its way up is not ready
+        if not should_stop():  # a stack that was stopped while starting is not ready
             sys.stdout.write(f"ready {stack.url} key {stack.key}\n")
             sys.stdout.flush()
         stack.run(should_stop)

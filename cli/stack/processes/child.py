@@ -1,4 +1,4 @@
-"""A child process that ends with its parent, however the parent ends."""
+"""Child processes that the kernel stops when their parent ends."""
 
 import ctypes
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 LOG_BYTES_MAX = 10 * 1024 * 1024
-"""A child's log that is larger goes on empty; what it held is in `<name>.log.1`."""
+"""A larger log is copied to `<name>.log.1` and emptied."""
 
 BACKOFF_S_MAX = 5.0
 
@@ -21,12 +21,12 @@ _LIBC = ctypes.CDLL(None)  # loaded before any fork: a forked child may not load
 
 
 def _nothing() -> None:
-    """The default of `Child.before_start`."""
+    """Do nothing: the default of `Child.before_start`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
-    """What to run, and how it ends."""
+    """A program and how to start and stop it."""
 
     name: str  # also the name of its log file
     argv: tuple[str, ...]
@@ -34,18 +34,16 @@ class Child:
     cwd: str = "/"
     stage: int = 1  # a higher stage stops earlier; equal stages stop together
     stop_signal: signal.Signals = signal.SIGTERM
-    dies_by: signal.Signals = signal.SIGKILL  # sent by the kernel when the parent is gone
+    dies_by: signal.Signals = signal.SIGKILL  # sent by the kernel when the parent ends
     stop_timeout_s: float = 8.0
     restart: bool = True
-    niceness: int = 0  # above 0: it gives way to the others when the machine is busy
-    backoff_s_max: float = (
-        BACKOFF_S_MAX  # the longest wait before a start that follows deaths in a row
-    )
-    before_start: Callable[[], None] = _nothing  # clears what a killed predecessor left
+    niceness: int = 0  # above 0: lower priority than other children
+    backoff_s_max: float = BACKOFF_S_MAX  # longest delay of a restart
+    before_start: Callable[[], None] = _nothing  # cleans up after a killed predecessor
 
 
 class Process(Protocol):
-    """What the supervisor needs of a running child."""
+    """A running child, as the supervisor uses it."""
 
     @property
     def pid(self) -> int:
@@ -53,15 +51,15 @@ class Process(Protocol):
         ...
 
     def has_ended(self) -> bool:
-        """Whether it is dead; a zombie is dead."""
+        """Whether the process has ended; a zombie has."""
         ...
 
     def send(self, number: signal.Signals) -> None:
-        """Signal the process; nothing happens when it has ended."""
+        """Send a signal, unless the process has ended."""
         ...
 
     def reap(self) -> int:
-        """Kill what is left of its process group, reap it, and return its exit code."""
+        """Kill the rest of the process group, reap the process, and return its exit code."""
         ...
 
 
@@ -69,7 +67,7 @@ class ChildProcess:
     """A child that runs in a session and process group of its own."""
 
     def __init__(self, popen: subprocess.Popen[bytes]) -> None:
-        """Take over `popen`, which nobody else may wait for."""
+        """Own `popen`: no other code may wait for it."""
         self._popen = popen
 
     @property
@@ -78,7 +76,7 @@ class ChildProcess:
         return self._popen.pid
 
     def has_ended(self) -> bool:
-        """See `Process`. The dead child is not reaped yet, so its ids are not used again."""
+        """See `Process`. Does not reap the child, so that its ids are not reused yet."""
         if self._popen.returncode is not None:
             return True
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -90,16 +88,16 @@ class ChildProcess:
             os.kill(self.pid, number)
 
     def reap(self) -> int:
-        """See `Process`. The group goes first: once reaped, its id might name another group."""
+        """See `Process`. Kills the group first: after reaping, its id may name another group."""
         if self._popen.returncode is None:
             os.killpg(self.pid, signal.SIGKILL)
         return self._popen.wait()
 
 
 def spawn(child: Child, log_dir: Path) -> ChildProcess:
-    """Start `child`, its output appended to `<log_dir>/<name>.log`.
+    """Start `child` and append its output to `<log_dir>/<name>.log`.
 
-    Call it from the main thread only: the kernel ties the child's life to the thread that forks.
+    Call it from the main thread only: the kernel stops the child when the forking thread ends.
     Raises OSError when the program cannot be run.
     """
     child.before_start()
@@ -109,10 +107,10 @@ def spawn(child: Child, log_dir: Path) -> ChildProcess:
     def die_with_parent() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, dies_by, 0, 0, 0)
         if os.getppid() != parent:
-            os._exit(1)  # the parent ended before the line above
+            os._exit(1)  # the parent ended before `prctl`
 
     with _log_path(child.name, log_dir).open("ab") as log:
-        popen = subprocess.Popen(  # noqa: S603 (argv is ours)
+        popen = subprocess.Popen(  # noqa: S603 (argv is a constant of this program)
             child.argv,
             env={**os.environ, **child.env},
             cwd=child.cwd,
@@ -123,16 +121,16 @@ def spawn(child: Child, log_dir: Path) -> ChildProcess:
             preexec_fn=die_with_parent,  # noqa: PLW1509 (calls nothing that takes a lock)
         )
     if child.niceness:
-        _give_way(popen.pid, child.niceness)
+        _lower_priority(popen.pid, child.niceness)
     return ChildProcess(popen)
 
 
-def _give_way(pid: int, niceness: int) -> None:
-    """Lower the priority of a process that has just begun: of it, and of its session's group.
+def _lower_priority(pid: int, niceness: int) -> None:
+    """Lower the priority of a new process and of its session's autogroup.
 
-    Where the kernel groups sessions (sched(7), autogroup), niceness counts inside a group only.
+    With autogroups (sched(7)), a process's niceness only counts inside its group.
     """
-    with suppress(OSError):  # it may have ended already; the kernel may have no such groups
+    with suppress(OSError):  # the process may have ended; the kernel may lack autogroups
         os.setpriority(os.PRIO_PROCESS, pid, niceness)
         Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
 
@@ -145,9 +143,9 @@ def _log_path(name: str, log_dir: Path) -> Path:
 
 
 def rotate_log(path: Path) -> None:
-    """Empty a log that is too large and keep a copy; what is written meanwhile may be lost.
+    """Copy and empty a log that is too large; lines written meanwhile may be lost.
 
-    Its writer appends, so it needs not know. Nothing happens where there is no room for a copy.
+    The writer appends, so it need not reopen the file. Does nothing on a full disk.
     """
     with suppress(OSError):
         if path.stat().st_size > LOG_BYTES_MAX:

@@ -1,4 +1,4 @@
-"""Why a child ended, as its log tells it."""
+"""Reads a child's exit reason from its log."""
 
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,7 @@ class _Line(msgspec.Struct):
 
 
 def last_reason(log: Path) -> str | None:
-    """Return the reason that the log gave last; None where it tells none."""
+    """Return the last `reason` in the log, or None."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
@@ -24,7 +24,7 @@ def last_reason(log: Path) -> str | None:
         try:
             reason = msgspec.json.decode(line, type=_Line).reason
         except msgspec.MsgspecError:
-            continue  # not a line of ours: a library's, or a half one
+            continue  # a library's line, or an incomplete one
         if reason is not None:
             return reason
     return None

@@ -1,4 +1,4 @@
-"""Ports on the loopback address for the parts of the stack."""
+"""Reserves loopback ports for the processes of a stack."""
 
 import http
 import http.client
@@ -16,24 +16,26 @@ _Port: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 
 HOST = "127.0.0.1"
 LOWEST, HIGHEST = 20_000, 32_000
-"""Below the ports that the kernel hands out by itself, so no outgoing connection takes ours."""
+"""Below the kernel's ephemeral ports, so that no outgoing connection uses them."""
 
 TRIES_MAX = 200
-_claimed: set[int] = set()
-"""The ports that this process keeps other stacks away from until it ends."""
+_reserved: set[int] = set()
+"""The ports that this process has reserved until it ends."""
 _ANSWER_S_MAX = 2.0
 
 
 def reserve_ports(path: Path, names: tuple[str, ...], rng: random.Random) -> Mapping[str, int]:
-    """Return one free port a name: those in `path` while all are still free, else new ones.
+    """Return one free port for each name: those in `path` if all are still free, else new ones.
 
-    A damaged file holds none. The choice is written to `path`, and no other stack of the machine
-    chooses these ports while this process lives: its servers may listen long after. Raises OSError
-    when no port is free.
+    New ports are written to `path`; a damaged file is replaced. No other stack on the machine gets
+    these ports while this process lives, even before a server listens. Raises OSError when no port
+    is free.
     """
-    kept = _ports_in(path)
-    if set(kept) == set(names) and all(is_free(port) and _claim(port) for port in kept.values()):
-        return kept
+    stored = _ports_in(path)
+    if set(stored) == set(names) and all(
+        is_free(port) and _reserve(port) for port in stored.values()
+    ):
+        return stored
     ports = dict(zip(names, _free_ports(len(names), rng), strict=True))
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(ports))
@@ -60,14 +62,14 @@ def is_free(port: int) -> bool:
 
 
 def is_listening(port: int) -> bool:
-    """Whether somebody listens on `port`."""
+    """Whether a server listens on `port`."""
     with socket.socket() as probe:
         probe.settimeout(0.5)
         return probe.connect_ex((HOST, port)) == 0
 
 
 def is_api_ready(port: int) -> bool:
-    """Whether the API on `port` says that it can serve."""
+    """Whether the API on `port` is ready."""
     connection = http.client.HTTPConnection(HOST, port, timeout=_ANSWER_S_MAX)
     try:
         connection.request("GET", "/readyz")
@@ -78,28 +80,28 @@ def is_api_ready(port: int) -> bool:
         connection.close()
 
 
-def _claim(port: int) -> bool:
-    """Keep other stacks from choosing `port`; False when one of them has it.
+def _reserve(port: int) -> bool:
+    """Reserve `port` among stacks; False when another one has reserved it.
 
-    By a socket of that name outside the file system (unix(7), abstract): it lies in the same
-    network as the port, and the kernel drops it with the process, however that ends.
+    Binds an abstract Unix socket (unix(7)) with the port's name. It belongs to the same network
+    namespace as the port, and the kernel releases it with the process.
     """
-    if port in _claimed:
+    if port in _reserved:
         return True
-    claim = socket.socket(socket.AF_UNIX)
+    reservation = socket.socket(socket.AF_UNIX)
     try:
-        claim.bind(f"\0millrace-port-{port}")
+        reservation.bind(f"\0millrace-port-{port}")
     except OSError:
-        claim.close()
+        reservation.close()
         return False
-    claim.detach()  # open for as long as we live
-    _claimed.add(port)
+    reservation.detach()  # open until the process ends
+    _reserved.add(port)
     return True
 
 
 def _free_ports(count: int, rng: random.Random) -> list[int]:
-    tried = rng.sample(range(LOWEST, HIGHEST), TRIES_MAX)
-    free = (p for p in tried if p not in _claimed and is_free(p) and _claim(p))
+    candidates = rng.sample(range(LOWEST, HIGHEST), TRIES_MAX)
+    free = (p for p in candidates if p not in _reserved and is_free(p) and _reserve(p))
     ports = list(islice(free, count))
     if len(ports) < count:
         raise OSError("no free port on the loopback address")

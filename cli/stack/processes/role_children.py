@@ -1,4 +1,4 @@
-"""The roles of an embedded stack as child processes, each configured by its environment alone."""
+"""Builds the child processes of a stack's roles, which are configured by environment only."""
 
 import signal
 import sys
@@ -27,7 +27,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "finaliser": ("results", "finaliser"),
     "webhooks": ("results.webhooks",),
 }
-"""Role to the module (and argument) that is its composition root."""
+"""The module of each role, and its argument."""
 
 CONTROL_PLANE: Mapping[str, tuple[str, Mapping[str, str], str]] = {
     "api": ("api", {}, ""),  # serves its own /metrics
@@ -46,36 +46,36 @@ CONTROL_PLANE: Mapping[str, tuple[str, Mapping[str, str], str]] = {
     "finaliser": ("finaliser", {}, "MILLRACE_FINALISER_METRICS_PORT"),
     "webhooks": ("webhooks", {}, "MILLRACE_WEBHOOKS_METRICS_PORT"),
 }
-"""Every child but the replicas: its role, its variables, and which of them is its metrics port."""
+"""Each child but the replicas: its role, variables, and the variable of its metrics port."""
 
 ROLE_ENV: Mapping[str, str] = {"PYTHONSAFEPATH": "1"}
-"""What `-P` is to a role, for the processes that its libraries start."""
+"""The effect of `-P` for the processes that a role's libraries start."""
 
 MEMBERS_FOLDER = "MILLRACE_KAFKA_MEMBERS_FOLDER"
-"""The variable that differs from child to child, whatever its role."""
+"""The variable that has another value for each child."""
 
 _BULK_ROLES = frozenset({"intake", "batcher", "results-writer", "finaliser", "webhooks"})
-"""Children in which no caller waits for milliseconds."""
+"""Children without latency-critical calls."""
 _BULK_NICENESS = 10
 _ROLE_STAGE = 2
 _REPLICA_STOP_S = 10.0
 _REPLICA_BACKOFF_S_MAX = 0.5
-"""An item may end its replica, and is found by at most three starts: they should not take long."""
+"""A poison item needs up to three restarts to be found, so restarts must be quick."""
 
 
 def role_command(role: str) -> tuple[str, ...]:
-    """Return the command line of a role, which imports nothing from the folder that it starts in.
+    """Return a role's command line; `-P` prevents imports from the current folder.
 
-    Our packages have common names: such a folder may well hold an `api` or `jobs` of its own.
+    The packages have common names, and that folder may hold another `api` or `jobs`.
     """
     module, *arguments = MODULES[role]
     return (sys.executable, "-P", "-m", module, *arguments)
 
 
 def role_child(name: str, role: str, env: Mapping[str, str]) -> Child:
-    """Return a role as a child that dies with the stack and is started again when it fails.
+    """Return a role as a child that ends with the stack and is restarted after failures.
 
-    It starts in our folder, so that a relative path in a variable means the same to both.
+    It runs in the stack's current folder, so that relative paths in variables stay valid.
     """
     return Child(
         name=name,
@@ -103,13 +103,13 @@ def shared_env(kafka: str, database_url: str, data: Path, env: Mapping[str, str]
 
 
 def reject_reserved_variables(env: Mapping[str, str]) -> None:
-    """Refuse what would not count, and parts of an installation. Raises SettingsError: what does.
+    """Reject variables that the stack sets itself. Raises SettingsError with the alternative.
 
-    See `require_all_or_none`.
+    Also rejects an incomplete external installation, see `require_all_or_none`.
     """
     require_all_or_none(env)
     ports = {port for _, _, port in CONTROL_PLANE.values() if port}
-    instead = {
+    alternatives = {
         **dict.fromkeys([*ports, "MILLRACE_GPU_METRICS_PORT"], "DATA/stack.json tells the ports"),
         "MILLRACE_API_HOST": f"the API listens on {HOST} alone",
         "MILLRACE_API_PORT": "give --port",
@@ -120,17 +120,17 @@ def reject_reserved_variables(env: Mapping[str, str]) -> None:
         "MILLRACE_GPU_POOL": "each --model has a pool of its own",
         MEMBERS_FOLDER: "each role has a folder of its own",
     }
-    if refused := [f"{name}: {what}" for name, what in sorted(instead.items()) if name in env]:
+    if refused := [f"{name}: {what}" for name, what in sorted(alternatives.items()) if name in env]:
         raise SettingsError(f"`millrace up` sets these itself: {'; '.join(refused)}")
 
 
 def temporary_folder(data: Path) -> Path:
-    """Return where roles leave temporary files: what a killed one leaves goes at the next start."""
+    """Return the folder of the roles' temporary files, which the next start empties."""
     return data.absolute() / "tmp"
 
 
 def replica_env(model: ServedModel, engine: Mapping[str, str]) -> dict[str, str]:
-    """Return what a replica of `model` reads beside the shared variables."""
+    """Return the variables of a replica of `model`, without the shared ones."""
     env = {
         "MILLRACE_GPU_POOL": model.pool,
         "MILLRACE_ENGINE_KIND": model.engine,
@@ -149,5 +149,5 @@ def served_classes(env: Mapping[str, str], pool: str) -> Sequence[str]:
 
 
 def api_env(port: int) -> dict[str, str]:
-    """Return what the api reads beside the shared variables."""
+    """Return the variables of the API, without the shared ones."""
     return {"MILLRACE_API_HOST": HOST, "MILLRACE_API_PORT": str(port)}

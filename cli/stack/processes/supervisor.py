@@ -1,4 +1,4 @@
-"""Keeps children running and stops them in order; it never forks from a thread."""
+"""Restarts child processes and stops them in order, all from one thread."""
 
 import logging
 import signal
@@ -16,40 +16,40 @@ from core.role_lifecycle import EXIT_INVALID_SETTINGS
 
 BACKOFF_S_MIN = 0.2
 HEALTHY_S = 30.0
-"""A child that lived this long has recovered: its next death counts as the first."""
+"""Lifetime after which a child has recovered: its next exit counts as the first."""
 
 STOP_S_MAX = 15.0
-"""Seconds from the stop signal until nothing is left, over all stages."""
+"""Longest stop of all stages together."""
 
 KILL_RESERVE_S = 1.0
-"""Of `STOP_S_MAX`, what each later stage keeps for itself."""
+"""The part of `STOP_S_MAX` that is reserved for each later stage."""
 
 POLL_S = 0.05
 
 LOGS_EVERY_S = 10.0
-"""How often the size of logs is looked at."""
+"""Interval of the checks of log sizes."""
 
 log = logging.getLogger(__name__)
 
 
-def backoff_s(deaths: int, longest_s: float) -> float:
-    """Seconds to wait before a start that follows `deaths` deaths in a row."""
-    return min(longest_s, BACKOFF_S_MIN * 2.0 ** (min(deaths, 10) - 1))
+def backoff_s(exit_count: int, longest_s: float) -> float:
+    """Return the delay of a restart after `exit_count` exits in a row."""
+    return min(longest_s, BACKOFF_S_MIN * 2.0 ** (min(exit_count, 10) - 1))
 
 
 @dataclass(slots=True)
 class _Watched:
     child: Child
-    process: Process | None = None  # None between a death and the next start
+    process: Process | None = None  # None between an exit and the next start
     started_s: float = 0.0
     due_s: float = 0.0
-    deaths: int = 0  # in a row
-    restarts: int = 0  # ever
-    refused: bool = False  # it ended because of its settings
+    exits_in_a_row: int = 0
+    restarts: int = 0
+    has_invalid_settings: bool = False
 
 
 class Supervisor:
-    """Runs children in the order of `start`. Its owner calls `step` (or `run`) all the time."""
+    """Runs children in the order of `start`. The owner must call `run_once` (or `run`) often."""
 
     def __init__(
         self,
@@ -72,17 +72,17 @@ class Supervisor:
         for child in children:
             assert child.name not in self._watched, child.name
             watched = _Watched(child)
-            self._begin(watched)
+            self._spawn_child(watched)
             self._watched[child.name] = watched
 
     def run_once(self) -> None:
-        """Bury the dead, start those whose wait is over, shorten logs. Waits for nothing."""
+        """Reap ended children, restart those whose delay is over, rotate logs; never block."""
         now_s = self._clock.monotonic_s()
         for watched in self._watched.values():
             if watched.process is not None and watched.process.has_ended():
-                self._mourn(watched, watched.process, now_s)
+                self._handle_exit(watched, watched.process, now_s)
             elif watched.process is None and watched.child.restart and now_s >= watched.due_s:
-                self._begin_again(watched, now_s)
+                self._restart(watched, now_s)
         if now_s >= self._logs_due_s:
             self._logs_due_s = now_s + LOGS_EVERY_S
             for name in self._watched:
@@ -95,9 +95,9 @@ class Supervisor:
             self._sleep(POLL_S)
 
     def wait_until(self, ready: Callable[[], bool], *, timeout_s: float, what: str) -> None:
-        """Keep the children running until `ready`. Raises StackTimeoutError, naming `what`.
+        """Keep the children running until `ready`. Raises StackTimeoutError, which names `what`.
 
-        Raises SettingsRefusedError for a child that no further start would help.
+        Raises SettingsRefusedError for a child with invalid settings: a restart would not help.
         """
         deadline_s = self._clock.monotonic_s() + timeout_s
         while not ready():
@@ -105,25 +105,24 @@ class Supervisor:
             self._require_settings()
             if self._clock.monotonic_s() > deadline_s:
                 raise StackTimeoutError(
-                    f"{what} is not ready after {timeout_s:g} s; {self._told_by_the_dead()}"
+                    f"{what} is not ready after {timeout_s:g} s; {self._exit_reasons()}"
                 )
             self._sleep(POLL_S)
 
     def pid(self, name: str) -> int | None:
-        """The process id of the child, or None while it is dead."""
+        """Return the process id of a child, or None while it does not run."""
         process = self._watched[name].process
         return None if process is None or process.has_ended() else process.pid
 
     def restarts(self) -> dict[str, int]:
-        """How often each child was started again."""
+        """Return the number of restarts of each child."""
         return {name: watched.restarts for name, watched in self._watched.items()}
 
     def stop(self, *, within_s: float = STOP_S_MAX) -> None:
         """Stop every child, the highest stage first; return within `within_s`.
 
-        1. Signal all of a stage. 2. Wait for them, at most the longest of their own limits and
-        what the budget allows. 3. Kill what is left, with its process group. Stopping twice is
-        legal.
+        1. Signal all children of a stage. 2. Wait up to their own limits and the remaining time.
+        3. Kill the remaining process groups. A second stop does nothing.
         """
         deadline_s = self._clock.monotonic_s() + within_s
         order = list(self._watched.values())[::-1]
@@ -150,44 +149,48 @@ class Supervisor:
 
     def _require_settings(self) -> None:
         for name, watched in self._watched.items():
-            if watched.refused:
+            if watched.has_invalid_settings:
                 log_path = self._log_path(name)
                 raise SettingsRefusedError(f"{name}: {last_reason(log_path) or log_path}")
 
-    def _told_by_the_dead(self) -> str:
-        """Return the last words of those that died again and again, and where the logs are."""
-        died = [name for name, watched in self._watched.items() if watched.deaths]
-        told = [
-            f"{name}: {reason}" for name in died if (reason := last_reason(self._log_path(name)))
+    def _exit_reasons(self) -> str:
+        """Return the exit reasons of failing children, and the folder of the logs."""
+        failing = [name for name, watched in self._watched.items() if watched.exits_in_a_row]
+        reasons = [
+            f"{name}: {reason}" for name in failing if (reason := last_reason(self._log_path(name)))
         ]
-        return "; ".join([*told, f"see the logs in {self._log_dir}"])
+        return "; ".join([*reasons, f"see the logs in {self._log_dir}"])
 
     def _log_path(self, name: str) -> Path:
         return self._log_dir / f"{name}.log"
 
-    def _begin(self, watched: _Watched) -> None:
+    def _spawn_child(self, watched: _Watched) -> None:
         watched.process = self._spawn(watched.child, self._log_dir)
         watched.started_s = self._clock.monotonic_s()
 
-    def _begin_again(self, watched: _Watched, now_s: float) -> None:
+    def _restart(self, watched: _Watched, now_s: float) -> None:
         watched.restarts += 1
         try:
-            self._begin(watched)
-        except OSError as error:  # no memory or no process to be had: a death like any other
+            self._spawn_child(watched)
+        except OSError as error:  # out of memory or processes: retried like an exit
             self._postpone(watched, now_s, f"cannot start: {error.strerror}")
 
-    def _mourn(self, watched: _Watched, process: Process, now_s: float) -> None:
+    def _handle_exit(self, watched: _Watched, process: Process, now_s: float) -> None:
         code = process.reap()
         watched.process = None
-        watched.refused = code == EXIT_INVALID_SETTINGS
+        watched.has_invalid_settings = code == EXIT_INVALID_SETTINGS
         if now_s - watched.started_s >= HEALTHY_S:
-            watched.deaths = 0
-        told = f": {last_reason(self._log_path(watched.child.name))}" if watched.refused else ""
-        self._postpone(watched, now_s, f"exit code {code}{told}")
+            watched.exits_in_a_row = 0
+        suffix = (
+            f": {last_reason(self._log_path(watched.child.name))}"
+            if watched.has_invalid_settings
+            else ""
+        )
+        self._postpone(watched, now_s, f"exit code {code}{suffix}")
 
     def _postpone(self, watched: _Watched, now_s: float, reason: str) -> None:
-        watched.deaths += 1
-        wait_s = backoff_s(watched.deaths, watched.child.backoff_s_max)
+        watched.exits_in_a_row += 1
+        wait_s = backoff_s(watched.exits_in_a_row, watched.child.backoff_s_max)
         watched.due_s = now_s + wait_s
         log.warning(
             "child_died",

@@ -1,8 +1,7 @@
-"""Services of another installation that the environment names: log, database and objects.
+"""Detects external services in the environment: Kafka, database and object store.
 
-They hold one truth together. A stack that took only some of them would fail the jobs of a database
-whose files it lacks, send its outbox to a broker that is thrown away, or commit offsets of a log
-whose jobs it does not know.
+Their data belongs together, so a stack must use all three or none. With some of them, it would fail
+jobs whose files it lacks, send the outbox to a temporary broker, or commit offsets of unknown jobs.
 """
 
 from collections.abc import Mapping
@@ -17,12 +16,12 @@ _OBJECTS_ROOT: Final = "MILLRACE_OBJECTS_ROOT"
 
 
 def names_object_store(env: Mapping[str, str]) -> bool:
-    """Whether `env` names an object store; the kind `local` alone names no folder."""
+    """Whether `env` names an object store; kind `local` needs a folder too."""
     return env.get(_OBJECTS_KIND, "local") != "local" or _OBJECTS_ROOT in env
 
 
 def named_services(env: Mapping[str, str]) -> str:
-    """Return the variables by which `env` names a service of somebody else, for people; or ""."""
+    """Return the variables in `env` that name external services, comma-separated."""
     named = [name for name in (KAFKA, DATABASE, _OBJECTS_ROOT) if name in env]
     if env.get(_OBJECTS_KIND, "local") != "local":
         named.append(_OBJECTS_KIND)
@@ -30,7 +29,7 @@ def named_services(env: Mapping[str, str]) -> str:
 
 
 def require_all_or_none(env: Mapping[str, str]) -> None:
-    """Refuse an installation of which `env` names a part. Raises SettingsError: what is missing."""
+    """Reject an incomplete installation. Raises SettingsError with the missing variables."""
     named = {
         KAFKA: KAFKA in env,
         DATABASE: DATABASE in env,

@@ -18,7 +18,7 @@ from topics.settings import HEARTBEATS_PER_SESSION
 
 FORMAT_TIMEOUT_S = 60.0
 READY_S_MAX = 60.0
-"""How long a start may take; after kill -9 the log is recovered first."""
+"""Longest start; after kill -9 the broker recovers its log first."""
 
 LOGGING = """\
 # without the next line log4j warns on every SIGTERM
@@ -41,37 +41,37 @@ rootLogger.appenderRef.file.ref = file
 
 
 LOG = Path("log")
-"""Where the broker keeps its log, in its home, which it works in.
+"""The broker's log folder, relative to its working directory.
 
-Of an absolute path Java would read the properties' bytes as Latin-1 and a backslash as an escape,
-and Kafka a comma as the end of a folder: the log would lie elsewhere.
+An absolute path could be misread: Java reads properties as Latin-1 with backslash escapes, and
+Kafka splits the list of folders at commas.
 """
 
 ENV = {"LC_ALL": "C.UTF-8"}
-"""Java reads paths as the locale says, and in that of C none that is not ASCII."""
+"""Java decodes paths by the locale; with locale C it reads only ASCII."""
 
 SEGMENT_BYTES = 128 * 1024 * 1024
 INDEX_BYTES = 512 * 1024
-"""Of each index of a segment, which holds 12 bytes for each 4 KiB of the segment at most.
+"""Size of each index of a segment, which needs at most 12 bytes for each 4 KiB of the segment.
 
-The broker maps an index and grows it by touching it. With large folios in the page cache (ext4
-since Linux 6.16) the first touch fills the whole file: at Kafka's own 10 MiB the record that meets
-it waits for 2 ms, and in a virtual machine with no memory at hand for 40.
+The broker maps an index into memory. With large folios in the page cache (ext4 since Linux 6.16)
+the first access fills the whole file: with Kafka's default of 10 MiB that delays a record by 2 ms,
+and by 40 ms in a virtual machine without free memory.
 """
 
 SESSION_TIMEOUT_S = 6.0
-"""Silence after which a member's partitions go to others: the clients' own default."""
+"""Session timeout of members: the default of the clients."""
 
 
 class EmbeddedKafka:
-    """One broker on one data folder; the same folder may come back on other ports."""
+    """One broker on one data folder; its ports may differ between starts."""
 
     def __init__(
         self, data_dir: Path, cache_dir: Path, *, session_timeout_s: float = SESSION_TIMEOUT_S
     ) -> None:
         """Keep the log below `data_dir` and the broker's jars below `cache_dir`.
 
-        `session_timeout_s` is that of members whose session the broker sets (KIP-848).
+        `session_timeout_s` is for members of the `consumer` protocol (KIP-848).
         """
         self._session_timeout_s = session_timeout_s
         self._home = data_dir.absolute() / "kafka"
@@ -82,7 +82,7 @@ class EmbeddedKafka:
     def prepare(self) -> None:
         """Fetch the jars, choose ports, write the configuration, format the log once.
 
-        Raises StackError when the log cannot be formatted, and what `cached_jars` raises.
+        Raises StackError when the log cannot be formatted, and as `cached_jars` does.
         """
         self._jars = cached_jars(self._cache_dir)
         self._home.mkdir(parents=True, exist_ok=True)
@@ -101,12 +101,12 @@ class EmbeddedKafka:
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port` for clients, once prepared."""
+        """Return `host:port` for clients, after `prepare`."""
         assert self._broker_port, "prepare() comes first"
         return f"{HOST}:{self._broker_port}"
 
     def child(self, *, java_options: tuple[str, ...] = ()) -> Child:
-        """The broker. Exit code 143 after SIGTERM is its clean end."""
+        """Return the broker's process. It exits with code 143 after SIGTERM."""
         return Child(
             name="kafka",
             argv=self._java("kafka.Kafka", str(self._properties), options=java_options),
@@ -129,7 +129,7 @@ class EmbeddedKafka:
     def _format(self) -> None:
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         arguments = ("format", f"--cluster-id={cluster_id}", f"--config={self._properties}")
-        result = subprocess.run(  # noqa: S603 (argv is ours)
+        result = subprocess.run(  # noqa: S603 (argv is a constant of this program)
             self._java("kafka.tools.StorageTool", *arguments, "--ignore-formatted"),
             env={**os.environ, **ENV},
             cwd=self._home,
@@ -153,10 +153,10 @@ def server_properties(
 ) -> str:
     """Return the broker's configuration.
 
-    The short sessions belong together: at the default heartbeat the broker would be fenced again
-    and again. Offsets must outlive every record that a group may still have to read. Groups are
-    small, so no change of their members waits for others: by default a member that comes within a
-    second of another change, as the replacement of a dead one does, gets its partitions then only.
+    Session and heartbeat of the broker are short together: with the default heartbeat it would be
+    fenced repeatedly. Offsets outlive every record that a group may still have to read. Assignments
+    are not delayed: by default a member that joins within a second of another change, such as the
+    replacement of a dead one, waits for the rest of that second.
     """
     broker = f"PLAINTEXT://{HOST}:{broker_port}"
     controller = f"{HOST}:{controller_port}"
@@ -186,7 +186,7 @@ def server_properties(
         "log.retention.hours": retention_days * 24,
         "log.segment.bytes": SEGMENT_BYTES,
         "log.index.size.max.bytes": INDEX_BYTES,
-        "log.cleaner.dedupe.buffer.size": 32 * 1024 * 1024,  # it lies in the heap from the start
+        "log.cleaner.dedupe.buffer.size": 32 * 1024 * 1024,  # allocated at start
         "auto.create.topics.enable": "false",
         "group.initial.rebalance.delay.ms": 0,
         "broker.session.timeout.ms": 2000,

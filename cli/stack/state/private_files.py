@@ -1,4 +1,4 @@
-"""Files that their owner alone reads, replaced as a whole, and the folders that they lie in."""
+"""Writes files that only their owner can read."""
 
 import os
 import stat
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Replace the file at `path`; also after a power cut it is the old one or the new one."""
+    """Replace the file at `path` atomically and durably, with mode 600."""
     partial = path.with_name(f".{path.name}.partial")
     partial.unlink(missing_ok=True)
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -23,6 +23,6 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def is_own_folder(folder: Path) -> bool:
-    """Whether this is a folder of ours: no link to one, and nobody else's."""
+    """Whether this is a folder, not a link, that belongs to this user."""
     found = folder.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()

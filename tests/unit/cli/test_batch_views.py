@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.admin.rebuild import about_limit, as_json, is_well, row, write
+from cli.admin.rebuild import as_json, attempt_limit_message, is_successful, row, write
 from cli.batch.batch_views import audit_rows, differences, item_fields, item_row
 from cli.batch.result_stream import ResultEvent, parse_events
 from cli.output import OutputFormat
@@ -185,7 +185,7 @@ def test_who_gave_another_limit_of_attempts_is_told_which(
     found = Comparison("a", "b", 0, 0, 1, False, True, True, 10, 0, 0, above, below)
     refused = Rebuilt(new_uuid(), JobKind.BATCH, Verdict.OTHER_LIMIT, found)
 
-    said = about_limit(refused, 1)
+    said = attempt_limit_message(refused, 1)
 
     assert said.startswith(f"batch_{refused.job_id.hex}: MILLRACE_WRITER_ATTEMPTS_MAX is 1, but")
     assert f" {told}: " in said
@@ -204,5 +204,5 @@ def test_who_gave_another_limit_of_attempts_is_told_which(
 def test_a_batch_that_runs_is_no_difference_among_all(
     verdicts: list[Verdict], of_all: bool, of_one: bool
 ) -> None:
-    assert is_well(verdicts, all_jobs=True) is of_all
-    assert is_well(verdicts, all_jobs=False) is of_one
+    assert is_successful(verdicts, all_jobs=True) is of_all
+    assert is_successful(verdicts, all_jobs=False) is of_one

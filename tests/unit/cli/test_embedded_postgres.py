@@ -31,14 +31,14 @@ def test_the_folder_of_another_user_is_refused(
 
     stranger = os.geteuid() + 40_000
     monkeypatch.setattr(os, "geteuid", lambda: stranger)
-    with pytest.raises(StackError, match="belongs to somebody else"):
+    with pytest.raises(StackError, match="belongs to another user"):
         _make_private(folder)
 
 
 def test_a_server_that_is_gone_leaves_no_folder_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(EmbeddedPostgres, "_become_somebody", lambda _: ())
+    monkeypatch.setattr(EmbeddedPostgres, "_user_namespace_prefix", lambda _: ())
     data = tmp_path / ("d" * 100)
     (data / "postgres" / "cluster").mkdir(parents=True)
     with tempfile.TemporaryDirectory(dir="/tmp") as shared:  # a short path, which pytest's is not
@@ -60,7 +60,7 @@ def test_a_server_that_is_gone_leaves_no_folder_elsewhere(
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     (tmp_path / "socket").symlink_to(tmp_path / "target")
-    with pytest.raises(StackError, match="belongs to somebody else"):
+    with pytest.raises(StackError, match="belongs to another user"):
         _make_private(tmp_path / "socket")
 
 
