@@ -27,7 +27,7 @@ def test_an_address_that_is_none_is_wrong_usage(url: str) -> None:
         done = CliRunner().invoke(app, [*command, "--url", url, "--key", "sk-none"])
 
         assert done.exit_code == ExitCode.USAGE, done.output
-        assert "give http://HOST:PORT" in " ".join(done.stderr.split())
+        assert "http://HOST:PORT" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("text", ["sk-1", " sk-1", "sk-1\n", "sk-1\r\n"])
