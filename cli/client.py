@@ -2,7 +2,7 @@
 
 import json
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 import typer
@@ -97,6 +97,11 @@ def api_base(url: str) -> str:
     if not _is_address(url):
         raise typer.BadParameter(f"{url!r} is not a URL: give http://HOST:PORT", param_hint="--url")
     return url.rstrip("/").removesuffix("/v1") + "/v1"
+
+
+def json_object(answer: object) -> dict[str, Any]:
+    """Return an untyped answer of the API as an object, empty if it is not one."""
+    return answer if isinstance(answer, dict) else {}
 
 
 def transient_errors() -> tuple[type[Exception], ...]:

@@ -6,7 +6,7 @@ import typer
 
 from cli.api_paths import quote_id, validate_id
 from cli.batch.job_views import time_text
-from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
+from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect, json_object
 from cli.exits import EXIT_CODES_HELP
 from cli.output import OutputFormat, OutputFormatOption, write_json, write_table
 
@@ -38,7 +38,7 @@ def create(
         "url": target,
         "event_types": [event.strip() for event in events.split(",")],
     }
-    made = _object(connect(url, key).post("/webhook_endpoints", body=body, cast_to=object))
+    made = json_object(connect(url, key).post("/webhook_endpoints", body=body, cast_to=object))
     typer.echo(f"{made['id']} {made['signing_secret']}")
 
 
@@ -102,7 +102,7 @@ def replay(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     client = connect(url, key)
     count, has_more = 0, True
     while has_more:
-        answer = _object(client.post(f"{_path(endpoint)}/replay", body=body, cast_to=object))
+        answer = json_object(client.post(f"{_path(endpoint)}/replay", body=body, cast_to=object))
         count += answer["replayed"]
         has_more = answer["has_more"]
         body["after"] = answer["last_id"]
@@ -127,10 +127,6 @@ def _path(endpoint: str) -> str:
     return f"/webhook_endpoints/{quote_id(endpoint)}"
 
 
-def _object(answer: object) -> dict[str, Any]:
-    return answer if isinstance(answer, dict) else {}
-
-
 def _data(answer: object) -> list[dict[str, Any]]:
-    found = _object(answer).get("data")
+    found = json_object(answer).get("data")
     return found if isinstance(found, list) else []

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.api_paths import quote_id
-from cli.batch.batch_options import IdArgument
+from cli.batch.batch_options import IdArgument, PriorityOption
 from cli.batch.input_upload import FILE_HELP, uploaded_file
 from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
-from core.urgency import PRIORITY_MAX, PRIORITY_MIN
 
 if TYPE_CHECKING:
     from openai.types import Batch
@@ -34,12 +33,7 @@ def update(
         datetime | None,
         typer.Option(formats=["%Y-%m-%dT%H:%M:%S"], help="When it expires, in UTC."),
     ] = None,
-    priority: Annotated[
-        int | None,
-        typer.Option(
-            min=PRIORITY_MIN, max=PRIORITY_MAX, help="Among your jobs; the highest goes first."
-        ),
-    ] = None,
+    priority: PriorityOption = None,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = "",
 ) -> None:

@@ -10,7 +10,7 @@ from cli.batch.batch_options import IdArgument
 from cli.batch.job_progress import exit_code_of, progress_of
 from cli.batch.job_views import time_text
 from cli.batch.result_stream import stream_results
-from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
+from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect, json_object
 from cli.exits import ExitCode
 from cli.output import OutputFormat, OutputFormatOption, write_json, write_table
 
@@ -40,7 +40,7 @@ def items(  # noqa: PLR0913, PLR0917  each one is an option of the command line
     client = connect(url, key)
     path = f"/batches/{quote_id(job)}/items"
     if item is not None:
-        found = _object(client.get(f"{path}/{quote_id(item)}", cast_to=object))
+        found = json_object(client.get(f"{path}/{quote_id(item)}", cast_to=object))
         if form is OutputFormat.JSON:
             write_json(found)
         else:
@@ -48,7 +48,7 @@ def items(  # noqa: PLR0913, PLR0917  each one is an option of the command line
         return
     filters = {"status": status, "limit": limit, "after": after}
     params = {name: value for name, value in filters.items() if value is not None}
-    page = _object(client.get(path, cast_to=object, options={"params": params}))
+    page = json_object(client.get(path, cast_to=object, options={"params": params}))
     data = page.get("data") or []
     if form is OutputFormat.JSON:
         write_json(data)
@@ -88,7 +88,7 @@ def audit(
     path = f"/batches/{quote_id(job)}/audit"
     params = {"log": "true"} if log else {}
     client = connect(url, key).with_options(timeout=300, max_retries=0)
-    found = _object(client.get(path, cast_to=object, options={"params": params}))
+    found = json_object(client.get(path, cast_to=object, options={"params": params}))
     if form is OutputFormat.JSON:
         write_json(found)
     else:
@@ -175,7 +175,3 @@ def _code(item: dict[str, Any]) -> str:
 def _text(book: dict[str, Any], column: str) -> str:
     value = book.get(column.replace(" ", "_"))
     return "" if value is None else str(value)
-
-
-def _object(answer: object) -> dict[str, Any]:
-    return answer if isinstance(answer, dict) else {}

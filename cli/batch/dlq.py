@@ -8,7 +8,7 @@ import typer
 
 from cli.api_paths import quote_id, validate_id
 from cli.batch.job_views import time_text
-from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
+from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect, json_object
 from cli.exits import EXIT_CODES_HELP
 from cli.output import OutputFormat, OutputFormatOption, write_json, write_table
 
@@ -36,7 +36,7 @@ def list_letters(
 ) -> None:
     """List dead letters: of a job in the order of its lines, of all jobs the newest first."""
     filters = {"batch": batch, "after": after, "limit": limit}
-    page = _object(
+    page = json_object(
         connect(url, key).get(
             "/dead_letters",
             cast_to=object,
@@ -65,7 +65,7 @@ def show(
 ) -> None:
     """Show one with the attempts that ended. JSON holds its last answer, too."""
     path = f"/dead_letters/{quote_id(letter)}"
-    found = _object(connect(url, key).get(path, cast_to=object))
+    found = json_object(connect(url, key).get(path, cast_to=object))
     if form is OutputFormat.JSON:
         write_json(found)
     else:
@@ -105,7 +105,7 @@ def redrive(  # noqa: PLR0913, PLR0917  each one is an option of the command lin
     if completion_window is not None:
         request["completion_window"] = completion_window
     client = connect(url, key)
-    created = _object(client.post("/dead_letters/redrive", body=request, cast_to=object))
+    created = json_object(client.post("/dead_letters/redrive", body=request, cast_to=object))
     typer.echo(created["id"])
 
 
@@ -173,7 +173,3 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _object(answer: object) -> dict[str, Any]:
-    return answer if isinstance(answer, dict) else {}

@@ -6,7 +6,7 @@ import typer
 
 from cli.api_paths import quote_id, validate_id
 from cli.batch.job_views import time_text
-from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect
+from cli.client import DEFAULT_URL, KeyOption, UrlOption, connect, json_object
 from cli.exits import EXIT_CODES_HELP
 from cli.output import OutputFormat, OutputFormatOption, write_json, write_table
 
@@ -32,7 +32,7 @@ def show(
 ) -> None:
     """Show a request as it is now. JSON is the job as the server sent it, its answer included."""
     with connect(url, key) as client:
-        _write(_object(client.get(_path(job), cast_to=object)), form)
+        _write(json_object(client.get(_path(job), cast_to=object)), form)
 
 
 @app.command()
@@ -44,7 +44,7 @@ def cancel(
 ) -> None:
     """Cancel a request that has no answer yet, and show it."""
     with connect(url, key) as client:
-        _write(_object(client.delete(_path(job), cast_to=object)), form)
+        _write(json_object(client.delete(_path(job), cast_to=object)), form)
 
 
 def rows(job: dict[str, Any]) -> list[tuple[str, str]]:
@@ -66,10 +66,6 @@ def rows(job: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _path(job: str) -> str:
     return f"/jobs/{quote_id(job)}"
-
-
-def _object(answer: object) -> dict[str, Any]:
-    return answer if isinstance(answer, dict) else {}
 
 
 def _write(job: dict[str, Any], form: OutputFormat) -> None:

@@ -6,21 +6,23 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.batch.batch_options import ErrorsOption, OutputOption, TimeoutOption
-from cli.batch.input_upload import FILE_HELP, uploaded_file
-from cli.batch.job_progress import exit_code_of, progress_of
-from cli.batch.job_views import print_outcome, print_validation_errors
-from cli.batch.result_files import STDOUT, open_targets
-from cli.batch.submit_options import (
+from cli.batch.batch_options import (
     DeduplicateOption,
+    ErrorsOption,
     FailedRatioSampleOption,
     MaxFailedItemsOption,
     MaxFailedRatioOption,
     MaxTotalTokensOption,
+    OutputOption,
     PriorityOption,
     SealOption,
+    TimeoutOption,
     given_options,
 )
+from cli.batch.input_upload import FILE_HELP, uploaded_file
+from cli.batch.job_progress import exit_code_of, progress_of
+from cli.batch.job_views import print_outcome, print_validation_errors
+from cli.batch.result_files import STDOUT, open_targets
 from cli.batch.watch import watch_to_end
 from cli.client import DEFAULT_URL, KeyOption, QuietOption, UrlOption, connect, with_time_limit
 

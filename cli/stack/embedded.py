@@ -18,8 +18,8 @@ from typing import Self
 
 from cli.stack.errors import StackError
 from cli.stack.installation import ensure_installed, watch_replica_credit
+from cli.stack.processes.child_logs import ReadinessLog
 from cli.stack.processes.ports import HOST, is_api_ready, is_free, reserve_ports
-from cli.stack.processes.readiness_lines import ReadinessLog
 from cli.stack.processes.role_children import (
     CONTROL_PLANE,
     MEMBERS_FOLDER,

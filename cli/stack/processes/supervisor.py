@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cli.stack.errors import SettingsRefusedError, StackTimeoutError
 from cli.stack.processes.child import Child, Process, rotate_log, spawn
-from cli.stack.processes.exit_reason import last_reason
+from cli.stack.processes.child_logs import last_reason
 from core.clock import Clock, SystemClock
 from core.role_lifecycle import EXIT_INVALID_SETTINGS
 

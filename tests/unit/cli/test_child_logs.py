@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cli.stack.processes.readiness_lines import ReadinessLog
+from cli.stack.processes.child_logs import ReadinessLog
 
 READY = b'{"time":"t","level":"info","role":"intake","logger":"x","event":"ready"}\n'
 
