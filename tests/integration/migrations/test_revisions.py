@@ -150,7 +150,7 @@ def test_a_lock_that_is_taken_is_asked_for_again(engine: sa.Engine, database_url
 def test_a_late_try_is_the_last(
     engine: sa.Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "_TURN_S_MAX", 0.1)
+    monkeypatch.setattr(runner, "_WAIT_S_MAX", 0.1)
     go_back(engine, "0018")
     with engine.connect() as busy:
         add_tenant(busy)
