@@ -136,7 +136,7 @@ def test_data_survives_a_restart_on_other_ports(tmp_path: Path) -> None:
     assert processes_of(tmp_path) == []
 
 
-def test_killed_services_come_back_with_their_data(tmp_path: Path) -> None:
+def test_killed_services_are_restarted_with_their_data(tmp_path: Path) -> None:
     with running_stack(tmp_path) as stack:
         write_marks(stack, "marks")
         for name, is_ready in (
@@ -156,7 +156,7 @@ def test_killed_services_come_back_with_their_data(tmp_path: Path) -> None:
         assert all(count >= 1 for count in stack.supervisor.restarts().values())
 
 
-def test_two_stacks_run_side_by_side(tmp_path: Path) -> None:
+def test_two_stacks_run_concurrently(tmp_path: Path) -> None:
     with running_stack(tmp_path / "a") as one, running_stack(tmp_path / "b") as other:
         assert one.broker.bootstrap_servers != other.broker.bootstrap_servers
         assert one.server.url != other.server.url
@@ -164,7 +164,7 @@ def test_two_stacks_run_side_by_side(tmp_path: Path) -> None:
         sql(other, "CREATE TABLE only_here (x int)")
 
 
-def test_a_stale_lock_with_a_foreign_pid_does_not_hinder_a_start(tmp_path: Path) -> None:
+def test_a_stale_lock_with_a_foreign_pid_does_not_prevent_a_start(tmp_path: Path) -> None:
     server = EmbeddedPostgres(tmp_path)
     server.prepare()
     stale = f"{os.getpid()}\n{tmp_path}\n1700000000\n5432\n{tmp_path}\n\n"
@@ -179,7 +179,7 @@ def test_a_stale_lock_with_a_foreign_pid_does_not_hinder_a_start(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["d" * 100, "a+b%41&c=d #e"], ids=["deep", "signs of URLs"])
-def test_a_data_folder_whose_name_is_hard(tmp_path: Path, name: str) -> None:
+def test_a_data_folder_with_special_characters_works(tmp_path: Path, name: str) -> None:
     server = EmbeddedPostgres(tmp_path / name)
     server.prepare()
     supervisor = Supervisor(tmp_path / "logs")
@@ -194,7 +194,7 @@ def test_a_data_folder_whose_name_is_hard(tmp_path: Path, name: str) -> None:
         supervisor.stop()
 
 
-def test_the_log_lies_in_a_data_folder_of_any_name(
+def test_the_kafka_log_is_in_a_data_folder_with_special_characters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LC_ALL", "C")
@@ -208,7 +208,7 @@ def test_the_log_lies_in_a_data_folder_of_any_name(
     assert list(tmp_path.iterdir()) == [data]
 
 
-def test_nothing_outlives_a_killed_supervisor(tmp_path: Path) -> None:
+def test_no_process_outlives_a_killed_supervisor(tmp_path: Path) -> None:
     program = subprocess.Popen(
         [sys.executable, "-c", STACK_PROGRAM, str(tmp_path), str(cache_dir(os.environ))],
         stdout=subprocess.PIPE,

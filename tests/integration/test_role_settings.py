@@ -35,7 +35,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("role", MODULES)
-def test_wrong_settings_of_all_kinds_are_told_in_one_shape(role: str, tmp_path: Path) -> None:
+def test_roles_report_invalid_settings_in_the_same_way(role: str, tmp_path: Path) -> None:
     wrong = [f"{PREFIXES[role]}NOPE", *OTHERS[role]]
     log = tmp_path / "role.log"
     with log.open("wb") as out:

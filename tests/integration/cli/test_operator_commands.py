@@ -83,7 +83,7 @@ def test_a_tenant_turns_its_response_cache_on_and_off() -> None:
     assert millrace("tenants", "cache", "nobody", "60").exit_code == ExitCode.NOT_FOUND
 
 
-def test_a_tenants_calls_are_bounded_in_time() -> None:
+def test_a_tenants_call_timeout_can_be_set() -> None:
     def listed() -> object:
         (tenant,) = json.loads(millrace("tenants", "list", "-o", "json").stdout)
         return tenant["call_timeout_ms"]
@@ -149,7 +149,7 @@ def test_the_catalogue_needs_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(drawn) == len(SHARED_TOPICS) + len(pool_topics("any"))
 
 
-def test_missing_settings_are_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_settings_are_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MILLRACE_DATABASE_URL")
 
     failed = millrace("tenants", "list")
@@ -158,7 +158,7 @@ def test_missing_settings_are_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> No
     assert "MILLRACE_DATABASE_URL" in failed.stderr
 
 
-def test_a_database_that_is_away_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_database_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_DATABASE_URL", "postgresql://me:secret@127.0.0.1:9/none")
 
     failed = millrace("tenants", "list")

@@ -54,7 +54,7 @@ def await_true(true: Callable[[], bool], process: subprocess.Popen[bytes]) -> No
     ],
     ids=["download", "download, SIGHUP", "broker"],
 )
-def test_a_start_that_waits_is_given_up(
+def test_a_stop_ends_a_waiting_start(
     env: dict[str, str], log_name: str, word: str, number: signal.Signals, tmp_path: Path
 ) -> None:
     cache, data = tmp_path / "cache", tmp_path / "data"

@@ -32,7 +32,7 @@ def count_tenants(connection: sa.Connection) -> int:
     return connection.scalar(sa.text("SELECT count(*) FROM tenants")) or 0
 
 
-def test_an_owner_without_rights_on_roles_is_told_and_goes_on(
+def test_an_owner_without_rights_on_roles_can_upgrade(
     postgres_url: str, migrated_template: str, owner_url: str
 ) -> None:
     assert migrated_template  # so the role is there, made by another
@@ -52,7 +52,7 @@ def test_an_owner_without_rights_on_roles_is_told_and_goes_on(
         assert count_tenants(connection) == 1
 
 
-def test_a_user_who_owns_nothing_is_not_walled_off(
+def test_a_user_without_ownership_is_not_restricted_to_a_tenant(
     postgres_url: str, database_url: str, owner_url: str
 ) -> None:
     """Processes may run as one who was granted the tables: no tenant is theirs."""

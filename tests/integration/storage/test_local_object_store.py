@@ -24,13 +24,15 @@ def files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_full_disk_is_worth_a_retry() -> None:
+def test_a_full_disk_is_retried() -> None:
     with pytest.raises(ObjectStoreFullError) as full, translate_disk_errors():
         Path("/dev/full").write_bytes(b"x")
     assert full.value.disposition is Disposition.RETRY
 
 
-def test_a_full_disk_leaves_nothing(local_store: LocalObjectStore, tmp_path: Path) -> None:
+def test_a_failed_write_on_a_full_disk_leaves_no_file(
+    local_store: LocalObjectStore, tmp_path: Path
+) -> None:
     with local_store.begin_upload("a/b") as upload:
         with Path("/dev/full").open("wb") as full:
             os.dup2(full.fileno(), upload._file.fileno())
@@ -39,19 +41,19 @@ def test_a_full_disk_leaves_nothing(local_store: LocalObjectStore, tmp_path: Pat
     assert files(tmp_path / "objects") == []
 
 
-def test_an_ailing_disk_is_away() -> None:
+def test_a_failing_disk_is_unavailable() -> None:
     with pytest.raises(ObjectStoreUnavailableError), translate_disk_errors():
         raise OSError(errno.EIO, "input/output error")
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
-def test_a_disk_that_refuses_is_a_mistake_of_its_operator(number: int) -> None:
+def test_missing_rights_on_disk_are_a_refusal(number: int) -> None:
     with pytest.raises(ObjectStoreRefusedError) as refused, translate_disk_errors():
         raise OSError(number, "denied")
     assert refused.value.disposition is Disposition.CRASH
 
 
-def test_an_object_that_the_disk_does_not_give_up_ends_nobody(
+def test_an_object_that_cannot_be_removed_is_retried_later(
     local_store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def denied(self: Path, *, missing_ok: bool = False) -> None:
@@ -69,7 +71,7 @@ def _upload_and_die(root: Path) -> None:
     os.kill(os.getpid(), 9)
 
 
-def test_a_killed_writer_leaves_only_what_a_sweep_takes(
+def test_a_killed_writer_leaves_only_temporary_files(
     local_store: LocalObjectStore, tmp_path: Path
 ) -> None:
     root = tmp_path / "objects"
@@ -109,7 +111,7 @@ def test_a_key_cannot_be_a_folder_of_another(local_store: LocalObjectStore, tmp_
     assert files(tmp_path / "objects") == ["a", "c/d"]
 
 
-def test_empty_folders_go_with_their_last_object(
+def test_empty_folders_are_removed_with_their_last_object(
     local_store: LocalObjectStore, tmp_path: Path
 ) -> None:
     local_store.begin_upload("a/b/c").complete()
@@ -135,7 +137,7 @@ def synced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, l
     return seen
 
 
-def test_a_removal_outlives_a_power_cut(
+def test_a_removal_is_durable(
     local_store: LocalObjectStore, synced: list[tuple[str, list[str]]]
 ) -> None:
     for key in ("a/b/c", "a/d", "a/e"):
@@ -149,7 +151,7 @@ def test_a_removal_outlives_a_power_cut(
     assert synced == [("a", ["a/d", "a/e"]), ("a", ["a/e"]), (".", [])]
 
 
-def test_a_removal_that_was_killed_before_it_was_durable_is_made_so(
+def test_a_repeated_removal_makes_a_killed_one_durable(
     local_store: LocalObjectStore, tmp_path: Path, synced: list[tuple[str, list[str]]]
 ) -> None:
     for key in ("a/b", "a/c/d"):
@@ -163,7 +165,7 @@ def test_a_removal_that_was_killed_before_it_was_durable_is_made_so(
     assert synced == [("a", ["a/c/d"])] * 2
 
 
-def test_folders_may_vanish_while_others_write(local_store: LocalObjectStore) -> None:
+def test_uploads_succeed_while_folders_are_removed(local_store: LocalObjectStore) -> None:
     """One thread empties the folder again and again in which the other creates."""
     done = threading.Event()
 

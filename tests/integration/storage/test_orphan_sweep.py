@@ -72,7 +72,7 @@ def add_file(engine: sa.Engine, tenant_id: UUID, key: str) -> UUID:
     return file.file_id
 
 
-def test_an_object_without_its_row_goes_when_it_is_old(
+def test_an_old_object_without_a_row_is_removed(
     engine: sa.Engine, tenant_id: UUID, store: ObjectStore
 ) -> None:
     kept = {put(store, f"files/{n}") for n in range(3)} | {put(store, "results/a/2/output.jsonl")}
@@ -96,7 +96,7 @@ def test_a_host_whose_clock_is_ahead_removes_nothing_that_is_new(
     assert keys(store) == {"files/new"}
 
 
-def test_an_object_that_came_back_goes_again(
+def test_a_recreated_orphan_is_removed_again(
     engine: sa.Engine, tenant_id: UUID, store: ObjectStore
 ) -> None:
     """A power cut or a restore brought it back, and its row says that it went."""
@@ -186,7 +186,7 @@ def test_a_deleted_file_that_a_job_reads_is_not_touched(
     assert keys(store) == {key}
 
 
-def test_large_answers_go_with_the_end_of_their_batch_alone(
+def test_large_answers_are_removed_only_after_their_batch_has_ended(
     engine: sa.Engine, tenant_id: UUID, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with engine.begin() as connection:
@@ -214,7 +214,7 @@ def test_large_answers_go_with_the_end_of_their_batch_alone(
     assert keys(store) == kept
 
 
-def test_more_objects_than_one_look_up_are_all_judged(
+def test_more_objects_than_one_query_are_all_checked(
     engine: sa.Engine, tenant_id: UUID, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("results.retention.orphan_sweep._LOOKED_UP_AT_ONCE", 4)
@@ -225,7 +225,7 @@ def test_more_objects_than_one_look_up_are_all_judged(
     assert keys(store) == {f"files/{number}" for number in range(0, 20, 2)}
 
 
-def test_a_store_that_is_away_is_asked_again_later(
+def test_an_unavailable_store_is_retried_later(
     engine: sa.Engine, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unavailable(_: str) -> None:
@@ -240,7 +240,7 @@ def test_a_store_that_is_away_is_asked_again_later(
     assert keys(store) == set()
 
 
-def test_an_upload_under_way_is_left_alone(engine: sa.Engine, store: ObjectStore) -> None:
+def test_an_upload_in_progress_is_kept(engine: sa.Engine, store: ObjectStore) -> None:
     with store.begin_upload("files/slow") as upload:
         upload.write(b"x" * 11 * 1024 * 1024)  # more than two parts
         OrphanSweep(engine, store, DAY_S).step()

@@ -88,7 +88,7 @@ def test_a_raw_cursor_shares_the_transaction(engine: sa.Engine, table: str) -> N
     assert count_rows(engine, table) == 1
 
 
-def test_a_long_statement_is_cut(postgres_url: str) -> None:
+def test_a_long_statement_is_cancelled(postgres_url: str) -> None:
     settings = settings_for(postgres_url, statement_timeout_s=2)
     engine = create_engine(settings, application_name="test")
     with pytest.raises(DATABASE_UNAVAILABLE), engine.begin() as connection:
@@ -101,7 +101,7 @@ def test_a_long_statement_is_cut(postgres_url: str) -> None:
 
 
 @pytest.mark.parametrize("raw", [True, False])
-def test_a_transaction_cut_in_its_idleness_is_away_and_the_next_works(
+def test_an_idle_transaction_is_ended_as_unavailable_and_the_next_works(
     postgres_url: str, engine: sa.Engine, *, raw: bool
 ) -> None:
     name = f"test-{uuid.uuid4().hex}"
@@ -130,7 +130,7 @@ def test_a_transaction_cut_in_its_idleness_is_away_and_the_next_works(
     frozen.dispose()
 
 
-def test_a_commit_after_the_cut_is_away(postgres_url: str, engine: sa.Engine) -> None:
+def test_a_commit_after_a_lost_session_is_unavailable(postgres_url: str, engine: sa.Engine) -> None:
     name = f"test-{uuid.uuid4().hex}"
     settings = settings_for(postgres_url, pool_size=1, idle_transaction_timeout_s=2)
     frozen = create_engine(settings, application_name=name)
@@ -143,7 +143,7 @@ def test_a_commit_after_the_cut_is_away(postgres_url: str, engine: sa.Engine) ->
     frozen.dispose()
 
 
-def test_a_wait_for_a_lock_is_cut(postgres_url: str, engine: sa.Engine, table: str) -> None:
+def test_a_wait_for_a_lock_times_out(postgres_url: str, engine: sa.Engine, table: str) -> None:
     impatient = create_engine(
         settings_for(postgres_url, lock_timeout_s=0.1), application_name="test"
     )
@@ -154,7 +154,7 @@ def test_a_wait_for_a_lock_is_cut(postgres_url: str, engine: sa.Engine, table: s
     impatient.dispose()
 
 
-def test_the_session_says_who_and_how_long(postgres_url: str) -> None:
+def test_a_session_has_its_name_and_timeouts(postgres_url: str) -> None:
     url = sa.make_url(postgres_url).update_query_dict({"options": "-c work_mem=5MB"})
     settings = settings_for(
         url.render_as_string(hide_password=False),
@@ -194,7 +194,7 @@ def test_an_idle_engine_survives_a_lost_backend(postgres_url: str, engine: sa.En
 
 
 @pytest.mark.parametrize("raw", [True, False])
-def test_a_lost_transaction_says_so_and_the_next_works(
+def test_a_lost_transaction_is_unavailable_and_the_next_works(
     postgres_url: str, engine: sa.Engine, *, raw: bool
 ) -> None:
     name = f"test-{uuid.uuid4().hex}"
@@ -219,7 +219,7 @@ def test_a_lost_transaction_says_so_and_the_next_works(
     victim.dispose()
 
 
-def test_a_database_that_is_not_there_is_away() -> None:
+def test_a_missing_database_server_is_unavailable() -> None:
     engine = create_engine(settings_for(UNUSED_URL), application_name="test")
     with pytest.raises(DATABASE_UNAVAILABLE):
         engine.connect()
@@ -235,7 +235,7 @@ def read_only_url(postgres_url: str) -> Iterator[str]:
     execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def test_a_server_that_only_reads_is_away(read_only_url: str) -> None:
+def test_a_read_only_server_is_unavailable(read_only_url: str) -> None:
     engine = create_engine(settings_for(read_only_url), application_name="test")
     with pytest.raises(DATABASE_UNAVAILABLE, match="read-only"):
         engine.connect()
@@ -246,7 +246,7 @@ def test_a_server_that_only_reads_is_away(read_only_url: str) -> None:
 
 
 @pytest.mark.parametrize("raw", [True, False])
-def test_a_write_that_is_refused_for_now_is_away(
+def test_a_write_to_a_read_only_server_is_unavailable(
     engine: sa.Engine, table: str, *, raw: bool
 ) -> None:
     insert = f"INSERT INTO {table} VALUES (1, NULL)"
@@ -263,7 +263,7 @@ def test_a_write_that_is_refused_for_now_is_away(
         write()
 
 
-def test_a_session_that_only_reads_from_now_on_is_replaced(engine: sa.Engine, table: str) -> None:
+def test_a_session_that_became_read_only_is_replaced(engine: sa.Engine, table: str) -> None:
     with engine.begin() as connection:
         first = connection.scalar(sa.text("SELECT pg_backend_pid()"))
         connection.execute(sa.text("SET default_transaction_read_only = on"))
@@ -273,7 +273,7 @@ def test_a_session_that_only_reads_from_now_on_is_replaced(engine: sa.Engine, ta
 
 
 @pytest.mark.parametrize("statement", ["SELEC 1", "SELECT 1/0", "SELECT 'x'::int"])
-def test_a_refused_statement_is_not_away(engine: sa.Engine, statement: str) -> None:
+def test_a_rejected_statement_is_not_unavailable(engine: sa.Engine, statement: str) -> None:
     with engine.connect() as connection:
         with pytest.raises(sqlalchemy.exc.DBAPIError) as refused:
             connection.execute(sa.text(statement))
@@ -309,7 +309,7 @@ def in_background(work: Callable[[], object], after_s: float) -> threading.Timer
     return timer
 
 
-def test_silence_times_out(notifications: NotificationListener) -> None:
+def test_a_wait_without_notification_times_out(notifications: NotificationListener) -> None:
     start = time.monotonic()
     assert not notifications.wait(0.3)
     assert 0.25 < time.monotonic() - start < 2
@@ -338,7 +338,7 @@ def test_many_notifications_are_one(
     assert not notifications.wait(0.2)
 
 
-def test_a_lost_listener_comes_back(
+def test_a_lost_listener_reconnects(
     notifications: NotificationListener, engine: sa.Engine, channel: str
 ) -> None:
     assert terminate(engine, channel) == 1

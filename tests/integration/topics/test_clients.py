@@ -63,7 +63,7 @@ def poll_until(
     return records
 
 
-def test_records_come_back_with_key_headers_and_place(
+def test_records_are_read_with_key_headers_and_offset(
     settings: KafkaSettings, producer: RecordProducer
 ) -> None:
     assert TopicAdmin(settings).create([RESULTS]) == [settings.topic_prefix + "results"]
@@ -85,7 +85,7 @@ def test_records_come_back_with_key_headers_and_place(
     assert sum(lag.values()) == 300 - 160
 
 
-def test_the_broker_differs_from_the_catalogue_in_named_ways(settings: KafkaSettings) -> None:
+def test_drift_names_each_difference(settings: KafkaSettings) -> None:
     admin = TopicAdmin(settings)
     assert admin.drift([RESULTS]) == [f"{settings.topic_prefix}results: missing"]
     admin.create([RESULTS, CONTROL])
@@ -105,7 +105,7 @@ def test_the_broker_differs_from_the_catalogue_in_named_ways(settings: KafkaSett
     assert [line.split(": ")[1].split(" ")[0] for line in drift] == ["8", "retention.ms"]
 
 
-def test_prompts_and_answers_are_kept_for_as_long_as_is_set(settings: KafkaSettings) -> None:
+def test_retention_of_prompts_and_answers_is_applied(settings: KafkaSettings) -> None:
     TopicAdmin(settings).create([RESULTS, CONTROL])
     shorter = TopicAdmin(settings.model_copy(update={"retention_days": 3}))
     name = f"{settings.topic_prefix}results"
@@ -118,7 +118,7 @@ def test_prompts_and_answers_are_kept_for_as_long_as_is_set(settings: KafkaSetti
     assert shorter.drift([RESULTS, CONTROL]) == []
 
 
-def test_a_tail_reads_to_the_end_and_then_follows(
+def test_a_tail_reader_reads_to_the_end_and_then_new_records(
     settings: KafkaSettings, producer: RecordProducer
 ) -> None:
     TopicAdmin(settings).create([CONTROL])
@@ -138,7 +138,7 @@ def test_a_tail_reads_to_the_end_and_then_follows(
     tail.close()
 
 
-def test_a_tail_knows_whether_it_has_read_what_was_said_until_now(
+def test_a_tail_reader_knows_whether_it_has_read_to_an_end(
     settings: KafkaSettings, producer: RecordProducer
 ) -> None:
     TopicAdmin(settings).create([CONTROL])
@@ -181,7 +181,7 @@ def test_partitions_move_when_a_member_joins_and_only_owners_commit(
     assert StaleMemberError().disposition.value == "retry"
 
 
-def test_a_paused_partition_is_read_again_when_it_has_moved_away_and_back(
+def test_a_paused_partition_is_resumed_by_its_next_assignment(
     settings: KafkaSettings, producer: RecordProducer
 ) -> None:
     TopicAdmin(settings).create([RESULTS])
@@ -223,7 +223,7 @@ def test_a_member_waits_for_a_topic_that_is_created_late(
     consumer.close()
 
 
-def test_a_member_gives_up_on_a_topic_that_nobody_creates(
+def test_a_member_fails_for_a_topic_that_stays_missing(
     settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("topics.clients.missing_topics.MISSING_TOPIC_S_MAX", 1.0)
@@ -233,7 +233,7 @@ def test_a_member_gives_up_on_a_topic_that_nobody_creates(
     consumer.close()
 
 
-def test_whoever_asks_for_closed_jobs_learns_that_news_have_ended(
+def test_job_controls_are_read_and_the_failure_of_the_thread_is_raised(
     settings: KafkaSettings, producer: RecordProducer
 ) -> None:
     TopicAdmin(settings).create([CONTROL])

@@ -76,7 +76,7 @@ def member_count(settings: KafkaSettings) -> int:
     return GroupOffsets(settings, "readers").member_count()
 
 
-def test_who_was_killed_is_no_member_any_more_when_its_successor_joins(
+def test_a_successor_removes_the_membership_of_a_killed_process(
     settings: KafkaSettings, group: str
 ) -> None:
     with somebody(settings):
@@ -86,7 +86,9 @@ def test_who_was_killed_is_no_member_any_more_when_its_successor_joins(
     assert member_count(settings) == 0
 
 
-def test_nobody_succeeds_a_process_that_lives(settings: KafkaSettings, group: str) -> None:
+def test_the_membership_of_a_live_process_is_not_removed(
+    settings: KafkaSettings, group: str
+) -> None:
     with somebody(settings) as living:
         GroupMembership(settings, group, settings.group_protocol).remove_predecessor()
         living.send_signal(signal.SIGSTOP)
@@ -94,7 +96,7 @@ def test_nobody_succeeds_a_process_that_lives(settings: KafkaSettings, group: st
         assert member_count(settings) == 1
 
 
-def test_a_successor_has_the_partitions_of_the_dead_long_before_its_session_ends(
+def test_a_successor_gets_the_partitions_before_the_session_times_out(
     settings: KafkaSettings, group: str
 ) -> None:
     with somebody(settings):
@@ -105,14 +107,14 @@ def test_a_successor_has_the_partitions_of_the_dead_long_before_its_session_ends
         assert member_count(settings) == 1
 
 
-def test_who_has_left_is_left_again_without_a_word(
+def test_the_removal_of_an_absent_member_is_not_logged(
     settings: KafkaSettings, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     remove_member(settings, group, "never-there", settings.group_protocol, timeout_s=5.0)
     assert not caplog.records
 
 
-def test_a_broker_that_is_away_is_waited_for_as_long_as_was_said(
+def test_a_removal_from_an_unavailable_broker_times_out(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -33,7 +33,7 @@ SAID = [
 
 
 @given(cuts=st.lists(st.integers(0, len(STREAM)), max_size=8))
-def test_events_are_whole_however_they_arrive(cuts: list[int]) -> None:
+def test_events_are_parsed_from_any_blocks(cuts: list[int]) -> None:
     places = [0, *sorted(cuts), len(STREAM)]
     blocks = [STREAM[a:b] for a, b in pairwise(places)]
 
@@ -41,7 +41,7 @@ def test_events_are_whole_however_they_arrive(cuts: list[int]) -> None:
 
 
 @given(end=st.integers(0, len(STREAM) - 1))
-def test_a_broken_stream_gives_no_broken_event(end: int) -> None:
+def test_an_incomplete_event_is_not_yielded(end: int) -> None:
     found = list(parse_events([STREAM[:end]]))
 
     assert found == SAID[: len(found)]
@@ -96,7 +96,7 @@ AUDIT = {
 }
 
 
-def test_books_are_rows_of_one_table() -> None:
+def test_audit_totals_are_rows_of_one_table() -> None:
     whole = ("1", "0", "0", "0", "1", "3", "5")
     assert audit_rows(AUDIT) == [
         ("rows", *whole),
@@ -137,7 +137,7 @@ def test_each_difference_is_a_line(holds: bool, line: str) -> None:
 
 
 @pytest.mark.parametrize("form", list(OutputFormat))
-def test_what_was_rebuilt_before_a_failure_is_shown(
+def test_jobs_rebuilt_before_a_failure_are_printed(
     form: OutputFormat, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = Rebuilt(new_uuid(), JobKind.BATCH, Verdict.SWAPPED)
@@ -179,9 +179,7 @@ def test_a_rebuilt_job_is_shown_with_what_differs() -> None:
         (2, 1, "the log holds 2 executions above it and 1 failures below it were final"),
     ],
 )
-def test_who_gave_another_limit_of_attempts_is_told_which(
-    above: int, below: int, told: str
-) -> None:
+def test_a_different_attempt_limit_is_explained(above: int, below: int, told: str) -> None:
     found = Comparison("a", "b", 0, 0, 1, False, True, True, 10, 0, 0, above, below)
     refused = Rebuilt(new_uuid(), JobKind.BATCH, Verdict.OTHER_LIMIT, found)
 
@@ -201,7 +199,7 @@ def test_who_gave_another_limit_of_attempts_is_told_which(
         ([Verdict.LOG_INCOMPLETE], False, False),
     ],
 )
-def test_a_batch_that_runs_is_no_difference_among_all(
+def test_running_jobs_are_ignored_with_all(
     verdicts: list[Verdict], of_all: bool, of_one: bool
 ) -> None:
     assert is_successful(verdicts, all_jobs=True) is of_all

@@ -37,7 +37,7 @@ def finished(
     return FinishedJob(progress, files, seconds=2.0, tokens=0, first_result_at_s=0.0)
 
 
-def test_a_job_that_kept_its_promises_has_no_problem(tmp_path: Path) -> None:
+def test_a_correct_job_has_no_problem(tmp_path: Path) -> None:
     job = finished(tmp_path, ["a", "b", "c"], ["a", "b", "c"], [])
 
     assert problems_of(job) == []
@@ -55,13 +55,13 @@ def test_a_job_that_kept_its_promises_has_no_problem(tmp_path: Path) -> None:
         (["a", "b"], ["c"], "1 did not succeed"),
     ],
 )
-def test_a_broken_promise_is_seen(
+def test_each_violation_is_reported(
     tmp_path: Path, answered: list[str], refused: list[str], problem: str
 ) -> None:
     assert problem in problems_of(finished(tmp_path, ["a", "b", "c"], answered, refused))
 
 
-def test_counters_that_differ_from_the_files_are_seen(tmp_path: Path) -> None:
+def test_counters_that_differ_from_the_files_are_reported(tmp_path: Path) -> None:
     job = finished(tmp_path, ["a", "b"], ["a", "b"], [], succeeded=1)
 
     assert problems_of(job) == ["2 requests became 1 outcomes", "1 succeeded, 2 results"]
@@ -108,7 +108,7 @@ class UnendingJob:
         return self
 
 
-def test_a_job_that_does_not_end_is_told_as_what_it_is(
+def test_a_job_that_does_not_end_is_a_stack_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cli.demo.demo_jobs.JOB_S_MAX", 0.0)

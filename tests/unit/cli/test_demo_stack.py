@@ -32,7 +32,7 @@ def test_a_failure_keeps_the_logs(failure: Exception, tmp_path: Path) -> None:
     assert (kept / "up.log").is_file()
 
 
-def test_a_demo_that_goes_on_may_keep_them_too(tmp_path: Path) -> None:
+def test_logs_can_be_kept_without_a_failure(tmp_path: Path) -> None:
     with demo_stack.demo_stack({}, tmp_path / "logs") as stack:
         stack.keep_logs()
 
@@ -46,7 +46,7 @@ def test_a_demo_without_a_failure_keeps_none(tmp_path: Path) -> None:
     assert not (tmp_path / "logs").exists()
 
 
-def test_what_a_killed_demo_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+def test_the_folder_of_a_killed_demo_is_removed(tmp_path: Path) -> None:
     left, kept = tmp_path / "millrace-demo-left", tmp_path / "millrace-demo-data"
     other = tmp_path / "else"
     for folder in (left, kept, other):
@@ -62,7 +62,7 @@ def test_what_a_killed_demo_left_is_removed_by_the_next_one(tmp_path: Path) -> N
     assert other.exists()
 
 
-def test_the_folder_of_a_demo_that_runs_is_left(
+def test_the_folder_of_a_running_demo_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -67,7 +67,7 @@ def test_a_module_has_the_name_that_people_import() -> None:
     assert module_name(Path("_pydatetime.py")) == "datetime"
 
 
-def test_a_spread_reaches_over_the_whole() -> None:
+def test_the_selection_is_evenly_spaced() -> None:
     all_of_them = [DocumentedName(f"{n:03}", "") for n in range(100)]
 
     assert [d.name for d in evenly_spaced(all_of_them, 4)] == ["000", "025", "050", "075"]

@@ -20,7 +20,7 @@ LETTER = {
 }
 
 
-def test_settings_win_over_the_file_and_reach_into_it() -> None:
+def test_set_options_override_the_patch_file() -> None:
     patch = b'{"max_tokens": 5, "options": {"a": 1}}'
     sets = ["max_tokens=64", "options.b.c=true", "user=me", "stop=null", "note=a=b"]
     assert merge_patch(patch, sets) == {
@@ -33,18 +33,18 @@ def test_settings_win_over_the_file_and_reach_into_it() -> None:
 
 
 @pytest.mark.parametrize("patch", [b"[]", b"{", b"\xff", b"3"])
-def test_a_file_that_is_no_object_is_refused(patch: bytes) -> None:
+def test_a_patch_that_is_not_an_object_is_refused(patch: bytes) -> None:
     with pytest.raises(typer.BadParameter):
         merge_patch(patch, [])
 
 
 @pytest.mark.parametrize("text", ["a", "=1", "a..b=1", ".=1"])
-def test_a_setting_without_its_parts_is_refused(text: str) -> None:
+def test_a_set_option_without_path_or_value_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         merge_patch(b"{}", [text])
 
 
-def test_a_letter_shows_what_is_known() -> None:
+def test_a_dead_letter_shows_its_non_empty_fields() -> None:
     assert row(LETTER)[:5] == ("dead_00_3", "a", "broken", "500", "2")
     shown = dict(fields(LETTER))
     assert shown["index"] == "0"
@@ -62,6 +62,6 @@ def test_a_letter_shows_what_is_known() -> None:
     ],
     ids=str,
 )
-def test_a_number_that_json_does_not_know_is_refused(patch: bytes, sets: list[str]) -> None:
+def test_nan_and_infinity_are_refused(patch: bytes, sets: list[str]) -> None:
     with pytest.raises(typer.BadParameter, match="not JSON numbers"):
         merge_patch(patch, sets)

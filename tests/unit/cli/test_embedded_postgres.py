@@ -12,7 +12,7 @@ from cli.stack.errors import StackError
 from cli.stack.services.postgres import EmbeddedPostgres, _make_private
 
 
-def test_a_question_that_takes_too_long_is_no_end(
+def test_a_readiness_check_that_times_out_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def dawdle(command: tuple[str, ...], *, timeout: float, **_: object) -> None:
@@ -35,7 +35,7 @@ def test_the_folder_of_another_user_is_refused(
         _make_private(folder)
 
 
-def test_a_server_that_is_gone_leaves_no_folder_elsewhere(
+def test_the_socket_folder_is_removed_with_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(EmbeddedPostgres, "_user_namespace_prefix", lambda _: ())
@@ -57,7 +57,7 @@ def test_a_server_that_is_gone_leaves_no_folder_elsewhere(
         assert not folder.exists()
 
 
-def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+def test_a_socket_path_that_is_not_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     (tmp_path / "socket").symlink_to(tmp_path / "target")
     with pytest.raises(StackError, match="belongs to another user"):

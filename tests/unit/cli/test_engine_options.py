@@ -19,15 +19,13 @@ def test_a_value_may_hold_equals_signs() -> None:
     assert engine_options(["upstream_api_key=a=b"]) == {"MILLRACE_ENGINE_UPSTREAM_API_KEY": "a=b"}
 
 
-def test_a_file_is_found_from_where_the_command_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     options = engine_options(["vllm_chat_template=chat.jinja"])
     assert options == {"MILLRACE_ENGINE_VLLM_CHAT_TEMPLATE": str(tmp_path / "chat.jinja")}
 
 
 @pytest.mark.parametrize("text", ["tool_parser=hermes", "vllm_dtype", "", "model_name=m", "=x"])
-def test_an_unknown_name_is_told(text: str) -> None:
+def test_an_unknown_option_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="vllm_tool_call_parser"):
         engine_options([text])

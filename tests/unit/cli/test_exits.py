@@ -70,7 +70,7 @@ def test_an_http_status_has_an_exit_code(status: int, code: ExitCode) -> None:
         (409, ["of another server"], ExitCode.CONFLICT),
     ],
 )
-def test_the_code_of_a_refusal_says_more_than_its_status(
+def test_the_error_code_takes_precedence_over_the_status(
     status: int, code: object, exit_code: ExitCode
 ) -> None:
     verdict = failure_report(refused(status, {"message": "No.", "code": code}))
@@ -79,7 +79,7 @@ def test_the_code_of_a_refusal_says_more_than_its_status(
     assert verdict.exit_code is exit_code
 
 
-def test_a_refusal_is_told_in_the_servers_words_with_the_request_id() -> None:
+def test_the_servers_message_is_printed_with_the_request_id() -> None:
     failure = refused(404, {"message": "No such batch."}, {"x-request-id": "req_7"})
 
     verdict = failure_report(failure)
@@ -88,14 +88,14 @@ def test_a_refusal_is_told_in_the_servers_words_with_the_request_id() -> None:
     assert verdict.message == "No such batch. (request req_7)"
 
 
-def test_a_refusal_names_what_it_is_about() -> None:
+def test_the_parameter_of_an_error_is_printed() -> None:
     verdict = failure_report(refused(400, {"message": "Supported are /v1/x.", "param": "endpoint"}))
 
     assert verdict is not None
     assert verdict.message == "endpoint: Supported are /v1/x."
 
 
-def test_a_refusal_without_words_tells_its_status() -> None:
+def test_an_error_without_message_shows_its_status() -> None:
     verdict = failure_report(refused(502, "<html>"))
 
     assert verdict is not None
@@ -140,7 +140,7 @@ def test_an_expected_failure_has_an_exit_code(failure: Exception, code: ExitCode
     assert "\n" not in verdict.message
 
 
-def test_the_facts_of_an_error_are_told() -> None:
+def test_the_facts_of_an_error_are_printed() -> None:
     verdict = failure_report(MillraceError("It failed.", topic="results", partition=3))
 
     assert verdict is not None
@@ -148,7 +148,7 @@ def test_the_facts_of_an_error_are_told() -> None:
 
 
 @pytest.mark.parametrize("failure", [ValueError("defect"), BrokenPipeError(), typer.Exit(6)])
-def test_anything_else_passes(failure: Exception) -> None:
+def test_other_exceptions_propagate(failure: Exception) -> None:
     with pytest.raises(type(failure)), exit_on_failure():
         raise failure
 
@@ -160,7 +160,7 @@ def test_an_interrupt_has_its_own_code() -> None:
     assert caught.value.exit_code == ExitCode.INTERRUPTED
 
 
-def test_a_group_tells_a_failure_on_stderr_alone() -> None:
+def test_a_failure_is_printed_to_stderr_only() -> None:
     app = typer.Typer(cls=CommandGroup)
 
     @app.callback()
@@ -194,7 +194,7 @@ class Refusal(Exception):  # noqa: N818  a driver's
         ("42501", "Postgres refuses: permission denied for table jobs"),
     ],
 )
-def test_a_refused_statement_says_what_to_do(sqlstate: str, told: str) -> None:
+def test_a_missing_schema_is_explained(sqlstate: str, told: str) -> None:
     verdict = failure_report(sqlalchemy.exc.ProgrammingError("SELECT", None, Refusal(sqlstate)))
 
     assert verdict is not None
@@ -212,7 +212,7 @@ def test_a_refused_statement_says_what_to_do(sqlstate: str, told: str) -> None:
         ("53100", "Postgres refuses: "),  # its disk is full
     ],
 )
-def test_a_database_that_is_away_is_told_from_one_that_is_slow(
+def test_an_unavailable_and_a_slow_database_have_different_messages(
     sqlstate: str | None, told: str
 ) -> None:
     cause = Refusal(sqlstate)

@@ -55,7 +55,7 @@ def wait(answers: Iterator[Batch | Exception], time: FakeTime, timeout_s: float 
     return wait_for_end(look, lambda _: None, timeout_s=timeout_s, clock=time, sleep=time.sleep)
 
 
-def test_progress_is_read_from_our_own_field() -> None:
+def test_progress_is_read_from_the_millrace_field() -> None:
     progress = progress_of(batch(millrace=OWN))
 
     assert progress == JobProgress(JobState.IN_PROGRESS, 10, 4, 1, 2, 3)
@@ -96,13 +96,13 @@ def test_a_wait_ends_in_time() -> None:
     assert 30.0 - POLL_S_MAX < time.now_s <= 30.0
 
 
-def test_a_wait_outlives_a_restart_of_the_server() -> None:
+def test_a_wait_continues_after_a_server_restart() -> None:
     answers: list[Batch | Exception] = [batch(), unavailable(), unavailable(), batch("completed")]
 
     assert wait(iter(answers), FakeTime(), None).status == "completed"
 
 
-def test_a_wait_ends_when_the_server_stays_away() -> None:
+def test_a_wait_fails_when_the_server_stays_unavailable() -> None:
     time = FakeTime()
 
     with pytest.raises(openai.APIConnectionError):
@@ -127,7 +127,7 @@ def test_a_server_that_never_answers_does_not_outlast_the_time() -> None:
     assert time.now_s <= 25.0 + FETCH_S_MIN
 
 
-def test_a_look_has_a_moment_even_without_time() -> None:
+def test_a_poll_has_a_minimum_timeout() -> None:
     looks_s: list[float] = []
 
     def look(timeout_s: float) -> Batch:

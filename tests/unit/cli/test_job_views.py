@@ -26,7 +26,7 @@ def test_metadata_without_a_name_or_value_is_wrong_usage(text: str) -> None:
         metadata_pairs([text])
 
 
-def test_a_status_shows_what_is_known_and_nothing_else() -> None:
+def test_a_status_shows_only_non_empty_fields() -> None:
     rows = dict(status_rows(batch()))
 
     assert rows["items"] == "10"
@@ -46,7 +46,7 @@ def test_a_list_row_fits_its_headers() -> None:
     assert len(list_row(batch())) == len(LIST_HEADERS)
 
 
-def test_the_end_says_where_the_files_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_outcome_names_the_files(capsys: pytest.CaptureFixture[str]) -> None:
     print_outcome(batch("completed", output_file_id="file-2", error_file_id="file-3"), None, None)
 
     written = capsys.readouterr()

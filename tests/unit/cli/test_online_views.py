@@ -15,7 +15,7 @@ def seen() -> LoadResult:
     )
 
 
-def test_percentiles_are_milliseconds_and_errors_are_counted_by_what_they_say() -> None:
+def test_percentiles_are_milliseconds_and_errors_are_counted_by_kind() -> None:
     assert measures_of(seen(), stream=True) == {
         "seconds": 2.0,
         "calls": 100,
@@ -40,7 +40,7 @@ def test_each_measure_has_a_row() -> None:
     assert shown["errors, timeout"] == "1"
 
 
-def test_a_request_is_shown_without_what_is_empty() -> None:
+def test_a_request_shows_only_non_empty_fields() -> None:
     job = {
         "id": "job_1",
         "status": "completed",
@@ -61,6 +61,6 @@ def test_a_request_is_shown_without_what_is_empty() -> None:
     assert shown.keys().isdisjoint({"cancelled", "error", "expires"})
 
 
-def test_a_request_that_failed_says_why() -> None:
+def test_a_failed_request_shows_its_error() -> None:
     shown = dict(rows({"id": "job_1", "error": {"code": "c", "message": "No."}}))
     assert shown == {"id": "job_1", "error": "No. (c)"}

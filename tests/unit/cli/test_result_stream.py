@@ -28,7 +28,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
-def test_a_server_that_is_busy_or_comes_back_is_asked_again(status: int) -> None:
+def test_a_busy_or_restarted_server_is_retried(status: int) -> None:
     with serving(FIRST, *[refusal(status)] * 4, REST) as server:
         found = list(stream_results(connect(server.url, "sk-1"), "batch_1", 0))
 
@@ -44,7 +44,7 @@ def test_a_refusal_is_raised() -> None:
     assert server.seen == [PATH] * 2
 
 
-def test_what_the_server_said_last_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_server_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result_stream, "_TRIES_MAX", 3)
     with (
         serving(refusal(500)) as server,
@@ -55,7 +55,7 @@ def test_what_the_server_said_last_is_raised(monkeypatch: pytest.MonkeyPatch) ->
     assert server.seen == [PATH] * 3
 
 
-def test_nothing_lies_behind_the_end() -> None:
+def test_no_results_follow_the_end() -> None:
     with serving(Answer(b"", status=204, kind="")) as server:
         assert list(stream_results(connect(server.url, "sk-1"), "batch_1", 99)) == []
 

@@ -22,7 +22,7 @@ from core.errors import SettingsError
 NAMES = ("broker", "controller")
 
 
-def test_the_lock_names_every_jar_once_with_its_sum() -> None:
+def test_the_lock_file_has_every_jar_once_with_its_checksum() -> None:
     lock = read_lock(LOCK_FILE.read_text())
 
     assert "org.apache.kafka:kafka_2.13:4.3.1" in lock
@@ -63,11 +63,11 @@ def test_two_stacks_never_choose_one_port(tmp_path: Path) -> None:
     assert not {*ours.values()} & {*json.loads(path.read_text()).values()}  # nobody listens yet
 
 
-def test_the_socket_lies_in_the_data_folder_when_its_path_is_short() -> None:
+def test_a_short_socket_path_is_in_the_data_folder() -> None:
     assert socket_dir(Path("/data/postgres")) == Path("/data/postgres/socket")
 
 
-def test_the_socket_of_a_deep_data_folder_fits_and_is_its_own() -> None:
+def test_the_socket_path_of_a_deep_data_folder_is_short_and_unique() -> None:
     deep, other = Path("/" + "d" * 120), Path("/" + "e" * 120)
 
     assert len(str(socket_dir(deep) / _SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX
@@ -75,7 +75,7 @@ def test_the_socket_of_a_deep_data_folder_fits_and_is_its_own() -> None:
     assert socket_dir(deep) != socket_dir(other)
 
 
-def test_the_socket_fits_though_the_folder_for_temporary_files_is_deep(
+def test_the_socket_path_is_short_with_a_deep_temporary_folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/" + "t" * 100)
@@ -83,7 +83,7 @@ def test_the_socket_fits_though_the_folder_for_temporary_files_is_deep(
     assert len(str(socket_dir(Path("/" + "d" * 120)) / _SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX
 
 
-def test_the_socket_lies_in_no_folder_that_postgres_would_take_for_two(
+def test_the_socket_path_has_no_comma(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert "," not in str(socket_dir(Path("/a,b")))
@@ -125,7 +125,7 @@ def test_one_data_folder_serves_one_stack(tmp_path: Path) -> None:
         pass
 
 
-def test_a_look_at_a_folder_keeps_no_stack_from_it(
+def test_is_stack_running_does_not_block_a_stack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not is_stack_running(tmp_path)
@@ -147,7 +147,7 @@ def test_the_cache_can_be_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "tmp", "src"])
-def test_a_folder_with_files_of_somebody_else_is_left_as_it_is(tmp_path: Path, name: str) -> None:
+def test_a_folder_with_other_files_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     tmp_path.chmod(0o755)
 
@@ -158,7 +158,7 @@ def test_a_folder_with_files_of_somebody_else_is_left_as_it_is(tmp_path: Path, n
     assert tmp_path.stat().st_mode & 0o777 == 0o755
 
 
-def test_a_data_folder_comes_back_with_whatever_it_holds(tmp_path: Path) -> None:
+def test_an_earlier_data_folder_is_accepted(tmp_path: Path) -> None:
     with lock_data_folder(tmp_path):
         (tmp_path / "tmp").mkdir()
         (tmp_path / "cluster.tar").touch()
@@ -166,14 +166,14 @@ def test_a_data_folder_comes_back_with_whatever_it_holds(tmp_path: Path) -> None
         pass
 
 
-def test_a_data_folder_that_was_copied_without_its_lock_is_taken(tmp_path: Path) -> None:
+def test_a_copied_data_folder_without_lock_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "objects").symlink_to(tmp_path / "not-there-yet")
     (tmp_path / "webhook-key").touch()
     with lock_data_folder(tmp_path):
         pass
 
 
-def test_files_in_a_data_folder_are_private_and_a_given_folder_keeps_its_rights(
+def test_data_is_private_and_a_given_folder_keeps_its_mode(
     tmp_path: Path,
 ) -> None:
     tmp_path.chmod(0o755)
@@ -188,7 +188,7 @@ def test_files_in_a_data_folder_are_private_and_a_given_folder_keeps_its_rights(
     "text",
     ["", "{", "[]", '{"broker": "x", "controller": 1}', '{"broker": 0, "controller": 99999}'],
 )
-def test_ports_are_chosen_anew_when_their_file_is_damaged(tmp_path: Path, text: str) -> None:
+def test_a_damaged_port_file_is_replaced(tmp_path: Path, text: str) -> None:
     path = tmp_path / "ports.json"
     path.write_text(text)
 

@@ -61,7 +61,7 @@ def test_operators_reach_the_services_of_a_running_stack(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("running")
-def test_other_variables_count_for_a_running_stack_too(
+def test_other_variables_apply_to_a_running_stack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MILLRACE_KAFKA_BOOTSTRAP_SERVERS", "elsewhere:9092")
@@ -74,12 +74,12 @@ def test_other_variables_count_for_a_running_stack_too(
     assert database_settings(tmp_path).pool_size == 3
 
 
-def test_a_folder_without_a_stack_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_a_stack_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NoStackError):
         database_settings(tmp_path)
 
 
-def test_a_stack_that_was_killed_is_gone_though_it_left_its_state(tmp_path: Path) -> None:
+def test_a_killed_stack_does_not_run(tmp_path: Path) -> None:
     with lock_data_folder(tmp_path):
         write_state(tmp_path, STATE)
 
@@ -96,7 +96,7 @@ def test_services_are_named_by_variables(monkeypatch: pytest.MonkeyPatch) -> Non
     assert kafka_settings(None).bootstrap_servers == "broker:9092"
 
 
-def test_a_private_file_is_replaced_whole(tmp_path: Path) -> None:
+def test_a_private_file_is_replaced_atomically(tmp_path: Path) -> None:
     path = tmp_path / "key"
     (tmp_path / ".key.partial").write_text("of a writer that was killed")
     write_private(path, b"a longer old one")

@@ -79,7 +79,7 @@ def test_the_file_of_a_refused_job_is_deleted(url: str, tmp_path: Path) -> None:
     assert Server.seen == ["POST /v1/files", "POST /v1/batches", "DELETE /v1/files/file-1"]
 
 
-def test_a_file_whose_job_may_exist_is_named(
+def test_the_file_of_a_job_that_may_exist_is_named(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("openai._base_client.BaseClient._calculate_retry_timeout", lambda *_: 0.01)
@@ -111,7 +111,7 @@ def test_the_file_of_a_refused_append_is_deleted(url: str, tmp_path: Path) -> No
     ]
 
 
-def test_a_quiet_wait_tells_why_the_input_was_refused(url: str, tmp_path: Path) -> None:
+def test_a_quiet_wait_prints_validation_errors(url: str, tmp_path: Path) -> None:
     Server.created = (200, FAILED)
 
     done = submit(url, tmp_path, "--wait", "--quiet")

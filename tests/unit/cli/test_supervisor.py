@@ -95,7 +95,7 @@ def role(name: str, **options: object) -> Child:
     return Child(name=name, argv=("true",), **options)  # type: ignore[arg-type]
 
 
-def test_backoff_doubles_from_its_least_to_its_most() -> None:
+def test_backoff_doubles_within_its_limits() -> None:
     waits = [backoff_s(deaths, 5.0) for deaths in range(1, 40)]
 
     assert waits[:3] == [BACKOFF_S_MIN, 2 * BACKOFF_S_MIN, 4 * BACKOFF_S_MIN]
@@ -103,7 +103,7 @@ def test_backoff_doubles_from_its_least_to_its_most() -> None:
     assert waits[-1] == 5.0
 
 
-def test_a_dead_child_starts_again_more_slowly_each_time() -> None:
+def test_a_failing_child_is_restarted_with_backoff() -> None:
     world = World()
     world.supervisor.start([role("api")])
 
@@ -116,7 +116,7 @@ def test_a_dead_child_starts_again_more_slowly_each_time() -> None:
     assert world.supervisor.restarts() == {"api": 4}
 
 
-def test_a_child_that_was_healthy_starts_again_at_once() -> None:
+def test_a_healthy_child_is_restarted_at_once() -> None:
     world = World()
     world.supervisor.start([role("api")])
     for _ in range(5):
@@ -129,7 +129,7 @@ def test_a_child_that_was_healthy_starts_again_at_once() -> None:
     assert world.seconds_until_restart() == pytest.approx(BACKOFF_S_MIN, abs=0.05)
 
 
-def test_a_child_that_cannot_be_started_counts_as_dead() -> None:
+def test_a_failed_restart_counts_as_an_exit() -> None:
     world = World()
     world.supervisor.start([role("api")])
     world.kill_newest()
@@ -146,7 +146,7 @@ def test_the_first_start_reports_a_program_that_cannot_run() -> None:
         world.supervisor.start([role("api")])
 
 
-def test_a_child_without_restart_stays_dead() -> None:
+def test_a_child_without_restart_is_not_restarted() -> None:
     world = World()
     world.supervisor.start([role("once", restart=False)])
     world.kill_newest()
@@ -197,7 +197,7 @@ def test_a_child_that_ignores_its_signal_is_killed_after_its_limit() -> None:
     assert world.clock.now_s - began_s == pytest.approx(3.0, abs=0.2)
 
 
-def test_the_whole_stop_has_one_budget() -> None:
+def test_all_stages_share_one_stop_limit() -> None:
     world = World(stops_in_s=lambda child: 60.0)
     world.supervisor.start([role(f"deaf-{n}", stage=n, stop_timeout_s=10.0) for n in range(5)])
     began_s = world.clock.now_s
@@ -208,7 +208,7 @@ def test_the_whole_stop_has_one_budget() -> None:
     assert sum(event == "SIGKILL" for _, event in world.events) == 5
 
 
-def test_a_stopped_supervisor_stops_again_and_starts_nothing() -> None:
+def test_a_second_stop_does_nothing() -> None:
     world = World()
     world.supervisor.start([role("api")])
     world.supervisor.stop()
@@ -219,7 +219,7 @@ def test_a_stopped_supervisor_stops_again_and_starts_nothing() -> None:
     assert len(world.processes) == 1
 
 
-def test_a_wait_ends_when_ready_and_restarts_what_dies_meanwhile() -> None:
+def test_a_wait_restarts_children_until_ready() -> None:
     world = World()
     world.supervisor.start([role("kafka")])
     world.kill_newest()
@@ -229,14 +229,14 @@ def test_a_wait_ends_when_ready_and_restarts_what_dies_meanwhile() -> None:
     assert world.supervisor.pid("kafka") == world.processes[-1].pid
 
 
-def test_a_wait_that_takes_too_long_names_what_it_waited_for() -> None:
+def test_a_wait_timeout_names_the_missing_part() -> None:
     world = World()
 
     with pytest.raises(StackTimeoutError, match="Kafka is not ready after 5 s"):
         world.supervisor.wait_until(lambda: False, timeout_s=5, what="Kafka")
 
 
-def test_a_child_that_refuses_its_settings_ends_the_wait_with_its_reason(tmp_path: Path) -> None:
+def test_invalid_settings_of_a_child_end_the_wait(tmp_path: Path) -> None:
     (tmp_path / "gpu.log").write_text('noise\n{"event":"x","reason":"no such parser"}\n{half\n')
     world = World(log_dir=tmp_path)
     world.exit_code = 2
@@ -246,7 +246,7 @@ def test_a_child_that_refuses_its_settings_ends_the_wait_with_its_reason(tmp_pat
         world.supervisor.wait_until(lambda: False, timeout_s=60, what="a model")
 
 
-def test_a_wait_that_takes_too_long_tells_why_children_died(tmp_path: Path) -> None:
+def test_a_wait_timeout_gives_the_exit_reasons(tmp_path: Path) -> None:
     (tmp_path / "writer.log").write_text('{"event":"the role ends","reason":"no broker"}\n')
     world = World(log_dir=tmp_path)
     world.supervisor.start([role("writer"), role("api")])
@@ -256,7 +256,7 @@ def test_a_wait_that_takes_too_long_tells_why_children_died(tmp_path: Path) -> N
         world.supervisor.wait_until(lambda: False, timeout_s=5, what="writer")
 
 
-def test_a_role_that_refuses_its_settings_later_is_told_and_ends_no_other(
+def test_invalid_settings_of_a_restarted_child_are_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "gpu.log").write_text('{"event":"the role ends","reason":"no such folder"}\n')
@@ -272,7 +272,7 @@ def test_a_role_that_refuses_its_settings_later_is_told_and_ends_no_other(
     assert [r.reason for r in caplog.records] == ["exit code 2: no such folder"]  # type: ignore[attr-defined]
 
 
-def test_a_log_that_grows_is_shortened_while_its_child_writes(tmp_path: Path) -> None:
+def test_a_large_log_is_rotated_while_its_child_writes(tmp_path: Path) -> None:
     world = World(log_dir=tmp_path)
     world.supervisor.start([role("api")])
     with (tmp_path / "api.log").open("ab") as written:

@@ -14,7 +14,7 @@ from cli.main import app
 @pytest.mark.parametrize(
     "asked", [("watch", "batch_1"), ("submit", "in.jsonl", "--endpoint", "/v1/embeddings")]
 )
-def test_a_silent_server_does_not_outlast_the_timeout(
+def test_a_server_without_response_does_not_exceed_the_timeout(
     asked: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -3,14 +3,14 @@
 from cli.admin.webhooks import last_try_text, state_text
 
 
-def test_an_endpoint_says_why_it_is_disabled() -> None:
+def test_a_disabled_endpoint_shows_its_reason() -> None:
     assert state_text({"millrace": {"enabled": True, "disabled_reason": None}}) == "enabled"
     assert state_text({"millrace": {"enabled": False, "disabled_reason": "gone"}}) == (
         "disabled: gone"
     )
 
 
-def test_a_delivery_says_how_its_last_try_went() -> None:
+def test_a_delivery_shows_the_result_of_its_last_try() -> None:
     silent = {"status_code": None, "error_code": "timed_out"}
     refused = {"status_code": 500, "error_code": "5xx"}
 

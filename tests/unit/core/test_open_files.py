@@ -48,7 +48,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_limit_is_raised_as_far_as_the_hard_one_lets_and_a_shortage_is_told_once() -> None:
+def test_the_soft_limit_is_raised_to_the_hard_limit_with_one_warning() -> None:
     done = run(LIMITED)
 
     assert done.stdout.splitlines() == ["800 1000", "800 1000", "1000 1000"]
@@ -92,7 +92,7 @@ def test_the_limit_is_raised_as_far_as_the_hard_one_lets_and_a_shortage_is_told_
     ],
     ids=["api", "gpu-consumer"],
 )
-def test_a_role_makes_room_for_its_connections_at_its_start(
+def test_a_role_raises_its_open_file_limit_at_start(
     module: str, following: str, start: str, allowed: int, tmp_path: Path
 ) -> None:
     start = start.replace("FOLDER", repr(str(tmp_path)))

@@ -76,13 +76,13 @@ def not_ready() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("not_ready")
-def test_a_role_that_was_stopped_ends_well(lines: Callable[[], list[dict[str, object]]]) -> None:
+def test_a_stopped_role_exits_with_0(lines: Callable[[], list[dict[str, object]]]) -> None:
     assert run_role(report_ready) == EXIT_OK
     assert [line["event"] for line in lines()] == ["ready"]
     assert REGISTRY.get_sample_value("millrace_role_ready") == 1
 
 
-def test_a_defect_is_told_by_where_it_is_alone(
+def test_a_defect_is_logged_with_its_traceback_but_no_message(
     lines: Callable[[], list[dict[str, object]]],
 ) -> None:
     row = "(a secret)"
@@ -98,7 +98,7 @@ def test_a_defect_is_told_by_where_it_is_alone(
     assert row not in json.dumps(line)
 
 
-def test_a_role_that_is_ready_looks_at_what_is_loaded_never_again() -> None:
+def test_report_ready_freezes_present_objects() -> None:
     told = """
 import gc
 from core.role_lifecycle import report_ready

@@ -43,7 +43,7 @@ def test_instances_come_in_the_order_of_their_readers() -> None:
     assert (role.window_s, log.servers) == (2.0, "here")
 
 
-def test_an_error_that_is_not_of_settings_is_not_gathered() -> None:
+def test_errors_other_than_settings_errors_propagate() -> None:
     def broken(_: object) -> None:
         raise OSError
 

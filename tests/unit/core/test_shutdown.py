@@ -58,7 +58,7 @@ def started(program: str, *before: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_asks_for_a_stop_in_order(number: signal.Signals) -> None:
+def test_a_signal_sets_the_stop_event(number: signal.Signals) -> None:
     process = started(WAITS)
     process.send_signal(number)
 
@@ -66,7 +66,7 @@ def test_a_signal_asks_for_a_stop_in_order(number: signal.Signals) -> None:
     assert process.returncode == 0
 
 
-def test_signals_that_interrupt_a_wait_or_each_other_stop_it_all_the_same() -> None:
+def test_nested_signals_set_the_stop_event() -> None:
     process = started(INTERRUPTED)
     assert process.stdout is not None
     limit = threading.Timer(10, process.kill)
@@ -80,7 +80,7 @@ def test_signals_that_interrupt_a_wait_or_each_other_stop_it_all_the_same() -> N
         process.communicate()
 
 
-def test_a_hang_up_that_is_ignored_stays_so() -> None:
+def test_an_ignored_sighup_stays_ignored() -> None:
     process = started(WAITS, "nohup")
     process.send_signal(signal.SIGHUP)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -91,7 +91,7 @@ def test_a_hang_up_that_is_ignored_stays_so() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_work_that_cannot_ask_is_cut_short(number: signal.Signals) -> None:
+def test_a_signal_interrupts_work_in_the_block(number: signal.Signals) -> None:
     process = started(WORKS)
     process.send_signal(number)
     assert process.stdout is not None
@@ -102,7 +102,7 @@ def test_work_that_cannot_ask_is_cut_short(number: signal.Signals) -> None:
     process.communicate(timeout=30)
 
 
-def test_an_impatient_second_interrupt_ends_it_at_once() -> None:
+def test_a_second_sigint_has_the_default_effect() -> None:
     process = started(WORKS)
     process.send_signal(signal.SIGINT)
     assert process.stdout is not None

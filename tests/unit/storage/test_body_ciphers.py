@@ -23,13 +23,13 @@ def cipher() -> BodyCipher:
 
 
 @pytest.mark.parametrize("body", [b"", b"x", BODY, BODY * 50_000])
-def test_a_body_comes_back(cipher: BodyCipher, body: bytes) -> None:
+def test_an_encrypted_body_can_be_decrypted(cipher: BodyCipher, body: bytes) -> None:
     encrypted = cipher.encrypt(body, HERE)
     assert b"secret" not in encrypted
     assert cipher.decrypt(encrypted, HERE) == body
 
 
-def test_equal_bodies_look_different(cipher: BodyCipher) -> None:
+def test_equal_bodies_have_different_ciphertexts(cipher: BodyCipher) -> None:
     assert cipher.encrypt(BODY, HERE) != cipher.encrypt(BODY, HERE)
 
 
@@ -42,7 +42,7 @@ def test_equal_bodies_look_different(cipher: BodyCipher) -> None:
         HERE._replace(item_index=120),
     ],
 )
-def test_another_place_is_refused(cipher: BodyCipher, place: CipherContext) -> None:
+def test_another_context_is_refused(cipher: BodyCipher, place: CipherContext) -> None:
     with pytest.raises(BodyUnreadableError):
         cipher.decrypt(cipher.encrypt(BODY, HERE), place)
 
@@ -52,7 +52,7 @@ def test_another_key_is_refused(cipher: BodyCipher) -> None:
         BodyCipher(os.urandom(KEY_BYTES)).decrypt(cipher.encrypt(BODY, HERE), HERE)
 
 
-def test_what_was_cut_changed_or_never_encrypted_is_refused(cipher: BodyCipher) -> None:
+def test_truncated_changed_or_plain_bodies_are_refused(cipher: BodyCipher) -> None:
     encrypted = cipher.encrypt(BODY, HERE)
     flipped = [
         encrypted[:at] + bytes([encrypted[at] ^ 1]) + encrypted[at + 1 :]

@@ -25,7 +25,7 @@ class Watch:
         return self.now_s
 
 
-def test_who_comes_second_gets_the_key_of_the_first() -> None:
+def test_a_second_creator_gets_the_first_key() -> None:
     store = MemoryStore()
     first, second = DataKeys(store, Watch()), DataKeys(store, Watch())
     encrypted = first.load_or_create("keys/a").encrypt(b"x", HERE)
@@ -34,7 +34,7 @@ def test_who_comes_second_gets_the_key_of_the_first() -> None:
     assert len(store.objects["keys/a"]) == 32
 
 
-def test_a_key_in_memory_asks_nobody_until_its_time_is_up() -> None:
+def test_a_cached_key_is_not_read_again_until_it_expires() -> None:
     store, watch = MemoryStore(), Watch()
     keys = DataKeys(store, watch)
     keys.load_or_create("keys/a")
@@ -47,7 +47,7 @@ def test_a_key_in_memory_asks_nobody_until_its_time_is_up() -> None:
         keys.load("keys/a")
 
 
-def test_a_destroyed_key_is_gone_and_never_made_by_a_reader() -> None:
+def test_a_destroyed_key_is_never_created_by_a_reader() -> None:
     store = MemoryStore()
     keys = DataKeys(store, Watch())
     for broken in (None, b"", b"too short"):
@@ -58,7 +58,7 @@ def test_a_destroyed_key_is_gone_and_never_made_by_a_reader() -> None:
     assert keys.cached("keys/a") is None
 
 
-def test_memory_is_bounded_and_keeps_what_is_used() -> None:
+def test_the_key_cache_is_bounded_and_evicts_the_least_used() -> None:
     keys = DataKeys(MemoryStore(), Watch(), cached_max=2)
     for name in ("keys/a", "keys/b", "keys/a", "keys/c"):
         keys.load_or_create(name)

@@ -36,14 +36,14 @@ def parts(*ages: timedelta) -> dict[str, object]:
     return {"Parts": [{"PartNumber": n, "LastModified": NOW - age} for n, age in enumerate(ages)]}
 
 
-def test_an_upload_that_still_brings_parts_is_kept(store: S3ObjectStore, server: Stubber) -> None:
+def test_an_upload_with_recent_parts_is_kept(store: S3ObjectStore, server: Stubber) -> None:
     server.add_response("list_parts", parts(2 * DAY, DAY / 2), UPLOAD)
     assert store.sweep_temporary(DAY.total_seconds()) == 0
     server.assert_no_pending_responses()
 
 
 @pytest.mark.parametrize("ages", [(), (2 * DAY, 1.5 * DAY)])
-def test_an_upload_without_a_new_part_is_cut(
+def test_an_upload_without_recent_parts_is_aborted(
     store: S3ObjectStore, server: Stubber, ages: tuple[timedelta, ...]
 ) -> None:
     server.add_response("list_parts", parts(*ages), UPLOAD)
@@ -52,7 +52,7 @@ def test_an_upload_without_a_new_part_is_cut(
     server.assert_no_pending_responses()
 
 
-def test_an_upload_that_ended_meanwhile_is_let_be(store: S3ObjectStore, server: Stubber) -> None:
+def test_an_upload_that_has_ended_meanwhile_is_kept(store: S3ObjectStore, server: Stubber) -> None:
     server.add_client_error("list_parts", "NoSuchUpload", http_status_code=404)
     assert store.sweep_temporary(DAY.total_seconds()) == 0
     server.assert_no_pending_responses()

@@ -48,7 +48,7 @@ def scripted() -> Scripted:
     return Scripted()
 
 
-def test_a_put_whose_answer_was_lost_has_won(scripted: Scripted) -> None:
+def test_a_put_with_a_lost_response_succeeds(scripted: Scripted) -> None:
     scripted.refuse("put_object", "PreconditionFailed", 412)
     scripted.show_object_of(scripted.upload._token)
     assert scripted.upload.complete(if_absent=True).size_bytes == 0
@@ -56,7 +56,7 @@ def test_a_put_whose_answer_was_lost_has_won(scripted: Scripted) -> None:
 
 
 @pytest.mark.parametrize(("code", "status"), [("NoSuchUpload", 404), ("PreconditionFailed", 412)])
-def test_a_completion_whose_answer_was_lost_has_won(
+def test_a_completion_with_a_lost_response_succeeds(
     scripted: Scripted, code: str, status: int
 ) -> None:
     scripted.begin_parts()
@@ -69,7 +69,9 @@ def test_a_completion_whose_answer_was_lost_has_won(
 @pytest.mark.parametrize(
     ("code", "status"), [("PreconditionFailed", 412), ("ConditionalRequestConflict", 409)]
 )
-def test_a_rival_that_shows_has_won(scripted: Scripted, code: str, status: int) -> None:
+def test_a_visible_object_of_another_upload_means_it_exists(
+    scripted: Scripted, code: str, status: int
+) -> None:
     scripted.begin_parts()
     scripted.refuse("complete_multipart_upload", code, status)
     scripted.show_object_of("rival")
@@ -81,7 +83,7 @@ def test_a_rival_that_shows_has_won(scripted: Scripted, code: str, status: int) 
     scripted.stub.assert_no_pending_responses()
 
 
-def test_a_rival_under_way_means_try_again(scripted: Scripted) -> None:
+def test_a_concurrent_upload_means_retry(scripted: Scripted) -> None:
     scripted.refuse("put_object", "ConditionalRequestConflict", 409)
     scripted.refuse("head_object", "404", 404)
     with pytest.raises(ObjectStoreUnavailableError):
@@ -111,13 +113,13 @@ def test_a_failed_part_aborts_the_upload(scripted: Scripted) -> None:
         ("NoSuchBucket", 404, ObjectStoreRefusedError),
     ],
 )
-def test_each_answer_has_its_meaning(code: str, status: int, expected: type[MillraceError]) -> None:
+def test_each_s3_error_is_translated(code: str, status: int, expected: type[MillraceError]) -> None:
     answer = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
     with pytest.raises(expected), translate_s3_errors("key"):
         raise exceptions.ClientError(answer, "PutObject")  # type: ignore[arg-type]
 
 
-def test_a_silent_server_is_away() -> None:
+def test_a_server_without_response_is_unavailable() -> None:
     with pytest.raises(ObjectStoreUnavailableError) as unavailable, translate_s3_errors("key"):
         raise exceptions.ReadTimeoutError(endpoint_url="http://s3")
     assert unavailable.value.disposition is Disposition.RETRY

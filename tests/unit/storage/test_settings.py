@@ -18,7 +18,7 @@ SECRET = "hunter2-secret"
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
-def test_a_database_url_gets_our_driver(scheme: str) -> None:
+def test_a_database_url_gets_the_psycopg_driver(scheme: str) -> None:
     settings = DatabaseSettings.from_env({URL: f"{scheme}://me:{SECRET}@db:5433/jobs?host=/tmp"})
     url = settings.sqlalchemy_url()
     assert url.drivername == "postgresql+psycopg"

@@ -91,11 +91,11 @@ def admin_of(cluster: ForgetfulCluster, replication_factor: int = 1) -> TopicAdm
     return admin
 
 
-def test_a_broker_may_learn_of_a_topic_late() -> None:
+def test_a_topic_unknown_to_one_broker_is_retried() -> None:
     assert admin_of(ForgetfulCluster(refusals=3)).drift([RESULTS]) == []
 
 
-def test_what_was_created_is_not_missing_where_a_broker_has_not_heard_of_it_yet() -> None:
+def test_a_created_topic_is_not_reported_missing_by_a_late_broker() -> None:
     cluster = ForgetfulCluster(refusals=0)
     admin = admin_of(cluster)
     admin.create([RESULTS])
@@ -111,14 +111,14 @@ def test_a_topic_that_stays_unknown_is_an_error(monkeypatch: pytest.MonkeyPatch)
         admin_of(ForgetfulCluster(refusals=1000)).drift([RESULTS])
 
 
-def test_any_other_refusal_is_an_error_at_once() -> None:
+def test_other_refusals_are_not_retried() -> None:
     cluster = ForgetfulCluster(1000, KafkaError.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(KafkaUnavailableError):
         admin_of(cluster).drift([RESULTS])
     assert cluster.refusals == 999
 
 
-def test_a_topic_with_too_few_copies_differs() -> None:
+def test_too_few_replicas_are_drift() -> None:
     cluster = ForgetfulCluster(refusals=0)
     cluster.copies[3:] = [3] * (RESULTS.partition_count - 3)
 
@@ -127,7 +127,7 @@ def test_a_topic_with_too_few_copies_differs() -> None:
     ]
 
 
-def test_an_option_that_the_broker_does_not_know_differs() -> None:
+def test_an_option_unknown_to_the_broker_is_drift() -> None:
     cluster = ForgetfulCluster(refusals=0)
     cluster.unknown = {"retention.ms"}
 
@@ -135,7 +135,7 @@ def test_an_option_that_the_broker_does_not_know_differs() -> None:
     assert difference.startswith("results: retention.ms is None, the catalogue says ")
 
 
-def test_silence_is_said_with_the_address_and_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timeout_names_the_address_and_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admins, "REQUEST_TIMEOUT_S", 0.1)
     said = r"127\.0\.0\.1:1 \(MILLRACE_KAFKA_BOOTSTRAP_SERVERS\): no answer within 0\.1 s"
     with pytest.raises(KafkaUnavailableError, match=said):
@@ -144,12 +144,12 @@ def test_silence_is_said_with_the_address_and_its_setting(monkeypatch: pytest.Mo
         admin_of(SilentCluster(refusals=0)).drift([RESULTS])
 
 
-def test_a_broker_lost_after_the_creation_is_said_with_its_address() -> None:
+def test_a_broker_lost_after_the_creation_is_named() -> None:
     with pytest.raises(KafkaUnavailableError, match=r"127\.0\.0\.1:1 .*transport failure"):
         admin_of(LostCluster(refusals=0)).create([RESULTS])
 
 
-def test_leaders_are_awaited_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_create_waits_for_leaders_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr("topics.clients.admin.time.sleep", pauses.append)
     cluster = ForgetfulCluster(refusals=0)

@@ -42,14 +42,14 @@ def is_gone(known: CallerLiveness, job: JobRef, now_s: float, *, since_s: float 
     return known.is_abandoned(job, since_s=since_s, now_s=now_s)
 
 
-def test_a_batch_is_never_gone() -> None:
+def test_a_batch_is_never_abandoned() -> None:
     batch = msgspec.structs.replace(online(), call=None)
     known = CallerLiveness(since_s=0.0)
     known.mark_complete_until(1e9)
     assert not is_gone(known, batch, 1e9)
 
 
-def test_a_caller_never_heard_of_is_dead_only_after_the_silence() -> None:
+def test_an_unknown_caller_is_dead_only_after_the_timeout() -> None:
     known = CallerLiveness(since_s=100.0)
     known.mark_complete_until(100.0 + CALLER_TIMEOUT_S)
     assert not is_gone(known, online(), 100.0 + CALLER_TIMEOUT_S)
@@ -57,7 +57,7 @@ def test_a_caller_never_heard_of_is_dead_only_after_the_silence() -> None:
     assert is_gone(known, online(), 100.2 + CALLER_TIMEOUT_S)
 
 
-def test_a_beat_keeps_calls_and_silence_ends_them() -> None:
+def test_heartbeats_keep_calls_and_a_timeout_abandons_them() -> None:
     known = CallerLiveness(since_s=0.0)
     known.record_heartbeat(news(5.0), now_s=50.0)
     known.mark_complete_until(52.0)
@@ -69,7 +69,7 @@ def test_a_beat_keeps_calls_and_silence_ends_them() -> None:
     assert not known.needs_end_offsets(now_s=1e6)
 
 
-def test_what_nobody_here_has_read_is_no_silence() -> None:
+def test_unread_heartbeats_do_not_time_out_a_caller() -> None:
     known = CallerLiveness(since_s=0.0)
     known.record_heartbeat(news(0.0), now_s=1.0)
     known.mark_complete_until(2.0)
@@ -80,7 +80,7 @@ def test_what_nobody_here_has_read_is_no_silence() -> None:
     assert not is_gone(known, online(), 1e6 + 1.0)
 
 
-def test_a_death_that_was_known_before_a_call_came_says_nothing_of_its_caller() -> None:
+def test_a_death_known_before_a_call_arrived_does_not_abandon_it() -> None:
     known = CallerLiveness(since_s=0.0)
     known.record_heartbeat(news(0.0), now_s=1.0)
     known.mark_complete_until(50.0)
@@ -102,7 +102,7 @@ def test_a_durable_call_outlives_its_caller_and_not_its_abort() -> None:
     assert is_gone(known, job, 1e6)
 
 
-def test_the_last_word_ends_connection_bound_calls_at_once() -> None:
+def test_a_leaving_caller_abandons_its_calls_at_once() -> None:
     known = CallerLiveness(since_s=0.0)
     known.record_heartbeat(news(0.0, leaving=True), now_s=10.0)
     assert is_gone(known, online(), 10.0)
@@ -118,7 +118,7 @@ def test_deadlines_are_by_the_clock_of_the_caller() -> None:
     assert known.is_expired(job, now_s=8.1)
 
 
-def test_patience_is_by_the_clock_of_the_caller_where_a_call_has_a_moment_to_begin() -> None:
+def test_the_start_wait_is_by_the_clock_of_the_caller() -> None:
     known = CallerLiveness(since_s=0.0)
     job = online(begin_by_s=1_000.0)
     assert known.start_wait_left_s(job, now_s=1e9) is None  # its clock is unknown
@@ -129,7 +129,7 @@ def test_patience_is_by_the_clock_of_the_caller_where_a_call_has_a_moment_to_beg
     assert known.start_wait_left_s(online(), now_s=8.5) is None
 
 
-def test_old_aborts_and_silent_callers_are_forgotten() -> None:
+def test_old_aborts_and_stale_callers_are_evicted() -> None:
     known = CallerLiveness(since_s=0.0)
     first = online()
     known.record_heartbeat(news(0.0, first.job_id), now_s=1.0)
@@ -219,7 +219,7 @@ class Followed:
         self.callers.stop()
 
 
-def test_who_reads_nothing_takes_nobody_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_caller_is_dead_while_kafka_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     followed = Followed(monkeypatch)
     followed.tail.is_away = True
     followed.clock.now_s += 60.0
@@ -234,7 +234,7 @@ def test_who_reads_nothing_takes_nobody_for_dead(monkeypatch: pytest.MonkeyPatch
     followed.stop()
 
 
-def test_who_was_stopped_reads_on_before_it_takes_anybody_for_dead(
+def test_a_paused_reader_catches_up_before_a_caller_is_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     followed = Followed(monkeypatch)
@@ -250,7 +250,7 @@ def test_who_was_stopped_reads_on_before_it_takes_anybody_for_dead(
     followed.stop()
 
 
-def test_the_only_caller_is_dead_when_it_has_said_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_only_caller_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     followed = Followed(monkeypatch)
     followed.clock.now_s += CALLER_TIMEOUT_S - 0.1
     followed.tail.turn()

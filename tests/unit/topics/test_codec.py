@@ -86,7 +86,7 @@ def test_a_header_without_a_value_is_refused(name: str) -> None:
         ("items", b"0-2147483648"),
     ],
 )
-def test_a_header_that_names_what_cannot_be_is_refused(name: str, value: bytes) -> None:
+def test_an_impossible_header_is_refused(name: str, value: bytes) -> None:
     headers = [(n, value if n == name else v) for n, v in chunk_headers(CHUNK, "bulk")]
     with pytest.raises(RecordUnreadableError):
         item_range(headers)

@@ -8,7 +8,7 @@ from topics.records.received_record import ReceivedRecord
 from topics.records.records import DeadLetter
 
 
-def test_a_copy_fits_whatever_the_record_was() -> None:
+def test_a_copy_of_any_record_fits_the_record_limit() -> None:
     sent, large = SentRecords(), b"x" * RECORD_BYTES_MAX
     headers: Headers = [("kind", b"batch")]
     for key, found, value in [

@@ -25,7 +25,7 @@ class Silent:
         return {request.group_id: Future() for request in asked}
 
 
-def test_silence_is_an_absence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_without_response_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_offsets, "_REQUEST_TIMEOUT_S", 0.01)
     group = GroupOffsets(KafkaSettings(bootstrap_servers="127.0.0.1:1"), "writers")
     group._client = Silent()

@@ -42,7 +42,7 @@ def known(controls: JobControlCache, *numbers: int) -> list[bool]:
     return [controls.get(UUID(int=number)) is not None for number in numbers]
 
 
-def test_a_job_is_forgotten_when_its_records_have_left_the_log() -> None:
+def test_a_job_is_evicted_when_its_records_have_left_the_log() -> None:
     controls = JobControlCache()
     controls.apply(closed(1), 1_000)
     controls.apply(control(2), 2_000)
@@ -52,7 +52,7 @@ def test_a_job_is_forgotten_when_its_records_have_left_the_log() -> None:
     assert known(controls, 1, 2) == [False, True]
 
 
-def test_of_too_many_the_oldest_are_forgotten() -> None:
+def test_the_oldest_of_too_many_jobs_are_evicted() -> None:
     controls = JobControlCache(count_max=3)
     for number in range(1, 6):
         controls.apply(closed(number), number)
@@ -69,7 +69,7 @@ def test_a_job_that_is_closed_again_counts_as_new() -> None:
     assert known(controls, 1, 2, 3) == [True, False, True]
 
 
-def test_a_job_can_be_forgotten_by_a_tombstone() -> None:
+def test_a_tombstone_discards_a_job() -> None:
     controls = JobControlCache()
     controls.apply(closed(1), 1)
     controls.discard(UUID(int=1).bytes)
@@ -97,14 +97,14 @@ def test_nothing_follows_a_close() -> None:
     assert found.closed is CloseReason.CANCELLED
 
 
-def test_a_record_is_void_below_the_version_that_says_so() -> None:
+def test_a_record_below_the_void_version_is_obsolete() -> None:
     assert obsolete_reason(JOB, control(1, 4, void_below=4), None) == "void"
     assert obsolete_reason(JOB, control(1, 4, void_below=3), None) is None
     assert obsolete_reason(JOB, closed(1), None) == "closed"
     assert obsolete_reason(JOB, None, None) is None
 
 
-def test_a_deadline_is_judged_by_the_databases_time_alone() -> None:
+def test_a_deadline_is_decided_by_the_databases_time() -> None:
     later = control(1, 4, deadline_s=2000.0)
     assert obsolete_reason(JOB, None, 999.9) is None
     assert obsolete_reason(JOB, None, 1000.0) == "expired"
@@ -113,7 +113,7 @@ def test_a_deadline_is_judged_by_the_databases_time_alone() -> None:
     assert effective_deadline_s(JOB, None) == 1000.0
 
 
-def test_a_newer_state_says_the_priority() -> None:
+def test_a_newer_state_overrides_the_priority() -> None:
     assert effective_priority(JOB, None) == 7
     assert effective_priority(JOB, control(1, 4, priority=0)) == 0
     assert effective_priority(JOB, closed(1)) == 7

@@ -15,7 +15,9 @@ from topics.settings import KafkaSettings
 
 
 @pytest.mark.parametrize("count", [0, 3])
-def test_records_left_behind_are_told(count: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_undelivered_records_are_logged_on_close(
+    count: int, caplog: pytest.LogCaptureFixture
+) -> None:
     nobody = KafkaSettings(bootstrap_servers="127.0.0.1:1")
     producer = RecordProducer(nobody, client_id="test")
     for _ in range(count):
@@ -48,7 +50,7 @@ class FatalProducer:
         pass
 
 
-def test_what_can_send_no_more_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fatal_producer_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("topics.clients.producer.Producer", FatalProducer)
     producer = RecordProducer(KafkaSettings(bootstrap_servers="127.0.0.1:1"), client_id="test")
     with pytest.raises(ProducerFatalError):
@@ -81,7 +83,7 @@ def producer(monkeypatch: pytest.MonkeyPatch) -> RecordProducer:
     return RecordProducer(KafkaSettings(bootstrap_servers="127.0.0.1:1"), client_id="test")
 
 
-def test_whoever_flushed_was_told_of_every_acknowledgement(producer: RecordProducer) -> None:
+def test_flush_returns_after_every_delivery_callback(producer: RecordProducer) -> None:
     is_told = threading.Event()
     told: list[BaseException | None] = []
 
@@ -109,7 +111,7 @@ class TakesAllTheTime(AcknowledgesAtOnce):
         return 1
 
 
-def test_all_are_closed_in_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_producers_are_closed_within_one_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("topics.clients.producer.Producer", TakesAllTheTime)
     settings = KafkaSettings(bootstrap_servers="127.0.0.1:1")
     close_producers([RecordProducer(settings, client_id=f"test-{n}") for n in range(4)], 0.2)
@@ -117,7 +119,7 @@ def test_all_are_closed_in_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> N
     assert sum(TakesAllTheTime.given_s) <= 0.2
 
 
-def test_a_callback_that_fails_leaves_nobody_waiting(
+def test_a_failing_callback_does_not_block_flush(
     producer: RecordProducer, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[BaseException | None] = []

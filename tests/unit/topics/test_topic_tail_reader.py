@@ -48,7 +48,7 @@ def tail_of(monkeypatch: pytest.MonkeyPatch, *batch: Any) -> TopicTailReader:
     return TopicTailReader(KafkaSettings(bootstrap_servers="nobody:1"), CONTROL, client_id="test")
 
 
-def test_records_that_come_with_the_loss_of_their_topic_are_given(
+def test_records_before_a_missing_topic_error_are_returned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lost = message(error=KafkaError.UNKNOWN_TOPIC_OR_PART)
@@ -63,6 +63,6 @@ def test_records_that_come_with_the_loss_of_their_topic_are_given(
 @pytest.mark.parametrize(
     "code", [KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED]
 )
-def test_a_refusal_of_the_broker_is_told(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_an_authorization_error_is_raised(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     with pytest.raises(KafkaUnavailableError):
         tail_of(monkeypatch, message(error=code)).poll(0)
