@@ -1,10 +1,9 @@
-"""Goal: the embedded services start, come back on their data, and never outlive their parent."""
+"""Goal: the embedded services start, restart on their data, and never outlive their parent."""
 
 import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from cli.stack.state.data_folder import cache_dir
 from migrations.runner import upgrade
 from storage.postgres.notifications import NotificationListener
 from storage.postgres.settings import DatabaseSettings
+from tests.support.until import until
 
 READY_S_MAX = 40.0
 
@@ -104,12 +104,16 @@ def assert_marks(stack: Stack, topic: str) -> None:
         assert connection.execute(sa.text("SELECT mark FROM marks")).scalar_one() == "kept"
 
 
-def poll_until(true: Callable[[], bool], *, timeout_s: float, step: Callable[[], None]) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline_s, "too late"
+def poll_until(
+    condition: Callable[[], bool], *, timeout_s: float, step: Callable[[], None]
+) -> None:
+    def is_true_or_step() -> bool:
+        if condition():
+            return True
         step()
-        time.sleep(0.02)
+        return False
+
+    until(is_true_or_step, timeout_s=timeout_s)
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:

@@ -1,4 +1,4 @@
-"""Goal: what a rehearsal leaves fits this Java and these jars; a failed one leaves nothing."""
+"""Goal: Java accepts the AOT cache of a training run; a failed run leaves no file."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ def test_a_failed_training_run_is_logged_and_leaves_no_file(
     def fail(*_: object) -> None:
         raise StackTimeoutError("too slow")
 
-    monkeypatch.setattr(rehearsal, "_rehearse", fail)
+    monkeypatch.setattr(rehearsal, "_run_training", fail)
     rehearsal.ensure_aot_cache(tmp_path)
     assert "too slow" in caplog.text
     assert not aot_cache_path(tmp_path / jars.name).exists()

@@ -1,4 +1,4 @@
-"""Goal: a role with wrong settings ends at once, with the code and the reason that `up` reads."""
+"""Goal: a role with invalid settings ends at once, with the exit code and reason for `up`."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ OTHERS = {
     ]
     for role in PREFIXES
 }
-"""Of what a role reads beside its own."""
+"""Settings that roles share."""
 
 
 @pytest.mark.parametrize("role", MODULES)

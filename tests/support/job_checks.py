@@ -1,4 +1,4 @@
-"""What must hold of a job that has ended, whatever happened on the way."""
+"""Submits jobs and checks the guarantees of ended jobs."""
 
 import json
 import time
@@ -26,7 +26,7 @@ def chat_line(index: int, model: str, *, text: str = "hello", max_tokens: int = 
 
 
 def submit(client: OpenAI, model: str, count: int, window: str = "24h") -> Batch:
-    """Upload `count` lines and create their job; a window may be shorter than OpenAI's 24h."""
+    """Upload `count` lines and create a job; the window may be shorter than OpenAI's 24h."""
     content = b"".join(chat_line(n, model) for n in range(count))
     file = client.files.create(file=("input.jsonl", content), purpose="batch")
     return client.batches.create(

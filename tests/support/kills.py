@@ -1,4 +1,4 @@
-"""Kill a role in the middle of a job, and look at what the job is worth afterwards."""
+"""Kills a role during a job and checks the job's result."""
 
 import random
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ ITEM_COUNT = 5000
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """What a killed job came to."""
+    """The result of a job whose role was killed."""
 
     killed_at: int  # items that had ended
     published: int  # outcomes on the log, repeated ones included
 
     @property
     def repeated(self) -> int:
-        """Outcomes published more than once: work that was done again."""
+        """Return the number of repeated outcomes, which is repeated work."""
         return self.published - ITEM_COUNT
 
 
 def kill_in_the_middle(stack: Stack, role: str, seed: int) -> Killed:
-    """Run a job, kill `role` at a seeded moment of it, and check that the job ends whole."""
+    """Run a job, kill `role` at a seeded moment, and check that every item ends once."""
     at = random.Random(seed).randrange(ITEM_COUNT // 10, ITEM_COUNT * 8 // 10)
     client = stack.client
     job = submit(client, stack.model, ITEM_COUNT)

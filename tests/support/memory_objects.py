@@ -1,4 +1,4 @@
-"""An object store in memory that can be away."""
+"""An object store in memory that can be unavailable."""
 
 from collections.abc import Iterator
 from typing import Self
@@ -45,11 +45,11 @@ class MemoryStore:
         self.read_count = 0
 
     def begin_upload(self, key: str) -> MemoryUpload:
-        self._ask()
+        self._require_available()
         return MemoryUpload(self, key)
 
     def read(self, key: str, *, offset: int = 0, length: int | None = None) -> ObjectBlocks:
-        self._ask()
+        self._require_available()
         self.read_count += 1
         if key not in self.objects:
             raise ObjectNotFoundError(key=key)
@@ -60,18 +60,18 @@ class MemoryStore:
         return len(self.objects[key])
 
     def delete(self, key: str) -> None:
-        self._ask()
+        self._require_available()
         self.objects.pop(key, None)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        self._ask()
+        self._require_available()
         found = [key for key in self.objects if key.startswith(prefix)]
         yield from (ObjectInfo(key, len(self.objects[key]), 0.0) for key in found)
 
     def sweep_temporary(self, older_than_s: float) -> int:
         return 0
 
-    def _ask(self) -> None:
+    def _require_available(self) -> None:
         if self.is_away:
             raise ObjectStoreUnavailableError
 

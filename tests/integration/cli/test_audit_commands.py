@@ -1,4 +1,4 @@
-"""Goal: an operator proves the audit log whole, or is told which row does not fit."""
+"""Goal: operators can verify the audit log; the first mismatching row is named."""
 
 import json
 import re

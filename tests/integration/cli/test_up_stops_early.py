@@ -1,4 +1,4 @@
-"""Goal: a `millrace up` that was not ready yet ends as soon as one that was."""
+"""Goal: a stop signal ends a starting `millrace up` as quickly as a ready one."""
 
 import fcntl
 import os
@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.support.until import until
 
 STOP_S_MAX = 20.0  # 15, and some for a busy machine
 NOWHERE = {
@@ -36,12 +38,9 @@ except KeyboardInterrupt:
 """
 
 
-def await_true(true: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    deadline_s = time.monotonic() + 60
-    while not true():
-        assert process.poll() is None
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+def until_or_exit(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    until(lambda: process.poll() is not None or condition(), timeout_s=60)
+    assert process.poll() is None
 
 
 @pytest.mark.parametrize(
@@ -73,7 +72,7 @@ def test_a_stop_ends_a_waiting_start(
             stderr=log,
         )
         awaited = logs / log_name
-        await_true(lambda: awaited.exists() and word in awaited.read_text(), process)
+        until_or_exit(lambda: awaited.exists() and word in awaited.read_text(), process)
         began_s = time.monotonic()
         process.send_signal(number)
         told, _ = process.communicate(timeout=60)
@@ -94,7 +93,7 @@ def test_a_stop_waits_for_no_download(tmp_path: Path) -> None:
             stdout=log,
             stderr=log,
         )
-        await_true(lambda: "fetching" in said.read_text(), process)
+        until_or_exit(lambda: "fetching" in said.read_text(), process)
         began_s = time.monotonic()
         process.terminate()
         process.wait(60)

@@ -20,7 +20,7 @@ WAYS: Final = {
     JobState.FAILED: ("failed",),
     JobState.CANCELLED: ("in_progress", "cancelling", "cancelled"),
 }
-"""How a job gets to each state."""
+"""The updates that bring a job to each state."""
 
 MOMENTS: Final = (
     "in_progress_at",
@@ -48,7 +48,7 @@ ENDED: Final[dict[str, Any]] = dict.fromkeys(MOMENTS, sa.text("now() - interval 
     "output_file_id": None,
     "error_file_id": None,
 }
-"""What no update may do to a job that has ended."""
+"""Updates that a terminal job must reject."""
 
 
 def job_in(engine: sa.Engine, state: JobState) -> UUID:

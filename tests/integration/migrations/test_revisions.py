@@ -1,7 +1,7 @@
-"""The revisions against real Postgres: they give the schema that the tables say, and undo."""
+"""Goal: with a real Postgres, the revisions produce the schema of the tables and can be undone."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from uuid import uuid4
@@ -16,10 +16,11 @@ from alembic.migration import MigrationContext
 from migrations import runner
 from migrations.runner import LOCK_TIMEOUT_S, alembic_config, upgrade
 from migrations.schema import SCHEMA
+from tests.support.until import until
 
 
 def differences(connection: sa.Connection) -> list[object]:
-    """What would have to change so that the database is as the tables say."""
+    """Return the changes that would give the database the schema of the tables."""
     context = MigrationContext.configure(connection, opts={"compare_type": True})
     return [
         change
@@ -44,7 +45,7 @@ def test_each_revision_can_be_undone(engine: sa.Engine) -> None:
 
 @contextmanager
 def upgrading(url: str) -> Iterator[None]:
-    """An upgrade beside the block, which must have succeeded soon after it."""
+    """Run an upgrade during the block, which must succeed soon after it."""
     with ThreadPoolExecutor() as threads:
         running = threads.submit(upgrade, url)
         yield
@@ -55,13 +56,6 @@ def go_back(engine: sa.Engine, revision: str) -> None:
     with engine.connect() as connection:
         command.downgrade(alembic_config(connection), revision)
         connection.commit()
-
-
-def until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def waits_for_a_lock(engine: sa.Engine, *, longer_than_s: float = 0.0) -> bool:
@@ -159,7 +153,7 @@ def test_no_retry_starts_after_the_time_limit(
 
 
 def test_concurrent_upgrades_run_one_after_the_other(engine: sa.Engine, database_url: str) -> None:
-    """The second one waits longer than for any lock, and holds up no index of the first."""
+    """The second one waits longer than any lock timeout, and blocks no index of the first."""
     go_back(engine, "0009")
     with engine.connect() as old:
         touch_files(old)

@@ -1,4 +1,4 @@
-"""Goal: users who are no superusers run Millrace, too; what they may not do, they are told."""
+"""Goal: database users without superuser rights can run Millrace, with clear errors."""
 
 import uuid
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Both object stores: a local folder, and S3 spoken to a real server process."""
+"""Fixtures of both object stores: a local folder, and S3 with a real server process."""
 
 import os
 import subprocess

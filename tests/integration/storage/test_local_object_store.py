@@ -1,4 +1,4 @@
-"""Goal: the folder store keeps its promises where S3 has no such question: disks and crashes."""
+"""Goal: the local store keeps its guarantees with full or failing disks and after crashes."""
 
 import errno
 import multiprocessing

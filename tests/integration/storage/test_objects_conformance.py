@@ -1,4 +1,4 @@
-"""Goal: a local folder and S3 keep every promise of `ObjectStore`, seen from outside alike."""
+"""Goal: the local store and S3 both keep every guarantee of `ObjectStore`."""
 
 import hashlib
 import threading

@@ -1,4 +1,4 @@
-"""Goal: what crashes left in either store goes once it is old; what anybody needs never does."""
+"""Goal: old objects that crashes left are removed from both stores, needed objects never."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Goal: limits, binary parameters and recovery as promised, on a real Postgres."""
+"""Goal: timeouts, binary parameters and reconnection work with a real Postgres."""
 
 import threading
 import time
@@ -15,6 +15,7 @@ from storage.postgres.engines import DATABASE_UNAVAILABLE, create_engine, raw_cu
 from storage.postgres.notifications import NotificationListener
 from storage.postgres.settings import DatabaseSettings
 from tests.conftest import execute, with_database
+from tests.support.until import until
 
 UNUSED_URL = "postgresql://postgres@127.0.0.1:1/postgres"  # nobody listens on port 1
 
@@ -117,10 +118,7 @@ def test_an_idle_transaction_is_ended_as_unavailable_and_the_next_works(
     def work_and_freeze() -> None:
         with frozen.begin() as connection:
             work(connection)
-            deadline = time.monotonic() + 30
-            while sessions(engine, name):
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            until(lambda: not sessions(engine, name), timeout_s=30)
             work(connection)
 
     with pytest.raises(DATABASE_UNAVAILABLE):
@@ -136,8 +134,7 @@ def test_a_commit_after_a_lost_session_is_unavailable(postgres_url: str, engine:
     frozen = create_engine(settings, application_name=name)
     with frozen.connect() as connection:
         connection.execute(sa.text("SELECT 1"))
-        while sessions(engine, name):
-            time.sleep(0.05)
+        until(lambda: not sessions(engine, name), timeout_s=30)
         with pytest.raises(DATABASE_UNAVAILABLE):
             connection.commit()
     frozen.dispose()

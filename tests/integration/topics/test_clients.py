@@ -1,4 +1,4 @@
-"""Goal: the clients of the log keep their word against a real broker."""
+"""Goal: the Kafka clients keep their guarantees with a real broker."""
 
 import time
 from collections.abc import Callable, Iterator

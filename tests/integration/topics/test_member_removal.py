@@ -1,4 +1,4 @@
-"""Goal: whoever ended leaves its groups at once, by a message of somebody else."""
+"""Goal: a successor removes the group membership of an ended process at once."""
 
 import signal
 import socket

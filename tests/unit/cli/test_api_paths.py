@@ -1,4 +1,4 @@
-"""Goal: what is given as an id names that thing and leads to no other route."""
+"""Goal: an id on the command line never leads to another route."""
 
 import json
 

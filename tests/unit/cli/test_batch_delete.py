@@ -1,4 +1,4 @@
-"""Goal: `millrace batch delete` asks for the one thing, and says that it is done."""
+"""Goal: `millrace batch delete` sends one request and reports the deletion."""
 
 import pytest
 from typer.testing import CliRunner

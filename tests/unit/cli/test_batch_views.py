@@ -1,4 +1,4 @@
-"""Goal: events are read whole from any pieces; items and books read well in a table."""
+"""Goal: events are parsed from any blocks; items and audit totals are shown in tables."""
 
 import json
 from collections.abc import Iterator

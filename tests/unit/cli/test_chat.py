@@ -1,4 +1,4 @@
-"""Goal: a conversation remembers whole answers alone, and survives what may pass."""
+"""Goal: a conversation keeps complete answers only and continues after temporary failures."""
 
 import io
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Goal: a role is ours wherever it starts, and gives way when no caller waits for it."""
+"""Goal: a role never imports from the current folder; bulk roles have a lower priority."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Goal: a child is ready when it says so in this run, however its log is written."""
+"""Goal: a child is ready when its log of this run says so."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Goal: a wrong address or key is told in one line, and no server holds a command for long."""
+"""Goal: an invalid URL or key is reported in one line, and calls have timeouts."""
 
 import openai
 import pytest

@@ -1,4 +1,4 @@
-"""Goal: the demo's check sees every way in which a result can be missing, doubled or misplaced."""
+"""Goal: the demo's check detects missing, repeated and misplaced results."""
 
 import base64
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Goal: whatever a demo fails by, the logs of its stack can be read afterwards."""
+"""Goal: the logs of a failed demo are kept, and folders of killed demos are removed."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""Goal: edits of a redrive say what was meant, and a dead letter is read at a glance."""
+"""Goal: edits of a redrive are parsed correctly, and dead letters are shown concisely."""
 
 import pytest
 import typer

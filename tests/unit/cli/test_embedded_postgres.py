@@ -1,4 +1,4 @@
-"""Goal: the embedded Postgres waits out a busy machine, and keeps out of folders of others."""
+"""Goal: the embedded Postgres tolerates a busy machine and refuses folders of other users."""
 
 import os
 import subprocess

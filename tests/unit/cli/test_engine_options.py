@@ -1,4 +1,4 @@
-"""Goal: every setting of an engine is an option, and a name that is none is told at once."""
+"""Goal: every engine setting can be an option, and an unknown name is an error."""
 
 from pathlib import Path
 

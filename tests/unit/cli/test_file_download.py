@@ -1,4 +1,4 @@
-"""Goal: a download that breaks off goes on where it ended; one that cannot says how far it came."""
+"""Goal: an interrupted download is resumed; a failed one reports its progress."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""Goal: what is uploaded is what was there, whole, and what became of it is always known."""
+"""Goal: inputs are uploaded completely, and deleted or named when the request fails."""
 
 import io
 import os

@@ -1,7 +1,6 @@
-"""Goal: a wait ends exactly when the job does, and its end has the right exit code."""
+"""Goal: a wait ends when the job does, with the right exit code."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import httpx2
 import openai
@@ -22,37 +21,24 @@ from cli.batch.job_progress import (
 )
 from cli.exits import ExitCode, WaitTimeoutError
 from core.states import TERMINAL_STATES, JobState
+from tests.support.clock import ManualClock
 from tests.unit.cli.batches import batch
 
 OWN = {"succeeded": 4, "failed": 1, "cancelled": 2, "expired": 3, "pending": 0}
-
-
-@dataclass
-class FakeTime:
-    now_s: float = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
 
 
 def unavailable() -> openai.APIConnectionError:
     return openai.APIConnectionError(request=httpx2.Request("GET", "http://127.0.0.1:9"))
 
 
-def wait(answers: Iterator[Batch | Exception], time: FakeTime, timeout_s: float | None) -> Batch:
+def wait(answers: Iterator[Batch | Exception], time: ManualClock, timeout_s: float | None) -> Batch:
     def look(_timeout_s: float) -> Batch:
         answer = next(answers)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    return wait_for_end(look, lambda _: None, timeout_s=timeout_s, clock=time, sleep=time.sleep)
+    return wait_for_end(look, lambda _: None, timeout_s=timeout_s, clock=time, sleep=time.advance)
 
 
 def test_progress_is_read_from_the_millrace_field() -> None:
@@ -80,7 +66,7 @@ def test_a_completed_job_with_failed_items_has_its_own_exit_code() -> None:
 
 
 def test_a_wait_returns_the_job_as_it_ended() -> None:
-    time = FakeTime()
+    time = ManualClock()
     answers = iter([batch("validating"), batch(), batch("finalizing"), batch("completed")])
 
     assert wait(answers, time, None).status == "completed"
@@ -88,7 +74,7 @@ def test_a_wait_returns_the_job_as_it_ended() -> None:
 
 
 def test_a_wait_ends_in_time() -> None:
-    time = FakeTime()
+    time = ManualClock()
 
     with pytest.raises(WaitTimeoutError):
         wait(iter([batch()] * 1000), time, 30.0)
@@ -99,11 +85,11 @@ def test_a_wait_ends_in_time() -> None:
 def test_a_wait_continues_after_a_server_restart() -> None:
     answers: list[Batch | Exception] = [batch(), unavailable(), unavailable(), batch("completed")]
 
-    assert wait(iter(answers), FakeTime(), None).status == "completed"
+    assert wait(iter(answers), ManualClock(), None).status == "completed"
 
 
 def test_a_wait_fails_when_the_server_stays_unavailable() -> None:
-    time = FakeTime()
+    time = ManualClock()
 
     with pytest.raises(openai.APIConnectionError):
         wait(iter([unavailable()] * 1000), time, None)
@@ -112,16 +98,16 @@ def test_a_wait_fails_when_the_server_stays_unavailable() -> None:
 
 
 def test_a_server_that_never_answers_does_not_outlast_the_time() -> None:
-    time = FakeTime()
+    time = ManualClock()
     looks_s: list[float] = []
 
     def look(timeout_s: float) -> Batch:
         looks_s.append(timeout_s)
-        time.sleep(timeout_s)
+        time.advance(timeout_s)
         raise openai.APITimeoutError(request=httpx2.Request("GET", "http://127.0.0.1:9"))
 
     with pytest.raises(WaitTimeoutError):
-        wait_for_end(look, lambda _: None, timeout_s=25.0, clock=time, sleep=time.sleep)
+        wait_for_end(look, lambda _: None, timeout_s=25.0, clock=time, sleep=time.advance)
 
     assert max(looks_s) == FETCH_S_MAX
     assert time.now_s <= 25.0 + FETCH_S_MIN
@@ -134,8 +120,8 @@ def test_a_poll_has_a_minimum_timeout() -> None:
         looks_s.append(timeout_s)
         return batch("completed")
 
-    time = FakeTime()
-    wait_for_end(look, lambda _: None, timeout_s=0.0, clock=time, sleep=time.sleep)
+    time = ManualClock()
+    wait_for_end(look, lambda _: None, timeout_s=0.0, clock=time, sleep=time.advance)
 
     assert looks_s == [FETCH_S_MIN]
 

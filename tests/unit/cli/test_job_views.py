@@ -1,4 +1,4 @@
-"""Goal: what a person reads about a job is complete, and short when there is little to say."""
+"""Goal: a job's view is complete and omits empty fields."""
 
 import pytest
 import typer

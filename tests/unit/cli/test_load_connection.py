@@ -1,4 +1,4 @@
-"""Goal: calls are timed and counted as they were, however the bytes of their answers arrive."""
+"""Goal: calls are timed and events counted correctly for any sequence of blocks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

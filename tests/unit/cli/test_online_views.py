@@ -1,4 +1,4 @@
-"""Goal: measures and single requests are shown whole, and nothing that is empty."""
+"""Goal: measures and single requests are shown completely, without empty fields."""
 
 from array import array
 from collections import Counter

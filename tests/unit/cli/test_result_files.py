@@ -1,4 +1,4 @@
-"""Goal: a fetched file is whole or not there, and its place is found good before it is needed."""
+"""Goal: a fetched file is complete or absent, and its target is checked before the job."""
 
 import stat
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Goal: a stream of results outlives a server that is restarted, and says what is refused."""
+"""Goal: a stream of results survives a server restart and raises refusals."""
 
 import openai
 import pytest

@@ -1,4 +1,4 @@
-"""Goal: the stack's small rules hold: lock, ports, socket place, broker settings."""
+"""Goal: the stack's lock file, ports, socket path, data folder and broker settings are correct."""
 
 import fcntl
 import json

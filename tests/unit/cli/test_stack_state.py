@@ -1,4 +1,4 @@
-"""Goal: a running stack's state is read back as written, and by its owner alone."""
+"""Goal: a running stack's state can be read as written, by its owner only."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Goal: whatever the standard streams are, a command ends by its exit codes, not by a traceback."""
+"""Goal: with any standard streams a command ends with an exit code, not a traceback."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Goal: a job that is refused leaves no file behind, and its reason is told, quiet or not."""
+"""Goal: a refused job leaves no uploaded file, and its reason is printed even if quiet."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Goal: mistakes on the command line of `up` end it before anything starts, as usage."""
+"""Goal: invalid options of `up` are a usage error before anything starts."""
 
 import threading
 from pathlib import Path

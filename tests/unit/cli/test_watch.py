@@ -1,4 +1,4 @@
-"""Goal: a server that accepts and never answers does not hold a command beyond its time."""
+"""Goal: a server that never answers does not delay a command beyond its timeout."""
 
 import socket
 import time

@@ -1,4 +1,4 @@
-"""Goal: the tables of webhooks say why nothing comes."""
+"""Goal: the tables of webhooks show why deliveries fail."""
 
 from cli.admin.webhooks import last_try_text, state_text
 

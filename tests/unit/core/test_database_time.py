@@ -1,4 +1,4 @@
-"""Goal: the estimate keeps to the best of the newest samples, and only monotonic time moves it."""
+"""Goal: the estimate uses the best of the newest samples and advances with monotonic time only."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Goal: a line of the log has its five fields and no text of an error that may quote a client."""
+"""Goal: a log line has its five fields and no text of third-party errors."""
 
 import asyncio
 import json
@@ -55,11 +55,11 @@ def test_a_traceback_has_frames_and_classes_but_no_text(act: Callable[[], None])
     except Exception:  # noqa: BLE001  whatever it is
         line = line_of("failed")
 
-    told = str(line["traceback"])
-    assert SECRET not in told
-    assert "builtins.ValueError\n" in told
-    assert "in fail\n" in told
-    assert ("builtins.KeyError\n" in told) is (act is not fail)
+    text = str(line["traceback"])
+    assert SECRET not in text
+    assert "builtins.ValueError\n" in text
+    assert "in fail\n" in text
+    assert ("builtins.KeyError\n" in text) is (act is not fail)
 
 
 def test_millrace_errors_show_code_and_reason_and_os_errors_their_errno() -> None:
@@ -69,11 +69,11 @@ def test_millrace_errors_show_code_and_reason_and_os_errors_their_errno() -> Non
         try:
             raise RecordUnreadableError("the chunk is empty") from full
         except RecordUnreadableError:
-            told = str(line_of("failed")["traceback"])
+            text = str(line_of("failed")["traceback"])
 
-    assert "core.errors.RecordUnreadableError: record_unreadable: the chunk is empty" in told
-    assert "OSError: No space left on device" in told
-    assert SECRET not in told
+    assert "core.errors.RecordUnreadableError: record_unreadable: the chunk is empty" in text
+    assert "OSError: No space left on device" in text
+    assert SECRET not in text
 
 
 def test_a_cyclic_chain_of_causes_ends() -> None:

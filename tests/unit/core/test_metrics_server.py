@@ -1,4 +1,4 @@
-"""Goal: a port that Prometheus cannot have is told as a wrong setting, and none is needed."""
+"""Goal: a port that cannot be used is a settings error, and metrics are optional."""
 
 import socket
 import urllib.request

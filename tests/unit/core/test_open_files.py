@@ -1,4 +1,4 @@
-"""Goal: a role may open as many connections as it promises, or says that it may not."""
+"""Goal: a role raises its open file limit for its connections, or logs that it cannot."""
 
 import json
 import subprocess
@@ -27,11 +27,11 @@ STARTED = """
 import resource, sys, threading
 from {module} import __main__ as role
 
-def told(*_, **__):
+def report(*_, **__):
     print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     raise SystemExit(0)
 
-role.{next} = told
+role.{next} = report
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 1000))
 {start}
 """

@@ -1,4 +1,4 @@
-"""Goal: every role ends with a code that says whether to start it again, and one line why."""
+"""Goal: every role ends with an exit code and one log line with the reason."""
 
 import json
 import logging
@@ -15,20 +15,20 @@ from core.metrics import ROLE_READY
 from core.role_lifecycle import EXIT_FAILURE, EXIT_INVALID_SETTINGS, EXIT_OK, report_ready, run_role
 
 
-class AwayError(Exception):
-    """What a driver raises."""
+class UnavailableError(Exception):
+    """A driver's error."""
 
 
 @pytest.fixture
 def lines() -> Iterator[Callable[[], list[dict[str, object]]]]:
-    """Return what the role wrote, line by line."""
+    """Return the log lines of the role."""
     written: list[str] = []
 
-    class Keeping(logging.Handler):
+    class ListHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             written.append(self.format(record))
 
-    handler, logger = Keeping(), logging.getLogger("core.role_lifecycle")
+    handler, logger = ListHandler(), logging.getLogger("core.role_lifecycle")
     handler.setFormatter(JsonFormatter("a-role"))
     before = logger.level
     logger.addHandler(handler)
@@ -48,7 +48,7 @@ def lines() -> Iterator[Callable[[], list[dict[str, object]]]]:
             "A_B: not a",
         ),
         (EngineDeadError("It died.", name="m"), EXIT_FAILURE, "engine_dead", "It died."),
-        (AwayError("INSERT secret"), EXIT_FAILURE, "service_away", "AwayError"),
+        (UnavailableError("INSERT secret"), EXIT_FAILURE, "service_away", "UnavailableError"),
     ],
 )
 def test_a_failure_has_a_code_a_reason_and_an_exit_code(
@@ -61,7 +61,7 @@ def test_a_failure_has_a_code_a_reason_and_an_exit_code(
     def run() -> None:
         raise failure
 
-    assert run_role(run, unavailable=(AwayError,)) == exit_code
+    assert run_role(run, unavailable=(UnavailableError,)) == exit_code
     (line,) = lines()
     assert (line["event"], line["level"], line["code"]) == ("the role ends", "critical", code)
     assert reason in str(line["reason"])
@@ -90,7 +90,7 @@ def test_a_defect_is_logged_with_its_traceback_but_no_message(
     def run() -> None:
         raise ValueError("Failing row contains " + row)
 
-    assert run_role(run, unavailable=(AwayError,)) == EXIT_FAILURE
+    assert run_role(run, unavailable=(UnavailableError,)) == EXIT_FAILURE
     (line,) = lines()
     assert (line["event"], line["code"]) == ("the role ends", "defect")
     assert line["reason"] == "A defect: ValueError."
@@ -99,14 +99,14 @@ def test_a_defect_is_logged_with_its_traceback_but_no_message(
 
 
 def test_report_ready_freezes_present_objects() -> None:
-    told = """
+    program = """
 import gc
 from core.role_lifecycle import report_ready
 before = gc.get_threshold()
 report_ready()
 print(gc.get_freeze_count() > 1000, gc.get_threshold() > before)
 """
-    said = subprocess.run(
-        [sys.executable, "-c", told], check=True, capture_output=True, text=True, timeout=60
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
     )
-    assert said.stdout.split() == ["True", "True"]
+    assert done.stdout.split() == ["True", "True"]

@@ -1,4 +1,4 @@
-"""Goal: a role names all mistakes of its settings at once, whichever class has them."""
+"""Goal: all mistakes in the settings of a role are reported at once."""
 
 from typing import ClassVar
 
@@ -9,14 +9,14 @@ from core.settings import Settings, read_all
 
 
 class LogSettings(Settings):
-    """Of a log."""
+    """Settings of one client."""
 
     env_prefix: ClassVar[str] = "LOG_"
     servers: str = "here"
 
 
 class RoleSettings(Settings):
-    """Of a role."""
+    """Settings of a role."""
 
     env_prefix: ClassVar[str] = "ROLE_"
     window_s: float = 1.0

@@ -1,4 +1,4 @@
-"""Goal: whatever signal asks a process to stop, it stops in order, and work is cut short."""
+"""Goal: every stop signal sets the stop event and interrupts work in its block."""
 
 import signal
 import subprocess
@@ -22,10 +22,10 @@ import signal
 from core.shutdown import stop_on_signals
 stop = stop_on_signals()
 print("waiting", flush=True)
-with stop._cond:  # as in the midst of a wait, or of what a first signal does
+with stop._cond:  # as inside a wait, or inside the handler of a first signal
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.raise_signal(number)
-    print("asked", stop.is_set(), flush=True)
+    print("set", stop.is_set(), flush=True)
 print("stopped" if stop.wait(20) else "went on", flush=True)
 """
 
@@ -38,7 +38,7 @@ try:
         print("waiting", flush=True)
         time.sleep(20)
 except KeyboardInterrupt:
-    print("cut", stop.is_set(), flush=True)
+    print("interrupted", stop.is_set(), flush=True)
 print("stopped" if stop.wait(20) else "went on", flush=True)
 time.sleep(20)
 """
@@ -72,7 +72,7 @@ def test_nested_signals_set_the_stop_event() -> None:
     limit = threading.Timer(10, process.kill)
     limit.start()
     try:
-        assert process.stdout.readline() == "asked True\n"
+        assert process.stdout.readline() == "set True\n"
         assert process.stdout.readline() == "stopped\n"
     finally:
         limit.cancel()
@@ -96,7 +96,7 @@ def test_a_signal_interrupts_work_in_the_block(number: signal.Signals) -> None:
     process.send_signal(number)
     assert process.stdout is not None
 
-    assert process.stdout.readline() == "cut True\n"
+    assert process.stdout.readline() == "interrupted True\n"
     assert process.stdout.readline() == "stopped\n"
     process.kill()
     process.communicate(timeout=30)
@@ -106,7 +106,7 @@ def test_a_second_sigint_has_the_default_effect() -> None:
     process = started(WORKS)
     process.send_signal(signal.SIGINT)
     assert process.stdout is not None
-    assert process.stdout.readline() == "cut True\n"
+    assert process.stdout.readline() == "interrupted True\n"
     assert process.stdout.readline() == "stopped\n"
     process.send_signal(signal.SIGINT)
 

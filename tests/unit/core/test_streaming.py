@@ -1,4 +1,4 @@
-"""Goal: `stream` means to us what it means to vLLM, whose models of bodies are pydantic's."""
+"""Goal: `stream` is read as vLLM reads it, by pydantic's lax mode."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Goal: who migrates a database is told why it cannot be reached, and no password is."""
+"""Goal: a failed migration reports why the database is unreachable, without a password."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Goal: a body can be read with its key at its place, and in no other way."""
+"""Goal: a body can only be decrypted with its key and context."""
 
 import os
 from uuid import UUID
@@ -34,7 +34,7 @@ def test_equal_bodies_have_different_ciphertexts(cipher: BodyCipher) -> None:
 
 
 @pytest.mark.parametrize(
-    "place",
+    "context",
     [
         HERE._replace(job_id=UUID(int=2)),
         HERE._replace(direction=BodyDirection.OUT),
@@ -42,9 +42,9 @@ def test_equal_bodies_have_different_ciphertexts(cipher: BodyCipher) -> None:
         HERE._replace(item_index=120),
     ],
 )
-def test_another_context_is_refused(cipher: BodyCipher, place: CipherContext) -> None:
+def test_another_context_is_refused(cipher: BodyCipher, context: CipherContext) -> None:
     with pytest.raises(BodyUnreadableError):
-        cipher.decrypt(cipher.encrypt(BODY, HERE), place)
+        cipher.decrypt(cipher.encrypt(BODY, HERE), context)
 
 
 def test_another_key_is_refused(cipher: BodyCipher) -> None:

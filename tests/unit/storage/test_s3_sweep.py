@@ -1,4 +1,4 @@
-"""Goal: a sweep cuts uploads that were abandoned, and never one that still brings parts."""
+"""Goal: a sweep aborts abandoned uploads and never one with recent parts."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Goal: a lost answer or a rival's request never makes two winners of one key, nor none."""
+"""Goal: exactly one upload of a key succeeds, despite lost responses and concurrent requests."""
 
 import boto3.session
 import pytest

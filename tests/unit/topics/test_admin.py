@@ -1,4 +1,4 @@
-"""Goal: a topic that a broker does not know yet is asked for again, for a bounded time."""
+"""Goal: requests for a topic that a broker does not know yet are retried for a bounded time."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -16,22 +16,22 @@ from topics.settings import KafkaSettings
 
 
 class ForgetfulCluster:
-    """Knows the topic, but one of its brokers learns of it only after `refusals` questions."""
+    """Knows the topic, but one of its brokers does so only after `refusals` requests."""
 
     def __init__(self, refusals: int, code: int = KafkaError.UNKNOWN_TOPIC_OR_PART) -> None:
         self.refusals, self.code = refusals, code
         self.copies = [1] * RESULTS.partition_count
-        self.leaders = [0]  # at each look; the last one stays
-        self.looks = 0
-        self.behind = 0  # looks that find nothing
+        self.leaders = [0]  # at each listing; the last one stays
+        self.listings = 0
+        self.behind = 0  # listings without topics
         self.unknown: set[str] = set()  # options
 
     def list_topics(self, timeout: float) -> SimpleNamespace:
         if self.behind:
             self.behind -= 1
             return SimpleNamespace(topics={})
-        leader = self.leaders[min(self.looks, len(self.leaders) - 1)]
-        self.looks += 1
+        leader = self.leaders[min(self.listings, len(self.leaders) - 1)]
+        self.listings += 1
         partitions = {
             number: SimpleNamespace(replicas=list(range(count)), leader=leader)
             for number, count in enumerate(self.copies)
@@ -63,7 +63,7 @@ class ForgetfulCluster:
 
 
 class SilentCluster(ForgetfulCluster):
-    """Lists its topics and answers nothing else."""
+    """Lists its topics and answers no other request."""
 
     def create_topics(
         self, topics: Sequence[NewTopic], operation_timeout: float
@@ -77,7 +77,7 @@ class SilentCluster(ForgetfulCluster):
 
 
 class LostCluster(ForgetfulCluster):
-    """Creates topics and is gone then."""
+    """Creates topics and is then unavailable."""
 
     def list_topics(self, timeout: float) -> SimpleNamespace:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
@@ -137,10 +137,10 @@ def test_an_option_unknown_to_the_broker_is_drift() -> None:
 
 def test_a_timeout_names_the_address_and_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admins, "REQUEST_TIMEOUT_S", 0.1)
-    said = r"127\.0\.0\.1:1 \(MILLRACE_KAFKA_BOOTSTRAP_SERVERS\): no answer within 0\.1 s"
-    with pytest.raises(KafkaUnavailableError, match=said):
+    message = r"127\.0\.0\.1:1 \(MILLRACE_KAFKA_BOOTSTRAP_SERVERS\): no answer within 0\.1 s"
+    with pytest.raises(KafkaUnavailableError, match=message):
         admin_of(SilentCluster(refusals=0)).create([RESULTS])
-    with pytest.raises(KafkaUnavailableError, match=said):
+    with pytest.raises(KafkaUnavailableError, match=message):
         admin_of(SilentCluster(refusals=0)).drift([RESULTS])
 
 
@@ -156,4 +156,4 @@ def test_create_waits_for_leaders_with_pauses(monkeypatch: pytest.MonkeyPatch) -
     cluster.leaders = [-1, -1, 0]
 
     assert admin_of(cluster).create([RESULTS]) == ["results"]
-    assert (cluster.looks, len(pauses)) == (3, 2)
+    assert (cluster.listings, len(pauses)) == (3, 2)

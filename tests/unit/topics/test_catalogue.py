@@ -1,4 +1,4 @@
-"""Goal: what the catalogue says of how long records can be read holds for every topic."""
+"""Goal: the catalogue's constants of retention hold for every topic."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Goal: the copy of a record always fits a record, whatever its sender put around its value."""
+"""Goal: the copy of any record fits into a record."""
 
 from core.limits import RECORD_BYTES_MAX
 from tests.support.recording_sender import SentRecords

@@ -1,4 +1,4 @@
-"""Goal: a broker that says nothing about a group is told as one that is away."""
+"""Goal: a broker that does not answer about a group is reported as unavailable."""
 
 from concurrent.futures import Future
 from typing import Any
@@ -13,22 +13,22 @@ from topics.records.catalogue import RESULTS
 from topics.settings import KafkaSettings
 
 
-class Silent:
-    """Answers nothing, not even that it gave up."""
+class SilentClient:
+    """Never completes a request, not even with a timeout."""
 
     def describe_consumer_groups(self, names: list[str], **_: object) -> dict[str, Future[Any]]:
         return {name: Future() for name in names}
 
     def alter_consumer_group_offsets(
-        self, asked: list[ConsumerGroupTopicPartitions], **_: object
+        self, requests: list[ConsumerGroupTopicPartitions], **_: object
     ) -> dict[str, Future[Any]]:
-        return {request.group_id: Future() for request in asked}
+        return {request.group_id: Future() for request in requests}
 
 
 def test_a_broker_without_response_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_offsets, "_REQUEST_TIMEOUT_S", 0.01)
     group = GroupOffsets(KafkaSettings(bootstrap_servers="127.0.0.1:1"), "writers")
-    group._client = Silent()
+    group._client = SilentClient()
     with pytest.raises(KafkaUnavailableError, match="no answer"):
         group.member_count()
     with pytest.raises(KafkaUnavailableError, match="no answer"):

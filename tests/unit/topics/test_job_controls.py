@@ -1,4 +1,4 @@
-"""Goal: what is remembered of control states is bounded, the newest wins, and a close is final."""
+"""Goal: the cache of control states is bounded; the newest state wins and a close is final."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""Goal: whoever flushes or closes a producer knows what was acknowledged and what was not."""
+"""Goal: flush and close report which records were acknowledged."""
 
 import logging
 import threading
@@ -26,16 +26,16 @@ def test_undelivered_records_are_logged_on_close(
         producer.close(0.1)
         producer.close(0.1)
 
-    told = [
+    reports = [
         (r.getMessage(), vars(r)["count"])
         for r in caplog.records
         if r.name == "topics.clients.producer"
     ]
-    assert told == ([("records were not delivered", count)] if count else [])
+    assert reports == ([("records were not delivered", count)] if count else [])
 
 
 class FatalProducer:
-    """librdkafka after the broker lost what it had acknowledged."""
+    """librdkafka after a fatal error."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
@@ -58,8 +58,8 @@ def test_a_fatal_producer_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> No
     producer.close(1)
 
 
-class AcknowledgesAtOnce:
-    """librdkafka with a broker that takes everything."""
+class AcknowledgingProducer:
+    """librdkafka with a broker that acknowledges every record."""
 
     def __init__(self, *_: object, **__: object) -> None:
         self._reports: list[Callable[[None, Any], None]] = []
@@ -79,29 +79,29 @@ class AcknowledgesAtOnce:
 
 @pytest.fixture
 def producer(monkeypatch: pytest.MonkeyPatch) -> RecordProducer:
-    monkeypatch.setattr("topics.clients.producer.Producer", AcknowledgesAtOnce)
+    monkeypatch.setattr("topics.clients.producer.Producer", AcknowledgingProducer)
     return RecordProducer(KafkaSettings(bootstrap_servers="127.0.0.1:1"), client_id="test")
 
 
 def test_flush_returns_after_every_delivery_callback(producer: RecordProducer) -> None:
-    is_told = threading.Event()
-    told: list[BaseException | None] = []
+    may_return = threading.Event()
+    reports: list[BaseException | None] = []
 
     def on_delivery(failure: BaseException | None) -> None:
-        assert is_told.wait(5)
-        told.append(failure)
+        assert may_return.wait(5)
+        reports.append(failure)
 
     producer.send("results", b"x", partition=0, on_delivery=on_delivery)
     with pytest.raises(DeliveryPendingError):
         producer.flush(0.1)
-    is_told.set()
+    may_return.set()
     producer.flush(5)
-    assert told == [None]
+    assert reports == [None]
     producer.close()
 
 
-class TakesAllTheTime(AcknowledgesAtOnce):
-    """librdkafka with a broker that is away."""
+class UnavailableProducer(AcknowledgingProducer):
+    """librdkafka with an unavailable broker."""
 
     given_s: ClassVar[list[float]] = []
 
@@ -112,25 +112,25 @@ class TakesAllTheTime(AcknowledgesAtOnce):
 
 
 def test_producers_are_closed_within_one_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topics.clients.producer.Producer", TakesAllTheTime)
+    monkeypatch.setattr("topics.clients.producer.Producer", UnavailableProducer)
     settings = KafkaSettings(bootstrap_servers="127.0.0.1:1")
     close_producers([RecordProducer(settings, client_id=f"test-{n}") for n in range(4)], 0.2)
-    assert len(TakesAllTheTime.given_s) == 4
-    assert sum(TakesAllTheTime.given_s) <= 0.2
+    assert len(UnavailableProducer.given_s) == 4
+    assert sum(UnavailableProducer.given_s) <= 0.2
 
 
 def test_a_failing_callback_does_not_block_flush(
     producer: RecordProducer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[BaseException | None] = []
+    reports: list[BaseException | None] = []
 
     def on_delivery(_: BaseException | None) -> None:
         raise RuntimeError("the loop is closed")
 
     producer.send("results", b"x", partition=0, on_delivery=on_delivery)
     producer.flush(5)
-    producer.send("results", b"x", partition=0, on_delivery=told.append)
+    producer.send("results", b"x", partition=0, on_delivery=reports.append)
     producer.flush(5)
-    assert told == [None]
+    assert reports == [None]
     assert [record.getMessage() for record in caplog.records] == ["a delivery callback failed"]
     producer.close()

@@ -1,4 +1,4 @@
-"""Goal: settings of the log that can only fail later are refused at the start, and say why."""
+"""Goal: Kafka settings that would fail later are refused at the start, with the reason."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ LOGIN = {"SASL_MECHANISM": "PLAIN", "SASL_USERNAME": "me", "SASL_PASSWORD": "sec
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"BOOTSTRAP_SERVERS": ""}, "BOOTSTRAP_SERVERS"),
         ({"BOOTSTRAP_SERVERS": " , "}, "BOOTSTRAP_SERVERS: .* no server"),
@@ -28,9 +28,9 @@ LOGIN = {"SASL_MECHANISM": "PLAIN", "SASL_USERNAME": "me", "SASL_PASSWORD": "sec
         ({**LOGIN, "SECURITY_PROTOCOL": "SASL_SSL", "SASL_USERNAME": ""}, "sasl_username"),
     ],
 )
-def test_contradicting_settings_are_refused(given: dict[str, str], told: str) -> None:
+def test_contradicting_settings_are_refused(given: dict[str, str], message: str) -> None:
     env = {"BOOTSTRAP_SERVERS": "one:1"} | given
-    with pytest.raises(SettingsError, match=told) as refusal:
+    with pytest.raises(SettingsError, match=message) as refusal:
         KafkaSettings.from_env({f"MILLRACE_KAFKA_{name}": value for name, value in env.items()})
     assert "secret" not in str(refusal.value)
 

@@ -1,4 +1,4 @@
-"""Goal: a tail drops nothing that it has read, and says what it cannot go on with."""
+"""Goal: a tail reader returns every record that it has read, and raises fatal errors."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -27,8 +27,8 @@ def message(offset: int = 0, error: int | None = None) -> Any:
     return SimpleNamespace(**{name: lambda value=value: value for name, value in values.items()})
 
 
-class PlayedConsumer:
-    """Brings one batch, then nothing."""
+class ScriptedConsumer:
+    """Returns one batch, then nothing."""
 
     def __init__(self, batch: Sequence[Any]) -> None:
         self._left = list(batch)
@@ -43,7 +43,7 @@ class PlayedConsumer:
 
 def tail_of(monkeypatch: pytest.MonkeyPatch, *batch: Any) -> TopicTailReader:
     monkeypatch.setattr(
-        "topics.tail_readers.topic_tail_reader.Consumer", lambda *_, **__: PlayedConsumer(batch)
+        "topics.tail_readers.topic_tail_reader.Consumer", lambda *_, **__: ScriptedConsumer(batch)
     )
     return TopicTailReader(KafkaSettings(bootstrap_servers="nobody:1"), CONTROL, client_id="test")
 
