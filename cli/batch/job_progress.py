@@ -82,9 +82,9 @@ def wait_for_end(
     `fetch` gets its timeout in seconds. Polls are retried for `UNAVAILABLE_S_MAX` while the server
     is unavailable, fails or is busy. Raises WaitTimeoutError, and the client's errors.
     """
-    began_s = answered_s = clock.monotonic_s()
+    started_s = answered_s = clock.monotonic_s()
     while True:
-        left_s = math.inf if timeout_s is None else began_s + timeout_s - clock.monotonic_s()
+        left_s = math.inf if timeout_s is None else started_s + timeout_s - clock.monotonic_s()
         try:
             batch = fetch(min(FETCH_S_MAX, max(FETCH_S_MIN, left_s)))
         except transient_errors():
@@ -95,7 +95,7 @@ def wait_for_end(
             show(batch)
             if progress_of(batch).has_ended:
                 return batch
-        waited_s = clock.monotonic_s() - began_s
+        waited_s = clock.monotonic_s() - started_s
         pause_s = poll_pause_s(waited_s)
         if timeout_s is not None and waited_s + pause_s > timeout_s:
             raise WaitTimeoutError

@@ -81,9 +81,9 @@ class S3ObjectStore:
         with translate_s3_errors(""):
             for page in pages:
                 for upload in page.get("Uploads", ()):
-                    begun_s = upload["Initiated"].timestamp()
+                    started_s = upload["Initiated"].timestamp()
                     key, upload_id = upload["Key"], upload["UploadId"]
-                    if begun_s <= newest_s and self._is_abandoned(key, upload_id, newest_s):
+                    if started_s <= newest_s and self._is_abandoned(key, upload_id, newest_s):
                         self._client.abort_multipart_upload(
                             Bucket=self._bucket, Key=key, UploadId=upload_id
                         )

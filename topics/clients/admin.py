@@ -63,7 +63,7 @@ class TopicAdmin:
 
         Raises KafkaUnavailableError.
         """
-        wanted = [
+        new_topics = [
             NewTopic(
                 self._settings.topic_prefix + topic.name,
                 num_partitions=topic.partition_count,
@@ -73,7 +73,7 @@ class TopicAdmin:
             for topic in topics
         ]
         created = []
-        futures = self._client.create_topics(wanted, operation_timeout=REQUEST_TIMEOUT_S)
+        futures = self._client.create_topics(new_topics, operation_timeout=REQUEST_TIMEOUT_S)
         for name, future in futures.items():
             try:
                 future.result(REQUEST_TIMEOUT_S)
@@ -83,8 +83,8 @@ class TopicAdmin:
                     raise self._unavailable(error) from None
             except TimeoutError as timeout:
                 raise self._unavailable(timeout) from None
-        self._created |= {topic.topic for topic in wanted}
-        self._await_leaders({topic.topic for topic in wanted})
+        self._created |= {topic.topic for topic in new_topics}
+        self._await_leaders({topic.topic for topic in new_topics})
         return created
 
     def apply_body_retention(self, topics: Iterable[Topic]) -> None:
@@ -97,9 +97,11 @@ class TopicAdmin:
         found = {prefix + topic.name: topic for topic in topics if topic.holds_bodies}
         changes = []
         for name, actual in self._described(found).items():
-            wanted = self._configuration(found[name])[_RETENTION]
-            if actual.get(_RETENTION) != wanted:
-                entry = ConfigEntry(_RETENTION, wanted, incremental_operation=AlterConfigOpType.SET)
+            expected = self._configuration(found[name])[_RETENTION]
+            if actual.get(_RETENTION) != expected:
+                entry = ConfigEntry(
+                    _RETENTION, expected, incremental_operation=AlterConfigOpType.SET
+                )
                 change = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
                 changes.append(change)
         if not changes:
@@ -115,10 +117,10 @@ class TopicAdmin:
 
         Raises KafkaUnavailableError.
         """
-        wanted = {self._settings.topic_prefix + topic.name: topic for topic in topics}
-        present = self._metadata_with(wanted.keys() & self._created)
-        differences = [f"{name}: missing" for name in sorted(wanted.keys() - present.keys())]
-        found = {name: topic for name, topic in wanted.items() if name in present}
+        expected = {self._settings.topic_prefix + topic.name: topic for topic in topics}
+        present = self._metadata_with(expected.keys() & self._created)
+        differences = [f"{name}: missing" for name in sorted(expected.keys() - present.keys())]
+        found = {name: topic for name, topic in expected.items() if name in present}
         for name, topic in found.items():
             differences += self._shape_drift(name, present[name], topic)
         return differences + self._configuration_drift(found)
@@ -182,12 +184,12 @@ class TopicAdmin:
                 f"{name}: {len(found.partitions)} partitions, the catalogue says "
                 f"{topic.partition_count}"
             )
-        wanted = self._settings.replication_factor
+        expected = self._settings.replication_factor
         # The lowest of all partitions: a change of the factor moves one after the other.
-        copies = min((len(p.replicas) for p in found.partitions.values()), default=wanted)
-        if copies != wanted:
+        copies = min((len(p.replicas) for p in found.partitions.values()), default=expected)
+        if copies != expected:
             setting = f"{self._settings.env_prefix}REPLICATION_FACTOR"
-            differences.append(f"{name}: replication factor {copies}, {setting} is {wanted}")
+            differences.append(f"{name}: replication factor {copies}, {setting} is {expected}")
         return differences
 
     def _configuration(self, topic: Topic) -> dict[str, str]:
@@ -201,10 +203,12 @@ class TopicAdmin:
             return []
         differences = []
         for name, actual_options in self._described(found).items():
-            for option, wanted in self._configuration(found[name]).items():
+            for option, expected in self._configuration(found[name]).items():
                 actual = actual_options.get(option)  # an old broker may lack the option
-                if _normal(actual) != _normal(wanted):
-                    differences.append(f"{name}: {option} is {actual}, the catalogue says {wanted}")
+                if _normal(actual) != _normal(expected):
+                    differences.append(
+                        f"{name}: {option} is {actual}, the catalogue says {expected}"
+                    )
         return differences
 
     def _described(self, names: Iterable[str]) -> dict[str, dict[str, str | None]]:

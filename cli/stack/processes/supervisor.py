@@ -134,11 +134,11 @@ class Supervisor:
 
     def _stop_stage(self, stage: list[_Watched], deadline_s: float) -> None:
         alive = [(w.child, w.process) for w in stage if w.process is not None]
-        began_s = self._clock.monotonic_s()
+        started_s = self._clock.monotonic_s()
         for child, process in alive:
             process.send(child.stop_signal)
         for child, process in alive:
-            limit_s = min(deadline_s, began_s + child.stop_timeout_s)
+            limit_s = min(deadline_s, started_s + child.stop_timeout_s)
             while not process.has_ended() and self._clock.monotonic_s() < limit_s:
                 self._sleep(POLL_S / 5)
         for child, process in alive:

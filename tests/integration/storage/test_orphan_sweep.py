@@ -99,7 +99,7 @@ def test_a_host_whose_clock_is_ahead_removes_nothing_that_is_new(
 def test_a_recreated_orphan_is_removed_again(
     engine: sa.Engine, tenant_id: UUID, store: ObjectStore
 ) -> None:
-    """A power cut or a restore brought it back, and its row says that it went."""
+    """A power failure or a restore recreated an object whose row records its removal."""
     back, kept = put(store, "files/back"), put(store, "files/kept")
     removed = add_file(engine, tenant_id, back)
     add_file(engine, tenant_id, kept)

@@ -1,4 +1,4 @@
-"""Batch objects as a server sends them."""
+"""Builds batch objects of the API."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A server of one file that answers ranges as the API does, and breaks off where a test says."""
+"""A server of one file with ranges, which disconnects at scripted offsets."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ class Plan:
 
 @contextmanager
 def serving_file(plan: Plan) -> Iterator[Plan]:
-    """Serve the file of a plan, whatever its id."""
+    """Serve the file of a plan under any id."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""A server whose answers a test writes down, and that remembers what it was asked."""
+"""A server with scripted answers, which records its requests."""
 
 import json
 from collections.abc import Iterator

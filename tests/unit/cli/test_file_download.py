@@ -15,7 +15,7 @@ CONTENT = bytes(range(256)) * 40
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nobody wait between tries."""
+    """Remove the pauses between tries."""
     monkeypatch.setattr(file_download, "_PAUSE_S", 0.0)
 
 

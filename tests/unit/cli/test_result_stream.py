@@ -22,7 +22,7 @@ def refusal(status: int) -> Answer:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nobody wait between tries."""
+    """Remove the pauses between tries."""
     monkeypatch.setattr(result_stream, "_PAUSE_S", 0.0)
     monkeypatch.setattr("openai._base_client.BaseClient._calculate_retry_timeout", lambda *_: 0.0)
 

@@ -20,7 +20,7 @@ FAILED = batch("failed", errors={"object": "list", "data": [PROBLEM]}).to_dict(m
 
 
 class Server(BaseHTTPRequestHandler):
-    """An API that takes a file and answers the rest as the test says."""
+    """An API that accepts a file and gives scripted answers to other requests."""
 
     seen: ClassVar[list[str]]
     created: ClassVar[tuple[int, object]]

@@ -17,7 +17,7 @@ OUTSIDE = {
     "MILLRACE_OBJECTS_KIND": "s3",
     "MILLRACE_OBJECTS_ROOT": "/elsewhere",
 }
-"""What names services of somebody else."""
+"""Variables of external services."""
 
 
 @pytest.fixture(autouse=True)

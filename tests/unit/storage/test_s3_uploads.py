@@ -20,7 +20,7 @@ PART_BYTES = 4
 
 
 class Scripted:
-    """An upload whose server answers as told, in order; any other request fails the test."""
+    """An upload with scripted responses, in order; any other request fails the test."""
 
     def __init__(self) -> None:
         self.client = boto3.session.Session().client(
