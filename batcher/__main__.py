@@ -11,10 +11,10 @@ from pathlib import Path
 
 import uvloop
 
-from batcher.inbound.redelivered_items import FinishedItems
+from batcher.inbound.redelivered_items import FinishedItemLookup
 from batcher.role import run_batcher
 from batcher.settings import BatcherSettings
-from batcher.wiring import Surroundings
+from batcher.wiring import BatcherDeps
 from core.clock import SystemClock
 from core.logs import configure_logs
 from core.metrics_server import serve_metrics
@@ -47,9 +47,9 @@ def run(
     if database is not None:
         waits = database.model_copy(update=_SHORT_WAITS)
         engine = create_engine(waits, application_name="batcher")
-        finished, ask_time = FinishedItems(engine, clock), partial(database_now_s, engine)
+        finished, ask_time = FinishedItemLookup(engine, clock), partial(database_now_s, engine)
     with tempfile.TemporaryDirectory(prefix="millrace-batcher-") as folder:
-        surroundings = Surroundings(
+        surroundings = BatcherDeps(
             kafka=kafka,
             finished=finished,
             ask_time=ask_time,

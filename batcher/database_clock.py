@@ -15,17 +15,17 @@ from storage.postgres.engines import DATABASE_AWAY
 
 _LOG = logging.getLogger(__name__)
 
-ASK_S = 2.0
+READ_INTERVAL_S = 2.0
 """Between two questions."""
 
-AskTime = Callable[[], float]
+ReadDatabaseTime = Callable[[], float]
 """Blocking: the database's time, seconds since the epoch. Raises one of DATABASE_AWAY."""
 
 
 class DatabaseClock:
     """A `Clock` whose wall is the database's as soon as that is known."""
 
-    def __init__(self, clock: Clock, ask: AskTime | None) -> None:
+    def __init__(self, clock: Clock, ask: ReadDatabaseTime | None) -> None:
         """Without `ask` the database's time is never known."""
         self._clock, self._ask = clock, ask
         self._time = DatabaseTime(min)
@@ -54,4 +54,4 @@ class DatabaseClock:
                 self._time.heard(database_s, monotonic_s=asked_s)
             except DATABASE_AWAY:
                 _LOG.warning("the database's time is not known anew: it is away")
-            await asyncio.sleep(ASK_S)
+            await asyncio.sleep(READ_INTERVAL_S)

@@ -13,7 +13,7 @@ WAIT_SECONDS = Histogram(
 )
 HELD_ITEMS = Gauge("millrace_batcher_held_items", "Items that wait for credit", ["pool"])
 HELD_BYTES = Gauge("millrace_batcher_held_bytes", "Bytes of the items that wait")
-HAND_BACK = Counter(
+REQUEUED_ITEMS = Counter(
     "millrace_batcher_hand_back_total",
     "Items put back to the tail because they pinned an offset or crowded others out",
 )

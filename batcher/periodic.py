@@ -7,11 +7,11 @@ from functools import partial
 from batcher import metrics
 from batcher.faust_app.app import RequestStream, group_of
 from batcher.faust_app.ordered_acks import OrderedAcks
-from batcher.inbound.record_handler import Arrivals
+from batcher.inbound.record_handler import RecordHandler
 from batcher.outbound.capacity_reader import DemandPublisher
 from batcher.outbound.dispatcher import Dispatcher
 from batcher.policy.credits import CreditLedger
-from batcher.queueing.maintenance import Sweeper
+from batcher.queueing.maintenance import QueueMaintenance
 from batcher.queueing.queues import Queues
 from batcher.watchdog import Observation, Watchdog
 from core.clock import Clock
@@ -22,34 +22,34 @@ from topics.errors import LogUnavailableError
 from topics.metrics import LAG
 from topics.records.catalogue import REQUESTS
 
-TICK_S = 0.2
+INTERVAL_S = 0.2
 """How often demand is published while items wait."""
 
-SWEEP_EVERY = 5
+MAINTENANCE_EVERY = 5
 """Ticks between looks for closed jobs and for records that are held too long, and between two
 publications of a demand for nothing."""
 
-LOOK_S = 5.0
+WATCHDOG_INTERVAL_S = 5.0
 """Between looks of the watchdog, each a request to the broker."""
 
 
-class StandstillError(MillraceError):
+class BatcherStalledError(MillraceError):
     """Nothing moves though there is work and room; a new process may do better."""
 
     code = "standstill"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clockwork:
+class PeriodicTasks:
     """The parts that are looked at by the clock; everything runs on the event loop."""
 
     job_class: str
     queues: Queues
     ledger: CreditLedger
     acks: OrderedAcks
-    arrivals: Arrivals
+    arrivals: RecordHandler
     dispatcher: Dispatcher
-    sweeper: Sweeper
+    sweeper: QueueMaintenance
     demand: DemandPublisher
     stream: RequestStream
     admin: LogAdmin
@@ -61,9 +61,9 @@ class Clockwork:
         while True:
             count += 1
             is_wanted = self.demand.says_that_items_wait or any(self.queues.waiting().values())
-            if is_wanted or count % SWEEP_EVERY == 0:
+            if is_wanted or count % MAINTENANCE_EVERY == 0:
                 self.publish_demand()
-            if count % SWEEP_EVERY == 0:
+            if count % MAINTENANCE_EVERY == 0:
                 self.sweeper.drop_over()
                 self.queues.rank_again()
                 self.sweeper.hand_back_old()
@@ -71,7 +71,7 @@ class Clockwork:
                 self.sweeper.forget_pools()
                 self._measure()
             self.dispatcher.wake()  # credit may have become void, a batch may be due
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(INTERVAL_S)
 
     def publish_demand(self) -> None:
         """Say what waits; pools without anything too, so that their replicas know this batcher."""
@@ -84,13 +84,13 @@ class Clockwork:
             self.publish_demand()
 
     async def watch(self, watchdog: Watchdog) -> None:
-        """Look for a standstill until cancelled. Raises StandstillError."""
+        """Look for a standstill until cancelled. Raises BatcherStalledError."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(WATCHDOG_INTERVAL_S)
             seen = self._observe(await self._lag())
             metrics.COMMIT_AGE_SECONDS.set(watchdog.commit_age_s(seen))
             if watchdog.is_stuck(seen):
-                raise StandstillError(held=seen.held_count, lag=seen.lag)
+                raise BatcherStalledError(held=seen.held_count, lag=seen.lag)
 
     async def _lag(self) -> int | None:
         """Records of our partitions that are not committed; None when the broker does not say."""

@@ -9,9 +9,9 @@ from typing import Any
 
 from batcher.inbound.unreadable_records import send_unreadable
 from batcher.settings import BatcherSettings
-from batcher.startup import ends_first
+from batcher.startup import completes_before_stop
 from batcher.watchdog import Watchdog
-from batcher.wiring import Surroundings, assemble
+from batcher.wiring import BatcherDeps, build_components
 from core.errors import MillraceError
 from core.futures import in_daemon
 from core.role_life import say_ready
@@ -26,14 +26,14 @@ _START_THREAD = "batcher-start"
 _STOP_POLL_S = 0.1
 
 
-class FaustEndedError(MillraceError):
+class FaustStoppedError(MillraceError):
     """Faust has stopped by itself."""
 
     code = "faust_ended"
 
 
 async def run_batcher(
-    settings: BatcherSettings, surroundings: Surroundings, stop: threading.Event
+    settings: BatcherSettings, surroundings: BatcherDeps, stop: threading.Event
 ) -> None:
     """Batch until `stop`. Raises MillraceError when the process should end and start again.
 
@@ -44,11 +44,11 @@ async def run_batcher(
     waiting = in_daemon(
         partial(admin.wait_for_broker, settings.start_timeout_s), name=_START_THREAD
     )
-    if not await ends_first(waiting, stop):
+    if not await completes_before_stop(waiting, stop):
         return
     batcher = Batcher(settings, surroundings, admin)
     try:
-        if await ends_first(batcher.start(), stop):
+        if await completes_before_stop(batcher.start(), stop):
             await batcher.work(stop)
     finally:
         await batcher.leave()
@@ -58,7 +58,7 @@ class Batcher:
     """One running batcher, the owner of its parts; built and used on one event loop."""
 
     def __init__(
-        self, settings: BatcherSettings, surroundings: Surroundings, admin: LogAdmin
+        self, settings: BatcherSettings, surroundings: BatcherDeps, admin: LogAdmin
     ) -> None:
         """Build and wire every part; connect to nothing."""
         self._settings, self._clock = settings, surroundings.clock
@@ -66,7 +66,7 @@ class Batcher:
         self._failed: asyncio.Future[BaseException] = self._loop.create_future()
         self._tasks: list[asyncio.Task[None]] = []
         self._connecting = self._joined = False
-        self._parts = assemble(settings, surroundings, admin, self)
+        self._parts = build_components(settings, surroundings, admin, self)
 
     async def start(self) -> None:
         """Read control, follow capacity, join the group. Raises LogUnavailableError."""
@@ -94,7 +94,7 @@ class Batcher:
             if done:
                 raise self._failed.result()
             if self._parts.stream.has_ended:
-                raise FaustEndedError
+                raise FaustStoppedError
 
     async def leave(self) -> None:
         """Stop taking, let what is sent be acknowledged and committed, leave; all bounded."""

@@ -10,7 +10,7 @@ _CANCEL_S_MAX = 2.0
 """Time that work has to end once it is cancelled."""
 
 
-async def ends_first(work: Awaitable[object], stop: threading.Event) -> bool:
+async def completes_before_stop(work: Awaitable[object], stop: threading.Event) -> bool:
     """Whether `work` ended before `stop` was set, which cancels it. Raises what it raised."""
     task = asyncio.ensure_future(work)
     while not task.done():

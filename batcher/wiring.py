@@ -7,21 +7,21 @@ from typing import Protocol
 
 import faust
 
-from batcher.database_clock import AskTime, DatabaseClock
+from batcher.database_clock import DatabaseClock, ReadDatabaseTime
 from batcher.faust_app.app import RequestStream, StreamOwner, build_app, group_of
 from batcher.faust_app.ordered_acks import OrderedAcks
-from batcher.inbound.record_handler import Arrivals
-from batcher.inbound.redelivered_items import FinishedIndexes
-from batcher.outbound.batch_sender import Identity, Sender
-from batcher.outbound.capacity_reader import CapacityFeed, DemandPublisher
+from batcher.inbound.record_handler import RecordHandler
+from batcher.inbound.redelivered_items import FindFinishedItems
+from batcher.outbound.batch_sender import BatcherIdentity, BatchSender
+from batcher.outbound.capacity_reader import CapacityReader, DemandPublisher
 from batcher.outbound.dispatcher import Dispatcher, DispatchRules
-from batcher.periodic import Clockwork
+from batcher.periodic import PeriodicTasks
 from batcher.policy.batch_closing import BatchLimits
 from batcher.policy.credits import CreditLedger
-from batcher.policy.partition_choice import TOGETHER_S
+from batcher.policy.sticky_partitioner import STICKY_S
 from batcher.queueing.controlled import Controlled
-from batcher.queueing.maintenance import Sweeper
-from batcher.queueing.over import LettingGo, OverJobs
+from batcher.queueing.drop_policy import LettingGo, OverJobs
+from batcher.queueing.maintenance import QueueMaintenance
 from batcher.queueing.queues import Queues
 from batcher.settings import BatcherSettings
 from core.clock import Clock
@@ -34,17 +34,17 @@ from topics.tail_readers.job_controls import JobControls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class BatcherDeps:
     """What the role is given besides its settings."""
 
     kafka: KafkaSettings
-    finished: FinishedIndexes | None  # None: redeliveries are not checked
-    ask_time: AskTime | None  # None: the database's time is never known
+    finished: FindFinishedItems | None  # None: redeliveries are not checked
+    ask_time: ReadDatabaseTime | None  # None: the database's time is never known
     clock: Clock
     datadir: Path  # Faust insists on a folder; nothing is kept there
 
 
-class Owner(StreamOwner, Protocol):
+class RoleCallbacks(StreamOwner, Protocol):
     """Who the parts report to."""
 
     def wake(self) -> None:
@@ -61,22 +61,22 @@ class Owner(StreamOwner, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class BatcherComponents:
     """The parts that begin, work and end with the role."""
 
     producer: LogProducer
     controls: JobControls
     callers: Callers | None  # None: this class has no online calls
-    feed: CapacityFeed
+    feed: CapacityReader
     ledger: CreditLedger
     time: DatabaseClock
-    sender: Sender
+    sender: BatchSender
     queues: Queues
     dispatcher: Dispatcher
-    arrivals: Arrivals
+    arrivals: RecordHandler
     app: faust.App
     stream: RequestStream
-    clockwork: Clockwork
+    clockwork: PeriodicTasks
 
     def connect(self, timeout_s: float) -> None:
         """Read control, follow calls and capacity; blocks. Raises LogUnavailableError."""
@@ -95,14 +95,14 @@ class Parts:
         self.producer.close(1.0)
 
 
-def assemble(
-    settings: BatcherSettings, surroundings: Surroundings, admin: LogAdmin, owner: Owner
-) -> Parts:
+def build_components(
+    settings: BatcherSettings, surroundings: BatcherDeps, admin: LogAdmin, owner: RoleCallbacks
+) -> BatcherComponents:
     """Build and wire every part around `owner`; call it on the role's event loop."""
     kafka, clock, job_class = surroundings.kafka, surroundings.clock, settings.job_class
-    identity = Identity(f"{group_of(job_class)}-{uuid.uuid4().hex[:12]}", job_class)
+    identity = BatcherIdentity(f"{group_of(job_class)}-{uuid.uuid4().hex[:12]}", job_class)
     batcher_id = identity.batcher_id
-    linger_ms = 1000 * TOGETHER_S if job_class == "bulk" else 0
+    linger_ms = 1000 * STICKY_S if job_class == "bulk" else 0
     producer = LogProducer(kafka, client_id=batcher_id, linger_ms=linger_ms)
     controls = JobControls(kafka, client_id=batcher_id, clock=clock)
     time = DatabaseClock(clock, surroundings.ask_time)
@@ -121,7 +121,7 @@ def assemble(
         ledger=CreditLedger(batcher_id, job_class, silence_s_max=settings.silence_s_max),
         acks=acks,
         letting_go=LettingGo(acks, over),
-        sender=Sender(
+        sender=BatchSender(
             producer,
             acks,
             identity=identity,
@@ -133,14 +133,16 @@ def assemble(
     )
     app = build_app(kafka, settings, surroundings.datadir)
     dispatcher = core.dispatcher(settings)
-    arrivals = Arrivals(core.queues, acks, over=over, finished=surroundings.finished, clock=clock)
+    arrivals = RecordHandler(
+        core.queues, acks, over=over, finished=surroundings.finished, clock=clock
+    )
     stream = RequestStream(app, kafka, job_class, owner)
-    return Parts(
+    return BatcherComponents(
         producer=producer,
         controls=controls,
         time=time,
         callers=callers,
-        feed=CapacityFeed(
+        feed=CapacityReader(
             kafka, client_id=batcher_id, deliver=owner.heard, on_failure=owner.feed_failed
         ),
         ledger=core.ledger,
@@ -150,7 +152,7 @@ def assemble(
         arrivals=arrivals,
         app=app,
         stream=stream,
-        clockwork=Clockwork(
+        clockwork=PeriodicTasks(
             job_class=job_class,
             queues=core.queues,
             ledger=core.ledger,
@@ -174,7 +176,7 @@ class _Core:
     ledger: CreditLedger
     acks: OrderedAcks
     letting_go: LettingGo
-    sender: Sender
+    sender: BatchSender
     clock: Clock
 
     def dispatcher(self, settings: BatcherSettings) -> Dispatcher:
@@ -187,8 +189,8 @@ class _Core:
             clock=self.clock,
         )
 
-    def sweeper(self, settings: BatcherSettings) -> Sweeper:
-        return Sweeper(
+    def sweeper(self, settings: BatcherSettings) -> QueueMaintenance:
+        return QueueMaintenance(
             queues=self.queues,
             ledger=self.ledger,
             acks=self.acks,

@@ -28,15 +28,15 @@ from topics.settings import KafkaSettings
 
 _LOG = logging.getLogger(__name__)
 
-TURN_S_MAX = 0.001
+READ_SLICE_S_MAX = 0.001
 """Time after which the dispatcher gets its turn: a full buffer is read without waiting."""
 
-UNKNOWN_END = sys.maxsize
+UNKNOWN_END_OFFSET = sys.maxsize
 """End offset of a partition when the broker does not say: whatever comes may have come before."""
 
 REQUEST_TIMEOUT_S = 40.0
 
-POLL_GAP_S_MAX = 14 * 24 * 3600.0
+POLL_INTERVAL_S_MAX = 14 * 24 * 3600.0
 """Time without a poll after which aiokafka leaves the group, and never comes back. With every pool
 away nothing is polled for as long as that lasts; `watchdog` judges who could work and does not.
 The broker is told another number, `broker_rebalance_timeout`."""
@@ -60,7 +60,7 @@ def build_app(kafka: KafkaSettings, settings: BatcherSettings, datadir: Path) ->
         broker_session_timeout=kafka.session_timeout_s,
         broker_heartbeat_interval=kafka.heartbeat_s,
         broker_request_timeout=max(REQUEST_TIMEOUT_S, kafka.session_timeout_s),
-        broker_max_poll_interval=POLL_GAP_S_MAX,
+        broker_max_poll_interval=POLL_INTERVAL_S_MAX,
         broker_max_poll_records=settings.poll_records,
         stream_buffer_maxsize=settings.buffer_records,
         stream_wait_empty=False,  # else held events hang every stop and rebalance
@@ -73,7 +73,7 @@ def build_app(kafka: KafkaSettings, settings: BatcherSettings, datadir: Path) ->
         datadir=datadir,
     )
     if settings.job_class == "interactive":
-        single_loop_client.use_one_loop(app, fetch_gap_s=settings.fetch_gap_ms / 1000)
+        single_loop_client.install_single_loop_client(app, fetch_gap_s=settings.fetch_gap_ms / 1000)
     return app
 
 
@@ -172,9 +172,9 @@ class RequestStream:
                 if self.stopping:
                     continue  # not acknowledged: delivered again after the restart
                 try:
-                    self._owner.take(received(event.message, self._prefix), event)
+                    self._owner.take(received_record(event.message, self._prefix), event)
                     event.value = event.message.value = None  # an event may wait long for its ack
-                    if monotonic() - turn_s > TURN_S_MAX:
+                    if monotonic() - turn_s > READ_SLICE_S_MAX:
                         await asyncio.sleep(0)
                         turn_s = monotonic()
                     await self._owner.room()
@@ -208,7 +208,7 @@ class RequestStream:
         """Runs after an assignment and before its first record."""
         self._membership.note(faust_patches.member_id(self._app))
         places = self._app.consumer.assignment()
-        ends: dict[Any, int | None] = dict.fromkeys(places, UNKNOWN_END)
+        ends: dict[Any, int | None] = dict.fromkeys(places, UNKNOWN_END_OFFSET)
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 ends = await self._app.consumer.highwaters(*places) if places else {}
@@ -223,7 +223,7 @@ class RequestStream:
         return place.topic.removeprefix(self._prefix), place.partition
 
 
-def received(message: Any, prefix: str) -> Received:
+def received_record(message: Any, prefix: str) -> Received:
     """Return a Faust message as a record of the log."""
     return Received(
         topic=message.topic.removeprefix(prefix),

@@ -22,11 +22,11 @@ _RECORDS = Struct(">ii")  # preferred replica, bytes of records (-1: null)
 
 def install() -> None:
     """Let fetches be written and read by these layouts, not by a schema; once or many times."""
-    _replace(FetchRequest_v11, AskedPartitions(Schema()))
-    _replace(FetchResponse_v11, FetchedPartitions(Schema()))
+    _replace(FetchRequest_v11, RequestPartitions(Schema()))
+    _replace(FetchResponse_v11, ResponsePartitions(Schema()))
 
 
-class AskedPartitions(Array):  # type: ignore[misc]  # aiokafka has no types
+class RequestPartitions(Array):  # type: ignore[misc]  # aiokafka has no types
     """The partitions of one topic in a request."""
 
     def encode(self, items: Sequence[Any] | None) -> bytes:
@@ -35,7 +35,7 @@ class AskedPartitions(Array):  # type: ignore[misc]  # aiokafka has no types
         return _COUNT.pack(len(items)) + b"".join(_ASKED.pack(*item) for item in items)
 
 
-class FetchedPartitions(Array):  # type: ignore[misc]  # aiokafka has no types
+class ResponsePartitions(Array):  # type: ignore[misc]  # aiokafka has no types
     """The partitions of one topic in an answer."""
 
     def decode(self, data: BytesIO) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from topics.clients.offsets import Partition
 
 
-class Ticket:
+class AckTicket:
     """One delivered record, until everything that it carried is durable elsewhere."""
 
     __slots__ = ("arrived_s", "byte_count", "dropped", "event", "open_count", "partition")
@@ -40,7 +40,7 @@ class OrderedAcks:
     def __init__(self, acknowledge: Callable[[Any], None]) -> None:
         """`acknowledge` is called once for each event, in delivery order per partition."""
         self._acknowledge = acknowledge
-        self._tickets: dict[Partition, deque[Ticket]] = {}
+        self._tickets: dict[Partition, deque[AckTicket]] = {}
         self.acknowledged_count = 0
 
     def delivered(
@@ -51,17 +51,17 @@ class OrderedAcks:
         item_count: int,
         now_s: float,
         byte_count: int = 0,
-    ) -> Ticket:
+    ) -> AckTicket:
         """A record arrived that carries `item_count` things to settle, at least one.
 
         `byte_count`, its size in memory, decides only what `pinning` returns.
         """
         assert item_count > 0
-        ticket = Ticket(partition, event, item_count, now_s, byte_count=byte_count)
+        ticket = AckTicket(partition, event, item_count, now_s, byte_count=byte_count)
         self._tickets.setdefault(partition, deque()).append(ticket)
         return ticket
 
-    def settle(self, ticket: Ticket, item_count: int) -> None:
+    def settle(self, ticket: AckTicket, item_count: int) -> None:
         """Some of the record's items are durable elsewhere. Ignored when it was dropped."""
         if ticket.dropped:
             return
@@ -78,16 +78,16 @@ class OrderedAcks:
             for ticket in self._tickets.pop(partition, ()):
                 ticket.dropped = True
 
-    def pinning(self, gain: float) -> set[Ticket]:
+    def pinning(self, gain: float) -> set[AckTicket]:
         """Return unsettled tickets that keep enough settled ones of their partition waiting.
 
         Enough: among the first tickets of the partition, up to some settled one, the settled have
         `gain` times the bytes of the unsettled or more.
         """
-        pins: set[Ticket] = set()
+        pins: set[AckTicket] = set()
         for tickets in self._tickets.values():
             open_bytes = settled_bytes = 0
-            unsettled: list[Ticket] = []
+            unsettled: list[AckTicket] = []
             for ticket in tickets:
                 if ticket.open_count:
                     unsettled.append(ticket)

@@ -22,7 +22,7 @@ Fetch = Callable[..., Awaitable[bool]]
 """Asks a broker for records; returns whether some came."""
 
 
-def use_one_loop(app: faust.App, *, fetch_gap_s: float) -> None:
+def install_single_loop_client(app: faust.App, *, fetch_gap_s: float) -> None:
     """Let `app`, which is not started yet, read on its own loop.
 
     After an answer with records the next request waits `fetch_gap_s`: while records come one by
@@ -31,13 +31,15 @@ def use_one_loop(app: faust.App, *, fetch_gap_s: float) -> None:
     assert aiokafka.__version__ == VERSION, "read the new release and decide again"
 
     class Consumer(driver.Consumer):  # type: ignore[misc]  # faust has no types
-        def _new_consumer_thread(self) -> LoopClient:
-            return LoopClient(self, loop=self.loop, beacon=self.beacon, fetch_gap_s=fetch_gap_s)
+        def _new_consumer_thread(self) -> SingleLoopClient:
+            return SingleLoopClient(
+                self, loop=self.loop, beacon=self.beacon, fetch_gap_s=fetch_gap_s
+            )
 
     app.transport.Consumer = Consumer
 
 
-class LoopClient(driver.AIOKafkaConsumerThread):  # type: ignore[misc]  # faust has no types
+class SingleLoopClient(driver.AIOKafkaConsumerThread):  # type: ignore[misc]  # faust has no types
     """Stands where Faust expects a service with a thread of its own."""
 
     def __init__(
@@ -67,7 +69,9 @@ class LoopClient(driver.AIOKafkaConsumerThread):  # type: ignore[misc]  # faust 
         await super().on_start()
         assert self._consumer is not None
         fetcher = self._consumer._fetcher
-        fetcher._proc_fetch_request = paced(fetcher._proc_fetch_request, gap_s=self._fetch_gap_s)
+        fetcher._proc_fetch_request = with_fetch_gap(
+            fetcher._proc_fetch_request, gap_s=self._fetch_gap_s
+        )
 
     async def call_thread(self, fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call at once: there is no other thread."""
@@ -78,7 +82,7 @@ class LoopClient(driver.AIOKafkaConsumerThread):  # type: ignore[misc]  # faust 
         """Leave the loop's other tasks alone: they are not the client's."""
 
 
-def paced(fetch: Fetch, *, gap_s: float, now_s: Callable[[], float] = monotonic) -> Fetch:
+def with_fetch_gap(fetch: Fetch, *, gap_s: float, now_s: Callable[[], float] = monotonic) -> Fetch:
     """Return `fetch` with a pause of `gap_s` between an answer with records and what follows."""
     not_before_s = 0.0
 

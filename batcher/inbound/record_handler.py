@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any, Protocol
 
 from batcher import metrics
-from batcher.faust_app.ordered_acks import OrderedAcks, Ticket
-from batcher.inbound.redelivered_items import CHUNKS_MAX, FinishedIndexes, is_asked_about
+from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
+from batcher.inbound.redelivered_items import CHUNKS_MAX, FindFinishedItems, has_item_rows
 from batcher.inbound.unreadable_records import read_chunk
-from batcher.policy.requeue_policy import RECORD_BYTES
-from batcher.queueing.buffered_chunk import Held
-from batcher.queueing.over import OverJobs
+from batcher.policy.requeue_policy import RECORD_OVERHEAD_BYTES
+from batcher.queueing.buffered_chunk import BufferedChunk
+from batcher.queueing.drop_policy import OverJobs
 from batcher.queueing.queues import Queues
 from core.clock import Clock
 from core.errors import RecordUnreadableError
@@ -29,15 +29,15 @@ ReportUnreadable = Callable[[Received, OnDelivery], int]
 """Sends what an unreadable record leaves; returns how many deliveries will be reported."""
 
 
-class Settle(Protocol):
+class SettleOnDelivery(Protocol):
     """Makes a delivery callback, for the producer's thread, that settles on the event loop."""
 
-    def __call__(self, ticket: Ticket, item_count: int) -> OnDelivery:
+    def __call__(self, ticket: AckTicket, item_count: int) -> OnDelivery:
         """Return the callback."""
         ...
 
 
-class Arrivals:
+class RecordHandler:
     """Takes records over; every method runs on the event loop."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Arrivals:
         acks: OrderedAcks,
         *,
         over: OverJobs,
-        finished: FinishedIndexes | None,
+        finished: FindFinishedItems | None,
         clock: Clock,
     ) -> None:
         """`finished` None leaves redeliveries unchecked."""
@@ -54,7 +54,7 @@ class Arrivals:
         self._over, self._finished = over, finished
         self._clock = clock
         self._old_below: dict[Partition, int] = {}
-        self._unchecked: list[Held] = []
+        self._unchecked: list[BufferedChunk] = []
         self._unchecked_came = asyncio.Event()
         self.received_count = 0
 
@@ -70,7 +70,7 @@ class Arrivals:
                 self._queues.remove(held)
 
     def take(
-        self, record: Received, event: Any, *, report: ReportUnreadable, settle: Settle
+        self, record: Received, event: Any, *, report: ReportUnreadable, settle: SettleOnDelivery
     ) -> None:
         """Take over one record. Raises SchemaTooNewError: a newer release must read it."""
         self.received_count += 1
@@ -92,15 +92,17 @@ class Arrivals:
             event,
             item_count=count,
             now_s=now_s,
-            byte_count=RECORD_BYTES + len(record.value or b""),
+            byte_count=RECORD_OVERHEAD_BYTES + len(record.value or b""),
         )
         if (reason := self._over.reason(chunk.job, since_s=now_s)) is not None:
             metrics.ITEMS_DROPPED.labels(reason).inc(count)
             self._acks.settle(ticket, count)
             return
         is_old = record.offset < self._old_below.get(partition, 0)
-        held = Held(chunk.job, chunk.items, ticket, redelivered=is_old or chunk.redelivered)
-        if is_old and self._finished is not None and is_asked_about(chunk.job):
+        held = BufferedChunk(
+            chunk.job, chunk.items, ticket, redelivered=is_old or chunk.redelivered
+        )
+        if is_old and self._finished is not None and has_item_rows(chunk.job):
             self._unchecked.append(held)
             self._queues.expect(held)
             self._unchecked_came.set()
@@ -130,19 +132,19 @@ class Arrivals:
             else:
                 await asyncio.sleep(_AGAIN_S)
 
-    def _take_unwaiting(self) -> list[Held]:
+    def _take_unwaiting(self) -> list[BufferedChunk]:
         """Remove and return what does not wait for a database that is away.
 
         That is what is lost, and calls: their clients wait.
         """
         unchecked, self._unchecked = self._unchecked, []
-        taken: list[Held] = []
+        taken: list[BufferedChunk] = []
         for held in unchecked:
             waits = held.job.call is None and not held.ticket.dropped
             (self._unchecked if waits else taken).append(held)
         return taken
 
-    def _queue_rest(self, held: Held, ended: set[int]) -> None:
+    def _queue_rest(self, held: BufferedChunk, ended: set[int]) -> None:
         if held.ticket.dropped:
             return
         if ended:
@@ -153,5 +155,5 @@ class Arrivals:
                 self._acks.settle(held.ticket, count)
             if not rest:
                 return
-            held = Held(held.job, rest, held.ticket, redelivered=held.redelivered)
+            held = BufferedChunk(held.job, rest, held.ticket, redelivered=held.redelivered)
         self._queues.add(held, now_s=self._clock.monotonic_s())

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
-from batcher.queueing.buffered_chunk import Held
+from batcher.queueing.buffered_chunk import BufferedChunk
 from core.clock import Clock
 from storage.postgres.engines import DATABASE_AWAY
 from topics.records.records import JobRef
@@ -19,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 CHUNKS_MAX = 500
 """Chunks in one query."""
 
-WAIT_S_MAX = 60.0
+DATABASE_WAIT_S_MAX = 60.0
 """Time that a database may be away until everything is taken as new, and time without a question
 after which it counts as away anew."""
 
@@ -43,16 +43,16 @@ _FINISHED = sa.text(
     """
 )
 
-FinishedIndexes = Callable[[Sequence[Held]], list[set[int]] | None]
+FindFinishedItems = Callable[[Sequence[BufferedChunk]], list[set[int]] | None]
 """Blocking: for each chunk, in order, the indexes of items that have ended. None: ask again."""
 
 
-def is_asked_about(job: JobRef) -> bool:
+def has_item_rows(job: JobRef) -> bool:
     """Whether items of the job have rows when they have ended: of calls, the durable ones."""
     return job.call is None or job.call.durable
 
 
-class FinishedItems:
+class FinishedItemLookup:
     """Looks up terminal rows; used from a thread."""
 
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
@@ -62,13 +62,13 @@ class FinishedItems:
         self._asked_s = float("-inf")
         self._next_s = float("-inf")
 
-    def __call__(self, chunks: Sequence[Held]) -> list[set[int]] | None:
+    def __call__(self, chunks: Sequence[BufferedChunk]) -> list[set[int]] | None:
         """Return the ended indexes of each chunk.
 
         While the database is away None, which says that waiting may help, later empty sets.
         """
         now_s = self._clock.monotonic_s()
-        if now_s - self._asked_s >= WAIT_S_MAX:
+        if now_s - self._asked_s >= DATABASE_WAIT_S_MAX:
             self._away_since_s = None
         self._asked_s = now_s
         if self._away_since_s is None or now_s >= self._next_s:
@@ -81,7 +81,7 @@ class FinishedItems:
                 return found
         return None if self._waits(now_s) else [set() for _ in chunks]
 
-    def _found(self, chunks: Sequence[Held]) -> list[set[int]]:
+    def _found(self, chunks: Sequence[BufferedChunk]) -> list[set[int]]:
         found: list[set[int]] = [set() for _ in chunks]
         asked = {
             "jobs": [held.job.job_id for held in chunks],
@@ -103,4 +103,4 @@ class FinishedItems:
         _LOG.warning("redelivered items %s: the database is away", text)
 
     def _waits(self, now_s: float) -> bool:
-        return self._away_since_s is not None and now_s - self._away_since_s < WAIT_S_MAX
+        return self._away_since_s is not None and now_s - self._away_since_s < DATABASE_WAIT_S_MAX

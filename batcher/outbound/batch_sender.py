@@ -5,10 +5,10 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from batcher.faust_app.ordered_acks import OrderedAcks, Ticket
+from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
 from batcher.policy.credits import ReplicaCredit
-from batcher.policy.partition_choice import Spread
-from batcher.queueing.buffered_chunk import Held, LaneKey
+from batcher.policy.sticky_partitioner import StickyPartitioner
+from batcher.queueing.buffered_chunk import BatchKey, BufferedChunk
 from core.ids import new_uuid
 from topics.clients.producer import LogProducer, OnDelivery
 from topics.records.catalogue import batches_topic
@@ -18,14 +18,14 @@ from topics.records.records import Batch, Chunk
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class BatcherIdentity:
     """Who sends. The id is new at each start: a grant counts from a batcher's first item."""
 
     batcher_id: str
     job_class: str
 
 
-class Sender:
+class BatchSender:
     """Sends from the event loop and settles there when the broker has acknowledged.
 
     `is_full` keeps what is sent and not acknowledged below the producer's own queue, so that
@@ -37,14 +37,14 @@ class Sender:
         producer: LogProducer,
         acks: OrderedAcks,
         *,
-        identity: Identity,
+        identity: BatcherIdentity,
         in_flight_bytes_max: int,
         on_settled: Callable[[], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         """`on_failure` ends the role: an unacknowledged record is read again after a restart."""
         self._producer, self._acks = producer, acks
-        self._identity, self._spread = identity, Spread(random.Random().randrange)
+        self._identity, self._spread = identity, StickyPartitioner(random.Random().randrange)
         self._in_flight_bytes_max = in_flight_bytes_max
         self._on_settled, self._on_failure = on_settled, on_failure
         self._loop = asyncio.get_running_loop()
@@ -56,14 +56,19 @@ class Sender:
         return self.in_flight_bytes >= self._in_flight_bytes_max
 
     def send_batch(
-        self, replica: ReplicaCredit, lane: LaneKey, taken: Sequence[Held], *, now_s: float
+        self,
+        replica: ReplicaCredit,
+        lane: BatchKey,
+        taken: Sequence[BufferedChunk],
+        *,
+        now_s: float,
     ) -> None:
         """Send what was taken from `lane` as one batch to a partition of `replica`."""
         capacity = replica.capacity
         batch = Batch(
             batch_id=new_uuid(),
             batcher_id=self._identity.batcher_id,
-            parts=parts_of(taken, now_s=now_s),
+            parts=merge_chunks(taken, now_s=now_s),
             replica_id=capacity.replica_id,
             epoch=capacity.epoch,
         )
@@ -79,7 +84,7 @@ class Sender:
             ),
         )
 
-    def hand_back(self, held: Held) -> None:
+    def hand_back(self, held: BufferedChunk) -> None:
         """Put what is left of a chunk at the tail of its topic; attempts are unchanged."""
         send_chunk(
             self._producer,
@@ -88,11 +93,11 @@ class Sender:
             self._delivery([(held.ticket, len(held.items))], held.byte_count),
         )
 
-    def settle(self, ticket: Ticket, item_count: int) -> OnDelivery:
+    def settle(self, ticket: AckTicket, item_count: int) -> OnDelivery:
         """Return a delivery callback that settles `item_count` of `ticket`."""
         return self._delivery([(ticket, item_count)], 0)
 
-    def _delivery(self, carried: list[tuple[Ticket, int]], byte_count: int) -> OnDelivery:
+    def _delivery(self, carried: list[tuple[AckTicket, int]], byte_count: int) -> OnDelivery:
         self.in_flight_bytes += byte_count
 
         def delivered(failure: BaseException | None) -> None:  # in the producer's thread
@@ -101,7 +106,7 @@ class Sender:
         return delivered
 
     def _delivered(
-        self, carried: list[tuple[Ticket, int]], byte_count: int, failure: BaseException | None
+        self, carried: list[tuple[AckTicket, int]], byte_count: int, failure: BaseException | None
     ) -> None:
         self.in_flight_bytes -= byte_count
         if failure is not None:
@@ -112,7 +117,7 @@ class Sender:
         self._on_settled()
 
 
-def parts_of(taken: Sequence[Held], *, now_s: float) -> list[Chunk]:
+def merge_chunks(taken: Sequence[BufferedChunk], *, now_s: float) -> list[Chunk]:
     """Return the taken items as one chunk per job, file and control version.
 
     Items are in index order.
@@ -121,14 +126,14 @@ def parts_of(taken: Sequence[Held], *, now_s: float) -> list[Chunk]:
     """
     if len(taken) == 1:
         return [_whole(taken[0], now_s)]
-    by_job: dict[object, list[Held]] = {}
+    by_job: dict[object, list[BufferedChunk]] = {}
     for held in taken:
         job = held.job
         by_job.setdefault((job.job_id, job.input_key, job.version), []).append(held)
     return [_part(chunks, now_s) for chunks in by_job.values()]
 
 
-def _part(chunks: list[Held], now_s: float) -> Chunk:
+def _part(chunks: list[BufferedChunk], now_s: float) -> Chunk:
     """Return chunks of one job as one, which waited as long as the first of them."""
     if len(chunks) == 1:
         return _whole(chunks[0], now_s)
@@ -142,11 +147,11 @@ def _part(chunks: list[Held], now_s: float) -> Chunk:
     )
 
 
-def _whole(held: Held, now_s: float) -> Chunk:
+def _whole(held: BufferedChunk, now_s: float) -> Chunk:
     return held.chunk(now_s - held.ticket.arrived_s)
 
 
-def batch_headers(lane: LaneKey, taken: Sequence[Held]) -> Headers:
+def batch_headers(lane: BatchKey, taken: Sequence[BufferedChunk]) -> Headers:
     """Return the headers of a batch record."""
     return [
         *kind_headers(Batch),

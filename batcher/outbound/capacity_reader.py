@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from batcher.outbound.batch_sender import Identity
+from batcher.outbound.batch_sender import BatcherIdentity
 from topics.clients.producer import LogProducer
 from topics.records.catalogue import CAPACITY, DEMAND
 from topics.records.codec import encode, kind_headers
@@ -16,7 +16,7 @@ from topics.tail_readers.topic_tail import TopicTail
 _POLL_S = 0.5
 
 
-class CapacityFeed:
+class CapacityReader:
     """A thread that follows what replicas say they can take, from now on."""
 
     def __init__(
@@ -53,13 +53,13 @@ class CapacityFeed:
     def _follow(self) -> None:
         try:
             while not self._stopping.is_set():
-                if capacities := newest(self._tail.poll(_POLL_S)):
+                if capacities := latest_capacities(self._tail.poll(_POLL_S)):
                     self._deliver(capacities)
         except Exception as failure:  # noqa: BLE001  without the feed no item leaves
             self._on_failure(failure)
 
 
-def newest(records: list[Received]) -> list[Capacity]:
+def latest_capacities(records: list[Received]) -> list[Capacity]:
     """Return the newest capacity of each replica and class. Raises SchemaTooNewError."""
     found = {
         (capacity.replica_id, capacity.job_class): capacity
@@ -78,7 +78,7 @@ class DemandPublisher:
     def __init__(
         self,
         producer: LogProducer,
-        identity: Identity,
+        identity: BatcherIdentity,
         database_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         """Publish nothing yet; `database_s` is the database's time, None while it is not known."""

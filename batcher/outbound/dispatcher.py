@@ -12,28 +12,28 @@ from typing import Protocol
 
 from batcher import metrics
 from batcher.policy.batch_closing import (
+    BatchCandidate,
+    BatchCloseReason,
     BatchLimits,
-    CloseReason,
-    Now,
-    Waiting,
-    close_at_s,
+    Instant,
     close_reason,
+    closes_at_s,
     item_count_cap,
 )
 from batcher.policy.credits import CreditLedger, ReplicaCredit
-from batcher.queueing.buffered_chunk import Held, LaneKey
-from batcher.queueing.queue_levels import Lane, PoolQueue
+from batcher.queueing.buffered_chunk import BatchKey, BufferedChunk
+from batcher.queueing.queue_levels import BatchKeyQueue, PoolQueue
 from batcher.queueing.queues import Queues
 from core.clock import Clock
 
-TURN_S_MAX = 0.005
+DISPATCH_SLICE_S_MAX = 0.005
 """Time after which the event loop gets its turn; the pool that took it is last in the next one."""
 
 TIMER_S_MIN = 0.001
 """Rounding must not let a batch that is almost due spin the loop."""
 
 
-class BatchSender(Protocol):
+class BatchSink(Protocol):
     """What the dispatcher needs of the log."""
 
     @property
@@ -42,7 +42,12 @@ class BatchSender(Protocol):
         ...
 
     def send_batch(
-        self, replica: ReplicaCredit, lane: LaneKey, taken: Sequence[Held], *, now_s: float
+        self,
+        replica: ReplicaCredit,
+        lane: BatchKey,
+        taken: Sequence[BufferedChunk],
+        *,
+        now_s: float,
     ) -> None:
         """Send a batch; `now_s` is monotonic."""
         ...
@@ -63,10 +68,10 @@ class Dispatcher:
         self,
         queues: Queues,
         ledger: CreditLedger,
-        sender: BatchSender,
+        sender: BatchSink,
         *,
         rules: DispatchRules,
-        let_go: Callable[[Held], bool],
+        let_go: Callable[[BufferedChunk], bool],
         clock: Clock,
     ) -> None:
         """`let_go` settles a taken chunk that must not be sent any more, and says so."""
@@ -110,18 +115,18 @@ class Dispatcher:
                 if closes_s is not None:
                     soonest_s = closes_s if soonest_s is None else min(soonest_s, closes_s)
                     break
-                if self._clock.monotonic_s() - now.monotonic_s >= TURN_S_MAX:
+                if self._clock.monotonic_s() - now.monotonic_s >= DISPATCH_SLICE_S_MAX:
                     pools[name] = pools.pop(name)
                     return 0.0
         return None if soonest_s is None else max(TIMER_S_MIN, soonest_s - now.monotonic_s)
 
-    def _dispatch_one(self, pool: PoolQueue, replica: ReplicaCredit, now: Now) -> float | None:
+    def _dispatch_one(self, pool: PoolQueue, replica: ReplicaCredit, now: Instant) -> float | None:
         """Send one batch to `replica`, or return the monotonic time at which one may close."""
         closes_s: float | None = None
         cap = self._item_cap(replica)
         limits = self._rules.limits
         for lane in pool.fair_lanes():
-            waiting = Waiting(
+            waiting = BatchCandidate(
                 item_count=min(lane.item_count, replica.free),
                 token_count=lane.token_count if lane.item_count <= replica.free else 0,
                 since_s=max(lane.since_s, replica.free_since_s),
@@ -137,7 +142,7 @@ class Dispatcher:
             if reason is not None:
                 self._send(lane, replica, min(cap, replica.free), reason, now)
                 return None
-            at_s = close_at_s(waiting, limits=lane_limits, now=now)
+            at_s = closes_at_s(waiting, limits=lane_limits, now=now)
             closes_s = at_s if closes_s is None else min(closes_s, at_s)
         return closes_s
 
@@ -150,7 +155,12 @@ class Dispatcher:
         )
 
     def _send(
-        self, lane: Lane, replica: ReplicaCredit, item_count_max: int, reason: CloseReason, now: Now
+        self,
+        lane: BatchKeyQueue,
+        replica: ReplicaCredit,
+        item_count_max: int,
+        reason: BatchCloseReason,
+        now: Instant,
     ) -> None:
         taken = self._queues.take(
             lane,
@@ -170,5 +180,5 @@ class Dispatcher:
         metrics.BATCH_ITEMS.observe(count)
         metrics.BATCH_CLOSE.labels(reason.value).inc()
 
-    def _now(self) -> Now:
-        return Now(self._clock.monotonic_s(), self._clock.wall_s())
+    def _now(self) -> Instant:
+        return Instant(self._clock.monotonic_s(), self._clock.wall_s())

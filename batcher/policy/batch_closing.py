@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class CloseReason(StrEnum):
+class BatchCloseReason(StrEnum):
     """Why a batch closed; the value is the metric's label."""
 
     ITEM_COUNT = "item_count"
@@ -30,7 +30,7 @@ class BatchLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class BatchCandidate:
     """What one lane holds that could become a batch now."""
 
     item_count: int
@@ -40,7 +40,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class Instant:
     """One instant on the two clocks that a decision reads."""
 
     monotonic_s: float
@@ -48,28 +48,28 @@ class Now:
 
 
 def close_reason(
-    waiting: Waiting, *, limits: BatchLimits, idle: bool, now: Now
-) -> CloseReason | None:
-    """Return why the batch closes now, or None to wait until `close_at_s`.
+    waiting: BatchCandidate, *, limits: BatchLimits, idle: bool, now: Instant
+) -> BatchCloseReason | None:
+    """Return why the batch closes now, or None to wait until `closes_at_s`.
 
     `idle` means that the replica could run its whole concurrency more.
     """
     if waiting.item_count == 0:
         return None
     if waiting.item_count >= limits.item_count_max:
-        return CloseReason.ITEM_COUNT
+        return BatchCloseReason.ITEM_COUNT
     if waiting.token_count >= limits.token_count_max:
-        return CloseReason.TOKEN_COUNT
+        return BatchCloseReason.TOKEN_COUNT
     if idle:
-        return CloseReason.IDLE
+        return BatchCloseReason.IDLE
     if waiting.deadline_s - now.wall_s <= limits.slack_s_min:
-        return CloseReason.DEADLINE
+        return BatchCloseReason.DEADLINE
     if now.monotonic_s >= waiting.since_s + limits.wait_s_max:
-        return CloseReason.WAIT
+        return BatchCloseReason.WAIT
     return None
 
 
-def close_at_s(waiting: Waiting, *, limits: BatchLimits, now: Now) -> float:
+def closes_at_s(waiting: BatchCandidate, *, limits: BatchLimits, now: Instant) -> float:
     """Return the monotonic time at which the batch closes if nothing else happens."""
     slack_s = waiting.deadline_s - limits.slack_s_min - now.wall_s
     return min(waiting.since_s + limits.wait_s_max, now.monotonic_s + slack_s)

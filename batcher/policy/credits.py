@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 from topics.records.records import Capacity
 
-LATE_S = 1.5
+STALE_S = 1.5
 """After so long a word of a replica is late: it says something every second, or more often."""
 
-ROOM_SHARE = 4
+SUFFICIENT_CREDIT_DIVISOR = 4
 """Credit for one in so many of the items that a replica runs at once is room."""
 
-FORGET_S = 24 * 3600.0
+FORGET_AFTER_S = 24 * 3600.0
 """Silence after which a replica is forgotten with its count; its topic holds no longer past."""
 
 
@@ -43,8 +43,8 @@ class ReplicaCredit:
 
         For a rest of credit no batch may close: whoever has more must not wait behind it.
         """
-        is_safe = not self.capacity.in_danger and now_s - self.heard_s <= LATE_S
-        return is_safe and self.free * ROOM_SHARE >= self.capacity.concurrency
+        is_safe = not self.capacity.in_danger and now_s - self.heard_s <= STALE_S
+        return is_safe and self.free * SUFFICIENT_CREDIT_DIVISOR >= self.capacity.concurrency
 
 
 class CreditLedger:
@@ -117,7 +117,7 @@ class CreditLedger:
         for replicas in self._speaking.values():
             replicas -= {r for r in replicas if self._is_silent(self._replicas[r], now_s)}
         for replica_id, known in list(self._replicas.items()):
-            if now_s - known.heard_s > FORGET_S:
+            if now_s - known.heard_s > FORGET_AFTER_S:
                 del self._replicas[replica_id]
                 self._speaking[known.capacity.pool].discard(replica_id)
 

@@ -6,7 +6,7 @@ Source: Sheng et al., "Fairness in Serving Large Language Models" (VTC, OSDI 202
 from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
 
-from batcher.policy.ordering import Ordering
+from batcher.policy.indexed_priority_queue import IndexedPriorityQueue
 
 K = TypeVar("K", bound=Hashable)
 
@@ -21,8 +21,8 @@ class VirtualCounters(Generic[K]):
 
     def __init__(self) -> None:
         """Know nobody."""
-        self._active: Ordering[K, float] = Ordering()
-        self._left: Ordering[K, float] = Ordering()
+        self._active: IndexedPriorityQueue[K, float] = IndexedPriorityQueue()
+        self._left: IndexedPriorityQueue[K, float] = IndexedPriorityQueue()
         self._level = 0.0
 
     def __len__(self) -> int:
@@ -69,5 +69,5 @@ class VirtualCounters(Generic[K]):
         return self._active.first()
 
     @staticmethod
-    def _lowest(clients: Ordering[K, float]) -> float:
+    def _lowest(clients: IndexedPriorityQueue[K, float]) -> float:
         return clients.place(clients.first())

@@ -10,17 +10,17 @@ A crash reads them again (ADR 17). They are only read, their rows are there; whi
 a durable call is executed again at once. Their values are not kept in memory until then.
 """
 
-RECORD_BYTES: Final = 2048
+RECORD_OVERHEAD_BYTES: Final = 2048
 """Assumed size of a held record beside its value, in memory: its headers and Faust's own."""
 
-SOUGHT_S: Final = 600.0
+POOL_SEARCH_S: Final = 600.0
 """Time after something of a pool came in which more of it is sought behind what waits for others.
 
 Long enough to read the largest read-ahead of intake once, at a hold limit of 30 s (ADR 17).
 """
 
 
-def hand_back(*, age_s: float, limit_s: float, pins: bool, crowds: bool) -> bool:
+def should_requeue(*, age_s: float, limit_s: float, pins: bool, crowds: bool) -> bool:
     """Whether the record's undispatched items go to the tail again.
 
     `pins`: later records of its partition are finished, and a crash would repeat them: more than
@@ -32,6 +32,6 @@ def hand_back(*, age_s: float, limit_s: float, pins: bool, crowds: bool) -> bool
     return age_s >= limit_s and (pins or crowds)
 
 
-def others(pools: AbstractSet[str], pool: str) -> bool:
+def has_other_pool(pools: AbstractSet[str], pool: str) -> bool:
     """Whether `pools` has another one than `pool`."""
     return len(pools) > (pool in pools)

@@ -2,17 +2,17 @@
 
 from typing import NamedTuple
 
-from batcher.faust_app.ordered_acks import Ticket
+from batcher.faust_app.ordered_acks import AckTicket
 from topics.records.records import Chunk, Item, JobRef
 
-ITEM_BYTES = 200
+ITEM_OVERHEAD_BYTES = 200
 """Assumed size of an item beside its body: ids, numbers and Python's own."""
 
-CHUNK_BYTES = 250
+CHUNK_OVERHEAD_BYTES = 250
 """Bound of the size of a chunk beside its items and the strings of its job: ids and numbers."""
 
 
-class LaneKey(NamedTuple):
+class BatchKey(NamedTuple):
     """What the items of a batch have in common."""
 
     pool: str
@@ -21,16 +21,16 @@ class LaneKey(NamedTuple):
     endpoint: str
 
 
-def lane_of(job: JobRef) -> LaneKey:
+def batch_key_of(job: JobRef) -> BatchKey:
     """Return the lane that a job's items wait in."""
-    return LaneKey(job.pool, job.model, job.model_version, job.endpoint)
+    return BatchKey(job.pool, job.model, job.model_version, job.endpoint)
 
 
 def chunk_bytes(job: JobRef) -> int:
     """Return a bound of the size of a chunk beside its items. Names and keys are ASCII."""
     caller = 0 if job.call is None else len(job.call.caller_id)
     return (
-        CHUNK_BYTES
+        CHUNK_OVERHEAD_BYTES
         + len(job.model)
         + len(job.model_version)
         + len(job.pool)
@@ -42,13 +42,13 @@ def chunk_bytes(job: JobRef) -> int:
     )
 
 
-class Held:
+class BufferedChunk:
     """A chunk that waits; items leave it from the front."""
 
     __slots__ = ("byte_count", "gone", "items", "job", "redelivered", "ticket", "token_count")
 
     def __init__(
-        self, job: JobRef, items: list[Item], ticket: Ticket, *, redelivered: bool = False
+        self, job: JobRef, items: list[Item], ticket: AckTicket, *, redelivered: bool = False
     ) -> None:
         """Take over `items`, in index order and never empty; see `Chunk.redelivered`."""
         self.job = job
@@ -58,13 +58,15 @@ class Held:
         self.token_count = sum(item.token_count for item in items)
         # A custom id may hold four bytes a character, and a batch must never outgrow its record.
         self.byte_count = chunk_bytes(job) + sum(
-            len(item.body) + 4 * len(item.custom_id) + ITEM_BYTES for item in items
+            len(item.body) + 4 * len(item.custom_id) + ITEM_OVERHEAD_BYTES for item in items
         )
         self.gone = False  # left the queues
 
-    def split(self, count: int) -> "Held":
+    def split(self, count: int) -> "BufferedChunk":
         """Return a chunk of the first `count` items; the rest stays here."""
-        front = Held(self.job, self.items[:count], self.ticket, redelivered=self.redelivered)
+        front = BufferedChunk(
+            self.job, self.items[:count], self.ticket, redelivered=self.redelivered
+        )
         self.items = self.items[count:]
         self.token_count -= front.token_count
         self.byte_count -= front.byte_count - chunk_bytes(self.job)

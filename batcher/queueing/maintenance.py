@@ -4,25 +4,25 @@ from dataclasses import dataclass
 
 from batcher import metrics
 from batcher.faust_app.ordered_acks import OrderedAcks
-from batcher.outbound.batch_sender import Sender
+from batcher.outbound.batch_sender import BatchSender
 from batcher.policy.credits import CreditLedger
-from batcher.policy.requeue_policy import PIN_GAIN, SOUGHT_S, hand_back, others
-from batcher.queueing.over import LettingGo
+from batcher.policy.requeue_policy import PIN_GAIN, POOL_SEARCH_S, has_other_pool, should_requeue
+from batcher.queueing.drop_policy import LettingGo
 from batcher.queueing.queues import Queues
 from core.clock import Clock
 
-HAND_BACKS_MAX = 50
+REQUEUES_MAX = 50
 """Chunks handed back in one sweep: a bound on what a sweep sends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sweeper:
+class QueueMaintenance:
     """Looks at everything that is held; runs on the event loop."""
 
     queues: Queues
     ledger: CreditLedger
     acks: OrderedAcks
-    sender: Sender
+    sender: BatchSender
     letting_go: LettingGo
     clock: Clock
     job_class: str
@@ -44,22 +44,22 @@ class Sweeper:
         pinning = self.acks.pinning(PIN_GAIN[self.job_class])
         was_full = self.queues.is_full  # the first that goes makes room
         served = {pool for pool in self.ledger.pools if self.ledger.best(pool, now_s=now_s)}
-        sought = {pool for pool in served if now_s - self.queues.came_s(pool) < SOUGHT_S}
+        sought = {pool for pool in served if now_s - self.queues.came_s(pool) < POOL_SEARCH_S}
         count = 0
         for held in old:
-            if count == HAND_BACKS_MAX or self.sender.is_full:
+            if count == REQUEUES_MAX or self.sender.is_full:
                 return
             wanted = sought if count else served  # the first one is for finding what came anew
-            if hand_back(
+            if should_requeue(
                 age_s=now_s - held.ticket.arrived_s,
                 limit_s=limit_s,
                 pins=held.ticket in pinning,
-                crowds=was_full and others(wanted, held.job.pool),
+                crowds=was_full and has_other_pool(wanted, held.job.pool),
             ):
                 count += 1
                 self.queues.remove(held)
                 self.sender.hand_back(held)
-                metrics.HAND_BACK.inc(len(held.items))
+                metrics.REQUEUED_ITEMS.inc(len(held.items))
 
     def forget_pools(self) -> None:
         """Forget pools that nothing waits for and no replica is of."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from batcher.policy.fairness import VirtualCounters
-from batcher.policy.ordering import Ordering
-from batcher.queueing.buffered_chunk import Held, LaneKey
+from batcher.policy.indexed_priority_queue import IndexedPriorityQueue
+from batcher.queueing.buffered_chunk import BatchKey, BufferedChunk
 from topics.records.records import JobRef
 
 _CALLS = UUID(int=0)
@@ -36,21 +36,21 @@ class JobQueue:
         """`job` is of its newest chunk."""
         self.job = job
         self.rank = 0  # among the jobs of its tenant; the lowest goes first
-        self._chunks: Ordering[Held, float] = Ordering()
+        self._chunks: IndexedPriorityQueue[BufferedChunk, float] = IndexedPriorityQueue()
 
     def __len__(self) -> int:
         return len(self._chunks)
 
-    def add(self, held: Held) -> None:
+    def add(self, held: BufferedChunk) -> None:
         """Hold a chunk."""
         self.job = job = held.job
         self._chunks.put(held, held.items[0].index if job.call is None else job.deadline_s)
 
-    def remove(self, held: Held) -> None:
+    def remove(self, held: BufferedChunk) -> None:
         """A chunk leaves."""
         self._chunks.remove(held)
 
-    def first(self) -> Held:
+    def first(self) -> BufferedChunk:
         """Return the chunk of the lowest item index or nearest deadline; it stays where it is."""
         return self._chunks.first()
 
@@ -63,13 +63,13 @@ class TenantQueue:
     def __init__(self) -> None:
         self._counters: VirtualCounters[UUID] = VirtualCounters()
         self._jobs: dict[UUID, JobQueue] = {}
-        self._order: Ordering[UUID, tuple[int, float]] = Ordering()
+        self._order: IndexedPriorityQueue[UUID, tuple[int, float]] = IndexedPriorityQueue()
 
     def __len__(self) -> int:
         """Jobs with chunks."""
         return len(self._jobs)
 
-    def add(self, held: Held, rank: int) -> None:
+    def add(self, held: BufferedChunk, rank: int) -> None:
         """Hold a chunk; `rank` is its job's among those of the tenant, the lowest goes first."""
         job_id = job_key(held.job)
         queue = self._jobs.get(job_id)
@@ -80,7 +80,7 @@ class TenantQueue:
         queue.rank = rank
         self._put(job_id, queue)
 
-    def remove(self, held: Held) -> None:
+    def remove(self, held: BufferedChunk) -> None:
         """A chunk leaves."""
         job_id = job_key(held.job)
         queue = self._jobs[job_id]
@@ -107,7 +107,7 @@ class TenantQueue:
             queue.rank = rank(queue.job)
             self._put(job_id, queue)
 
-    def first(self) -> Held:
+    def first(self) -> BufferedChunk:
         """Return the next chunk of the job of the lowest rank, of several the least served one."""
         return self._jobs[self._order.first()].first()
 
@@ -115,10 +115,10 @@ class TenantQueue:
         self._order.put(job_id, (queue.rank, self._counters.counter(job_id)))
 
 
-class Lane:
+class BatchKeyQueue:
     """Items that may share a batch."""
 
-    def __init__(self, key: LaneKey) -> None:
+    def __init__(self, key: BatchKey) -> None:
         self.key = key
         self.tenants: dict[UUID, TenantQueue] = {}
         self.item_count = 0
@@ -131,16 +131,16 @@ class Lane:
 class PoolQueue:
     """The lanes of a pool and the tokens that each tenant was served by it."""
 
-    lanes: dict[LaneKey, Lane]
+    lanes: dict[BatchKey, BatchKeyQueue]
     counters: VirtualCounters[UUID]
     item_count: int = 0
     came_s: float = float("-inf")  # monotonic: when something was last added
 
-    def next_tenant(self, lane: Lane) -> UUID:
+    def next_tenant(self, lane: BatchKeyQueue) -> UUID:
         """Return the tenant of `lane` that the pool served least."""
         return self.counters.lowest(lane.tenants)
 
-    def fair_lanes(self) -> list[Lane]:
+    def fair_lanes(self) -> list[BatchKeyQueue]:
         """Return the lanes with items, that of the least served tenant first."""
         full = [lane for lane in self.lanes.values() if lane.item_count]
         if len(full) > 1:

@@ -8,13 +8,13 @@ from uuid import UUID
 
 from batcher.policy.batch_closing import fitting_prefix
 from batcher.policy.fairness import VirtualCounters
-from batcher.queueing.buffered_chunk import Held, lane_of
-from batcher.queueing.queue_levels import Lane, PoolQueue, TenantQueue
+from batcher.queueing.buffered_chunk import BufferedChunk, batch_key_of
+from batcher.queueing.queue_levels import BatchKeyQueue, PoolQueue, TenantQueue
 from core.limits import RECORD_BYTES_MAX
 from topics.records.records import JobRef
 
 BATCH_BYTES_MAX = RECORD_BYTES_MAX - 100_000
-"""Bytes of one batch by the same measure as `Held.byte_count`; a chunk is always smaller."""
+"""Bytes of one batch by the same measure as `BufferedChunk.byte_count`; a chunk is always smaller."""
 
 
 class Queues:
@@ -36,7 +36,7 @@ class Queues:
         self.byte_count = 0
         self.unchecked_count = 0
         self._unchecked_bytes = 0
-        self._held: set[Held] = set()
+        self._held: set[BufferedChunk] = set()
 
     @property
     def is_full(self) -> bool:
@@ -46,12 +46,12 @@ class Queues:
             or self.byte_count + self._unchecked_bytes >= self._bytes_max
         )
 
-    def expect(self, held: Held) -> None:
+    def expect(self, held: BufferedChunk) -> None:
         """A chunk takes room from now on, and is added or forgotten once it is checked."""
         self.unchecked_count += len(held.items)
         self._unchecked_bytes += held.byte_count
 
-    def checked(self, held: Held) -> None:
+    def checked(self, held: BufferedChunk) -> None:
         """A chunk that was expected takes no room any more."""
         self.unchecked_count -= len(held.items)
         self._unchecked_bytes -= held.byte_count
@@ -65,15 +65,15 @@ class Queues:
         known = self.pools.get(pool)
         return float("-inf") if known is None else known.came_s
 
-    def add(self, held: Held, *, now_s: float) -> None:
+    def add(self, held: BufferedChunk, *, now_s: float) -> None:
         """Hold a chunk."""
         job = held.job
-        key = lane_of(job)
+        key = batch_key_of(job)
         pool = self.pools.get(key.pool) or self._new_pool(key.pool)
         pool.came_s = now_s
         lane = pool.lanes.get(key)
         if lane is None:
-            lane = pool.lanes[key] = Lane(key)
+            lane = pool.lanes[key] = BatchKeyQueue(key)
         if lane.item_count == 0:
             lane.since_s, lane.deadline_s = now_s, job.deadline_s
         lane.deadline_s = min(lane.deadline_s, job.deadline_s)
@@ -85,7 +85,9 @@ class Queues:
         self._count(pool, lane, held, +1)
         self._held.add(held)
 
-    def take(self, lane: Lane, *, item_count_max: int, token_count_max: int) -> list[Held]:
+    def take(
+        self, lane: BatchKeyQueue, *, item_count_max: int, token_count_max: int
+    ) -> list[BufferedChunk]:
         """Remove a batch from a lane that is not empty, the least served tenant and job first.
 
         At least one item. Chunks stay whole where they can: only the first may be cut.
@@ -106,13 +108,13 @@ class Queues:
             taken.append(held)
         return taken
 
-    def remove(self, held: Held) -> None:
+    def remove(self, held: BufferedChunk) -> None:
         """A chunk leaves whole: dispatched, handed back, closed or revoked."""
         if held.gone:
             return
         held.gone = True
         self._held.discard(held)
-        job, key = held.job, lane_of(held.job)
+        job, key = held.job, batch_key_of(held.job)
         pool = self.pools[key.pool]
         lane = pool.lanes[key]
         self._count(pool, lane, held, -1)
@@ -146,11 +148,13 @@ class Queues:
             del self.pools[name]
         return gone
 
-    def held(self) -> Iterator[Held]:
+    def held(self) -> Iterator[BufferedChunk]:
         """Return every chunk, in no order; a snapshot, so that chunks may be removed."""
         return iter(list(self._held))
 
-    def _take_first(self, lane: Lane, item_count_max: int, token_count_max: int) -> Held:
+    def _take_first(
+        self, lane: BatchKeyQueue, item_count_max: int, token_count_max: int
+    ) -> BufferedChunk:
         """Take the next chunk, or what of it fits."""
         held = self._next(lane)
         fitting = len(held.items)
@@ -167,10 +171,10 @@ class Queues:
             self.remove(held)
         return front
 
-    def _next(self, lane: Lane) -> Held:
+    def _next(self, lane: BatchKeyQueue) -> BufferedChunk:
         return lane.tenants[self.pools[lane.key.pool].next_tenant(lane)].first()
 
-    def _split(self, lane: Lane, held: Held, count: int) -> Held:
+    def _split(self, lane: BatchKeyQueue, held: BufferedChunk, count: int) -> BufferedChunk:
         """Cut the front off a chunk at the head of its job: it stays the head."""
         pool = self.pools[lane.key.pool]
         self._count(pool, lane, held, -1)
@@ -178,13 +182,13 @@ class Queues:
         self._count(pool, lane, held, +1)
         return front
 
-    def _charge(self, lane: Lane, front: Held) -> None:
+    def _charge(self, lane: BatchKeyQueue, front: BufferedChunk) -> None:
         job = front.job
         pool = self.pools[lane.key.pool]
         pool.counters.charge(job.tenant_id, front.token_count, self._weight(job.tenant_id))
         lane.tenants[job.tenant_id].charge(job, front.token_count)
 
-    def _count(self, pool: PoolQueue, lane: Lane, held: Held, sign: int) -> None:
+    def _count(self, pool: PoolQueue, lane: BatchKeyQueue, held: BufferedChunk, sign: int) -> None:
         items = sign * len(held.items)
         lane.item_count += items
         lane.token_count += sign * held.token_count

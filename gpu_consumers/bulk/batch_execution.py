@@ -15,7 +15,7 @@ from core.clock import Clock
 from core.errors import PoolBusyError
 from gpu_consumers import metrics
 from gpu_consumers.cancellation.wanted import Wanted
-from gpu_consumers.engines.engine import Answer, Engine
+from gpu_consumers.engines.engine import Engine, EngineAnswer
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
 from gpu_consumers.inflight.acknowledgements import Acknowledgements
 from gpu_consumers.inflight.batch_run import BatchRun, Cut, Ending, cancel_once, is_ending
@@ -124,7 +124,7 @@ class BatchExecution:
         """Execute these items, beside other batches; the caller may have come in for them."""
         return await run.until_cut(self._ask(run, positions, has_entered=has_entered))
 
-    def answer(self, run: BatchRun, position: int, answer: Answer) -> None:
+    def answer(self, run: BatchRun, position: int, answer: EngineAnswer) -> None:
         """Give an item an answer that is ours and not the engine's."""
         run.answers[position] = answer
         self._give_back(run, [position])
@@ -196,7 +196,7 @@ class BatchExecution:
         fresh: list[int] = []  # answered in this turn of the loop
         call_soon = asyncio.get_running_loop().call_soon
 
-        def finished(index: int, answer: Answer) -> None:
+        def finished(index: int, answer: EngineAnswer) -> None:
             position = asked[index]
             if is_over or position in answers:
                 return  # the credit of an item comes back once

@@ -8,7 +8,7 @@ import msgspec
 from gpu_consumers.engines.engine_slots import SlotCounts
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False):
+class EngineAnswer(msgspec.Struct, frozen=True, gc=False):
     """The HTTP-shaped answer to one item: success below 400, the OpenAI error envelope above.
 
     A struct, not a dataclass: one is built per item, and this costs a tenth.
@@ -22,14 +22,14 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     reasoning_tokens: int = 0
 
 
-Finished = Callable[[int, Answer], None]
+OnItemFinished = Callable[[int, EngineAnswer], None]
 """Called once per item, on the event loop, with its position in the sequence given to `execute`."""
 
-Emit = Callable[[bytes], None]
+EmitEvent = Callable[[bytes], None]
 """Called on the event loop with the JSON payload of each event of a stream, in order."""
 
 
-class Meter:
+class UsageMeter:
     """Whether one call has begun, and what its stream has spent so far.
 
     Its engine sets `counted` when the stream begins. That is read when a call is cut, so a piece
@@ -42,11 +42,11 @@ class Meter:
         """Nothing was emitted."""
         self.began = began
         """Called when the call has a place and is about to run, once or more."""
-        self.counted: Callable[[Answer], Answer] = _unchanged
+        self.counted: Callable[[EngineAnswer], EngineAnswer] = _unchanged
         """Returns an answer with the counts of the prompt and of what was emitted until now."""
 
 
-def _unchanged(answer: Answer) -> Answer:
+def _unchanged(answer: EngineAnswer) -> EngineAnswer:
     return answer
 
 
@@ -72,7 +72,9 @@ class Engine(Protocol):
         """Load and warm up; return when an item can run."""
         ...
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
+    async def execute(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished
+    ) -> None:
         """Run every body against `endpoint`, reporting each as it ends, in any order.
 
         Cancelling the call aborts what still runs. Items not reported when it raises have no
@@ -84,8 +86,8 @@ class Engine(Protocol):
         ...
 
     async def serve(
-        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
-    ) -> Answer:
+        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None = None
+    ) -> EngineAnswer:
         """Run one online call, ahead of every bulk item that has not started.
 
         Without `emit` it is an item as any other. With it, a body that asks to stream has its

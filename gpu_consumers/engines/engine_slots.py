@@ -26,7 +26,7 @@ def square_root_headroom(total: int) -> int:
     return min(math.ceil(math.sqrt(total)), total - 1)
 
 
-class Slots:
+class EngineSlots:
     """Counts places of one engine on one event loop."""
 
     def __init__(self, total: int, headroom: int = 0, *, at_once: int | None = None) -> None:

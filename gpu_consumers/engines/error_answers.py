@@ -5,15 +5,15 @@ from typing import Final
 
 import msgspec
 
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 
-PASSING_STATUSES: Final = frozenset({408, 409, 425})
+TRANSIENT_STATUSES: Final = frozenset({408, 409, 425})
 """Statuses below 500 that say nothing against the request: too slow, in conflict, too early."""
 
-LASTING_STATUSES: Final = frozenset({501, 505})
+PERMANENT_STATUSES: Final = frozenset({501, 505})
 """Statuses from 500 on that the same request meets for ever."""
 
-LASTING_CODES: Final = frozenset(
+PERMANENT_CODES: Final = frozenset(
     {
         "answer_too_large",
         "body_unreadable",
@@ -37,21 +37,21 @@ class _Envelope(msgspec.Struct):
 _ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 
 
-def may_pass(answer: Answer) -> bool:
+def is_transient(answer: EngineAnswer) -> bool:
     """Whether a failure may be another's when the item is tried again.
 
     The pool's own failures never come as answers; what is left is the item's, and says either that
     the request is wrong or that this execution of it went wrong.
     """
     status = answer.status_code
-    if status in PASSING_STATUSES:
+    if status in TRANSIENT_STATUSES:
         return True
-    if status < HTTPStatus.INTERNAL_SERVER_ERROR or status in LASTING_STATUSES:
+    if status < HTTPStatus.INTERNAL_SERVER_ERROR or status in PERMANENT_STATUSES:
         return False
-    return answer_code(answer.body) not in LASTING_CODES
+    return error_code_of(answer.body) not in PERMANENT_CODES
 
 
-def answer_code(body: bytes) -> str | None:
+def error_code_of(body: bytes) -> str | None:
     """Return the code in an error envelope; None where there is none."""
     try:
         return _ENVELOPE.decode(body).error.code
@@ -66,23 +66,23 @@ def error_answer(
     type_: str = "invalid_request_error",
     param: str | None = None,
     code: str | None = None,
-) -> Answer:
+) -> EngineAnswer:
     """Build `{"error": {...}}` with all four keys present, as clients expect."""
     error = {"message": message, "type": type_, "param": param, "code": code}
-    return Answer(status_code, msgspec.json.encode({"error": error}))
+    return EngineAnswer(status_code, msgspec.json.encode({"error": error}))
 
 
-def unknown_endpoint(endpoint: str) -> Answer:
+def unknown_endpoint_answer(endpoint: str) -> EngineAnswer:
     """Say that this engine has no such route."""
     return error_answer(404, f"This engine does not serve {endpoint}.", code="unknown_endpoint")
 
 
-def stream_refused() -> Answer:
+def stream_unsupported_answer() -> EngineAnswer:
     """Say that an item has one answer, not a stream."""
     return error_answer(400, "A job item cannot stream.", param="stream", code="stream_unsupported")
 
 
-def item_timed_out(limit_s: float | None) -> Answer:
+def item_timeout_answer(limit_s: float | None) -> EngineAnswer:
     """Say that the item ran longer than one item may."""
     message = f"The item did not finish within {limit_s:g} s."
     return error_answer(504, message, type_="timeout_error", code="item_timeout")

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
 
 NULL: Final = msgspec.Raw(b"null")
@@ -36,19 +36,19 @@ _error = msgspec.json.Decoder(_Error)
 _work = msgspec.json.Decoder(_Work)
 
 
-def is_stated(error: msgspec.Raw) -> bool:
+def has_error(error: msgspec.Raw) -> bool:
     """Whether the field says that something went wrong."""
     return error is not NULL and bytes(error) != b"null"
 
 
-def status_of_whole(error: msgspec.Raw, body: bytes) -> int | None:
+def status_of_error_body(error: msgspec.Raw, body: bytes) -> int | None:
     """Return the status that a body with this error should have had; None where it is an answer."""
     work = _work.decode(body)
     fields = (work.choices, work.data, work.results, work.object)
     return None if any(bytes(field) not in _NOTHING for field in fields) else _status(error)
 
 
-def answer_of_event(error: msgspec.Raw) -> Answer:
+def error_event_answer(error: msgspec.Raw) -> EngineAnswer:
     """Return an error event as an answer."""
     try:
         said = _error.decode(error)

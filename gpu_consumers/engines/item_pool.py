@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from core.errors import PoolBusyError, PoolUnavailableError
-from gpu_consumers.engines.engine import Answer, Finished
-from gpu_consumers.engines.engine_slots import Slots
-from gpu_consumers.engines.openai_http.congestion import Congestion, Refusals
+from gpu_consumers.engines.engine import EngineAnswer, OnItemFinished
+from gpu_consumers.engines.engine_slots import EngineSlots
+from gpu_consumers.engines.openai_http.congestion_window import CongestionWindow, LoadRefusals
 
-Run = Callable[[str, bytes], Awaitable[Answer]]
+RunItem = Callable[[str, bytes], Awaitable[EngineAnswer]]
 """Runs one body against an endpoint. What it raises ends the whole call."""
 
 
@@ -23,14 +23,14 @@ Run = Callable[[str, bytes], Awaitable[Answer]]
 class _Call:
     endpoint: str
     bodies: Sequence[bytes]
-    finished: Finished
+    finished: OnItemFinished
     done: asyncio.Future[None]
     started: int = 0
     ended: int = 0
     workers: set[asyncio.Task[None]] = field(default_factory=set)  # those on its items now
     again: deque[int] = field(default_factory=deque)  # started and refused, with their pause over
     pauses: dict[int, asyncio.TimerHandle] = field(default_factory=dict)
-    refusals: dict[int, Refusals] = field(default_factory=dict)
+    refusals: dict[int, LoadRefusals] = field(default_factory=dict)
     left_out: PoolBusyError | None = None  # an item was refused for too long
 
     @property
@@ -48,7 +48,9 @@ class _Call:
 class ItemPool:
     """Runs the items of any number of concurrent calls in the places for bulk."""
 
-    def __init__(self, run: Run, slots: Slots, congestion: Congestion | None = None) -> None:
+    def __init__(
+        self, run: RunItem, slots: EngineSlots, congestion: CongestionWindow | None = None
+    ) -> None:
         """`run` is called for each item. The pool is the only one on `slots`.
 
         Without `congestion` no item is refused.
@@ -60,7 +62,9 @@ class ItemPool:
         self._waiting: deque[_Call] = deque()  # calls with items not yet started
         self._workers: set[asyncio.Task[None]] = set()  # the loop holds them weakly
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
+    async def execute(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished
+    ) -> None:
         """Run every body; raise what the first failing item raised, the others cancelled.
 
         A PoolBusyError comes at the end: the item that was refused for too long has no answer.
@@ -133,7 +137,7 @@ class ItemPool:
     def _put_off(self, call: _Call, index: int, busy: PoolBusyError) -> bool:
         """Let an item wait for its next try; return False when there is none."""
         assert self._congestion is not None
-        refusals = call.refusals.setdefault(index, Refusals())
+        refusals = call.refusals.setdefault(index, LoadRefusals())
         try:
             pause_s = self._congestion.refused(refusals, busy)
         except PoolBusyError as too_long:

@@ -12,12 +12,12 @@ from core.errors import EngineStalledError
 
 T = TypeVar("T")
 
-REACTION_S: Final = 60.0
+LIVENESS_TIMEOUT_S: Final = 60.0
 """How long an engine may take for a sign of life: longer than one step of a large model on a CPU.
 Beside bulk items the watch of the whole engine is stricter."""
 
 
-class ItemLimit:
+class ItemTimeout:
     """The longest execution of one item by an engine that can be asked for a sign of life."""
 
     def __init__(
@@ -25,7 +25,7 @@ class ItemLimit:
         limit_s: float,
         sign_of_life: Callable[[], Awaitable[object]],
         *,
-        reaction_s: float = REACTION_S,
+        reaction_s: float = LIVENESS_TIMEOUT_S,
     ) -> None:
         """`sign_of_life` returns when the engine, behind the work that it does, reacts."""
         self._limit_s, self._reaction_s = limit_s, reaction_s

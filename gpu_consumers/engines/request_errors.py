@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
 
 CONTEXT_EXCEEDED: Final = "context_length_exceeded"
@@ -18,7 +18,7 @@ _PROMPT_LENGTHS: Final = frozenset({"input_tokens", "input_text"})
 _ERROR_TYPES: Final = {404: "not_found_error", 500: "server_error", 501: "server_error"}
 
 
-def bad_body(mistakes: ValidationError) -> Answer:
+def invalid_body_answer(mistakes: ValidationError) -> EngineAnswer:
     """Name the first mistake and its place.
 
     What is in a body tells which of several it was meant to be, what is missing does not.
@@ -37,7 +37,7 @@ def _place(found: Sequence[int | str]) -> list[str]:
     return [part for part in map(str, found) if not part[:1].isupper() and "[" not in part]
 
 
-def too_many_sequences(prompt: object, n: int | None, sequences_max: int) -> Answer | None:
+def sequence_limit_answer(prompt: object, n: int | None, sequences_max: int) -> EngineAnswer | None:
     """Refuse a body that asks for more sequences than one may; None when it does not.
 
     All of them come before everybody's later calls, and hold one place.
@@ -56,7 +56,7 @@ def _is_tokens(prompt: list[object]) -> bool:
     return bool(prompt) and isinstance(prompt[0], int)
 
 
-def refusal_answer(status_code: int, message: str, param: str | None) -> Answer:
+def refusal_answer(status_code: int, message: str, param: str | None) -> EngineAnswer:
     """Keep vLLM's status, message and parameter; give them the types and codes of OpenAI."""
     code = None
     if status_code == HTTPStatus.NOT_FOUND:

@@ -7,11 +7,11 @@ import re
 
 import msgspec
 
-from gpu_consumers.engines.engine import Answer, Emit, Meter
+from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, UsageMeter
 from gpu_consumers.engines.error_answers import error_answer
-from gpu_consumers.engines.error_fields import NULL, answer_of_event, is_stated
+from gpu_consumers.engines.error_fields import NULL, error_event_answer, has_error
 from gpu_consumers.engines.stream_options import StreamOptions
-from gpu_consumers.engines.token_usage import Usage, check_text, is_json_object, with_counts
+from gpu_consumers.engines.token_usage import Usage, check_utf8, is_json_object, with_usage
 
 DONE = b"[DONE]"
 """The payload of the last event of a stream of the OpenAI API."""
@@ -49,9 +49,9 @@ class StreamEvents:
 
     def __init__(
         self,
-        emit: Emit,
+        emit: EmitEvent,
         wanted: StreamOptions,
-        meter: Meter | None = None,
+        meter: UsageMeter | None = None,
         *,
         strips_usage: bool = False,
         choices_per_prompt: int = 1,
@@ -69,7 +69,7 @@ class StreamEvents:
         self._choices_per_prompt = choices_per_prompt
         self._running: dict[int, Usage] = {}  # by prompt, the last that a chunk of it stated
         self._output_tokens: dict[int, int] = {}  # by choice, as stated or else counted
-        self._failure: Answer | None = None
+        self._failure: EngineAnswer | None = None
         self._has_ended = False
         self.has_emitted = False
         if meter is not None:
@@ -86,7 +86,7 @@ class StreamEvents:
             self._has_ended = True
             return False
         try:
-            check_text(payload)
+            check_utf8(payload)
             chunk = _chunk.decode(payload)
         except msgspec.ValidationError:
             if is_json_object(payload):  # of another shape; the client may know it
@@ -95,9 +95,9 @@ class StreamEvents:
             return self._fail(_fault("answer_not_json", "A stream's event is no JSON object."))
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return self._fail(_fault("answer_not_json", "A stream's event is not JSON."))
-        is_error = is_stated(chunk.error)
+        is_error = has_error(chunk.error)
         if is_error and not chunk.choices:
-            return self._fail(answer_of_event(chunk.error))
+            return self._fail(error_event_answer(chunk.error))
         if chunk.usage is not None and not chunk.choices:
             self._total = chunk.usage
             if self._wants_usage:
@@ -106,24 +106,24 @@ class StreamEvents:
         # In this order: a listener that takes no more is not charged for what it refused.
         self._pass_on(without_usage(payload, self._stripped) if self._strips_usage else payload)
         self._count(chunk, payload)
-        return not is_error or self._fail(answer_of_event(chunk.error))
+        return not is_error or self._fail(error_event_answer(chunk.error))
 
-    def end(self) -> Answer:
+    def end(self) -> EngineAnswer:
         """Return how the stream ended; one without its last event broke off."""
         if self._failure is not None or not self._has_ended:
             return self.interrupted()
-        return self.counted(Answer(_OK, b""))
+        return self.counted(EngineAnswer(_OK, b""))
 
-    def interrupted(self, cause: Answer | None = None) -> Answer:
+    def interrupted(self, cause: EngineAnswer | None = None) -> EngineAnswer:
         """Return how a stream ended that broke off, for `cause` if nothing that it said."""
         message = "The stream broke off."
         return self.counted(self._failure or cause or _fault("stream_interrupted", message))
 
-    def counted(self, answer: Answer) -> Answer:
+    def counted(self, answer: EngineAnswer) -> EngineAnswer:
         """Return the answer with the counts of the whole stream, or of what was emitted of it."""
         if self._total is not None:
-            return with_counts(answer, self._total)
-        by_prompt = [with_counts(answer, usage) for usage in self._running.values()]
+            return with_usage(answer, self._total)
+        by_prompt = [with_usage(answer, usage) for usage in self._running.values()]
         return msgspec.structs.replace(
             answer,
             input_tokens=sum(said.input_tokens for said in by_prompt),
@@ -136,7 +136,7 @@ class StreamEvents:
         self.has_emitted = True
         self._emit(payload)
 
-    def _fail(self, failure: Answer) -> bool:
+    def _fail(self, failure: EngineAnswer) -> bool:
         self._failure = failure
         self._has_ended = True
         return False
@@ -177,5 +177,5 @@ def without_usage(payload: bytes, instead: bytes = b"") -> bytes:
     return payload[: found.start()] + instead + payload[found.end() :]
 
 
-def _fault(code: str, message: str) -> Answer:
+def _fault(code: str, message: str) -> EngineAnswer:
     return error_answer(_BAD_GATEWAY, message, type_="server_error", code=code)

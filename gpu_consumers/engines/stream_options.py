@@ -30,7 +30,7 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _optional_fields = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
 
 
-def wanted_options(body: bytes) -> StreamOptions | None:
+def requested_stream_options(body: bytes) -> StreamOptions | None:
     """Return the client's `stream_options` if the body asks to stream; None if it does not.
 
     Options that cannot be read count as none: whoever runs the body refuses them.
@@ -50,7 +50,7 @@ def wanted_options(body: bytes) -> StreamOptions | None:
         return StreamOptions()
 
 
-def choices_of_prompt(body: bytes) -> int:
+def choices_per_prompt(body: bytes) -> int:
     """Return how many choices each prompt of a body has; 1 where it says nothing that can be.
 
     The body is a JSON object.
@@ -61,7 +61,7 @@ def choices_of_prompt(body: bytes) -> int:
         return 1
 
 
-def asking_for_usage(body: bytes) -> bytes:
+def with_usage_requested(body: bytes) -> bytes:
     """Return a body that streams with `include_usage` set, every other field as it was.
 
     Unchanged where the options are no object: whoever runs the body refuses them.

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from gpu_consumers.engines.engine import Answer
-from gpu_consumers.engines.error_fields import NULL, is_stated, status_of_whole
+from gpu_consumers.engines.engine import EngineAnswer
+from gpu_consumers.engines.error_fields import NULL, has_error, status_of_error_body
 
 
 class _InputDetails(msgspec.Struct):
@@ -42,37 +42,37 @@ _json = msgspec.json.Decoder(dict[str, msgspec.Raw])
 def is_json_object(body: bytes) -> bool:
     """Whether the body is one well-formed JSON object."""
     try:
-        check_text(body)
+        check_utf8(body)
         _json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return False
     return True
 
 
-def answer_with_usage(status_code: int, body: bytes) -> Answer | None:
+def answer_with_usage(status_code: int, body: bytes) -> EngineAnswer | None:
     """Return the answer with its counts, zeros where it states none; None if it is no object.
 
     A body that states an error, and no answer beside it, gets the status of that.
     """
     try:
-        check_text(body)
+        check_utf8(body)
         stated = _body.decode(body)
-        if is_stated(stated.error):
-            status_code = status_of_whole(stated.error, body) or status_code
+        if has_error(stated.error):
+            status_code = status_of_error_body(stated.error, body) or status_code
     except msgspec.ValidationError:  # JSON, but not the counts we know
-        return Answer(status_code, body) if is_json_object(body) else None
+        return EngineAnswer(status_code, body) if is_json_object(body) else None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
-    return with_counts(Answer(status_code, body), stated.usage)
+    return with_usage(EngineAnswer(status_code, body), stated.usage)
 
 
-def with_counts(answer: Answer, usage: Usage | None) -> Answer:
+def with_usage(answer: EngineAnswer, usage: Usage | None) -> EngineAnswer:
     """Return the answer with what `usage` states, unchanged without one."""
     if usage is None:
         return answer
     input_details = usage.prompt_tokens_details or usage.input_tokens_details
     output_details = usage.completion_tokens_details or usage.output_tokens_details
-    return Answer(
+    return EngineAnswer(
         answer.status_code,
         answer.body,
         _count(usage.prompt_tokens or usage.input_tokens),
@@ -82,7 +82,7 @@ def with_counts(answer: Answer, usage: Usage | None) -> Answer:
     )
 
 
-def check_text(body: bytes) -> None:
+def check_utf8(body: bytes) -> None:
     """Raise UnicodeDecodeError: msgspec does not look into strings that it skips."""
     if not body.isascii():
         body.decode()

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from core.errors import EngineOutOfMemoryError, PoolUnavailableError
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.inflight.delivery import Delivery
 from topics.clients.offsets import Partition
 from topics.records.records import Item, JobRef
@@ -36,7 +36,7 @@ class BatchRun:
 
     delivery: Delivery
     items: list[tuple[JobRef, Item]]
-    answers: dict[int, Answer] = field(default_factory=dict)
+    answers: dict[int, EngineAnswer] = field(default_factory=dict)
     given_up: set[int] = field(default_factory=set)  # without an answer; their credit is back
     store_away: bool = False  # what needs the object store goes back
     cut: Cut | None = None

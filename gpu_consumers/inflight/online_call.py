@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from uuid import UUID
 
-from gpu_consumers.engines.engine import Answer, Meter
+from gpu_consumers.engines.engine import EngineAnswer, UsageMeter
 from gpu_consumers.inflight.replies import ReplyStream
 from gpu_consumers.payloads.fingerprints import Stamp, stamp_of
 from storage.crypto.body_ciphers import BodyCipher
@@ -27,7 +27,7 @@ class Cut(StrEnum):
     UNPERMITTED = "unpermitted"  # it may have run before, and its caller did not say that it may
 
 
-_NOTHING = Answer(0, b"")
+_NOTHING = EngineAnswer(0, b"")
 
 HANDED_BACK = frozenset({Cut.POOL, Cut.DRAIN})
 """Cuts that are no fault of the call: it may run elsewhere, or later."""
@@ -55,8 +55,10 @@ class OnlineCall:
     awaits_news: bool = False  # of its silent caller, without a place in the engine
     has_begun: bool = False  # it has a place in the engine
     piece_count: int = 0
-    meter: Meter = field(init=False)
-    spent: Answer | None = None  # counts of what was delivered when it was cut; else nothing was
+    meter: UsageMeter = field(init=False)
+    spent: EngineAnswer | None = (
+        None  # counts of what was delivered when it was cut; else nothing was
+    )
     execution_s: float = 0.0
     cipher: BodyCipher | None = None  # of a tenant that retains nothing, once its key is at hand
     _patience: asyncio.TimerHandle | None = None  # runs while it must begin in time
@@ -64,7 +66,7 @@ class OnlineCall:
 
     def __post_init__(self) -> None:
         """Follow its begin."""
-        self.meter = Meter(self._begin)
+        self.meter = UsageMeter(self._begin)
 
     @property
     def request_id(self) -> UUID:
@@ -100,7 +102,7 @@ class OnlineCall:
         """Its end is certain: nothing cuts it short any more, and its body is not held any more."""
         self.is_cuttable = False
         self._need_no_patience()
-        self.meter = Meter()  # the old one refers to the call
+        self.meter = UsageMeter()  # the old one refers to the call
 
     def _begin(self) -> None:
         if not self.has_begun:

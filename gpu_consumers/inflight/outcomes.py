@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from core.outcomes import Outcome
 from gpu_consumers import metrics
-from gpu_consumers.engines.engine import Answer
-from gpu_consumers.engines.error_answers import error_answer, may_pass
+from gpu_consumers.engines.engine import EngineAnswer
+from gpu_consumers.engines.error_answers import error_answer, is_transient
 from topics.records.records import Item, ItemOutcome, JobRef
 
 _FIRST_ERROR_STATUS = 400
@@ -34,13 +34,13 @@ OUT_OF_MEMORY = error_answer(
 )
 
 
-def outcome_of(item: Item, answer: Answer) -> ItemOutcome:
+def outcome_of(item: Item, answer: EngineAnswer) -> ItemOutcome:
     """Return how an execution of the item ended; its body may still be too large for a record.
 
     The judge may let a failure that may pass try again.
     """
     if answer.status_code >= _FIRST_ERROR_STATUS:
-        return _failure_of(item, answer, retryable=may_pass(answer))
+        return _failure_of(item, answer, retryable=is_transient(answer))
     return ItemOutcome(
         item.index,
         item.custom_id,
@@ -57,14 +57,14 @@ def outcome_of(item: Item, answer: Answer) -> ItemOutcome:
     )
 
 
-def last_outcome_of(item: Item, answer: Answer) -> ItemOutcome:
+def last_outcome_of(item: Item, answer: EngineAnswer) -> ItemOutcome:
     """Return how the item ended for good: its caller was told, so that it is not tried again."""
     if answer.status_code >= _FIRST_ERROR_STATUS:
         return _failure_of(item, answer, retryable=False)
     return outcome_of(item, answer)
 
 
-def _failure_of(item: Item, answer: Answer, *, retryable: bool) -> ItemOutcome:
+def _failure_of(item: Item, answer: EngineAnswer, *, retryable: bool) -> ItemOutcome:
     return ItemOutcome(
         item.index,
         item.custom_id,

@@ -3,7 +3,7 @@
 import msgspec
 
 from core.outcomes import Outcome
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.inflight.online_call import Cut, OnlineCall
 from gpu_consumers.inflight.outcomes import last_outcome_of
@@ -38,7 +38,7 @@ _INTERRUPTED = error_answer(
 _CANCELLED = error_answer(409, "This request was cancelled.", code="cancelled")
 
 
-def answer_of_cut(call: OnlineCall) -> Answer | None:
+def answer_of_cut(call: OnlineCall) -> EngineAnswer | None:
     """Return what the caller of a call that was cut hears; None where nobody is to be told.
 
     Its counts are of the delivered part.
@@ -58,13 +58,13 @@ def answer_of_cut(call: OnlineCall) -> Answer | None:
     return _with_counts_of(call.spent, said)
 
 
-def _with_counts_of(spent: Answer | None, said: Answer) -> Answer:
+def _with_counts_of(spent: EngineAnswer | None, said: EngineAnswer) -> EngineAnswer:
     if spent is None:
         return said
     return msgspec.structs.replace(spent, status_code=said.status_code, body=said.body)
 
 
-def reply_end(call: OnlineCall, answer: Answer, body_key: str | None) -> ReplyEnd:
+def reply_end(call: OnlineCall, answer: EngineAnswer, body_key: str | None) -> ReplyEnd:
     """Return the last part of the reply; `body_key` names where a large body is."""
     return ReplyEnd(
         answer.status_code,
@@ -79,7 +79,7 @@ def reply_end(call: OnlineCall, answer: Answer, body_key: str | None) -> ReplyEn
     )
 
 
-def durable_outcome(call: OnlineCall, answer: Answer) -> ItemOutcome | None:
+def durable_outcome(call: OnlineCall, answer: EngineAnswer) -> ItemOutcome | None:
     """Return how a durable request ended, its body still whole; None where a close record says it.
 
     The body of a stream that ended well is the JSON array of its pieces.
@@ -103,7 +103,7 @@ def durable_outcome(call: OnlineCall, answer: Answer) -> ItemOutcome | None:
     return outcome
 
 
-def bill_of_call(call: OnlineCall, answer: Answer | None) -> ItemOutcome | None:
+def bill_of_call(call: OnlineCall, answer: EngineAnswer | None) -> ItemOutcome | None:
     """Return what a connection-bound call that ends here costs; None where nothing was executed.
 
     An outcome without a body, which is of no job: the writer puts it on the ledger. Of a call that
@@ -111,7 +111,7 @@ def bill_of_call(call: OnlineCall, answer: Answer | None) -> ItemOutcome | None:
     """
     if not call.has_begun:
         return None
-    said = answer or call.spent or Answer(0, b"")
+    said = answer or call.spent or EngineAnswer(0, b"")
     return ItemOutcome(
         call.item.index,
         call.item.custom_id,
@@ -126,7 +126,7 @@ def bill_of_call(call: OnlineCall, answer: Answer | None) -> ItemOutcome | None:
     )
 
 
-def _outcome_of_bill(call: OnlineCall, said: Answer) -> Outcome:
+def _outcome_of_bill(call: OnlineCall, said: EngineAnswer) -> Outcome:
     if call.cut is Cut.DEADLINE:
         return Outcome.EXPIRED
     if call.cut in (Cut.CALLER, Cut.CLOSED, Cut.SILENT):
@@ -134,10 +134,10 @@ def _outcome_of_bill(call: OnlineCall, said: Answer) -> Outcome:
     return Outcome.SUCCEEDED if said.status_code < FIRST_ERROR_STATUS else Outcome.FAILED
 
 
-def _whole(call: OnlineCall, answer: Answer) -> Answer:
+def _whole(call: OnlineCall, answer: EngineAnswer) -> EngineAnswer:
     if answer.status_code >= FIRST_ERROR_STATUS or not call.kept:
         return answer
-    return Answer(
+    return EngineAnswer(
         answer.status_code,
         b"[%b]" % b",".join(call.kept),
         answer.input_tokens,

@@ -7,7 +7,7 @@ import msgspec
 
 from core.errors import Disposition, MillraceError
 from gpu_consumers import metrics
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.flow_control.pool_health import PoolHealth
 from gpu_consumers.inflight.acknowledgements import Acknowledgements
 from gpu_consumers.inflight.online_call import HANDED_BACK, OnlineCall
@@ -37,7 +37,7 @@ class CallEnds:
         """`producer` takes outcomes and calls that go back; replies have their own."""
         self._producer, self._objects, self._pool = producer, objects, pool
 
-    async def publish(self, call: OnlineCall, answer: Answer | None) -> bool:
+    async def publish(self, call: OnlineCall, answer: EngineAnswer | None) -> bool:
         """Say how the call ended; None where it was cut. Return when that is acknowledged.
 
         Return whether it must not run here again. Raises DeliveryError, and what a store raises
@@ -58,7 +58,7 @@ class CallEnds:
             return False
         return True
 
-    async def _say(self, call: OnlineCall, answer: Answer) -> bool:
+    async def _say(self, call: OnlineCall, answer: EngineAnswer) -> bool:
         """Send outcome and reply and wait; False when a large body found no store.
 
         What is told of a durable call is on the log before: one whose replica dies runs again.

@@ -17,7 +17,7 @@ from core.ids import new_uuid
 from core.supervised_tasks import RunningTasks
 from gpu_consumers import metrics
 from gpu_consumers.cancellation.wanted_calls import WantedCalls
-from gpu_consumers.engines.engine import Answer, Engine
+from gpu_consumers.engines.engine import Engine, EngineAnswer
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
 from gpu_consumers.flow_control.pool_health import PoolHealth
 from gpu_consumers.inflight.delivery import Delivery
@@ -177,7 +177,7 @@ class OnlineExecution:
         finally:
             del self._running[call.request_id]
 
-    async def _until_cut(self, call: OnlineCall) -> Answer | None:
+    async def _until_cut(self, call: OnlineCall) -> EngineAnswer | None:
         """Return the engine's answer; None when the call was cut."""
         try:
             answer = await self._answer(call)
@@ -203,7 +203,7 @@ class OnlineExecution:
             call.settle()
             self._capacity.ended(call.batch, 1)
 
-    async def _answer(self, call: OnlineCall) -> Answer | None:
+    async def _answer(self, call: OnlineCall) -> EngineAnswer | None:
         cut = await self._wanted.why_not_begun(call)
         if call.cut is None:  # else somebody cut it in this turn, and that is why it ends
             call.cut = Cut.DRAIN if cut is None and self._is_draining else cut
@@ -216,7 +216,7 @@ class OnlineExecution:
                 return None
             call.may_have_run = False
         body = await self._serving.body(call)
-        if isinstance(body, Answer):
+        if isinstance(body, EngineAnswer):
             return body
         if not is_suspect:
             async with self._parts.suspects.beside():

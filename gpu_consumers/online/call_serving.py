@@ -7,8 +7,8 @@ import msgspec
 from core.clock import Clock
 from core.errors import Disposition, MillraceError, PoolUnavailableError
 from gpu_consumers import metrics
-from gpu_consumers.engines.engine import Answer, Emit, Engine
-from gpu_consumers.engines.error_answers import may_pass
+from gpu_consumers.engines.engine import EmitEvent, Engine, EngineAnswer
+from gpu_consumers.engines.error_answers import is_transient
 from gpu_consumers.flow_control.pool_health import PoolHealth
 from gpu_consumers.inflight.online_call import Cut, OnlineCall
 from gpu_consumers.inflight.outcomes import INPUT_MISSING
@@ -30,7 +30,7 @@ class CallServing:
         self._engine, self._objects, self._pool, self._clock = engine, objects, pool, clock
         self._encrypted = EncryptedBodies(objects, clock)
 
-    async def body(self, call: OnlineCall) -> bytes | Answer:
+    async def body(self, call: OnlineCall) -> bytes | EngineAnswer:
         """Return what to ask, or the answer of a request whose object is not what was stored.
 
         Raises PoolUnavailableError: the object store is part of the pool.
@@ -48,7 +48,7 @@ class CallServing:
                 raise
             raise PoolUnavailableError(failure.code) from None
 
-    async def serve(self, call: OnlineCall, body: bytes) -> Answer:
+    async def serve(self, call: OnlineCall, body: bytes) -> EngineAnswer:
         """Return the engine's answer; cancelling aborts it. Raises what `Engine.serve` raises."""
         began_s = self._clock.monotonic_s()
         try:
@@ -56,13 +56,13 @@ class CallServing:
             answer = await self._engine.serve(call.job.endpoint, body, emit, call.meter)
         finally:
             call.execution_s = self._clock.monotonic_s() - began_s
-        if not may_pass(answer):  # such a failure may well be the pool's
+        if not is_transient(answer):  # such a failure may well be the pool's
             self._pool.answered()
         if answer.body and answer.status_code < FIRST_ERROR_STATUS:
             return msgspec.structs.replace(answer, body=call.stamp(answer.body))
         return answer
 
-    def _emit(self, call: OnlineCall) -> Emit:
+    def _emit(self, call: OnlineCall) -> EmitEvent:
         stamp = call.stamp
 
         def emit(said: bytes) -> None:

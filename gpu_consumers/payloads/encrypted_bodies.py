@@ -11,7 +11,7 @@ import msgspec
 
 from core.clock import Clock
 from core.outcomes import Outcome
-from gpu_consumers.engines.error_answers import LASTING_CODES, answer_code, error_answer
+from gpu_consumers.engines.error_answers import PERMANENT_CODES, error_answer, error_code_of
 from gpu_consumers.inflight.online_call import OnlineCall
 from gpu_consumers.payloads.bodies import load_body
 from storage.crypto.body_ciphers import BodyCipher, Place, Way
@@ -27,7 +27,7 @@ BODY_UNREADABLE: Final = error_answer(
     code="body_unreadable",
 )
 
-_OUR_CODES: Final = LASTING_CODES | {
+_OUR_CODES: Final = PERMANENT_CODES | {
     "answer_missing",
     "answer_not_events",
     "answer_not_http",
@@ -98,7 +98,7 @@ def _hidden(job: JobRef, outcome: ItemOutcome, cipher: BodyCipher) -> ItemOutcom
     """The writer cannot look for a code in the body, so it is beside it when it is one of ours."""
     code = outcome.error_code
     if outcome.outcome is Outcome.FAILED and code is None:
-        found = answer_code(outcome.body)
+        found = error_code_of(outcome.body)
         code = found if found in _OUR_CODES else None
     place = Place(job.job_id, Way.OUT, outcome.index)
     body = outcome.body and cipher.encrypt(outcome.body, place)

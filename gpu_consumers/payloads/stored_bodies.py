@@ -12,7 +12,7 @@ import msgspec
 
 from core.clock import Clock
 from core.errors import Disposition, MillraceError
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.inflight.batch_run import BatchRun
 from gpu_consumers.inflight.outcomes import INPUT_MISSING
 from gpu_consumers.payloads.bodies import ANSWER_BYTES_MAX, store_body
@@ -32,7 +32,7 @@ class StoredBodies:
         self._encrypted = EncryptedBodies(objects, clock)
 
     async def load(
-        self, run: BatchRun, positions: Sequence[int], refuse: Callable[[int, Answer], None]
+        self, run: BatchRun, positions: Sequence[int], refuse: Callable[[int, EngineAnswer], None]
     ) -> dict[int, bytes]:
         """Return what to ask, by position; `refuse` those whose body is not what was stored.
 

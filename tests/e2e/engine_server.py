@@ -60,7 +60,7 @@ async def listening(socket_path: str, routes: Sequence[web.RouteDef]) -> web.App
 
 async def serve(socket_path: str) -> None:
     """Listen once the model is loaded; each line of an answer is one reported item."""
-    from gpu_consumers.engines.engine import Answer, Meter
+    from gpu_consumers.engines.engine import EngineAnswer, UsageMeter
     from gpu_consumers.engines.open_engine import open_engine
     from gpu_consumers.engines.settings import EngineSettings
     from gpu_consumers.engines.vllm.vllm_engine import VllmEngine
@@ -75,7 +75,7 @@ async def serve(socket_path: str) -> None:
         )
         response = web.StreamResponse()
         await response.prepare(request)
-        reported: asyncio.Queue[tuple[int, Answer] | None] = asyncio.Queue()
+        reported: asyncio.Queue[tuple[int, EngineAnswer] | None] = asyncio.Queue()
 
         async def run() -> None:
             work = engine.execute(endpoint, bodies, lambda *item: reported.put_nowait(item))
@@ -94,8 +94,8 @@ async def serve(socket_path: str) -> None:
         )
         response = web.StreamResponse()
         await response.prepare(request)
-        said: asyncio.Queue[bytes | Answer] = asyncio.Queue()
-        meter = Meter(lambda: said.put_nowait(BEGUN))
+        said: asyncio.Queue[bytes | EngineAnswer] = asyncio.Queue()
+        meter = UsageMeter(lambda: said.put_nowait(BEGUN))
 
         async def run() -> None:
             emit = said.put_nowait if streams else None
@@ -105,7 +105,7 @@ async def serve(socket_path: str) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(run())
             while isinstance(part := await said.get(), bytes):
-                spent = msgspec.json.encode(meter.counted(Answer(0, b"")))
+                spent = msgspec.json.encode(meter.counted(EngineAnswer(0, b"")))
                 await response.write(part if part is BEGUN else b"#%b\n%b\n" % (spent, part))
             await response.write(msgspec.json.encode([part]) + b"\n")
         return response

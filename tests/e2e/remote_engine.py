@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 import psutil
 
-from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
+from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnItemFinished, UsageMeter
 from gpu_consumers.engines.engine_slots import SlotCounts, square_root_headroom
 
 _START_TIMEOUT_S = 240.0
@@ -74,26 +74,28 @@ class RemoteEngine:
     async def stop(self) -> None:
         """The child is stopped by `running_engine`."""
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
+    async def execute(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished
+    ) -> None:
         asked = msgspec.msgpack.encode((endpoint, bodies))
         async with self._post("", asked) as lines:
             async for line in lines.content:
-                finished(*msgspec.json.decode(line, type=tuple[int, Answer]))
+                finished(*msgspec.json.decode(line, type=tuple[int, EngineAnswer]))
 
     async def serve(
-        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
-    ) -> Answer:
+        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None = None
+    ) -> EngineAnswer:
         asked = msgspec.msgpack.encode((endpoint, body, emit is not None))
         async with self._post("online", asked) as lines:
             async for line in lines.content:
                 if line.startswith(b"["):
-                    return msgspec.json.decode(line, type=tuple[Answer])[0]
+                    return msgspec.json.decode(line, type=tuple[EngineAnswer])[0]
                 if line == BEGUN:
                     if meter is not None:
                         meter.began()
                     continue
                 if line.startswith(b"#"):
-                    _follow(meter, msgspec.json.decode(line[1:], type=Answer))
+                    _follow(meter, msgspec.json.decode(line[1:], type=EngineAnswer))
                     continue
                 assert emit is not None
                 emit(line.removesuffix(b"\n"))
@@ -125,7 +127,7 @@ class RemoteEngine:
         return aiohttp.ClientSession(connector=connector, read_bufsize=2**24)
 
 
-def _follow(meter: Meter | None, spent: Answer) -> None:
+def _follow(meter: UsageMeter | None, spent: EngineAnswer) -> None:
     if meter is not None:
         meter.counted = lambda answer: msgspec.structs.replace(
             spent, status_code=answer.status_code, body=answer.body

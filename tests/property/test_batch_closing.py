@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batcher.policy.batch_closing import (
+    BatchCandidate,
     BatchLimits,
-    Now,
-    Waiting,
-    close_at_s,
+    Instant,
     close_reason,
+    closes_at_s,
     fitting_prefix,
     item_count_cap,
 )
@@ -21,13 +21,13 @@ limits = st.builds(
     slack_s_min=st.floats(0, 5),
 )
 waitings = st.builds(
-    Waiting,
+    BatchCandidate,
     item_count=st.integers(0, 200),
     token_count=st.integers(0, 20_000),
     since_s=st.floats(0, 100),
     deadline_s=st.floats(900, 1100),
 )
-nows = st.builds(Now, st.floats(50, 150), st.floats(900, 1100))
+nows = st.builds(Instant, st.floats(50, 150), st.floats(900, 1100))
 
 
 @given(st.lists(st.integers(0, 500)), st.integers(1, 100), st.integers(1, 2000))
@@ -46,7 +46,7 @@ def test_a_prefix_is_bounded_and_as_long_as_it_can_be(
 
 @given(waitings, limits, nows, st.booleans())
 def test_items_never_wait_beyond_the_cap(
-    waiting: Waiting, limits: BatchLimits, now: Now, idle: bool
+    waiting: BatchCandidate, limits: BatchLimits, now: Instant, idle: bool
 ) -> None:
     reason = close_reason(waiting, limits=limits, idle=idle, now=now)
     if waiting.item_count == 0:
@@ -60,12 +60,12 @@ def test_items_never_wait_beyond_the_cap(
 
 @given(waitings, limits, nows)
 def test_what_does_not_close_now_closes_at_the_time_that_is_told(
-    waiting: Waiting, limits: BatchLimits, now: Now
+    waiting: BatchCandidate, limits: BatchLimits, now: Instant
 ) -> None:
     if waiting.item_count == 0 or close_reason(waiting, limits=limits, idle=False, now=now):
         return
-    at_s = close_at_s(waiting, limits=limits, now=now)
-    later = Now(at_s + 1e-6, now.wall_s + (at_s - now.monotonic_s) + 1e-6)
+    at_s = closes_at_s(waiting, limits=limits, now=now)
+    later = Instant(at_s + 1e-6, now.wall_s + (at_s - now.monotonic_s) + 1e-6)
     assert at_s >= now.monotonic_s
     assert close_reason(waiting, limits=limits, idle=False, now=later) is not None
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_consumers.engines.openai_http.circuit_breaker import Breaker
+from gpu_consumers.engines.openai_http.circuit_breaker import CircuitBreaker
 
 OPEN_S = 900.0
 
@@ -25,7 +25,7 @@ class HeldClock:
 def test_only_a_row_of_failures_opens_it_and_any_answer_closes_it(
     failures_max: int, answers: list[bool]
 ) -> None:
-    breaker = Breaker(failures_max, OPEN_S, HeldClock())
+    breaker = CircuitBreaker(failures_max, OPEN_S, HeldClock())
     row = 0
     for is_good in answers:
         if is_good:
@@ -39,7 +39,7 @@ def test_only_a_row_of_failures_opens_it_and_any_answer_closes_it(
 @given(st.lists(st.floats(0.1, 20), min_size=30, max_size=300))
 def test_an_outage_below_its_bound_charges_fewer_than_the_row(gaps_s: list[float]) -> None:
     clock = HeldClock()
-    breaker = Breaker(20, OPEN_S, clock)
+    breaker = CircuitBreaker(20, OPEN_S, clock)
     charged = 0
     for gap_s in gaps_s:
         clock.now_s += gap_s
@@ -51,7 +51,7 @@ def test_an_outage_below_its_bound_charges_fewer_than_the_row(gaps_s: list[float
 
 def test_after_its_bound_failures_are_believed_until_something_goes_well() -> None:
     clock = HeldClock()
-    breaker = Breaker(2, OPEN_S, clock)
+    breaker = CircuitBreaker(2, OPEN_S, clock)
     assert [breaker.failed() for _ in range(3)] == [False, True, True]
     clock.now_s = OPEN_S
     assert [breaker.failed() for _ in range(3)] == [False] * 3

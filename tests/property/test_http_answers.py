@@ -5,12 +5,12 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_consumers.engines.openai_http.answer_reader import (
-    AnswerReader,
-    AnswerTooLargeError,
+from gpu_consumers.engines.openai_http.response_reader import (
     DisconnectedError,
-    HttpAnswer,
+    HttpResponse,
     NotHttpError,
+    ResponseReader,
+    ResponseTooLargeError,
 )
 
 CONTENT_BYTES_MAX = 40
@@ -42,16 +42,16 @@ streams = st.lists(
 cuts = st.lists(st.integers(0, 300), max_size=20)
 
 
-def read(pieces: list[bytes]) -> HttpAnswer | type[Exception]:
+def read(pieces: list[bytes]) -> HttpResponse | type[Exception]:
     """What a caller sees when the server sends `pieces` and closes."""
-    reader = AnswerReader(CONTENT_BYTES_MAX)
+    reader = ResponseReader(CONTENT_BYTES_MAX)
     reader.expect({503})
     try:
         for piece in pieces:
             if (answer := reader.feed(piece)) is not None:
                 return answer
         return reader.end()
-    except (NotHttpError, AnswerTooLargeError, DisconnectedError) as failure:
+    except (NotHttpError, ResponseTooLargeError, DisconnectedError) as failure:
         return type(failure)
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batcher.faust_app.ordered_acks import OrderedAcks, Ticket
+from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
 from topics.clients.offsets import Partition
 
 PARTITIONS: list[Partition] = [("requests.bulk", 0), ("requests.bulk", 1)]
@@ -20,8 +20,8 @@ def test_acknowledged_is_the_settled_prefix_since_the_last_revocation(
 ) -> None:
     acknowledged: list[tuple[Partition, int]] = []
     acks = OrderedAcks(acknowledged.append)
-    live: dict[Partition, list[tuple[int, Ticket]]] = {p: [] for p in PARTITIONS}
-    every: list[Ticket] = []
+    live: dict[Partition, list[tuple[int, AckTicket]]] = {p: [] for p in PARTITIONS}
+    every: list[AckTicket] = []
     expected: list[tuple[Partition, int]] = []
     for number, (action, choice) in enumerate(steps):
         partition = PARTITIONS[choice % 2]

@@ -5,7 +5,7 @@ import weakref
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batcher.policy.ordering import Ordering
+from batcher.policy.indexed_priority_queue import IndexedPriorityQueue
 
 steps = st.lists(
     st.tuples(st.sampled_from(["put", "put", "remove"]), st.integers(0, 9), st.integers(0, 5)),
@@ -17,7 +17,7 @@ steps = st.lists(
 def test_the_first_is_the_lowest_and_of_equals_the_one_that_came_first(
     steps: list[tuple[str, int, int]],
 ) -> None:
-    ordering: Ordering[int, float] = Ordering()
+    ordering: IndexedPriorityQueue[int, float] = IndexedPriorityQueue()
     places: dict[int, float] = {}  # in the order in which they came
     for action, client, place in steps:
         if action == "put":
@@ -40,7 +40,7 @@ class Chunk:
 
 def test_what_has_left_is_free_and_its_entries_are_bounded() -> None:
     """As in a pool that is away: nobody asks who is first."""
-    ordering: Ordering[Chunk, float] = Ordering()
+    ordering: IndexedPriorityQueue[Chunk, float] = IndexedPriorityQueue()
     stays = Chunk()
     ordering.put(stays, 0.0)
     left: list[weakref.ref[Chunk]] = []

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from batcher.faust_app.ordered_acks import Ticket
-from batcher.queueing.buffered_chunk import Held, lane_of
+from batcher.faust_app.ordered_acks import AckTicket
+from batcher.queueing.buffered_chunk import BufferedChunk, batch_key_of
 from batcher.queueing.queues import BATCH_BYTES_MAX, Queues
 from topics.records.records import Item, JobRef
 
@@ -36,9 +36,9 @@ def job_ref(
     )
 
 
-def held_chunk(job: JobRef, indexes: range, tokens: int = 10, body: bytes = b"{}") -> Held:
+def held_chunk(job: JobRef, indexes: range, tokens: int = 10, body: bytes = b"{}") -> BufferedChunk:
     items = [Item(index, f"c{index}", body, tokens) for index in indexes]
-    return Held(job, items, Ticket(("requests.bulk", 0), None, len(items), 0.0))
+    return BufferedChunk(job, items, AckTicket(("requests.bulk", 0), None, len(items), 0.0))
 
 
 def unbounded() -> Queues:
@@ -84,7 +84,7 @@ def test_every_item_leaves_once_and_in_order(steps: list[tuple[str, int, int, in
                 gone += [(held.job.job_id, item.index) for item in held.items]
                 # Handed back: it comes again, behind what was read meanwhile.
                 gone = gone[: -len(held.items)]
-                queues.add(Held(held.job, held.items, held.ticket), now_s=0.0)
+                queues.add(BufferedChunk(held.job, held.items, held.ticket), now_s=0.0)
         assert queues.item_count == len(put) - len(gone)
         assert queues.item_count == sum(queues.waiting().values())
         assert queues.byte_count == sum(held.byte_count for held in queues.held())
@@ -182,7 +182,7 @@ def test_lanes_keep_models_and_endpoints_apart_and_share_the_tenants_counters() 
     queues.add(held_chunk(job_ref(2, tenant=other, endpoint="/v1/chat"), range(10)), now_s=0.0)
     assert len(pool.fair_lanes()) == 2
     assert pool.counters.counter(other) == pool.counters.counter(tenant)
-    assert lane_of(job_ref(2, endpoint="/v1/chat")) in pool.lanes
+    assert batch_key_of(job_ref(2, endpoint="/v1/chat")) in pool.lanes
 
 
 def test_queues_are_full_by_items_and_by_bytes() -> None:
@@ -218,7 +218,7 @@ def test_a_batch_costs_the_same_however_many_jobs_a_tenant_has() -> None:
     assert lookups_of_a_batch(2000) < 2 * lookups_of_a_batch(100)
 
 
-class Traced(Held):
+class Traced(BufferedChunk):
     """A chunk that tells when it is free."""
 
 
@@ -227,7 +227,7 @@ def test_chunks_that_are_handed_back_leave_no_trace_while_their_pool_is_away() -
     queues = unbounded()
     first = held_chunk(job_ref(0), range(10))
     queues.add(first, now_s=0.0)
-    gone: list[weakref.ref[Held]] = []
+    gone: list[weakref.ref[BufferedChunk]] = []
     for _ in range(100):
         again = Traced(first.job, held_chunk(first.job, range(10, 20)).items, first.ticket)
         queues.add(again, now_s=0.0)

@@ -3,7 +3,7 @@
 from core.clock import Clock
 
 
-class Breaker:
+class CircuitBreaker:
     """Opens when so many answers in a row were failures that may pass, and no other came between.
 
     While it is open a failure is the upstream's and charges no item. An answer of any other kind

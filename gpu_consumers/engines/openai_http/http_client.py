@@ -2,9 +2,9 @@
 
 import asyncio
 
-from gpu_consumers.engines.openai_http.answer_reader import AnswerReader, HttpAnswer
-from gpu_consumers.engines.openai_http.http_connection import Connection, HttpCall
+from gpu_consumers.engines.openai_http.http_connection import HttpConnection, HttpRequestTemplate
 from gpu_consumers.engines.openai_http.origin import Origin
+from gpu_consumers.engines.openai_http.response_reader import HttpResponse, ResponseReader
 
 _SWEEP_S = 0.25  # so late may a deadline be noticed; one timer for all calls
 _IDLE_S_MAX = 30.0
@@ -23,19 +23,19 @@ class HttpClient:
         self._origin = origin
         self._connect_timeout_s = connect_timeout_s
         self._content_bytes_max = content_bytes_max
-        self._opened: set[Connection] = set()
-        self._idle: dict[Connection, float] = {}  # idle since, newest last
+        self._opened: set[HttpConnection] = set()
+        self._idle: dict[HttpConnection, float] = {}  # idle since, newest last
         self._sweep: asyncio.TimerHandle | None = None
 
     async def run(
         self,
-        call: HttpCall,
+        call: HttpRequestTemplate,
         body: bytes | None,
         *,
         fresh: bool = False,
-        reader: AnswerReader | None = None,
+        reader: ResponseReader | None = None,
         deadline_s: float | None = None,
-    ) -> HttpAnswer:
+    ) -> HttpResponse:
         """Send one request, over a new connection if `fresh`, and return its answer.
 
         `deadline_s`, by the loop's clock, is the end of several requests; without it the call's own
@@ -70,7 +70,7 @@ class HttpClient:
                 return
             await asyncio.sleep(0)
 
-    def _newest_idle(self) -> Connection | None:
+    def _newest_idle(self) -> HttpConnection | None:
         """Take the connection used last: the others may then age and go."""
         while self._idle:
             connection, _ = self._idle.popitem()
@@ -78,7 +78,7 @@ class HttpClient:
                 return connection
         return None
 
-    async def _connect(self, deadline_s: float) -> Connection:
+    async def _connect(self, deadline_s: float) -> HttpConnection:
         """Try the host's addresses in turn, each with its share of the time that is left."""
         loop = asyncio.get_running_loop()
         until_s = min(deadline_s, loop.time() + self._connect_timeout_s)
@@ -100,11 +100,11 @@ class HttpClient:
             raise failure
         raise CannotConnectError(type(failure).__name__) from failure
 
-    async def _connect_to(self, address: str) -> Connection:
+    async def _connect_to(self, address: str) -> HttpConnection:
         loop = asyncio.get_running_loop()
         tls = self._origin.tls
         _, connection = await loop.create_connection(
-            lambda: Connection(self._opened, self._content_bytes_max),
+            lambda: HttpConnection(self._opened, self._content_bytes_max),
             address,
             self._origin.port,
             ssl=tls,

@@ -5,12 +5,12 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import cast
 
-from gpu_consumers.engines.openai_http.answer_reader import (
-    AnswerReader,
-    AnswerTooLargeError,
+from gpu_consumers.engines.openai_http.response_reader import (
     DisconnectedError,
-    HttpAnswer,
+    HttpResponse,
     NotHttpError,
+    ResponseReader,
+    ResponseTooLargeError,
 )
 
 _TRAILER_S_MAX = 1.0  # from all that matters of an answer to its end
@@ -18,7 +18,7 @@ _PIECE_BYTES = 256 * 1024  # of a large body that the transport may copy at a ti
 
 
 @dataclass(frozen=True, slots=True)
-class HttpCall:
+class HttpRequestTemplate:
     """What the calls of one endpoint have in common."""
 
     head: bytes  # request line and fields, without a length
@@ -26,36 +26,36 @@ class HttpCall:
     unread: Container[int]  # statuses whose content nobody wants
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """Sends a request and waits for its answer. Keeps no timer: somebody calls `expire`."""
 
-    def __init__(self, opened: set["Connection"], content_bytes_max: int) -> None:
+    def __init__(self, opened: set["HttpConnection"], content_bytes_max: int) -> None:
         """Be a member of `opened` from the connect to the loss."""
         self._opened = opened
-        self._reader = AnswerReader(content_bytes_max)
+        self._reader = ResponseReader(content_bytes_max)
         self._reading = self._reader  # or the one that the call brought
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._unsent: memoryview | None = None
-        self._answered: asyncio.Future[HttpAnswer] | None = None  # while a call waits
+        self._answered: asyncio.Future[HttpResponse] | None = None  # while a call waits
         self._deadline_s = 0.0
 
     async def ask(
         self,
-        call: HttpCall,
+        call: HttpRequestTemplate,
         body: bytes | None,
         deadline_s: float,
-        reader: AnswerReader | None = None,
-    ) -> HttpAnswer:
+        reader: ResponseReader | None = None,
+    ) -> HttpResponse:
         """Send one request, with a length if it has a body, and return its answer.
 
         A fresh `reader` may read this one answer. Raises DisconnectedError, NotHttpError,
-        AnswerTooLargeError; TimeoutError by `expire`.
+        ResponseTooLargeError; TimeoutError by `expire`.
         """
         if not self._is_open():
             raise DisconnectedError
-        answered: asyncio.Future[HttpAnswer] = self._loop.create_future()
+        answered: asyncio.Future[HttpResponse] = self._loop.create_future()
         self._answered = answered
         self._deadline_s = deadline_s
         self._reading = self._reader if reader is None else reader
@@ -129,7 +129,7 @@ class Connection(asyncio.Protocol):
             return
         try:
             answer = self._reading.feed(data)
-        except (NotHttpError, AnswerTooLargeError) as failure:
+        except (NotHttpError, ResponseTooLargeError) as failure:
             self._fail(failure)
         else:
             if answer is not None:
@@ -153,7 +153,7 @@ class Connection(asyncio.Protocol):
         self._unsent = None
         self._fail(DisconnectedError())
 
-    def _succeed(self, answer: HttpAnswer) -> None:
+    def _succeed(self, answer: HttpResponse) -> None:
         answered, self._answered = self._answered, None
         if answered is not None and not answered.done():  # done: the call was cancelled
             answered.set_result(answer)

@@ -15,41 +15,53 @@ from core.clock import Clock, SystemClock
 from core.errors import PoolBusyError, PoolUnavailableError, SettingsError
 from core.retry_after import retry_after_s
 from core.streaming import STREAMED_ENDPOINTS
-from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
-from gpu_consumers.engines.engine_slots import SlotCounts, Slots
-from gpu_consumers.engines.error_answers import item_timed_out, may_pass, stream_refused
+from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnItemFinished, UsageMeter
+from gpu_consumers.engines.engine_slots import EngineSlots, SlotCounts
+from gpu_consumers.engines.error_answers import (
+    is_transient,
+    item_timeout_answer,
+    stream_unsupported_answer,
+)
 from gpu_consumers.engines.item_pool import ItemPool
-from gpu_consumers.engines.openai_http.answer_reader import (
-    AnswerTooLargeError,
+from gpu_consumers.engines.openai_http.circuit_breaker import CircuitBreaker
+from gpu_consumers.engines.openai_http.congestion_window import (
+    STATED_S_MAX,
+    CongestionWindow,
+    LoadRefusals,
+)
+from gpu_consumers.engines.openai_http.http_client import CannotConnectError, HttpClient
+from gpu_consumers.engines.openai_http.http_connection import HttpRequestTemplate
+from gpu_consumers.engines.openai_http.origin import Origin
+from gpu_consumers.engines.openai_http.response_reader import (
     DisconnectedError,
-    HttpAnswer,
+    HttpResponse,
     NotHttpError,
+    ResponseTooLargeError,
     retry_after,
 )
-from gpu_consumers.engines.openai_http.circuit_breaker import Breaker
-from gpu_consumers.engines.openai_http.congestion import STATED_S_MAX, Congestion, Refusals
-from gpu_consumers.engines.openai_http.http_client import CannotConnectError, HttpClient
-from gpu_consumers.engines.openai_http.http_connection import HttpCall
-from gpu_consumers.engines.openai_http.origin import Origin
-from gpu_consumers.engines.openai_http.sse_reader import EventReader
-from gpu_consumers.engines.openai_http.upstream_answers import NOT_EVENTS, fault_answer, judged
+from gpu_consumers.engines.openai_http.sse_reader import SseReader
+from gpu_consumers.engines.openai_http.upstream_answers import (
+    NOT_EVENTS,
+    fault_answer,
+    upstream_answer,
+)
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.stream_events import StreamEvents
 from gpu_consumers.engines.stream_options import (
     StreamOptions,
-    asking_for_usage,
-    choices_of_prompt,
-    wanted_options,
+    choices_per_prompt,
+    requested_stream_options,
+    with_usage_requested,
 )
 
-BUSY = frozenset({402, 429, 503, 529})
+BUSY_STATUSES = frozenset({402, 429, 503, 529})
 """Statuses of an upstream that takes this much no more, or not now. 529 is what some hosts say when
 overloaded, 402 that what is left of our credits does not cover the call."""
 
-POOL_FAILURES = BUSY | {401}
+POOL_FAILURE_STATUSES = BUSY_STATUSES | {401}
 """Statuses about the upstream or our key to it."""
 
-GATEWAY_FAILURES = frozenset({502, 504})
+GATEWAY_FAILURE_STATUSES = frozenset({502, 504})
 """Statuses of a gateway before a server that is away, or that this one item was too much for."""
 
 _PROBE_INTERVAL_S = 0.5
@@ -68,17 +80,19 @@ class OpenAIHttpEngine:
         self._fields = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if settings.upstream_api_key is not None:
             self._fields["Authorization"] = _bearer(settings.upstream_api_key.get_secret_value())
-        self._slots = Slots(settings.items_at_once, settings.headroom)
+        self._slots = EngineSlots(settings.items_at_once, settings.headroom)
         self._item_timeout_s = settings.item_timeout_s
         self._connect_timeout_s = settings.connect_timeout_s
         self._start_timeout_s = settings.start_timeout_s
         self._answer_bytes_max = settings.answer_bytes_max
-        self._calls: dict[str, HttpCall] = {}  # by endpoint, made once
+        self._calls: dict[str, HttpRequestTemplate] = {}  # by endpoint, made once
         self._probe = self._call("GET", "/v1/models", self._connect_timeout_s, _ANY_STATUS)
         self._client: HttpClient | None = None
-        self._breaker = Breaker(settings.upstream_failures_max, settings.upstream_away_s_max, clock)
+        self._breaker = CircuitBreaker(
+            settings.upstream_failures_max, settings.upstream_away_s_max, clock
+        )
         self._clock = clock
-        self._congestion = Congestion(
+        self._congestion = CongestionWindow(
             self._slots,
             busy_s_max=settings.upstream_busy_s_max,
             clock=clock,
@@ -118,13 +132,15 @@ class OpenAIHttpEngine:
         except TimeoutError:
             raise PoolUnavailableError(upstream=self._base) from None
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
+    async def execute(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished
+    ) -> None:
         """See `Engine`."""
         await self._pool.execute(endpoint, bodies, finished)
 
     async def serve(
-        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
-    ) -> Answer:
+        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None = None
+    ) -> EngineAnswer:
         """See `Engine`."""
         wanted = None if emit is None else _wanted(endpoint, body)
         await self._slots.enter()
@@ -133,8 +149,8 @@ class OpenAIHttpEngine:
                 meter.began()
             if emit is None or wanted is None:
                 return await self._until_taken(lambda: self._ask(endpoint, body))
-            events = StreamEvents(emit, wanted, meter, choices_per_prompt=choices_of_prompt(body))
-            asking = asking_for_usage(body)
+            events = StreamEvents(emit, wanted, meter, choices_per_prompt=choices_per_prompt(body))
+            asking = with_usage_requested(body)
             return await self._until_taken(lambda: self._run(endpoint, asking, events))
         finally:
             self._slots.leave()
@@ -156,12 +172,14 @@ class OpenAIHttpEngine:
 
     def _call(
         self, method: str, endpoint: str, timeout_s: float, unread: Container[int]
-    ) -> HttpCall:
-        return HttpCall(self._origin.head(method, endpoint, self._fields), timeout_s, unread)
+    ) -> HttpRequestTemplate:
+        return HttpRequestTemplate(
+            self._origin.head(method, endpoint, self._fields), timeout_s, unread
+        )
 
-    async def _until_taken(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def _until_taken(self, ask: Callable[[], Awaitable[EngineAnswer]]) -> EngineAnswer:
         """Ask for an online call until the upstream is not too busy for it."""
-        refusals = Refusals()
+        refusals = LoadRefusals()
         while True:
             try:
                 return await ask()
@@ -170,54 +188,54 @@ class OpenAIHttpEngine:
             with self._congestion.pausing():
                 await asyncio.sleep(pause_s)
 
-    async def _ask_item(self, endpoint: str, body: bytes) -> Answer:
+    async def _ask_item(self, endpoint: str, body: bytes) -> EngineAnswer:
         """As `_ask`, for a bulk item: who fails with all others is not to blame."""
         answer = await self._ask(endpoint, body)
         if _is_failure(answer) and self._breaker.failed():
             raise PoolUnavailableError(upstream=self._base, cause="failures in a row")
         return answer
 
-    async def _ask(self, endpoint: str, body: bytes) -> Answer:
+    async def _ask(self, endpoint: str, body: bytes) -> EngineAnswer:
         if _wanted(endpoint, body) is not None:
-            return stream_refused()
+            return stream_unsupported_answer()
         return await self._run(endpoint, body, None)
 
-    async def _run(self, endpoint: str, body: bytes, events: StreamEvents | None) -> Answer:
+    async def _run(self, endpoint: str, body: bytes, events: StreamEvents | None) -> EngineAnswer:
         try:
             status, content = await self._post(endpoint, body, events)
         except CannotConnectError as away:
             raise PoolUnavailableError(upstream=self._base, cause=str(away)) from None
         except TimeoutError:
-            timed_out = item_timed_out(self._item_timeout_s)
+            timed_out = item_timeout_answer(self._item_timeout_s)
             return events.interrupted(timed_out) if events is not None else timed_out
-        except (DisconnectedError, NotHttpError, AnswerTooLargeError) as fault:
+        except (DisconnectedError, NotHttpError, ResponseTooLargeError) as fault:
             if events is not None and events.began:
                 return events.interrupted()
             return self._noted(fault_answer(fault))
         self._require_service(status, head=content)
-        if status in GATEWAY_FAILURES and not await self._is_there():
+        if status in GATEWAY_FAILURE_STATUSES and not await self._is_there():
             raise PoolUnavailableError(upstream=self._base, status_code=status)
         if events is not None and events.began:
             self._congestion.answered()
             return self._noted(events.end())
-        answer = judged(status, content)
+        answer = upstream_answer(status, content)
         self._require_service(answer.status_code)  # a router may say so under a status of 200
         self._congestion.answered()
         if events is not None and answer.status_code < HTTPStatus.BAD_REQUEST:
             return self._noted(NOT_EVENTS)
         return self._noted(answer)
 
-    def _noted(self, answer: Answer) -> Answer:
+    def _noted(self, answer: EngineAnswer) -> EngineAnswer:
         """An upstream that does its work, on an item or a call, is not away for other items."""
         if not _is_failure(answer):
             self._breaker.answered()
         return answer
 
     def _require_service(self, status: int, head: bytes = b"") -> None:
-        if status in BUSY:
+        if status in BUSY_STATUSES:
             stated = retry_after_s(retry_after(head), self._clock.wall_s(), s_max=STATED_S_MAX)
             raise PoolBusyError(stated_s=stated, upstream=self._base, status_code=status)
-        if status in POOL_FAILURES:
+        if status in POOL_FAILURE_STATUSES:
             raise PoolUnavailableError(upstream=self._base, status_code=status)
 
     async def _is_there(self) -> bool:
@@ -226,12 +244,12 @@ class OpenAIHttpEngine:
             status, _ = await self._open().run(self._probe, None, fresh=True)
         except (CannotConnectError, DisconnectedError, NotHttpError, TimeoutError):
             return False
-        return status not in POOL_FAILURES | GATEWAY_FAILURES
+        return status not in POOL_FAILURE_STATUSES | GATEWAY_FAILURE_STATUSES
 
-    async def _post(self, endpoint: str, body: bytes, events: StreamEvents | None) -> HttpAnswer:
+    async def _post(self, endpoint: str, body: bytes, events: StreamEvents | None) -> HttpResponse:
         call = self._calls.get(endpoint)
         if call is None:
-            call = self._call("POST", endpoint, self._item_timeout_s, POOL_FAILURES)
+            call = self._call("POST", endpoint, self._item_timeout_s, POOL_FAILURE_STATUSES)
             self._calls[endpoint] = call
         # Of both tries: an item that takes twice its time looks like an engine that hangs.
         until_s = asyncio.get_running_loop().time() + self._item_timeout_s
@@ -246,16 +264,16 @@ class OpenAIHttpEngine:
 
     async def _try(
         self,
-        call: HttpCall,
+        call: HttpRequestTemplate,
         body: bytes,
         events: StreamEvents | None,
         until_s: float,
         *,
         fresh: bool,
-    ) -> HttpAnswer:
+    ) -> HttpResponse:
         if events is None:
             return await self._open().run(call, body, fresh=fresh, deadline_s=until_s)
-        reader = EventReader(self._answer_bytes_max, events.take)
+        reader = SseReader(self._answer_bytes_max, events.take)
         try:
             return await self._open().run(
                 call, body, fresh=fresh, reader=reader, deadline_s=until_s
@@ -266,12 +284,12 @@ class OpenAIHttpEngine:
 
 def _wanted(endpoint: str, body: bytes) -> StreamOptions | None:
     """Return what a body wants of its stream, or None where there will be none."""
-    return wanted_options(body) if endpoint in STREAMED_ENDPOINTS else None
+    return requested_stream_options(body) if endpoint in STREAMED_ENDPOINTS else None
 
 
-def _is_failure(answer: Answer) -> bool:
+def _is_failure(answer: EngineAnswer) -> bool:
     """Whether it may be the upstream's, and no verdict on what was asked."""
-    return answer.status_code >= HTTPStatus.BAD_REQUEST and may_pass(answer)
+    return answer.status_code >= HTTPStatus.BAD_REQUEST and is_transient(answer)
 
 
 def _bearer(key: str) -> str:

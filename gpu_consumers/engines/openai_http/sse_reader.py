@@ -2,23 +2,23 @@
 
 from collections.abc import Callable, Container
 
-from gpu_consumers.engines.openai_http.answer_reader import (
-    AnswerReader,
-    AnswerTooLargeError,
-    HttpAnswer,
+from gpu_consumers.engines.openai_http.response_reader import (
+    HttpResponse,
+    ResponseReader,
+    ResponseTooLargeError,
 )
 
 EVENT_BYTES_MAX = 512 * 1024
 """Bound on the payload of one event; a record of the log holds no more."""
 
-Take = Callable[[bytes], bool]
+OnEvent = Callable[[bytes], bool]
 """Gets the payload of one event, one line; False when it was the last one."""
 
 
-class EventLines:
+class SseParser:
     """Finds events in a text that comes in parts, as the standard of server-sent events has it."""
 
-    def __init__(self, take: Take, event_bytes_max: int = EVENT_BYTES_MAX) -> None:
+    def __init__(self, take: OnEvent, event_bytes_max: int = EVENT_BYTES_MAX) -> None:
         """Nothing has come yet."""
         self._take = take
         self._event_bytes_max = event_bytes_max
@@ -29,7 +29,7 @@ class EventLines:
         """Whether the last event has come; what follows it is ignored."""
 
     def feed(self, part: bytes) -> None:
-        """Take the next part. Raises AnswerTooLargeError."""
+        """Take the next part. Raises ResponseTooLargeError."""
         if self.is_done:
             return
         first, *others = part.split(b"\n")
@@ -59,42 +59,42 @@ class EventLines:
     def _hold(self, parts: list[bytes], part: bytes) -> None:
         self._held_bytes += len(part)
         if self._held_bytes > self._event_bytes_max:
-            raise AnswerTooLargeError
+            raise ResponseTooLargeError
         parts.append(part)
 
 
-class EventReader(AnswerReader):
+class SseReader(ResponseReader):
     """Reads one answer: events are handed on, anything else is returned whole.
 
     The answer of a stream of events has no content. `release` it after its call.
     """
 
-    def __init__(self, content_bytes_max: int, take: Take) -> None:
+    def __init__(self, content_bytes_max: int, take: OnEvent) -> None:
         """Expect one answer."""
         super().__init__(content_bytes_max)
-        self._lines = EventLines(take)
+        self._lines = SseParser(take)
         self._are_events = False
         self._is_event_too_large = False
 
     @property
     def is_done(self) -> bool:
-        """See `AnswerReader`."""
+        """See `ResponseReader`."""
         return self._lines.is_done
 
     def expect(self, unread: Container[int]) -> None:
-        """See `AnswerReader`."""
+        """See `ResponseReader`."""
         super().expect(unread)
         self._are_events = False
 
-    def feed(self, data: bytes) -> HttpAnswer | None:
-        """See `AnswerReader`. Raises AnswerTooLargeError for one event, too."""
+    def feed(self, data: bytes) -> HttpResponse | None:
+        """See `ResponseReader`. Raises ResponseTooLargeError for one event, too."""
         answer = super().feed(data)
         if self._is_event_too_large:
-            raise AnswerTooLargeError
+            raise ResponseTooLargeError
         return answer
 
-    def end(self) -> HttpAnswer:
-        """See `AnswerReader`; after the last event nothing more is needed."""
+    def end(self) -> HttpResponse:
+        """See `ResponseReader`; after the last event nothing more is needed."""
         return (self._status, b"") if self.is_done else super().end()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -109,5 +109,5 @@ class EventReader(AnswerReader):
         elif not self._is_event_too_large and self._status not in self._unread:
             try:
                 self._lines.feed(part)
-            except AnswerTooLargeError:  # through the parser it would lose its name
+            except ResponseTooLargeError:  # through the parser it would lose its name
                 self._is_event_too_large = True

@@ -6,13 +6,13 @@ from typing import Final
 
 import msgspec
 
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.error_fields import NULL
-from gpu_consumers.engines.openai_http.answer_reader import (
-    AnswerTooLargeError,
+from gpu_consumers.engines.openai_http.response_reader import (
     DisconnectedError,
     NotHttpError,
+    ResponseTooLargeError,
 )
 from gpu_consumers.engines.token_usage import answer_with_usage, is_json_object
 
@@ -31,11 +31,11 @@ _FAULTS: Final[dict[type[Exception], tuple[str, str]]] = {
         "The upstream closed the connection before it had answered.",
     ),
     NotHttpError: ("answer_not_http", "The upstream's answer is not HTTP."),
-    AnswerTooLargeError: ("answer_too_large", "The upstream's answer is too large."),
+    ResponseTooLargeError: ("answer_too_large", "The upstream's answer is too large."),
 }
 
 
-def judged(status_code: int, content: bytes) -> Answer:
+def upstream_answer(status_code: int, content: bytes) -> EngineAnswer:
     """Make the answer of one line of JSON; anything else becomes an error envelope."""
     if b"\n" in content or b"\r" in content:  # in JSON these can only be white space
         content = content.replace(b"\n", b" ").replace(b"\r", b" ")
@@ -47,16 +47,16 @@ def judged(status_code: int, content: bytes) -> Answer:
     if status_code < HTTPStatus.BAD_REQUEST:
         return _upstream_fault("upstream_redirect", "The upstream answered with a redirect.")
     if is_json_object(content):
-        return _in_envelope(Answer(status_code, content))
+        return _in_envelope(EngineAnswer(status_code, content))
     return _refused(status_code, f"The upstream answered {status_code} without a JSON object.")
 
 
-def fault_answer(error: DisconnectedError | NotHttpError | AnswerTooLargeError) -> Answer:
+def fault_answer(error: DisconnectedError | NotHttpError | ResponseTooLargeError) -> EngineAnswer:
     """Return the answer to an item that the upstream got and did not answer whole."""
     return _upstream_fault(*_FAULTS[type(error)])
 
 
-def _in_envelope(answer: Answer) -> Answer:
+def _in_envelope(answer: EngineAnswer) -> EngineAnswer:
     """Return a refusal as clients expect it: what is no envelope is said in one of ours."""
     fields = _fields.decode(answer.body)
     if bytes(fields.get("error", NULL)).startswith(b"{"):
@@ -81,12 +81,12 @@ def _said(fields: Mapping[str, msgspec.Raw]) -> str | None:
     return None
 
 
-def _refused(status_code: int, message: str) -> Answer:
+def _refused(status_code: int, message: str) -> EngineAnswer:
     kind = "server_error" if status_code >= HTTPStatus.INTERNAL_SERVER_ERROR else None
     return error_answer(status_code, message, type_=kind or "invalid_request_error")
 
 
-def _upstream_fault(code: str, message: str) -> Answer:
+def _upstream_fault(code: str, message: str) -> EngineAnswer:
     """Say that the upstream got the item and gave nothing usable for it."""
     return error_answer(HTTPStatus.BAD_GATEWAY, message, type_="server_error", code=code)
 

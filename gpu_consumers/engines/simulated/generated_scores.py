@@ -9,27 +9,32 @@ from typing import TypeVar
 
 import msgspec
 
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.simulated.generated_text import digest_of, input_tokens_of
-from gpu_consumers.engines.simulated.request_parsing import INPUTS_MAX, Input, bad_body, inputs_of
+from gpu_consumers.engines.simulated.request_parsing import (
+    INPUTS_MAX,
+    Input,
+    invalid_json_answer,
+    split_inputs,
+)
 
 _LABELS = ("LABEL_0", "LABEL_1")
 _HASHES = 2**32
 
-Texts = str | list[str]
+TextInput = str | list[str]
 
 
 class _ScoreBody(msgspec.Struct):
     """Two sides under any of the four pairs of names that vLLM takes."""
 
-    queries: Texts | None = None
-    documents: Texts | None = None
-    items: Texts | None = None
-    data_1: Texts | None = None
-    data_2: Texts | None = None
-    text_1: Texts | None = None
-    text_2: Texts | None = None
+    queries: TextInput | None = None
+    documents: TextInput | None = None
+    items: TextInput | None = None
+    data_1: TextInput | None = None
+    data_2: TextInput | None = None
+    text_1: TextInput | None = None
+    text_2: TextInput | None = None
 
     def sides(self) -> tuple[list[str], list[str]] | None:
         """Return both sides as lists; None if no pair is whole."""
@@ -47,7 +52,7 @@ class _ScoreBody(msgspec.Struct):
 
 class _RerankBody(msgspec.Struct):
     query: str
-    documents: Texts
+    documents: TextInput
     top_n: int = 0
 
 
@@ -61,10 +66,10 @@ _classify_body = msgspec.json.Decoder(_ClassifyBody)
 _Body = TypeVar("_Body")
 
 
-def score_answer(body: bytes, model: bytes, created_s: int) -> Answer:
+def score_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
     """Score pairs: one text against each of the other side, or side by side."""
     asked = _decoded(_score_body.decode, body)
-    if isinstance(asked, Answer):
+    if isinstance(asked, EngineAnswer):
         return asked
     sides = asked.sides()
     if sides is None:
@@ -78,24 +83,24 @@ def score_answer(body: bytes, model: bytes, created_s: int) -> Answer:
         left = left * len(right)
     pairs = zip(left, right, strict=True)
     data = [
-        {"index": index, "object": "score", "score": likeness(one, other)}
+        {"index": index, "object": "score", "score": similarity(one, other)}
         for index, (one, other) in enumerate(pairs)
     ]
     return _listing(body, model, {"id": f"score-{digest_of(body):08x}", "created": created_s}, data)
 
 
-def rerank_answer(body: bytes, model: bytes, created_s: int) -> Answer:
+def rerank_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
     """Order documents by their score against the query, best first."""
     del created_s  # a ranking carries no time
     asked = _decoded(_rerank_body.decode, body)
-    if isinstance(asked, Answer):
+    if isinstance(asked, EngineAnswer):
         return asked
     documents = _listed(asked.documents)
     if not documents or len(documents) > INPUTS_MAX:
         return error_answer(400, f"1 to {INPUTS_MAX} documents are needed.", param="documents")
     if asked.top_n < 0:
         return error_answer(400, "`top_n` must be at least 0.", param="top_n")
-    scores = [likeness(asked.query, text) for text in documents]
+    scores = [similarity(asked.query, text) for text in documents]
     best_first = sorted(range(len(documents)), key=lambda index: -scores[index])
     results = [
         {
@@ -112,15 +117,15 @@ def rerank_answer(body: bytes, model: bytes, created_s: int) -> Answer:
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         "results": results,
     }
-    return Answer(200, msgspec.json.encode(content), tokens)
+    return EngineAnswer(200, msgspec.json.encode(content), tokens)
 
 
-def classify_answer(body: bytes, model: bytes, created_s: int) -> Answer:
+def classify_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
     """Give each input one of two classes."""
     asked = _decoded(_classify_body.decode, body)
-    if isinstance(asked, Answer):
+    if isinstance(asked, EngineAnswer):
         return asked
-    inputs = inputs_of(asked.input)
+    inputs = split_inputs(asked.input)
     if isinstance(inputs, str):
         return error_answer(400, inputs, param="input")
     data = []
@@ -135,14 +140,14 @@ def classify_answer(body: bytes, model: bytes, created_s: int) -> Answer:
     return _listing(body, model, head, data)
 
 
-def likeness(left: str, right: str) -> float:
+def similarity(left: str, right: str) -> float:
     """Return 0 to 1, below 1."""
     return zlib.crc32(right.encode(), zlib.crc32(left.encode())) / _HASHES
 
 
 def _listing(
     body: bytes, model: bytes, head: dict[str, object], data: list[dict[str, object]]
-) -> Answer:
+) -> EngineAnswer:
     tokens = input_tokens_of(body)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}
     content = head | {
@@ -151,15 +156,15 @@ def _listing(
         "data": data,
         "usage": usage,
     }
-    return Answer(200, msgspec.json.encode(content), tokens)
+    return EngineAnswer(200, msgspec.json.encode(content), tokens)
 
 
-def _decoded(decode: Callable[[bytes], _Body], body: bytes) -> _Body | Answer:
+def _decoded(decode: Callable[[bytes], _Body], body: bytes) -> _Body | EngineAnswer:
     try:
         return decode(body)
     except (msgspec.DecodeError, RecursionError) as mistake:
-        return bad_body(mistake)
+        return invalid_json_answer(mistake)
 
 
-def _listed(texts: Texts) -> list[str]:
+def _listed(texts: TextInput) -> list[str]:
     return [texts] if isinstance(texts, str) else texts

@@ -1,4 +1,4 @@
-"""Streamed replies of the simulated engine, in the shape of the OpenAI API. Pure but for `Steps`.
+"""Streamed replies of the simulated engine, in the shape of the OpenAI API. Pure but for `StreamScheduler`.
 
 All streams advance together, one token a step, as the sequences of a real engine do: one timer
 serves them all, and a token costs neither a task nor a timer.
@@ -8,18 +8,18 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator
 
-from gpu_consumers.engines.engine import Emit
+from gpu_consumers.engines.engine import EmitEvent
 from gpu_consumers.engines.simulated.generated_answers import usage_json
-from gpu_consumers.engines.simulated.request_parsing import Writing
+from gpu_consumers.engines.simulated.request_parsing import ReplyPlan
 
-Step = list[bytes]
+StreamStep = list[bytes]
 """The events of one step of one stream."""
 
 _STREAMS_PER_TURN = 256
 """Streams advanced before other work of the loop gets its turn; about 1 ms."""
 
 
-def chat_steps(chat: Writing, model: bytes, created_s: int) -> Iterator[Step]:
+def chat_steps(chat: ReplyPlan, model: bytes, created_s: int) -> Iterator[StreamStep]:
     """Yield the chunks of a chat: roles with the first tokens, usage (if asked) with the last."""
     head = (
         b'{"id":"chatcmpl-%08x","object":"chat.completion.chunk","created":%d,"model":%b,'
@@ -33,7 +33,7 @@ def chat_steps(chat: Writing, model: bytes, created_s: int) -> Iterator[Step]:
     yield from _steps(chat, head, roles, (b'"delta":{"content":"', b'"}'))
 
 
-def completion_steps(completion: Writing, model: bytes, created_s: int) -> Iterator[Step]:
+def completion_steps(completion: ReplyPlan, model: bytes, created_s: int) -> Iterator[StreamStep]:
     """Yield the chunks of a legacy completion, usage (if asked) with the last tokens."""
     head = b'{"id":"cmpl-%08x","object":"text_completion","created":%d,"model":%b,"choices":[' % (
         completion.digest,
@@ -44,8 +44,8 @@ def completion_steps(completion: Writing, model: bytes, created_s: int) -> Itera
 
 
 def _steps(
-    writing: Writing, head: bytes, first: Step, text_field: tuple[bytes, bytes]
-) -> Iterator[Step]:
+    writing: ReplyPlan, head: bytes, first: StreamStep, text_field: tuple[bytes, bytes]
+) -> Iterator[StreamStep]:
     begin, end = text_field
     ending = _ending(writing)
     before = [b'%b{"index":%d,%b' % (head, index, begin) for index in range(len(writing.choices))]
@@ -70,24 +70,24 @@ def _steps(
         step = []
 
 
-def step_count(writing: Writing) -> int:
+def step_count(writing: ReplyPlan) -> int:
     """Return how many steps the stream of `writing` has; a step is a token of every choice."""
     return max(1, *(choice.tokens for choice in writing.choices))
 
 
-def tokens_after(writing: Writing, steps: int) -> int:
+def token_count_after(writing: ReplyPlan, steps: int) -> int:
     """Return the tokens that were emitted by then."""
     return sum(min(steps, choice.tokens) for choice in writing.choices)
 
 
-def _ending(writing: Writing) -> bytes:
+def _ending(writing: ReplyPlan) -> bytes:
     return b',"usage":null}' if writing.include_usage else b"}"
 
 
-class Stream:
+class SimulatedStream:
     """One running stream: emits a step when told to, until it has emitted them all."""
 
-    def __init__(self, steps: Iterator[Step], count: int, emit: Emit) -> None:
+    def __init__(self, steps: Iterator[StreamStep], count: int, emit: EmitEvent) -> None:
         """Emit the first `count` steps, 1 or more."""
         self._steps, self._emit = steps, emit
         self._left = count
@@ -112,18 +112,18 @@ class Stream:
         return self._left > 0
 
 
-class Steps:
+class StreamScheduler:
     """Advances every running stream by one token each `step_s`, or in every turn if that is 0."""
 
     def __init__(self, step_s: float) -> None:
         """Nothing runs yet."""
         self._step_s = step_s
-        self._running: list[Stream] = []
-        self._round: deque[Stream] = deque()  # those that this step has not reached
+        self._running: list[SimulatedStream] = []
+        self._round: deque[SimulatedStream] = deque()  # those that this step has not reached
         self._began_s = 0.0
         self._is_scheduled = False
 
-    def start(self, stream: Stream) -> None:
+    def start(self, stream: SimulatedStream) -> None:
         """Emit the first step now and the others in time."""
         if not stream.advance():
             return

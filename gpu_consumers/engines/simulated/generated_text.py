@@ -20,7 +20,7 @@ _HEAD_CHARS = len("Simulated 00000000. ")
 _SENTENCE = "No model has read the prompt. "
 
 
-class Reply(msgspec.Struct, frozen=True, gc=False):
+class GeneratedReply(msgspec.Struct, frozen=True, gc=False):
     """One choice. The text is ASCII and needs no escape in JSON."""
 
     tokens: int
@@ -45,18 +45,18 @@ def input_tokens_of(body: bytes) -> int:
     return len(body) // BYTES_PER_TOKEN
 
 
-def replies(
+def generate_replies(
     digest: int,
     count: int,
     asked: int | None,
     stop: str | Sequence[str] | None,
     *,
     default: int = OUTPUT_TOKENS_DEFAULT,
-) -> list[Reply]:
+) -> list[GeneratedReply]:
     """Return one reply a choice, each with another head; cut before the first of `stop`."""
-    tokens, tail, finish = reply_shape(default if asked is None else asked, asked is None)
+    tokens, tail, finish = reply_layout(default if asked is None else asked, asked is None)
     if not stop and count == 1:  # as bulk items have it
-        return [Reply(tokens, b"Simulated %08x. %b" % (digest, tail), finish)]
+        return [GeneratedReply(tokens, b"Simulated %08x. %b" % (digest, tail), finish)]
     ends = [stop] if isinstance(stop, str) else stop or ()
     written = []
     for choice in range(count):
@@ -64,14 +64,16 @@ def replies(
         cuts = [at for end in ends if end and (at := text.find(end.encode())) >= 0]
         if cuts:
             kept = text[: min(cuts)]
-            written.append(Reply(min(tokens, -(-len(kept) // BYTES_PER_TOKEN)), kept, b"stop"))
+            written.append(
+                GeneratedReply(min(tokens, -(-len(kept) // BYTES_PER_TOKEN)), kept, b"stop")
+            )
         else:
-            written.append(Reply(tokens, text, finish))
+            written.append(GeneratedReply(tokens, text, finish))
     return written
 
 
 @lru_cache(maxsize=1024)
-def reply_shape(asked: int, ends_itself: bool) -> tuple[int, bytes, bytes]:
+def reply_layout(asked: int, ends_itself: bool) -> tuple[int, bytes, bytes]:
     """Return the output tokens, the text after its head, and the finish reason of a whole reply."""
     tokens = min(asked, OUTPUT_TOKENS_MAX)
     tail_chars = max(0, tokens * BYTES_PER_TOKEN - _HEAD_CHARS)

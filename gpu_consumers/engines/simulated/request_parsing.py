@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from core.streaming import StreamField, asks_to_stream
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.simulated.generated_text import (
     ANSWER_TOKENS_MAX,
@@ -13,10 +13,10 @@ from gpu_consumers.engines.simulated.generated_text import (
     OUTPUT_TOKENS_DEFAULT,
     OUTPUT_TOKENS_MAX,
     STREAM_TOKENS_DEFAULT,
-    Reply,
+    GeneratedReply,
     digest_of,
+    generate_replies,
     input_tokens_of,
-    replies,
 )
 
 INPUTS_MAX = 2048
@@ -81,9 +81,9 @@ class EmbeddingsBody(msgspec.Struct):
     dimensions: int | None = None
 
     def inputs(self) -> list[str | list[int]] | str:
-        """As `inputs_of`."""
+        """As `split_inputs`."""
         if self.input is not None:
-            return inputs_of(self.input)
+            return split_inputs(self.input)
         if not self.messages:
             return "Neither `input` nor `messages` says anything."
         talks = [one for one in self.messages if isinstance(one, list)]
@@ -94,12 +94,12 @@ class EmbeddingsBody(msgspec.Struct):
         return [_text_of(talk) for talk in talks]
 
 
-class Writing(msgspec.Struct, frozen=True, gc=False):
+class ReplyPlan(msgspec.Struct, frozen=True, gc=False):
     """What the reply to a body will say."""
 
     digest: int
     input_tokens: int
-    choices: list[Reply]
+    choices: list[GeneratedReply]
     stream: bool
     include_usage: bool
 
@@ -118,49 +118,49 @@ _completion_body = msgspec.json.Decoder(_CompletionBody)
 _embeddings_body = msgspec.json.Decoder(EmbeddingsBody)
 
 
-def chat_body(body: bytes) -> ChatBody | Answer:
+def parse_chat(body: bytes) -> ChatBody | EngineAnswer:
     """Return the parsed body, or the refusal."""
     try:
         chat = _chat_body.decode(body)
     except (msgspec.DecodeError, RecursionError) as mistake:
-        return bad_body(mistake)
+        return invalid_json_answer(mistake)
     if not chat.messages:
         return error_answer(400, "`messages` is empty.", param="messages")
     return chat
 
 
-def chat_writing(body: bytes) -> Writing | Answer:
+def plan_chat(body: bytes) -> ReplyPlan | EngineAnswer:
     """Return what a chat body asks for, or the refusal."""
-    chat = chat_body(body)
-    return chat if isinstance(chat, Answer) else writing_of(chat, body)
+    chat = parse_chat(body)
+    return chat if isinstance(chat, EngineAnswer) else plan_parsed_chat(chat, body)
 
 
-def writing_of(chat: ChatBody, body: bytes) -> Writing | Answer:
+def plan_parsed_chat(chat: ChatBody, body: bytes) -> ReplyPlan | EngineAnswer:
     """Return what a parsed chat asks for, or the refusal."""
     return _writing(body, chat, chat.asked_tokens, prompts=1)
 
 
-def completion_writing(body: bytes) -> Writing | Answer:
+def plan_completion(body: bytes) -> ReplyPlan | EngineAnswer:
     """Return what a legacy completion asks for, `n` choices a prompt, or the refusal."""
     try:
         completion = _completion_body.decode(body)
     except (msgspec.DecodeError, RecursionError) as mistake:
-        return bad_body(mistake)
-    prompts = inputs_of(completion.prompt)
+        return invalid_json_answer(mistake)
+    prompts = split_inputs(completion.prompt)
     if isinstance(prompts, str):
         return error_answer(400, prompts, param="prompt")
     return _writing(body, completion, completion.max_tokens, prompts=len(prompts))
 
 
-def embeddings_body(body: bytes) -> EmbeddingsBody | Answer:
+def parse_embeddings(body: bytes) -> EmbeddingsBody | EngineAnswer:
     """Return the parsed body, or the refusal."""
     try:
         return _embeddings_body.decode(body)
     except (msgspec.DecodeError, RecursionError) as mistake:
-        return bad_body(mistake)
+        return invalid_json_answer(mistake)
 
 
-def inputs_of(value: Input) -> list[str | list[int]] | str:
+def split_inputs(value: Input) -> list[str | list[int]] | str:
     """Return the separate inputs, or the sentence that says what is wrong with them."""
     if isinstance(value, str):
         return [value]
@@ -184,14 +184,16 @@ def _text_of(talk: object) -> str:
     return msgspec.json.encode(talk).decode()
 
 
-def bad_body(mistake: Exception) -> Answer:
+def invalid_json_answer(mistake: Exception) -> EngineAnswer:
     """Say what is wrong; msgspec's messages name types and paths, never values."""
     if isinstance(mistake, RecursionError):
         return error_answer(400, "The body is nested too deeply.")
     return error_answer(400, f"The body is not valid: {mistake}")
 
 
-def _writing(body: bytes, asks: _TextBody, tokens: int | None, *, prompts: int) -> Writing | Answer:
+def _writing(
+    body: bytes, asks: _TextBody, tokens: int | None, *, prompts: int
+) -> ReplyPlan | EngineAnswer:
     if tokens is not None and tokens < 1:
         return error_answer(400, "`max_tokens` must be at least 1.", param="max_tokens")
     count = 1 if asks.n is None else asks.n
@@ -207,10 +209,10 @@ def _writing(body: bytes, asks: _TextBody, tokens: int | None, *, prompts: int) 
         message = f"An answer has at most {ANSWER_TOKENS_MAX} tokens: prompts, `n`, `max_tokens`."
         return error_answer(400, message, param="n" if prompts == 1 else "prompt")
     digest = digest_of(body)
-    return Writing(
+    return ReplyPlan(
         digest,
         input_tokens_of(body),
-        replies(digest, count, tokens, asks.stop, default=default) * prompts,
+        generate_replies(digest, count, tokens, asks.stop, default=default) * prompts,
         stream,
         asks.stream_options is not None and asks.stream_options.include_usage is True,
     )

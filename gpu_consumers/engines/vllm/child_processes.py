@@ -1,7 +1,7 @@
 """What each process that vLLM starts runs first, before it imports anything of vLLM.
 
 `multiprocessing` has a child import the main module of its parent, but none named `__main__`, which
-is what a role is: `import_this_first` names this one instead.
+is what a role is: `use_as_child_main_module` names this one instead.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ import signal
 import sys
 
 from core.logs import configure_logs
-from gpu_consumers.engines.vllm.log_redaction import keep_texts_out_of_logs
+from gpu_consumers.engines.vllm.log_redaction import redact_vllm_logs
 
 _PR_SET_PDEATHSIG = 1
 _HERE = "gpu_consumers.engines.vllm.child_processes"
@@ -19,11 +19,11 @@ _PARENT = "_MILLRACE_SPAWNED_BY"
 """Variable with the id of the process; `multiprocessing` says it later than we must know."""
 
 
-def import_this_first() -> None:
+def use_as_child_main_module() -> None:
     """Have processes that are spawned from now on import this module as their main one."""
     sys.modules["__main__"].__spec__ = importlib.util.find_spec(_HERE)
     os.environ[_PARENT] = str(os.getpid())
-    keep_texts_out_of_logs()
+    redact_vllm_logs()
 
 
 def die_with_parent() -> None:
@@ -37,4 +37,4 @@ def die_with_parent() -> None:
 if __name__ == "__mp_main__":
     die_with_parent()
     configure_logs("gpu-consumer")
-    keep_texts_out_of_logs()
+    redact_vllm_logs()

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-LEVEL: Final = "ERROR"
+DEFAULT_LEVEL: Final = "ERROR"
 """Where VLLM_LOGGING_LEVEL says nothing else. It warns of each weight that it converts."""
 
 _DUMP: Final = "vllm.logging_utils.dump_input"
@@ -16,10 +16,12 @@ _PARSERS: Final = ("vllm.parser.", "vllm.reasoning.", "vllm.tool_parsers.")
 """Loggers whose sentences themselves may be made of what a model wrote."""
 
 
-def keep_texts_out_of_logs() -> None:
+def redact_vllm_logs() -> None:
     """Strip every record that vLLM makes from now on, and silence its dump of a failing step."""
     logging.getLogger(_DUMP).disabled = True
-    logging.getLogger("vllm").setLevel((os.environ.get("VLLM_LOGGING_LEVEL") or LEVEL).upper())
+    logging.getLogger("vllm").setLevel(
+        (os.environ.get("VLLM_LOGGING_LEVEL") or DEFAULT_LEVEL).upper()
+    )
     make = logging.getLogRecordFactory()
     if not isinstance(make, _Stripping):
         logging.setLogRecordFactory(_Stripping(make))

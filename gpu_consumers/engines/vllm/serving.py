@@ -25,21 +25,21 @@ from vllm.v1.engine.exceptions import EngineDeadError as VllmEngineDeadError
 
 from core.errors import EngineDeadError, EngineOutOfMemoryError, SettingsError
 from core.streaming import STREAMED_ENDPOINTS
-from gpu_consumers.engines.engine import Answer, Emit, Meter
+from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, UsageMeter
 from gpu_consumers.engines.error_answers import (
-    item_timed_out,
-    stream_refused,
-    unknown_endpoint,
+    item_timeout_answer,
+    stream_unsupported_answer,
+    unknown_endpoint_answer,
 )
-from gpu_consumers.engines.item_timeout import ItemLimit
+from gpu_consumers.engines.item_timeout import ItemTimeout
 from gpu_consumers.engines.non_finite import NOT_FINITE, is_not_finite
 from gpu_consumers.engines.out_of_memory import is_out_of_memory
-from gpu_consumers.engines.request_errors import bad_body, too_many_sequences
+from gpu_consumers.engines.request_errors import invalid_body_answer, sequence_limit_answer
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.stream_events import StreamEvents
 from gpu_consumers.engines.stream_options import StreamOptions
 from gpu_consumers.engines.vllm.scheduler_priority import scheduler_priority
-from gpu_consumers.engines.vllm.serving_answers import Rendered, answer_of
+from gpu_consumers.engines.vllm.serving_answers import EmbeddingsResponse, answer_from_response
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class VllmServing:
         self._routes = routes
         self._item_timeout_s = item_timeout_s
         # A question to the engine core, which answers between two of its steps.
-        self._limit = ItemLimit(item_timeout_s, engine.is_paused)
+        self._limit = ItemTimeout(item_timeout_s, engine.is_paused)
 
     @classmethod
     async def start(cls, arguments: list[str], settings: EngineSettings) -> Self:
@@ -96,7 +96,7 @@ class VllmServing:
         """Sequences that vLLM holds, those of cancelled calls until it has let go of them."""
         return int(self._engine.get_num_unfinished_requests())
 
-    async def ask(self, endpoint: str, body: bytes) -> Answer:
+    async def ask(self, endpoint: str, body: bytes) -> EngineAnswer:
         """Run one bulk item; refusals are answers.
 
         Raises EngineDeadError, EngineStalledError among them, or EngineOutOfMemoryError when the
@@ -105,17 +105,23 @@ class VllmServing:
         return await self._run(endpoint, body, None, None, is_bulk=True)
 
     async def serve(
-        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None
-    ) -> Answer:
+        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None
+    ) -> EngineAnswer:
         """Run one online call, ahead of bulk items. Raises EngineDeadError."""
         return await self._run(endpoint, body, emit, meter, is_bulk=False)
 
     async def _run(
-        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None, *, is_bulk: bool
-    ) -> Answer:
+        self,
+        endpoint: str,
+        body: bytes,
+        emit: EmitEvent | None,
+        meter: UsageMeter | None,
+        *,
+        is_bulk: bool,
+    ) -> EngineAnswer:
         route = self._routes.get(endpoint)
         if route is None:
-            return unknown_endpoint(endpoint)
+            return unknown_endpoint_answer(endpoint)
         events: StreamEvents | None = None
         try:
             request = route.request.validate_json(body)
@@ -128,13 +134,13 @@ class VllmServing:
             events = _listening(request, emit, meter)
             return await self._limit.run(self._stream(route, request, events))
         except ValidationError as mistakes:
-            return bad_body(mistakes)
+            return invalid_body_answer(mistakes)
         except EngineDeadError:
             raise
         except VllmEngineDeadError as death:
             raise EngineDeadError from death
         except TimeoutError:
-            timed_out = item_timed_out(self._item_timeout_s)
+            timed_out = item_timeout_answer(self._item_timeout_s)
             return events.interrupted(timed_out) if events is not None else timed_out
         except Exception as refusal:  # vLLM sorts its own exceptions into statuses
             if self._engine.errored:
@@ -143,20 +149,20 @@ class VllmServing:
                 raise EngineOutOfMemoryError from refusal
             if is_not_finite(refusal):
                 return NOT_FINITE
-            return answer_of(create_error_response(refusal))
+            return answer_from_response(create_error_response(refusal))
 
-    def _refusal(self, request: Any, *, may_stream: bool) -> Answer | None:
+    def _refusal(self, request: Any, *, may_stream: bool) -> EngineAnswer | None:
         """Return what is wrong with a body that vLLM would take."""
         if request.stream and not may_stream:
-            return stream_refused()
+            return stream_unsupported_answer()
         prompt = getattr(request, "prompt", None)  # a chat has none
-        return too_many_sequences(prompt, request.n, self._sequences_max)
+        return sequence_limit_answer(prompt, request.n, self._sequences_max)
 
-    async def _stream(self, route: _Route, request: Any, events: StreamEvents) -> Answer:
+    async def _stream(self, route: _Route, request: Any, events: StreamEvents) -> EngineAnswer:
         """Take what vLLM would send to a client; cancelling aborts the sequence."""
         response = await route.handle(request)
         if not hasattr(response, "__aiter__"):
-            return answer_of(response)
+            return answer_from_response(response)
         goes_on = True
         async for text in response:
             goes_on = goes_on and events.take(text.removeprefix("data: ").rstrip().encode())
@@ -165,8 +171,8 @@ class VllmServing:
         return events.end()
 
 
-async def _whole(route: _Route, request: Any) -> Answer:
-    return answer_of(await route.handle(request))
+async def _whole(route: _Route, request: Any) -> EngineAnswer:
+    return answer_from_response(await route.handle(request))
 
 
 def _require_parser(name: str | None) -> None:
@@ -190,7 +196,7 @@ def _routes(state: SimpleNamespace, tasks: tuple[str, ...]) -> dict[str, _Route]
             TypeAdapter(CompletionRequest), completion.create_completion
         )
     if "embed" in tasks:
-        state.serving_embedding.json_response_cls = Rendered
+        state.serving_embedding.json_response_cls = EmbeddingsResponse
         routes["/v1/embeddings"] = _Route(TypeAdapter(EmbeddingRequest), state.serving_embedding)
     if getattr(state, "serving_scores", None) is not None:
         routes["/v1/score"] = _Route(TypeAdapter(ScoreRequest), state.serving_scores)
@@ -202,7 +208,7 @@ def _routes(state: SimpleNamespace, tasks: tuple[str, ...]) -> dict[str, _Route]
     return routes
 
 
-def _listening(request: Any, emit: Emit, meter: Meter | None) -> StreamEvents:
+def _listening(request: Any, emit: EmitEvent, meter: UsageMeter | None) -> StreamEvents:
     """Ask for running counts, so that a stream that is cut is counted too; hide what is extra."""
     asked = request.stream_options
     wanted = StreamOptions(

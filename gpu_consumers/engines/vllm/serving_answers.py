@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.non_finite import check_vectors
 from gpu_consumers.engines.request_errors import refusal_answer
 from gpu_consumers.engines.token_usage import answer_with_usage
 
 
-class Rendered:
+class EmbeddingsResponse:
     """What a pooling route returns, in place of a web framework's response.
 
     Keeps the counts, and renders hundreds of floats faster than the standard library's JSON.
@@ -26,13 +26,13 @@ class Rendered:
         self.input_tokens: int = content["usage"]["prompt_tokens"]
 
 
-def answer_of(response: Any) -> Answer:
+def answer_from_response(response: Any) -> EngineAnswer:
     """Turn what a serving object returns into an answer."""
     if isinstance(response, ErrorResponse):
         error = response.error
         return refusal_answer(int(error.code), error.message, error.param)
-    if isinstance(response, Rendered):
-        return Answer(HTTPStatus.OK, response.body, response.input_tokens)
+    if isinstance(response, EmbeddingsResponse):
+        return EngineAnswer(HTTPStatus.OK, response.body, response.input_tokens)
     if getattr(response, "media_type", None) == "application/json":  # scores and classes
         answer = answer_with_usage(response.status_code, response.body)
         assert answer is not None, "vLLM wrote it"
@@ -42,7 +42,7 @@ def answer_of(response: Any) -> Answer:
         return error_answer(HTTPStatus.BAD_REQUEST, message, param="encoding_format")
     usage = response.usage
     input_details, output_details = usage.prompt_tokens_details, usage.completion_tokens_details
-    return Answer(
+    return EngineAnswer(
         HTTPStatus.OK,
         response.model_dump_json().encode(),
         usage.prompt_tokens,

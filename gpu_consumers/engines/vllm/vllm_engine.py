@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from core.errors import SettingsError
-from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
-from gpu_consumers.engines.engine_slots import SlotCounts, Slots
+from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnItemFinished, UsageMeter
+from gpu_consumers.engines.engine_slots import EngineSlots, SlotCounts
 from gpu_consumers.engines.item_pool import ItemPool
 from gpu_consumers.engines.model_kind import runner_of_folder
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.vllm.child_processes import import_this_first
-from gpu_consumers.engines.vllm.log_redaction import LEVEL
+from gpu_consumers.engines.vllm.child_processes import use_as_child_main_module
+from gpu_consumers.engines.vllm.log_redaction import DEFAULT_LEVEL
 
 if TYPE_CHECKING:
     from gpu_consumers.engines.vllm.serving import VllmServing
@@ -32,7 +32,7 @@ class VllmEngine:
     def __init__(self, settings: EngineSettings) -> None:
         """Load nothing yet; `settings.model_path` must be given."""
         self._settings = settings
-        self._slots = Slots(
+        self._slots = EngineSlots(
             settings.items_at_once, settings.headroom, at_once=settings.vllm_max_num_seqs
         )
         self._serving: VllmServing | None = None
@@ -66,20 +66,22 @@ class VllmEngine:
         arguments = vllm_arguments(self._settings)
         for name, value in vllm_environment(self._settings).items():
             os.environ.setdefault(name, value)  # an operator's own value wins
-        import_this_first()
+        use_as_child_main_module()
         from gpu_consumers.engines.vllm.serving import VllmServing
 
         self._serving = await VllmServing.start(arguments, self._settings)
         self._pool = ItemPool(self._serving.ask, self._slots)
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
+    async def execute(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished
+    ) -> None:
         """See `Engine`; a cancelled item's KV cache is freed by vLLM's abort."""
         assert self._pool is not None, "start first"
         await self._pool.execute(endpoint, bodies, finished)
 
     async def serve(
-        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
-    ) -> Answer:
+        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None = None
+    ) -> EngineAnswer:
         """See `Engine`; a cancelled call's KV cache is freed by vLLM's abort."""
         assert self._serving is not None, "start first"
         await self._slots.enter()
@@ -108,7 +110,7 @@ def vllm_environment(settings: EngineSettings) -> dict[str, str]:
         "VLLM_DO_NOT_TRACK": "1",
         "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",  # the host of the last one would not be checked
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_LOGGING_LEVEL": LEVEL,
+        "VLLM_LOGGING_LEVEL": DEFAULT_LEVEL,
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",
         "VLLM_RPC_BASE_PATH": _socket_folder(tempfile.gettempdir()),
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # see child_processes; its own server does so, too

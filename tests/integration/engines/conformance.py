@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpu_consumers.engines.engine import Answer, Engine
+from gpu_consumers.engines.engine import Engine, EngineAnswer
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 MODEL = "model-under-test"
@@ -32,9 +32,9 @@ def embeddings_body(given: object, **fields: object) -> bytes:
     return msgspec.json.encode({"model": MODEL, "input": given} | fields)
 
 
-async def run(engine: Engine, endpoint: str, bodies: Sequence[bytes]) -> list[Answer]:
+async def run(engine: Engine, endpoint: str, bodies: Sequence[bytes]) -> list[EngineAnswer]:
     """Return one answer a body, in order; fail unless each was reported exactly once."""
-    reported: defaultdict[int, list[Answer]] = defaultdict(list)
+    reported: defaultdict[int, list[EngineAnswer]] = defaultdict(list)
     await engine.execute(endpoint, bodies, lambda index, answer: reported[index].append(answer))
     assert {index: len(answers) for index, answers in reported.items()} == dict.fromkeys(
         range(len(bodies)), 1
@@ -42,14 +42,14 @@ async def run(engine: Engine, endpoint: str, bodies: Sequence[bytes]) -> list[An
     return [reported[index][0] for index in range(len(bodies))]
 
 
-def content_of(answer: Answer) -> dict[str, Any]:
+def content_of(answer: EngineAnswer) -> dict[str, Any]:
     assert b"\n" not in answer.body  # a result file has one item a line
     content = msgspec.json.decode(answer.body)
     assert isinstance(content, dict)
     return content
 
 
-def assert_error_envelope(answer: Answer, status_code: int) -> None:
+def assert_error_envelope(answer: EngineAnswer, status_code: int) -> None:
     assert answer.status_code == status_code
     error = content_of(answer)["error"]
     assert error.keys() == {"message", "type", "param", "code"}
@@ -129,7 +129,7 @@ class ChatConformance(AnyEngineConformance):
     async def test_a_cancelled_call_reports_nothing_more(self, engine: Engine) -> None:
         first, reported = asyncio.Event(), []
 
-        def finished(index: int, _: Answer) -> None:
+        def finished(index: int, _: EngineAnswer) -> None:
             reported.append(index)
             first.set()
 
@@ -204,7 +204,7 @@ class EmbeddingsConformance(AnyEngineConformance):
         assert_error_envelope(answer, 400)
 
 
-def vectors_of(answer: Answer) -> list[list[float]]:
+def vectors_of(answer: EngineAnswer) -> list[list[float]]:
     assert answer.status_code == 200
     return [_vector(one["embedding"]) for one in content_of(answer)["data"]]
 

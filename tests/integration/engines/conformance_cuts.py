@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu_consumers.engines.engine import Answer, Engine, Meter
+from gpu_consumers.engines.engine import Engine, EngineAnswer, UsageMeter
 from tests.integration.engines.conformance import (
     CHAT,
     COMPLETIONS,
@@ -47,7 +47,7 @@ class CutsConformance:
         self, engine: Engine, endpoint: str, body: bytes
     ) -> None:
         began = asyncio.Event()
-        call = asyncio.create_task(engine.serve(endpoint, body, None, Meter(began.set)))
+        call = asyncio.create_task(engine.serve(endpoint, body, None, UsageMeter(began.set)))
         await asyncio.wait_for(began.wait(), 30)
         await await_work(engine)
         call.cancel()
@@ -58,7 +58,7 @@ class CutsConformance:
     async def test_a_cancelled_batch_leaves_while_others_go_on(self, engine: Engine) -> None:
         first, reported = asyncio.Event(), []
 
-        def finished(index: int, _: Answer) -> None:
+        def finished(index: int, _: EngineAnswer) -> None:
             reported.append(index)
             first.set()
 

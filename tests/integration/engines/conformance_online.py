@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpu_consumers.engines.engine import Answer, Engine, Meter
+from gpu_consumers.engines.engine import Engine, EngineAnswer, UsageMeter
 from gpu_consumers.engines.engine_slots import SlotCounts
 from tests.integration.engines.conformance import (
     CHAT,
@@ -73,13 +73,13 @@ class Listener:
         return {one["index"]: one["finish_reason"] for one in ends}
 
 
-async def stream(engine: Engine, endpoint: str, body: bytes) -> tuple[Answer, Listener]:
+async def stream(engine: Engine, endpoint: str, body: bytes) -> tuple[EngineAnswer, Listener]:
     listener = Listener()
     answer = await engine.serve(endpoint, body, listener)
     return answer, listener
 
 
-async def refused_stream(engine: Engine, endpoint: str, body: bytes) -> Answer:
+async def refused_stream(engine: Engine, endpoint: str, body: bytes) -> EngineAnswer:
     answer, listener = await stream(engine, endpoint, body)
     assert listener.pieces == []
     return answer
@@ -221,11 +221,11 @@ class OnlineChatConformance(ChatConformance):
     async def test_a_cancelled_stream_frees_its_place(
         self, engine: Engine, record_property: Record
     ) -> None:
-        listener, meter = Listener(), Meter()
+        listener, meter = Listener(), UsageMeter()
         body = chat_body(stream=True, max_tokens=2000, ignore_eos=True)
         call = asyncio.create_task(engine.serve(CHAT, body, listener, meter))
         await asyncio.wait_for(listener.third.wait(), 30)
-        spent = meter.counted(Answer(0, b""))
+        spent = meter.counted(EngineAnswer(0, b""))
         assert 1 <= spent.output_tokens <= 2000
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -238,7 +238,7 @@ class OnlineChatConformance(ChatConformance):
     async def test_a_call_says_that_it_begins_before_all_else(self, engine: Engine) -> None:
         for stream in (False, True):
             listener, said_before = Listener(), list[int]()
-            meter = Meter(lambda heard=listener, at=said_before: at.append(len(heard.pieces)))  # type: ignore[misc]
+            meter = UsageMeter(lambda heard=listener, at=said_before: at.append(len(heard.pieces)))  # type: ignore[misc]
             answer = await engine.serve(CHAT, chat_body(stream=stream), listener, meter)
             assert answer.status_code == 200
             assert said_before
@@ -262,7 +262,7 @@ class OnlineChatConformance(ChatConformance):
         assert engine.headroom > 0
         began, reported = asyncio.Event(), []
 
-        def finished(index: int, _: Answer) -> None:
+        def finished(index: int, _: EngineAnswer) -> None:
             reported.append(index)
             began.set()
 

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from core.errors import PoolBusyError, PoolUnavailableError
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.engine_slots import SlotCounts
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from tests.integration.engines.conformance import CHAT, chat_body, run
@@ -113,7 +113,7 @@ async def test_an_upstream_that_goes_on_refusing_is_away_and_what_was_answered_c
 async def test_one_item_that_is_always_refused_ends_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gpu_consumers.engines.openai_http.congestion.REFUSED_S_MAX", 0.3)
+    monkeypatch.setattr("gpu_consumers.engines.openai_http.congestion_window.REFUSED_S_MAX", 0.3)
 
     async def respond(_: web.Request, body: bytes) -> web.StreamResponse | None:
         await asyncio.sleep(LATENCY_S)
@@ -146,7 +146,7 @@ async def test_a_call_that_is_cancelled_in_its_pause_leaves_nothing_behind() -> 
     upstream = Narrow(1, retry_after="60")
     async with engine_before(upstream, concurrency=4) as engine:
         (first,) = await run(engine, CHAT, [chat_body()])
-        assert isinstance(first, Answer)
+        assert isinstance(first, EngineAnswer)
         call = asyncio.create_task(run(engine, CHAT, bodies(4)))
         for _ in range(3):
             await asyncio.wait_for(upstream.refusals.acquire(), 5)

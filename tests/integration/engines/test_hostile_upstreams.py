@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from core.errors import PoolUnavailableError
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.openai_http import http_client
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from tests.integration.engines.conformance import (
@@ -45,12 +45,12 @@ async def engine_for(
             await engine.stop()
 
 
-async def ask(engine: OpenAIHttpEngine, body: bytes | None = None) -> Answer:
+async def ask(engine: OpenAIHttpEngine, body: bytes | None = None) -> EngineAnswer:
     (answer,) = await asyncio.wait_for(run(engine, CHAT, [body or chat_body()]), 20)
     return answer
 
 
-def code_of(answer: Answer) -> str:
+def code_of(answer: EngineAnswer) -> str:
     assert_error_envelope(answer, answer.status_code)
     return str(content_of(answer)["error"]["code"])
 
@@ -72,7 +72,7 @@ async def test_an_answer_may_come_byte_by_byte(content: bytes) -> None:
 
     async with engine_for(answering(post)) as (engine, server):
         for _ in range(3):
-            assert await ask(engine) == Answer(200, b"{}")
+            assert await ask(engine) == EngineAnswer(200, b"{}")
         assert len(server.peers) == 1
 
 
@@ -84,7 +84,7 @@ async def test_an_answer_without_length_ends_with_the_connection() -> None:
 
     async with engine_for(answering(post)) as (engine, server):
         for _ in range(3):
-            assert await ask(engine) == Answer(200, b'{"a":1}')
+            assert await ask(engine) == EngineAnswer(200, b'{"a":1}')
         assert len(server.peers) == 3
 
 
@@ -120,7 +120,7 @@ async def test_a_useless_answer_fails_its_item_alone(content: bytes, code: str) 
         answer = await ask(engine)
         assert (answer.status_code, code_of(answer)) == (502, code)
         useless = False
-        assert await ask(engine) == Answer(200, b"{}")
+        assert await ask(engine) == EngineAnswer(200, b"{}")
 
 
 @pytest.mark.parametrize("content", [b"", HEAD, HEAD + b"Content-Length: 3\r\n\r\n{}"])
@@ -134,7 +134,7 @@ async def test_a_lost_connection_is_tried_once_on_a_fresh_one(content: bytes) ->
         return left < 0
 
     async with engine_for(answering(post)) as (engine, server):
-        assert await ask(engine) == Answer(200, b"{}")
+        assert await ask(engine) == EngineAnswer(200, b"{}")
         assert len(server.peers) == 2
 
 
@@ -217,7 +217,7 @@ async def test_a_cancelled_call_closes_its_connection_and_frees_its_place() -> N
         with pytest.raises(asyncio.CancelledError):
             await call
         await asyncio.wait_for(closed.wait(), 5)
-        assert await ask(engine) == Answer(200, b"{}")
+        assert await ask(engine) == EngineAnswer(200, b"{}")
         assert len(server.peers) == 2
 
 
@@ -239,7 +239,7 @@ async def test_bytes_that_nobody_asked_for_answer_no_item(late: bytes) -> None:
     async with engine_for(handle) as (engine, server):
         idle.set()
         await asyncio.wait_for(closed.wait(), 5)
-        assert await ask(engine) == Answer(200, b"{}")
+        assert await ask(engine) == EngineAnswer(200, b"{}")
         assert len(server.peers) == 2
 
 
@@ -257,7 +257,7 @@ async def test_connections_that_idle_are_closed(monkeypatch: pytest.MonkeyPatch)
         assert len(server.peers) == 8
         for _ in range(8):
             await asyncio.wait_for(gone.get(), 5)
-        assert await ask(engine) == Answer(200, b"{}")
+        assert await ask(engine) == EngineAnswer(200, b"{}")
 
 
 async def test_a_large_body_waits_outside_the_transport() -> None:
@@ -277,7 +277,7 @@ async def test_a_large_body_waits_outside_the_transport() -> None:
         transport = await asyncio.wait_for(_full_transport(engine), 10)
         assert transport.get_write_buffer_size() < 1_000_000
         filled.set()
-        assert await call == Answer(413, b'{"error":{}}')
+        assert await call == EngineAnswer(413, b'{"error":{}}')
         assert transport.is_closing()
         refused.set()
 

@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from core.errors import PoolUnavailableError
-from gpu_consumers.engines.engine import Answer
-from gpu_consumers.engines.error_answers import may_pass
+from gpu_consumers.engines.engine import EngineAnswer
+from gpu_consumers.engines.error_answers import is_transient
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from tests.integration.engines.conformance import (
     CHAT,
@@ -90,7 +90,7 @@ async def test_an_error_under_a_good_status_is_a_failure() -> None:
     body = b'{"error":{"code":400,"message":"no"}}'
     async with engine_for(Upstream("m", respond=always(200, body))) as engine:
         (answer,) = await run(engine, CHAT, [chat_body()])
-        assert answer == Answer(400, body)
+        assert answer == EngineAnswer(400, body)
         assert await engine.serve(CHAT, chat_body(), None) == answer
 
 
@@ -126,7 +126,7 @@ async def test_an_item_that_a_gateway_gives_up_fails_and_no_other(status: int) -
             answers = await run(engine, CHAT, bodies)
             assert [a.status_code for a in answers] == [200, status, *[200] * 10]
             assert_error_envelope(answers[1], status)
-            assert may_pass(answers[1])
+            assert is_transient(answers[1])
         online = await engine.serve(CHAT, chat_body("long"), None)
         assert_error_envelope(online, status)
         answer = await engine.serve(CHAT, chat_body("long", stream=True), _unheard)
@@ -199,7 +199,7 @@ async def test_a_refused_connection_is_the_pools_failure() -> None:
 
 
 async def test_a_pool_failure_ends_the_call_and_keeps_what_was_answered() -> None:
-    reported: dict[int, Answer] = {}
+    reported: dict[int, EngineAnswer] = {}
     upstream: Upstream
 
     async def respond(_: web.Request, body: bytes) -> web.StreamResponse | None:
@@ -227,7 +227,7 @@ async def test_a_verdict_with_json_is_passed_on() -> None:
     body = b'{"error":{"message":"no","type":"t","param":null,"code":"c"}}'
     async with engine_for(Upstream("m", respond=always(422, body))) as engine:
         (answer,) = await run(engine, CHAT, [chat_body()])
-    assert answer == Answer(422, body)
+    assert answer == EngineAnswer(422, body)
 
 
 @pytest.mark.parametrize("is_stream", [False, True])

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from core.errors import PoolUnavailableError, SettingsError
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from gpu_consumers.engines.openai_http.origin import Origin
 from tests.integration.engines.conformance import CHAT, chat_body, content_of, run
@@ -97,7 +97,7 @@ async def test_a_trusted_certificate_carries_small_and_large_items(
         await engine.start()
         answers = await run(engine, CHAT, [chat_body(), large] * 10)
         await engine.stop()
-        assert answers == [Answer(200, b"{}")] * 20
+        assert answers == [EngineAnswer(200, b"{}")] * 20
         assert len(server.peers) <= 4
 
 
@@ -140,7 +140,7 @@ async def test_another_address_of_the_host_is_tried(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Origin, "addresses", addresses)
     async with raw_server(answering(answer_all)) as server:
         engine = OpenAIHttpEngine(http_settings(server.url))
-        assert await run(engine, CHAT, [chat_body()] * 8) == [Answer(200, b"{}")] * 8
+        assert await run(engine, CHAT, [chat_body()] * 8) == [EngineAnswer(200, b"{}")] * 8
         await engine.stop()
 
 

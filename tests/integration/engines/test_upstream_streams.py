@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from core.errors import PoolUnavailableError
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from tests.integration.engines.conformance import CHAT, chat_body, content_of
 from tests.integration.engines.conformance_online import Listener, stream
@@ -39,7 +39,7 @@ async def engine_for(
             await engine.stop()
 
 
-def code_of(answer: Answer) -> object:
+def code_of(answer: EngineAnswer) -> object:
     return content_of(answer)["error"]["code"]
 
 

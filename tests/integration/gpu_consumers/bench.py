@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from core.clock import Clock, SystemClock
 from core.errors import EngineDeadError, PoolUnavailableError
-from gpu_consumers.engines.engine import Answer, Emit, Engine, Finished, Meter
+from gpu_consumers.engines.engine import EmitEvent, Engine, EngineAnswer, OnItemFinished, UsageMeter
 from gpu_consumers.engines.engine_slots import SlotCounts
 from gpu_consumers.settings import ReplicaSettings
 from gpu_consumers.wiring import build
@@ -56,7 +56,9 @@ class ScriptedEngine:
 
     async def stop(self) -> None: ...
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
+    async def execute(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished
+    ) -> None:
         self.asked.set()
         for index, body in enumerate(bodies[self.silent_count :], self.silent_count):
             if body == b"die":
@@ -68,12 +70,12 @@ class ScriptedEngine:
                 raise PoolUnavailableError
             self.bodies.append(body)
             status = 400 if b"bad" in body else 200
-            finished(index, Answer(status, self.answer, input_tokens=3, output_tokens=2))
-            finished(index, Answer(status, b"again"))  # a repeat changes nothing
+            finished(index, EngineAnswer(status, self.answer, input_tokens=3, output_tokens=2))
+            finished(index, EngineAnswer(status, b"again"))  # a repeat changes nothing
 
     async def serve(
-        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
-    ) -> Answer:
+        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None = None
+    ) -> EngineAnswer:
         """Stream five pieces, the last four once `hold` is open; or answer whole."""
         self.asked.set()
         if self.away:
@@ -96,7 +98,7 @@ class ScriptedEngine:
             self.running -= 1
         status = 400 if b"bad" in body else 200
         answer = b"" if emit is not None and status < 400 else self.answer
-        return Answer(status, answer, input_tokens=3, output_tokens=5)
+        return EngineAnswer(status, answer, input_tokens=3, output_tokens=5)
 
 
 class AilingObjects(LocalObjects):

@@ -8,10 +8,10 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from batcher.faust_app.ordered_acks import OrderedAcks, Ticket
-from batcher.inbound.record_handler import Arrivals
-from batcher.queueing.buffered_chunk import Held
-from batcher.queueing.over import OverJobs
+from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
+from batcher.inbound.record_handler import RecordHandler
+from batcher.queueing.buffered_chunk import BufferedChunk
+from batcher.queueing.drop_policy import OverJobs
 from batcher.queueing.queues import Queues
 from core.clock import SystemClock
 from core.errors import SchemaTooNewError
@@ -68,7 +68,7 @@ class World:
         self.asked: list[list[UUID]] = []
         self.is_away = False  # the database
         self._ended = ended
-        self.arrivals = Arrivals(
+        self.arrivals = RecordHandler(
             self.queues,
             self.acks,
             over=OverJobs(self.why, self.is_gone),
@@ -86,7 +86,7 @@ class World:
     def take(self, received: Received) -> None:
         self.arrivals.take(received, received.offset, report=self._report, settle=self._settle)
 
-    def _finished(self, chunks: Sequence[Held]) -> list[set[int]] | None:
+    def _finished(self, chunks: Sequence[BufferedChunk]) -> list[set[int]] | None:
         assert self._ended is not None
         self.asked.append([held.job.job_id for held in chunks])
         if self.is_away:
@@ -97,7 +97,7 @@ class World:
         self.reported.append((received, on_delivery))
         return self.reports_of_a_record
 
-    def _settle(self, ticket: Ticket, item_count: int) -> OnDelivery:
+    def _settle(self, ticket: AckTicket, item_count: int) -> OnDelivery:
         return lambda failure: self.acks.settle(ticket, item_count)
 
     def indexes(self) -> list[int]:

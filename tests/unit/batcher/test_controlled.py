@@ -11,9 +11,9 @@ from sqlalchemy.exc import OperationalError
 
 from batcher import database_clock
 from batcher.database_clock import DatabaseClock
-from batcher.faust_app.ordered_acks import Ticket
-from batcher.outbound.batch_sender import parts_of
-from batcher.queueing.buffered_chunk import Held, lane_of
+from batcher.faust_app.ordered_acks import AckTicket
+from batcher.outbound.batch_sender import merge_chunks
+from batcher.queueing.buffered_chunk import BufferedChunk, batch_key_of
 from batcher.queueing.controlled import Controlled
 from batcher.queueing.queues import Queues
 from core.states import CloseReason
@@ -57,9 +57,9 @@ def job_ref(number: int = 1, **fields: object) -> JobRef:
     return msgspec.structs.replace(job, **fields)
 
 
-def chunk(job: JobRef, first: int = 0) -> Held:
+def chunk(job: JobRef, first: int = 0) -> BufferedChunk:
     items = [Item(first + n, f"c{n}", b"{}", 10) for n in range(10)]
-    return Held(job, items, Ticket(("requests.bulk", 0), None, 10, 0.0))
+    return BufferedChunk(job, items, AckTicket(("requests.bulk", 0), None, 10, 0.0))
 
 
 async def clock_at(database_s: float) -> DatabaseClock:
@@ -96,7 +96,7 @@ async def test_without_a_database_nothing_expires() -> None:
 async def test_a_database_that_is_away_leaves_what_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(database_clock, "ASK_S", 0.0)
+    monkeypatch.setattr(database_clock, "READ_INTERVAL_S", 0.0)
     inner, is_away, refused = HeldClock(), threading.Event(), 0
     answer_s = 100.0
 
@@ -161,12 +161,12 @@ async def test_a_tenants_urgent_job_goes_first_and_equals_share() -> None:
     queues.rank_again()
     assert [taken(), taken()] == [2, 2]
     assert [taken() for _ in range(3)] == [1, 1, 3]
-    assert lane_of(first) not in queues.pools["p"].lanes
+    assert batch_key_of(first) not in queues.pools["p"].lanes
 
 
 def test_chunks_of_other_files_or_versions_stay_apart() -> None:
     jobs = [job_ref(), job_ref(), job_ref(input_key="other"), job_ref(version=2)]
-    parts = parts_of([chunk(job, 10 * n) for n, job in enumerate(jobs)], now_s=1.0)
+    parts = merge_chunks([chunk(job, 10 * n) for n, job in enumerate(jobs)], now_s=1.0)
     assert [(part.job, len(part.items)) for part in parts] == [
         (jobs[0], 20),
         (jobs[2], 10),

@@ -7,11 +7,11 @@ from uuid import UUID
 import pytest
 
 from batcher.faust_app.ordered_acks import OrderedAcks
-from batcher.outbound.dispatcher import TURN_S_MAX, Dispatcher, DispatchRules
+from batcher.outbound.dispatcher import DISPATCH_SLICE_S_MAX, Dispatcher, DispatchRules
 from batcher.policy.batch_closing import BatchLimits
 from batcher.policy.credits import CreditLedger, ReplicaCredit
-from batcher.queueing.buffered_chunk import Held, LaneKey
-from batcher.queueing.over import LettingGo, OverJobs
+from batcher.queueing.buffered_chunk import BatchKey, BufferedChunk
+from batcher.queueing.drop_policy import LettingGo, OverJobs
 from batcher.queueing.queues import Queues
 from topics.records.records import CallRef, Capacity, Item, JobRef
 
@@ -30,11 +30,16 @@ class HeldClock:
 @dataclass
 class Recorder:
     is_full: bool = False
-    sent: list[tuple[str, LaneKey, list[Held]]] = field(default_factory=list)
+    sent: list[tuple[str, BatchKey, list[BufferedChunk]]] = field(default_factory=list)
     on_sent: Callable[[], None] = lambda: None
 
     def send_batch(
-        self, replica: ReplicaCredit, lane: LaneKey, taken: Sequence[Held], *, now_s: float
+        self,
+        replica: ReplicaCredit,
+        lane: BatchKey,
+        taken: Sequence[BufferedChunk],
+        *,
+        now_s: float,
     ) -> None:
         self.sent.append((replica.capacity.replica_id, lane, list(taken)))
         self.on_sent()
@@ -105,7 +110,7 @@ class World:
         ticket = self.acks.delivered(
             ("requests.bulk", 0), job, item_count=count, now_s=self.clock.now_s
         )
-        self.queues.add(Held(ref, items, ticket), now_s=self.clock.now_s)
+        self.queues.add(BufferedChunk(ref, items, ticket), now_s=self.clock.now_s)
 
     def call(self, request: int, *, deadline_s: float = 1e9) -> None:
         ref = JobRef(
@@ -123,7 +128,9 @@ class World:
         ticket = self.acks.delivered(
             ("requests.interactive", 0), request, item_count=1, now_s=self.clock.now_s
         )
-        self.queues.add(Held(ref, [Item(0, "", b"{}", 10)], ticket), now_s=self.clock.now_s)
+        self.queues.add(
+            BufferedChunk(ref, [Item(0, "", b"{}", 10)], ticket), now_s=self.clock.now_s
+        )
 
     def grant(
         self,
@@ -310,7 +317,7 @@ def test_a_long_turn_ends_and_the_next_one_begins_with_another_pool(world: World
     world.grant(1000, replica="s", pool="q")
 
     def take_time() -> None:
-        world.clock.now_s += 0.6 * TURN_S_MAX
+        world.clock.now_s += 0.6 * DISPATCH_SLICE_S_MAX
 
     world.recorder.on_sent = take_time
     turns = []
@@ -330,7 +337,7 @@ def test_a_pool_that_took_the_turn_is_last_in_the_next_though_it_has_drained(wor
     world.grant(1000, replica="s", pool="q")
 
     def take_time() -> None:
-        world.clock.now_s += 1.1 * TURN_S_MAX
+        world.clock.now_s += 1.1 * DISPATCH_SLICE_S_MAX
 
     world.recorder.on_sent = take_time
     assert world.dispatcher.dispatch() == 0.0

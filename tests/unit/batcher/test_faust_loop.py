@@ -7,7 +7,7 @@ import pytest
 from faust.transport.drivers import aiokafka as driver
 
 from batcher.faust_app.app import build_app
-from batcher.faust_app.single_loop_client import LoopClient, paced
+from batcher.faust_app.single_loop_client import SingleLoopClient, with_fetch_gap
 from batcher.settings import BatcherSettings
 from topics.settings import KafkaSettings
 
@@ -36,7 +36,7 @@ async def test_the_next_request_waits_only_after_an_answer_with_records(
         fetches.now_s += seconds
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    fetch = paced(fetches.fetch, gap_s=0.25, now_s=lambda: fetches.now_s)
+    fetch = with_fetch_gap(fetches.fetch, gap_s=0.25, now_s=lambda: fetches.now_s)
     assert [await fetch() for _ in range(2)] == [False, True]
     assert fetches.asked_s == [100.0, 100.0]
     await fetch()
@@ -55,7 +55,7 @@ async def test_only_calls_are_read_on_the_apps_loop(tmp_path: Path, job_class: s
 async def test_calls_of_the_client_run_at_once(tmp_path: Path) -> None:
     app = build_app(KAFKA, BatcherSettings(job_class="interactive"), tmp_path)
     client = app.consumer._thread
-    assert isinstance(client, LoopClient)
+    assert isinstance(client, SingleLoopClient)
 
     async def doubled(number: int) -> int:
         return 2 * number

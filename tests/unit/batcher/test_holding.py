@@ -2,7 +2,7 @@
 
 import pytest
 
-from batcher.policy.requeue_policy import hand_back
+from batcher.policy.requeue_policy import should_requeue
 
 
 @pytest.mark.parametrize(
@@ -17,4 +17,4 @@ from batcher.policy.requeue_policy import hand_back
 def test_only_an_old_record_that_pins_or_crowds_goes_back(
     age_s: float, pins: bool, crowds: bool, goes: bool
 ) -> None:
-    assert hand_back(age_s=age_s, limit_s=30.0, pins=pins, crowds=crowds) is goes
+    assert should_requeue(age_s=age_s, limit_s=30.0, pins=pins, crowds=crowds) is goes

@@ -7,11 +7,11 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from batcher.faust_app.ordered_acks import OrderedAcks, Ticket
+from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
 from batcher.inbound.unreadable_records import failed_outcomes, send_unreadable
-from batcher.outbound.batch_sender import Identity, Sender, batch_headers, parts_of
-from batcher.outbound.capacity_reader import newest
-from batcher.queueing.buffered_chunk import Held, chunk_bytes, lane_of
+from batcher.outbound.batch_sender import BatcherIdentity, BatchSender, batch_headers, merge_chunks
+from batcher.outbound.capacity_reader import latest_capacities
+from batcher.queueing.buffered_chunk import BufferedChunk, batch_key_of, chunk_bytes
 from batcher.queueing.queues import Queues
 from core.errors import SchemaTooNewError
 from core.limits import RECORD_BYTES_MAX
@@ -46,27 +46,29 @@ def job_ref(number: int) -> JobRef:
     )
 
 
-def held(job: int, indexes: list[int]) -> Held:
+def held(job: int, indexes: list[int]) -> BufferedChunk:
     items = [Item(index, f"c{index}", b"{}", 5) for index in indexes]
-    return Held(job_ref(job), items, Ticket(("requests.bulk", 0), None, len(items), 0.0))
+    return BufferedChunk(
+        job_ref(job), items, AckTicket(("requests.bulk", 0), None, len(items), 0.0)
+    )
 
 
 def test_one_chunk_is_passed_on_as_it_is() -> None:
     chunk = held(1, [0, 1, 2])
-    (part,) = parts_of([chunk], now_s=2.5)
+    (part,) = merge_chunks([chunk], now_s=2.5)
     assert part.items is chunk.items
 
 
 def test_a_part_says_how_long_it_waited_and_whether_it_came_before() -> None:
     early, late = held(1, [0]), held(1, [1])
     early.ticket.arrived_s, late.ticket.arrived_s, late.redelivered = 10.0, 11.0, True
-    alone, merged = parts_of([early], now_s=12.5), parts_of([early, late], now_s=12.5)
+    alone, merged = merge_chunks([early], now_s=12.5), merge_chunks([early, late], now_s=12.5)
     assert [(part.waited_s, part.redelivered) for part in alone] == [(2.5, False)]
     assert [(part.waited_s, part.redelivered) for part in merged] == [(2.5, True)]
 
 
 def test_parts_are_grouped_by_job_and_sorted_by_index() -> None:
-    parts = parts_of([held(1, [4, 9]), held(2, [0]), held(1, [1, 6])], now_s=0.0)
+    parts = merge_chunks([held(1, [4, 9]), held(2, [0]), held(1, [1, 6])], now_s=0.0)
     assert [(part.job.job_id.int, [item.index for item in part.items]) for part in parts] == [
         (1, [1, 4, 6, 9]),
         (2, [0]),
@@ -75,7 +77,7 @@ def test_parts_are_grouped_by_job_and_sorted_by_index() -> None:
 
 def test_the_size_of_a_chunk_counts_its_longest_custom_ids() -> None:
     items = [Item(n, chr(0x1F600) * 512, b"x" * 100, 5) for n in range(100)]
-    chunk = Held(job_ref(1), items, Ticket(("requests.bulk", 0), None, len(items), 0.0))
+    chunk = BufferedChunk(job_ref(1), items, AckTicket(("requests.bulk", 0), None, len(items), 0.0))
     assert len(encode(Chunk(chunk.job, items))) <= chunk.byte_count
 
 
@@ -114,11 +116,11 @@ def test_a_batch_of_calls_never_outgrows_its_record(job: JobRef, body_bytes: int
     for number in range(1000):
         call = msgspec.structs.replace(job, job_id=UUID(int=number))
         item = Item(2**31, "", b"x" * body_bytes, 2**31, 2**31)
-        ticket = Ticket(("requests.interactive", 0), None, 1, 0.1)
-        queues.add(Held(call, [item], ticket, redelivered=True), now_s=0.0)
+        ticket = AckTicket(("requests.interactive", 0), None, 1, 0.1)
+        queues.add(BufferedChunk(call, [item], ticket, redelivered=True), now_s=0.0)
     (lane,) = queues.pools[job.pool].fair_lanes()
     taken = queues.take(lane, item_count_max=1000, token_count_max=2**63)
-    batch = Batch(UUID(int=1), "b" * 64, parts_of(taken, now_s=1e6), "r" * 200, 2**63)
+    batch = Batch(UUID(int=1), "b" * 64, merge_chunks(taken, now_s=1e6), "r" * 200, 2**63)
     headers = sum(len(name) + len(value) for name, value in batch_headers(lane.key, taken))
     assert len(encode(batch)) + headers <= RECORD_BYTES_MAX
     assert len(encode(batch)) > RECORD_BYTES_MAX / 2 or len(taken) == 1000
@@ -133,7 +135,7 @@ def test_what_is_cut_off_a_chunk_leaves_a_chunk_of_the_right_size() -> None:
 
 def test_a_batch_says_what_it_holds() -> None:
     chunk = held(1, [0, 1, 2])
-    headers = dict(batch_headers(lane_of(chunk.job), [chunk]))
+    headers = dict(batch_headers(batch_key_of(chunk.job), [chunk]))
     assert headers == {
         "kind": b"batch",
         "schema": b"1",
@@ -212,36 +214,38 @@ def capacity(replica: str, granted: int, job_class: str = "bulk") -> Received:
 def test_of_each_replica_only_the_newest_capacity_counts() -> None:
     torn = Received("capacity", 0, 0, None, kind_headers(Capacity), b"torn", 0)
     gone = Received("capacity", 0, 0, None, [], None, 0)
-    news = newest([capacity("a", 1), capacity("b", 2), torn, gone, capacity("a", 3)])
+    news = latest_capacities([capacity("a", 1), capacity("b", 2), torn, gone, capacity("a", 3)])
     assert {c.replica_id: c.granted["b"] for c in news} == {"a": 3, "b": 2}
 
 
 def test_a_replica_of_two_classes_has_a_capacity_of_each() -> None:
-    news = newest([capacity("a", 1), capacity("a", 2, "interactive"), capacity("a", 3)])
+    news = latest_capacities([capacity("a", 1), capacity("a", 2, "interactive"), capacity("a", 3)])
     assert {c.job_class: c.granted["b"] for c in news} == {"bulk": 3, "interactive": 2}
 
 
 def test_a_newer_capacity_schema_stops_the_role() -> None:
     newer = Received("capacity", 0, 0, None, [("kind", b"capacity"), ("schema", b"9")], b"", 0)
     with pytest.raises(SchemaTooNewError):
-        newest([newer])
+        latest_capacities([newer])
 
 
 async def test_what_is_handed_back_goes_where_its_first_emission_went() -> None:
     log = Log()
     acknowledged: list[object] = []
     acks = OrderedAcks(acknowledged.append)
-    sender = Sender(
+    sender = BatchSender(
         log,  # type: ignore[arg-type]
         acks,
-        identity=Identity("b", "bulk"),
+        identity=BatcherIdentity("b", "bulk"),
         in_flight_bytes_max=1000,
         on_settled=lambda: None,
         on_failure=lambda _: None,
     )
     job = job_ref(1)
     ticket = acks.delivered(("requests.bulk", 0), "event", item_count=2, now_s=0.0)
-    kept = Held(job, [Item(300, "c", b"{}", 5), Item(301, "d", b"{}", 5)], ticket, redelivered=True)
+    kept = BufferedChunk(
+        job, [Item(300, "c", b"{}", 5), Item(301, "d", b"{}", 5)], ticket, redelivered=True
+    )
     emitted = Log()
     send_chunk(emitted, kept.chunk(), "bulk")  # type: ignore[arg-type]
 

@@ -5,13 +5,13 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from batcher.faust_app.ordered_acks import Ticket
-from batcher.inbound.redelivered_items import FinishedItems
-from batcher.queueing.buffered_chunk import Held
+from batcher.faust_app.ordered_acks import AckTicket
+from batcher.inbound.redelivered_items import FinishedItemLookup
+from batcher.queueing.buffered_chunk import BufferedChunk
 from topics.records.records import Item, JobRef
 
 JOB = JobRef(UUID(int=1), 1, UUID(int=1), "m", "1", "p", "/v1/embeddings", "k", 1e9)
-HELD = Held(JOB, [Item(0, "a", b"{}", 1)], Ticket(("requests.bulk", 0), None, 1, 0.0))
+HELD = BufferedChunk(JOB, [Item(0, "a", b"{}", 1)], AckTicket(("requests.bulk", 0), None, 1, 0.0))
 
 
 class HeldClock:
@@ -39,7 +39,7 @@ class Away(sa.Engine):
 def test_chunks_wait_for_a_minute_and_the_database_is_asked_now_and_then() -> None:
     clock = HeldClock()
     engine = Away(clock)
-    finished = FinishedItems(engine, clock)
+    finished = FinishedItemLookup(engine, clock)
     answers: list[list[set[int]] | None] = []
     for _ in range(100):
         answers.append(finished([HELD]))
@@ -50,7 +50,7 @@ def test_chunks_wait_for_a_minute_and_the_database_is_asked_now_and_then() -> No
 
 def test_an_outage_long_ago_does_not_shorten_the_next() -> None:
     clock = HeldClock()
-    finished = FinishedItems(Away(clock), clock)
+    finished = FinishedItemLookup(Away(clock), clock)
     assert finished([HELD]) is None
     clock.now_s += 59
     assert finished([HELD]) is None

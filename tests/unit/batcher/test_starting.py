@@ -9,8 +9,8 @@ import pytest
 
 from batcher.role import run_batcher
 from batcher.settings import BatcherSettings
-from batcher.startup import ends_first
-from batcher.wiring import Surroundings
+from batcher.startup import completes_before_stop
+from batcher.wiring import BatcherDeps
 from core.clock import SystemClock
 from core.futures import in_daemon
 from topics.errors import LogUnavailableError
@@ -19,7 +19,7 @@ from topics.settings import KafkaSettings
 
 async def test_a_batcher_that_waits_for_its_broker_hears_the_signal(tmp_path: Path) -> None:
     stop = threading.Event()
-    surroundings = Surroundings(
+    surroundings = BatcherDeps(
         kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"),
         finished=None,
         ask_time=None,
@@ -35,9 +35,9 @@ async def test_a_batcher_that_waits_for_its_broker_hears_the_signal(tmp_path: Pa
 
 async def test_work_that_ends_before_the_signal_says_so_and_what_failed_it_is_raised() -> None:
     stop = threading.Event()
-    assert await ends_first(asyncio.sleep(0), stop)
+    assert await completes_before_stop(asyncio.sleep(0), stop)
     with pytest.raises(LogUnavailableError):
-        await ends_first(in_daemon(refuse, name="test"), stop)
+        await completes_before_stop(in_daemon(refuse, name="test"), stop)
 
 
 def refuse() -> None:
@@ -47,7 +47,7 @@ def refuse() -> None:
 async def test_work_is_cancelled_by_the_signal_also_when_it_does_not_end() -> None:
     stop = threading.Event()
     stop.set()
-    assert not await ends_first(asyncio.sleep(3600), stop)
+    assert not await completes_before_stop(asyncio.sleep(3600), stop)
 
 
 def test_the_end_of_the_loop_waits_for_no_thread_that_was_left_behind() -> None:
@@ -56,7 +56,7 @@ def test_the_end_of_the_loop_waits_for_no_thread_that_was_left_behind() -> None:
 
     async def begin() -> bool:
         asyncio.get_running_loop().call_later(0.1, stop.set)
-        return await ends_first(in_daemon(lambda: may_end.wait(10), name="test"), stop)
+        return await completes_before_stop(in_daemon(lambda: may_end.wait(10), name="test"), stop)
 
     assert not asyncio.run(begin())
     assert time.monotonic() - began_s < 5

@@ -14,10 +14,10 @@ import pytest
 
 from batcher import periodic
 from batcher.database_clock import DatabaseClock
-from batcher.faust_app.ordered_acks import OrderedAcks, Ticket
-from batcher.inbound.record_handler import Arrivals
-from batcher.periodic import Clockwork
-from batcher.queueing.over import OverJobs
+from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
+from batcher.inbound.record_handler import RecordHandler
+from batcher.periodic import PeriodicTasks
+from batcher.queueing.drop_policy import OverJobs
 from batcher.queueing.queues import Queues
 from batcher.watchdog import Watchdog
 from core.clock import SystemClock
@@ -32,9 +32,9 @@ Blocks = Callable[..., Any]
 
 
 def watching(blocks: Blocks) -> Coroutine[Any, Any, None]:
-    parts = dict.fromkeys(field.name for field in fields(Clockwork))
+    parts = dict.fromkeys(field.name for field in fields(PeriodicTasks))
     parts |= {"job_class": "bulk", "admin": SimpleNamespace(lag=blocks)}
-    return Clockwork(**parts).watch(Watchdog(60.0))  # type: ignore[arg-type]
+    return PeriodicTasks(**parts).watch(Watchdog(60.0))  # type: ignore[arg-type]
 
 
 def following(blocks: Blocks) -> Coroutine[Any, Any, None]:
@@ -42,7 +42,7 @@ def following(blocks: Blocks) -> Coroutine[Any, Any, None]:
 
 
 def checking(blocks: Blocks) -> Coroutine[Any, Any, None]:
-    arrivals = Arrivals(
+    arrivals = RecordHandler(
         Queues(items_max=100, bytes_max=10**9),
         OrderedAcks(lambda _: None),
         over=OverJobs(lambda _: None, lambda _job, /, *, since_s: False),
@@ -57,7 +57,7 @@ def checking(blocks: Blocks) -> Coroutine[Any, Any, None]:
     return arrivals.check_redeliveries(lambda: None)
 
 
-def unused(ticket: Ticket, item_count: int) -> OnDelivery:
+def unused(ticket: AckTicket, item_count: int) -> OnDelivery:
     raise AssertionError
 
 
@@ -65,7 +65,7 @@ def unused(ticket: Ticket, item_count: int) -> OnDelivery:
 def test_an_answer_that_does_not_come_delays_no_stop(
     monkeypatch: pytest.MonkeyPatch, work: Callable[[Blocks], Coroutine[Any, Any, None]]
 ) -> None:
-    monkeypatch.setattr(periodic, "LOOK_S", 0.0)
+    monkeypatch.setattr(periodic, "WATCHDOG_INTERVAL_S", 0.0)
     is_asked, is_over = threading.Event(), threading.Event()
 
     def blocks(*_: object) -> None:

@@ -7,10 +7,10 @@ import pytest
 
 from batcher.faust_app.ordered_acks import OrderedAcks
 from batcher.policy.credits import CreditLedger
-from batcher.policy.requeue_policy import PIN_GAIN, SOUGHT_S
-from batcher.queueing.buffered_chunk import Held
-from batcher.queueing.maintenance import HAND_BACKS_MAX, Sweeper
-from batcher.queueing.over import LettingGo, OverJobs
+from batcher.policy.requeue_policy import PIN_GAIN, POOL_SEARCH_S
+from batcher.queueing.buffered_chunk import BufferedChunk
+from batcher.queueing.drop_policy import LettingGo, OverJobs
+from batcher.queueing.maintenance import REQUEUES_MAX, QueueMaintenance
 from batcher.queueing.queues import Queues
 from topics.records.records import Capacity, Item, JobRef
 
@@ -33,9 +33,9 @@ class HeldClock:
 @dataclass
 class Recorder:
     is_full: bool = False
-    handed_back: list[Held] = field(default_factory=list)
+    handed_back: list[BufferedChunk] = field(default_factory=list)
 
-    def hand_back(self, held: Held) -> None:
+    def hand_back(self, held: BufferedChunk) -> None:
         self.handed_back.append(held)
 
 
@@ -49,7 +49,7 @@ class World:
         self.ledger = CreditLedger("b", "bulk", silence_s_max=3.0)
         self.acks = OrderedAcks(lambda _: None)
         over = OverJobs(lambda _: None, lambda _job, /, *, since_s: False)
-        self.sweeper = Sweeper(
+        self.sweeper = QueueMaintenance(
             queues=self.queues,
             ledger=self.ledger,
             acks=self.acks,
@@ -60,7 +60,7 @@ class World:
             hold_limit_s=LIMIT_S,
         )
 
-    def come(self, pool: str, *, count: int = 1) -> list[Held]:
+    def come(self, pool: str, *, count: int = 1) -> list[BufferedChunk]:
         """Take over so many chunks, each from a partition of its own: none pins another."""
         job = JobRef(UUID(int=1), 1, UUID(int=7), "m", "1", pool, "/v1/embeddings", "k", 1e9)
         came = []
@@ -69,11 +69,11 @@ class World:
             ticket = self.acks.delivered(
                 ("requests.bulk", number), None, item_count=10, now_s=self.clock.now_s
             )
-            came.append(Held(job, items, ticket))
+            came.append(BufferedChunk(job, items, ticket))
             self.queues.add(came[-1], now_s=self.clock.now_s)
         return came
 
-    def come_together(self, pool: str, *, byte_count: int) -> Held:
+    def come_together(self, pool: str, *, byte_count: int) -> BufferedChunk:
         """Take over a chunk of this size from the partition that it shares with all such."""
         self.number += 1
         owner = UUID(int=self.number)
@@ -81,11 +81,11 @@ class World:
         ticket = self.acks.delivered(
             SHARED, None, item_count=1, now_s=self.clock.now_s, byte_count=byte_count
         )
-        held = Held(job, [Item(0, "c", b"{}", 10)], ticket)
+        held = BufferedChunk(job, [Item(0, "c", b"{}", 10)], ticket)
         self.queues.add(held, now_s=self.clock.now_s)
         return held
 
-    def finish(self, held: Held) -> None:
+    def finish(self, held: BufferedChunk) -> None:
         """A chunk leaves, and what it carried is durable elsewhere."""
         self.queues.remove(held)
         self.acks.settle(held.ticket, len(held.items))
@@ -117,24 +117,24 @@ def test_a_dead_pool_makes_room_for_one_that_has_credit(world: World) -> None:
     world.come("dead", count=CHUNKS)
     world.clock.now_s += LIMIT_S + 10
     world.grant("fed")
-    assert world.sweep() == HAND_BACKS_MAX
+    assert world.sweep() == REQUEUES_MAX
     assert {held.job.pool for held in world.recorder.handed_back} == {"dead"}
     assert world.sweep() == 0  # there is room: nothing more goes before it is read into
-    world.come("dead", count=HAND_BACKS_MAX)
-    assert world.sweep() == HAND_BACKS_MAX
+    world.come("dead", count=REQUEUES_MAX)
+    assert world.sweep() == REQUEUES_MAX
 
 
 def test_beside_an_idle_pool_with_credit_one_chunk_a_sweep_goes(world: World) -> None:
     world.served("idle")
     world.come("dead", count=CHUNKS)
-    world.clock.now_s += SOUGHT_S + 1
+    world.clock.now_s += POOL_SEARCH_S + 1
     world.grant("idle")
     for _ in range(3):
         assert world.sweep() == 1
         world.come("dead")
     world.queues.remove(next(world.queues.held()))
     world.come("idle")
-    assert world.sweep() == HAND_BACKS_MAX
+    assert world.sweep() == REQUEUES_MAX
 
 
 def test_a_pool_of_which_nothing_ever_came_is_looked_for_all_the_same(world: World) -> None:

@@ -11,7 +11,7 @@ from chaos.drills.poisoned import is_own
 from chaos.drills.setting import MODEL
 from chaos.judges.answers import bodies_of
 from chaos.settings_of_drills import ENDS_ITS_PROCESS, POISON, POISONED_ROLES
-from gpu_consumers.engines.simulated.drill_engine import _NOT_A_NUMBER
+from gpu_consumers.engines.simulated.fault_injection_engine import NAN_ANSWER
 from gpu_consumers.engines.simulated.generated_answers import chat_answer
 from gpu_consumers.engines.simulated.simulated_faults import SimulatedFault, fault_of
 from jobs.input.line_reader import input_lines as lines_of
@@ -70,6 +70,6 @@ def test_every_oddity_that_succeeds_has_its_own_answer() -> None:
     bodies = list(bodies_of(input_lines(len(good), MODEL, texts, fields)).values())
     for body in bodies:
         is_nan = b"POISON-nan" in body
-        given = _NOT_A_NUMBER if is_nan else chat_answer(body, b'"simulated/simulated"', 1)
+        given = NAN_ANSWER if is_nan else chat_answer(body, b'"simulated/simulated"', 1)
         answer = json.loads(given.body)
         assert [other for other in bodies if is_own(other, answer)] == [body]

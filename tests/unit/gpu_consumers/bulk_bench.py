@@ -19,7 +19,7 @@ from gpu_consumers.bulk.batch_execution import BatchExecution, ExecutionParts
 from gpu_consumers.cancellation.wanted import Wanted
 from gpu_consumers.class_workers import BulkLane
 from gpu_consumers.consumer import BatchConsumer
-from gpu_consumers.engines.engine import Answer, Engine, Finished
+from gpu_consumers.engines.engine import Engine, EngineAnswer, OnItemFinished
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, ReplicaIdentity
 from gpu_consumers.flow_control.pool_health import PoolHealth
 from gpu_consumers.inflight.delivery import Delivery
@@ -95,7 +95,9 @@ class TouchyEngine:
         self.hold.set()
         self.holds = asyncio.Event()
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
+    async def execute(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished
+    ) -> None:
         self.runs.append([*bodies])
         self.running += 1
         self.together_max = max(self.together_max, self.running)
@@ -117,7 +119,7 @@ class TouchyEngine:
                     raise MemoryError
                 if body == b"crash":
                     raise EngineDeadError
-                finished(index, Answer(200, b"{}"))
+                finished(index, EngineAnswer(200, b"{}"))
             if b"busy" in bodies:
                 raise PoolBusyError
         finally:

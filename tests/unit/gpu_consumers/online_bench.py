@@ -12,7 +12,7 @@ from core.errors import EngineDeadError, PoolUnavailableError
 from core.supervised_tasks import RunningTasks
 from gpu_consumers.class_workers import OnlineLane
 from gpu_consumers.consumer import BatchConsumer
-from gpu_consumers.engines.engine import Answer, Emit, Engine, Meter
+from gpu_consumers.engines.engine import EmitEvent, Engine, EngineAnswer, UsageMeter
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, ReplicaIdentity
 from gpu_consumers.flow_control.pool_health import PoolHealth
 from gpu_consumers.inflight.delivery import Delivery
@@ -41,7 +41,7 @@ from topics.records.records import (
 from topics.tail_readers.callers import Callers
 from topics.tail_readers.job_controls import JobControls
 
-Serve = Callable[[bytes, Emit | None], Answer]
+Serve = Callable[[bytes, EmitEvent | None], EngineAnswer]
 
 PLACE = ("batches.p.interactive", 0)
 
@@ -109,10 +109,12 @@ class HeldEngine:
         self.away = self.dead = self.full = False
         self.running = 0
         self.served = 0
-        self.answer = Answer(200, b"", input_tokens=3, output_tokens=2)
+        self.answer = EngineAnswer(200, b"", input_tokens=3, output_tokens=2)
         self.piece = b"1"
 
-    async def serve(self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter) -> Answer:
+    async def serve(
+        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter
+    ) -> EngineAnswer:
         if self.full:
             await self.go.wait()
         meter.began()

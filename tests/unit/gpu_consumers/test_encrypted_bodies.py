@@ -8,7 +8,7 @@ import pytest
 from core.clock import SystemClock
 from core.object_names import job_key_name
 from core.outcomes import Outcome
-from gpu_consumers.engines.error_answers import error_answer, item_timed_out
+from gpu_consumers.engines.error_answers import error_answer, item_timeout_answer
 from gpu_consumers.inflight.outcomes import outcome_of
 from gpu_consumers.payloads.bodies import ANSWER_BYTES_MAX
 from gpu_consumers.payloads.encrypted_bodies import EncryptedBodies
@@ -120,7 +120,7 @@ async def test_beside_a_failure_stands_only_a_code_of_ours(
     batch = hidden_batch(store, BODY)
     answer = error_answer(status_code, "no secret here", code=code)
     if code == "item_timeout":
-        answer = item_timed_out(1)
+        answer = item_timeout_answer(1)
     outcome = outcome_of(batch.parts[0].items[0], answer)
     (hidden,) = await EncryptedBodies(store, SystemClock()).hidden(job_of(batch), [outcome])
     assert hidden.error_code == shown

@@ -5,7 +5,7 @@ from uuid import UUID
 import msgspec
 
 from core.clock import SystemClock
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from storage.crypto.body_ciphers import END, BodyCipher, Place, Way
 from storage.crypto.data_keys import DataKeys
 from tests.support.memory_objects import MemoryStore
@@ -37,7 +37,7 @@ async def test_pieces_and_ends_are_encrypted_each_for_its_place() -> None:
     store = MemoryStore()
     bench, (chunk, cipher) = OnlineBench(objects=store), hidden(store)
     bench.engine.go.set()
-    bench.engine.answer = Answer(400, b'{"error":"secret"}', 3, 2)
+    bench.engine.answer = EngineAnswer(400, b'{"error":"secret"}', 3, 2)
     await begun(bench, chunk)
     said = [
         cipher.decrypt(piece, Place(ID, Way.OUT, number))

@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client import REGISTRY
 
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.flow_control import pool_health
 from tests.unit.gpu_consumers.online_bench import OnlineBench, call
 
@@ -19,7 +19,7 @@ async def test_only_work_that_was_done_proves_that_the_pool_is_there(
     bench.pool.away()
     while bench.pool._retry is not None:
         await bench.settle()
-    bench.engine.answer = Answer(status, b"")
+    bench.engine.answer = EngineAnswer(status, b"")
     bench.engine.go.set()
     bench.begin(call(stream=False))
     await bench.end()

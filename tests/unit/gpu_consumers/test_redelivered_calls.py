@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from core.outcomes import Outcome
-from gpu_consumers.engines.engine import Answer
+from gpu_consumers.engines.engine import EngineAnswer
 from gpu_consumers.quarantine import rerun_permission
 from tests.unit.gpu_consumers.online_bench import OnlineBench, call
 
@@ -45,7 +45,7 @@ async def test_an_aborted_call_waits_for_no_permission() -> None:
 async def test_a_durable_call_that_may_have_run_runs_again() -> None:
     bench = OnlineBench()
     bench.engine.go.set()
-    bench.engine.answer = Answer(200, b'{"a":1}', 3, 2)
+    bench.engine.answer = EngineAnswer(200, b'{"a":1}', 3, 2)
     bench.begin(call(stream=False, durable=True), may_have_run=True)
     await bench.end()
     assert (bench.log.questions, bench.log.statuses()) == ([], [200])

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import pytest
 
 from core.errors import PoolBusyError, PoolUnavailableError
-from gpu_consumers.engines.engine_slots import Slots
-from gpu_consumers.engines.openai_http.congestion import (
+from gpu_consumers.engines.engine_slots import EngineSlots
+from gpu_consumers.engines.openai_http.congestion_window import (
     REFUSED_S_MAX,
     STATED_S_MAX,
-    Congestion,
-    Refusals,
+    CongestionWindow,
+    LoadRefusals,
 )
 
 BUSY_S_MAX = 10.0
@@ -32,17 +32,19 @@ class Load:
     """Places, and an upstream that has answered once."""
 
     def __init__(self, total: int, *, headroom: int = 0, running: int = 0) -> None:
-        self.clock, self.slots = StillClock(), Slots(total, headroom)
+        self.clock, self.slots = StillClock(), EngineSlots(total, headroom)
         self.fraction = 1.0
-        self.congestion = Congestion(
+        self.congestion = CongestionWindow(
             self.slots, busy_s_max=BUSY_S_MAX, clock=self.clock, random=lambda: self.fraction
         )
         self.congestion.answered()
         assert self.slots.take_bulk(running) == running
 
-    def refuse(self, refusals: Refusals | None = None, stated_s: float | None = None) -> float:
+    def refuse(self, refusals: LoadRefusals | None = None, stated_s: float | None = None) -> float:
         """Refuse a bulk item; it leaves its place."""
-        pause_s = self.congestion.refused(refusals or Refusals(), PoolBusyError(stated_s=stated_s))
+        pause_s = self.congestion.refused(
+            refusals or LoadRefusals(), PoolBusyError(stated_s=stated_s)
+        )
         self.slots.give_bulk(1)
         return pause_s
 
@@ -75,7 +77,7 @@ async def test_the_room_grows_faster_each_round_until_all_is_back() -> None:
 
 async def test_one_item_that_is_always_refused_says_little_of_the_room() -> None:
     load = Load(64, running=64)
-    refusals = Refusals()
+    refusals = LoadRefusals()
     for _ in range(50):
         load.refuse(refusals)
         assert load.slots.take_bulk(1) <= 1
@@ -101,7 +103,7 @@ async def test_a_refusal_begins_the_round_anew() -> None:
 
 async def test_pauses_double_are_spread_and_end() -> None:
     load = Load(4, running=4)
-    refusals = Refusals()
+    refusals = LoadRefusals()
     pauses = []
     for _ in range(9):
         pauses.append(load.congestion.refused(refusals, PoolBusyError()))
@@ -123,60 +125,62 @@ async def test_busy_means_away_when_nothing_is_answered_and_nothing_runs() -> No
     assert load.room() == 0  # until the pause is over
     load.congestion.answered()
     assert load.slots.take_bulk(1) == 1
-    load.congestion.refused(Refusals(), PoolBusyError())
+    load.congestion.refused(LoadRefusals(), PoolBusyError())
     load.clock.now_s += BUSY_S_MAX + 1
     with pytest.raises(PoolUnavailableError) as raised:
-        load.congestion.refused(Refusals(), PoolBusyError(status_code=503))
+        load.congestion.refused(LoadRefusals(), PoolBusyError(status_code=503))
     assert type(raised.value) is PoolUnavailableError
     assert raised.value.facts == {"status_code": 503}
 
 
 async def test_a_stated_wait_is_no_absence() -> None:
     load = Load(4, running=1)
-    load.congestion.refused(Refusals(), PoolBusyError(stated_s=30.0))
+    load.congestion.refused(LoadRefusals(), PoolBusyError(stated_s=30.0))
     load.clock.now_s += 31
-    assert load.congestion.refused(Refusals(), PoolBusyError(stated_s=30.0)) == 30
+    assert load.congestion.refused(LoadRefusals(), PoolBusyError(stated_s=30.0)) == 30
     load.clock.now_s += 31
     with pytest.raises(PoolUnavailableError):
-        load.congestion.refused(Refusals(), PoolBusyError(stated_s=30.0))
+        load.congestion.refused(LoadRefusals(), PoolBusyError(stated_s=30.0))
 
 
 async def test_one_that_answered_nothing_yet_is_away_at_once() -> None:
-    slots = Slots(4)
-    congestion = Congestion(slots, busy_s_max=BUSY_S_MAX, clock=StillClock(), random=lambda: 1.0)
+    slots = EngineSlots(4)
+    congestion = CongestionWindow(
+        slots, busy_s_max=BUSY_S_MAX, clock=StillClock(), random=lambda: 1.0
+    )
     assert slots.take_bulk(1) == 1
     with pytest.raises(PoolUnavailableError):
-        congestion.refused(Refusals(), PoolBusyError())
+        congestion.refused(LoadRefusals(), PoolBusyError())
 
 
 async def test_calls_that_pause_are_nothing_that_runs() -> None:
     load = Load(4)
     await load.slots.enter()
     await load.slots.enter()
-    load.congestion.refused(Refusals(), PoolBusyError())
+    load.congestion.refused(LoadRefusals(), PoolBusyError())
     load.clock.now_s += BUSY_S_MAX + 1
-    load.congestion.refused(Refusals(), PoolBusyError())
+    load.congestion.refused(LoadRefusals(), PoolBusyError())
     with load.congestion.pausing(), pytest.raises(PoolUnavailableError):
-        load.congestion.refused(Refusals(), PoolBusyError())
+        load.congestion.refused(LoadRefusals(), PoolBusyError())
 
 
 async def test_a_refused_call_takes_no_room_of_bulk_that_has_none() -> None:
     load = Load(9, headroom=1)
     await load.slots.enter()
     await load.slots.enter()
-    load.congestion.refused(Refusals(), PoolBusyError())
+    load.congestion.refused(LoadRefusals(), PoolBusyError())
     assert load.slots.take_bulk(9) == 6
-    load.congestion.refused(Refusals(), PoolBusyError())
+    load.congestion.refused(LoadRefusals(), PoolBusyError())
     load.slots.give_bulk(6)
     assert load.room() == 5
 
 
 async def test_an_item_that_is_always_refused_goes_back() -> None:
     load = Load(4, running=4)
-    refusals = Refusals()
+    refusals = LoadRefusals()
     load.congestion.refused(refusals, PoolBusyError())
     load.clock.now_s += REFUSED_S_MAX + 1
-    load.congestion.refused(Refusals(), PoolBusyError())
+    load.congestion.refused(LoadRefusals(), PoolBusyError())
     with pytest.raises(PoolBusyError):  # which says that the pool is there
         load.congestion.refused(refusals, PoolBusyError())
     assert load.slots.counts.refused == 3

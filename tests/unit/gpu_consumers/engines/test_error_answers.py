@@ -3,8 +3,8 @@
 import pytest
 
 from core.outcomes import Outcome
-from gpu_consumers.engines.engine import Answer
-from gpu_consumers.engines.error_answers import error_answer, item_timed_out, may_pass
+from gpu_consumers.engines.engine import EngineAnswer
+from gpu_consumers.engines.error_answers import error_answer, is_transient, item_timeout_answer
 from gpu_consumers.inflight.outcomes import (
     ANSWER_MISSING,
     INPUT_MISSING,
@@ -34,18 +34,18 @@ ITEM = Item(7, "id-7", b"{}", 1, 2, 700)
         (error_answer(502, "large", code="answer_too_large"), False),
         (error_answer(502, "elsewhere", code="upstream_redirect"), False),
         (error_answer(520, "odd"), True),
-        (Answer(500, b"<html>"), True),
-        (Answer(500, b'{"error":"a string"}'), True),
-        (Answer(500, b'{"error":{"code":500}}'), True),
-        (Answer(500, b"\xff" * 9), True),
-        (Answer(500, b"[" * 100_000), True),
+        (EngineAnswer(500, b"<html>"), True),
+        (EngineAnswer(500, b'{"error":"a string"}'), True),
+        (EngineAnswer(500, b'{"error":{"code":500}}'), True),
+        (EngineAnswer(500, b"\xff" * 9), True),
+        (EngineAnswer(500, b"[" * 100_000), True),
         (ANSWER_MISSING, True),
         (INPUT_MISSING, False),
-        (item_timed_out(600.0), True),
+        (item_timeout_answer(600.0), True),
     ],
 )
-def test_what_may_pass(answer: Answer, may: bool) -> None:
-    assert may_pass(answer) is may
+def test_what_may_pass(answer: EngineAnswer, may: bool) -> None:
+    assert is_transient(answer) is may
     outcome = outcome_of(ITEM, answer)
     assert (outcome.outcome, outcome.retryable) == (Outcome.FAILED, may)
     assert (outcome.index, outcome.attempt, outcome.offset) == (7, 2, 700)
@@ -53,6 +53,6 @@ def test_what_may_pass(answer: Answer, may: bool) -> None:
 
 
 def test_a_success_is_final_and_names_no_line() -> None:
-    outcome = outcome_of(ITEM, Answer(200, b"{}", 1, 2, 3, 4))
+    outcome = outcome_of(ITEM, EngineAnswer(200, b"{}", 1, 2, 3, 4))
     assert (outcome.outcome, outcome.retryable, outcome.offset) == (Outcome.SUCCEEDED, False, 0)
-    assert outcome == last_outcome_of(ITEM, Answer(200, b"{}", 1, 2, 3, 4))
+    assert outcome == last_outcome_of(ITEM, EngineAnswer(200, b"{}", 1, 2, 3, 4))

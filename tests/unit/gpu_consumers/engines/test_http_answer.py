@@ -2,13 +2,13 @@
 
 import pytest
 
-from gpu_consumers.engines.openai_http.answer_reader import (
+from gpu_consumers.engines.openai_http.response_reader import (
     HEAD_BYTES_MAX,
-    AnswerReader,
-    AnswerTooLargeError,
     DisconnectedError,
-    HttpAnswer,
+    HttpResponse,
     NotHttpError,
+    ResponseReader,
+    ResponseTooLargeError,
     retry_after,
 )
 
@@ -21,13 +21,13 @@ HINTED = b"HTTP/1.1 103 Early Hints\r\nContent-Length: 4\r\nLink: </x>\r\n\r\n"
 UNSIZED = b"HTTP/1.1 200 OK\r\nServer: s\r\n\r\nhello"
 
 
-def reading(unread: tuple[int, ...] = (), content_bytes_max: int = 100) -> AnswerReader:
-    reader = AnswerReader(content_bytes_max)
+def reading(unread: tuple[int, ...] = (), content_bytes_max: int = 100) -> ResponseReader:
+    reader = ResponseReader(content_bytes_max)
     reader.expect(unread)
     return reader
 
 
-def read(reader: AnswerReader, *pieces: bytes) -> HttpAnswer | None:
+def read(reader: ResponseReader, *pieces: bytes) -> HttpResponse | None:
     """Feed until an answer is there; fail if bytes are left then."""
     for count, piece in enumerate(pieces, 1):
         if (answer := reader.feed(piece)) is not None:
@@ -50,7 +50,7 @@ def test_every_cut_gives_the_same_answer(answer: bytes) -> None:
 
 
 def test_one_connection_reads_many_answers() -> None:
-    reader = AnswerReader(100)
+    reader = ResponseReader(100)
     for answer in (SIZED, WHOLE, b"HTTP/1.1 204 No Content\r\n\r\n", CONTINUED + SIZED):
         reader.expect(())
         found = reader.feed(answer)
@@ -137,9 +137,9 @@ def test_bytes_that_are_not_an_answer(answer: bytes) -> None:
     ],
 )
 def test_content_has_a_limit(answer: bytes) -> None:
-    with pytest.raises(AnswerTooLargeError):
+    with pytest.raises(ResponseTooLargeError):
         reading().feed(answer)
-    with pytest.raises(AnswerTooLargeError):
+    with pytest.raises(ResponseTooLargeError):
         read(reading(), *bytewise(answer))
     assert reading().feed(OK + b"Content-Length: 100\r\n\r\n" + b"x" * 100) is not None
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpu_consumers.engines.openai_http.answer_reader import AnswerTooLargeError, NotHttpError
-from gpu_consumers.engines.openai_http.sse_reader import EventLines, EventReader
+from gpu_consumers.engines.openai_http.response_reader import NotHttpError, ResponseTooLargeError
+from gpu_consumers.engines.openai_http.sse_reader import SseParser, SseReader
 
 TEXT = (
     b': keep-alive\n\ndata: {}\n\ndata:{"a":1}\r\n\r\nevent: x\nid: 7\ndata: {\ndata:  }\n\n\n'
@@ -29,7 +29,7 @@ class Taken(list[bytes]):
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 def test_the_cuts_of_the_network_do_not_matter(size: int) -> None:
     taken = Taken()
-    lines = EventLines(taken)
+    lines = SseParser(taken)
     for start in range(0, len(TEXT), size):
         lines.feed(TEXT[start : start + size])
     assert taken == EVENTS
@@ -38,30 +38,30 @@ def test_the_cuts_of_the_network_do_not_matter(size: int) -> None:
 
 @pytest.mark.parametrize("text", [b"data: ", b"data: 1\n", b": ", b""])
 def test_an_event_has_a_bound(text: bytes) -> None:
-    lines = EventLines(Taken(), event_bytes_max=100)
+    lines = SseParser(Taken(), event_bytes_max=100)
     for _ in range(100 // max(1, len(text)) - 2):
         lines.feed(text or b"x")
-    with pytest.raises(AnswerTooLargeError):
+    with pytest.raises(ResponseTooLargeError):
         lines.feed((text or b"x") * 100)
 
 
 @pytest.mark.parametrize("line", [b"data:\n", b"data: \r\n"])
 def test_an_event_of_empty_lines_has_the_bound(line: bytes) -> None:
-    lines = EventLines(Taken(), event_bytes_max=100)
-    with pytest.raises(AnswerTooLargeError):
+    lines = SseParser(Taken(), event_bytes_max=100)
+    with pytest.raises(ResponseTooLargeError):
         lines.feed(line * 101)
 
 
 def test_many_events_in_one_part_have_none() -> None:
     taken = Taken()
-    EventLines(taken, event_bytes_max=100).feed(b"data: 1\n\n" * 1000)
+    SseParser(taken, event_bytes_max=100).feed(b"data: 1\n\n" * 1000)
     assert len(taken) == 1000
 
 
 @pytest.mark.parametrize("size", [1, 5, 10_000])
 def test_a_stream_is_read_as_it_comes(size: int) -> None:
     taken = Taken()
-    reader = EventReader(10, taken)
+    reader = SseReader(10, taken)
     reader.expect(())
     wire = HEAD + chunked(b"data: 1\n", b"\ndata: last\n\n") + b"0\r\n\r\n"
     answers = [reader.feed(wire[at : at + size]) for at in range(0, len(wire), size)]
@@ -72,7 +72,7 @@ def test_a_stream_is_read_as_it_comes(size: int) -> None:
 
 
 def test_after_the_last_event_the_end_may_be_missing() -> None:
-    reader = EventReader(10, Taken())
+    reader = SseReader(10, Taken())
     reader.expect(())
     assert reader.feed(HEAD + chunked(b"data: last\n\n")) is None
     assert reader.is_done
@@ -81,7 +81,7 @@ def test_after_the_last_event_the_end_may_be_missing() -> None:
 
 def test_another_kind_of_answer_is_returned_whole() -> None:
     taken = Taken()
-    reader = EventReader(10, taken)
+    reader = SseReader(10, taken)
     reader.expect(())
     head = b"HTTP/1.1 400 No\r\nContent-Length: 9\r\nContent-Type: application/json\r\n\r\n"
     assert reader.feed(head + b"data: 1\n\n") == (400, b"data: 1\n\n")
@@ -90,7 +90,7 @@ def test_another_kind_of_answer_is_returned_whole() -> None:
 
 def test_an_unread_status_has_no_events() -> None:
     taken = Taken()
-    reader = EventReader(10, taken)
+    reader = SseReader(10, taken)
     reader.expect({200})
     answer = HEAD + chunked(b"data: 1\n\n")
     assert reader.feed(answer) == (200, answer)
@@ -98,14 +98,14 @@ def test_an_unread_status_has_no_events() -> None:
 
 
 def test_one_event_may_not_be_too_large() -> None:
-    reader = EventReader(10, Taken())
+    reader = SseReader(10, Taken())
     reader.expect(())
-    with pytest.raises(AnswerTooLargeError):
+    with pytest.raises(ResponseTooLargeError):
         reader.feed(HEAD + chunked(b"x" * 600_000))
 
 
 def test_a_stream_that_stops_being_http_is_noticed() -> None:
-    reader = EventReader(10, Taken())
+    reader = SseReader(10, Taken())
     reader.expect(())
     with pytest.raises(NotHttpError):
         reader.feed(HEAD + b"not a chunk\r\n")

@@ -6,7 +6,7 @@ from typing import NoReturn
 import pytest
 
 from core.errors import EngineStalledError
-from gpu_consumers.engines.item_timeout import ItemLimit
+from gpu_consumers.engines.item_timeout import ItemTimeout
 
 LONG_S = 3600.0
 
@@ -48,7 +48,7 @@ def ends() -> list[Work]:
 
 
 async def test_what_ends_in_time_is_passed_on() -> None:
-    limit = ItemLimit(LONG_S, frozen)
+    limit = ItemTimeout(LONG_S, frozen)
 
     async def good() -> str:
         return "good"
@@ -63,7 +63,7 @@ async def test_what_ends_in_time_is_passed_on() -> None:
 
 async def test_a_cancelled_caller_hears_no_answer() -> None:
     for work in ends():
-        call = asyncio.create_task(ItemLimit(LONG_S, frozen).run(work()))
+        call = asyncio.create_task(ItemTimeout(LONG_S, frozen).run(work()))
         await work.began.wait()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -74,14 +74,14 @@ async def test_a_cancelled_caller_hears_no_answer() -> None:
 async def test_what_takes_too_long_is_late_whatever_it_says_then() -> None:
     for work in ends():
         with pytest.raises(TimeoutError):
-            await ItemLimit(0.01, alive).run(work())
+            await ItemTimeout(0.01, alive).run(work())
         assert work.ended
 
 
 async def test_a_late_item_of_a_frozen_engine_is_not_the_items_fault() -> None:
     for work in ends():
         with pytest.raises(EngineStalledError):
-            await ItemLimit(0.01, frozen, reaction_s=0.01).run(work())
+            await ItemTimeout(0.01, frozen, reaction_s=0.01).run(work())
         assert work.ended
 
 
@@ -92,7 +92,7 @@ async def test_a_late_item_waits_for_a_sign_of_life() -> None:
         asked.set()
         await reacts.wait()
 
-    call = asyncio.create_task(ItemLimit(0.01, sign, reaction_s=LONG_S).run(Work("words")()))
+    call = asyncio.create_task(ItemTimeout(0.01, sign, reaction_s=LONG_S).run(Work("words")()))
     await asked.wait()
     assert not call.done()
     reacts.set()

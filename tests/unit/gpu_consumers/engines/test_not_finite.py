@@ -7,15 +7,15 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-from gpu_consumers.engines.engine import Answer
-from gpu_consumers.engines.error_answers import answer_code, may_pass
+from gpu_consumers.engines.engine import EngineAnswer
+from gpu_consumers.engines.error_answers import error_code_of, is_transient
 from gpu_consumers.engines.non_finite import (
     NOT_FINITE,
     NotFiniteError,
     check_vectors,
     is_not_finite,
 )
-from gpu_consumers.engines.openai_http.upstream_answers import judged
+from gpu_consumers.engines.openai_http.upstream_answers import upstream_answer
 from gpu_consumers.engines.token_usage import answer_with_usage
 
 NAN, INFINITY = math.nan, math.inf
@@ -44,8 +44,8 @@ def test_the_refusal_of_the_standard_library_is_known() -> None:
 
 
 def test_the_failure_has_a_code_and_may_pass() -> None:
-    assert answer_code(NOT_FINITE.body) == "answer_not_finite"
-    assert may_pass(NOT_FINITE)
+    assert error_code_of(NOT_FINITE.body) == "answer_not_finite"
+    assert is_transient(NOT_FINITE)
 
 
 def test_log_probabilities_become_null() -> None:
@@ -58,15 +58,15 @@ def test_log_probabilities_become_null() -> None:
     clamped = [max(value, -9999.0) for value in (NAN, -INFINITY)]
     text = Logprob(logprob=clamped[0], top={"a": clamped[1], "b": NAN}).model_dump_json()
     assert msgspec.json.decode(text) == {"logprob": None, "top": {"a": -9999.0, "b": None}}
-    assert answer_with_usage(200, text.encode()) == Answer(200, text.encode())
+    assert answer_with_usage(200, text.encode()) == EngineAnswer(200, text.encode())
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"nan", b"-inf"])
 @pytest.mark.parametrize("status", [200, 400, 500])
 def test_such_a_number_in_an_upstreams_answer_is_no_json(number: bytes, status: int) -> None:
     content = b'{"choices":[{"logprobs":{"content":[{"logprob":%b}]}}]}' % number
-    answer = judged(status, content)
+    answer = upstream_answer(status, content)
     assert number not in answer.body
     assert msgspec.json.decode(answer.body)["error"]
     if status == 200:
-        assert answer_code(answer.body) == "answer_not_json"
+        assert error_code_of(answer.body) == "answer_not_json"

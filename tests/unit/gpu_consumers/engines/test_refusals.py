@@ -12,8 +12,12 @@ from pydantic import (
     model_validator,
 )
 
-from gpu_consumers.engines.error_answers import answer_code, may_pass
-from gpu_consumers.engines.request_errors import bad_body, refusal_answer, too_many_sequences
+from gpu_consumers.engines.error_answers import error_code_of, is_transient
+from gpu_consumers.engines.request_errors import (
+    invalid_body_answer,
+    refusal_answer,
+    sequence_limit_answer,
+)
 
 
 @pytest.mark.parametrize(
@@ -29,8 +33,8 @@ from gpu_consumers.engines.request_errors import bad_body, refusal_answer, too_m
 )
 def test_codes(status: int, param: str | None, code: str | None) -> None:
     answer = refusal_answer(status, "No.", param)
-    assert (answer.status_code, answer_code(answer.body)) == (status, code)
-    assert may_pass(answer) is (status == 500)
+    assert (answer.status_code, error_code_of(answer.body)) == (status, code)
+    assert is_transient(answer) is (status == 500)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +55,7 @@ def test_codes(status: int, param: str | None, code: str | None) -> None:
 def test_a_body_asks_for_so_many_sequences_at_most(
     prompt: object, n: int | None, param: str | None
 ) -> None:
-    refusal = too_many_sequences(prompt, n, 8)
+    refusal = sequence_limit_answer(prompt, n, 8)
     assert (None if refusal is None else refusal.status_code) == (param and 400)
     if refusal is not None:
         assert msgspec.json.decode(refusal.body)["error"]["param"] == param
@@ -77,6 +81,6 @@ class Talk(BaseModel):
 def test_what_is_there_tells_which_of_two_bodies_was_meant(body: str, param: str | None) -> None:
     with pytest.raises(ValidationError) as raised:
         TypeAdapter(Texts | Talk).validate_json(body)
-    answer = bad_body(raised.value)
+    answer = invalid_body_answer(raised.value)
     assert answer.status_code == 400
     assert msgspec.json.decode(answer.body)["error"]["param"] == param

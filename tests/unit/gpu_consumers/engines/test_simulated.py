@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from core.errors import PoolUnavailableError
-from gpu_consumers.engines.engine import Answer, Meter
-from gpu_consumers.engines.engine_slots import SlotCounts, Slots
+from gpu_consumers.engines.engine import EngineAnswer, UsageMeter
+from gpu_consumers.engines.engine_slots import EngineSlots, SlotCounts
 from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.simulated.generated_answers import chat_answer, unit_vector
 from gpu_consumers.engines.simulated.request_parsing import ChatBody
-from gpu_consumers.engines.simulated.simulated_engine import Fault, SimulatedEngine
+from gpu_consumers.engines.simulated.simulated_engine import InjectFault, SimulatedEngine
 
 CHAT = "/v1/chat/completions"
 BODY = b'{"messages":[{"role":"user","content":"Hello."}],"max_tokens":32}'
@@ -27,15 +27,15 @@ class StillClock:
 
 
 def engine(
-    latency_ms: float = 0, concurrency: int = 4, fault: Fault | None = None
+    latency_ms: float = 0, concurrency: int = 4, fault: InjectFault | None = None
 ) -> SimulatedEngine:
     return SimulatedEngine(
-        "m", latency_ms=latency_ms, slots=Slots(concurrency), clock=StillClock(), fault=fault
+        "m", latency_ms=latency_ms, slots=EngineSlots(concurrency), clock=StillClock(), fault=fault
     )
 
 
-async def run(one: SimulatedEngine, bodies: list[bytes]) -> dict[int, Answer]:
-    answers: dict[int, Answer] = {}
+async def run(one: SimulatedEngine, bodies: list[bytes]) -> dict[int, EngineAnswer]:
+    answers: dict[int, EngineAnswer] = {}
     await one.execute(CHAT, bodies, answers.__setitem__)
     return answers
 
@@ -83,7 +83,7 @@ def test_a_reply_is_as_long_as_asked(
 @pytest.mark.parametrize("n", [1, 128])
 async def test_no_body_makes_an_answer_that_fills_the_memory(n: int) -> None:
     body = {"prompt": ["a"] * 2048, "n": n, "max_tokens": 4096 // n}
-    answers: dict[int, Answer] = {}
+    answers: dict[int, EngineAnswer] = {}
     await engine().execute("/v1/completions", [msgspec.json.encode(body)], answers.__setitem__)
     assert answers[0].status_code == 400
     assert msgspec.json.decode(answers[0].body)["error"]["param"] == "prompt"
@@ -112,7 +112,7 @@ async def test_a_cancel_frees_the_slots() -> None:
 async def test_a_drill_can_fail_an_item_or_the_pool(latency_ms: float) -> None:
     refused = error_answer(500, "A drill.", type_="server_error")
 
-    def fault(body: bytes) -> Answer | None:
+    def fault(body: bytes) -> EngineAnswer | None:
         if b"away" in body:
             raise PoolUnavailableError
         return refused if b"broken" in body else None
@@ -127,7 +127,9 @@ async def test_a_drill_can_fail_an_item_or_the_pool(latency_ms: float) -> None:
 
 async def test_streams_keep_their_pace_together() -> None:
     loop = asyncio.get_running_loop()
-    paced = SimulatedEngine("m", latency_ms=0, token_ms=10, slots=Slots(500), clock=StillClock())
+    paced = SimulatedEngine(
+        "m", latency_ms=0, token_ms=10, slots=EngineSlots(500), clock=StillClock()
+    )
     body = BODY.replace(b"}]", b'}],"stream":true').replace(b"32", b"10")
     times: list[float] = []
     start_s = loop.time()
@@ -141,9 +143,9 @@ async def test_streams_keep_their_pace_together() -> None:
 
 
 async def test_a_stream_that_is_cut_has_spent_what_it_emitted() -> None:
-    paced = SimulatedEngine("m", latency_ms=0, token_ms=1, slots=Slots(2), clock=StillClock())
+    paced = SimulatedEngine("m", latency_ms=0, token_ms=1, slots=EngineSlots(2), clock=StillClock())
     body = BODY.replace(b"}]", b'}],"stream":true')
-    meter, pieces, third = Meter(), list[bytes](), asyncio.Event()
+    meter, pieces, third = UsageMeter(), list[bytes](), asyncio.Event()
 
     def emit(piece: bytes) -> None:
         pieces.append(piece)
@@ -154,16 +156,16 @@ async def test_a_stream_that_is_cut_has_spent_what_it_emitted() -> None:
     await third.wait()
     call.cancel()
     await asyncio.wait([call])
-    spent = meter.counted(Answer(0, b""))
+    spent = meter.counted(EngineAnswer(0, b""))
     assert (spent.input_tokens > 0, spent.output_tokens) == (True, len(pieces) - 1)
 
 
 async def test_a_call_begins_when_it_has_a_place() -> None:
-    full = SimulatedEngine("m", latency_ms=1, slots=Slots(1), clock=StillClock())
+    full = SimulatedEngine("m", latency_ms=1, slots=EngineSlots(1), clock=StillClock())
     events = list[str]()
 
     async def run(name: str) -> None:
-        await full.serve(CHAT, BODY, None, Meter(lambda: events.append(f"{name} began")))
+        await full.serve(CHAT, BODY, None, UsageMeter(lambda: events.append(f"{name} began")))
         events.append(f"{name} ended")
 
     await asyncio.gather(run("first"), run("second"))
@@ -180,13 +182,13 @@ async def test_a_listener_that_fails_fails_its_own_stream() -> None:
     good, bad = await asyncio.gather(
         one.serve(CHAT, body, lambda _: None), one.serve(CHAT, body, emit), return_exceptions=True
     )
-    assert isinstance(good, Answer)
+    assert isinstance(good, EngineAnswer)
     assert isinstance(bad, ZeroDivisionError)
     assert one.slots == SlotCounts(0, 0, 0)
 
 
 async def test_the_pools_failure_is_no_answer_to_a_call() -> None:
-    def fault(_: bytes) -> Answer | None:
+    def fault(_: bytes) -> EngineAnswer | None:
         raise PoolUnavailableError
 
     away = engine(fault=fault)

@@ -7,12 +7,12 @@ import pytest
 
 from core.clock import SystemClock
 from core.errors import EngineOutOfMemoryError, SettingsError
-from gpu_consumers.engines.engine import Answer
-from gpu_consumers.engines.engine_slots import SlotCounts, Slots
-from gpu_consumers.engines.error_answers import answer_code, may_pass
+from gpu_consumers.engines.engine import EngineAnswer
+from gpu_consumers.engines.engine_slots import EngineSlots, SlotCounts
+from gpu_consumers.engines.error_answers import error_code_of, is_transient
 from gpu_consumers.engines.open_engine import open_engine
 from gpu_consumers.engines.settings import EngineSettings
-from gpu_consumers.engines.simulated.drill_engine import DrillEngine
+from gpu_consumers.engines.simulated.fault_injection_engine import FaultInjectionEngine
 from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
 from gpu_consumers.engines.simulated.simulated_faults import SimulatedFault
 
@@ -20,9 +20,13 @@ CHAT = "/v1/chat/completions"
 GOOD = b'{"messages":[{"role":"user","content":"Hello."}]}'
 
 
-def drill(*faults: SimulatedFault, latency_ms: float = 0, timeout_s: float = 5) -> DrillEngine:
-    inner = SimulatedEngine("m", latency_ms=0, slots=Slots(4), clock=SystemClock())
-    return DrillEngine(inner, faults, Slots(4, 1), latency_ms=latency_ms, item_timeout_s=timeout_s)
+def drill(
+    *faults: SimulatedFault, latency_ms: float = 0, timeout_s: float = 5
+) -> FaultInjectionEngine:
+    inner = SimulatedEngine("m", latency_ms=0, slots=EngineSlots(4), clock=SystemClock())
+    return FaultInjectionEngine(
+        inner, faults, EngineSlots(4, 1), latency_ms=latency_ms, item_timeout_s=timeout_s
+    )
 
 
 def told(kind: str, **more: float) -> SimulatedFault:
@@ -33,16 +37,16 @@ def body(text: str) -> bytes:
     return GOOD.replace(b"Hello", text.encode())
 
 
-async def run(engine: DrillEngine, *bodies: bytes) -> list[int]:
-    answers: dict[int, Answer] = {}
+async def run(engine: FaultInjectionEngine, *bodies: bytes) -> list[int]:
+    answers: dict[int, EngineAnswer] = {}
     await engine.execute(CHAT, bodies, answers.__setitem__)
     return [answers[index].status_code for index in range(len(bodies))]
 
 
 async def test_bodies_without_a_fault_are_answered_as_ever() -> None:
     engine = drill(told("error500"))
-    plain = SimulatedEngine("m", latency_ms=0, slots=Slots(4), clock=SystemClock())
-    answers: dict[int, Answer] = {}
+    plain = SimulatedEngine("m", latency_ms=0, slots=EngineSlots(4), clock=SystemClock())
+    answers: dict[int, EngineAnswer] = {}
     await engine.execute(CHAT, [GOOD], answers.__setitem__)
     await plain.execute(CHAT, [GOOD], lambda _, answer: answers.__setitem__(1, answer))
     said, expected = (msgspec.json.decode(answers[n].body) for n in (0, 1))
@@ -77,7 +81,7 @@ async def test_too_much_for_the_memory_fails_the_batch_and_a_call_by_itself() ->
 
 async def test_numbers_that_json_cannot_say_are_null_in_an_answer_that_is_whole() -> None:
     engine = drill(told("nan"))
-    answers: dict[int, Answer] = {}
+    answers: dict[int, EngineAnswer] = {}
     await engine.execute(CHAT, [body("nan"), GOOD], answers.__setitem__)
     said = msgspec.json.decode(answers[0].body)
     assert answers[0].status_code == 200
@@ -92,12 +96,12 @@ async def test_numbers_that_json_cannot_say_are_null_in_an_answer_that_is_whole(
 
 async def test_a_prompt_above_the_context_is_refused_as_vllm_refuses_it() -> None:
     engine = drill(told("overflow"))
-    answers: dict[int, Answer] = {}
+    answers: dict[int, EngineAnswer] = {}
     await engine.execute(CHAT, [GOOD, body("overflow")], answers.__setitem__)
     assert answers[0].status_code == 200
     assert answers[1].status_code == 400
-    assert not may_pass(answers[1])
-    assert answer_code(answers[1].body) == "context_length_exceeded"
+    assert not is_transient(answers[1])
+    assert error_code_of(answers[1].body) == "context_length_exceeded"
 
 
 async def test_a_slow_item_is_answered_later() -> None:
@@ -116,7 +120,7 @@ def settings(faults: str, kind: str = "simulated") -> EngineSettings:
 
 def test_faults_come_by_a_setting() -> None:
     faults = '[{"contains":"a","fault":"crash"},{"contains":"b","fault":"slow","slow_s":2}]'
-    assert isinstance(open_engine(settings(faults)), DrillEngine)
+    assert isinstance(open_engine(settings(faults)), FaultInjectionEngine)
     assert isinstance(open_engine(settings("[]")), SimulatedEngine)
 
 

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from gpu_consumers.engines.engine import Answer
-from gpu_consumers.engines.engine_slots import SlotCounts, Slots, square_root_headroom
+from gpu_consumers.engines.engine import EngineAnswer
+from gpu_consumers.engines.engine_slots import EngineSlots, SlotCounts, square_root_headroom
 from gpu_consumers.engines.item_pool import ItemPool
 
 
@@ -18,21 +18,21 @@ def test_headroom_grows_with_the_root_of_the_places(total: int, headroom: int) -
 
 
 def test_bulk_leaves_the_headroom_free() -> None:
-    slots = Slots(8, 3)
+    slots = EngineSlots(8, 3)
     assert slots.take_bulk(10) == 5
     assert slots.take_bulk(1) == 0
 
 
 @pytest.mark.parametrize(("online", "bulk"), [(0, 147), (64, 80), (100, 35), (127, 1), (128, 0)])
 async def test_no_item_queues_in_an_engine_that_online_calls_fill(online: int, bulk: int) -> None:
-    slots = Slots(160, 13, at_once=128)
+    slots = EngineSlots(160, 13, at_once=128)
     for _ in range(online):
         await slots.enter()
     assert slots.take_bulk(200) == bulk
 
 
 async def test_bulk_waits_until_more_than_the_headroom_is_free() -> None:
-    slots = Slots(8, 3)
+    slots = EngineSlots(8, 3)
     for _ in range(4):
         await slots.enter()
     assert slots.take_bulk(10) == 1
@@ -41,7 +41,7 @@ async def test_bulk_waits_until_more_than_the_headroom_is_free() -> None:
 
 
 async def test_online_calls_go_ahead_of_bulk_in_their_order() -> None:
-    slots = Slots(3, 1)
+    slots = EngineSlots(3, 1)
     assert slots.take_bulk(5) == 2
     order: list[int] = []
 
@@ -62,7 +62,7 @@ async def test_online_calls_go_ahead_of_bulk_in_their_order() -> None:
 
 @pytest.mark.parametrize("in_the_same_turn", [False, True])
 async def test_a_cancelled_call_leaves_no_place_behind(in_the_same_turn: bool) -> None:
-    slots = Slots(1)
+    slots = EngineSlots(1)
     await slots.enter()
     waiting = asyncio.create_task(slots.enter())
     await asyncio.sleep(0)
@@ -79,7 +79,7 @@ async def test_a_cancelled_call_leaves_no_place_behind(in_the_same_turn: bool) -
 
 
 async def test_bulk_hears_of_room_that_calls_leave() -> None:
-    slots = Slots(4, 2)
+    slots = EngineSlots(4, 2)
     heard: list[int] = []
     slots.on_bulk_room = lambda: heard.append(slots.take_bulk(4))
     for _ in range(3):
@@ -94,7 +94,7 @@ async def test_bulk_hears_of_room_that_calls_leave() -> None:
 async def test_whatever_comes_and_goes_all_places_come_back(seed: int) -> None:
     chance = random.Random(seed)
     total = chance.randint(2, 6)
-    slots = Slots(total, chance.randint(0, total - 1))
+    slots = EngineSlots(total, chance.randint(0, total - 1))
     running = {"bulk": 0, "online": 0}
 
     async def hold(kind: str) -> None:
@@ -108,9 +108,9 @@ async def test_whatever_comes_and_goes_all_places_come_back(seed: int) -> None:
         finally:
             running[kind] -= 1
 
-    async def item(_: str, __: bytes) -> Answer:
+    async def item(_: str, __: bytes) -> EngineAnswer:
         await hold("bulk")
-        return Answer(200, b"")
+        return EngineAnswer(200, b"")
 
     async def call() -> None:
         await slots.enter()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_consumers.engines.openai_http.upstream_answers import judged
+from gpu_consumers.engines.openai_http.upstream_answers import upstream_answer
 
 
 @pytest.mark.parametrize(
@@ -24,5 +24,5 @@ from gpu_consumers.engines.openai_http.upstream_answers import judged
     ],
 )
 def test_an_error_and_nothing_else_is_a_failure(body: bytes, status: int) -> None:
-    answer = judged(200, body)
+    answer = upstream_answer(200, body)
     assert (answer.status_code, answer.body) == (status, body)

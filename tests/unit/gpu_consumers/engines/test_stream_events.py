@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from gpu_consumers.engines.engine import Answer, Meter
+from gpu_consumers.engines.engine import EngineAnswer, UsageMeter
 from gpu_consumers.engines.stream_events import DONE, StreamEvents, without_usage
 from gpu_consumers.engines.stream_options import StreamOptions
 
-NOTHING = Answer(0, b"")
+NOTHING = EngineAnswer(0, b"")
 ROLE = b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}'
 TOKEN = b'{"choices": [{"index": 0, "delta": {"content": "a"}}], "usage": null}'
 USAGE = (
@@ -68,7 +68,7 @@ def test_a_stream_without_usage_is_counted_by_the_tokens_that_it_names(
 
 
 def test_a_meter_tells_what_was_emitted_until_now() -> None:
-    meter, emitted = Meter(), list[bytes]()
+    meter, emitted = UsageMeter(), list[bytes]()
     events = StreamEvents(emitted.append, StreamOptions(), meter, choices_per_prompt=2)
     assert meter.counted(NOTHING) == NOTHING
     chunk = b'{"choices":[{"index":%d}],"usage":{"prompt_tokens":5,"completion_tokens":%d}}'

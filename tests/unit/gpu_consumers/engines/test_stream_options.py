@@ -4,9 +4,9 @@ import pytest
 
 from gpu_consumers.engines.stream_options import (
     StreamOptions,
-    asking_for_usage,
-    choices_of_prompt,
-    wanted_options,
+    choices_per_prompt,
+    requested_stream_options,
+    with_usage_requested,
 )
 
 
@@ -34,16 +34,16 @@ from gpu_consumers.engines.stream_options import (
     ],
 )
 def test_who_asks_to_stream(body: bytes, options: StreamOptions | None) -> None:
-    assert wanted_options(body) == options
+    assert requested_stream_options(body) == options
 
 
 def test_asking_for_usage_changes_nothing_else() -> None:
     body = b'{"a": 1e2, "stream":true,"stream_options":{"x":[ 1],"include_usage":false}}'
-    asked = asking_for_usage(body)
+    asked = with_usage_requested(body)
     assert b"1e2" in asked
     assert b'{"x":[ 1],"include_usage":true}' in asked
     refused = b'{"stream":true,"stream_options":7}'
-    assert asking_for_usage(refused) == refused
+    assert with_usage_requested(refused) == refused
 
 
 @pytest.mark.parametrize(
@@ -51,5 +51,5 @@ def test_asking_for_usage_changes_nothing_else() -> None:
     [("1", 1), ("3", 3), ('"3"', 3), ("null", 1), ("0", 1), ("-2", 1), ("[3]", 1), ('"x"', 1)],
 )
 def test_a_prompt_has_as_many_choices_as_it_asks_for(n: str, count: int) -> None:
-    assert choices_of_prompt(b'{"stream":true,"n":%b}' % n.encode()) == count
-    assert choices_of_prompt(b'{"stream":true}') == 1
+    assert choices_per_prompt(b'{"stream":true,"n":%b}' % n.encode()) == count
+    assert choices_per_prompt(b'{"stream":true}') == 1

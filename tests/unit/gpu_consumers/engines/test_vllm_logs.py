@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu_consumers.engines.vllm.log_redaction import keep_texts_out_of_logs
+from gpu_consumers.engines.vllm.log_redaction import redact_vllm_logs
 
 SECRET = "what a client said"
 PARSER = "vllm.tool_parsers.hermes_tool_parser"
@@ -15,7 +15,7 @@ CORE = "vllm.v1.engine.core"
 @pytest.fixture(autouse=True)
 def _stripped() -> Iterator[None]:
     make, level = logging.getLogRecordFactory(), logging.getLogger("vllm").level
-    keep_texts_out_of_logs()
+    redact_vllm_logs()
     yield
     logging.setLogRecordFactory(make)
     logging.getLogger("vllm").setLevel(level)

@@ -10,7 +10,7 @@ HEAD_BYTES_MAX = 64 * 1024
 
 _FINAL_STATUS_MIN = 200
 
-HttpAnswer = tuple[int, bytes]
+HttpResponse = tuple[int, bytes]
 """Status and content; of a status whose content nobody wants, the head."""
 
 
@@ -22,11 +22,11 @@ class NotHttpError(Exception):
     """The server's answer is not HTTP, or its head is too large."""
 
 
-class AnswerTooLargeError(Exception):
+class ResponseTooLargeError(Exception):
     """The answer's content is larger than the limit."""
 
 
-class AnswerReader:
+class ResponseReader:
     """The answers of one connection. It must not be used again after it has raised."""
 
     def __init__(self, content_bytes_max: int) -> None:
@@ -51,8 +51,8 @@ class AnswerReader:
         """Whether all has come that matters, though the answer is not complete."""
         return False
 
-    def feed(self, data: bytes) -> HttpAnswer | None:
-        """Return the answer once it is complete. Raises NotHttpError, AnswerTooLargeError."""
+    def feed(self, data: bytes) -> HttpResponse | None:
+        """Return the answer once it is complete. Raises NotHttpError, ResponseTooLargeError."""
         if not self._status:
             self._heads.append(data)
             self._heads_bytes += len(data)
@@ -65,12 +65,12 @@ class AnswerReader:
         if self._status in self._unread:
             return self._status, b"".join(self._heads)
         if self._room_bytes < 0:
-            raise AnswerTooLargeError
+            raise ResponseTooLargeError
         if broken or (not self._status and self._heads_bytes > HEAD_BYTES_MAX):
             raise NotHttpError
         return self._answer() if self._complete else None
 
-    def end(self) -> HttpAnswer:
+    def end(self) -> HttpResponse:
         """Return the answer that the close of the connection ends. Raises DisconnectedError."""
         if self._status and _states_no_length(b"".join(self._heads)):
             return self._answer()
@@ -80,7 +80,7 @@ class AnswerReader:
         """Let go of the parser; nothing is fed any more."""
         del self._parser
 
-    def _answer(self) -> HttpAnswer:
+    def _answer(self) -> HttpResponse:
         parts, self._parts, self._heads = self._parts, [], []
         return self._status, parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -119,7 +119,7 @@ class _RetryAfter:
 
 
 def retry_after(head: bytes) -> str | None:
-    """Return the Retry-After of a head that an AnswerReader gave; None without one."""
+    """Return the Retry-After of a head that an ResponseReader gave; None without one."""
     field = _RetryAfter()
     with contextlib.suppress(httptools.HttpParserError):  # in what came behind the head
         httptools.HttpResponseParser(field).feed_data(head)

@@ -11,7 +11,7 @@ _VOID_MAX: Final = 16
 """Void entries that are tolerated beside as many as there are clients."""
 
 
-class Ordering(Generic[K, P]):
+class IndexedPriorityQueue(Generic[K, P]):
     """Clients by their places, the lowest first; equals in the order in which they came.
 
     An entry that a change made void leaves the heap when it comes up, or when most are void: the

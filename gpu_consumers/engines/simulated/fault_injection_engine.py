@@ -12,9 +12,9 @@ from http import HTTPStatus
 from typing import Final, NoReturn
 
 from core.errors import EngineOutOfMemoryError
-from gpu_consumers.engines.engine import Answer, Emit, Finished, Meter
-from gpu_consumers.engines.engine_slots import SlotCounts, Slots
-from gpu_consumers.engines.error_answers import error_answer, item_timed_out
+from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnItemFinished, UsageMeter
+from gpu_consumers.engines.engine_slots import EngineSlots, SlotCounts
+from gpu_consumers.engines.error_answers import error_answer, item_timeout_answer
 from gpu_consumers.engines.item_pool import ItemPool
 from gpu_consumers.engines.request_errors import refusal_answer
 from gpu_consumers.engines.simulated.simulated_engine import SimulatedEngine
@@ -36,7 +36,7 @@ _OVERFLOW = refusal_answer(
     HTTPStatus.BAD_REQUEST, "A simulated prompt above the context.", "input_tokens"
 )
 
-_NOT_A_NUMBER = Answer(
+NAN_ANSWER = EngineAnswer(
     HTTPStatus.OK,
     b'{"id":"chatcmpl-nan","object":"chat.completion","created":0,"model":"simulated/nan",'
     b'"choices":[{"index":0,"message":{"role":"assistant","content":"!","refusal":null},'
@@ -52,14 +52,14 @@ _NOT_A_NUMBER = Answer(
 _FIRST_ERROR: Final = 400
 
 
-class DrillEngine:
+class FaultInjectionEngine:
     """Answers as the engine inside does, but for bodies that meet a fault."""
 
     def __init__(
         self,
         inner: SimulatedEngine,
         faults: Sequence[SimulatedFault],
-        slots: Slots,
+        slots: EngineSlots,
         *,
         latency_ms: float,
         item_timeout_s: float,
@@ -92,13 +92,15 @@ class DrillEngine:
     async def stop(self) -> None:
         """Nothing to release."""
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
+    async def execute(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished
+    ) -> None:
         """See `Engine`. Raises EngineOutOfMemoryError."""
         await self._pool.execute(endpoint, bodies, finished)
 
     async def serve(
-        self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
-    ) -> Answer:
+        self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None = None
+    ) -> EngineAnswer:
         """See `Engine`; a call that fits no memory fails by itself. No stream is answered whole."""
         await self._slots.enter()
         try:
@@ -113,15 +115,15 @@ class DrillEngine:
         finally:
             self._slots.leave()
 
-    async def _run(self, endpoint: str, body: bytes) -> Answer:
+    async def _run(self, endpoint: str, body: bytes) -> EngineAnswer:
         fault = await self._meet(body)
         if fault is not None:
             return fault
-        answers: list[Answer] = []
+        answers: list[EngineAnswer] = []
         await self._inner.execute(endpoint, [body], lambda _, answer: answers.append(answer))
         return answers[0]
 
-    async def _meet(self, body: bytes) -> Answer | None:
+    async def _meet(self, body: bytes) -> EngineAnswer | None:
         """Wait as long as the body takes; return the answer that a fault gives in its place."""
         try:
             async with asyncio.timeout(self._item_timeout_s):
@@ -129,10 +131,10 @@ class DrillEngine:
                 fault = fault_of(body, self._faults)
                 return None if fault is None else await _commit(fault)
         except TimeoutError:
-            return item_timed_out(self._item_timeout_s)
+            return item_timeout_answer(self._item_timeout_s)
 
 
-async def _commit(fault: SimulatedFault) -> Answer | None:
+async def _commit(fault: SimulatedFault) -> EngineAnswer | None:
     match fault.fault:
         case "crash":
             os._exit(CRASH_EXIT_CODE)
@@ -149,7 +151,7 @@ async def _commit(fault: SimulatedFault) -> Answer | None:
         case "overflow":
             return _OVERFLOW
         case "nan":
-            return _NOT_A_NUMBER
+            return NAN_ANSWER
     return None
 
 

@@ -17,7 +17,7 @@ from typing import Final
 from core.clock import Clock
 from core.errors import PoolBusyError, PoolUnavailableError
 from gpu_consumers import metrics
-from gpu_consumers.engines.engine_slots import Slots
+from gpu_consumers.engines.engine_slots import EngineSlots
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,18 +36,18 @@ _TELL_S: Final = 60.0
 
 
 @dataclass(slots=True)
-class Refusals:
+class LoadRefusals:
     """How often one item was refused, and since when."""
 
     count: int = 0
     since_s: float = 0.0
 
 
-class Congestion:
+class CongestionWindow:
     """Bounds the places for bulk, and says when what was refused may be asked again."""
 
     def __init__(
-        self, slots: Slots, *, busy_s_max: float, clock: Clock, random: Callable[[], float]
+        self, slots: EngineSlots, *, busy_s_max: float, clock: Clock, random: Callable[[], float]
     ) -> None:
         """After `busy_s_max` with nothing answered, and nothing to wait for, busy means away."""
         self._slots, self._busy_s_max = slots, busy_s_max
@@ -72,7 +72,7 @@ class Congestion:
                 step = self._size >> max(0, _GROWTH_SHIFT + 1 - self._rounds)
                 self._resize(min(self._size_max, self._size + max(1, step)))
 
-    def refused(self, refusals: Refusals, failure: PoolBusyError) -> float:
+    def refused(self, refusals: LoadRefusals, failure: PoolBusyError) -> float:
         """Note the refusal of an item, or call, that holds a place; return the seconds to wait.
 
         Raises PoolUnavailableError when the upstream is away; the failure itself when it has

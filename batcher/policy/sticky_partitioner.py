@@ -8,17 +8,17 @@ reason (KIP-480, sticky partitioner).
 from collections.abc import Callable, Sequence
 from typing import Final
 
-TOGETHER_S: Final = 0.003
+STICKY_S: Final = 0.003
 """How long a burst lasts. Bulk waits as long for more that goes the same way; online calls that
 come together share the requests that they cost, and wait for nobody."""
 
-TOGETHER_MAX: Final = 4
+STICKY_BATCHES_MAX: Final = 4
 """Batches in a row on a partition: what ends there is committed behind the slowest only."""
 
 _PLACES: Final = 1 << 16
 
 
-class Spread:
+class StickyPartitioner:
     """Spreads bursts of batches over partitions."""
 
     def __init__(self, choose: Callable[[int], int]) -> None:
@@ -30,9 +30,9 @@ class Spread:
 
     def partition(self, partitions: Sequence[int], *, now_s: float) -> int:
         """Return where a batch goes that is sent now (monotonic seconds)."""
-        if now_s - self._began_s >= TOGETHER_S:
+        if now_s - self._began_s >= STICKY_S:
             self._place = self._choose(_PLACES)
             self._began_s, self._count = now_s, 0
-        place = self._place + self._count // TOGETHER_MAX
+        place = self._place + self._count // STICKY_BATCHES_MAX
         self._count += 1
         return partitions[place % len(partitions)]

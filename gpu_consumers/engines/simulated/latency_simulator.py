@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from core.errors import MillraceError
-from gpu_consumers.engines.engine import Finished
-from gpu_consumers.engines.engine_slots import Slots
+from gpu_consumers.engines.engine import OnItemFinished
+from gpu_consumers.engines.engine_slots import EngineSlots
 
-Report = Callable[[str, Sequence[bytes], Finished, range], None]
+ReportItems = Callable[[str, Sequence[bytes], OnItemFinished, range], None]
 """Answers those bodies of an `execute` that are in the range. May raise a MillraceError."""
 
 
@@ -19,22 +19,24 @@ class _Call:
 
     endpoint: str
     bodies: Sequence[bytes]
-    finished: Finished
+    finished: OnItemFinished
     done: asyncio.Future[None]
     started: int = 0  # items before this index have been given a slot
     ended: int = 0
 
 
-class TimedSlices:
+class LatencySimulator:
     """Holds items of any number of concurrent calls in the places for bulk, oldest call first."""
 
-    def __init__(self, report: Report, slots: Slots, latency_s: float) -> None:
+    def __init__(self, report: ReportItems, slots: EngineSlots, latency_s: float) -> None:
         """`report` is called when the items of a slice have had their time."""
         self._report, self._slots, self._latency_s = report, slots, latency_s
         slots.on_bulk_room = self._fill_slots
         self._waiting: deque[_Call] = deque()  # calls with items that have no slot yet
 
-    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
+    async def execute(
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished
+    ) -> None:
         """Run every body; raise what `report` raised."""
         if not bodies:
             return

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from batcher import metrics
 from batcher.faust_app.ordered_acks import OrderedAcks
-from batcher.queueing.buffered_chunk import Held
+from batcher.queueing.buffered_chunk import BufferedChunk
 from topics.records.records import JobRef
 
 
@@ -50,7 +50,7 @@ class LettingGo:
     acks: OrderedAcks
     over: OverJobs
 
-    def let_go(self, held: Held) -> bool:
+    def let_go(self, held: BufferedChunk) -> bool:
         """Whether the chunk's job is over; then its items are settled here."""
         reason = self.over.reason(held.job, since_s=held.ticket.arrived_s)
         if reason is None:
