@@ -32,28 +32,28 @@ class Reader:
         self._acks = OrderedAcks(RequestStream.acknowledge)
         self.done = asyncio.Event()
 
-    def take(self, record: Received, event: Any) -> None:
-        """See `batcher.faust_app.app.StreamOwner`."""
+    def on_record(self, record: Received, event: Any) -> None:
+        """See `batcher.faust_app.app.StreamListener`."""
         place = (record.topic, record.partition)
-        ticket = self._acks.delivered(place, event, item_count=1, now_s=0.0)
+        ticket = self._acks.track(place, event, item_count=1, now_s=0.0)
         finished = self._tally.take(record.value)
         self._acks.settle(ticket, 1)
         if finished and not self.done.is_set():
             self._tally.say()
             self.done.set()
 
-    async def room(self) -> None:
-        """See `StreamOwner`; there is always room."""
+    async def wait_until_ready(self) -> None:
+        """See `StreamListener`; there is always room."""
 
-    def assigned(self, end_offsets: Mapping[Partition, int]) -> None:
-        """See `StreamOwner`."""
+    def on_assign(self, end_offsets: Mapping[Partition, int]) -> None:
+        """See `StreamListener`."""
 
-    def revoked(self, partitions: list[Partition]) -> None:
-        """See `StreamOwner`."""
-        self._acks.drop(partitions)
+    def on_revoke(self, partitions: list[Partition]) -> None:
+        """See `StreamListener`."""
+        self._acks.drop_partitions(partitions)
 
-    def failed(self, failure: BaseException) -> None:
-        """See `StreamOwner`."""
+    def on_failure(self, failure: BaseException) -> None:
+        """See `StreamListener`."""
         sys.stderr.write(f"{failure!r}\n")
         os._exit(1)
 

@@ -1,7 +1,7 @@
-"""The Faust app of one class: records in, in order, with manual acknowledgement.
+"""The Faust app of one job class: delivers records in order, with manual acknowledgement.
 
-Never more than reading: an exception that left the agent would lose its event without a trace, and
-pausing partitions would drop fetched records, so whoever is full just stops iterating.
+The agent only reads. An exception that left it would lose its event silently, and pausing
+partitions would drop fetched records; for backpressure the agent just stops iterating.
 """
 
 import asyncio
@@ -29,17 +29,17 @@ from topics.settings import KafkaSettings
 _LOG = logging.getLogger(__name__)
 
 READ_SLICE_S_MAX = 0.001
-"""Time after which the dispatcher gets its turn: a full buffer is read without waiting."""
+"""Time after which reading yields to the dispatcher: a full buffer is read without awaiting."""
 
 UNKNOWN_END_OFFSET = sys.maxsize
-"""End offset of a partition when the broker does not say: whatever comes may have come before."""
+"""End offset of a partition that the broker did not report: every record may be a redelivery."""
 
 REQUEST_TIMEOUT_S = 40.0
 
 POLL_INTERVAL_S_MAX = 14 * 24 * 3600.0
-"""Time without a poll after which aiokafka leaves the group, and never comes back. With every pool
-away nothing is polled for as long as that lasts; `watchdog` judges who could work and does not.
-The broker is told another number, `broker_rebalance_timeout`."""
+"""Time without a poll after which aiokafka leaves the group for good. While every pool is
+unavailable nothing is polled, however long that lasts; `watchdog` detects real stalls.
+The broker is given another value, `broker_rebalance_timeout`."""
 
 
 def group_of(job_class: str) -> str:
@@ -63,7 +63,7 @@ def build_app(kafka: KafkaSettings, settings: BatcherSettings, datadir: Path) ->
         broker_max_poll_interval=POLL_INTERVAL_S_MAX,
         broker_max_poll_records=settings.poll_records,
         stream_buffer_maxsize=settings.buffer_records,
-        stream_wait_empty=False,  # else held events hang every stop and rebalance
+        stream_wait_empty=False,  # True: unacknowledged events would block stops and rebalances
         consumer_auto_offset_reset="earliest",
         key_serializer="raw",
         value_serializer="raw",
@@ -73,12 +73,12 @@ def build_app(kafka: KafkaSettings, settings: BatcherSettings, datadir: Path) ->
         datadir=datadir,
     )
     if settings.job_class == "interactive":
-        single_loop_client.install_single_loop_client(app, fetch_gap_s=settings.fetch_gap_ms / 1000)
+        single_loop_client.install(app, fetch_gap_s=settings.fetch_gap_ms / 1000)
     return app
 
 
 def credentials(kafka: KafkaSettings) -> Credentials | None:
-    """Return how Faust authenticates, from the settings that librdkafka's clients use too."""
+    """Return Faust's credentials, from the settings that librdkafka's clients use too."""
     context = kafka.ssl_context()
     if kafka.security_protocol.startswith("SASL"):
         secret = kafka.sasl_password
@@ -91,66 +91,66 @@ def credentials(kafka: KafkaSettings) -> Credentials | None:
     return SSLCredentials(context) if context is not None else None
 
 
-class StreamOwner(Protocol):
-    """Who takes the records; every method is called on the app's loop."""
+class StreamListener(Protocol):
+    """Receives the records of a `RequestStream`; every method runs on the app's loop."""
 
-    def take(self, record: Received, event: Any) -> None:
-        """Take a record over and keep its event until `RequestStream.acknowledge`.
+    def on_record(self, record: Received, event: Any) -> None:
+        """Accept a record and keep its event until `RequestStream.acknowledge`.
 
-        The event loses its value behind this: whoever waits for its turn needs the offset alone.
+        The stream clears the event's value afterwards: a waiting event needs its offset only.
         """
         ...
 
-    async def room(self) -> None:
-        """Return once more may be taken."""
+    async def wait_until_ready(self) -> None:
+        """Return once another record can be accepted."""
         ...
 
-    def assigned(self, end_offsets: Mapping[Partition, int]) -> None:
-        """Partitions are ours, with these end offsets; called before their first record."""
+    def on_assign(self, end_offsets: Mapping[Partition, int]) -> None:
+        """Partitions were assigned, with these end offsets; called before their first record."""
         ...
 
-    def revoked(self, partitions: list[Partition]) -> None:
-        """Partitions are no longer ours."""
+    def on_revoke(self, partitions: list[Partition]) -> None:
+        """Partitions were revoked."""
         ...
 
-    def failed(self, failure: BaseException) -> None:
-        """The role must end; nothing more is taken."""
+    def on_failure(self, failure: BaseException) -> None:
+        """The role must end; no further record is delivered."""
         ...
 
 
 class RequestStream:
-    """One agent on `requests.<class>` and the news of what partitions it has."""
+    """One agent on `requests.<class>`, and the partitions that are assigned to it."""
 
     def __init__(
         self,
         app: faust.App,
         kafka: KafkaSettings,
         job_class: str,
-        owner: StreamOwner,
+        listener: StreamListener,
     ) -> None:
-        """Deliver to `owner` once the app starts."""
-        self._app, self._prefix, self._owner = app, kafka.topic_prefix, owner
+        """Deliver to `listener` once the app starts."""
+        self._app, self._prefix, self._listener = app, kafka.topic_prefix, listener
         group = self._prefix + group_of(job_class)
         self._membership = Membership(kafka, group, "classic")
-        self.stopping = False
-        self.rebalance_count = 0  # as often as partitions were revoked
+        self.is_stopping = False
+        self.rebalance_count = 0  # revocations since the start
         topic = app.topic(self._prefix + REQUESTS[job_class].name, value_type=bytes, key_type=bytes)
         app.agent(topic, name="requests")(self._read)
         app.on_partitions_revoked.connect(self._on_revoked, weak=False)
         app.on_rebalance_complete.connect(self._on_rebalanced, weak=False)
 
-    def succeed(self) -> None:
-        """Take the place of a batcher that was killed here; blocks. See `Membership`."""
+    def remove_predecessor(self) -> None:
+        """Remove the group membership of a batcher that was killed on this host; blocks."""
         self._membership.succeed()
 
     @staticmethod
     def acknowledge(event: Any) -> None:
-        """Let Faust commit past the event, in its own time."""
+        """Let Faust commit past the event with its next periodic commit."""
         event.ack()
 
     @property
     def has_ended(self) -> bool:
-        """Whether Faust stopped by itself: it crashes quietly, its tasks just end."""
+        """Whether Faust stopped by itself: a crash of Faust only ends its tasks."""
         return bool(self._app.should_stop)
 
     @property
@@ -160,35 +160,36 @@ class RequestStream:
 
     @property
     def partitions(self) -> set[int]:
-        """The partitions that are ours now."""
-        return {place.partition for place in self._app.consumer.assignment()}
+        """The assigned partitions."""
+        return {assigned.partition for assigned in self._app.consumer.assignment()}
 
     async def _read(self, stream: Any) -> None:
-        """Take records while there is room. Whatever goes wrong ends the role, not the agent."""
-        silent = stream.noack()
-        async for first in silent.events():
-            turn_s = monotonic()
-            for event in self._with_buffered(first, silent.channel.queue):
-                if self.stopping:
+        """Deliver records while the listener is ready. A failure ends the role, not the agent."""
+        unacknowledged = stream.noack()
+        async for first in unacknowledged.events():
+            slice_began_s = monotonic()
+            for event in self._with_buffered(first, unacknowledged.channel.queue):
+                if self.is_stopping:
                     continue  # not acknowledged: delivered again after the restart
                 try:
-                    self._owner.take(received_record(event.message, self._prefix), event)
+                    self._listener.on_record(received_record(event.message, self._prefix), event)
                     event.value = event.message.value = None  # an event may wait long for its ack
-                    if monotonic() - turn_s > READ_SLICE_S_MAX:
+                    if monotonic() - slice_began_s > READ_SLICE_S_MAX:
                         await asyncio.sleep(0)
-                        turn_s = monotonic()
-                    await self._owner.room()
+                        slice_began_s = monotonic()
+                    await self._listener.wait_until_ready()
                 except asyncio.CancelledError:
                     raise
-                except Exception as failure:  # noqa: BLE001 - the process loop: handed on, the end
-                    self.stopping = True
-                    self._owner.failed(failure)
+                except Exception as failure:  # noqa: BLE001 - the process loop reports every failure
+                    self.is_stopping = True
+                    self._listener.on_failure(failure)
 
     def _with_buffered(self, first: Any, queue: Any) -> Iterator[Any]:
-        """Return `first` and what Faust has buffered behind it.
+        """Yield `first` and the events that Faust has buffered after it.
 
-        Its own iterator gives the loop away before each record: every online call would leave as a
-        batch of its own. Like it, skip records from before a rebalance, which come again.
+        Faust's own iterator yields to the loop before each record, so each online call would be
+        dispatched as a batch of its own. Like Faust's, this one skips records fetched before a
+        rebalance; they are delivered again.
         """
         yield first
         app = self._app
@@ -202,25 +203,22 @@ class RequestStream:
     async def _on_revoked(self, _app: Any, revoked: set[Any], **_: Any) -> None:
         metrics.REBALANCES.inc()
         self.rebalance_count += 1
-        self._owner.revoked(self._named(revoked))
+        self._listener.on_revoke([self._partition_of(each) for each in revoked])
 
     async def _on_rebalanced(self, _app: Any, **_: Any) -> None:
         """Runs after an assignment and before its first record."""
         self._membership.note(faust_patches.member_id(self._app))
-        places = self._app.consumer.assignment()
-        ends: dict[Any, int | None] = dict.fromkeys(places, UNKNOWN_END_OFFSET)
+        assigned = self._app.consumer.assignment()
+        ends: dict[Any, int | None] = dict.fromkeys(assigned, UNKNOWN_END_OFFSET)
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                ends = await self._app.consumer.highwaters(*places) if places else {}
+                ends = await self._app.consumer.highwaters(*assigned) if assigned else {}
         except (TimeoutError, KafkaError):
             _LOG.warning("end offsets are unknown: every record counts as a redelivery")
-        self._owner.assigned({self._name(place): end or 0 for place, end in ends.items()})
+        self._listener.on_assign({self._partition_of(each): end or 0 for each, end in ends.items()})
 
-    def _named(self, places: set[Any]) -> list[Partition]:
-        return [self._name(place) for place in places]
-
-    def _name(self, place: Any) -> Partition:
-        return place.topic.removeprefix(self._prefix), place.partition
+    def _partition_of(self, topic_partition: Any) -> Partition:
+        return topic_partition.topic.removeprefix(self._prefix), topic_partition.partition
 
 
 def received_record(message: Any, prefix: str) -> Received:

@@ -1,7 +1,7 @@
-"""Manual acknowledgement in delivery order: an event is acknowledged when it and all before it are.
+"""Manual acknowledgement in delivery order: an event is acknowledged after all before it.
 
 Faust commits past events that were not acknowledged, so only the settled prefix of each partition
-is ever acknowledged. Knows nothing of Faust: the event is opaque and acknowledged by a callback.
+is ever acknowledged. Independent of Faust: the event is opaque, a callback acknowledges it.
 """
 
 from collections import deque
@@ -12,9 +12,9 @@ from topics.clients.offsets import Partition
 
 
 class AckTicket:
-    """One delivered record, until everything that it carried is durable elsewhere."""
+    """One delivered record, until everything that it carries is durable elsewhere."""
 
-    __slots__ = ("arrived_s", "byte_count", "dropped", "event", "open_count", "partition")
+    __slots__ = ("arrived_s", "byte_count", "event", "is_dropped", "open_count", "partition")
 
     def __init__(
         self,
@@ -25,13 +25,13 @@ class AckTicket:
         *,
         byte_count: int = 0,
     ) -> None:
-        """`event` is kept alive by its ticket: Faust itself holds it weakly."""
+        """Keep `event` alive: Faust itself references it weakly."""
         self.partition = partition
         self.event = event
         self.open_count = item_count
         self.arrived_s = arrived_s
         self.byte_count = byte_count
-        self.dropped = False
+        self.is_dropped = False
 
 
 class OrderedAcks:
@@ -43,7 +43,7 @@ class OrderedAcks:
         self._tickets: dict[Partition, deque[AckTicket]] = {}
         self.acknowledged_count = 0
 
-    def delivered(
+    def track(
         self,
         partition: Partition,
         event: Any,
@@ -52,9 +52,9 @@ class OrderedAcks:
         now_s: float,
         byte_count: int = 0,
     ) -> AckTicket:
-        """A record arrived that carries `item_count` things to settle, at least one.
+        """Return the ticket of a delivered record with `item_count` items to settle, at least one.
 
-        `byte_count`, its size in memory, decides only what `pinning` returns.
+        `byte_count`, the record's size in memory, only affects `pinning`.
         """
         assert item_count > 0
         ticket = AckTicket(partition, event, item_count, now_s, byte_count=byte_count)
@@ -62,8 +62,8 @@ class OrderedAcks:
         return ticket
 
     def settle(self, ticket: AckTicket, item_count: int) -> None:
-        """Some of the record's items are durable elsewhere. Ignored when it was dropped."""
-        if ticket.dropped:
+        """Record that some items are durable elsewhere. Ignored for a dropped ticket."""
+        if ticket.is_dropped:
             return
         assert 0 < item_count <= ticket.open_count
         ticket.open_count -= item_count
@@ -72,17 +72,17 @@ class OrderedAcks:
             self._acknowledge(waiting.popleft().event)
             self.acknowledged_count += 1
 
-    def drop(self, partitions: Iterable[Partition]) -> None:
-        """The partitions belong to others now: their records are delivered again, there or here."""
+    def drop_partitions(self, partitions: Iterable[Partition]) -> None:
+        """Forget the tickets of revoked partitions: their records are delivered again."""
         for partition in partitions:
             for ticket in self._tickets.pop(partition, ()):
-                ticket.dropped = True
+                ticket.is_dropped = True
 
     def pinning(self, gain: float) -> set[AckTicket]:
-        """Return unsettled tickets that keep enough settled ones of their partition waiting.
+        """Return the unsettled tickets that keep enough settled ones from being committed.
 
-        Enough: among the first tickets of the partition, up to some settled one, the settled have
-        `gain` times the bytes of the unsettled or more.
+        Enough: in some prefix of the partition's tickets that ends with a settled one, the settled
+        tickets have at least `gain` times the bytes of the unsettled ones.
         """
         pins: set[AckTicket] = set()
         for tickets in self._tickets.values():

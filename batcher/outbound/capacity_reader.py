@@ -1,4 +1,4 @@
-"""Capacity in and demand out, beside Faust, so that an agent that holds back delays neither."""
+"""Reads capacity and publishes demand without Faust, so that backpressure delays neither."""
 
 import threading
 from collections.abc import Callable
@@ -17,26 +17,26 @@ _POLL_S = 0.5
 
 
 class CapacityReader:
-    """A thread that follows what replicas say they can take, from now on."""
+    """A thread that reads the capacity of replicas from the topic's present end on."""
 
     def __init__(
         self,
         settings: KafkaSettings,
         *,
         client_id: str,
-        deliver: Callable[[list[Capacity]], None],
+        on_capacity: Callable[[list[Capacity]], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         """Both callbacks run in the thread."""
         self._tail = TopicTail(
             settings, CAPACITY, client_id=f"{client_id}-capacity", past_counts=False
         )
-        self._deliver, self._on_failure = deliver, on_failure
+        self._on_capacity, self._on_failure = on_capacity, on_failure
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="capacity-tail", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="capacity-tail", daemon=True)
 
     def start(self, timeout_s: float) -> None:
-        """Follow from the present end: state is repeated, so the past is worth nothing.
+        """Read from the present end: replicas repeat their state, so old records are useless.
 
         Raises LogUnavailableError.
         """
@@ -44,23 +44,23 @@ class CapacityReader:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop following."""
+        """Stop reading."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(5.0)
         self._tail.close()
 
-    def _follow(self) -> None:
+    def _run(self) -> None:
         try:
             while not self._stopping.is_set():
                 if capacities := latest_capacities(self._tail.poll(_POLL_S)):
-                    self._deliver(capacities)
-        except Exception as failure:  # noqa: BLE001  without the feed no item leaves
+                    self._on_capacity(capacities)
+        except Exception as failure:  # noqa: BLE001  without capacity no item is dispatched
             self._on_failure(failure)
 
 
 def latest_capacities(records: list[Received]) -> list[Capacity]:
-    """Return the newest capacity of each replica and class. Raises SchemaTooNewError."""
+    """Return the latest capacity of each replica and class. Raises SchemaTooNewError."""
     found = {
         (capacity.replica_id, capacity.job_class): capacity
         for _, capacity in readable(Capacity, records)
@@ -70,9 +70,9 @@ def latest_capacities(records: list[Received]) -> list[Capacity]:
 
 
 class DemandPublisher:
-    """Tells replicas what this batcher holds, so that credit goes where items wait.
+    """Publishes this batcher's waiting items, so that replicas grant credit where items wait.
 
-    And what the time is by the database, which they do not reach.
+    The record also carries the database's time, which replicas cannot read themselves.
     """
 
     def __init__(
@@ -81,27 +81,27 @@ class DemandPublisher:
         identity: BatcherIdentity,
         database_s: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """Publish nothing yet; `database_s` is the database's time, None while it is not known."""
+        """`database_s` returns the database's time, or None while unknown."""
         self._producer, self._identity, self._database_s = producer, identity, database_s
         self._waiting_pools: frozenset[str] = frozenset()
 
     def publish(self, waiting: dict[str, int]) -> None:
-        """Say what waits, by pool; pools with nothing too, so that they know this batcher."""
+        """Publish the waiting items by pool; pools with 0 learn that this batcher exists."""
         self._waiting_pools = frozenset(pool for pool, count in waiting.items() if count)
-        who, now_s = self._identity, self._database_s() or 0.0
+        identity, now_s = self._identity, self._database_s() or 0.0
         self._producer.send(
             DEMAND.name,
-            encode(Demand(who.batcher_id, who.job_class, waiting, now_s)),
+            encode(Demand(identity.batcher_id, identity.job_class, waiting, now_s)),
             partition=0,
-            key=self._identity.batcher_id.encode(),
+            key=identity.batcher_id.encode(),
             headers=kind_headers(Demand),
         )
 
     @property
-    def says_that_items_wait(self) -> bool:
-        """Whether replicas were told last that something waits for some pool."""
+    def has_published_demand(self) -> bool:
+        """Whether the last record named a pool with waiting items."""
         return bool(self._waiting_pools)
 
-    def is_news(self, pool: str) -> bool:
-        """Whether replicas were told last that nothing waits for `pool`."""
+    def is_unpublished(self, pool: str) -> bool:
+        """Whether the last record named no waiting items for `pool`."""
         return pool not in self._waiting_pools

@@ -1,4 +1,4 @@
-"""Who comes first among many whose places change all the time: a change costs log n, not n."""
+"""A priority queue whose priorities can change: a change costs O(log n)."""
 
 import heapq
 from collections.abc import Hashable
@@ -7,70 +7,71 @@ from typing import Final, Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 P = TypeVar("P", float, tuple[int, float])
 
-_VOID_MAX: Final = 16
-"""Void entries that are tolerated beside as many as there are clients."""
+_STALE_ENTRIES_MAX: Final = 16
+"""Stale heap entries tolerated in addition to one per key."""
 
 
 class IndexedPriorityQueue(Generic[K, P]):
-    """Clients by their places, the lowest first; equals in the order in which they came.
+    """Keys by priority, the lowest first; equal priorities in insertion order.
 
-    An entry that a change made void leaves the heap when it comes up, or when most are void: the
-    heap is bounded by the clients. It names them by numbers, so one that left is free at once.
+    A heap entry that a change made stale is removed when it reaches the top, or when most entries
+    are stale, so the heap stays proportional to the keys. Entries refer to keys by numbers, so a
+    removed key is released at once.
     """
 
-    __slots__ = ("_clients", "_entries", "_heap", "_number")
+    __slots__ = ("_entries", "_heap", "_keys", "_number")
 
     def __init__(self) -> None:
-        """Know nobody."""
+        """Start empty."""
         self._heap: list[tuple[P, int]] = []
         self._entries: dict[K, tuple[P, int]] = {}
-        self._clients: dict[int, K] = {}
+        self._keys: dict[int, K] = {}
         self._number = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __contains__(self, client: K) -> bool:
-        return client in self._entries
+    def __contains__(self, key: K) -> bool:
+        return key in self._entries
 
-    def place(self, client: K) -> P:
-        """Return the place of a client that is here."""
-        return self._entries[client][0]
+    def priority(self, key: K) -> P:
+        """Return the priority of a key in the queue."""
+        return self._entries[key][0]
 
-    def put(self, client: K, place: P) -> None:
-        """A client comes, or moves to another place."""
-        known = self._entries.get(client)
+    def set_priority(self, key: K, priority: P) -> None:
+        """Insert a key or change its priority."""
+        known = self._entries.get(key)
         if known is None:
             self._number += 1
             number = self._number
-            self._clients[number] = client
-        elif known[0] == place:
+            self._keys[number] = key
+        elif known[0] == priority:
             return
         else:
             number = known[1]
-        entry = self._entries[client] = (place, number)
+        entry = self._entries[key] = (priority, number)
         heapq.heappush(self._heap, entry)
-        self._sweep()
+        self._compact()
 
-    def remove(self, client: K) -> None:
-        """A client leaves; one that is not here changes nothing."""
-        entry = self._entries.pop(client, None)
+    def remove(self, key: K) -> None:
+        """Remove a key; an unknown key changes nothing."""
+        entry = self._entries.pop(key, None)
         if entry is not None:
-            del self._clients[entry[1]]
-            self._sweep()
+            del self._keys[entry[1]]
+            self._compact()
 
     def first(self) -> K:
-        """Return the client of the lowest place; there must be one."""
+        """Return the key of the lowest priority; the queue must not be empty."""
         while True:
             entry = self._heap[0]
             number = entry[1]
-            if number in self._clients:
-                client = self._clients[number]
-                if self._entries[client] is entry:
-                    return client
+            if number in self._keys:
+                key = self._keys[number]
+                if self._entries[key] is entry:
+                    return key
             heapq.heappop(self._heap)
 
-    def _sweep(self) -> None:
-        if len(self._heap) > 2 * len(self._entries) + _VOID_MAX:
+    def _compact(self) -> None:
+        if len(self._heap) > 2 * len(self._entries) + _STALE_ENTRIES_MAX:
             self._heap = list(self._entries.values())
             heapq.heapify(self._heap)

@@ -1,38 +1,38 @@
-"""Which partition of a replica the next batch goes to: those of one burst share one.
+"""Sticky partitioning: batches of one burst share a partition of their replica (KIP-480).
 
-A broker works by the request: one of the producer for each partition that a burst touches, and one
-answer to the replica that waits for it. Kafka's own producer keeps to a partition for the same
-reason (KIP-480, sticky partitioner).
+The broker's cost is per request: one produce request for each partition that a burst touches, and
+one fetch response to the replica that waits for it.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Final
 
 STICKY_S: Final = 0.003
-"""How long a burst lasts. Bulk waits as long for more that goes the same way; online calls that
-come together share the requests that they cost, and wait for nobody."""
+"""Length of a burst. The bulk producer lingers as long; online calls that arrive together share
+their requests without lingering."""
 
 STICKY_BATCHES_MAX: Final = 4
-"""Batches in a row on a partition: what ends there is committed behind the slowest only."""
+"""Consecutive batches on one partition: a finished batch is committed only after slower ones before
+it."""
 
-_PLACES: Final = 1 << 16
+_RANDOM_RANGE: Final = 1 << 16
 
 
 class StickyPartitioner:
     """Spreads bursts of batches over partitions."""
 
     def __init__(self, choose: Callable[[int], int]) -> None:
-        """`choose` returns a number below its argument, at random: refills come in step."""
+        """`choose` returns a random number below its argument: batchers must not choose in step."""
         self._choose = choose
-        self._place = 0
+        self._first = 0
         self._began_s = float("-inf")
         self._count = 0
 
     def partition(self, partitions: Sequence[int], *, now_s: float) -> int:
-        """Return where a batch goes that is sent now (monotonic seconds)."""
+        """Return the partition of a batch that is sent at `now_s` (monotonic)."""
         if now_s - self._began_s >= STICKY_S:
-            self._place = self._choose(_PLACES)
+            self._first = self._choose(_RANDOM_RANGE)
             self._began_s, self._count = now_s, 0
-        place = self._place + self._count // STICKY_BATCHES_MAX
+        position = self._first + self._count // STICKY_BATCHES_MAX
         self._count += 1
-        return partitions[place % len(partitions)]
+        return partitions[position % len(partitions)]

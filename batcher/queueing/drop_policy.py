@@ -1,60 +1,90 @@
-"""What is not worth sending any more: items of jobs that are closed, paused or expired, and calls
-that nobody waits for.
+"""Which buffered items are obsolete and dropped, and the rank of a job within its tenant.
+
+Obsolete are the items of closed, paused and expired jobs, and online calls without a live caller.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from batcher import metrics
 from batcher.faust_app.ordered_acks import OrderedAcks
 from batcher.queueing.buffered_chunk import BufferedChunk
-from topics.records.records import JobRef
+from core.urgency import rank
+from topics.records.records import JobControl, JobRef
+from topics.tail_readers.job_controls import deadline_of, over_reason, priority_of
 
 
-class IsGone(Protocol):
-    """Whether an online call was aborted, waited too long, or has lost its caller."""
+class ControlStates(Protocol):
+    """The latest control state of each job."""
+
+    def newer(self, job: JobRef) -> JobControl | None:
+        """Return the job's state if it changed after the record with `job` was emitted."""
+        ...
+
+
+class DatabaseTimeSource(Protocol):
+    """The database's clock."""
+
+    def wall_s(self) -> float:
+        """Seconds since the epoch, by the database once it has been read."""
+        ...
+
+    def database_s(self) -> float | None:
+        """The database's time; None while unknown."""
+        ...
+
+
+class IsObsoleteCall(Protocol):
+    """Whether an online call was aborted, has waited too long, or has lost its caller."""
 
     def __call__(self, job: JobRef, /, *, since_s: float) -> bool:
-        """Judge a call that is here since monotonic time `since_s`."""
+        """Evaluate a call that arrived at monotonic time `since_s`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class OverJobs:
-    """Says of a job that it is over: its rows are written, its items emitted again, or its caller
-    answered, without us.
-    """
+class DropPolicy:
+    """Decides by control states, the database's time and callers; used on the event loop."""
 
-    why: Callable[[JobRef], str | None]
-    """Why items of the job must not be sent any more: what its owner or the database says."""
+    controls: ControlStates
+    time: DatabaseTimeSource
+    is_obsolete_call: IsObsoleteCall | None = None  # None: this class has no online calls
 
-    is_gone: IsGone
+    def drop_reason(self, job: JobRef, *, since_s: float) -> str | None:
+        """Return why items of the job are dropped, as the metric's label, or None to keep them.
 
-    def reason(self, job: JobRef, *, since_s: float) -> str | None:
-        """Return why the job is over, as the metric's label, or None while it is not.
-
-        Its items are here since monotonic time `since_s`.
+        The items arrived at monotonic time `since_s`. Another process writes their rows, emits them
+        again or answers the caller. An online call's deadline is by its caller's clock and is
+        checked by `is_obsolete_call`.
         """
-        if (reason := self.why(job)) is not None:
+        now_s = None if job.call is not None else self.time.database_s()
+        reason = over_reason(job, self.controls.newer(job), now_s)
+        if reason is not None:
             return reason
-        if job.call is not None and self.is_gone(job, since_s=since_s):
-            return "gone"
-        return None
+        if job.call is None or self.is_obsolete_call is None:
+            return None
+        return "gone" if self.is_obsolete_call(job, since_s=since_s) else None
+
+    def rank(self, job: JobRef) -> int:
+        """Return the job's rank among those of its tenant; the lowest goes first."""
+        if job.call is not None:
+            return 0
+        control = self.controls.newer(job)
+        return rank(priority_of(job, control), deadline_of(job, control) - self.time.wall_s())
 
 
 @dataclass(frozen=True, slots=True)
-class LettingGo:
-    """Settles held items of jobs that are over, unsent."""
+class ObsoleteItems:
+    """Settles obsolete items without dispatching them."""
 
     acks: OrderedAcks
-    over: OverJobs
+    policy: DropPolicy
 
-    def let_go(self, held: BufferedChunk) -> bool:
-        """Whether the chunk's job is over; then its items are settled here."""
-        reason = self.over.reason(held.job, since_s=held.ticket.arrived_s)
+    def settle_if_obsolete(self, chunk: BufferedChunk) -> bool:
+        """Return whether the chunk is obsolete; its items are then settled."""
+        reason = self.policy.drop_reason(chunk.job, since_s=chunk.ticket.arrived_s)
         if reason is None:
             return False
-        metrics.ITEMS_DROPPED.labels(reason).inc(len(held.items))
-        self.acks.settle(held.ticket, len(held.items))
+        metrics.ITEMS_DROPPED.labels(reason).inc(len(chunk.items))
+        self.acks.settle(chunk.ticket, len(chunk.items))
         return True

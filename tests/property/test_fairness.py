@@ -20,7 +20,7 @@ def test_the_gap_between_backlogged_clients_is_bounded_by_one_service(
     for client in range(len(weights)):
         counters.activate(client)
     for cost in costs:
-        client = counters.next()
+        client = counters.least_served()
         counters.charge(client, cost, weights[client])
         served[client] += cost / weights[client]
         assert max(served) - min(served) <= COST_MAX / min(weights) + 1e-6
@@ -45,7 +45,7 @@ def test_a_returning_client_is_never_below_those_that_stayed(
         elif action == "go":
             counters.deactivate(client)
         elif action == "serve" and len(counters):
-            counters.charge(counters.next(), cost)
+            counters.charge(counters.least_served(), cost)
 
 
 def test_leaving_and_coming_back_pays_no_debt() -> None:
@@ -55,9 +55,9 @@ def test_leaving_and_coming_back_pays_no_debt() -> None:
     counters.charge("greedy", 1000)
     counters.deactivate("greedy")
     counters.activate("greedy")
-    assert counters.next() == "patient"
+    assert counters.least_served() == "patient"
     counters.charge("patient", 900)
-    assert counters.next() == "patient"
+    assert counters.least_served() == "patient"
 
 
 def test_clients_at_the_level_are_forgotten() -> None:
@@ -67,4 +67,4 @@ def test_clients_at_the_level_are_forgotten() -> None:
         counters.charge(client, 10)
         counters.deactivate(client)
     assert len(counters) == 0
-    assert len(counters._left) == 0
+    assert len(counters._inactive) == 0

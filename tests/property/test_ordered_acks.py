@@ -26,7 +26,7 @@ def test_acknowledged_is_the_settled_prefix_since_the_last_revocation(
     for number, (action, choice) in enumerate(steps):
         partition = PARTITIONS[choice % 2]
         if action == "deliver":
-            ticket = acks.delivered(
+            ticket = acks.track(
                 partition, (partition, number), item_count=choice % 3 + 1, now_s=0.0
             )
             live[partition].append((number, ticket))
@@ -36,7 +36,7 @@ def test_acknowledged_is_the_settled_prefix_since_the_last_revocation(
             if ticket.open_count:
                 acks.settle(ticket, 1)
         elif action == "drop":
-            acks.drop([partition])
+            acks.drop_partitions([partition])
             live[partition] = []
         for tickets in live.values():
             while tickets and tickets[0][1].open_count == 0:
@@ -51,9 +51,9 @@ def test_acknowledged_is_the_settled_prefix_since_the_last_revocation(
 def test_a_completion_of_a_dropped_record_is_ignored() -> None:
     acknowledged: list[str] = []
     acks = OrderedAcks(acknowledged.append)
-    stale = acks.delivered(PARTITIONS[0], "before", item_count=1, now_s=0.0)
-    acks.drop(PARTITIONS)
-    fresh = acks.delivered(PARTITIONS[0], "after", item_count=1, now_s=0.0)
+    stale = acks.track(PARTITIONS[0], "before", item_count=1, now_s=0.0)
+    acks.drop_partitions(PARTITIONS)
+    fresh = acks.track(PARTITIONS[0], "after", item_count=1, now_s=0.0)
     acks.settle(stale, 1)
     assert acknowledged == []
     acks.settle(fresh, 1)
@@ -62,10 +62,8 @@ def test_a_completion_of_a_dropped_record_is_ignored() -> None:
 
 def test_pinning_are_those_with_settled_records_behind() -> None:
     acks = OrderedAcks(lambda event: None)
-    first, second, third = (
-        acks.delivered(PARTITIONS[0], n, item_count=1, now_s=0.0) for n in range(3)
-    )
-    acks.delivered(PARTITIONS[1], 0, item_count=1, now_s=0.0)
+    first, second, third = (acks.track(PARTITIONS[0], n, item_count=1, now_s=0.0) for n in range(3))
+    acks.track(PARTITIONS[1], 0, item_count=1, now_s=0.0)
     assert acks.pinning(1.0) == set()
     acks.settle(second, 1)
     assert acks.pinning(1.0) == {first}
@@ -84,7 +82,7 @@ def test_pins_cost_no_more_than_they_gain_and_what_stays_has_a_bound(
 ) -> None:
     acks = OrderedAcks(lambda event: None)
     tickets = [
-        acks.delivered(PARTITIONS[0], n, item_count=1, now_s=0.0, byte_count=size)
+        acks.track(PARTITIONS[0], n, item_count=1, now_s=0.0, byte_count=size)
         for n, (_, size) in enumerate(records)
     ]
     for ticket, (is_settled, _) in zip(tickets, records, strict=True):

@@ -21,7 +21,7 @@ def test_the_first_is_the_lowest_and_of_equals_the_one_that_came_first(
     places: dict[int, float] = {}  # in the order in which they came
     for action, client, place in steps:
         if action == "put":
-            ordering.put(client, place)
+            ordering.set_priority(client, place)
             places[client] = place
         else:
             ordering.remove(client)
@@ -31,7 +31,7 @@ def test_the_first_is_the_lowest_and_of_equals_the_one_that_came_first(
         if places:
             first = ordering.first()
             assert first == min(places, key=places.__getitem__)
-            assert ordering.place(first) == places[first]
+            assert ordering.priority(first) == places[first]
 
 
 class Chunk:
@@ -42,12 +42,12 @@ def test_what_has_left_is_free_and_its_entries_are_bounded() -> None:
     """As in a pool that is away: nobody asks who is first."""
     ordering: IndexedPriorityQueue[Chunk, float] = IndexedPriorityQueue()
     stays = Chunk()
-    ordering.put(stays, 0.0)
+    ordering.set_priority(stays, 0.0)
     left: list[weakref.ref[Chunk]] = []
     for _ in range(1000):
         chunk = Chunk()
-        ordering.put(chunk, 1.0)
-        ordering.put(stays, -1.0 * len(left))
+        ordering.set_priority(chunk, 1.0)
+        ordering.set_priority(stays, -1.0 * len(left))
         ordering.remove(chunk)
         left.append(weakref.ref(chunk))
         del chunk

@@ -72,14 +72,14 @@ def test_every_item_leaves_once_and_in_order(steps: list[tuple[str, int, int, in
             queues.add(held_chunk(job, range(first, first + count), tokens), now_s=0.0)
         elif action == "take":
             for pool in queues.pools.values():
-                for lane in pool.fair_lanes():
-                    taken = queues.take(lane, item_count_max=count, token_count_max=1000)
+                for lane in pool.by_fairness():
+                    taken = queues.pop_batch(lane, item_count_max=count, token_count_max=1000)
                     items = [(h.job.job_id, item) for h in taken for item in h.items]
                     assert 1 <= len(items) <= count
                     assert len(items) == 1 or sum(i.token_count for _, i in items) <= 1000
                     gone += [(job_id, item.index) for job_id, item in items]
         else:
-            for held in list(queues.held())[:1]:
+            for held in list(queues.snapshot())[:1]:
                 queues.remove(held)
                 gone += [(held.job.job_id, item.index) for item in held.items]
                 # Handed back: it comes again, behind what was read meanwhile.
@@ -87,9 +87,9 @@ def test_every_item_leaves_once_and_in_order(steps: list[tuple[str, int, int, in
                 queues.add(BufferedChunk(held.job, held.items, held.ticket), now_s=0.0)
         assert queues.item_count == len(put) - len(gone)
         assert queues.item_count == sum(queues.waiting().values())
-        assert queues.byte_count == sum(held.byte_count for held in queues.held())
+        assert queues.byte_count == sum(held.byte_count for held in queues.snapshot())
     assert len(gone) == len(set(gone))
-    assert set(gone) | {(h.job.job_id, i.index) for h in queues.held() for i in h.items} == put
+    assert set(gone) | {(h.job.job_id, i.index) for h in queues.snapshot() for i in h.items} == put
     for number in range(9):
         ours = [index for job_id, index in gone if job_id == UUID(int=1000 + number)]
         assert ours == sorted(ours)
@@ -109,12 +109,12 @@ def test_backlogged_tenants_get_the_same_tokens(order: list[int], count: int) ->
     for tenant in (0, 1, 2, *order):
         refill(tenant)
     for _ in range(60):
-        holding = {held.job.tenant_id for held in queues.held()}
+        holding = {held.job.tenant_id for held in queues.snapshot()}
         for tenant in range(3):
             if TENANTS[tenant] not in holding:
                 refill(tenant)
-        lane = queues.pools["p"].fair_lanes()[0]
-        for held in queues.take(lane, item_count_max=count, token_count_max=10**6):
+        lane = queues.pools["p"].by_fairness()[0]
+        for held in queues.pop_batch(lane, item_count_max=count, token_count_max=10**6):
             served[held.job.tenant_id] += held.token_count
         assert max(served.values()) - min(served.values()) <= 100 * 10
 
@@ -123,9 +123,9 @@ def test_queues_are_work_conserving() -> None:
     queues = unbounded()
     for number in range(9):
         queues.add(held_chunk(job_ref(number), range(1)), now_s=0.0)
-    lane = queues.pools["p"].fair_lanes()[0]
-    assert len(queues.take(lane, item_count_max=100, token_count_max=1000)) == 9
-    assert not queues.pools["p"].lanes
+    lane = queues.pools["p"].by_fairness()[0]
+    assert len(queues.pop_batch(lane, item_count_max=100, token_count_max=1000)) == 9
+    assert not queues.pools["p"].batch_keys
     assert queues.item_count == queues.byte_count == 0
 
 
@@ -133,11 +133,14 @@ def test_a_chunk_stays_whole_and_only_the_first_is_cut() -> None:
     queues = unbounded()
     queues.add(held_chunk(job_ref(0), range(60)), now_s=0.0)
     queues.add(held_chunk(job_ref(1), range(100)), now_s=0.0)
-    lane = queues.pools["p"].fair_lanes()[0]
+    lane = queues.pools["p"].by_fairness()[0]
     sizes = []
     for limit in (100, 30, 100):
         sizes.append(
-            [len(h.items) for h in queues.take(lane, item_count_max=limit, token_count_max=10**6)]
+            [
+                len(h.items)
+                for h in queues.pop_batch(lane, item_count_max=limit, token_count_max=10**6)
+            ]
         )
     assert sizes == [[60], [30], [70]]
 
@@ -145,16 +148,18 @@ def test_a_chunk_stays_whole_and_only_the_first_is_cut() -> None:
 def test_an_item_above_the_token_budget_goes_alone() -> None:
     queues = unbounded()
     queues.add(held_chunk(job_ref(0), range(3), tokens=5000), now_s=0.0)
-    lane = queues.pools["p"].fair_lanes()[0]
-    assert [len(h.items) for h in queues.take(lane, item_count_max=100, token_count_max=100)] == [1]
+    lane = queues.pools["p"].by_fairness()[0]
+    assert [
+        len(h.items) for h in queues.pop_batch(lane, item_count_max=100, token_count_max=100)
+    ] == [1]
 
 
 def test_a_batch_is_bounded_in_bytes() -> None:
     queues = unbounded()
     for number in range(9):
         queues.add(held_chunk(job_ref(number), range(1), body=b"x" * 250_000), now_s=0.0)
-    lane = queues.pools["p"].fair_lanes()[0]
-    taken = queues.take(lane, item_count_max=100, token_count_max=10**6)
+    lane = queues.pools["p"].by_fairness()[0]
+    taken = queues.pop_batch(lane, item_count_max=100, token_count_max=10**6)
     assert len(taken) > 1
     assert sum(held.byte_count for held in taken) <= BATCH_BYTES_MAX
 
@@ -164,8 +169,8 @@ def test_a_lower_index_goes_first_even_when_it_came_later() -> None:
     job = job_ref(0)
     queues.add(held_chunk(job, range(100, 200)), now_s=0.0)
     queues.add(held_chunk(job, range(100)), now_s=0.0)
-    lane = queues.pools["p"].fair_lanes()[0]
-    first = queues.take(lane, item_count_max=100, token_count_max=10**6)
+    lane = queues.pools["p"].by_fairness()[0]
+    first = queues.pop_batch(lane, item_count_max=100, token_count_max=10**6)
     assert [held.items[0].index for held in first] == [0]
 
 
@@ -175,14 +180,14 @@ def test_lanes_keep_models_and_endpoints_apart_and_share_the_tenants_counters() 
     queues.add(held_chunk(job_ref(0, tenant=tenant), range(10), tokens=100), now_s=0.0)
     queues.add(held_chunk(job_ref(1, tenant=tenant, model="n"), range(10)), now_s=0.0)
     pool = queues.pools["p"]
-    first, second = pool.fair_lanes()
+    first, second = pool.by_fairness()
     assert first.key != second.key
-    queues.take(first, item_count_max=10, token_count_max=10**6)
+    queues.pop_batch(first, item_count_max=10, token_count_max=10**6)
     # A newcomer starts level with the tenant that was served, so both may be next.
     queues.add(held_chunk(job_ref(2, tenant=other, endpoint="/v1/chat"), range(10)), now_s=0.0)
-    assert len(pool.fair_lanes()) == 2
+    assert len(pool.by_fairness()) == 2
     assert pool.counters.counter(other) == pool.counters.counter(tenant)
-    assert batch_key_of(job_ref(2, endpoint="/v1/chat")) in pool.lanes
+    assert batch_key_of(job_ref(2, endpoint="/v1/chat")) in pool.batch_keys
 
 
 def test_queues_are_full_by_items_and_by_bytes() -> None:
@@ -208,9 +213,9 @@ def lookups_of_a_batch(job_count: int) -> int:
     for number in range(job_count):
         job = replace(job_ref(0), job_id=CountedId(int=number + 1))
         queues.add(held_chunk(job, range(1)), now_s=0.0)
-    lane = queues.pools["p"].fair_lanes()[0]
+    lane = queues.pools["p"].by_fairness()[0]
     CountedId.lookups = 0
-    assert len(queues.take(lane, item_count_max=50, token_count_max=10**6)) == 50
+    assert len(queues.pop_batch(lane, item_count_max=50, token_count_max=10**6)) == 50
     return CountedId.lookups
 
 

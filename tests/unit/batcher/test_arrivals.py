@@ -8,18 +8,20 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from batcher.database_clock import DatabaseClock
 from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
 from batcher.inbound.record_handler import RecordHandler
 from batcher.queueing.buffered_chunk import BufferedChunk
-from batcher.queueing.drop_policy import OverJobs
+from batcher.queueing.drop_policy import DropPolicy
 from batcher.queueing.queues import Queues
 from core.clock import SystemClock
 from core.errors import SchemaTooNewError
+from core.states import CloseReason
 from topics.clients.producer import OnDelivery
 from topics.records.codec import encode, kind_headers
 from topics.records.headers import chunk_headers
 from topics.records.received import Received
-from topics.records.records import CallRef, Chunk, Item, JobRef
+from topics.records.records import CallRef, Chunk, Item, JobControl, JobRef
 
 PARTITION = ("requests.bulk", 3)
 
@@ -62,7 +64,7 @@ class World:
         self.acks = OrderedAcks(self.acknowledged.append)
         self.queues = Queues(items_max=100, bytes_max=bytes_max)
         self.closed: set[UUID] = set()
-        self.gone: set[UUID] = set()
+        self.dead_callers: set[UUID] = set()
         self.reported: list[tuple[Received, OnDelivery]] = []
         self.reports_of_a_record = 2
         self.asked: list[list[UUID]] = []
@@ -71,20 +73,25 @@ class World:
         self.arrivals = RecordHandler(
             self.queues,
             self.acks,
-            over=OverJobs(self.why, self.is_gone),
-            finished=None if ended is None else self._finished,
+            drop_policy=DropPolicy(self, DatabaseClock(SystemClock(), None), self.is_gone),
+            find_finished=None if ended is None else self._finished,
             clock=SystemClock(),
         )
 
-    def why(self, job: JobRef) -> str | None:
-        return "closed" if job.job_id in self.closed else None
+    def newer(self, job: JobRef) -> JobControl | None:
+        """Every closed job has a newer state."""
+        if job.job_id not in self.closed:
+            return None
+        return JobControl(job.job_id, job.version + 1, closed=CloseReason.CANCELLED)
 
     def is_gone(self, job: JobRef, /, *, since_s: float) -> bool:
         assert since_s > 0
-        return job.job_id in self.gone
+        return job.job_id in self.dead_callers
 
     def take(self, received: Received) -> None:
-        self.arrivals.take(received, received.offset, report=self._report, settle=self._settle)
+        self.arrivals.handle_record(
+            received, received.offset, report_unreadable=self._report, settle=self._settle
+        )
 
     def _finished(self, chunks: Sequence[BufferedChunk]) -> list[set[int]] | None:
         assert self._ended is not None
@@ -101,13 +108,13 @@ class World:
         return lambda failure: self.acks.settle(ticket, item_count)
 
     def indexes(self) -> list[int]:
-        return sorted(item.index for held in self.queues.held() for item in held.items)
+        return sorted(item.index for held in self.queues.snapshot() for item in held.items)
 
 
 def test_items_are_held_until_they_are_settled() -> None:
     world = World()
     world.take(record(0, chunk_of(1, range(10))))
-    (held,) = world.queues.held()
+    (held,) = world.queues.snapshot()
     assert world.queues.item_count == 10
     assert world.acknowledged == []
     world.queues.remove(held)
@@ -186,7 +193,7 @@ def test_a_newer_schema_is_not_touched() -> None:
 def test_revoked_partitions_leave_nothing_behind() -> None:
     world = World()
     world.take(record(0, chunk_of(1, range(10))))
-    world.arrivals.revoked([PARTITION])
+    world.arrivals.on_revoke([PARTITION])
     assert world.queues.item_count == world.queues.byte_count == world.acks.open_count == 0
 
 
@@ -197,7 +204,7 @@ async def check(world: World, meanwhile: Callable[[], None] = lambda: None) -> N
     await asyncio.sleep(0)  # the first query runs in its thread
     meanwhile()
     async with asyncio.timeout(5):
-        while world.queues.unchecked_count:
+        while world.queues.reserved_count:
             await queued.wait()
             queued.clear()
     task.cancel()
@@ -206,7 +213,7 @@ async def check(world: World, meanwhile: Callable[[], None] = lambda: None) -> N
 
 async def test_redelivered_items_that_have_ended_are_settled_unsent() -> None:
     world = World({1: {0, 1, 2}, 2: set(range(10))})
-    world.arrivals.assigned({PARTITION: 3})
+    world.arrivals.on_assign({PARTITION: 3})
     for offset in range(3):
         world.take(record(offset, chunk_of(offset + 1, range(10))))
     world.take(record(3, chunk_of(9, range(50, 60))))  # new: not asked about
@@ -214,7 +221,7 @@ async def test_redelivered_items_that_have_ended_are_settled_unsent() -> None:
     await check(world)
     assert world.asked == [[UUID(int=1), UUID(int=2), UUID(int=3)]]
     assert world.queues.waiting() == {"p": 7 + 0 + 10 + 10}
-    for held in world.queues.held():
+    for held in world.queues.snapshot():
         world.queues.remove(held)
         world.acks.settle(held.ticket, len(held.items))
     assert world.acknowledged == [0, 1, 2, 3]
@@ -222,7 +229,7 @@ async def test_redelivered_items_that_have_ended_are_settled_unsent() -> None:
 
 async def test_what_arrives_during_a_query_is_checked_by_the_next() -> None:
     world = World({})
-    world.arrivals.assigned({PARTITION: 10})
+    world.arrivals.on_assign({PARTITION: 10})
     world.take(record(0, chunk_of(1, range(10))))
     await check(world, lambda: world.take(record(1, chunk_of(2, range(10, 20)))))
     assert world.indexes() == list(range(20))
@@ -230,7 +237,7 @@ async def test_what_arrives_during_a_query_is_checked_by_the_next() -> None:
 
 async def test_reading_stops_while_too_much_is_unchecked() -> None:
     world = World({})
-    world.arrivals.assigned({PARTITION: 10})
+    world.arrivals.on_assign({PARTITION: 10})
     world.take(record(0, chunk_of(1, range(100))))
     assert world.queues.is_full
     await check(world)
@@ -243,7 +250,7 @@ def is_full(world: World) -> bool:
 
 async def test_what_is_held_and_what_is_unchecked_have_one_bound_of_items() -> None:
     world = World({2: set(range(50))})
-    world.arrivals.assigned({PARTITION: 10})
+    world.arrivals.on_assign({PARTITION: 10})
     world.take(record(10, chunk_of(1, range(50))))
     assert not is_full(world)
     world.take(record(0, chunk_of(2, range(50))))
@@ -254,7 +261,7 @@ async def test_what_is_held_and_what_is_unchecked_have_one_bound_of_items() -> N
 
 async def test_what_is_unchecked_is_bounded_in_bytes_too() -> None:
     world = World({}, bytes_max=4000)
-    world.arrivals.assigned({PARTITION: 10})
+    world.arrivals.on_assign({PARTITION: 10})
     for offset in range(2):
         assert not is_full(world)
         world.take(record(offset, chunk_of(offset + 1, range(10))))
@@ -266,21 +273,21 @@ async def test_what_is_unchecked_is_bounded_in_bytes_too() -> None:
 
 async def test_a_chunk_that_is_revoked_during_its_query_is_forgotten() -> None:
     world = World({})
-    world.arrivals.assigned({PARTITION: 10})
+    world.arrivals.on_assign({PARTITION: 10})
     world.take(record(0, chunk_of(1, range(10))))
-    await check(world, lambda: world.arrivals.revoked([PARTITION]))
+    await check(world, lambda: world.arrivals.on_revoke([PARTITION]))
     assert world.queues.item_count == 0
 
 
 async def begin_away(world: World, monkeypatch: pytest.MonkeyPatch) -> asyncio.Task[None]:
     """Let a redelivered chunk wait for a database that is away."""
-    monkeypatch.setattr("batcher.inbound.record_handler._AGAIN_S", 0.001)
+    monkeypatch.setattr("batcher.inbound.record_handler._RETRY_S", 0.001)
     world.is_away = True
-    world.arrivals.assigned({PARTITION: 10})
+    world.arrivals.on_assign({PARTITION: 10})
     world.take(record(0, chunk_of(1, range(10))))
     task = asyncio.create_task(world.arrivals.check_redeliveries(lambda: None))
     await eventually(lambda: len(world.asked) > 1)
-    assert (world.queues.unchecked_count, world.queues.item_count) == (10, 0)
+    assert (world.queues.reserved_count, world.queues.item_count) == (10, 0)
     return task
 
 
@@ -296,7 +303,7 @@ async def test_what_may_have_ended_waits_for_a_database_that_comes_back(
     world = World({1: {0, 1}})
     task = await begin_away(world, monkeypatch)
     world.is_away = False
-    await eventually(lambda: world.queues.unchecked_count == 0)
+    await eventually(lambda: world.queues.reserved_count == 0)
     task.cancel()
     assert world.indexes() == [*range(2, 10)]
 
@@ -306,26 +313,26 @@ async def test_what_is_revoked_while_the_database_is_away_takes_no_room(
 ) -> None:
     world = World({})
     task = await begin_away(world, monkeypatch)
-    world.arrivals.revoked([PARTITION])
-    await eventually(lambda: world.queues.unchecked_count == 0)
+    world.arrivals.on_revoke([PARTITION])
+    await eventually(lambda: world.queues.reserved_count == 0)
     task.cancel()
     assert world.queues.item_count == 0
 
 
 async def test_a_durable_call_that_has_ended_is_not_executed_again() -> None:
     world = World({1: {0}})
-    world.arrivals.assigned({PARTITION: 2})
+    world.arrivals.on_assign({PARTITION: 2})
     for number in (1, 2):
         world.take(record(number - 1, call_of(number, durable=True)))
     await check(world)
-    assert [held.job.job_id.int for held in world.queues.held()] == [2]
+    assert [held.job.job_id.int for held in world.queues.snapshot()] == [2]
     assert world.acknowledged == [0]
 
 
 async def test_a_durable_call_does_not_wait_for_a_database_that_is_away() -> None:
     world = World({1: {0}})
     world.is_away = True
-    world.arrivals.assigned({PARTITION: 1})
+    world.arrivals.on_assign({PARTITION: 1})
     world.take(record(0, call_of(1, durable=True)))
     await check(world)
     assert world.queues.item_count == 1
@@ -333,7 +340,7 @@ async def test_a_durable_call_does_not_wait_for_a_database_that_is_away() -> Non
 
 def test_a_call_that_nobody_waits_for_is_acknowledged_at_arrival() -> None:
     world = World()
-    world.gone |= {UUID(int=1), UUID(int=2)}
+    world.dead_callers |= {UUID(int=1), UUID(int=2)}
     world.take(record(0, call_of(1)))
     world.take(record(1, chunk_of(2, range(10))))  # a batch has no caller that could go
     assert world.acknowledged == [0]
@@ -342,20 +349,20 @@ def test_a_call_that_nobody_waits_for_is_acknowledged_at_arrival() -> None:
 
 def test_calls_below_the_end_at_assignment_are_marked_and_not_asked_about() -> None:
     world = World({})
-    world.arrivals.assigned({PARTITION: 2})
+    world.arrivals.on_assign({PARTITION: 2})
     for offset in range(3):
         world.take(record(offset, call_of(offset + 1)))
     world.take(record(3, call_of(4, redelivered=True)))  # marked by whoever put it back
-    marked = {held.job.job_id.int: held.redelivered for held in world.queues.held()}
+    marked = {held.job.job_id.int: held.redelivered for held in world.queues.snapshot()}
     assert marked == {1: True, 2: True, 3: False, 4: True}
-    assert world.queues.unchecked_count == 0
+    assert world.queues.reserved_count == 0
 
 
 async def test_what_is_left_of_a_checked_chunk_stays_marked() -> None:
     world = World({1: {0}})
-    world.arrivals.assigned({PARTITION: 1})
+    world.arrivals.on_assign({PARTITION: 1})
     world.take(record(0, chunk_of(1, range(10))))
     await check(world)
-    (held,) = world.queues.held()
+    (held,) = world.queues.snapshot()
     assert held.redelivered
     assert held.split(3).redelivered

@@ -34,7 +34,7 @@ def test_what_ended_the_feed_is_told(failure: Exception, monkeypatch: pytest.Mon
 
     kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
     monkeypatch.setattr(capacity_reader, "TopicTail", Tail)
-    feed = CapacityReader(kafka, client_id="t", deliver=deliver, on_failure=on_failure)
+    feed = CapacityReader(kafka, client_id="t", on_capacity=deliver, on_failure=on_failure)
     feed.start(1.0)
     assert has_ended.wait(5)
     feed.stop()

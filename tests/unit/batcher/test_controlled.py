@@ -14,7 +14,7 @@ from batcher.database_clock import DatabaseClock
 from batcher.faust_app.ordered_acks import AckTicket
 from batcher.outbound.batch_sender import merge_chunks
 from batcher.queueing.buffered_chunk import BufferedChunk, batch_key_of
-from batcher.queueing.controlled import Controlled
+from batcher.queueing.drop_policy import DropPolicy
 from batcher.queueing.queues import Queues
 from core.states import CloseReason
 from topics.records.records import CallRef, Item, JobControl, JobRef
@@ -65,7 +65,7 @@ def chunk(job: JobRef, first: int = 0) -> BufferedChunk:
 async def clock_at(database_s: float) -> DatabaseClock:
     """A clock that has asked once."""
     clock = DatabaseClock(HeldClock(), lambda: database_s)
-    following = asyncio.create_task(clock.follow())
+    following = asyncio.create_task(clock.run())
     await known(clock)
     following.cancel()
     return clock
@@ -88,9 +88,9 @@ async def test_the_wall_is_the_databases_and_not_the_hosts() -> None:
 
 async def test_without_a_database_nothing_expires() -> None:
     clock = DatabaseClock(HeldClock(), None)
-    await clock.follow()
+    await clock.run()
     assert clock.database_s() is None
-    assert Controlled(Controls(), clock).over(job_ref(deadline_s=0.0)) is None
+    assert DropPolicy(Controls(), clock).drop_reason(job_ref(deadline_s=0.0), since_s=0.0) is None
 
 
 async def test_a_database_that_is_away_leaves_what_is_known(
@@ -108,7 +108,7 @@ async def test_a_database_that_is_away_leaves_what_is_known(
         return answer_s
 
     clock = DatabaseClock(inner, ask)
-    following = asyncio.create_task(clock.follow())
+    following = asyncio.create_task(clock.run())
     await known(clock)
     is_away.set()
     await until(lambda: refused > 1)
@@ -124,32 +124,32 @@ async def test_a_database_that_is_away_leaves_what_is_known(
 
 async def test_why_a_chunk_must_not_be_sent() -> None:
     controls = Controls()
-    controlled = Controlled(controls, await clock_at(9_999.0))
+    controlled = DropPolicy(controls, await clock_at(9_999.0))
     job = job_ref()
-    assert controlled.over(job) is None
-    assert controlled.over(job_ref(deadline_s=9_999.0)) == "expired"
+    assert controlled.drop_reason(job, since_s=0.0) is None
+    assert controlled.drop_reason(job_ref(deadline_s=9_999.0), since_s=0.0) == "expired"
     call = CallRef("caller", 0)
-    assert controlled.over(job_ref(deadline_s=0.0, call=call)) is None
+    assert controlled.drop_reason(job_ref(deadline_s=0.0, call=call), since_s=0.0) is None
     controls.known[job.job_id] = JobControl(job.job_id, 2, void_below=2)
-    assert controlled.over(job) == "void"
+    assert controlled.drop_reason(job, since_s=0.0) == "void"
     controls.known[job.job_id] = JobControl(job.job_id, 2, deadline_s=20_000.0)
-    assert controlled.over(job_ref(deadline_s=9_000.0)) is None
+    assert controlled.drop_reason(job_ref(deadline_s=9_000.0), since_s=0.0) is None
     controls.known[job.job_id] = JobControl(job.job_id, 2, closed=CloseReason.SPEND_CAP)
-    assert controlled.over(job) == "closed"
+    assert controlled.drop_reason(job, since_s=0.0) == "closed"
 
 
 async def test_a_tenants_urgent_job_goes_first_and_equals_share() -> None:
     controls = Controls()
-    controlled = Controlled(controls, await clock_at(0.0))
+    controlled = DropPolicy(controls, await clock_at(0.0))
     queues = Queues(items_max=10**6, bytes_max=10**9, rank=controlled.rank)
     first, second, urgent = job_ref(1), job_ref(2), job_ref(3, priority=9)
     for number in range(3):
         for job in (first, second, urgent):
             queues.add(chunk(job, 10 * number), now_s=0.0)
-    (lane,) = queues.pools["p"].fair_lanes()
+    (lane,) = queues.pools["p"].by_fairness()
 
     def taken() -> int:
-        (held,) = queues.take(lane, item_count_max=10, token_count_max=10**9)
+        (held,) = queues.pop_batch(lane, item_count_max=10, token_count_max=10**9)
         return held.job.job_id.int
 
     assert [taken(), taken()] == [3, 3]
@@ -158,10 +158,10 @@ async def test_a_tenants_urgent_job_goes_first_and_equals_share() -> None:
     queues.add(chunk(urgent, 90), now_s=0.0)
     assert sorted([taken(), taken()]) == [1, 2]
     controls.known[second.job_id] = JobControl(second.job_id, 2, deadline_s=30.0)
-    queues.rank_again()
+    queues.update_ranks()
     assert [taken(), taken()] == [2, 2]
     assert [taken() for _ in range(3)] == [1, 1, 3]
-    assert batch_key_of(first) not in queues.pools["p"].lanes
+    assert batch_key_of(first) not in queues.pools["p"].batch_keys
 
 
 def test_chunks_of_other_files_or_versions_stay_apart() -> None:

@@ -6,14 +6,16 @@ from uuid import UUID
 
 import pytest
 
+from batcher.database_clock import DatabaseClock
 from batcher.faust_app.ordered_acks import OrderedAcks
 from batcher.outbound.dispatcher import DISPATCH_SLICE_S_MAX, Dispatcher, DispatchRules
 from batcher.policy.batch_closing import BatchLimits
 from batcher.policy.credits import CreditLedger, ReplicaCredit
 from batcher.queueing.buffered_chunk import BatchKey, BufferedChunk
-from batcher.queueing.drop_policy import LettingGo, OverJobs
+from batcher.queueing.drop_policy import DropPolicy, ObsoleteItems
 from batcher.queueing.queues import Queues
-from topics.records.records import CallRef, Capacity, Item, JobRef
+from core.states import CloseReason
+from topics.records.records import CallRef, Capacity, Item, JobControl, JobRef
 
 
 @dataclass
@@ -58,7 +60,7 @@ class World:
         self.acknowledged: list[object] = []
         self.acks = OrderedAcks(self.acknowledged.append)
         self.closed: set[UUID] = set()
-        self.gone: set[UUID] = set()
+        self.dead_callers: set[UUID] = set()
         self.dispatcher = Dispatcher(
             self.queues,
             self.ledger,
@@ -72,19 +74,22 @@ class World:
                 ),
                 batch_s_max=2.5,
             ),
-            let_go=LettingGo(
+            settle_if_obsolete=ObsoleteItems(
                 self.acks,
-                OverJobs(self.why, self.is_gone),
-            ).let_go,
+                DropPolicy(self, DatabaseClock(self.clock, None), self.is_gone),
+            ).settle_if_obsolete,
             clock=self.clock,
         )
 
-    def why(self, job: JobRef) -> str | None:
-        return "closed" if job.job_id in self.closed else None
+    def newer(self, job: JobRef) -> JobControl | None:
+        """Every closed job has a newer state."""
+        if job.job_id not in self.closed:
+            return None
+        return JobControl(job.job_id, job.version + 1, closed=CloseReason.CANCELLED)
 
     def is_gone(self, job: JobRef, /, *, since_s: float) -> bool:
         assert since_s <= self.clock.now_s
-        return job.job_id in self.gone
+        return job.job_id in self.dead_callers
 
     def items(
         self,
@@ -107,7 +112,7 @@ class World:
             deadline_s=deadline_s,
         )
         items = [Item(n, f"c{n}", b"{}", 10) for n in range(count)]
-        ticket = self.acks.delivered(
+        ticket = self.acks.track(
             ("requests.bulk", 0), job, item_count=count, now_s=self.clock.now_s
         )
         self.queues.add(BufferedChunk(ref, items, ticket), now_s=self.clock.now_s)
@@ -125,7 +130,7 @@ class World:
             deadline_s=deadline_s,
             call=CallRef("api-1", 3),
         )
-        ticket = self.acks.delivered(
+        ticket = self.acks.track(
             ("requests.interactive", 0), request, item_count=1, now_s=self.clock.now_s
         )
         self.queues.add(
@@ -141,7 +146,7 @@ class World:
         replica: str = "r",
         pool: str = "p",
     ) -> None:
-        self.ledger.heard(
+        self.ledger.record_capacity(
             Capacity(
                 replica_id=replica,
                 epoch=1,
@@ -180,7 +185,7 @@ def test_an_idle_engine_gets_what_there_is_at_once(world: World) -> None:
 def test_a_full_batch_leaves_at_once_and_takes_the_chunk_whole(world: World) -> None:
     world.grant(100, concurrency=1000)
     world.items(100)
-    held = next(world.queues.held())
+    held = next(world.queues.snapshot())
     world.dispatcher.dispatch()
     ((_, lane, taken),) = world.recorder.sent
     assert taken == [held]
@@ -222,10 +227,10 @@ def test_a_part_goes_to_an_idle_replica_and_not_to_a_busy_one_with_more_credit(
 def test_a_job_that_left_near_its_deadline_hurries_nobody_behind_it(world: World) -> None:
     world.grant(30, concurrency=1000)
     world.items(10, job=1, deadline_s=world.clock.wall_s() + 4.0)
-    (urgent,) = world.queues.held()
+    (urgent,) = world.queues.snapshot()
     world.items(10, job=2)
     world.queues.remove(urgent)
-    world.queues.rank_again()
+    world.queues.update_ranks()
     assert world.dispatcher.dispatch() == pytest.approx(0.02)
     assert world.recorder.sent == []
 
@@ -234,7 +239,7 @@ def test_the_nearest_deadline_counts_however_often_it_is_looked_for(world: World
     world.grant(30, concurrency=1000)
     for request, deadline_s in ((1, 1e9), (2, world.clock.wall_s() + 4.0), (3, 1e9)):
         world.call(request, deadline_s=deadline_s)
-    world.queues.rank_again()
+    world.queues.update_ranks()
     world.dispatcher.dispatch()
     assert world.recorder.sizes() == [3]
 
@@ -350,7 +355,7 @@ def test_a_call_that_nobody_waits_for_is_settled_and_costs_no_credit() -> None:
     world = World(wait_s_max=0.0)
     world.call(1)
     world.call(2)
-    world.gone.add(UUID(int=1))
+    world.dead_callers.add(UUID(int=1))
     world.grant(1)
     world.dispatcher.dispatch()
     world.dispatcher.dispatch()

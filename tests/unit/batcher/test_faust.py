@@ -145,7 +145,7 @@ async def test_a_fetch_that_finds_nothing_does_not_hold_up_a_rebalance(
 
 
 def test_the_repairs_are_for_the_release_that_is_installed() -> None:
-    assert faust.__version__ == faust_patches.VERSION
+    assert faust_patches.PINNED["faust-streaming"] == faust.__version__
     faust_patches.install()
     assert Consumer.wait_first is faust_patches.wait_first
     assert Consumer._wait_next_records is faust_patches.wait_next_records
@@ -184,11 +184,11 @@ class Owner:
         self.values: list[bytes | None] = []
         self.events: list[Any] = []
 
-    def take(self, record: Received, event: Any) -> None:
+    def on_record(self, record: Received, event: Any) -> None:
         self.values.append(record.value)
         self.events.append(event)
 
-    async def room(self) -> None:
+    async def wait_until_ready(self) -> None:
         pass
 
 

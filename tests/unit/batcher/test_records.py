@@ -118,8 +118,8 @@ def test_a_batch_of_calls_never_outgrows_its_record(job: JobRef, body_bytes: int
         item = Item(2**31, "", b"x" * body_bytes, 2**31, 2**31)
         ticket = AckTicket(("requests.interactive", 0), None, 1, 0.1)
         queues.add(BufferedChunk(call, [item], ticket, redelivered=True), now_s=0.0)
-    (lane,) = queues.pools[job.pool].fair_lanes()
-    taken = queues.take(lane, item_count_max=1000, token_count_max=2**63)
+    (lane,) = queues.pools[job.pool].by_fairness()
+    taken = queues.pop_batch(lane, item_count_max=1000, token_count_max=2**63)
     batch = Batch(UUID(int=1), "b" * 64, merge_chunks(taken, now_s=1e6), "r" * 200, 2**63)
     headers = sum(len(name) + len(value) for name, value in batch_headers(lane.key, taken))
     assert len(encode(batch)) + headers <= RECORD_BYTES_MAX
@@ -242,20 +242,20 @@ async def test_what_is_handed_back_goes_where_its_first_emission_went() -> None:
         on_failure=lambda _: None,
     )
     job = job_ref(1)
-    ticket = acks.delivered(("requests.bulk", 0), "event", item_count=2, now_s=0.0)
+    ticket = acks.track(("requests.bulk", 0), "event", item_count=2, now_s=0.0)
     kept = BufferedChunk(
         job, [Item(300, "c", b"{}", 5), Item(301, "d", b"{}", 5)], ticket, redelivered=True
     )
     emitted = Log()
-    send_chunk(emitted, kept.chunk(), "bulk")  # type: ignore[arg-type]
+    send_chunk(emitted, kept.to_record(), "bulk")  # type: ignore[arg-type]
 
-    sender.hand_back(kept)
+    sender.requeue(kept)
 
     ((topic, value, options),) = log.sent
     on_delivery: Any = options.pop("on_delivery")
     emitted.sent[0][2].pop("on_delivery")
     assert (topic, value, options) == emitted.sent[0]
-    assert decode(Chunk, value, chunk_headers(kept.chunk(), "bulk")).redelivered
+    assert decode(Chunk, value, chunk_headers(kept.to_record(), "bulk")).redelivered
     on_delivery(None)
     await asyncio.sleep(0)
     assert acknowledged == ["event"]

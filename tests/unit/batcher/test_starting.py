@@ -21,8 +21,8 @@ async def test_a_batcher_that_waits_for_its_broker_hears_the_signal(tmp_path: Pa
     stop = threading.Event()
     surroundings = BatcherDeps(
         kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"),
-        finished=None,
-        ask_time=None,
+        find_finished=None,
+        read_database_time=None,
         clock=SystemClock(),
         datadir=tmp_path,
     )

@@ -17,11 +17,12 @@ from batcher.database_clock import DatabaseClock
 from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
 from batcher.inbound.record_handler import RecordHandler
 from batcher.periodic import PeriodicTasks
-from batcher.queueing.drop_policy import OverJobs
+from batcher.queueing.drop_policy import DropPolicy
 from batcher.queueing.queues import Queues
 from batcher.watchdog import Watchdog
 from core.clock import SystemClock
 from core.futures import in_daemon
+from tests.unit.batcher.no_controls import NoControls
 from topics.clients.producer import OnDelivery
 from topics.records.codec import encode
 from topics.records.headers import chunk_headers
@@ -34,26 +35,26 @@ Blocks = Callable[..., Any]
 def watching(blocks: Blocks) -> Coroutine[Any, Any, None]:
     parts = dict.fromkeys(field.name for field in fields(PeriodicTasks))
     parts |= {"job_class": "bulk", "admin": SimpleNamespace(lag=blocks)}
-    return PeriodicTasks(**parts).watch(Watchdog(60.0))  # type: ignore[arg-type]
+    return PeriodicTasks(**parts).run_watchdog(Watchdog(60.0))  # type: ignore[arg-type]
 
 
 def following(blocks: Blocks) -> Coroutine[Any, Any, None]:
-    return DatabaseClock(SystemClock(), blocks).follow()
+    return DatabaseClock(SystemClock(), blocks).run()
 
 
 def checking(blocks: Blocks) -> Coroutine[Any, Any, None]:
     arrivals = RecordHandler(
         Queues(items_max=100, bytes_max=10**9),
         OrderedAcks(lambda _: None),
-        over=OverJobs(lambda _: None, lambda _job, /, *, since_s: False),
-        finished=blocks,
+        drop_policy=DropPolicy(NoControls(), DatabaseClock(SystemClock(), None)),
+        find_finished=blocks,
         clock=SystemClock(),
     )
     chunk = Chunk(JobRef(UUID(int=1), 1, UUID(int=1), "m", "1", "p", "e", "k", 1e9), [])
     chunk.items.append(Item(0, "c", b"{}", 1))
     record = Received("requests.bulk", 3, 0, None, chunk_headers(chunk, "bulk"), encode(chunk), 0)
-    arrivals.assigned({("requests.bulk", 3): 1})
-    arrivals.take(record, None, report=lambda *_: 0, settle=unused)
+    arrivals.on_assign({("requests.bulk", 3): 1})
+    arrivals.handle_record(record, None, report_unreadable=lambda *_: 0, settle=unused)
     return arrivals.check_redeliveries(lambda: None)
 
 

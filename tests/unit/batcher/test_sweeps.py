@@ -5,13 +5,16 @@ from uuid import UUID
 
 import pytest
 
+from batcher.database_clock import DatabaseClock
 from batcher.faust_app.ordered_acks import OrderedAcks
 from batcher.policy.credits import CreditLedger
 from batcher.policy.requeue_policy import PIN_GAIN, POOL_SEARCH_S
 from batcher.queueing.buffered_chunk import BufferedChunk
-from batcher.queueing.drop_policy import LettingGo, OverJobs
+from batcher.queueing.drop_policy import DropPolicy, ObsoleteItems
 from batcher.queueing.maintenance import REQUEUES_MAX, QueueMaintenance
 from batcher.queueing.queues import Queues
+from core.clock import SystemClock
+from tests.unit.batcher.no_controls import NoControls
 from topics.records.records import Capacity, Item, JobRef
 
 LIMIT_S = 30.0
@@ -48,13 +51,13 @@ class World:
         self.queues = Queues(items_max=10 * CHUNKS, bytes_max=10**9)
         self.ledger = CreditLedger("b", "bulk", silence_s_max=3.0)
         self.acks = OrderedAcks(lambda _: None)
-        over = OverJobs(lambda _: None, lambda _job, /, *, since_s: False)
+        over = DropPolicy(NoControls(), DatabaseClock(SystemClock(), None))
         self.sweeper = QueueMaintenance(
             queues=self.queues,
             ledger=self.ledger,
             acks=self.acks,
             sender=self.recorder,  # type: ignore[arg-type]
-            letting_go=LettingGo(self.acks, over),
+            obsolete_items=ObsoleteItems(self.acks, over),
             clock=self.clock,
             job_class="bulk",
             hold_limit_s=LIMIT_S,
@@ -66,7 +69,7 @@ class World:
         came = []
         for number in range(count):
             items = [Item(10 * number + n, "c", b"{}", 10) for n in range(10)]
-            ticket = self.acks.delivered(
+            ticket = self.acks.track(
                 ("requests.bulk", number), None, item_count=10, now_s=self.clock.now_s
             )
             came.append(BufferedChunk(job, items, ticket))
@@ -78,7 +81,7 @@ class World:
         self.number += 1
         owner = UUID(int=self.number)
         job = JobRef(owner, 1, owner, "m", "1", pool, "/v1/embeddings", "k", 1e9)
-        ticket = self.acks.delivered(
+        ticket = self.acks.track(
             SHARED, None, item_count=1, now_s=self.clock.now_s, byte_count=byte_count
         )
         held = BufferedChunk(job, [Item(0, "c", b"{}", 10)], ticket)
@@ -93,7 +96,7 @@ class World:
     def grant(self, pool: str) -> None:
         granted = {"b": 1000}
         capacity = Capacity(f"of {pool}", 1, pool, "bulk", [0], granted, 0.0, 8)
-        self.ledger.heard(capacity, now_s=self.clock.now_s)
+        self.ledger.record_capacity(capacity, now_s=self.clock.now_s)
 
     def served(self, pool: str) -> None:
         """Something of a pool comes and leaves."""
@@ -103,7 +106,7 @@ class World:
     def sweep(self) -> int:
         """Sweep once and return how many chunks were handed back."""
         self.recorder.handed_back.clear()
-        self.sweeper.hand_back_old()
+        self.sweeper.requeue_old()
         return len(self.recorder.handed_back)
 
 
@@ -132,7 +135,7 @@ def test_beside_an_idle_pool_with_credit_one_chunk_a_sweep_goes(world: World) ->
     for _ in range(3):
         assert world.sweep() == 1
         world.come("dead")
-    world.queues.remove(next(world.queues.held()))
+    world.queues.remove(next(world.queues.snapshot()))
     world.come("idle")
     assert world.sweep() == REQUEUES_MAX
 

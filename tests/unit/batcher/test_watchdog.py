@@ -11,7 +11,7 @@ SEEN = Observation(
     dispatched_count=5,
     acknowledged_count=5,
     committed_offsets=5,
-    held_count=0,
+    buffered_count=0,
     has_credit=True,
     open_count=0,
     is_full=False,
@@ -23,7 +23,7 @@ def stuck_after(seconds: int, **fields: object) -> bool:
     """Whether a process that shows `fields` for so long is found stuck."""
     watchdog = Watchdog(60.0)
     seen = replace(SEEN, **fields)  # type: ignore[arg-type]
-    return any(watchdog.is_stuck(replace(seen, at_s=float(s))) for s in range(0, seconds + 1, 5))
+    return any(watchdog.is_stalled(replace(seen, at_s=float(s))) for s in range(0, seconds + 1, 5))
 
 
 def test_lag_without_a_record_is_a_standstill_after_the_limit() -> None:
@@ -32,21 +32,21 @@ def test_lag_without_a_record_is_a_standstill_after_the_limit() -> None:
 
 
 def test_held_items_with_credit_are_a_standstill() -> None:
-    assert stuck_after(75, held_count=3)
+    assert stuck_after(75, buffered_count=3)
 
 
 def test_held_items_without_credit_are_none_once_all_is_read() -> None:
-    assert not stuck_after(600, held_count=3, has_credit=False, open_count=10)
+    assert not stuck_after(600, buffered_count=3, has_credit=False, open_count=10)
 
 
 def test_records_that_are_not_read_are_a_standstill_whatever_waits_for_pools_that_are_away() -> (
     None
 ):
-    assert stuck_after(75, held_count=3, has_credit=False, open_count=9)
+    assert stuck_after(75, buffered_count=3, has_credit=False, open_count=9)
 
 
 def test_without_room_nothing_needs_to_be_read() -> None:
-    assert not stuck_after(600, held_count=3, has_credit=False, open_count=9, is_full=True)
+    assert not stuck_after(600, buffered_count=3, has_credit=False, open_count=9, is_full=True)
 
 
 def test_an_idle_process_is_none() -> None:
@@ -57,13 +57,13 @@ def test_any_movement_begins_anew() -> None:
     watchdog = Watchdog(60.0)
     for second in range(0, 600, 5):
         seen = replace(SEEN, at_s=float(second), received_count=5 + second // 50)
-        assert not watchdog.is_stuck(seen)
+        assert not watchdog.is_stalled(seen)
 
 
 def test_acknowledged_records_that_are_never_committed_are_a_standstill() -> None:
     watchdog = Watchdog(60.0)
     stuck = [
-        watchdog.is_stuck(
+        watchdog.is_stalled(
             replace(
                 SEEN,
                 at_s=float(second),
@@ -88,30 +88,32 @@ def test_committed_offsets_that_move_are_none() -> None:
             acknowledged_count=second,
             committed_offsets=second,
         )
-        assert not watchdog.is_stuck(seen)
+        assert not watchdog.is_stalled(seen)
         assert watchdog.commit_age_s(seen) == 0.0
 
 
 def test_a_broker_that_does_not_say_the_lag_hides_no_standstill_of_commits() -> None:
     watchdog = Watchdog(60.0)
-    assert not watchdog.is_stuck(SEEN)
+    assert not watchdog.is_stalled(SEEN)
     late = replace(SEEN, at_s=61.0, acknowledged_count=6)
-    assert not watchdog.is_stuck(replace(late, at_s=30.0, lag=None))
-    assert watchdog.is_stuck(late)
+    assert not watchdog.is_stalled(replace(late, at_s=30.0, lag=None))
+    assert watchdog.is_stalled(late)
 
 
 def test_records_of_a_partition_that_went_away_are_committed_by_its_next_owner() -> None:
     """They were acknowledged here, our sum of offsets never moves, and nothing lags."""
     watchdog = Watchdog(60.0)
-    assert not watchdog.is_stuck(SEEN)
+    assert not watchdog.is_stalled(SEEN)
     for second in range(5, 600, 5):
-        assert not watchdog.is_stuck(replace(SEEN, at_s=float(second), acknowledged_count=6, lag=0))
+        assert not watchdog.is_stalled(
+            replace(SEEN, at_s=float(second), acknowledged_count=6, lag=0)
+        )
 
 
 def test_what_was_acknowledged_just_before_a_rebalance_is_not_ours_to_commit() -> None:
     """Every pool is away: what is held lags, and no acknowledgement makes the sum move again."""
     watchdog = Watchdog(60.0)
-    held = replace(SEEN, held_count=3, has_credit=False, open_count=10)
-    assert not watchdog.is_stuck(held)
+    held = replace(SEEN, buffered_count=3, has_credit=False, open_count=10)
+    assert not watchdog.is_stalled(held)
     after = replace(held, acknowledged_count=6, rebalance_count=2)
-    assert not any(watchdog.is_stuck(replace(after, at_s=float(s))) for s in range(5, 600, 5))
+    assert not any(watchdog.is_stalled(replace(after, at_s=float(s))) for s in range(5, 600, 5))
