@@ -1,4 +1,4 @@
-"""The OpenAI error envelope as an answer; messages name the mistake, never the item's text."""
+"""The OpenAI error envelope as an answer. Messages name the mistake, never the item's text."""
 
 from http import HTTPStatus
 from typing import Final
@@ -8,10 +8,10 @@ import msgspec
 from gpu_consumers.engines.engine import EngineAnswer
 
 TRANSIENT_STATUSES: Final = frozenset({408, 409, 425})
-"""Statuses below 500 that say nothing against the request: too slow, in conflict, too early."""
+"""Statuses below 500 that a retry may avoid: timeout, conflict, too early."""
 
 PERMANENT_STATUSES: Final = frozenset({501, 505})
-"""Statuses from 500 on that the same request meets for ever."""
+"""Statuses from 500 on that every retry of the request meets again."""
 
 PERMANENT_CODES: Final = frozenset(
     {
@@ -23,7 +23,7 @@ PERMANENT_CODES: Final = frozenset(
         "upstream_redirect",
     }
 )
-"""Codes of our own envelopes whose cause no second try removes, whatever their status."""
+"""Codes of our own envelopes that every retry meets again, whatever their status."""
 
 
 class _Error(msgspec.Struct):
@@ -38,10 +38,10 @@ _ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 
 
 def is_transient(answer: EngineAnswer) -> bool:
-    """Whether a failure may be another's when the item is tried again.
+    """Whether a retry of the failed item may succeed.
 
-    The pool's own failures never come as answers; what is left is the item's, and says either that
-    the request is wrong or that this execution of it went wrong.
+    Failures of the pool never become answers, so the failure is the item's: either the request is
+    wrong, or this execution of it failed.
     """
     status = answer.status_code
     if status in TRANSIENT_STATUSES:
@@ -52,11 +52,11 @@ def is_transient(answer: EngineAnswer) -> bool:
 
 
 def error_code_of(body: bytes) -> str | None:
-    """Return the code in an error envelope; None where there is none."""
+    """Return the code in an error envelope; None without one."""
     try:
         return _ENVELOPE.decode(body).error.code
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None  # an upstream's own words
+        return None  # an upstream's own format
 
 
 def error_answer(
@@ -73,16 +73,16 @@ def error_answer(
 
 
 def unknown_endpoint_answer(endpoint: str) -> EngineAnswer:
-    """Say that this engine has no such route."""
+    """Return the answer of an engine without this route."""
     return error_answer(404, f"This engine does not serve {endpoint}.", code="unknown_endpoint")
 
 
 def stream_unsupported_answer() -> EngineAnswer:
-    """Say that an item has one answer, not a stream."""
+    """Return the answer to an item that requests a stream."""
     return error_answer(400, "A job item cannot stream.", param="stream", code="stream_unsupported")
 
 
 def item_timeout_answer(limit_s: float | None) -> EngineAnswer:
-    """Say that the item ran longer than one item may."""
+    """Return the answer to an item that ran longer than `limit_s`."""
     message = f"The item did not finish within {limit_s:g} s."
     return error_answer(504, message, type_="timeout_error", code="item_timeout")

@@ -1,4 +1,4 @@
-"""The engine that the settings name; only this engine's packages get imported."""
+"""Builds the engine that the settings name; third-party engines are imported by its `start`."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from gpu_consumers.engines.vllm.vllm_engine import VllmEngine
 
 
 def open_engine(settings: EngineSettings) -> Engine:
-    """Build the engine; nothing is loaded or connected before its `start`."""
+    """Return the engine; its `start` loads or connects."""
     if settings.kind == "vllm":
         return VllmEngine(settings)
     if settings.kind == "openai_http":

@@ -1,4 +1,4 @@
-"""Token counts read from an answer of the OpenAI API without building the rest of it."""
+"""Reads the token usage of an answer of the OpenAI API without decoding the rest."""
 
 import msgspec
 
@@ -15,10 +15,7 @@ class _OutputDetails(msgspec.Struct):
 
 
 class Usage(msgspec.Struct):
-    """Counts as an API states them.
-
-    `prompt_…` and `completion_…` on most routes, `input_…` and `output_…` on responses.
-    """
+    """The field `usage`; `input_…` and `output_…` are the names on `/v1/responses`."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -50,24 +47,24 @@ def is_json_object(body: bytes) -> bool:
 
 
 def answer_with_usage(status_code: int, body: bytes) -> EngineAnswer | None:
-    """Return the answer with its counts, zeros where it states none; None if it is no object.
+    """Return the answer with its usage, zeros without one; None if the body is no JSON object.
 
-    A body that states an error, and no answer beside it, gets the status of that.
+    A body with an error and no results gets the error's status.
     """
     try:
         check_utf8(body)
-        stated = _body.decode(body)
-        if has_error(stated.error):
-            status_code = status_of_error_body(stated.error, body) or status_code
-    except msgspec.ValidationError:  # JSON, but not the counts we know
+        decoded = _body.decode(body)
+        if has_error(decoded.error):
+            status_code = status_of_error_body(decoded.error, body) or status_code
+    except msgspec.ValidationError:  # JSON with another shape of usage
         return EngineAnswer(status_code, body) if is_json_object(body) else None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
-    return with_usage(EngineAnswer(status_code, body), stated.usage)
+    return with_usage(EngineAnswer(status_code, body), decoded.usage)
 
 
 def with_usage(answer: EngineAnswer, usage: Usage | None) -> EngineAnswer:
-    """Return the answer with what `usage` states, unchanged without one."""
+    """Return the answer with the counts of `usage`, unchanged without one."""
     if usage is None:
         return answer
     input_details = usage.prompt_tokens_details or usage.input_tokens_details
@@ -83,11 +80,11 @@ def with_usage(answer: EngineAnswer, usage: Usage | None) -> EngineAnswer:
 
 
 def check_utf8(body: bytes) -> None:
-    """Raise UnicodeDecodeError: msgspec does not look into strings that it skips."""
+    """Raise UnicodeDecodeError if invalid: msgspec does not check strings that it skips."""
     if not body.isascii():
         body.decode()
 
 
 def _count(stated: int | None) -> int:
-    """A count that can be billed: an upstream's nonsense becomes 0, not a stopped partition."""
+    """Return a count that can be billed; an upstream's invalid count becomes 0."""
     return stated if stated is not None and 0 <= stated < 2**31 else 0

@@ -124,7 +124,7 @@ class OnlineCall:
         if not self.is_cuttable or self.cut is not None:
             return False
         self.cut = cut
-        self.spent = self.meter.counted(_NOTHING)
+        self.spent = self.meter.with_usage(_NOTHING)
         return True
 
     def _cancel(self) -> None:

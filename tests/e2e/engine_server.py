@@ -105,7 +105,7 @@ async def serve(socket_path: str) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(run())
             while isinstance(part := await said.get(), bytes):
-                spent = msgspec.json.encode(meter.counted(EngineAnswer(0, b"")))
+                spent = msgspec.json.encode(meter.with_usage(EngineAnswer(0, b"")))
                 await response.write(part if part is BEGUN else b"#%b\n%b\n" % (spent, part))
             await response.write(msgspec.json.encode([part]) + b"\n")
         return response

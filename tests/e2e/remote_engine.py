@@ -92,7 +92,7 @@ class RemoteEngine:
                     return msgspec.json.decode(line, type=tuple[EngineAnswer])[0]
                 if line == BEGUN:
                     if meter is not None:
-                        meter.began()
+                        meter.on_start()
                     continue
                 if line.startswith(b"#"):
                     _follow(meter, msgspec.json.decode(line[1:], type=EngineAnswer))
@@ -129,7 +129,7 @@ class RemoteEngine:
 
 def _follow(meter: UsageMeter | None, spent: EngineAnswer) -> None:
     if meter is not None:
-        meter.counted = lambda answer: msgspec.structs.replace(
+        meter.with_usage = lambda answer: msgspec.structs.replace(
             spent, status_code=answer.status_code, body=answer.body
         )
 

@@ -29,11 +29,11 @@ def test_only_a_row_of_failures_opens_it_and_any_answer_closes_it(
     row = 0
     for is_good in answers:
         if is_good:
-            breaker.answered()
+            breaker.record_success()
             row = 0
         else:
             row += 1
-            assert breaker.failed() is (row >= failures_max)
+            assert breaker.record_failure() is (row >= failures_max)
 
 
 @given(st.lists(st.floats(0.1, 20), min_size=30, max_size=300))
@@ -43,7 +43,7 @@ def test_an_outage_below_its_bound_charges_fewer_than_the_row(gaps_s: list[float
     charged = 0
     for gap_s in gaps_s:
         clock.now_s += gap_s
-        charged += not breaker.failed()
+        charged += not breaker.record_failure()
         if clock.now_s >= OPEN_S:
             break
     assert charged == 19
@@ -52,8 +52,8 @@ def test_an_outage_below_its_bound_charges_fewer_than_the_row(gaps_s: list[float
 def test_after_its_bound_failures_are_believed_until_something_goes_well() -> None:
     clock = HeldClock()
     breaker = CircuitBreaker(2, OPEN_S, clock)
-    assert [breaker.failed() for _ in range(3)] == [False, True, True]
+    assert [breaker.record_failure() for _ in range(3)] == [False, True, True]
     clock.now_s = OPEN_S
-    assert [breaker.failed() for _ in range(3)] == [False] * 3
-    breaker.answered()
-    assert [breaker.failed() for _ in range(2)] == [False, True]
+    assert [breaker.record_failure() for _ in range(3)] == [False] * 3
+    breaker.record_success()
+    assert [breaker.record_failure() for _ in range(2)] == [False, True]

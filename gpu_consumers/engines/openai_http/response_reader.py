@@ -1,4 +1,4 @@
-"""Reads the answer to one HTTP/1.1 call at a time out of bytes, whatever bytes those are."""
+"""Parses the HTTP/1.1 responses of one connection, tolerating arbitrary bytes."""
 
 import contextlib
 from collections.abc import Container
@@ -6,99 +6,99 @@ from collections.abc import Container
 import httptools
 
 HEAD_BYTES_MAX = 64 * 1024
-"""Bound on the heads of one answer, those of interim answers included."""
+"""Bound on the heads of one response, including those of interim responses."""
 
 _FINAL_STATUS_MIN = 200
 
 HttpResponse = tuple[int, bytes]
-"""Status and content; of a status whose content nobody wants, the head."""
+"""Status and content; the head in place of the content for an unread status."""
 
 
 class DisconnectedError(Exception):
-    """The server closed the connection before it had answered."""
+    """The server closed the connection before it had responded."""
 
 
 class NotHttpError(Exception):
-    """The server's answer is not HTTP, or its head is too large."""
+    """The server's response is not HTTP, or its head is too large."""
 
 
 class ResponseTooLargeError(Exception):
-    """The answer's content is larger than the limit."""
+    """The response's content is larger than the limit."""
 
 
 class ResponseReader:
-    """The answers of one connection. It must not be used again after it has raised."""
+    """The responses of one connection. It must not be used again after it has raised."""
 
     def __init__(self, content_bytes_max: int) -> None:
-        """Expect nothing yet."""
+        """Expect no response yet."""
         self._content_bytes_max = content_bytes_max
-        self._parser = httptools.HttpResponseParser(self)  # a cycle: `release` ends it
+        self._parser = httptools.HttpResponseParser(self)  # a reference cycle until `release`
         self.expect(())
 
     def expect(self, unread: Container[int]) -> None:
-        """Begin another answer; of one with a status of `unread` the head is read and given."""
+        """Start another response; if its status is in `unread`, only its head is returned."""
         self._unread = unread
         self._status = 0  # until the head has ended
-        self._heads: list[bytes] = []  # what came until then
+        self._heads: list[bytes] = []  # received until then
         self._heads_bytes = 0
         self._parts: list[bytes] = []
-        self._room_bytes = self._content_bytes_max
+        self._bytes_left = self._content_bytes_max
         self._complete = False
         self.leaves_connection_usable = False
 
     @property
     def is_done(self) -> bool:
-        """Whether all has come that matters, though the answer is not complete."""
+        """Whether everything relevant was received although the response is incomplete."""
         return False
 
     def feed(self, data: bytes) -> HttpResponse | None:
-        """Return the answer once it is complete. Raises NotHttpError, ResponseTooLargeError."""
+        """Return the response once it is complete. Raises NotHttpError, ResponseTooLargeError."""
         if not self._status:
             self._heads.append(data)
             self._heads_bytes += len(data)
-        broken = False
+        is_broken = False
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            broken = not self._complete  # else the answer is whole and more follows it
+            is_broken = not self._complete  # else the response is complete and more follows it
             self.leaves_connection_usable = False
         if self._status in self._unread:
             return self._status, b"".join(self._heads)
-        if self._room_bytes < 0:
+        if self._bytes_left < 0:
             raise ResponseTooLargeError
-        if broken or (not self._status and self._heads_bytes > HEAD_BYTES_MAX):
+        if is_broken or (not self._status and self._heads_bytes > HEAD_BYTES_MAX):
             raise NotHttpError
-        return self._answer() if self._complete else None
+        return self._response() if self._complete else None
 
     def end(self) -> HttpResponse:
-        """Return the answer that the close of the connection ends. Raises DisconnectedError."""
-        if self._status and _states_no_length(b"".join(self._heads)):
-            return self._answer()
+        """Return the response that the connection's close ends. Raises DisconnectedError."""
+        if self._status and _ends_with_close(b"".join(self._heads)):
+            return self._response()
         raise DisconnectedError
 
     def release(self) -> None:
-        """Let go of the parser; nothing is fed any more."""
+        """Delete the parser; nothing is fed afterwards."""
         del self._parser
 
-    def _answer(self) -> HttpResponse:
+    def _response(self) -> HttpResponse:
         parts, self._parts, self._heads = self._parts, [], []
         return self._status, parts[0] if len(parts) == 1 else b"".join(parts)
 
     def on_message_begin(self) -> None:
-        """See `httptools`; raises to stop it at what nobody asked for."""
+        """See `httptools`; raises to stop the parser at an unrequested response."""
         if self._complete:
             raise NotHttpError
 
     def on_headers_complete(self) -> None:
-        """See `httptools`; a status below 200 only announces the answer."""
+        """See `httptools`; a status below 200 is an interim response."""
         status = self._parser.get_status_code()
         if status >= _FINAL_STATUS_MIN:
             self._status = status
 
     def on_body(self, part: bytes) -> None:
         """See `httptools`."""
-        self._room_bytes -= len(part)
-        if self._room_bytes >= 0:
+        self._bytes_left -= len(part)
+        if self._bytes_left >= 0:
             self._parts.append(part)
 
     def on_message_complete(self) -> None:
@@ -109,7 +109,7 @@ class ResponseReader:
 
 
 class _RetryAfter:
-    """Notes the Retry-After of the last head that a parser read."""
+    """Records the Retry-After field of the last head that a parser reads."""
 
     text: str | None = None
 
@@ -119,32 +119,33 @@ class _RetryAfter:
 
 
 def retry_after(head: bytes) -> str | None:
-    """Return the Retry-After of a head that an ResponseReader gave; None without one."""
+    """Return the Retry-After field of a head that a ResponseReader returned; None without one."""
     field = _RetryAfter()
-    with contextlib.suppress(httptools.HttpParserError):  # in what came behind the head
+    with contextlib.suppress(httptools.HttpParserError):  # in bytes after the head
         httptools.HttpResponseParser(field).feed_data(head)
     return field.text
 
 
 class _StatedLength:
-    """Notes whether the last head that a parser read states where its content ends."""
+    """Records whether the last head that a parser reads states where its content ends."""
 
-    stated = False
+    is_stated = False
 
     def on_message_begin(self) -> None:
-        self.stated = False
+        self.is_stated = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         field = name.lower()
-        chunked = field == b"transfer-encoding" and b"chunked" in value.lower()
-        self.stated = self.stated or chunked or field == b"content-length"
+        is_chunked = field == b"transfer-encoding" and b"chunked" in value.lower()
+        self.is_stated = self.is_stated or is_chunked or field == b"content-length"
 
 
-def _states_no_length(heads: bytes) -> bool:
-    """Whether the last head in `heads` leaves the end of the content to the close.
+def _ends_with_close(heads: bytes) -> bool:
+    """Whether the content after the last head in `heads` ends with the connection.
 
-    A second reading, and only here: the parser does not tell, and to see fields costs every call.
+    Parsed a second time, only here: the parser does not report it, and a header callback would
+    slow down every response.
     """
     length = _StatedLength()
     httptools.HttpResponseParser(length).feed_data(heads)
-    return not length.stated
+    return not length.is_stated

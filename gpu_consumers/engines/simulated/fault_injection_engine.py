@@ -1,6 +1,6 @@
-"""A simulated engine with faults: drills of what poison does to a process and to its neighbours.
+"""A simulated engine with injected faults, for drills of poison items and their effects.
 
-It runs items one by one in the pool that real engines use, so it is slower than the engine inside.
+It runs items one by one in the pool that real engines use, so it is slower than the inner engine.
 """
 
 import asyncio
@@ -47,13 +47,13 @@ NAN_ANSWER = EngineAnswer(
     input_tokens=1,
     output_tokens=1,
 )
-"""What vLLM's own rendering makes of a chat whose logits are NaN, or minus infinity."""
+"""vLLM's own response to a chat whose logits are NaN or minus infinity."""
 
-_FIRST_ERROR: Final = 400
+_ERROR_STATUS_MIN: Final = 400
 
 
 class FaultInjectionEngine:
-    """Answers as the engine inside does, but for bodies that meet a fault."""
+    """Answers as the inner engine does, except for bodies that trigger a fault."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class FaultInjectionEngine:
         self._inner, self._slots = inner, slots
         self._faults = [(fault.contains.encode(), fault) for fault in faults]
         self._latency_s, self._item_timeout_s = latency_ms / 1000, item_timeout_s
-        self._pool = ItemPool(self._run, slots)
+        self._pool = ItemPool(self._run_item, slots)
 
     @property
     def concurrency(self) -> int:
@@ -86,7 +86,7 @@ class FaultInjectionEngine:
         return self._slots.counts
 
     async def start(self) -> None:
-        """Say that this is a drill."""
+        """Log that faults are injected."""
         _LOG.warning("simulated faults are on", extra={"faults": len(self._faults)})
 
     async def stop(self) -> None:
@@ -101,40 +101,40 @@ class FaultInjectionEngine:
     async def serve(
         self, endpoint: str, body: bytes, emit: EmitEvent | None, meter: UsageMeter | None = None
     ) -> EngineAnswer:
-        """See `Engine`; a call that fits no memory fails by itself. No stream is answered whole."""
-        await self._slots.enter()
+        """See `Engine`. Out of memory fails only the call; a fault's success never streams."""
+        await self._slots.acquire_online()
         try:
             if meter is not None:
-                meter.began()
-            fault = await self._meet(body)
-            if fault is not None and (emit is None or fault.status_code >= _FIRST_ERROR):
+                meter.on_start()
+            fault = await self._inject(body)
+            if fault is not None and (emit is None or fault.status_code >= _ERROR_STATUS_MIN):
                 return fault
             return await self._inner.serve(endpoint, body, emit, meter)
         except EngineOutOfMemoryError:
             return _ERROR
         finally:
-            self._slots.leave()
+            self._slots.release_online()
 
-    async def _run(self, endpoint: str, body: bytes) -> EngineAnswer:
-        fault = await self._meet(body)
+    async def _run_item(self, endpoint: str, body: bytes) -> EngineAnswer:
+        fault = await self._inject(body)
         if fault is not None:
             return fault
         answers: list[EngineAnswer] = []
         await self._inner.execute(endpoint, [body], lambda _, answer: answers.append(answer))
         return answers[0]
 
-    async def _meet(self, body: bytes) -> EngineAnswer | None:
-        """Wait as long as the body takes; return the answer that a fault gives in its place."""
+    async def _inject(self, body: bytes) -> EngineAnswer | None:
+        """Wait for the latency; return the answer of the body's fault, None without one."""
         try:
             async with asyncio.timeout(self._item_timeout_s):
                 await asyncio.sleep(self._latency_s)
                 fault = fault_of(body, self._faults)
-                return None if fault is None else await _commit(fault)
+                return None if fault is None else await _trigger(fault)
         except TimeoutError:
             return item_timeout_answer(self._item_timeout_s)
 
 
-async def _commit(fault: SimulatedFault) -> EngineAnswer | None:
+async def _trigger(fault: SimulatedFault) -> EngineAnswer | None:
     match fault.fault:
         case "crash":
             os._exit(CRASH_EXIT_CODE)

@@ -1,6 +1,6 @@
 """Deterministic answers in the shape of the OpenAI API; each says that it is simulated.
 
-One token is four bytes: of the whole body for input, of the content for output. Pure functions.
+One token is four bytes: of the body for input, of the content for output. Pure functions.
 `model` is a JSON string.
 """
 
@@ -41,7 +41,7 @@ _PLAIN_CHAT = (
     b'{"index":0,"message":{"role":"assistant","content":"Simulated %08x. %b","refusal":null},'
     b'"logprobs":null,"finish_reason":"%b"}],"usage":' + _USAGE + b"}"
 )
-"""What the two templates make of one whole reply, which is what nearly every bulk item asks for."""
+"""Both templates combined for one plain reply, which nearly every bulk item requests."""
 
 
 def chat_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
@@ -51,19 +51,21 @@ def chat_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
         return chat
     if chat.is_plain:
         return _plain_chat_answer(chat, body, model, created_s)
-    writing = plan_parsed_chat(chat, body)
-    if isinstance(writing, EngineAnswer):
-        return writing
-    if writing.stream:
+    plan = plan_parsed_chat(chat, body)
+    if isinstance(plan, EngineAnswer):
+        return plan
+    if plan.stream:
         return stream_unsupported_answer()
-    choices = b",".join(map(_chat_choice, range(len(writing.choices)), writing.choices))
-    return _text_answer(b"chatcmpl", b"chat.completion", choices, writing, model, created_s)
+    choices = b",".join(map(_chat_choice, range(len(plan.choices)), plan.choices))
+    return _text_answer(b"chatcmpl", b"chat.completion", choices, plan, model, created_s)
 
 
 def _plain_chat_answer(chat: ChatBody, body: bytes, model: bytes, created_s: int) -> EngineAnswer:
-    asked, digest, inputs = chat.asked_tokens, digest_of(body), input_tokens_of(body)
+    requested, digest, inputs = chat.requested_tokens, digest_of(body), input_tokens_of(body)
     outputs, tail, finish = (
-        reply_layout(OUTPUT_TOKENS_DEFAULT, True) if asked is None else reply_layout(asked, False)
+        reply_layout(OUTPUT_TOKENS_DEFAULT, True)
+        if requested is None
+        else reply_layout(requested, False)
     )
     usage = (inputs, outputs, inputs + outputs)
     return EngineAnswer(
@@ -72,23 +74,23 @@ def _plain_chat_answer(chat: ChatBody, body: bytes, model: bytes, created_s: int
 
 
 def completion_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
-    """Answer a legacy completion, `n` choices a prompt."""
-    completion = plan_completion(body)
-    if isinstance(completion, EngineAnswer):
-        return completion
-    if completion.stream:
+    """Answer a legacy completion, with `n` choices per prompt."""
+    plan = plan_completion(body)
+    if isinstance(plan, EngineAnswer):
+        return plan
+    if plan.stream:
         return stream_unsupported_answer()
     choices = b",".join(
         b'{"index":%d,"text":"%b","logprobs":null,"finish_reason":"%b"}'
         % (index, choice.text, choice.finish)
-        for index, choice in enumerate(completion.choices)
+        for index, choice in enumerate(plan.choices)
     )
-    return _text_answer(b"cmpl", b"text_completion", choices, completion, model, created_s)
+    return _text_answer(b"cmpl", b"text_completion", choices, plan, model, created_s)
 
 
 def embeddings_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
-    """Answer an embeddings call, one unit vector an input."""
-    del created_s  # OpenAI's embeddings carry no time
+    """Answer an embeddings call, with one unit vector per input."""
+    del created_s  # OpenAI's embeddings have no time
     request = parse_embeddings(body)
     if isinstance(request, EngineAnswer):
         return request
@@ -119,12 +121,12 @@ def embeddings_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer
 
 
 def usage_json(input_tokens: int, output_tokens: int) -> bytes:
-    """Return the counts as text endpoints state them."""
+    """Return the field `usage` of text endpoints."""
     return _USAGE % (input_tokens, output_tokens, input_tokens + output_tokens)
 
 
 def unit_vector(text: str | list[int], dimensions: int) -> tuple[float, ...]:
-    """Return a float32-exact vector of length 1 that depends on the input's hash alone."""
+    """Return a float32-exact unit vector that depends on the input's hash only."""
     digest = hashlib.shake_128(msgspec.json.encode(text)).digest(2 * dimensions)
     # Odd numbers only: no vector can be all zeros.
     raw = [2 * number + 1 for number in struct.unpack(f"<{dimensions}h", digest)]
@@ -141,14 +143,14 @@ def _chat_choice(index: int, choice: GeneratedReply) -> bytes:
 
 
 def _text_answer(
-    prefix: bytes, kind: bytes, choices: bytes, writing: ReplyPlan, model: bytes, created_s: int
+    prefix: bytes, kind: bytes, choices: bytes, plan: ReplyPlan, model: bytes, created_s: int
 ) -> EngineAnswer:
-    inputs, outputs = writing.input_tokens, writing.output_tokens
-    named = (prefix, writing.digest, kind, created_s, model)
+    inputs, outputs = plan.input_tokens, plan.output_tokens
+    named = (prefix, plan.digest, kind, created_s, model)
     body = _TEXT_ANSWER % (*named, choices, inputs, outputs, inputs + outputs)
     return EngineAnswer(200, body, inputs, outputs)
 
 
 def _packed(vector: tuple[float, ...]) -> str:
-    """Little-endian float32, as the official client decodes it."""
+    """Return base64 of little-endian float32, as the official client decodes it."""
     return b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

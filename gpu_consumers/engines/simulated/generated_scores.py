@@ -1,6 +1,6 @@
-"""Scores, rankings and classes of the simulated engine, in the shape that vLLM gives them.
+"""Scores, rankings and classes of the simulated engine, in the shape of vLLM's.
 
-A number depends on the hash of its texts alone. Pure functions; `model` is a JSON string.
+A number depends on the hash of its texts only. Pure functions; `model` is a JSON string.
 """
 
 import zlib
@@ -26,7 +26,7 @@ TextInput = str | list[str]
 
 
 class _ScoreBody(msgspec.Struct):
-    """Two sides under any of the four pairs of names that vLLM takes."""
+    """Two sides under any of the four pairs of names that vLLM accepts."""
 
     queries: TextInput | None = None
     documents: TextInput | None = None
@@ -37,7 +37,7 @@ class _ScoreBody(msgspec.Struct):
     text_2: TextInput | None = None
 
     def sides(self) -> tuple[list[str], list[str]] | None:
-        """Return both sides as lists; None if no pair is whole."""
+        """Return both sides as lists; None if no pair is complete."""
         pairs = (
             (self.queries, self.documents),
             (self.queries, self.items),
@@ -67,11 +67,11 @@ _Body = TypeVar("_Body")
 
 
 def score_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
-    """Score pairs: one text against each of the other side, or side by side."""
-    asked = _decoded(_score_body.decode, body)
-    if isinstance(asked, EngineAnswer):
-        return asked
-    sides = asked.sides()
+    """Score pairs: one text with each of the other side, or texts at equal positions."""
+    request = _decoded(_score_body.decode, body)
+    if isinstance(request, EngineAnswer):
+        return request
+    sides = request.sides()
     if sides is None:
         return error_answer(400, "Two sides are needed, `queries` and `documents` for example.")
     left, right = sides
@@ -91,16 +91,16 @@ def score_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
 
 def rerank_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
     """Order documents by their score against the query, best first."""
-    del created_s  # a ranking carries no time
-    asked = _decoded(_rerank_body.decode, body)
-    if isinstance(asked, EngineAnswer):
-        return asked
-    documents = _listed(asked.documents)
+    del created_s  # a ranking has no time
+    request = _decoded(_rerank_body.decode, body)
+    if isinstance(request, EngineAnswer):
+        return request
+    documents = _listed(request.documents)
     if not documents or len(documents) > INPUTS_MAX:
         return error_answer(400, f"1 to {INPUTS_MAX} documents are needed.", param="documents")
-    if asked.top_n < 0:
+    if request.top_n < 0:
         return error_answer(400, "`top_n` must be at least 0.", param="top_n")
-    scores = [similarity(asked.query, text) for text in documents]
+    scores = [similarity(request.query, text) for text in documents]
     best_first = sorted(range(len(documents)), key=lambda index: -scores[index])
     results = [
         {
@@ -108,7 +108,7 @@ def rerank_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
             "document": {"text": documents[index], "multi_modal": None},
             "relevance_score": scores[index],
         }
-        for index in best_first[: asked.top_n or None]
+        for index in best_first[: request.top_n or None]
     ]
     tokens = input_tokens_of(body)
     content = {
@@ -121,11 +121,11 @@ def rerank_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
 
 
 def classify_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
-    """Give each input one of two classes."""
-    asked = _decoded(_classify_body.decode, body)
-    if isinstance(asked, EngineAnswer):
-        return asked
-    inputs = split_inputs(asked.input)
+    """Assign each input one of two classes."""
+    request = _decoded(_classify_body.decode, body)
+    if isinstance(request, EngineAnswer):
+        return request
+    inputs = split_inputs(request.input)
     if isinstance(inputs, str):
         return error_answer(400, inputs, param="input")
     data = []
@@ -141,7 +141,7 @@ def classify_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
 
 
 def similarity(left: str, right: str) -> float:
-    """Return 0 to 1, below 1."""
+    """Return a score from 0 to below 1."""
     return zlib.crc32(right.encode(), zlib.crc32(left.encode())) / _HASHES
 
 

@@ -1,4 +1,4 @@
-"""Bulk items that take a set time each: one timer serves as many as got a place together."""
+"""Delays bulk items by a set latency: one timer serves all items that get a slot together."""
 
 import asyncio
 from collections import deque
@@ -15,23 +15,23 @@ ReportItems = Callable[[str, Sequence[bytes], OnItemFinished, range], None]
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """One `execute` that waits for its items."""
+    """One `execute`."""
 
     endpoint: str
     bodies: Sequence[bytes]
     finished: OnItemFinished
     done: asyncio.Future[None]
-    started: int = 0  # items before this index have been given a slot
+    started: int = 0  # items before this index have a slot or have ended
     ended: int = 0
 
 
 class LatencySimulator:
-    """Holds items of any number of concurrent calls in the places for bulk, oldest call first."""
+    """Keeps items of concurrent calls in the bulk slots for the latency, oldest call first."""
 
     def __init__(self, report: ReportItems, slots: EngineSlots, latency_s: float) -> None:
-        """`report` is called when the items of a slice have had their time."""
+        """`report` is called when the latency of a range of items is over."""
         self._report, self._slots, self._latency_s = report, slots, latency_s
-        slots.on_bulk_room = self._fill_slots
+        slots.on_bulk_available = self._fill_slots
         self._waiting: deque[_Call] = deque()  # calls with items that have no slot yet
 
     async def execute(
@@ -47,39 +47,39 @@ class LatencySimulator:
         try:
             await done
         finally:
-            self._leave(call)
+            self._release(call)
 
     def _fill_slots(self) -> None:
         """Give free slots to waiting calls, oldest first."""
         while self._waiting:
             call = self._waiting[0]
             start = call.started
-            taken = self._slots.take_bulk(len(call.bodies) - start)
-            if not taken:
+            acquired = self._slots.acquire_bulk(len(call.bodies) - start)
+            if not acquired:
                 return
-            call.started += taken
+            call.started += acquired
             if call.started == len(call.bodies):
                 self._waiting.popleft()
             loop = asyncio.get_running_loop()
-            loop.call_later(self._latency_s, self._end_slice, call, range(start, call.started))
+            loop.call_later(self._latency_s, self._finish, call, range(start, call.started))
 
-    def _end_slice(self, call: _Call, items: range) -> None:
-        if call.done.done():  # cancelled or failed: its slots are free already
+    def _finish(self, call: _Call, items: range) -> None:
+        if call.done.done():  # cancelled or failed: its slots were released
             return
-        self._slots.give_bulk(len(items))
+        self._slots.release_bulk(len(items))
         call.ended += len(items)
         try:
             self._report(call.endpoint, call.bodies, call.finished, items)
-        except MillraceError as failure:  # a drill's; it belongs to the call, not to the timer
+        except MillraceError as failure:  # injected; it fails the call
             call.done.set_exception(failure)
         else:
             if call.ended == len(call.bodies):
                 call.done.set_result(None)
         self._fill_slots()
 
-    def _leave(self, call: _Call) -> None:
-        """Free what a cancelled or failed call still holds."""
-        self._slots.give_bulk(call.started - call.ended)
+    def _release(self, call: _Call) -> None:
+        """Release the slots of a cancelled or failed call."""
+        self._slots.release_bulk(call.started - call.ended)
         call.ended = call.started
         if call in self._waiting:
             self._waiting.remove(call)

@@ -1,4 +1,4 @@
-"""vLLM's serving objects as a table of routes; with `vllm_answers` all that imports vllm."""
+"""vLLM's serving objects as a table of routes; only this package imports vllm."""
 
 import os
 from collections.abc import Awaitable, Callable
@@ -54,20 +54,19 @@ class VllmServing:
     def __init__(
         self, engine: AsyncLLM, routes: dict[str, _Route], settings: EngineSettings
     ) -> None:
-        """Made by `start`."""
-        item_timeout_s = settings.item_timeout_s
+        """Use `start`."""
         self._sequences_max = settings.vllm_body_sequences_max
         self._engine = engine
         self._routes = routes
-        self._item_timeout_s = item_timeout_s
-        # A question to the engine core, which answers between two of its steps.
-        self._limit = ItemTimeout(item_timeout_s, engine.is_paused)
+        self._item_timeout_s = settings.item_timeout_s
+        # The engine core answers `is_paused` between two of its steps.
+        self._timeout = ItemTimeout(settings.item_timeout_s, engine.is_paused)
 
     @classmethod
     async def start(cls, arguments: list[str], settings: EngineSettings) -> Self:
         """Start the engine core and load the model, on the calling thread.
 
-        Raises SettingsError, and EngineDeadError in vLLM's own words: nobody's data is here yet.
+        Raises SettingsError, and EngineDeadError with vLLM's message, which holds no client's data.
         """
         on_cpu = current_platform.is_cpu()
         if on_cpu:  # one process fewer, a third of the start saved, at the same speed
@@ -93,11 +92,11 @@ class VllmServing:
 
     @property
     def unfinished(self) -> int:
-        """Sequences that vLLM holds, those of cancelled calls until it has let go of them."""
+        """Sequences in vLLM, including those of cancelled calls until they are aborted."""
         return int(self._engine.get_num_unfinished_requests())
 
-    async def ask(self, endpoint: str, body: bytes) -> EngineAnswer:
-        """Run one bulk item; refusals are answers.
+    async def run_item(self, endpoint: str, body: bytes) -> EngineAnswer:
+        """Run one bulk item; a refusal is its answer.
 
         Raises EngineDeadError, EngineStalledError among them, or EngineOutOfMemoryError when the
         engine lives on.
@@ -126,13 +125,13 @@ class VllmServing:
         try:
             request = route.request.validate_json(body)
             request.priority = scheduler_priority(request.priority, is_bulk=is_bulk)
-            writes = endpoint in STREAMED_ENDPOINTS
-            if writes and (refused := self._refusal(request, may_stream=emit is not None)):
+            generates = endpoint in STREAMED_ENDPOINTS
+            if generates and (refused := self._refusal(request, may_stream=emit is not None)):
                 return refused
-            if not writes or not request.stream or emit is None:
-                return await self._limit.run(_whole(route, request))
-            events = _listening(request, emit, meter)
-            return await self._limit.run(self._stream(route, request, events))
+            if not generates or not request.stream or emit is None:
+                return await self._timeout.run(_respond(route, request))
+            events = _stream_events(request, emit, meter)
+            return await self._timeout.run(self._stream(route, request, events))
         except ValidationError as mistakes:
             return invalid_body_answer(mistakes)
         except EngineDeadError:
@@ -142,45 +141,45 @@ class VllmServing:
         except TimeoutError:
             timed_out = item_timeout_answer(self._item_timeout_s)
             return events.interrupted(timed_out) if events is not None else timed_out
-        except Exception as refusal:  # vLLM sorts its own exceptions into statuses
+        except Exception as refusal:  # vLLM maps its exceptions to statuses
             if self._engine.errored:
                 raise EngineDeadError from refusal
-            if is_bulk and is_out_of_memory(refusal):  # its batch is split; a call fails alone
+            if is_bulk and is_out_of_memory(refusal):  # its batch is split; a call just fails
                 raise EngineOutOfMemoryError from refusal
             if is_not_finite(refusal):
                 return NOT_FINITE
             return answer_from_response(create_error_response(refusal))
 
     def _refusal(self, request: Any, *, may_stream: bool) -> EngineAnswer | None:
-        """Return what is wrong with a body that vLLM would take."""
+        """Return the refusal of a body that vLLM would accept, or None."""
         if request.stream and not may_stream:
             return stream_unsupported_answer()
         prompt = getattr(request, "prompt", None)  # a chat has none
         return sequence_limit_answer(prompt, request.n, self._sequences_max)
 
     async def _stream(self, route: _Route, request: Any, events: StreamEvents) -> EngineAnswer:
-        """Take what vLLM would send to a client; cancelling aborts the sequence."""
+        """Run a streaming request; cancelling aborts its sequences."""
         response = await route.handle(request)
         if not hasattr(response, "__aiter__"):
             return answer_from_response(response)
-        goes_on = True
+        has_more = True
         async for text in response:
-            goes_on = goes_on and events.take(text.removeprefix("data: ").rstrip().encode())
-        if self._engine.errored:  # which vLLM tells its client as an event
+            has_more = has_more and events.on_event(text.removeprefix("data: ").rstrip().encode())
+        if self._engine.errored:  # vLLM also sends it as an event
             raise EngineDeadError
         return events.end()
 
 
-async def _whole(route: _Route, request: Any) -> EngineAnswer:
+async def _respond(route: _Route, request: Any) -> EngineAnswer:
     return answer_from_response(await route.handle(request))
 
 
 def _require_parser(name: str | None) -> None:
-    """Before the model is loaded: vLLM itself notices a wrong name only with the first call."""
+    """Raise SettingsError before the model is loaded; vLLM checks the name in the first call."""
     known = ToolParserManager.list_registered()
     if name is not None and name not in known:
         raise SettingsError(
-            f"vllm_tool_call_parser: vLLM has none named {name}, but {', '.join(sorted(known))}."
+            f"vllm_tool_call_parser: vLLM has no {name!r}; it has {', '.join(sorted(known))}."
         )
 
 
@@ -208,18 +207,18 @@ def _routes(state: SimpleNamespace, tasks: tuple[str, ...]) -> dict[str, _Route]
     return routes
 
 
-def _listening(request: Any, emit: EmitEvent, meter: UsageMeter | None) -> StreamEvents:
-    """Ask for running counts, so that a stream that is cut is counted too; hide what is extra."""
-    asked = request.stream_options
-    wanted = StreamOptions(
-        include_usage=asked is not None and asked.include_usage,
-        continuous_usage_stats=asked is not None and asked.continuous_usage_stats,
+def _stream_events(request: Any, emit: EmitEvent, meter: UsageMeter | None) -> StreamEvents:
+    """Request running usage, so that an aborted stream is counted; hide it from the client."""
+    options = request.stream_options
+    requested = StreamOptions(
+        include_usage=options is not None and options.include_usage,
+        continuous_usage_stats=options is not None and options.continuous_usage_stats,
     )
     request.stream_options = VllmStreamOptions(include_usage=True, continuous_usage_stats=True)
-    shows_running = wanted.include_usage and wanted.continuous_usage_stats
+    shows_running = requested.include_usage and requested.continuous_usage_stats
     return StreamEvents(
         emit,
-        wanted,
+        requested,
         meter,
         strips_usage=not shows_running,
         choices_per_prompt=request.n or 1,

@@ -1,4 +1,4 @@
-"""What vLLM's serving objects return, as answers."""
+"""Turns the responses of vLLM's serving objects into answers."""
 
 from http import HTTPStatus
 from typing import Any
@@ -14,20 +14,20 @@ from gpu_consumers.engines.token_usage import answer_with_usage
 
 
 class EmbeddingsResponse:
-    """What a pooling route returns, in place of a web framework's response.
+    """Replaces the web framework's response class in the embeddings route.
 
-    Keeps the counts, and renders hundreds of floats faster than the standard library's JSON.
+    Keeps the usage, and encodes hundreds of floats faster than the standard library's JSON.
     """
 
     def __init__(self, content: dict[str, Any]) -> None:
-        """Raise NotFiniteError for vectors that JSON cannot say."""
+        """Encode `content`. Raises NotFiniteError for vectors that JSON cannot represent."""
         check_vectors(content["data"])
         self.body = msgspec.json.encode(content)
         self.input_tokens: int = content["usage"]["prompt_tokens"]
 
 
 def answer_from_response(response: Any) -> EngineAnswer:
-    """Turn what a serving object returns into an answer."""
+    """Return the response of a serving object as an answer."""
     if isinstance(response, ErrorResponse):
         error = response.error
         return refusal_answer(int(error.code), error.message, error.param)

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 _SOCKET_PATH_BYTES_MAX = 107
 _SOCKET_NAME_BYTES = 37
 _NO_DOMAIN = "media.invalid"
-"""An empty list means every host to vLLM; the names under `.invalid` are nobody's (RFC 6761)."""
+"""To vLLM an empty list allows every host; names under `.invalid` never resolve (RFC 6761)."""
 
 
 class VllmEngine:
     """One model on this machine's GPU or CPU."""
 
     def __init__(self, settings: EngineSettings) -> None:
-        """Load nothing yet; `settings.model_path` must be given."""
+        """`settings.model_path` must be given; `start` loads the model."""
         self._settings = settings
         self._slots = EngineSlots(
-            settings.items_at_once, settings.headroom, at_once=settings.vllm_max_num_seqs
+            settings.items_at_once, settings.headroom, running_max=settings.vllm_max_num_seqs
         )
         self._serving: VllmServing | None = None
         self._pool: ItemPool | None = None
@@ -55,13 +55,13 @@ class VllmEngine:
 
     @property
     def unfinished(self) -> int:
-        """Sequences that vLLM holds; 0 once nothing runs and nothing waits to be aborted."""
+        """Sequences in vLLM; 0 once nothing runs and nothing waits to be aborted."""
         return 0 if self._serving is None else self._serving.unfinished
 
     async def start(self) -> None:
         """Load the model; blocks the event loop for 10 to 40 s. Raises SettingsError.
 
-        On the main thread by intent: a child dies with the thread that started it.
+        Runs on the main thread on purpose: a child ends with the thread that started it.
         """
         arguments = vllm_arguments(self._settings)
         for name, value in vllm_environment(self._settings).items():
@@ -70,7 +70,7 @@ class VllmEngine:
         from gpu_consumers.engines.vllm.serving import VllmServing
 
         self._serving = await VllmServing.start(arguments, self._settings)
-        self._pool = ItemPool(self._serving.ask, self._slots)
+        self._pool = ItemPool(self._serving.run_item, self._slots)
 
     async def execute(
         self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished
@@ -84,13 +84,13 @@ class VllmEngine:
     ) -> EngineAnswer:
         """See `Engine`; a cancelled call's KV cache is freed by vLLM's abort."""
         assert self._serving is not None, "start first"
-        await self._slots.enter()
+        await self._slots.acquire_online()
         try:
             if meter is not None:
-                meter.began()
+                meter.on_start()
             return await self._serving.serve(endpoint, body, emit, meter)
         finally:
-            self._slots.leave()
+            self._slots.release_online()
 
     async def stop(self) -> None:
         """See `Engine`."""
@@ -100,15 +100,15 @@ class VllmEngine:
 
 
 def vllm_environment(settings: EngineSettings) -> dict[str, str]:
-    """Return what vLLM reads from the environment, most of it while being imported."""
+    """Return the environment variables of vLLM, which reads most of them while being imported."""
     has_own_logging = "VLLM_LOGGING_CONFIG_PATH" in os.environ
     return {
         "HF_HUB_OFFLINE": "1",
-        # Its records are lines of the role, unless an operator has them go elsewhere.
+        # Its records use the role's handlers, unless an operator configures others.
         "VLLM_CONFIGURE_LOGGING": str(int(has_own_logging)),
         "VLLM_CPU_KVCACHE_SPACE": str(settings.vllm_kv_cache_gib),
         "VLLM_DO_NOT_TRACK": "1",
-        "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",  # the host of the last one would not be checked
+        "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",  # the redirect's host would not be checked
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": DEFAULT_LEVEL,
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",
@@ -118,13 +118,13 @@ def vllm_environment(settings: EngineSettings) -> dict[str, str]:
 
 
 def _socket_folder(temporary: str) -> str:
-    """Return where vLLM's processes meet: the path of a socket must be short."""
+    """Return the folder of vLLM's sockets, whose paths must be short."""
     fits = len(os.fsencode(temporary)) + _SOCKET_NAME_BYTES <= _SOCKET_PATH_BYTES_MAX
     return temporary if fits else "/tmp"  # noqa: S108 (the names are random)
 
 
 def vllm_arguments(settings: EngineSettings) -> list[str]:
-    """Return vLLM's command line, the interface that it keeps between releases."""
+    """Return vLLM's command line, its interface that is stable across releases."""
     path = settings.model_path
     if path is None or not path.is_dir():
         raise SettingsError("model_path is not a folder.")
@@ -137,7 +137,7 @@ def vllm_arguments(settings: EngineSettings) -> list[str]:
         f"--max-num-seqs={settings.vllm_max_num_seqs}",
         f"--gpu-memory-utilization={settings.vllm_gpu_memory_utilization}",
         "--scheduling-policy=priority",
-        "--allowed-media-domains",  # clients name URLs; this host may reach what they may not
+        "--allowed-media-domains",  # clients name URLs, and this host may reach private hosts
         *(settings.vllm_allowed_media_domains or _NO_DOMAIN).split(","),
         "--enable-prompt-tokens-details",
         "--disable-log-stats",

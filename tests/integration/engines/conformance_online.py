@@ -225,7 +225,7 @@ class OnlineChatConformance(ChatConformance):
         body = chat_body(stream=True, max_tokens=2000, ignore_eos=True)
         call = asyncio.create_task(engine.serve(CHAT, body, listener, meter))
         await asyncio.wait_for(listener.third.wait(), 30)
-        spent = meter.counted(EngineAnswer(0, b""))
+        spent = meter.with_usage(EngineAnswer(0, b""))
         assert 1 <= spent.output_tokens <= 2000
         call.cancel()
         with pytest.raises(asyncio.CancelledError):

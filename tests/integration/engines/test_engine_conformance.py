@@ -55,7 +55,7 @@ def simulated(fault: InjectFault | None = None, *, token_ms: float = 0.0) -> Sim
         token_ms=token_ms,
         slots=EngineSlots(8, 3),
         clock=SystemClock(),
-        fault=fault,
+        inject_fault=fault,
     )
 
 

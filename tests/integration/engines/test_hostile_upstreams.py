@@ -286,7 +286,7 @@ async def _full_transport(engine: OpenAIHttpEngine) -> asyncio.Transport:
     assert engine._client is not None
     while True:
         for connection in engine._client._opened:
-            if connection._paused and connection._transport is not None:
+            if connection._is_paused and connection._transport is not None:
                 return connection._transport
         await asyncio.sleep(0.01)
 

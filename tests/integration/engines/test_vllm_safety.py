@@ -18,12 +18,12 @@ import argparse, base64, io, json, logging, multiprocessing, os, socket, sys
 from core.logs import configure_logs
 from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.engines.vllm.vllm_engine import vllm_arguments, vllm_environment
-from gpu_consumers.engines.vllm.child_processes import import_this_first
+from gpu_consumers.engines.vllm.child_processes import use_as_child_main_module
 
 configure_logs("gpu-consumer")
 settings = EngineSettings.from_env(os.environ)
 os.environ.update(vllm_environment(settings))
-import_this_first()
+use_as_child_main_module()
 domains = "files.test,example.com"
 opened = settings.model_copy(update={"vllm_allowed_media_domains": domains})
 

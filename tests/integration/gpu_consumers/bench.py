@@ -81,12 +81,12 @@ class ScriptedEngine:
         if self.away:
             raise PoolUnavailableError
         assert meter is not None
-        meter.began()
+        meter.on_start()
         self.running += 1
         try:
             if emit is not None:
                 emit(b'{"n":0}')
-                meter.counted = lambda answer: replace(answer, input_tokens=3, output_tokens=1)
+                meter.with_usage = lambda answer: replace(answer, input_tokens=3, output_tokens=1)
             await self.hold.wait()
             if self.dead:
                 raise EngineDeadError

@@ -38,7 +38,7 @@ class Recorder:
     is_full: bool = False
     handed_back: list[BufferedChunk] = field(default_factory=list)
 
-    def hand_back(self, held: BufferedChunk) -> None:
+    def requeue(self, held: BufferedChunk) -> None:
         self.handed_back.append(held)
 
 

@@ -117,7 +117,7 @@ class HeldEngine:
     ) -> EngineAnswer:
         if self.full:
             await self.go.wait()
-        meter.began()
+        meter.on_start()
         if self.away:
             raise PoolUnavailableError
         if self.dead:
@@ -127,7 +127,7 @@ class HeldEngine:
         try:
             if emit is not None:
                 emit(self.piece)
-                meter.counted = lambda answer: replace(answer, input_tokens=3, output_tokens=7)
+                meter.with_usage = lambda answer: replace(answer, input_tokens=3, output_tokens=7)
             await self.go.wait()
             if emit is not None:
                 emit(b"2")

@@ -37,22 +37,22 @@ class Load:
         self.congestion = CongestionWindow(
             self.slots, busy_s_max=BUSY_S_MAX, clock=self.clock, random=lambda: self.fraction
         )
-        self.congestion.answered()
-        assert self.slots.take_bulk(running) == running
+        self.congestion.record_answer()
+        assert self.slots.acquire_bulk(running) == running
 
     def refuse(self, refusals: LoadRefusals | None = None, stated_s: float | None = None) -> float:
         """Refuse a bulk item; it leaves its place."""
-        pause_s = self.congestion.refused(
+        pause_s = self.congestion.record_refusal(
             refusals or LoadRefusals(), PoolBusyError(stated_s=stated_s)
         )
-        self.slots.give_bulk(1)
+        self.slots.release_bulk(1)
         return pause_s
 
     def room(self) -> int:
         """Return how many bulk items may run at once."""
         running = self.slots.counts.bulk
-        taken = self.slots.take_bulk(self.slots.total)
-        self.slots.give_bulk(taken)
+        taken = self.slots.acquire_bulk(self.slots.total)
+        self.slots.release_bulk(taken)
         return running + taken
 
 
@@ -70,7 +70,7 @@ async def test_the_room_grows_faster_each_round_until_all_is_back() -> None:
     rooms = [load.room()]
     for _ in range(5):
         for _ in range(rooms[-1]):
-            load.congestion.answered()
+            load.congestion.record_answer()
         rooms.append(load.room())
     assert rooms == [8, 9, 11, 16, 32, 64]
 
@@ -80,9 +80,9 @@ async def test_one_item_that_is_always_refused_says_little_of_the_room() -> None
     refusals = LoadRefusals()
     for _ in range(50):
         load.refuse(refusals)
-        assert load.slots.take_bulk(1) <= 1
+        assert load.slots.acquire_bulk(1) <= 1
         for _ in range(20):  # fewer than a round
-            load.congestion.answered()
+            load.congestion.record_answer()
     assert load.room() == 64
 
 
@@ -91,14 +91,14 @@ async def test_a_refusal_begins_the_round_anew() -> None:
     load.refuse()
     for _ in range(10):
         for _ in range(14):
-            load.congestion.answered()
+            load.congestion.record_answer()
         assert load.room() == 15
         load.refuse()
-        load.slots.take_bulk(1)
+        load.slots.acquire_bulk(1)
         assert load.room() == 14
         for _ in range(14):
-            load.congestion.answered()
-        assert load.room() == load.slots.take_bulk(1) + 14 == 15
+            load.congestion.record_answer()
+        assert load.room() == load.slots.acquire_bulk(1) + 14 == 15
 
 
 async def test_pauses_double_are_spread_and_end() -> None:
@@ -106,10 +106,10 @@ async def test_pauses_double_are_spread_and_end() -> None:
     refusals = LoadRefusals()
     pauses = []
     for _ in range(9):
-        pauses.append(load.congestion.refused(refusals, PoolBusyError()))
+        pauses.append(load.congestion.record_refusal(refusals, PoolBusyError()))
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
     load.fraction = 0.0
-    assert load.congestion.refused(refusals, PoolBusyError()) == 2.5
+    assert load.congestion.record_refusal(refusals, PoolBusyError()) == 2.5
 
 
 @pytest.mark.parametrize(("stated_s", "wanted"), [(3.0, 3.0), (0.0, 0.1), (999.0, STATED_S_MAX)])
@@ -123,24 +123,24 @@ async def test_busy_means_away_when_nothing_is_answered_and_nothing_runs() -> No
     load.refuse()  # another runs
     assert load.refuse() > 0  # for the first time since something was answered, however long ago
     assert load.room() == 0  # until the pause is over
-    load.congestion.answered()
-    assert load.slots.take_bulk(1) == 1
-    load.congestion.refused(LoadRefusals(), PoolBusyError())
+    load.congestion.record_answer()
+    assert load.slots.acquire_bulk(1) == 1
+    load.congestion.record_refusal(LoadRefusals(), PoolBusyError())
     load.clock.now_s += BUSY_S_MAX + 1
     with pytest.raises(PoolUnavailableError) as raised:
-        load.congestion.refused(LoadRefusals(), PoolBusyError(status_code=503))
+        load.congestion.record_refusal(LoadRefusals(), PoolBusyError(status_code=503))
     assert type(raised.value) is PoolUnavailableError
     assert raised.value.facts == {"status_code": 503}
 
 
 async def test_a_stated_wait_is_no_absence() -> None:
     load = Load(4, running=1)
-    load.congestion.refused(LoadRefusals(), PoolBusyError(stated_s=30.0))
+    load.congestion.record_refusal(LoadRefusals(), PoolBusyError(stated_s=30.0))
     load.clock.now_s += 31
-    assert load.congestion.refused(LoadRefusals(), PoolBusyError(stated_s=30.0)) == 30
+    assert load.congestion.record_refusal(LoadRefusals(), PoolBusyError(stated_s=30.0)) == 30
     load.clock.now_s += 31
     with pytest.raises(PoolUnavailableError):
-        load.congestion.refused(LoadRefusals(), PoolBusyError(stated_s=30.0))
+        load.congestion.record_refusal(LoadRefusals(), PoolBusyError(stated_s=30.0))
 
 
 async def test_one_that_answered_nothing_yet_is_away_at_once() -> None:
@@ -148,48 +148,48 @@ async def test_one_that_answered_nothing_yet_is_away_at_once() -> None:
     congestion = CongestionWindow(
         slots, busy_s_max=BUSY_S_MAX, clock=StillClock(), random=lambda: 1.0
     )
-    assert slots.take_bulk(1) == 1
+    assert slots.acquire_bulk(1) == 1
     with pytest.raises(PoolUnavailableError):
-        congestion.refused(LoadRefusals(), PoolBusyError())
+        congestion.record_refusal(LoadRefusals(), PoolBusyError())
 
 
 async def test_calls_that_pause_are_nothing_that_runs() -> None:
     load = Load(4)
-    await load.slots.enter()
-    await load.slots.enter()
-    load.congestion.refused(LoadRefusals(), PoolBusyError())
+    await load.slots.acquire_online()
+    await load.slots.acquire_online()
+    load.congestion.record_refusal(LoadRefusals(), PoolBusyError())
     load.clock.now_s += BUSY_S_MAX + 1
-    load.congestion.refused(LoadRefusals(), PoolBusyError())
-    with load.congestion.pausing(), pytest.raises(PoolUnavailableError):
-        load.congestion.refused(LoadRefusals(), PoolBusyError())
+    load.congestion.record_refusal(LoadRefusals(), PoolBusyError())
+    with load.congestion.paused_call(), pytest.raises(PoolUnavailableError):
+        load.congestion.record_refusal(LoadRefusals(), PoolBusyError())
 
 
 async def test_a_refused_call_takes_no_room_of_bulk_that_has_none() -> None:
     load = Load(9, headroom=1)
-    await load.slots.enter()
-    await load.slots.enter()
-    load.congestion.refused(LoadRefusals(), PoolBusyError())
-    assert load.slots.take_bulk(9) == 6
-    load.congestion.refused(LoadRefusals(), PoolBusyError())
-    load.slots.give_bulk(6)
+    await load.slots.acquire_online()
+    await load.slots.acquire_online()
+    load.congestion.record_refusal(LoadRefusals(), PoolBusyError())
+    assert load.slots.acquire_bulk(9) == 6
+    load.congestion.record_refusal(LoadRefusals(), PoolBusyError())
+    load.slots.release_bulk(6)
     assert load.room() == 5
 
 
 async def test_an_item_that_is_always_refused_goes_back() -> None:
     load = Load(4, running=4)
     refusals = LoadRefusals()
-    load.congestion.refused(refusals, PoolBusyError())
+    load.congestion.record_refusal(refusals, PoolBusyError())
     load.clock.now_s += REFUSED_S_MAX + 1
-    load.congestion.refused(LoadRefusals(), PoolBusyError())
+    load.congestion.record_refusal(LoadRefusals(), PoolBusyError())
     with pytest.raises(PoolBusyError):  # which says that the pool is there
-        load.congestion.refused(refusals, PoolBusyError())
+        load.congestion.record_refusal(refusals, PoolBusyError())
     assert load.slots.counts.refused == 3
 
 
 async def test_after_a_refusal_of_all_nothing_new_is_asked_until_its_pause_is_over() -> None:
     load = Load(8, running=1)
     hired = asyncio.Event()
-    load.slots.on_bulk_room = hired.set
+    load.slots.on_bulk_available = hired.set
     load.refuse()
     assert load.room() == 0
     await asyncio.wait_for(hired.wait(), 5)
@@ -200,5 +200,5 @@ async def test_an_answer_ends_the_rest() -> None:
     load = Load(8, running=1)
     load.refuse(stated_s=STATED_S_MAX)
     assert load.room() == 0
-    load.congestion.answered()  # to an online call
+    load.congestion.record_answer()  # to an online call
     assert load.room() == 2

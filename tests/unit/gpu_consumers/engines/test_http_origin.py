@@ -71,8 +71,8 @@ async def test_a_burst_is_one_look_up_and_starts_at_every_address(
     assert [one[0] for one in found] == ["10.0.0.1", "10.0.0.2"] * 5
     assert all(len(one) == 2 for one in found)
 
-    origin.avoid("10.0.0.1")
+    origin.drop_address("10.0.0.1")
     assert await origin.addresses() == ["10.0.0.2"]
-    origin.avoid("10.0.0.2")
+    origin.drop_address("10.0.0.2")
     assert len(await origin.addresses()) == 2
     assert asked == ["h", "h"]

@@ -81,7 +81,7 @@ async def test_what_takes_too_long_is_late_whatever_it_says_then() -> None:
 async def test_a_late_item_of_a_frozen_engine_is_not_the_items_fault() -> None:
     for work in ends():
         with pytest.raises(EngineStalledError):
-            await ItemTimeout(0.01, frozen, reaction_s=0.01).run(work())
+            await ItemTimeout(0.01, frozen, liveness_timeout_s=0.01).run(work())
         assert work.ended
 
 
@@ -92,7 +92,9 @@ async def test_a_late_item_waits_for_a_sign_of_life() -> None:
         asked.set()
         await reacts.wait()
 
-    call = asyncio.create_task(ItemTimeout(0.01, sign, reaction_s=LONG_S).run(Work("words")()))
+    call = asyncio.create_task(
+        ItemTimeout(0.01, sign, liveness_timeout_s=LONG_S).run(Work("words")())
+    )
     await asked.wait()
     assert not call.done()
     reacts.set()

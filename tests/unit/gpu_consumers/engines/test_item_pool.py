@@ -99,9 +99,9 @@ async def test_items_that_wait_for_room_are_not_idle() -> None:
     call = asyncio.create_task(pool.execute("/", [b"x"] * 3, lambda *_: None))
     await turns()
     assert slots.counts == SlotCounts(bulk=2, online=0, waiting=0, idle=0)
-    slots.give_bulk(1)  # and nobody heard of it
+    slots.release_bulk(1)  # and nobody heard of it
     assert slots.counts.idle == 1
-    slots.take_bulk(1)
+    slots.acquire_bulk(1)
     call.cancel()
     await asyncio.wait([call])
 

@@ -27,10 +27,14 @@ class StillClock:
 
 
 def engine(
-    latency_ms: float = 0, concurrency: int = 4, fault: InjectFault | None = None
+    latency_ms: float = 0, concurrency: int = 4, inject_fault: InjectFault | None = None
 ) -> SimulatedEngine:
     return SimulatedEngine(
-        "m", latency_ms=latency_ms, slots=EngineSlots(concurrency), clock=StillClock(), fault=fault
+        "m",
+        latency_ms=latency_ms,
+        slots=EngineSlots(concurrency),
+        clock=StillClock(),
+        inject_fault=inject_fault,
     )
 
 
@@ -117,7 +121,7 @@ async def test_a_drill_can_fail_an_item_or_the_pool(latency_ms: float) -> None:
             raise PoolUnavailableError
         return refused if b"broken" in body else None
 
-    drilled = engine(latency_ms=latency_ms, fault=fault)
+    drilled = engine(latency_ms=latency_ms, inject_fault=fault)
     answers = await run(drilled, [BODY, b"broken", BODY])
     assert [answers[index].status_code for index in range(3)] == [200, 500, 200]
     with pytest.raises(PoolUnavailableError):
@@ -156,7 +160,7 @@ async def test_a_stream_that_is_cut_has_spent_what_it_emitted() -> None:
     await third.wait()
     call.cancel()
     await asyncio.wait([call])
-    spent = meter.counted(EngineAnswer(0, b""))
+    spent = meter.with_usage(EngineAnswer(0, b""))
     assert (spent.input_tokens > 0, spent.output_tokens) == (True, len(pieces) - 1)
 
 
@@ -191,7 +195,7 @@ async def test_the_pools_failure_is_no_answer_to_a_call() -> None:
     def fault(_: bytes) -> EngineAnswer | None:
         raise PoolUnavailableError
 
-    away = engine(fault=fault)
+    away = engine(inject_fault=fault)
     with pytest.raises(PoolUnavailableError):
         await away.serve(CHAT, BODY, None)
     assert away.slots == SlotCounts(0, 0, 0)

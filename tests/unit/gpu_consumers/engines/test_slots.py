@@ -19,42 +19,42 @@ def test_headroom_grows_with_the_root_of_the_places(total: int, headroom: int) -
 
 def test_bulk_leaves_the_headroom_free() -> None:
     slots = EngineSlots(8, 3)
-    assert slots.take_bulk(10) == 5
-    assert slots.take_bulk(1) == 0
+    assert slots.acquire_bulk(10) == 5
+    assert slots.acquire_bulk(1) == 0
 
 
 @pytest.mark.parametrize(("online", "bulk"), [(0, 147), (64, 80), (100, 35), (127, 1), (128, 0)])
 async def test_no_item_queues_in_an_engine_that_online_calls_fill(online: int, bulk: int) -> None:
-    slots = EngineSlots(160, 13, at_once=128)
+    slots = EngineSlots(160, 13, running_max=128)
     for _ in range(online):
-        await slots.enter()
-    assert slots.take_bulk(200) == bulk
+        await slots.acquire_online()
+    assert slots.acquire_bulk(200) == bulk
 
 
 async def test_bulk_waits_until_more_than_the_headroom_is_free() -> None:
     slots = EngineSlots(8, 3)
     for _ in range(4):
-        await slots.enter()
-    assert slots.take_bulk(10) == 1
-    slots.leave()
-    assert slots.take_bulk(10) == 1
+        await slots.acquire_online()
+    assert slots.acquire_bulk(10) == 1
+    slots.release_online()
+    assert slots.acquire_bulk(10) == 1
 
 
 async def test_online_calls_go_ahead_of_bulk_in_their_order() -> None:
     slots = EngineSlots(3, 1)
-    assert slots.take_bulk(5) == 2
+    assert slots.acquire_bulk(5) == 2
     order: list[int] = []
 
     async def call(number: int) -> None:
-        await slots.enter()
+        await slots.acquire_online()
         order.append(number)
 
     calls = [asyncio.create_task(call(number)) for number in range(3)]
     await asyncio.sleep(0)
     assert slots.counts == SlotCounts(bulk=2, online=1, waiting=2)
-    assert not slots.renew_bulk()  # to the second call
+    assert not slots.reacquire_bulk()  # to the second call
     assert slots.counts == SlotCounts(bulk=1, online=2, waiting=1)
-    slots.give_bulk(1)
+    slots.release_bulk(1)
     await asyncio.gather(*calls)
     assert order == [0, 1, 2]
     assert slots.counts == SlotCounts(bulk=0, online=3, waiting=0)
@@ -63,30 +63,30 @@ async def test_online_calls_go_ahead_of_bulk_in_their_order() -> None:
 @pytest.mark.parametrize("in_the_same_turn", [False, True])
 async def test_a_cancelled_call_leaves_no_place_behind(in_the_same_turn: bool) -> None:
     slots = EngineSlots(1)
-    await slots.enter()
-    waiting = asyncio.create_task(slots.enter())
+    await slots.acquire_online()
+    waiting = asyncio.create_task(slots.acquire_online())
     await asyncio.sleep(0)
     if in_the_same_turn:
-        slots.leave()  # the place is the waiting call's, which is then cancelled
+        slots.release_online()  # the place is the waiting call's, which is then cancelled
         waiting.cancel()
     else:
         waiting.cancel()
-        slots.leave()
+        slots.release_online()
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert slots.counts == SlotCounts(0, 0, 0)
-    assert slots.take_bulk(2) == 1
+    assert slots.acquire_bulk(2) == 1
 
 
 async def test_bulk_hears_of_room_that_calls_leave() -> None:
     slots = EngineSlots(4, 2)
     heard: list[int] = []
-    slots.on_bulk_room = lambda: heard.append(slots.take_bulk(4))
+    slots.on_bulk_available = lambda: heard.append(slots.acquire_bulk(4))
     for _ in range(3):
-        await slots.enter()
-    slots.leave()
+        await slots.acquire_online()
+    slots.release_online()
     assert heard == []
-    slots.leave()
+    slots.release_online()
     assert heard == [1]
 
 
@@ -113,11 +113,11 @@ async def test_whatever_comes_and_goes_all_places_come_back(seed: int) -> None:
         return EngineAnswer(200, b"")
 
     async def call() -> None:
-        await slots.enter()
+        await slots.acquire_online()
         try:
             await hold("online")
         finally:
-            slots.leave()
+            slots.release_online()
 
     pool = ItemPool(item, slots)
     calls: list[asyncio.Task[None]] = []
@@ -130,4 +130,4 @@ async def test_whatever_comes_and_goes_all_places_come_back(seed: int) -> None:
     async with asyncio.timeout(5):
         await asyncio.gather(*calls, return_exceptions=True)
     assert slots.counts == SlotCounts(0, 0, 0)
-    assert slots.take_bulk(total) == total - slots.headroom
+    assert slots.acquire_bulk(total) == total - slots.headroom

@@ -20,7 +20,7 @@ def told(*payloads: bytes, **options: bool) -> tuple[StreamEvents, list[bytes]]:
     emitted: list[bytes] = []
     events = StreamEvents(emitted.append, StreamOptions(**options))
     for payload in payloads:
-        if not events.take(payload):
+        if not events.on_event(payload):
             break
     return events, emitted
 
@@ -43,7 +43,7 @@ def test_counts_that_we_asked_for_are_null_for_who_wants_them_at_the_end() -> No
     for wanted in (False, True):
         emitted: list[bytes] = []
         options = StreamOptions(include_usage=wanted)
-        StreamEvents(emitted.append, options, strips_usage=True).take(chunk)
+        StreamEvents(emitted.append, options, strips_usage=True).on_event(chunk)
         (shown[wanted],) = emitted
     assert shown[False] == b'{"choices":[{"index":0}]}'
     assert shown[True] == b'{"choices":[{"index":0}],"usage":null}'
@@ -70,11 +70,11 @@ def test_a_stream_without_usage_is_counted_by_the_tokens_that_it_names(
 def test_a_meter_tells_what_was_emitted_until_now() -> None:
     meter, emitted = UsageMeter(), list[bytes]()
     events = StreamEvents(emitted.append, StreamOptions(), meter, choices_per_prompt=2)
-    assert meter.counted(NOTHING) == NOTHING
+    assert meter.with_usage(NOTHING) == NOTHING
     chunk = b'{"choices":[{"index":%d}],"usage":{"prompt_tokens":5,"completion_tokens":%d}}'
-    events.take(chunk % (0, 2))
-    events.take(chunk % (1, 3))
-    spent = meter.counted(NOTHING)
+    events.on_event(chunk % (0, 2))
+    events.on_event(chunk % (1, 3))
+    spent = meter.with_usage(NOTHING)
     assert (spent.input_tokens, spent.output_tokens) == (5, 5)
 
 
@@ -90,7 +90,7 @@ def test_running_counts_add_up_over_choices_and_prompts(
     events = StreamEvents(lambda _: None, StreamOptions(), choices_per_prompt=choices_per_prompt)
     for index, tokens in ((0, 2), (1, 1), (0, 4), (2, 1)):
         usage = {"prompt_tokens": 7, "completion_tokens": tokens}
-        events.take(msgspec.json.encode({"choices": [{"index": index}], "usage": usage}))
+        events.on_event(msgspec.json.encode({"choices": [{"index": index}], "usage": usage}))
     answer = events.interrupted()
     assert (answer.status_code, answer.input_tokens, answer.output_tokens) == (502, input_tokens, 6)
     assert msgspec.json.decode(answer.body)["error"]["code"] == "stream_interrupted"

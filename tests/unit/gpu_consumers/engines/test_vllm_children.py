@@ -11,10 +11,10 @@ import pytest
 
 PARENT = """
 import multiprocessing, sys, time
-from gpu_consumers.engines.vllm.child_processes import import_this_first
+from gpu_consumers.engines.vllm.child_processes import use_as_child_main_module
 
 if __name__ == "__main__":
-    import_this_first()
+    use_as_child_main_module()
     child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
     child.start()
     print(child.pid, flush=True)
