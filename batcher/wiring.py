@@ -207,12 +207,10 @@ class _Shared:
 
 def rules_of(settings: BatcherSettings) -> DispatchRules:
     """Return the dispatcher's rules."""
-    return DispatchRules(
-        limits=BatchLimits(
-            item_count_max=settings.batch_items_max,
-            token_count_max=settings.batch_tokens_max,
-            wait_s_max=settings.wait_s_max,
-            slack_s_min=settings.slack_s_min,
-        ),
-        batch_s_max=settings.batch_s_max,
+    limits = BatchLimits(
+        item_count_max=settings.batch_items_max,
+        token_count_max=settings.batch_tokens_max,
+        wait_s_max=settings.wait_s_max,
+        slack_s_min=settings.slack_s_min,
     )
+    return DispatchRules(limits=limits, batch_s_max=settings.batch_s_max)

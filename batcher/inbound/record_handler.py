@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from batcher import metrics
 from batcher.faust_app.ordered_acks import AckTicket, OrderedAcks
@@ -26,12 +26,8 @@ ReportUnreadable = Callable[[Received, OnDelivery], int]
 """Sends what replaces an unreadable record; returns how many deliveries will be reported."""
 
 
-class SettleOnDelivery(Protocol):
-    """Makes a delivery callback, for the producer's thread, that settles on the event loop."""
-
-    def __call__(self, ticket: AckTicket, item_count: int) -> OnDelivery:
-        """Return the callback."""
-        ...
+SettleOnDelivery = Callable[[AckTicket, int], OnDelivery]
+"""Makes a delivery callback that settles so many items of a ticket on the event loop."""
 
 
 class RecordHandler:

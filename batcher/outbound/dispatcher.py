@@ -6,11 +6,11 @@ No timer delays a batch before the producer, where bulk lingers for 3 ms.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from batcher import metrics
+from batcher.outbound.batch_sender import BatchSender
 from batcher.policy.batch_closing import (
     BatchCandidate,
     BatchCloseReason,
@@ -21,7 +21,7 @@ from batcher.policy.batch_closing import (
     item_count_cap,
 )
 from batcher.policy.credits import CreditLedger, ReplicaCredit
-from batcher.queueing.buffered_chunk import BatchKey, BufferedChunk
+from batcher.queueing.buffered_chunk import BufferedChunk
 from batcher.queueing.queue_levels import BatchKeyQueue, PoolQueue
 from batcher.queueing.queues import Queues
 from core.clock import Clock
@@ -31,26 +31,6 @@ DISPATCH_SLICE_S_MAX = 0.005
 
 TIMER_S_MIN = 0.001
 """Shortest timer: rounding must not make a batch that is almost due spin the loop."""
-
-
-class BatchSink(Protocol):
-    """Where batches are sent."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether acknowledgements must arrive before more is sent."""
-        ...
-
-    def send_batch(
-        self,
-        replica: ReplicaCredit,
-        key: BatchKey,
-        chunks: Sequence[BufferedChunk],
-        *,
-        now_s: float,
-    ) -> None:
-        """Send a batch; `now_s` is monotonic."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +48,7 @@ class Dispatcher:
         self,
         queues: Queues,
         ledger: CreditLedger,
-        sender: BatchSink,
+        sender: BatchSender,
         *,
         rules: DispatchRules,
         settle_if_obsolete: Callable[[BufferedChunk], bool],
@@ -76,8 +56,8 @@ class Dispatcher:
     ) -> None:
         """`settle_if_obsolete` settles an obsolete chunk and returns whether it did."""
         self._queues, self._ledger, self._sender = queues, ledger, sender
-        self._rules, self._settle_if_obsolete = rules, settle_if_obsolete
-        self._clock = clock
+        self._limits, self._batch_s_max = rules.limits, rules.batch_s_max
+        self._settle_if_obsolete, self._clock = settle_if_obsolete, clock
         self._work_available = asyncio.Event()
         self._not_full = asyncio.Event()
         self.dispatched_count = 0
@@ -133,13 +113,7 @@ class Dispatcher:
         """Send one batch to `replica`, or return the monotonic time at which one may close."""
         due_s: float | None = None
         cap = self._item_cap(replica)
-        rules = self._rules.limits
-        limits = BatchLimits(
-            item_count_max=cap,
-            token_count_max=rules.token_count_max,
-            wait_s_max=rules.wait_s_max,
-            slack_s_min=rules.slack_s_min,
-        )
+        limits = replace(self._limits, item_count_max=cap)
         for queue in pool.by_fairness():
             candidate = BatchCandidate(
                 item_count=min(queue.item_count, replica.free),
@@ -157,10 +131,10 @@ class Dispatcher:
 
     def _item_cap(self, replica: ReplicaCredit) -> int:
         return item_count_cap(
-            self._rules.limits.item_count_max,
+            self._limits.item_count_max,
             items_per_s=replica.capacity.items_per_s,
             concurrency=replica.capacity.concurrency,
-            batch_s_max=self._rules.batch_s_max,
+            batch_s_max=self._batch_s_max,
         )
 
     def _send(
@@ -174,7 +148,7 @@ class Dispatcher:
         popped = self._queues.pop_batch(
             queue,
             item_count_max=item_count_max,
-            token_count_max=self._rules.limits.token_count_max,
+            token_count_max=self._limits.token_count_max,
         )
         queue.since_s = now.monotonic_s
         chunks = [chunk for chunk in popped if not self._settle_if_obsolete(chunk)]

@@ -45,15 +45,7 @@ def chunk_bytes(job: JobRef) -> int:
 class BufferedChunk:
     """A chunk that waits for dispatch; items leave it from the front."""
 
-    __slots__ = (
-        "byte_count",
-        "is_removed",
-        "items",
-        "job",
-        "redelivered",
-        "ticket",
-        "token_count",
-    )
+    __slots__ = ("byte_count", "is_removed", "items", "job", "redelivered", "ticket", "token_count")
 
     def __init__(
         self, job: JobRef, items: list[Item], ticket: AckTicket, *, redelivered: bool = False

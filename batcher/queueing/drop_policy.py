@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from batcher import metrics
+from batcher.database_clock import DatabaseClock
 from batcher.faust_app.ordered_acks import OrderedAcks
 from batcher.queueing.buffered_chunk import BufferedChunk
 from core.urgency import rank
@@ -19,18 +20,6 @@ class ControlStates(Protocol):
 
     def newer(self, job: JobRef) -> JobControl | None:
         """Return the job's state if it changed after the record with `job` was emitted."""
-        ...
-
-
-class DatabaseTimeSource(Protocol):
-    """The database's clock."""
-
-    def wall_s(self) -> float:
-        """Seconds since the epoch, by the database once it has been read."""
-        ...
-
-    def database_s(self) -> float | None:
-        """The database's time; None while unknown."""
         ...
 
 
@@ -47,7 +36,7 @@ class DropPolicy:
     """Decides by control states, the database's time and callers; used on the event loop."""
 
     controls: ControlStates
-    time: DatabaseTimeSource
+    time: DatabaseClock
     is_obsolete_call: IsObsoleteCall | None = None  # None: this class has no online calls
 
     def drop_reason(self, job: JobRef, *, since_s: float) -> str | None:

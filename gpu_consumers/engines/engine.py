@@ -22,7 +22,7 @@ class EngineAnswer(msgspec.Struct, frozen=True, gc=False):
     reasoning_tokens: int = 0
 
 
-OnItemFinished = Callable[[int, EngineAnswer], None]
+OnAnswer = Callable[[int, EngineAnswer], None]
 """Called once per item, on the event loop, with its position in the sequence given to `execute`."""
 
 EmitEvent = Callable[[bytes], None]
@@ -73,9 +73,7 @@ class Engine(Protocol):
         """Load and warm up; return when an item can run."""
         ...
 
-    async def execute(
-        self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished
-    ) -> None:
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         """Run every body against `endpoint`, reporting each as it ends, in any order.
 
         Cancelling aborts the items that still run. Items not reported when this raises have no

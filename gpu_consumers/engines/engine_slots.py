@@ -120,6 +120,28 @@ class EngineSlots:
         self._free += 1
 
 
+class SlottedEngine:
+    """The part of an `Engine` that follows from its slots."""
+
+    def __init__(self, slots: EngineSlots) -> None:
+        self._slots = slots
+
+    @property
+    def concurrency(self) -> int:
+        """See `Engine`."""
+        return self._slots.total
+
+    @property
+    def headroom(self) -> int:
+        """See `Engine`."""
+        return self._slots.headroom
+
+    @property
+    def slots(self) -> SlotCounts:
+        """See `Engine`."""
+        return self._slots.counts
+
+
 def _do_nothing() -> None:
     """There are no bulk items."""
 

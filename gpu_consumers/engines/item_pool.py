@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from core.errors import PoolBusyError, PoolUnavailableError
-from gpu_consumers.engines.engine import EngineAnswer, OnItemFinished
+from gpu_consumers.engines.engine import EngineAnswer, OnAnswer
 from gpu_consumers.engines.engine_slots import EngineSlots
 from gpu_consumers.engines.openai_http.congestion_window import CongestionWindow, LoadRefusals
 
@@ -25,7 +25,7 @@ class _Call:
 
     endpoint: str
     bodies: Sequence[bytes]
-    finished: OnItemFinished
+    finished: OnAnswer
     done: asyncio.Future[None]
     started: int = 0
     ended: int = 0
@@ -65,9 +65,7 @@ class ItemPool:
         self._waiting: deque[_Call] = deque()  # calls with waiting items
         self._workers: set[asyncio.Task[None]] = set()  # the loop references tasks weakly
 
-    async def execute(
-        self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished
-    ) -> None:
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         """Run every body; raise what the first failing item raised, the others cancelled.
 
         A PoolBusyError is raised at the end: the item that was refused for too long has no answer.

@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 import psutil
 
-from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnItemFinished, UsageMeter
+from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
 from gpu_consumers.engines.engine_slots import SlotCounts, square_root_headroom
 
 _START_TIMEOUT_S = 240.0
@@ -74,9 +74,7 @@ class RemoteEngine:
     async def stop(self) -> None:
         """The child is stopped by `running_engine`."""
 
-    async def execute(
-        self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished
-    ) -> None:
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         asked = msgspec.msgpack.encode((endpoint, bodies))
         async with self._post("", asked) as lines:
             async for line in lines.content:

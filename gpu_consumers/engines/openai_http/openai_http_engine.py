@@ -15,8 +15,8 @@ from core.clock import Clock, SystemClock
 from core.errors import PoolBusyError, PoolUnavailableError, SettingsError
 from core.retry_after import retry_after_s
 from core.streaming import STREAMED_ENDPOINTS
-from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnItemFinished, UsageMeter
-from gpu_consumers.engines.engine_slots import EngineSlots, SlotCounts
+from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
+from gpu_consumers.engines.engine_slots import EngineSlots, SlottedEngine
 from gpu_consumers.engines.error_answers import (
     is_transient,
     item_timeout_answer,
@@ -69,18 +69,18 @@ _ANY_STATUS = range(200, 1000)
 _CLOCK = SystemClock()
 
 
-class OpenAIHttpEngine:
+class OpenAIHttpEngine(SlottedEngine):
     """Sends each item to `upstream`, at most `concurrency` at once over kept-alive connections."""
 
     def __init__(self, settings: EngineSettings, clock: Clock = _CLOCK) -> None:
         """`settings.upstream` must be given; nothing is connected. Raises SettingsError."""
         assert settings.upstream is not None
+        super().__init__(EngineSlots(settings.items_at_once, settings.headroom))
         self._base = settings.upstream.rstrip("/").removesuffix("/v1")
         self._origin = Origin(self._base)
         self._fields = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if settings.upstream_api_key is not None:
             self._fields["Authorization"] = _bearer(settings.upstream_api_key.get_secret_value())
-        self._slots = EngineSlots(settings.items_at_once, settings.headroom)
         self._item_timeout_s = settings.item_timeout_s
         self._connect_timeout_s = settings.connect_timeout_s
         self._start_timeout_s = settings.start_timeout_s
@@ -100,21 +100,6 @@ class OpenAIHttpEngine:
         )
         self._pool = ItemPool(self._run_item, self._slots, self._congestion)
 
-    @property
-    def concurrency(self) -> int:
-        """See `Engine`."""
-        return self._slots.total
-
-    @property
-    def headroom(self) -> int:
-        """See `Engine`."""
-        return self._slots.headroom
-
-    @property
-    def slots(self) -> SlotCounts:
-        """See `Engine`."""
-        return self._slots.counts
-
     async def start(self) -> None:
         """Wait until the upstream responds. Raises PoolUnavailableError when it does not.
 
@@ -132,9 +117,7 @@ class OpenAIHttpEngine:
         except TimeoutError:
             raise PoolUnavailableError(upstream=self._base) from None
 
-    async def execute(
-        self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished
-    ) -> None:
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         """See `Engine`."""
         await self._pool.execute(endpoint, bodies, finished)
 

@@ -12,8 +12,8 @@ from http import HTTPStatus
 from typing import Final, NoReturn
 
 from core.errors import EngineOutOfMemoryError
-from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnItemFinished, UsageMeter
-from gpu_consumers.engines.engine_slots import EngineSlots, SlotCounts
+from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
+from gpu_consumers.engines.engine_slots import EngineSlots, SlottedEngine
 from gpu_consumers.engines.error_answers import error_answer, item_timeout_answer
 from gpu_consumers.engines.item_pool import ItemPool
 from gpu_consumers.engines.request_errors import refusal_answer
@@ -52,7 +52,7 @@ NAN_ANSWER = EngineAnswer(
 _ERROR_STATUS_MIN: Final = 400
 
 
-class FaultInjectionEngine:
+class FaultInjectionEngine(SlottedEngine):
     """Answers as the inner engine does, except for bodies that trigger a fault."""
 
     def __init__(
@@ -65,25 +65,11 @@ class FaultInjectionEngine:
         item_timeout_s: float,
     ) -> None:
         """`inner` must answer without latency, from slots of its own."""
-        self._inner, self._slots = inner, slots
+        super().__init__(slots)
+        self._inner = inner
         self._faults = [(fault.contains.encode(), fault) for fault in faults]
         self._latency_s, self._item_timeout_s = latency_ms / 1000, item_timeout_s
         self._pool = ItemPool(self._run_item, slots)
-
-    @property
-    def concurrency(self) -> int:
-        """See `Engine`."""
-        return self._slots.total
-
-    @property
-    def headroom(self) -> int:
-        """See `Engine`."""
-        return self._slots.headroom
-
-    @property
-    def slots(self) -> SlotCounts:
-        """See `Engine`."""
-        return self._slots.counts
 
     async def start(self) -> None:
         """Log that faults are injected."""
@@ -92,9 +78,7 @@ class FaultInjectionEngine:
     async def stop(self) -> None:
         """Nothing to release."""
 
-    async def execute(
-        self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished
-    ) -> None:
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         """See `Engine`. Raises EngineOutOfMemoryError."""
         await self._pool.execute(endpoint, bodies, finished)
 

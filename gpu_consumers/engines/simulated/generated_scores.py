@@ -4,8 +4,6 @@ A number depends on the hash of its texts only. Pure functions; `model` is a JSO
 """
 
 import zlib
-from collections.abc import Callable
-from typing import TypeVar
 
 import msgspec
 
@@ -15,7 +13,7 @@ from gpu_consumers.engines.simulated.generated_text import digest_of, input_toke
 from gpu_consumers.engines.simulated.request_parsing import (
     INPUTS_MAX,
     Input,
-    invalid_json_answer,
+    decode_body,
     split_inputs,
 )
 
@@ -63,12 +61,11 @@ class _ClassifyBody(msgspec.Struct):
 _score_body = msgspec.json.Decoder(_ScoreBody)
 _rerank_body = msgspec.json.Decoder(_RerankBody)
 _classify_body = msgspec.json.Decoder(_ClassifyBody)
-_Body = TypeVar("_Body")
 
 
 def score_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
     """Score pairs: one text with each of the other side, or texts at equal positions."""
-    request = _decoded(_score_body.decode, body)
+    request = decode_body(_score_body.decode, body)
     if isinstance(request, EngineAnswer):
         return request
     sides = request.sides()
@@ -92,7 +89,7 @@ def score_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
 def rerank_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
     """Order documents by their score against the query, best first."""
     del created_s  # a ranking has no time
-    request = _decoded(_rerank_body.decode, body)
+    request = decode_body(_rerank_body.decode, body)
     if isinstance(request, EngineAnswer):
         return request
     documents = _listed(request.documents)
@@ -122,7 +119,7 @@ def rerank_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
 
 def classify_answer(body: bytes, model: bytes, created_s: int) -> EngineAnswer:
     """Assign each input one of two classes."""
-    request = _decoded(_classify_body.decode, body)
+    request = decode_body(_classify_body.decode, body)
     if isinstance(request, EngineAnswer):
         return request
     inputs = split_inputs(request.input)
@@ -157,13 +154,6 @@ def _listing(
         "usage": usage,
     }
     return EngineAnswer(200, msgspec.json.encode(content), tokens)
-
-
-def _decoded(decode: Callable[[bytes], _Body], body: bytes) -> _Body | EngineAnswer:
-    try:
-        return decode(body)
-    except (msgspec.DecodeError, RecursionError) as mistake:
-        return invalid_json_answer(mistake)
 
 
 def _listed(texts: TextInput) -> list[str]:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from core.errors import MillraceError
-from gpu_consumers.engines.engine import OnItemFinished
+from gpu_consumers.engines.engine import OnAnswer
 from gpu_consumers.engines.engine_slots import EngineSlots
 
-ReportItems = Callable[[str, Sequence[bytes], OnItemFinished, range], None]
+ReportItems = Callable[[str, Sequence[bytes], OnAnswer, range], None]
 """Answers those bodies of an `execute` that are in the range. May raise a MillraceError."""
 
 
@@ -19,7 +19,7 @@ class _Call:
 
     endpoint: str
     bodies: Sequence[bytes]
-    finished: OnItemFinished
+    finished: OnAnswer
     done: asyncio.Future[None]
     started: int = 0  # items before this index have a slot or have ended
     ended: int = 0
@@ -34,9 +34,7 @@ class LatencySimulator:
         slots.on_bulk_available = self._fill_slots
         self._waiting: deque[_Call] = deque()  # calls with items that have no slot yet
 
-    async def execute(
-        self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished
-    ) -> None:
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         """Run every body; raise what `report` raised."""
         if not bodies:
             return

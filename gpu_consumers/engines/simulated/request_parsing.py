@@ -1,6 +1,7 @@
 """Parses bodies for the simulated engine into reply plans, or into error answers."""
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -23,6 +24,7 @@ INPUTS_MAX = 2048
 """Inputs in one body, as with OpenAI's embeddings."""
 
 Input = str | list[str | int | list[int]]
+_Body = TypeVar("_Body")
 
 
 class _StreamOptions(msgspec.Struct):
@@ -120,11 +122,8 @@ _embeddings_body = msgspec.json.Decoder(EmbeddingsBody)
 
 def parse_chat(body: bytes) -> ChatBody | EngineAnswer:
     """Return the parsed body, or an error answer."""
-    try:
-        chat = _chat_body.decode(body)
-    except (msgspec.DecodeError, RecursionError) as mistake:
-        return invalid_json_answer(mistake)
-    if not chat.messages:
+    chat = decode_body(_chat_body.decode, body)
+    if isinstance(chat, ChatBody) and not chat.messages:
         return error_answer(400, "`messages` is empty.", param="messages")
     return chat
 
@@ -142,10 +141,9 @@ def plan_parsed_chat(chat: ChatBody, body: bytes) -> ReplyPlan | EngineAnswer:
 
 def plan_completion(body: bytes) -> ReplyPlan | EngineAnswer:
     """Return the reply plan of a legacy completion, or an error answer."""
-    try:
-        completion = _completion_body.decode(body)
-    except (msgspec.DecodeError, RecursionError) as mistake:
-        return invalid_json_answer(mistake)
+    completion = decode_body(_completion_body.decode, body)
+    if isinstance(completion, EngineAnswer):
+        return completion
     prompts = split_inputs(completion.prompt)
     if isinstance(prompts, str):
         return error_answer(400, prompts, param="prompt")
@@ -154,10 +152,7 @@ def plan_completion(body: bytes) -> ReplyPlan | EngineAnswer:
 
 def parse_embeddings(body: bytes) -> EmbeddingsBody | EngineAnswer:
     """Return the parsed body, or an error answer."""
-    try:
-        return _embeddings_body.decode(body)
-    except (msgspec.DecodeError, RecursionError) as mistake:
-        return invalid_json_answer(mistake)
+    return decode_body(_embeddings_body.decode, body)
 
 
 def split_inputs(value: Input) -> list[str | list[int]] | str:
@@ -184,11 +179,17 @@ def _text_of(conversation: object) -> str:
     return msgspec.json.encode(conversation).decode()
 
 
-def invalid_json_answer(mistake: Exception) -> EngineAnswer:
-    """Return the parser's message; msgspec's name types and paths, never values."""
-    if isinstance(mistake, RecursionError):
+def decode_body(decode: Callable[[bytes], _Body], body: bytes) -> _Body | EngineAnswer:
+    """Return the decoded body, or an error answer.
+
+    msgspec's messages name types and paths, never values.
+    """
+    try:
+        return decode(body)
+    except RecursionError:
         return error_answer(400, "The body is nested too deeply.")
-    return error_answer(400, f"The body is not valid: {mistake}")
+    except msgspec.DecodeError as mistake:
+        return error_answer(400, f"The body is not valid: {mistake}")
 
 
 def _plan(

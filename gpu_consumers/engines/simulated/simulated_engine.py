@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import msgspec
 
 from core.clock import Clock
-from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnItemFinished, UsageMeter
-from gpu_consumers.engines.engine_slots import EngineSlots, SlotCounts
+from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
+from gpu_consumers.engines.engine_slots import EngineSlots, SlottedEngine
 from gpu_consumers.engines.error_answers import unknown_endpoint_answer
 from gpu_consumers.engines.simulated.generated_answers import (
     chat_answer,
@@ -67,7 +67,7 @@ InjectFault = Callable[[bytes], EngineAnswer | StreamFailure | None]
 None."""
 
 
-class SimulatedEngine:
+class SimulatedEngine(SlottedEngine):
     """Deterministic answers; the `model` of each is `simulated/<model>`."""
 
     def __init__(
@@ -81,28 +81,13 @@ class SimulatedEngine:
         inject_fault: InjectFault | None = None,
     ) -> None:
         """Keep an item for `latency_ms` in one of `slots`; with 0 ms answer without waiting."""
+        super().__init__(slots)
         self._model = msgspec.json.encode(f"simulated/{model}")
         self._latency_s = latency_ms / 1000
         self._clock = clock
         self._inject_fault = inject_fault
-        self._slots = slots
         self._latency = LatencySimulator(self._report, slots, self._latency_s)
         self._streams = StreamScheduler(token_ms / 1000)
-
-    @property
-    def concurrency(self) -> int:
-        """See `Engine`."""
-        return self._slots.total
-
-    @property
-    def headroom(self) -> int:
-        """See `Engine`."""
-        return self._slots.headroom
-
-    @property
-    def slots(self) -> SlotCounts:
-        """See `Engine`."""
-        return self._slots.counts
 
     async def start(self) -> None:
         """Nothing to load."""
@@ -144,9 +129,7 @@ class SimulatedEngine:
         finally:
             self._slots.release_online()
 
-    async def execute(
-        self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished
-    ) -> None:
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         """See `Engine`."""
         if self._latency_s:
             await self._latency.execute(endpoint, bodies, finished)
@@ -159,9 +142,7 @@ class SimulatedEngine:
             return unknown_endpoint_answer(endpoint)
         return generate(body, self._model, int(self._clock.wall_s()))
 
-    async def _answer_now(
-        self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished
-    ) -> None:
+    async def _answer_now(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         """Answer in slices, without a task or a timer per item."""
         for start in range(0, len(bodies), _ITEMS_PER_SLICE):
             stop = min(start + _ITEMS_PER_SLICE, len(bodies))
@@ -169,7 +150,7 @@ class SimulatedEngine:
             await asyncio.sleep(0)
 
     def _report(
-        self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished, items: range
+        self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer, items: range
     ) -> None:
         generate = _ANSWERS.get(endpoint)
         created_s = int(self._clock.wall_s())

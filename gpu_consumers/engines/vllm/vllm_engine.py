@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from core.errors import SettingsError
-from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnItemFinished, UsageMeter
-from gpu_consumers.engines.engine_slots import EngineSlots, SlotCounts
+from gpu_consumers.engines.engine import EmitEvent, EngineAnswer, OnAnswer, UsageMeter
+from gpu_consumers.engines.engine_slots import EngineSlots, SlottedEngine
 from gpu_consumers.engines.item_pool import ItemPool
 from gpu_consumers.engines.model_kind import runner_of_folder
 from gpu_consumers.engines.settings import EngineSettings
@@ -26,32 +26,16 @@ _NO_DOMAIN = "media.invalid"
 """To vLLM an empty list allows every host; names under `.invalid` never resolve (RFC 6761)."""
 
 
-class VllmEngine:
+class VllmEngine(SlottedEngine):
     """One model on this machine's GPU or CPU."""
 
     def __init__(self, settings: EngineSettings) -> None:
         """`settings.model_path` must be given; `start` loads the model."""
+        slots_max, running_max = settings.items_at_once, settings.vllm_max_num_seqs
+        super().__init__(EngineSlots(slots_max, settings.headroom, running_max=running_max))
         self._settings = settings
-        self._slots = EngineSlots(
-            settings.items_at_once, settings.headroom, running_max=settings.vllm_max_num_seqs
-        )
         self._serving: VllmServing | None = None
         self._pool: ItemPool | None = None
-
-    @property
-    def concurrency(self) -> int:
-        """See `Engine`."""
-        return self._slots.total
-
-    @property
-    def headroom(self) -> int:
-        """See `Engine`."""
-        return self._slots.headroom
-
-    @property
-    def slots(self) -> SlotCounts:
-        """See `Engine`."""
-        return self._slots.counts
 
     @property
     def unfinished(self) -> int:
@@ -72,9 +56,7 @@ class VllmEngine:
         self._serving = await VllmServing.start(arguments, self._settings)
         self._pool = ItemPool(self._serving.run_item, self._slots)
 
-    async def execute(
-        self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished
-    ) -> None:
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         """See `Engine`; a cancelled item's KV cache is freed by vLLM's abort."""
         assert self._pool is not None, "start first"
         await self._pool.execute(endpoint, bodies, finished)

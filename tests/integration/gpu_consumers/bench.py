@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from core.clock import Clock, SystemClock
 from core.errors import EngineDeadError, PoolUnavailableError
-from gpu_consumers.engines.engine import EmitEvent, Engine, EngineAnswer, OnItemFinished, UsageMeter
+from gpu_consumers.engines.engine import EmitEvent, Engine, EngineAnswer, OnAnswer, UsageMeter
 from gpu_consumers.engines.engine_slots import SlotCounts
 from gpu_consumers.settings import ReplicaSettings
 from gpu_consumers.wiring import build
@@ -56,9 +56,7 @@ class ScriptedEngine:
 
     async def stop(self) -> None: ...
 
-    async def execute(
-        self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished
-    ) -> None:
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         self.asked.set()
         for index, body in enumerate(bodies[self.silent_count :], self.silent_count):
             if body == b"die":

@@ -19,7 +19,7 @@ from gpu_consumers.bulk.batch_execution import BatchExecution, ExecutionParts
 from gpu_consumers.cancellation.wanted import Wanted
 from gpu_consumers.class_workers import BulkLane
 from gpu_consumers.consumer import BatchConsumer
-from gpu_consumers.engines.engine import Engine, EngineAnswer, OnItemFinished
+from gpu_consumers.engines.engine import Engine, EngineAnswer, OnAnswer
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, ReplicaIdentity
 from gpu_consumers.flow_control.pool_health import PoolHealth
 from gpu_consumers.inflight.delivery import Delivery
@@ -95,9 +95,7 @@ class TouchyEngine:
         self.hold.set()
         self.holds = asyncio.Event()
 
-    async def execute(
-        self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished
-    ) -> None:
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         self.runs.append([*bodies])
         self.running += 1
         self.together_max = max(self.together_max, self.running)

@@ -10,7 +10,7 @@ import pytest
 from core.errors import EngineDeadError
 from gpu_consumers.cancellation.cutting import LOOK_S, Cutting
 from gpu_consumers.cancellation.wanted import LATE_S_MAX, Wanted
-from gpu_consumers.engines.engine import OnItemFinished
+from gpu_consumers.engines.engine import OnAnswer
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.bulk_bench import Life, Log, TouchyEngine, batch_of, delivery
 from topics.records.records import Batch, JobControl
@@ -37,9 +37,7 @@ class SlowToLetGo(TouchyEngine):
         self.may_let_go = asyncio.Event()
         self.held = 0
 
-    async def execute(
-        self, endpoint: str, bodies: Sequence[bytes], finished: OnItemFinished
-    ) -> None:
+    async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: OnAnswer) -> None:
         self.held += 1
         try:
             await super().execute(endpoint, bodies, finished)
