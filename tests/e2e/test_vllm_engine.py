@@ -27,7 +27,7 @@ from tests.integration.engines.conformance import (
     run,
     vectors_of,
 )
-from tests.integration.engines.conformance_cuts import LONG, CutsConformance, await_work
+from tests.integration.engines.conformance_aborts import LONG, CutsConformance, await_work
 from tests.integration.engines.conformance_online import (
     ClassesConformance,
     OnlineChatConformance,

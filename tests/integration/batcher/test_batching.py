@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from tests.integration.batcher.surroundings import (
+from tests.integration.batcher.harness import (
     BatcherProcess,
     Replica,
     Requests,

@@ -13,7 +13,7 @@ from results.writer.day_partitions import DayPartitions
 from storage.postgres.engines import create_engine
 from storage.postgres.items import items as item_rows
 from storage.postgres.settings import DatabaseSettings
-from tests.integration.batcher.surroundings import (
+from tests.integration.batcher.harness import (
     BatcherProcess,
     Replica,
     Requests,

@@ -24,7 +24,7 @@ from tests.integration.engines.conformance import (
     EmbeddingsConformance,
     chat_body,
 )
-from tests.integration.engines.conformance_cuts import CutsConformance
+from tests.integration.engines.conformance_aborts import CutsConformance
 from tests.integration.engines.conformance_online import (
     ClassesConformance,
     OnlineChatConformance,

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable
 from uuid import UUID
 
-from tests.integration.batcher.surroundings import (
+from tests.integration.batcher.harness import (
     BatcherProcess,
     Caller,
     Replica,
