@@ -31,7 +31,7 @@ nows = st.builds(Instant, st.floats(50, 150), st.floats(900, 1100))
 
 
 @given(st.lists(st.integers(0, 500)), st.integers(1, 100), st.integers(1, 2000))
-def test_a_prefix_is_bounded_and_as_long_as_it_can_be(
+def test_prefix_is_bounded_and_maximal(
     tokens: list[int], item_count_max: int, token_count_max: int
 ) -> None:
     count = fitting_prefix(tokens, item_count_max=item_count_max, token_count_max=token_count_max)
@@ -45,7 +45,7 @@ def test_a_prefix_is_bounded_and_as_long_as_it_can_be(
 
 
 @given(waitings, limits, nows, st.booleans())
-def test_items_never_wait_beyond_the_cap(
+def test_items_never_wait_beyond_the_maximum(
     waiting: BatchCandidate, limits: BatchLimits, now: Instant, idle: bool
 ) -> None:
     reason = close_reason(waiting, limits=limits, idle=idle, now=now)
@@ -59,7 +59,7 @@ def test_items_never_wait_beyond_the_cap(
 
 
 @given(waitings, limits, nows)
-def test_what_does_not_close_now_closes_at_the_time_that_is_told(
+def test_open_batch_closes_at_the_computed_time(
     waiting: BatchCandidate, limits: BatchLimits, now: Instant
 ) -> None:
     if waiting.item_count == 0 or close_reason(waiting, limits=limits, idle=False, now=now):
@@ -71,7 +71,7 @@ def test_what_does_not_close_now_closes_at_the_time_that_is_told(
 
 
 @given(st.integers(1, 1000), st.floats(0, 1e5), st.integers(0, 1000), st.floats(0.1, 10))
-def test_a_bulk_batch_is_at_least_one_item_and_at_most_its_time(
+def test_item_cap_is_at_least_one_and_bounded_by_time(
     item_count_max: int, items_per_s: float, concurrency: int, batch_s_max: float
 ) -> None:
     cap = item_count_cap(

@@ -1,31 +1,19 @@
 """Goal: an upstream that fails everything charges few items; items that fail alone are charged."""
 
-from dataclasses import dataclass
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_consumers.engines.openai_http.circuit_breaker import CircuitBreaker
+from tests.support.clock import ManualClock
 
 OPEN_S = 900.0
 
 
-@dataclass
-class HeldClock:
-    now_s: float = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        return self.now_s
-
-
 @given(st.integers(2, 50), st.lists(st.booleans(), max_size=300))
-def test_only_a_row_of_failures_opens_it_and_any_answer_closes_it(
+def test_consecutive_failures_open_and_any_answer_closes(
     failures_max: int, answers: list[bool]
 ) -> None:
-    breaker = CircuitBreaker(failures_max, OPEN_S, HeldClock())
+    breaker = CircuitBreaker(failures_max, OPEN_S, ManualClock())
     row = 0
     for is_good in answers:
         if is_good:
@@ -37,8 +25,8 @@ def test_only_a_row_of_failures_opens_it_and_any_answer_closes_it(
 
 
 @given(st.lists(st.floats(0.1, 20), min_size=30, max_size=300))
-def test_an_outage_below_its_bound_charges_fewer_than_the_row(gaps_s: list[float]) -> None:
-    clock = HeldClock()
+def test_outage_charges_fewer_items_than_the_threshold(gaps_s: list[float]) -> None:
+    clock = ManualClock()
     breaker = CircuitBreaker(20, OPEN_S, clock)
     charged = 0
     for gap_s in gaps_s:
@@ -49,8 +37,8 @@ def test_an_outage_below_its_bound_charges_fewer_than_the_row(gaps_s: list[float
     assert charged == 19
 
 
-def test_after_its_bound_failures_are_believed_until_something_goes_well() -> None:
-    clock = HeldClock()
+def test_failures_are_charged_again_after_the_open_time() -> None:
+    clock = ManualClock()
     breaker = CircuitBreaker(2, OPEN_S, clock)
     assert [breaker.record_failure() for _ in range(3)] == [False, True, True]
     clock.now_s = OPEN_S

@@ -49,7 +49,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_no_epoch_ever_gets_more_than_the_most_it_granted(steps: list[Step]) -> None:
+def test_no_epoch_gets_more_than_its_largest_grant(steps: list[Step]) -> None:
     book, now_s = ledger(), 0.0
     newest: dict[int, int] = {}
     granted: dict[tuple[int, int], int] = {}
@@ -81,7 +81,7 @@ def test_no_epoch_ever_gets_more_than_the_most_it_granted(steps: list[Step]) -> 
         assert count <= granted[key]
 
 
-def test_grants_are_void_after_silence_and_valid_again_with_what_was_sent() -> None:
+def test_grants_are_void_during_silence() -> None:
     book = ledger()
     book.record_capacity(capacity(10), now_s=0.0)
     book.spend("r", 4, now_s=1.0)
@@ -92,7 +92,7 @@ def test_grants_are_void_after_silence_and_valid_again_with_what_was_sent() -> N
     assert book.available("r", now_s=5.0) == 6
 
 
-def test_grants_are_void_while_away_and_on_a_new_epoch() -> None:
+def test_grants_are_void_while_unavailable_and_on_a_new_epoch() -> None:
     book = ledger()
     book.record_capacity(capacity(10, epoch=5), now_s=0.0)
     book.spend("r", 4, now_s=0.0)
@@ -104,7 +104,7 @@ def test_grants_are_void_while_away_and_on_a_new_epoch() -> None:
     assert book.available("r", now_s=0.3) == 7
 
 
-def test_the_replica_with_most_free_credit_is_chosen() -> None:
+def test_replica_with_most_free_credit_is_chosen() -> None:
     book = ledger()
     book.record_capacity(capacity(10, replica_id="small"), now_s=0.0)
     book.record_capacity(capacity(20, replica_id="large"), now_s=0.0)
@@ -117,7 +117,7 @@ def test_the_replica_with_most_free_credit_is_chosen() -> None:
     assert book.pools == {"p", "q"}
 
 
-def test_a_replica_that_may_end_soon_or_is_late_comes_last() -> None:
+def test_suspect_and_late_replicas_come_last() -> None:
     book = ledger()
     book.record_capacity(capacity(50, replica_id="in danger", in_danger=True), now_s=1.0)
     book.record_capacity(capacity(50, replica_id="late"), now_s=0.0)
@@ -136,7 +136,7 @@ def test_a_replica_that_may_end_soon_or_is_late_comes_last() -> None:
     assert best() in {"in danger", "late"}
 
 
-def test_a_replica_that_moves_to_another_pool_leaves_the_first() -> None:
+def test_replica_that_changes_its_pool_leaves_the_first() -> None:
     book = ledger()
     book.record_capacity(capacity(10), now_s=0.0)
     book.record_capacity(capacity(10, pool="q", epoch=2), now_s=0.0)
@@ -144,14 +144,14 @@ def test_a_replica_that_moves_to_another_pool_leaves_the_first() -> None:
     assert book.best("p", now_s=0.0) is None
 
 
-def test_a_silent_replica_is_forgotten_after_a_day() -> None:
+def test_silent_replica_is_forgotten_after_a_day() -> None:
     book = ledger()
     book.record_capacity(capacity(10), now_s=0.0)
     book.forget_silent_replicas(now_s=25 * 3600.0)
     assert book.pools == frozenset()
 
 
-def test_credit_has_been_free_since_it_came_whatever_left() -> None:
+def test_credit_is_free_since_it_was_granted() -> None:
     book = ledger()
     book.record_capacity(capacity(10), now_s=1.0)
     book.record_capacity(capacity(20), now_s=1.2)
@@ -170,7 +170,7 @@ def test_credit_has_been_free_since_it_came_whatever_left() -> None:
     assert replica.idle
 
 
-def test_of_replicas_that_are_gone_no_batch_looks_at_any_and_what_they_were_sent_counts() -> None:
+def test_silent_replicas_are_no_candidates_and_keep_their_count() -> None:
     known = ledger()
     for number in range(100):
         known.record_capacity(capacity(10, replica_id=f"gone-{number}"), now_s=0.0)

@@ -12,7 +12,7 @@ COST_MAX = 500
     weights=st.lists(st.sampled_from([0.5, 1.0, 2.0, 4.0]), min_size=2, max_size=6),
     costs=st.lists(st.integers(1, COST_MAX), min_size=1, max_size=300),
 )
-def test_the_gap_between_backlogged_clients_is_bounded_by_one_service(
+def test_gap_between_backlogged_clients_is_bounded_by_one_service(
     weights: list[float], costs: list[int]
 ) -> None:
     counters: VirtualCounters[int] = VirtualCounters()
@@ -32,7 +32,7 @@ def test_the_gap_between_backlogged_clients_is_bounded_by_one_service(
         max_size=300,
     )
 )
-def test_a_returning_client_is_never_below_those_that_stayed(
+def test_returning_client_is_never_below_active_ones(
     steps: list[tuple[str, int, int]],
 ) -> None:
     counters: VirtualCounters[int] = VirtualCounters()
@@ -48,7 +48,7 @@ def test_a_returning_client_is_never_below_those_that_stayed(
             counters.charge(counters.least_served(), cost)
 
 
-def test_leaving_and_coming_back_pays_no_debt() -> None:
+def test_leaving_and_returning_cancels_no_debt() -> None:
     counters: VirtualCounters[str] = VirtualCounters()
     counters.activate("greedy")
     counters.activate("patient")
@@ -60,7 +60,7 @@ def test_leaving_and_coming_back_pays_no_debt() -> None:
     assert counters.least_served() == "patient"
 
 
-def test_clients_at_the_level_are_forgotten() -> None:
+def test_inactive_clients_at_the_level_are_forgotten() -> None:
     counters: VirtualCounters[int] = VirtualCounters()
     for client in range(1000):
         counters.activate(client)

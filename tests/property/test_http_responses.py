@@ -56,7 +56,7 @@ def read(pieces: list[bytes]) -> HttpResponse | type[Exception]:
 
 
 @given(stream=streams, at=cuts)
-def test_a_cut_changes_nothing(stream: bytes, at: list[int]) -> None:
+def test_segmentation_does_not_change_the_response(stream: bytes, at: list[int]) -> None:
     edges = [0, *sorted({min(cut, len(stream)) for cut in at}), len(stream)]
     pieces = [stream[start:end] for start, end in pairwise(edges) if start < end]
     whole = read([stream] if stream else [])
@@ -65,5 +65,5 @@ def test_a_cut_changes_nothing(stream: bytes, at: list[int]) -> None:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=10))
-def test_no_bytes_break_the_reader(pieces: list[bytes]) -> None:
+def test_arbitrary_bytes_raise_only_known_errors(pieces: list[bytes]) -> None:
     read(pieces)

@@ -14,7 +14,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_the_first_is_the_lowest_and_of_equals_the_one_that_came_first(
+def test_first_is_the_lowest_in_insertion_order(
     steps: list[tuple[str, int, int]],
 ) -> None:
     ordering: IndexedPriorityQueue[int, float] = IndexedPriorityQueue()
@@ -38,7 +38,7 @@ class Chunk:
     """Something large."""
 
 
-def test_what_has_left_is_free_and_its_entries_are_bounded() -> None:
+def test_removed_keys_are_freed_and_entries_bounded() -> None:
     """As in a pool that is away: nobody asks who is first."""
     ordering: IndexedPriorityQueue[Chunk, float] = IndexedPriorityQueue()
     stays = Chunk()

@@ -164,7 +164,7 @@ async def play(names: list[str], lingers: bool) -> tuple[Client, list[bytes]]:
 
 
 @given(names=steps, lingers=st.booleans())
-def test_pieces_in_order_and_one_end(names: list[str], lingers: bool) -> None:
+def test_stream_has_pieces_in_order_and_one_end(names: list[str], lingers: bool) -> None:
     client, said = asyncio.run(play(names, lingers))
 
     assert client.ended
@@ -180,7 +180,7 @@ def test_pieces_in_order_and_one_end(names: list[str], lingers: bool) -> None:
     assert end == DONE or (end.startswith(b'data: {"error"') and end.count(b"data: ") == 1)
 
 
-async def test_a_stop_while_the_end_waits_for_its_reader_is_told() -> None:
+async def test_stop_while_the_end_waits_for_the_client_is_reported() -> None:
     client, call = Client(lingers=False), open_call()
     is_waiting, may_write = asyncio.Event(), asyncio.Event()
 
@@ -202,7 +202,7 @@ async def test_a_stop_while_the_end_waits_for_its_reader_is_told() -> None:
 
 @pytest.mark.parametrize("how", ["bytes", "time"])
 @pytest.mark.parametrize("held_up", ["http.response.start", "http.response.body"])
-async def test_a_stream_that_its_reader_holds_up_is_cut(how: str, held_up: str) -> None:
+async def test_stream_of_a_slow_client_is_aborted(how: str, held_up: str) -> None:
     """Also where it is the answer before this one that is not read, and so not even the head."""
     client, call, connection = Client(lingers=False), open_call(), Connection()
     calls, is_waiting = OpenCalls(buffer_bytes_max=100), asyncio.Event()
@@ -230,7 +230,7 @@ async def test_a_stream_that_its_reader_holds_up_is_cut(how: str, held_up: str) 
     assert (connection.is_dropped, connection.last is not None) == (not is_begun, is_begun)
 
 
-async def test_the_time_that_a_record_takes_is_not_its_readers() -> None:
+async def test_record_latency_does_not_count_against_the_client() -> None:
     client, call = Client(lingers=False), open_call()
     calls, is_saving, is_saved = OpenCalls(buffer_bytes_max=100), asyncio.Event(), asyncio.Event()
     calls.add(call)

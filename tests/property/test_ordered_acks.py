@@ -48,7 +48,7 @@ def test_acknowledged_is_the_settled_prefix_since_the_last_revocation(
     assert acks.open_count == sum(map(len, live.values()))
 
 
-def test_a_completion_of_a_dropped_record_is_ignored() -> None:
+def test_settling_a_dropped_ticket_is_ignored() -> None:
     acknowledged: list[str] = []
     acks = OrderedAcks(acknowledged.append)
     stale = acks.track(PARTITIONS[0], "before", item_count=1, now_s=0.0)
@@ -60,7 +60,7 @@ def test_a_completion_of_a_dropped_record_is_ignored() -> None:
     assert acknowledged == ["after"]
 
 
-def test_pinning_are_those_with_settled_records_behind() -> None:
+def test_pinning_tickets_precede_settled_ones() -> None:
     acks = OrderedAcks(lambda event: None)
     first, second, third = (acks.track(PARTITIONS[0], n, item_count=1, now_s=0.0) for n in range(3))
     acks.track(PARTITIONS[1], 0, item_count=1, now_s=0.0)
@@ -77,7 +77,7 @@ def test_pinning_are_those_with_settled_records_behind() -> None:
     st.lists(st.tuples(st.booleans(), st.integers(1, 100)), max_size=50),
     st.floats(0.1, 10),
 )
-def test_pins_cost_no_more_than_they_gain_and_what_stays_has_a_bound(
+def test_requeued_bytes_are_bounded_by_committed_bytes(
     records: list[tuple[bool, int]], gain: float
 ) -> None:
     acks = OrderedAcks(lambda event: None)

@@ -58,7 +58,7 @@ steps = st.lists(
 
 @settings(deadline=None)
 @given(steps)
-def test_every_item_leaves_once_and_in_order(steps: list[tuple[str, int, int, int]]) -> None:
+def test_every_item_is_popped_once_and_in_order(steps: list[tuple[str, int, int, int]]) -> None:
     queues = unbounded()
     next_index = dict.fromkeys(range(9), 0)
     put: set[tuple[UUID, int]] = set()
@@ -96,7 +96,7 @@ def test_every_item_leaves_once_and_in_order(steps: list[tuple[str, int, int, in
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=30), st.integers(1, 100))
-def test_backlogged_tenants_get_the_same_tokens(order: list[int], count: int) -> None:
+def test_backlogged_tenants_get_equal_tokens(order: list[int], count: int) -> None:
     queues = unbounded()
     served = dict.fromkeys(TENANTS, 0)
     next_index = dict.fromkeys(range(3), 0)
@@ -129,7 +129,7 @@ def test_queues_are_work_conserving() -> None:
     assert queues.item_count == queues.byte_count == 0
 
 
-def test_a_chunk_stays_whole_and_only_the_first_is_cut() -> None:
+def test_only_the_first_chunk_of_a_batch_is_split() -> None:
     queues = unbounded()
     queues.add(held_chunk(job_ref(0), range(60)), now_s=0.0)
     queues.add(held_chunk(job_ref(1), range(100)), now_s=0.0)
@@ -145,7 +145,7 @@ def test_a_chunk_stays_whole_and_only_the_first_is_cut() -> None:
     assert sizes == [[60], [30], [70]]
 
 
-def test_an_item_above_the_token_budget_goes_alone() -> None:
+def test_item_above_the_token_limit_is_popped_alone() -> None:
     queues = unbounded()
     queues.add(held_chunk(job_ref(0), range(3), tokens=5000), now_s=0.0)
     lane = queues.pools["p"].by_fairness()[0]
@@ -154,7 +154,7 @@ def test_an_item_above_the_token_budget_goes_alone() -> None:
     ] == [1]
 
 
-def test_a_batch_is_bounded_in_bytes() -> None:
+def test_batch_is_bounded_in_bytes() -> None:
     queues = unbounded()
     for number in range(9):
         queues.add(held_chunk(job_ref(number), range(1), body=b"x" * 250_000), now_s=0.0)
@@ -164,7 +164,7 @@ def test_a_batch_is_bounded_in_bytes() -> None:
     assert sum(held.byte_count for held in taken) <= BATCH_BYTES_MAX
 
 
-def test_a_lower_index_goes_first_even_when_it_came_later() -> None:
+def test_lower_index_is_popped_first() -> None:
     queues = unbounded()
     job = job_ref(0)
     queues.add(held_chunk(job, range(100, 200)), now_s=0.0)
@@ -174,7 +174,7 @@ def test_a_lower_index_goes_first_even_when_it_came_later() -> None:
     assert [held.items[0].index for held in first] == [0]
 
 
-def test_lanes_keep_models_and_endpoints_apart_and_share_the_tenants_counters() -> None:
+def test_batch_keys_are_separate_and_share_tenant_counters() -> None:
     queues = unbounded()
     tenant, other = TENANTS[:2]
     queues.add(held_chunk(job_ref(0, tenant=tenant), range(10), tokens=100), now_s=0.0)
@@ -219,7 +219,7 @@ def lookups_of_a_batch(job_count: int) -> int:
     return CountedId.lookups
 
 
-def test_a_batch_costs_the_same_however_many_jobs_a_tenant_has() -> None:
+def test_cost_of_a_batch_is_independent_of_the_number_of_jobs() -> None:
     assert lookups_of_a_batch(2000) < 2 * lookups_of_a_batch(100)
 
 
@@ -227,7 +227,7 @@ class Traced(BufferedChunk):
     """A chunk that tells when it is free."""
 
 
-def test_chunks_that_are_handed_back_leave_no_trace_while_their_pool_is_away() -> None:
+def test_requeued_chunks_are_freed_while_their_pool_is_unavailable() -> None:
     """Nobody asks for the next chunk of a pool without credit."""
     queues = unbounded()
     first = held_chunk(job_ref(0), range(10))

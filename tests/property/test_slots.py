@@ -35,7 +35,7 @@ def crowds(draw: st.DrawFn) -> tuple[list[JobLoad], set[UUID]]:
 
 
 @given(crowd=crowds(), count_max=st.integers(1, 50))
-def test_slots_are_filled_with_what_can_be_had(
+def test_all_slots_are_filled_from_the_candidates(
     crowd: tuple[list[JobLoad], set[UUID]], count_max: int
 ) -> None:
     loads, mine = crowd
@@ -46,7 +46,7 @@ def test_slots_are_filled_with_what_can_be_had(
 
 
 @given(crowd=crowds(), count_max=st.integers(1, 50))
-def test_first_jobs_of_all_come_before_later_jobs_of_any(
+def test_first_jobs_of_all_tenants_precede_later_jobs(
     crowd: tuple[list[JobLoad], set[UUID]], count_max: int
 ) -> None:
     loads, mine = crowd
@@ -65,7 +65,7 @@ def test_first_jobs_of_all_come_before_later_jobs_of_any(
     assert all(place[out] >= place[job_id] for out in left for job_id in wanted)
 
 
-def test_a_new_tenant_gets_a_slot_although_all_are_taken() -> None:
+def test_new_tenant_gets_a_slot_when_all_are_in_use() -> None:
     crowd = [job(n, 1, is_held=True) for n in range(1, 501)]
     mine = {load.job_id for load in crowd[:256]}
     late = job(900, 2)
@@ -75,7 +75,7 @@ def test_a_new_tenant_gets_a_slot_although_all_are_taken() -> None:
     assert crowd[255].job_id not in wanted
 
 
-def test_who_waits_for_its_window_leaves_its_slot_to_who_need_not() -> None:
+def test_job_with_full_window_yields_its_slot() -> None:
     full = [job(n, n, outstanding=WINDOW, is_held=True) for n in range(1, 4)]
     free = job(9, 9)
     loads = [*full, free]
@@ -88,12 +88,12 @@ def test_who_waits_for_its_window_leaves_its_slot_to_who_need_not() -> None:
     ]
 
 
-def test_what_is_on_the_log_already_needs_no_slot() -> None:
+def test_fully_emitted_job_needs_no_slot() -> None:
     done = JobLoad(UUID(int=1), UUID(int=1), "small", "pool", 100, 100, 0, True)
     assert wanted_jobs([done], windows([done]), mine={done.job_id}, count_max=9) == []
 
 
-def test_a_job_that_was_put_aside_takes_no_slot() -> None:
+def test_job_put_aside_gets_no_slot() -> None:
     aside, free = job(1, 1)._replace(is_aside=True), job(2, 1)
     loads = [aside, free]
     assert wanted_jobs(loads, windows(loads), mine=(), count_max=9) == [free.job_id]

@@ -27,7 +27,7 @@ def has_items(replica: Replica, count: int) -> bool:
     return len(replica.items()) >= count
 
 
-def test_every_item_leaves_once_and_every_offset_is_committed(
+def test_every_item_is_dispatched_once_and_every_offset_committed(
     kafka: KafkaSettings,
     requests: Requests,
     start_replica: StartReplica,
@@ -50,7 +50,7 @@ def test_every_item_leaves_once_and_every_offset_is_committed(
     assert max(sum(len(p.items) for p in b.parts) for b in replica.batches) <= 100
 
 
-def test_a_batcher_that_gets_no_partitions_hears_the_signal(
+def test_batcher_without_partitions_stops_on_sigterm(
     start_replica: StartReplica, start_batcher: StartBatcher
 ) -> None:
     replica = start_replica()
@@ -61,7 +61,7 @@ def test_a_batcher_that_gets_no_partitions_hears_the_signal(
     assert time.monotonic() - began_s < 10
 
 
-def test_a_killed_batcher_loses_nothing_and_repeats_little(
+def test_killed_batcher_loses_nothing_and_repeats_little(
     kafka: KafkaSettings,
     requests: Requests,
     start_replica: StartReplica,
@@ -86,7 +86,7 @@ def test_a_killed_batcher_loses_nothing_and_repeats_little(
     assert not replica.over_granted
 
 
-def test_who_starts_where_one_was_killed_waits_for_no_session(
+def test_successor_of_a_killed_batcher_does_not_wait_for_its_session(
     requests: Requests, start_replica: StartReplica, start_batcher: StartBatcher, tmp_path: Path
 ) -> None:
     settings = {
@@ -104,7 +104,7 @@ def test_who_starts_where_one_was_killed_waits_for_no_session(
     assert successor.stop() == 0
 
 
-def test_members_come_and_go_without_a_loss(
+def test_rebalances_lose_nothing(
     kafka: KafkaSettings,
     requests: Requests,
     start_replica: StartReplica,
@@ -128,7 +128,7 @@ def test_members_come_and_go_without_a_loss(
     assert set(replica.items()) == {(job.job_id, n) for job in jobs for n in range(2000)}
 
 
-def test_without_capacity_nothing_leaves_and_memory_is_bounded(
+def test_without_capacity_nothing_is_dispatched_and_memory_is_bounded(
     kafka: KafkaSettings,
     requests: Requests,
     start_replica: StartReplica,

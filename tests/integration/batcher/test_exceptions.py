@@ -53,7 +53,7 @@ def record_count(kafka: KafkaSettings) -> int:
     return sum(LogAdmin(kafka).lag("nobody", REQUESTS_BULK).values())
 
 
-def test_an_unreadable_record_fails_its_items_and_is_kept(
+def test_unreadable_record_fails_its_items_and_is_dead_lettered(
     kafka: KafkaSettings,
     requests: Requests,
     start_replica: StartReplica,
@@ -83,7 +83,7 @@ def test_an_unreadable_record_fails_its_items_and_is_kept(
     assert {letter.code for letter in letters} == {"record_unreadable"}
 
 
-def test_a_newer_schema_stops_the_role_with_its_offset_uncommitted(
+def test_newer_schema_stops_the_role_with_its_offset_uncommitted(
     kafka: KafkaSettings, requests: Requests, start_batcher: StartBatcher
 ) -> None:
     batcher = start_batcher()
@@ -95,7 +95,7 @@ def test_a_newer_schema_stops_the_role_with_its_offset_uncommitted(
     assert lag(kafka) == 1
 
 
-def test_items_of_a_closed_job_are_dropped_held_or_arriving(
+def test_items_of_a_closed_job_are_dropped_buffered_or_arriving(
     kafka: KafkaSettings,
     requests: Requests,
     start_replica: StartReplica,
@@ -124,7 +124,7 @@ def test_items_of_a_closed_job_are_dropped_held_or_arriving(
     assert replica.items() == expected(open_job, 500)
 
 
-def test_a_record_that_pins_others_is_handed_back_and_still_leaves_later(
+def test_record_that_pins_an_offset_is_requeued_and_dispatched_later(
     kafka: KafkaSettings,
     requests: Requests,
     start_replica: StartReplica,
@@ -148,7 +148,7 @@ def test_a_record_that_pins_others_is_handed_back_and_still_leaves_later(
     assert record_count(kafka) == 12
 
 
-def test_redelivered_items_that_have_ended_are_not_executed_again(
+def test_finished_redelivered_items_are_not_executed_again(
     kafka: KafkaSettings,
     requests: Requests,
     start_replica: StartReplica,

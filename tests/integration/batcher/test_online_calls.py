@@ -35,7 +35,7 @@ def calls_of(caller: Caller, first: int, count: int) -> list[JobRef]:
     return [call_ref(number, caller.caller_id) for number in range(first, first + count)]
 
 
-def test_a_new_call_leaves_once_unmarked_and_a_backlog_is_marked(
+def test_only_backlogged_calls_are_marked_as_redelivered(
     kafka: KafkaSettings,
     calls: Requests,
     caller: Caller,
@@ -57,7 +57,7 @@ def test_a_new_call_leaves_once_unmarked_and_a_backlog_is_marked(
     assert not replica.over_granted
 
 
-def test_calls_that_nobody_waits_for_are_let_go(
+def test_calls_without_a_live_caller_are_dropped(
     kafka: KafkaSettings,
     calls: Requests,
     caller: Caller,
@@ -92,7 +92,7 @@ def test_calls_that_nobody_waits_for_are_let_go(
     assert numbers(parts(replica)) == [1, 5, 7]
 
 
-def test_members_come_die_and_leave_without_a_lost_call(
+def test_rebalances_and_kills_lose_no_call(
     kafka: KafkaSettings,
     calls: Requests,
     caller: Caller,

@@ -61,14 +61,14 @@ def assert_error_envelope(answer: EngineAnswer, status_code: int) -> None:
 class AnyEngineConformance:
     """Holds whatever the model is for."""
 
-    async def test_an_unknown_endpoint_is_an_answer(self, engine: Engine) -> None:
+    async def test_unknown_endpoint_is_an_answer(self, engine: Engine) -> None:
         (answer,) = await run(engine, "/v1/nothing", [b"{}"])
         assert_error_envelope(answer, 404)
 
-    async def test_no_bodies_is_no_work(self, engine: Engine) -> None:
+    async def test_no_bodies_return_at_once(self, engine: Engine) -> None:
         assert await run(engine, CHAT, []) == []
 
-    def test_it_holds_at_least_one_item(self, engine: Engine) -> None:
+    def test_concurrency_is_at_least_one(self, engine: Engine) -> None:
         assert engine.concurrency >= 1
 
 
@@ -94,7 +94,7 @@ class ChatConformance(AnyEngineConformance):
         assert {content_of(answer)["object"] for answer in completions} == {"text_completion"}
         assert {answer.status_code for answer in errors} == {400}
 
-    async def test_the_counts_are_those_of_the_answer(self, engine: Engine) -> None:
+    async def test_usage_matches_the_body(self, engine: Engine) -> None:
         (answer,) = await run(engine, CHAT, [chat_body(max_tokens=5)])
         content = content_of(answer)
         assert content["usage"]["prompt_tokens"] == answer.input_tokens > 0
@@ -122,11 +122,11 @@ class ChatConformance(AnyEngineConformance):
         ],
         ids=lambda body: body[:24].decode(errors="replace"),
     )
-    async def test_a_bad_body_is_an_error_envelope(self, engine: Engine, body: bytes) -> None:
+    async def test_invalid_body_is_an_error_envelope(self, engine: Engine, body: bytes) -> None:
         (answer,) = await run(engine, CHAT, [body])
         assert_error_envelope(answer, 400)
 
-    async def test_a_cancelled_call_reports_nothing_more(self, engine: Engine) -> None:
+    async def test_cancelled_call_reports_no_more_items(self, engine: Engine) -> None:
         first, reported = asyncio.Event(), []
 
         def finished(index: int, _: EngineAnswer) -> None:
@@ -150,7 +150,7 @@ class ChatConformance(AnyEngineConformance):
 class EmbeddingsConformance(AnyEngineConformance):
     """Holds for an engine whose model makes vectors."""
 
-    async def test_float_and_base64_are_the_same_vectors(self, engine: Engine) -> None:
+    async def test_float_and_base64_are_equal_vectors(self, engine: Engine) -> None:
         texts = ["a red apple", "a green pear"]
         floats, packed = await run(
             engine,
@@ -160,7 +160,7 @@ class EmbeddingsConformance(AnyEngineConformance):
         assert vectors_of(packed) == [pytest.approx(v, abs=1e-6) for v in vectors_of(floats)]
         assert len(vectors_of(floats)) == 2
 
-    async def test_vectors_have_length_one(self, engine: Engine) -> None:
+    async def test_vectors_have_unit_length(self, engine: Engine) -> None:
         (answer,) = await run(engine, EMBEDDINGS, [embeddings_body("a red apple")])
         assert math.hypot(*vectors_of(answer)[0]) == pytest.approx(1, abs=0.01)
         assert answer.input_tokens == content_of(answer)["usage"]["prompt_tokens"] > 0
@@ -176,7 +176,7 @@ class EmbeddingsConformance(AnyEngineConformance):
         assert [one["index"] for one in data] == [*range(vectors)]
 
     @pytest.mark.parametrize(("talks", "vectors"), [(TALK, 1), ([TALK, TALK[:1]], 2)])
-    async def test_messages_are_input_too(
+    async def test_messages_are_input(
         self, engine: Engine, talks: list[object], vectors: int
     ) -> None:
         body = msgspec.json.encode({"model": MODEL, "messages": talks})
@@ -199,7 +199,7 @@ class EmbeddingsConformance(AnyEngineConformance):
         ],
         ids=lambda body: body[:48].decode(),
     )
-    async def test_a_bad_body_is_an_error_envelope(self, engine: Engine, body: bytes) -> None:
+    async def test_invalid_body_is_an_error_envelope(self, engine: Engine, body: bytes) -> None:
         (answer,) = await run(engine, EMBEDDINGS, [body])
         assert_error_envelope(answer, 400)
 

@@ -43,7 +43,7 @@ class CutsConformance:
     """Holds for an engine whose model writes text."""
 
     @pytest.mark.parametrize(("endpoint", "body"), LONG_CALLS)
-    async def test_a_cancelled_whole_call_has_no_answer(
+    async def test_cancelled_call_has_no_answer(
         self, engine: Engine, endpoint: str, body: bytes
     ) -> None:
         began = asyncio.Event()
@@ -55,7 +55,7 @@ class CutsConformance:
             await call
         await assert_idle_within(engine, FREES_S_MAX)
 
-    async def test_a_cancelled_batch_leaves_while_others_go_on(self, engine: Engine) -> None:
+    async def test_cancelled_batch_ends_while_others_continue(self, engine: Engine) -> None:
         first, reported = asyncio.Event(), []
 
         def finished(index: int, _: EngineAnswer) -> None:
@@ -80,9 +80,7 @@ class CutsConformance:
         await assert_idle_within(engine, FREES_S_MAX)
 
     @pytest.mark.parametrize(("endpoint", "body"), LONG_CALLS)
-    async def test_what_takes_too_long_is_timed_out(
-        self, hasty: Engine, endpoint: str, body: bytes
-    ) -> None:
+    async def test_long_item_times_out(self, hasty: Engine, endpoint: str, body: bytes) -> None:
         whole = await hasty.serve(endpoint, body, None)
         (item,) = await run(hasty, endpoint, [body])
         for answer in (whole, item):

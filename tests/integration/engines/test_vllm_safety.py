@@ -93,7 +93,7 @@ json.dump([taken(settings), taken(opened), envs.VLLM_MEDIA_URL_ALLOW_REDIRECTS],
 
 
 @pytest.mark.timeout(150)
-def test_nothing_is_fetched_but_from_named_hosts_and_no_text_is_logged(tmp_path: Path) -> None:
+def test_media_only_from_allowed_hosts_and_no_text_is_logged(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures":["LlamaForCausalLM"]}')
     settings = {"KIND": "vllm", "MODEL_NAME": "m", "MODEL_PATH": str(tmp_path)}
     ours = {f"MILLRACE_ENGINE_{name}": value for name, value in settings.items()}

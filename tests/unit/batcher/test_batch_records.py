@@ -1,4 +1,4 @@
-"""Goal: what the batcher writes says whose items it carries, in index order."""
+"""Goal: records of the batcher name their items' jobs, in index order."""
 
 import asyncio
 from typing import Any, cast
@@ -53,13 +53,13 @@ def held(job: int, indexes: list[int]) -> BufferedChunk:
     )
 
 
-def test_one_chunk_is_passed_on_as_it_is() -> None:
+def test_single_chunk_is_not_copied() -> None:
     chunk = held(1, [0, 1, 2])
     (part,) = merge_chunks([chunk], now_s=2.5)
     assert part.items is chunk.items
 
 
-def test_a_part_says_how_long_it_waited_and_whether_it_came_before() -> None:
+def test_merged_chunk_reports_wait_and_redelivery() -> None:
     early, late = held(1, [0]), held(1, [1])
     early.ticket.arrived_s, late.ticket.arrived_s, late.redelivered = 10.0, 11.0, True
     alone, merged = merge_chunks([early], now_s=12.5), merge_chunks([early, late], now_s=12.5)
@@ -67,7 +67,7 @@ def test_a_part_says_how_long_it_waited_and_whether_it_came_before() -> None:
     assert [(part.waited_s, part.redelivered) for part in merged] == [(2.5, True)]
 
 
-def test_parts_are_grouped_by_job_and_sorted_by_index() -> None:
+def test_chunks_are_merged_by_job_and_sorted_by_index() -> None:
     parts = merge_chunks([held(1, [4, 9]), held(2, [0]), held(1, [1, 6])], now_s=0.0)
     assert [(part.job.job_id.int, [item.index for item in part.items]) for part in parts] == [
         (1, [1, 4, 6, 9]),
@@ -75,7 +75,7 @@ def test_parts_are_grouped_by_job_and_sorted_by_index() -> None:
     ]
 
 
-def test_the_size_of_a_chunk_counts_its_longest_custom_ids() -> None:
+def test_chunk_size_includes_its_longest_custom_ids() -> None:
     items = [Item(n, chr(0x1F600) * 512, b"x" * 100, 5) for n in range(100)]
     chunk = BufferedChunk(job_ref(1), items, AckTicket(("requests.bulk", 0), None, len(items), 0.0))
     assert len(encode(Chunk(chunk.job, items))) <= chunk.byte_count
@@ -104,14 +104,14 @@ SHORT_CALL = msgspec.structs.replace(
 
 
 @pytest.mark.parametrize("job", [CALL, SHORT_CALL])
-def test_the_size_of_a_chunk_counts_its_job(job: JobRef) -> None:
+def test_chunk_size_includes_its_job(job: JobRef) -> None:
     empty = Chunk(job, [], redelivered=True, waited_s=0.1)
     assert len(encode(empty)) <= chunk_bytes(job)
 
 
 @pytest.mark.parametrize("body_bytes", [2, 500, 800, 5000])
 @pytest.mark.parametrize("job", [CALL, SHORT_CALL])
-def test_a_batch_of_calls_never_outgrows_its_record(job: JobRef, body_bytes: int) -> None:
+def test_batch_of_calls_fits_into_a_record(job: JobRef, body_bytes: int) -> None:
     queues = Queues(items_max=10**6, bytes_max=10**9)
     for number in range(1000):
         call = msgspec.structs.replace(job, job_id=UUID(int=number))
@@ -126,14 +126,14 @@ def test_a_batch_of_calls_never_outgrows_its_record(job: JobRef, body_bytes: int
     assert len(encode(batch)) > RECORD_BYTES_MAX / 2 or len(taken) == 1000
 
 
-def test_what_is_cut_off_a_chunk_leaves_a_chunk_of_the_right_size() -> None:
+def test_split_keeps_byte_counts_exact() -> None:
     whole = held(1, list(range(10)))
     front = whole.split(4)
     assert front.byte_count == held(1, [0, 1, 2, 3]).byte_count
     assert whole.byte_count == held(1, [4, 5, 6, 7, 8, 9]).byte_count
 
 
-def test_a_batch_says_what_it_holds() -> None:
+def test_batch_headers() -> None:
     chunk = held(1, [0, 1, 2])
     headers = dict(batch_headers(batch_key_of(chunk.job), [chunk]))
     assert headers == {
@@ -147,7 +147,7 @@ def test_a_batch_says_what_it_holds() -> None:
     }
 
 
-def test_the_failures_of_an_unreadable_record_come_from_its_headers() -> None:
+def test_failures_of_an_unreadable_record_come_from_its_headers() -> None:
     chunk = Chunk(job_ref(1), [Item(index, "c", b"", 1, attempt=2) for index in (3, 4)])
     named = ItemRange(UUID(int=1), 3, UUID(int=7), 3, 4)
     outcomes = failed_outcomes(named, dict(chunk_headers(chunk, "bulk")))
@@ -193,9 +193,7 @@ def test_only_a_range_that_one_chunk_can_fill_is_failed(items: bytes, topics: li
 
 @pytest.mark.parametrize("name", ["model", "attempt", "class"])
 @pytest.mark.parametrize("value", [None, b"9" * 30, b"-1", b"\xff"])
-def test_headers_that_name_no_items_are_not_needed_to_fail_them(
-    name: str, value: bytes | None
-) -> None:
+def test_other_headers_are_not_required_to_fail_items(name: str, value: bytes | None) -> None:
     chunk = Chunk(job_ref(1), [Item(0, "c", b"", 1)])
     headers = cast(dict[str, bytes], dict(chunk_headers(chunk, "bulk")) | {name: value})
     record = Received("requests.bulk", 3, 17, b"key", list(headers.items()), b"x", 0)
@@ -211,25 +209,25 @@ def capacity(replica: str, granted: int, job_class: str = "bulk") -> Received:
     return Received("capacity", 0, 0, None, kind_headers(Capacity), value, 0)
 
 
-def test_of_each_replica_only_the_newest_capacity_counts() -> None:
+def test_latest_capacity_of_each_replica_counts() -> None:
     torn = Received("capacity", 0, 0, None, kind_headers(Capacity), b"torn", 0)
     gone = Received("capacity", 0, 0, None, [], None, 0)
     news = latest_capacities([capacity("a", 1), capacity("b", 2), torn, gone, capacity("a", 3)])
     assert {c.replica_id: c.granted["b"] for c in news} == {"a": 3, "b": 2}
 
 
-def test_a_replica_of_two_classes_has_a_capacity_of_each() -> None:
+def test_capacity_is_kept_by_replica_and_class() -> None:
     news = latest_capacities([capacity("a", 1), capacity("a", 2, "interactive"), capacity("a", 3)])
     assert {c.job_class: c.granted["b"] for c in news} == {"bulk": 3, "interactive": 2}
 
 
-def test_a_newer_capacity_schema_stops_the_role() -> None:
+def test_newer_capacity_schema_raises() -> None:
     newer = Received("capacity", 0, 0, None, [("kind", b"capacity"), ("schema", b"9")], b"", 0)
     with pytest.raises(SchemaTooNewError):
         latest_capacities([newer])
 
 
-async def test_what_is_handed_back_goes_where_its_first_emission_went() -> None:
+async def test_requeued_chunk_equals_its_first_emission() -> None:
     log = Log()
     acknowledged: list[object] = []
     acks = OrderedAcks(acknowledged.append)

@@ -1,4 +1,4 @@
-"""Goal: a feed that ends, whatever ended it, is told: without it no item leaves."""
+"""Goal: any failure of the capacity reader is reported."""
 
 import threading
 
@@ -12,7 +12,9 @@ from topics.settings import KafkaSettings
 
 
 @pytest.mark.parametrize("failure", [LogUnavailableError("gone"), ZeroDivisionError()])
-def test_what_ended_the_feed_is_told(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_of_the_reader_is_reported(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Tail:
         def __init__(self, *_: object, **__: object) -> None: ...
 

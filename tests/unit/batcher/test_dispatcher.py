@@ -1,4 +1,4 @@
-"""Goal: batches leave when there is credit, at once when the engine is idle, and never without."""
+"""Goal: batches are dispatched when there is credit, at once to idle replicas, never without."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,19 +14,9 @@ from batcher.policy.credits import CreditLedger, ReplicaCredit
 from batcher.queueing.buffered_chunk import BatchKey, BufferedChunk
 from batcher.queueing.drop_policy import DropPolicy, ObsoleteItems
 from batcher.queueing.queues import Queues
-from core.states import CloseReason
-from topics.records.records import CallRef, Capacity, Item, JobControl, JobRef
-
-
-@dataclass
-class HeldClock:
-    now_s: float = 100.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        return 1000.0 + self.now_s
+from tests.support.clock import ManualClock
+from tests.unit.batcher.builders import JobStates, buffered, call_ref, capacity, job_ref
+from topics.records.records import JobRef
 
 
 @dataclass
@@ -38,29 +28,38 @@ class Recorder:
     def send_batch(
         self,
         replica: ReplicaCredit,
-        lane: BatchKey,
-        taken: Sequence[BufferedChunk],
+        key: BatchKey,
+        chunks: Sequence[BufferedChunk],
         *,
         now_s: float,
     ) -> None:
-        self.sent.append((replica.capacity.replica_id, lane, list(taken)))
+        self.sent.append((replica.capacity.replica_id, key, list(chunks)))
         self.on_sent()
 
     def sizes(self) -> list[int]:
-        return [sum(len(held.items) for held in taken) for _, _, taken in self.sent]
+        return [sum(len(chunk.items) for chunk in chunks) for _, _, chunks in self.sent]
+
+    def replicas(self) -> list[str]:
+        return [replica for replica, _, _ in self.sent]
+
+    def jobs(self) -> list[int]:
+        """Return the number of each batch's first job."""
+        return [chunks[0].job.job_id.int for _, _, chunks in self.sent]
 
 
-class World:
-    """A dispatcher with a clock that stands still and a log that only records."""
+class Bench:
+    """A dispatcher with a manual clock and a sender that only records."""
 
     def __init__(self, *, wait_s_max: float = 0.02) -> None:
-        self.clock, self.recorder = HeldClock(), Recorder()
+        self.clock, self.recorder = ManualClock(100.0), Recorder()
         self.queues = Queues(items_max=1000, bytes_max=10**9)
         self.ledger = CreditLedger("b", "bulk", silence_s_max=3.0)
         self.acknowledged: list[object] = []
         self.acks = OrderedAcks(self.acknowledged.append)
-        self.closed: set[UUID] = set()
+        self.states = JobStates()
         self.dead_callers: set[UUID] = set()
+        time = DatabaseClock(self.clock, None)
+        policy = DropPolicy(self.states, time, self._is_obsolete_call)
         self.dispatcher = Dispatcher(
             self.queues,
             self.ledger,
@@ -74,313 +73,252 @@ class World:
                 ),
                 batch_s_max=2.5,
             ),
-            settle_if_obsolete=ObsoleteItems(
-                self.acks,
-                DropPolicy(self, DatabaseClock(self.clock, None), self.is_gone),
-            ).settle_if_obsolete,
+            settle_if_obsolete=ObsoleteItems(self.acks, policy).settle_if_obsolete,
             clock=self.clock,
         )
 
-    def newer(self, job: JobRef) -> JobControl | None:
-        """Every closed job has a newer state."""
-        if job.job_id not in self.closed:
-            return None
-        return JobControl(job.job_id, job.version + 1, closed=CloseReason.CANCELLED)
-
-    def is_gone(self, job: JobRef, /, *, since_s: float) -> bool:
+    def _is_obsolete_call(self, job: JobRef, /, *, since_s: float) -> bool:
         assert since_s <= self.clock.now_s
         return job.job_id in self.dead_callers
 
-    def items(
-        self,
-        count: int,
-        *,
-        job: int = 1,
-        pool: str = "p",
-        endpoint: str = "/v1/embeddings",
-        deadline_s: float = 1e9,
-    ) -> None:
-        ref = JobRef(
-            job_id=UUID(int=job),
-            day=1,
-            tenant_id=UUID(int=job),
-            model="m",
-            model_version="1",
-            pool=pool,
-            endpoint=endpoint,
-            input_key="k",
-            deadline_s=deadline_s,
-        )
-        items = [Item(n, f"c{n}", b"{}", 10) for n in range(count)]
-        ticket = self.acks.track(
-            ("requests.bulk", 0), job, item_count=count, now_s=self.clock.now_s
-        )
-        self.queues.add(BufferedChunk(ref, items, ticket), now_s=self.clock.now_s)
+    def items(self, count: int, *, job: int = 1, **fields: object) -> None:
+        self._add(job_ref(job, **fields), count)
 
-    def call(self, request: int, *, deadline_s: float = 1e9) -> None:
-        ref = JobRef(
-            job_id=UUID(int=request),
-            day=1,
-            tenant_id=UUID(int=1),
-            model="m",
-            model_version="1",
-            pool="p",
-            endpoint="/v1/embeddings",
-            input_key="",
-            deadline_s=deadline_s,
-            call=CallRef("api-1", 3),
-        )
-        ticket = self.acks.track(
-            ("requests.interactive", 0), request, item_count=1, now_s=self.clock.now_s
-        )
-        self.queues.add(
-            BufferedChunk(ref, [Item(0, "", b"{}", 10)], ticket), now_s=self.clock.now_s
-        )
+    def call(self, number: int, *, deadline_s: float = 1e9) -> None:
+        self._add(call_ref(number, deadline_s=deadline_s), 1)
+
+    def _add(self, job: JobRef, count: int) -> None:
+        now_s = self.clock.now_s
+        event = job.job_id.int
+        ticket = self.acks.track(("requests.bulk", 0), event, item_count=count, now_s=now_s)
+        self.queues.add(buffered(job, range(count), ticket), now_s=now_s)
 
     def grant(
-        self,
-        count: int,
-        *,
-        concurrency: int = 8,
-        rate: float = 1000.0,
-        replica: str = "r",
-        pool: str = "p",
+        self, count: int, *, rate: float = 1000.0, replica: str = "r", **fields: object
     ) -> None:
-        self.ledger.record_capacity(
-            Capacity(
-                replica_id=replica,
-                epoch=1,
-                pool=pool,
-                job_class="bulk",
-                partitions=[0, 1],
-                granted={"b": count},
-                items_per_s=rate,
-                concurrency=concurrency,
-            ),
-            now_s=self.clock.now_s,
-        )
+        granted = capacity(count, replica_id=replica, items_per_s=rate, **fields)
+        self.ledger.record_capacity(granted, now_s=self.clock.now_s)
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def bench() -> Bench:
+    return Bench()
 
 
-def test_nothing_leaves_without_credit(world: World) -> None:
-    world.items(50)
-    assert world.dispatcher.dispatch() is None
-    assert world.recorder.sent == []
-    world.grant(0)
-    assert world.dispatcher.dispatch() is None
-    assert world.recorder.sent == []
+def test_nothing_is_dispatched_without_credit(bench: Bench) -> None:
+    bench.items(50)
+    assert bench.dispatcher.dispatch() is None
+    assert bench.recorder.sent == []
+    bench.grant(0)
+    assert bench.dispatcher.dispatch() is None
+    assert bench.recorder.sent == []
 
 
-def test_an_idle_engine_gets_what_there_is_at_once(world: World) -> None:
-    world.grant(200)
-    world.items(1)
-    assert world.dispatcher.dispatch() is None
-    assert world.recorder.sizes() == [1]
+def test_idle_replica_gets_available_items_at_once(bench: Bench) -> None:
+    bench.grant(200)
+    bench.items(1)
+    assert bench.dispatcher.dispatch() is None
+    assert bench.recorder.sizes() == [1]
 
 
-def test_a_full_batch_leaves_at_once_and_takes_the_chunk_whole(world: World) -> None:
-    world.grant(100, concurrency=1000)
-    world.items(100)
-    held = next(world.queues.snapshot())
-    world.dispatcher.dispatch()
-    ((_, lane, taken),) = world.recorder.sent
-    assert taken == [held]
-    assert (lane.pool, lane.model, lane.endpoint) == ("p", "m", "/v1/embeddings")
+def test_full_batch_is_dispatched_at_once_without_splitting(bench: Bench) -> None:
+    bench.grant(100, concurrency=1000)
+    bench.items(100)
+    chunk = next(bench.queues.snapshot())
+    bench.dispatcher.dispatch()
+    ((_, key, chunks),) = bench.recorder.sent
+    assert chunks == [chunk]
+    assert (key.pool, key.model, key.endpoint) == ("p", "m", "/v1/embeddings")
 
 
-def test_a_busy_engine_gets_a_part_only_after_the_wait(world: World) -> None:
-    world.grant(30, concurrency=1000)
-    world.items(100)
-    wait_s = world.dispatcher.dispatch()
+def test_busy_replica_gets_a_partial_batch_after_the_wait(bench: Bench) -> None:
+    bench.grant(30, concurrency=1000)
+    bench.items(100)
+    wait_s = bench.dispatcher.dispatch()
     assert wait_s == pytest.approx(0.02)
-    assert world.recorder.sent == []
-    world.clock.now_s += 0.021
-    world.dispatcher.dispatch()
-    assert world.recorder.sizes() == [30]
-    assert world.queues.item_count == 70
+    assert bench.recorder.sent == []
+    bench.clock.now_s += 0.021
+    bench.dispatcher.dispatch()
+    assert bench.recorder.sizes() == [30]
+    assert bench.queues.item_count == 70
 
 
-def test_full_batches_of_one_lane_do_not_restart_the_wait_of_another(world: World) -> None:
-    world.grant(10_000, concurrency=100_000)
-    world.items(5, endpoint="/v1/score", job=99)
+def test_full_batches_of_one_key_do_not_restart_the_wait_of_another(bench: Bench) -> None:
+    bench.grant(10_000, concurrency=100_000)
+    bench.items(5, endpoint="/v1/score", job=99)
     for job in range(1, 6):
-        world.items(100, job=job)
-        world.dispatcher.dispatch()
-        world.clock.now_s += 0.006
-    assert [lane.endpoint for _, lane, _ in world.recorder.sent].count("/v1/score") == 1
+        bench.items(100, job=job)
+        bench.dispatcher.dispatch()
+        bench.clock.now_s += 0.006
+    assert [key.endpoint for _, key, _ in bench.recorder.sent].count("/v1/score") == 1
 
 
-def test_a_part_goes_to_an_idle_replica_and_not_to_a_busy_one_with_more_credit(
-    world: World,
+def test_partial_batch_prefers_an_idle_replica_over_more_credit(
+    bench: Bench,
 ) -> None:
-    world.grant(200, replica="busy", concurrency=1000)
-    world.grant(20, replica="idle", concurrency=8)
-    world.items(5)
-    assert world.dispatcher.dispatch() is None
-    assert [replica for replica, _, _ in world.recorder.sent] == ["idle"]
+    bench.grant(200, replica="busy", concurrency=1000)
+    bench.grant(20, replica="idle", concurrency=8)
+    bench.items(5)
+    assert bench.dispatcher.dispatch() is None
+    assert bench.recorder.replicas() == ["idle"]
 
 
-def test_a_job_that_left_near_its_deadline_hurries_nobody_behind_it(world: World) -> None:
-    world.grant(30, concurrency=1000)
-    world.items(10, job=1, deadline_s=world.clock.wall_s() + 4.0)
-    (urgent,) = world.queues.snapshot()
-    world.items(10, job=2)
-    world.queues.remove(urgent)
-    world.queues.update_ranks()
-    assert world.dispatcher.dispatch() == pytest.approx(0.02)
-    assert world.recorder.sent == []
+def test_removed_job_does_not_close_a_batch_by_its_deadline(bench: Bench) -> None:
+    bench.grant(30, concurrency=1000)
+    bench.items(10, job=1, deadline_s=bench.clock.wall_s() + 4.0)
+    (urgent,) = bench.queues.snapshot()
+    bench.items(10, job=2)
+    bench.queues.remove(urgent)
+    bench.queues.update_ranks()
+    assert bench.dispatcher.dispatch() == pytest.approx(0.02)
+    assert bench.recorder.sent == []
 
 
-def test_the_nearest_deadline_counts_however_often_it_is_looked_for(world: World) -> None:
-    world.grant(30, concurrency=1000)
-    for request, deadline_s in ((1, 1e9), (2, world.clock.wall_s() + 4.0), (3, 1e9)):
-        world.call(request, deadline_s=deadline_s)
-    world.queues.update_ranks()
-    world.dispatcher.dispatch()
-    assert world.recorder.sizes() == [3]
+def test_nearest_deadline_survives_rank_updates(bench: Bench) -> None:
+    bench.grant(30, concurrency=1000)
+    for number, deadline_s in ((1, 1e9), (2, bench.clock.wall_s() + 4.0), (3, 1e9)):
+        bench.call(number, deadline_s=deadline_s)
+    bench.queues.update_ranks()
+    bench.dispatcher.dispatch()
+    assert bench.recorder.sizes() == [3]
 
 
-def test_an_interactive_item_never_waits_for_company() -> None:
-    world = World(wait_s_max=0.0)
-    world.grant(1, concurrency=1000)
-    world.items(1)
-    assert world.dispatcher.dispatch() is None
-    assert world.recorder.sizes() == [1]
+def test_interactive_item_never_waits() -> None:
+    bench = Bench(wait_s_max=0.0)
+    bench.grant(1, concurrency=1000)
+    bench.items(1)
+    assert bench.dispatcher.dispatch() is None
+    assert bench.recorder.sizes() == [1]
 
 
-def test_a_short_deadline_does_not_wait(world: World) -> None:
-    world.grant(30, concurrency=1000)
-    world.items(10, deadline_s=world.clock.wall_s() + 4.0)
-    world.dispatcher.dispatch()
-    assert world.recorder.sizes() == [10]
+def test_near_deadline_closes_the_batch(bench: Bench) -> None:
+    bench.grant(30, concurrency=1000)
+    bench.items(10, deadline_s=bench.clock.wall_s() + 4.0)
+    bench.dispatcher.dispatch()
+    assert bench.recorder.sizes() == [10]
 
 
-def test_a_slow_replica_gets_batches_of_its_own_time(world: World) -> None:
-    world.grant(200, rate=4.0)
-    world.items(100)
-    world.dispatcher.dispatch()
-    assert world.recorder.sizes()[0] == 10
+def test_slow_replica_gets_smaller_batches(bench: Bench) -> None:
+    bench.grant(200, rate=4.0)
+    bench.items(100)
+    bench.dispatcher.dispatch()
+    assert bench.recorder.sizes()[0] == 10
 
 
-def test_credit_is_spent_and_batches_go_where_most_of_it_is(world: World) -> None:
-    world.grant(100, replica="small")
-    world.grant(150, replica="large")
+def test_credit_is_spent_where_most_is_free(bench: Bench) -> None:
+    bench.grant(100, replica="small")
+    bench.grant(150, replica="large")
     for job in range(1, 5):
-        world.items(100, job=job)
-    world.dispatcher.dispatch()
-    world.clock.now_s += 1
-    world.dispatcher.dispatch()
-    assert [replica for replica, _, _ in world.recorder.sent] == ["large", "small", "large"]
-    assert world.recorder.sizes() == [100, 100, 50]
-    assert world.dispatcher.dispatched_count == 250
+        bench.items(100, job=job)
+    bench.dispatcher.dispatch()
+    bench.clock.now_s += 1
+    bench.dispatcher.dispatch()
+    assert bench.recorder.replicas() == ["large", "small", "large"]
+    assert bench.recorder.sizes() == [100, 100, 50]
+    assert bench.dispatcher.dispatched_count == 250
 
 
-def test_credit_is_void_after_silence(world: World) -> None:
-    world.grant(100)
-    world.clock.now_s += 3.5
-    world.items(10)
-    world.dispatcher.dispatch()
-    assert world.recorder.sent == []
+def test_credit_is_void_after_silence(bench: Bench) -> None:
+    bench.grant(100)
+    bench.clock.now_s += 3.5
+    bench.items(10)
+    bench.dispatcher.dispatch()
+    assert bench.recorder.sent == []
 
 
-def test_items_of_a_closed_job_are_settled_and_cost_no_credit(world: World) -> None:
-    world.items(100, job=1)
-    world.items(100, job=2)
-    world.closed.add(UUID(int=1))
-    world.grant(100)
-    world.dispatcher.dispatch()
-    assert [taken[0].job.job_id for _, _, taken in world.recorder.sent] == [UUID(int=2)]
-    assert world.acknowledged == [1]
-    assert world.queues.item_count == 0
+def test_items_of_a_closed_job_are_settled_without_credit(bench: Bench) -> None:
+    bench.items(100, job=1)
+    bench.items(100, job=2)
+    bench.states.close(1)
+    bench.grant(100)
+    bench.dispatcher.dispatch()
+    assert bench.recorder.jobs() == [2]
+    assert bench.acknowledged == [1]
+    assert bench.queues.item_count == 0
 
 
-def test_nothing_leaves_while_the_producer_is_full(world: World) -> None:
-    world.grant(100)
-    world.items(100)
-    world.recorder.is_full = True
-    world.dispatcher.dispatch()
-    assert world.recorder.sent == []
+def test_nothing_is_dispatched_while_the_producer_is_full(bench: Bench) -> None:
+    bench.grant(100)
+    bench.items(100)
+    bench.recorder.is_full = True
+    bench.dispatcher.dispatch()
+    assert bench.recorder.sent == []
 
 
-def test_a_pool_without_credit_holds_no_other_back(world: World) -> None:
-    world.items(100, job=1, pool="away")
-    world.items(100, job=2)
-    world.grant(100)
-    world.dispatcher.dispatch()
-    assert [taken[0].job.job_id for _, _, taken in world.recorder.sent] == [UUID(int=2)]
+def test_pool_without_credit_blocks_no_other(bench: Bench) -> None:
+    bench.items(100, job=1, pool="away")
+    bench.items(100, job=2)
+    bench.grant(100)
+    bench.dispatcher.dispatch()
+    assert bench.recorder.jobs() == [2]
 
 
-def test_a_long_turn_ends_and_the_next_one_begins_with_another_pool(world: World) -> None:
+def test_long_dispatch_yields_and_resumes_with_another_pool(bench: Bench) -> None:
     for job in range(1, 11):
-        world.items(100, job=job)
-    world.items(100, job=11, pool="q")
-    world.grant(1000)
-    world.grant(1000, replica="s", pool="q")
+        bench.items(100, job=job)
+    bench.items(100, job=11, pool="q")
+    bench.grant(1000)
+    bench.grant(1000, replica="s", pool="q")
 
-    def take_time() -> None:
-        world.clock.now_s += 0.6 * DISPATCH_SLICE_S_MAX
+    def pass_time() -> None:
+        bench.clock.now_s += 0.6 * DISPATCH_SLICE_S_MAX
 
-    world.recorder.on_sent = take_time
-    turns = []
-    while (wait_s := world.dispatcher.dispatch()) is not None:
+    bench.recorder.on_sent = pass_time
+    slices = []
+    while (wait_s := bench.dispatcher.dispatch()) is not None:
         assert wait_s == 0.0
-        turns.append([replica for replica, _, _ in world.recorder.sent])
-        world.recorder.sent.clear()
-    assert turns[:2] == [["r", "r"], ["s", "r"]]
-    assert world.queues.item_count == 0
+        slices.append(bench.recorder.replicas())
+        bench.recorder.sent.clear()
+    assert slices[:2] == [["r", "r"], ["s", "r"]]
+    assert bench.queues.item_count == 0
 
 
-def test_a_pool_that_took_the_turn_is_last_in_the_next_though_it_has_drained(world: World) -> None:
-    world.items(100, job=1)
+def test_pool_that_used_the_slice_is_visited_last(bench: Bench) -> None:
+    bench.items(100, job=1)
     for job in (2, 3):
-        world.items(100, job=job, pool="q")
-    world.grant(1000)
-    world.grant(1000, replica="s", pool="q")
+        bench.items(100, job=job, pool="q")
+    bench.grant(1000)
+    bench.grant(1000, replica="s", pool="q")
 
-    def take_time() -> None:
-        world.clock.now_s += 1.1 * DISPATCH_SLICE_S_MAX
+    def pass_time() -> None:
+        bench.clock.now_s += 1.1 * DISPATCH_SLICE_S_MAX
 
-    world.recorder.on_sent = take_time
-    assert world.dispatcher.dispatch() == 0.0
-    world.items(100, job=4)
-    assert world.dispatcher.dispatch() == 0.0
-    assert [replica for replica, _, _ in world.recorder.sent] == ["r", "s"]
-
-
-def test_a_call_that_nobody_waits_for_is_settled_and_costs_no_credit() -> None:
-    world = World(wait_s_max=0.0)
-    world.call(1)
-    world.call(2)
-    world.dead_callers.add(UUID(int=1))
-    world.grant(1)
-    world.dispatcher.dispatch()
-    world.dispatcher.dispatch()
-    assert [taken[0].job.job_id for _, _, taken in world.recorder.sent] == [UUID(int=2)]
-    assert world.acknowledged == [1]
-    assert world.ledger.available("r", now_s=world.clock.now_s) == 0
+    bench.recorder.on_sent = pass_time
+    assert bench.dispatcher.dispatch() == 0.0
+    bench.items(100, job=4)
+    assert bench.dispatcher.dispatch() == 0.0
+    assert bench.recorder.replicas() == ["r", "s"]
 
 
-def test_calls_of_a_tenant_leave_by_deadline_and_then_in_order() -> None:
-    world = World(wait_s_max=0.0)
-    for request, deadline_s in ((1, 50.0), (2, 40.0), (3, 50.0), (4, 30.0)):
-        world.call(request, deadline_s=deadline_s)
+def test_call_without_live_caller_is_settled_without_credit() -> None:
+    bench = Bench(wait_s_max=0.0)
+    bench.call(1)
+    bench.call(2)
+    bench.dead_callers.add(UUID(int=1))
+    bench.grant(1)
+    bench.dispatcher.dispatch()
+    bench.dispatcher.dispatch()
+    assert bench.recorder.jobs() == [2]
+    assert bench.acknowledged == [1]
+    assert bench.ledger.available("r", now_s=bench.clock.now_s) == 0
+
+
+def test_calls_of_a_tenant_are_dispatched_by_deadline_then_order() -> None:
+    bench = Bench(wait_s_max=0.0)
+    for number, deadline_s in ((1, 50.0), (2, 40.0), (3, 50.0), (4, 30.0)):
+        bench.call(number, deadline_s=deadline_s)
     for granted in range(1, 5):
-        world.grant(granted)
-        world.dispatcher.dispatch()
-    order = [taken[0].job.job_id.int for _, _, taken in world.recorder.sent]
-    assert order == [4, 2, 1, 3]
+        bench.grant(granted)
+        bench.dispatcher.dispatch()
+    assert bench.recorder.jobs() == [4, 2, 1, 3]
 
 
-def test_a_tenants_many_calls_do_not_come_before_anothers_one() -> None:
-    world = World(wait_s_max=0.0)
-    for request in range(1, 21):
-        world.call(request)
-    world.items(1, job=99)
+def test_many_calls_of_a_tenant_do_not_starve_another() -> None:
+    bench = Bench(wait_s_max=0.0)
+    for number in range(1, 21):
+        bench.call(number)
+    bench.items(1, job=99)
     for granted in range(1, 4):
-        world.grant(granted)
-        world.dispatcher.dispatch()
-    assert 99 in [taken[0].job.tenant_id.int for _, _, taken in world.recorder.sent]
+        bench.grant(granted)
+        bench.dispatcher.dispatch()
+    assert 99 in bench.recorder.jobs()

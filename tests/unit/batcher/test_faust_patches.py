@@ -1,4 +1,4 @@
-"""Goal: the four repairs of Faust do what they say, and the app is set up as measured."""
+"""Goal: the four patches of Faust work, and the app is configured as measured."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import faust
 import pytest
 from aiokafka import AIOKafkaConsumer
 from faust.events import Event
@@ -27,7 +26,7 @@ KAFKA = KafkaSettings(bootstrap_servers="one:9092,two:9092", topic_prefix="t.")
 
 
 class Fetcher:
-    """As much of Faust's consumer as the repairs touch."""
+    """The members of Faust's consumer that the patches use."""
 
     def __init__(self, *, queue_records: int = 1) -> None:
         self.suspend_flow = asyncio.Event()
@@ -38,14 +37,14 @@ class Fetcher:
         self.app = SimpleNamespace(flow_control=flow, client_only=False)
         self.active: set[str] = set()
         self.slept_s: list[float] = []
-        self.asked: list[set[str]] = []
+        self.requested: list[set[str]] = []
 
     def _get_active_partitions(self) -> set[str]:
         return self.active
 
     async def _getmany(self, *, active_partitions: set[str], **_: float) -> dict[str, str]:
-        self.asked.append(active_partitions)
-        self.active.clear()  # as a buffer that becomes full does meanwhile
+        self.requested.append(active_partitions)
+        self.active.clear()  # as when a buffer becomes full meanwhile
         return {"p": "records"}
 
     async def sleep(self, seconds: float) -> None:
@@ -70,7 +69,7 @@ async def delivered(fetcher: Fetcher) -> str:
     return "delivered"
 
 
-async def test_a_delivery_that_cannot_wait_is_not_raced(raced: list[int]) -> None:
+async def test_non_blocking_delivery_is_not_raced(raced: list[int]) -> None:
     fetcher = Fetcher()
     result = await faust_patches.wait_first(
         fetcher, delivered(fetcher), fetcher.suspend_flow.wait()
@@ -80,7 +79,7 @@ async def test_a_delivery_that_cannot_wait_is_not_raced(raced: list[int]) -> Non
 
 
 @pytest.mark.parametrize("obstacle", ["full queue", "suspended flow", "rebalance"])
-async def test_a_delivery_that_may_wait_is_raced_against_the_rebalance(
+async def test_blocking_delivery_is_raced_against_the_rebalance(
     raced: list[int], obstacle: str
 ) -> None:
     fetcher = Fetcher()
@@ -94,7 +93,7 @@ async def test_a_delivery_that_may_wait_is_raced_against_the_rebalance(
     assert raced == [2]
 
 
-async def test_other_waits_are_left_alone(raced: list[int]) -> None:
+async def test_other_waits_are_unchanged(raced: list[int]) -> None:
     fetcher = Fetcher()
     await faust_patches.wait_first(fetcher, delivered(fetcher))
     await faust_patches.wait_first(
@@ -103,22 +102,22 @@ async def test_other_waits_are_left_alone(raced: list[int]) -> None:
     assert raced == [1, 2]
 
 
-async def test_with_every_partition_buffered_the_fetch_loop_sleeps_briefly() -> None:
+async def test_fetch_loop_sleeps_briefly_without_active_partitions() -> None:
     fetcher = Fetcher()
     assert await faust_patches.wait_next_records(fetcher, 1.0) == ({}, set())
     assert fetcher.slept_s == [faust_patches.IDLE_SLEEP_S]
 
 
-async def test_the_consumer_gets_a_copy_of_the_active_partitions() -> None:
+async def test_consumer_gets_a_copy_of_the_active_partitions() -> None:
     fetcher = Fetcher()
     fetcher.active = {"p"}
     records, active = await faust_patches.wait_next_records(fetcher, 1.0)
     assert records == {"p": "records"}
     assert active == {"p"}
-    assert fetcher.asked == [{"p"}]
+    assert fetcher.requested == [{"p"}]
 
 
-async def test_tables_that_do_not_exist_are_not_waited_for() -> None:
+async def test_start_does_not_wait_for_tables() -> None:
     done: list[str] = []
 
     async def update_channels() -> None:
@@ -130,11 +129,11 @@ async def test_tables_that_do_not_exist_are_not_waited_for() -> None:
     tables = SimpleNamespace(
         data={}, _update_channels=update_channels, recovery=SimpleNamespace(start=start)
     )
-    await faust_patches.start_tables(tables)  # would sleep, and has nothing to sleep with
+    await faust_patches.start_tables(tables)  # a call of `sleep` would fail
     assert done == ["channels", "recovery"]
 
 
-async def test_a_fetch_that_finds_nothing_does_not_hold_up_a_rebalance(
+async def test_empty_fetch_waits_briefly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client = AIOKafkaConsumer(bootstrap_servers="one:9092")
@@ -144,8 +143,7 @@ async def test_a_fetch_that_finds_nothing_does_not_hold_up_a_rebalance(
     await client.stop()
 
 
-def test_the_repairs_are_for_the_release_that_is_installed() -> None:
-    assert faust_patches.PINNED["faust-streaming"] == faust.__version__
+def test_patches_replace_their_members() -> None:
     faust_patches.install()
     assert Consumer.wait_first is faust_patches.wait_first
     assert Consumer._wait_next_records is faust_patches.wait_next_records
@@ -153,7 +151,18 @@ def test_the_repairs_are_for_the_release_that_is_installed() -> None:
     assert AIOKafkaConsumerThread._create_worker_consumer is faust_patches.create_client
 
 
-async def test_the_app_is_set_up_as_measured(tmp_path: Path) -> None:
+def test_other_releases_and_missing_members_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    faust_patches.require_pinned_releases()
+    with monkeypatch.context() as patched:
+        patched.setitem(faust_patches.PINNED, "aiokafka", "0.0")
+        with pytest.raises(AssertionError, match="aiokafka"):
+            faust_patches.require_pinned_releases()
+    monkeypatch.setitem(faust_patches.PRIVATE_PARTS, Consumer, ("_no_such_member",))
+    with pytest.raises(AssertionError, match="_no_such_member"):
+        faust_patches.require_pinned_releases()
+
+
+async def test_app_configuration(tmp_path: Path) -> None:
     settings = BatcherSettings(job_class="bulk")
     app = build_app(KAFKA, settings, tmp_path)
     assert app.conf.id == "t.batcher-bulk"
@@ -167,18 +176,18 @@ async def test_the_app_is_set_up_as_measured(tmp_path: Path) -> None:
     assert app.conf.stream_buffer_maxsize == settings.buffer_records
 
 
-async def test_a_batcher_stays_in_its_group_though_it_reads_nothing_for_days(
+async def test_batcher_stays_in_its_group_without_polling_for_days(
     tmp_path: Path,
 ) -> None:
     app = build_app(KAFKA, BatcherSettings(job_class="interactive"), tmp_path)
     client = app.consumer._thread._create_worker_consumer(app.transport)
     assert 7 * 24 * 3600 * 1000 < client._max_poll_interval_ms < 2**31
-    assert client._rebalance_timeout_ms == 60_000  # what the broker is told
+    assert client._rebalance_timeout_ms == 60_000  # sent to the broker
     await client.stop()
 
 
-class Owner:
-    """Takes records, and keeps their events as tickets do."""
+class Listener:
+    """Accepts records, and keeps their events as tickets do."""
 
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
@@ -193,7 +202,7 @@ class Owner:
 
 
 class Stream:
-    """As much of Faust's stream as the agent touches: `event` comes, and no other."""
+    """The members of Faust's stream that the agent uses, with one event."""
 
     def __init__(self, event: Any) -> None:
         self.event = event
@@ -206,18 +215,18 @@ class Stream:
         yield self.event
 
 
-async def test_an_event_that_waits_for_its_acknowledgement_does_not_keep_the_value(
+async def test_waiting_event_does_not_keep_its_value(
     tmp_path: Path,
 ) -> None:
     app = build_app(KAFKA, BatcherSettings(job_class="bulk"), tmp_path)
-    owner: Any = Owner()
-    stream = RequestStream(app, KAFKA, "bulk", owner)
+    listener: Any = Listener()
+    stream = RequestStream(app, KAFKA, "bulk", listener)
     place = TP("t.requests.bulk", 3)
     message = ConsumerMessage(*place, 7, 1.0, 0, [], b"key", b"value", None, tp=place)
     await stream._read(Stream(Event(app, b"key", b"value", {}, message)))
 
-    assert owner.values == [b"value"]
-    [event] = owner.events
+    assert listener.values == [b"value"]
+    [event] = listener.events
     assert event.value is None
     assert event.message.value is None
     stream.acknowledge(event)
@@ -225,7 +234,7 @@ async def test_an_event_that_waits_for_its_acknowledgement_does_not_keep_the_val
     assert (message.tp, message.offset) == (place, 7)
 
 
-def test_credentials_follow_the_settings_of_the_log() -> None:
+def test_credentials_follow_the_kafka_settings() -> None:
     assert credentials(KAFKA) is None
     given = KAFKA.model_copy(
         update={

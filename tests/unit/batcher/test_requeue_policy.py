@@ -1,4 +1,4 @@
-"""Goal: a record is rewritten only when it keeps others from something."""
+"""Goal: a record is requeued only if it pins or crowds others."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from batcher.policy.requeue_policy import should_requeue
         (31.0, False, False, False),
     ],
 )
-def test_only_an_old_record_that_pins_or_crowds_goes_back(
+def test_only_an_old_record_that_pins_or_crowds_is_requeued(
     age_s: float, pins: bool, crowds: bool, goes: bool
 ) -> None:
     assert should_requeue(age_s=age_s, limit_s=30.0, pins=pins, crowds=crowds) is goes

@@ -1,4 +1,4 @@
-"""Goal: a stop waits for no answer of a broker or a database, which may be away."""
+"""Goal: a stop does not wait for a broker or a database, which may be unavailable."""
 
 import asyncio
 import threading
@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -22,60 +21,59 @@ from batcher.queueing.queues import Queues
 from batcher.watchdog import Watchdog
 from core.clock import SystemClock
 from core.futures import in_daemon
-from tests.unit.batcher.no_controls import NoControls
+from tests.unit.batcher.builders import JobStates, items_of, job_ref
 from topics.clients.producer import OnDelivery
 from topics.records.codec import encode
 from topics.records.headers import chunk_headers
 from topics.records.received import Received
-from topics.records.records import Chunk, Item, JobRef
+from topics.records.records import Chunk
 
 Blocks = Callable[..., Any]
 
 
-def watching(blocks: Blocks) -> Coroutine[Any, Any, None]:
-    parts = dict.fromkeys(field.name for field in fields(PeriodicTasks))
-    parts |= {"job_class": "bulk", "admin": SimpleNamespace(lag=blocks)}
-    return PeriodicTasks(**parts).run_watchdog(Watchdog(60.0))  # type: ignore[arg-type]
+def run_watchdog(blocks: Blocks) -> Coroutine[Any, Any, None]:
+    fields_ = dict.fromkeys(field.name for field in fields(PeriodicTasks))
+    fields_ |= {"job_class": "bulk", "admin": SimpleNamespace(lag=blocks)}
+    return PeriodicTasks(**fields_).run_watchdog(Watchdog(60.0))  # type: ignore[arg-type]
 
 
-def following(blocks: Blocks) -> Coroutine[Any, Any, None]:
+def read_database_time(blocks: Blocks) -> Coroutine[Any, Any, None]:
     return DatabaseClock(SystemClock(), blocks).run()
 
 
-def checking(blocks: Blocks) -> Coroutine[Any, Any, None]:
-    arrivals = RecordHandler(
+def check_redeliveries(blocks: Blocks) -> Coroutine[Any, Any, None]:
+    handler = RecordHandler(
         Queues(items_max=100, bytes_max=10**9),
         OrderedAcks(lambda _: None),
-        drop_policy=DropPolicy(NoControls(), DatabaseClock(SystemClock(), None)),
+        drop_policy=DropPolicy(JobStates(), DatabaseClock(SystemClock(), None)),
         find_finished=blocks,
         clock=SystemClock(),
     )
-    chunk = Chunk(JobRef(UUID(int=1), 1, UUID(int=1), "m", "1", "p", "e", "k", 1e9), [])
-    chunk.items.append(Item(0, "c", b"{}", 1))
+    chunk = Chunk(job_ref(), items_of([0]))
     record = Received("requests.bulk", 3, 0, None, chunk_headers(chunk, "bulk"), encode(chunk), 0)
-    arrivals.on_assign({("requests.bulk", 3): 1})
-    arrivals.handle_record(record, None, report_unreadable=lambda *_: 0, settle=unused)
-    return arrivals.check_redeliveries(lambda: None)
+    handler.on_assign({("requests.bulk", 3): 1})
+    handler.handle_record(record, None, report_unreadable=lambda *_: 0, settle=unused)
+    return handler.check_redeliveries(lambda: None)
 
 
 def unused(ticket: AckTicket, item_count: int) -> OnDelivery:
     raise AssertionError
 
 
-@pytest.mark.parametrize("work", [watching, following, checking])
-def test_an_answer_that_does_not_come_delays_no_stop(
+@pytest.mark.parametrize("work", [run_watchdog, read_database_time, check_redeliveries])
+def test_stop_does_not_wait_for_blocking_calls(
     monkeypatch: pytest.MonkeyPatch, work: Callable[[Blocks], Coroutine[Any, Any, None]]
 ) -> None:
     monkeypatch.setattr(periodic, "WATCHDOG_INTERVAL_S", 0.0)
-    is_asked, is_over = threading.Event(), threading.Event()
+    is_called, may_return = threading.Event(), threading.Event()
 
     def blocks(*_: object) -> None:
-        is_asked.set()
-        is_over.wait(15)
+        is_called.set()
+        may_return.wait(15)
 
     async def stopped() -> None:
         task = asyncio.create_task(work(blocks))
-        await in_daemon(is_asked.wait, name="test")
+        await in_daemon(is_called.wait, name="test")
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
@@ -84,5 +82,5 @@ def test_an_answer_that_does_not_come_delays_no_stop(
     try:
         asyncio.run(stopped())
     finally:
-        is_over.set()
+        may_return.set()
     assert time.monotonic() - began_s < 10

@@ -1,4 +1,4 @@
-"""Goal: the client on the app's own loop calls directly, is paced, and only where it was asked."""
+"""Goal: the client on the app's loop calls directly, is paced, and is only used for interactive."""
 
 import asyncio
 from pathlib import Path
@@ -27,7 +27,7 @@ class Fetches:
         return self.answers.pop(0)
 
 
-async def test_the_next_request_waits_only_after_an_answer_with_records(
+async def test_next_fetch_waits_only_after_a_response_with_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fetches = Fetches(False, True, True, False)
@@ -46,13 +46,13 @@ async def test_the_next_request_waits_only_after_an_answer_with_records(
 
 
 @pytest.mark.parametrize("job_class", ["interactive", "bulk"])
-async def test_only_calls_are_read_on_the_apps_loop(tmp_path: Path, job_class: str) -> None:
+async def test_only_interactive_runs_on_the_apps_loop(tmp_path: Path, job_class: str) -> None:
     settings = BatcherSettings.model_validate({"job_class": job_class})
     app = build_app(KAFKA, settings, tmp_path)
     assert (app.transport.Consumer is not driver.Consumer) is (job_class == "interactive")
 
 
-async def test_calls_of_the_client_run_at_once(tmp_path: Path) -> None:
+async def test_client_calls_run_directly(tmp_path: Path) -> None:
     app = build_app(KAFKA, BatcherSettings(job_class="interactive"), tmp_path)
     client = app.consumer._thread
     assert isinstance(client, SingleLoopClient)

@@ -1,4 +1,4 @@
-"""Goal: whoever starts hears a signal at once, whatever it waits for, and nobody waits for it."""
+"""Goal: a start stops at once on a signal and leaves no thread that blocks the exit."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ from topics.errors import LogUnavailableError
 from topics.settings import KafkaSettings
 
 
-async def test_a_batcher_that_waits_for_its_broker_hears_the_signal(tmp_path: Path) -> None:
+async def test_batcher_waiting_for_its_broker_stops_on_signal(tmp_path: Path) -> None:
     stop = threading.Event()
     surroundings = BatcherDeps(
         kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"),
@@ -33,7 +33,7 @@ async def test_a_batcher_that_waits_for_its_broker_hears_the_signal(tmp_path: Pa
     signal.join()
 
 
-async def test_work_that_ends_before_the_signal_says_so_and_what_failed_it_is_raised() -> None:
+async def test_completed_work_returns_true_and_failures_are_raised() -> None:
     stop = threading.Event()
     assert await completes_before_stop(asyncio.sleep(0), stop)
     with pytest.raises(LogUnavailableError):
@@ -44,13 +44,13 @@ def refuse() -> None:
     raise LogUnavailableError("no broker")
 
 
-async def test_work_is_cancelled_by_the_signal_also_when_it_does_not_end() -> None:
+async def test_stop_cancels_the_work() -> None:
     stop = threading.Event()
     stop.set()
     assert not await completes_before_stop(asyncio.sleep(3600), stop)
 
 
-def test_the_end_of_the_loop_waits_for_no_thread_that_was_left_behind() -> None:
+def test_closing_the_loop_does_not_wait_for_abandoned_threads() -> None:
     may_end, stop = threading.Event(), threading.Event()
     began_s = time.monotonic()
 

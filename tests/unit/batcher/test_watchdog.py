@@ -1,4 +1,4 @@
-"""Goal: a process that could work and does not is noticed, one that has nothing to do is not."""
+"""Goal: a stalled process is detected, and an idle one is not."""
 
 from dataclasses import replace
 
@@ -26,41 +26,39 @@ def stuck_after(seconds: int, **fields: object) -> bool:
     return any(watchdog.is_stalled(replace(seen, at_s=float(s))) for s in range(0, seconds + 1, 5))
 
 
-def test_lag_without_a_record_is_a_standstill_after_the_limit() -> None:
+def test_lag_without_records_is_a_stall_after_the_limit() -> None:
     assert not stuck_after(60)
     assert stuck_after(75)
 
 
-def test_held_items_with_credit_are_a_standstill() -> None:
+def test_buffered_items_with_credit_are_a_stall() -> None:
     assert stuck_after(75, buffered_count=3)
 
 
-def test_held_items_without_credit_are_none_once_all_is_read() -> None:
+def test_buffered_items_without_credit_are_no_stall_once_all_is_read() -> None:
     assert not stuck_after(600, buffered_count=3, has_credit=False, open_count=10)
 
 
-def test_records_that_are_not_read_are_a_standstill_whatever_waits_for_pools_that_are_away() -> (
-    None
-):
+def test_unread_records_are_a_stall_even_with_unavailable_pools() -> None:
     assert stuck_after(75, buffered_count=3, has_credit=False, open_count=9)
 
 
-def test_without_room_nothing_needs_to_be_read() -> None:
+def test_full_queues_are_no_stall() -> None:
     assert not stuck_after(600, buffered_count=3, has_credit=False, open_count=9, is_full=True)
 
 
-def test_an_idle_process_is_none() -> None:
+def test_idle_process_is_no_stall() -> None:
     assert not stuck_after(600, lag=0)
 
 
-def test_any_movement_begins_anew() -> None:
+def test_any_progress_restarts_the_measure() -> None:
     watchdog = Watchdog(60.0)
     for second in range(0, 600, 5):
         seen = replace(SEEN, at_s=float(second), received_count=5 + second // 50)
         assert not watchdog.is_stalled(seen)
 
 
-def test_acknowledged_records_that_are_never_committed_are_a_standstill() -> None:
+def test_acknowledged_records_that_are_never_committed_are_a_stall() -> None:
     watchdog = Watchdog(60.0)
     stuck = [
         watchdog.is_stalled(
@@ -78,7 +76,7 @@ def test_acknowledged_records_that_are_never_committed_are_a_standstill() -> Non
     assert not any(stuck[:12])
 
 
-def test_committed_offsets_that_move_are_none() -> None:
+def test_advancing_commits_are_no_stall() -> None:
     watchdog = Watchdog(60.0)
     for second in range(0, 600, 5):
         seen = replace(
@@ -92,7 +90,7 @@ def test_committed_offsets_that_move_are_none() -> None:
         assert watchdog.commit_age_s(seen) == 0.0
 
 
-def test_a_broker_that_does_not_say_the_lag_hides_no_standstill_of_commits() -> None:
+def test_unknown_lag_hides_no_commit_stall() -> None:
     watchdog = Watchdog(60.0)
     assert not watchdog.is_stalled(SEEN)
     late = replace(SEEN, at_s=61.0, acknowledged_count=6)
@@ -100,7 +98,7 @@ def test_a_broker_that_does_not_say_the_lag_hides_no_standstill_of_commits() -> 
     assert watchdog.is_stalled(late)
 
 
-def test_records_of_a_partition_that_went_away_are_committed_by_its_next_owner() -> None:
+def test_acknowledged_records_of_a_revoked_partition_are_no_stall() -> None:
     """They were acknowledged here, our sum of offsets never moves, and nothing lags."""
     watchdog = Watchdog(60.0)
     assert not watchdog.is_stalled(SEEN)
@@ -110,7 +108,7 @@ def test_records_of_a_partition_that_went_away_are_committed_by_its_next_owner()
         )
 
 
-def test_what_was_acknowledged_just_before_a_rebalance_is_not_ours_to_commit() -> None:
+def test_rebalance_restarts_the_commit_age() -> None:
     """Every pool is away: what is held lags, and no acknowledgement makes the sum move again."""
     watchdog = Watchdog(60.0)
     held = replace(SEEN, buffered_count=3, has_credit=False, open_count=10)

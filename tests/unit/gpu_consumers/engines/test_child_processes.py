@@ -23,9 +23,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("is_package", [True, False])
-def test_a_spawned_process_ends_with_a_parent_that_is_killed(
-    tmp_path: Path, is_package: bool
-) -> None:
+def test_child_process_ends_with_its_killed_parent(tmp_path: Path, is_package: bool) -> None:
     package = tmp_path / "a_role"
     package.mkdir()
     program = package / "__main__.py"
@@ -45,7 +43,7 @@ def test_a_spawned_process_ends_with_a_parent_that_is_killed(
     assert child in gone
 
 
-def test_the_role_itself_dies_with_nobody() -> None:
+def test_role_does_not_end_with_its_parent() -> None:
     program = (
         "import ctypes, gpu_consumers.__main__\n"
         "signal = ctypes.c_int(-1)\n"

@@ -1,7 +1,6 @@
 """Goal: a busy upstream gets less at once until it refuses nothing, and all of it again later."""
 
 import asyncio
-from dataclasses import dataclass
 
 import pytest
 
@@ -13,26 +12,16 @@ from gpu_consumers.engines.openai_http.congestion_window import (
     CongestionWindow,
     LoadRefusals,
 )
+from tests.support.clock import ManualClock
 
 BUSY_S_MAX = 10.0
-
-
-@dataclass
-class StillClock:
-    now_s: float = 100.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_s(self) -> float:
-        return self.now_s
 
 
 class Load:
     """Places, and an upstream that has answered once."""
 
     def __init__(self, total: int, *, headroom: int = 0, running: int = 0) -> None:
-        self.clock, self.slots = StillClock(), EngineSlots(total, headroom)
+        self.clock, self.slots = ManualClock(100.0), EngineSlots(total, headroom)
         self.fraction = 1.0
         self.congestion = CongestionWindow(
             self.slots, busy_s_max=BUSY_S_MAX, clock=self.clock, random=lambda: self.fraction
@@ -56,14 +45,14 @@ class Load:
         return running + taken
 
 
-async def test_what_was_not_refused_is_the_room() -> None:
+async def test_window_shrinks_to_the_requests_in_flight() -> None:
     load = Load(256, running=256)
     for _ in range(192):
         load.refuse()
     assert load.room() == load.slots.counts.bulk == 64
 
 
-async def test_the_room_grows_faster_each_round_until_all_is_back() -> None:
+async def test_window_grows_faster_each_round_up_to_its_maximum() -> None:
     load = Load(80, headroom=16, running=64)
     for _ in range(56):
         load.refuse()
@@ -75,7 +64,7 @@ async def test_the_room_grows_faster_each_round_until_all_is_back() -> None:
     assert rooms == [8, 9, 11, 16, 32, 64]
 
 
-async def test_one_item_that_is_always_refused_says_little_of_the_room() -> None:
+async def test_repeated_refusals_of_one_item_barely_shrink_the_window() -> None:
     load = Load(64, running=64)
     refusals = LoadRefusals()
     for _ in range(50):
@@ -86,7 +75,7 @@ async def test_one_item_that_is_always_refused_says_little_of_the_room() -> None
     assert load.room() == 64
 
 
-async def test_a_refusal_begins_the_round_anew() -> None:
+async def test_refusal_restarts_the_growth_round() -> None:
     load = Load(16, running=16)
     load.refuse()
     for _ in range(10):
@@ -101,7 +90,7 @@ async def test_a_refusal_begins_the_round_anew() -> None:
         assert load.room() == load.slots.acquire_bulk(1) + 14 == 15
 
 
-async def test_pauses_double_are_spread_and_end() -> None:
+async def test_pauses_back_off_exponentially_with_jitter() -> None:
     load = Load(4, running=4)
     refusals = LoadRefusals()
     pauses = []
@@ -113,11 +102,11 @@ async def test_pauses_double_are_spread_and_end() -> None:
 
 
 @pytest.mark.parametrize(("stated_s", "wanted"), [(3.0, 3.0), (0.0, 0.1), (999.0, STATED_S_MAX)])
-async def test_an_upstream_may_name_the_wait(stated_s: float, wanted: float) -> None:
+async def test_retry_after_sets_the_pause(stated_s: float, wanted: float) -> None:
     assert Load(4, running=4).refuse(stated_s=stated_s) == wanted
 
 
-async def test_busy_means_away_when_nothing_is_answered_and_nothing_runs() -> None:
+async def test_busy_upstream_is_unavailable_without_answers_and_requests_in_flight() -> None:
     load = Load(4, running=2)
     load.clock.now_s += 10 * BUSY_S_MAX  # with nothing to ask
     load.refuse()  # another runs
@@ -133,7 +122,7 @@ async def test_busy_means_away_when_nothing_is_answered_and_nothing_runs() -> No
     assert raised.value.facts == {"status_code": 503}
 
 
-async def test_a_stated_wait_is_no_absence() -> None:
+async def test_retry_after_does_not_count_as_unavailable() -> None:
     load = Load(4, running=1)
     load.congestion.record_refusal(LoadRefusals(), PoolBusyError(stated_s=30.0))
     load.clock.now_s += 31
@@ -143,17 +132,17 @@ async def test_a_stated_wait_is_no_absence() -> None:
         load.congestion.record_refusal(LoadRefusals(), PoolBusyError(stated_s=30.0))
 
 
-async def test_one_that_answered_nothing_yet_is_away_at_once() -> None:
+async def test_upstream_without_any_answer_is_unavailable_at_once() -> None:
     slots = EngineSlots(4)
     congestion = CongestionWindow(
-        slots, busy_s_max=BUSY_S_MAX, clock=StillClock(), random=lambda: 1.0
+        slots, busy_s_max=BUSY_S_MAX, clock=ManualClock(100.0), random=lambda: 1.0
     )
     assert slots.acquire_bulk(1) == 1
     with pytest.raises(PoolUnavailableError):
         congestion.record_refusal(LoadRefusals(), PoolBusyError())
 
 
-async def test_calls_that_pause_are_nothing_that_runs() -> None:
+async def test_paused_calls_are_not_in_flight() -> None:
     load = Load(4)
     await load.slots.acquire_online()
     await load.slots.acquire_online()
@@ -164,7 +153,7 @@ async def test_calls_that_pause_are_nothing_that_runs() -> None:
         load.congestion.record_refusal(LoadRefusals(), PoolBusyError())
 
 
-async def test_a_refused_call_takes_no_room_of_bulk_that_has_none() -> None:
+async def test_refused_call_shrinks_the_window_only_with_bulk_in_flight() -> None:
     load = Load(9, headroom=1)
     await load.slots.acquire_online()
     await load.slots.acquire_online()
@@ -175,7 +164,7 @@ async def test_a_refused_call_takes_no_room_of_bulk_that_has_none() -> None:
     assert load.room() == 5
 
 
-async def test_an_item_that_is_always_refused_goes_back() -> None:
+async def test_item_refused_for_too_long_raises_pool_busy() -> None:
     load = Load(4, running=4)
     refusals = LoadRefusals()
     load.congestion.record_refusal(refusals, PoolBusyError())
@@ -186,7 +175,7 @@ async def test_an_item_that_is_always_refused_goes_back() -> None:
     assert load.slots.counts.refused == 3
 
 
-async def test_after_a_refusal_of_all_nothing_new_is_asked_until_its_pause_is_over() -> None:
+async def test_bulk_pauses_after_all_requests_were_refused() -> None:
     load = Load(8, running=1)
     hired = asyncio.Event()
     load.slots.on_bulk_available = hired.set
@@ -196,7 +185,7 @@ async def test_after_a_refusal_of_all_nothing_new_is_asked_until_its_pause_is_ov
     assert load.room() == 1
 
 
-async def test_an_answer_ends_the_rest() -> None:
+async def test_answer_ends_the_bulk_pause() -> None:
     load = Load(8, running=1)
     load.refuse(stated_s=STATED_S_MAX)
     assert load.room() == 0

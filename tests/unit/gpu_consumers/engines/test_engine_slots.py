@@ -13,7 +13,7 @@ from gpu_consumers.engines.item_pool import ItemPool
 @pytest.mark.parametrize(
     ("total", "headroom"), [(1, 0), (2, 1), (3, 2), (4, 2), (16, 4), (64, 8), (160, 13)]
 )
-def test_headroom_grows_with_the_root_of_the_places(total: int, headroom: int) -> None:
+def test_headroom_is_the_square_root_of_the_slots(total: int, headroom: int) -> None:
     assert square_root_headroom(total) == headroom
 
 
@@ -24,7 +24,7 @@ def test_bulk_leaves_the_headroom_free() -> None:
 
 
 @pytest.mark.parametrize(("online", "bulk"), [(0, 147), (64, 80), (100, 35), (127, 1), (128, 0)])
-async def test_no_item_queues_in_an_engine_that_online_calls_fill(online: int, bulk: int) -> None:
+async def test_no_item_queues_in_an_engine_full_of_online_calls(online: int, bulk: int) -> None:
     slots = EngineSlots(160, 13, running_max=128)
     for _ in range(online):
         await slots.acquire_online()
@@ -40,7 +40,7 @@ async def test_bulk_waits_until_more_than_the_headroom_is_free() -> None:
     assert slots.acquire_bulk(10) == 1
 
 
-async def test_online_calls_go_ahead_of_bulk_in_their_order() -> None:
+async def test_online_calls_go_ahead_of_bulk_in_order() -> None:
     slots = EngineSlots(3, 1)
     assert slots.acquire_bulk(5) == 2
     order: list[int] = []
@@ -61,7 +61,7 @@ async def test_online_calls_go_ahead_of_bulk_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("in_the_same_turn", [False, True])
-async def test_a_cancelled_call_leaves_no_place_behind(in_the_same_turn: bool) -> None:
+async def test_cancelled_call_leaks_no_slot(in_the_same_turn: bool) -> None:
     slots = EngineSlots(1)
     await slots.acquire_online()
     waiting = asyncio.create_task(slots.acquire_online())
@@ -78,7 +78,7 @@ async def test_a_cancelled_call_leaves_no_place_behind(in_the_same_turn: bool) -
     assert slots.acquire_bulk(2) == 1
 
 
-async def test_bulk_hears_of_room_that_calls_leave() -> None:
+async def test_bulk_is_notified_of_released_slots() -> None:
     slots = EngineSlots(4, 2)
     heard: list[int] = []
     slots.on_bulk_available = lambda: heard.append(slots.acquire_bulk(4))
@@ -91,7 +91,7 @@ async def test_bulk_hears_of_room_that_calls_leave() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_whatever_comes_and_goes_all_places_come_back(seed: int) -> None:
+async def test_all_slots_are_released_in_any_order_of_events(seed: int) -> None:
     chance = random.Random(seed)
     total = chance.randint(2, 6)
     slots = EngineSlots(total, chance.randint(0, total - 1))

@@ -44,7 +44,7 @@ ITEM = Item(7, "id-7", b"{}", 1, 2, 700)
         (item_timeout_answer(600.0), True),
     ],
 )
-def test_what_may_pass(answer: EngineAnswer, may: bool) -> None:
+def test_transient_failures(answer: EngineAnswer, may: bool) -> None:
     assert is_transient(answer) is may
     outcome = outcome_of(ITEM, answer)
     assert (outcome.outcome, outcome.retryable) == (Outcome.FAILED, may)
@@ -52,7 +52,7 @@ def test_what_may_pass(answer: EngineAnswer, may: bool) -> None:
     assert not last_outcome_of(ITEM, answer).retryable
 
 
-def test_a_success_is_final_and_names_no_line() -> None:
+def test_success_is_not_transient() -> None:
     outcome = outcome_of(ITEM, EngineAnswer(200, b"{}", 1, 2, 3, 4))
     assert (outcome.outcome, outcome.retryable, outcome.offset) == (Outcome.SUCCEEDED, False, 0)
     assert outcome == last_outcome_of(ITEM, EngineAnswer(200, b"{}", 1, 2, 3, 4))

@@ -23,6 +23,6 @@ from gpu_consumers.engines.openai_http.upstream_answers import upstream_answer
         (b'{"choices":[]}', 200),
     ],
 )
-def test_an_error_and_nothing_else_is_a_failure(body: bytes, status: int) -> None:
+def test_error_without_results_is_a_failure(body: bytes, status: int) -> None:
     answer = upstream_answer(200, body)
     assert (answer.status_code, answer.body) == (status, body)

@@ -43,7 +43,7 @@ async def run(engine: FaultInjectionEngine, *bodies: bytes) -> list[int]:
     return [answers[index].status_code for index in range(len(bodies))]
 
 
-async def test_bodies_without_a_fault_are_answered_as_ever() -> None:
+async def test_bodies_without_fault_are_answered() -> None:
     engine = drill(told("error500"))
     plain = SimulatedEngine("m", latency_ms=0, slots=EngineSlots(4), clock=SystemClock())
     answers: dict[int, EngineAnswer] = {}
@@ -54,13 +54,13 @@ async def test_bodies_without_a_fault_are_answered_as_ever() -> None:
     assert await run(engine, GOOD, body("error500"), GOOD) == [200, 500, 200]
 
 
-async def test_a_hang_is_cut_and_its_place_is_free_again() -> None:
+async def test_hang_times_out_and_releases_its_slot() -> None:
     engine = drill(told("hang"), timeout_s=0.05)
     assert await run(engine, *[body("hang")] * 6, GOOD) == [504] * 6 + [200]
     assert engine.slots == SlotCounts(0, 0, 0)
 
 
-async def test_a_hang_can_be_cancelled() -> None:
+async def test_hang_can_be_cancelled() -> None:
     engine = drill(told("hang"), timeout_s=600)
     running = asyncio.create_task(run(engine, body("hang")))
     while not engine.slots.bulk:  # noqa: ASYNC110  its first turns
@@ -70,7 +70,7 @@ async def test_a_hang_can_be_cancelled() -> None:
     assert engine.slots == SlotCounts(0, 0, 0)
 
 
-async def test_too_much_for_the_memory_fails_the_batch_and_a_call_by_itself() -> None:
+async def test_out_of_memory_fails_the_batch_but_only_one_call() -> None:
     engine = drill(told("oom"))
     with pytest.raises(EngineOutOfMemoryError):
         await run(engine, GOOD, body("oom"))
@@ -79,7 +79,7 @@ async def test_too_much_for_the_memory_fails_the_batch_and_a_call_by_itself() ->
     assert engine.slots == SlotCounts(0, 0, 0)
 
 
-async def test_numbers_that_json_cannot_say_are_null_in_an_answer_that_is_whole() -> None:
+async def test_nan_fault_answers_null_log_probabilities() -> None:
     engine = drill(told("nan"))
     answers: dict[int, EngineAnswer] = {}
     await engine.execute(CHAT, [body("nan"), GOOD], answers.__setitem__)
@@ -94,7 +94,7 @@ async def test_numbers_that_json_cannot_say_are_null_in_an_answer_that_is_whole(
     assert events
 
 
-async def test_a_prompt_above_the_context_is_refused_as_vllm_refuses_it() -> None:
+async def test_overflow_fault_is_refused_like_vllm() -> None:
     engine = drill(told("overflow"))
     answers: dict[int, EngineAnswer] = {}
     await engine.execute(CHAT, [GOOD, body("overflow")], answers.__setitem__)
@@ -104,7 +104,7 @@ async def test_a_prompt_above_the_context_is_refused_as_vllm_refuses_it() -> Non
     assert error_code_of(answers[1].body) == "context_length_exceeded"
 
 
-async def test_a_slow_item_is_answered_later() -> None:
+async def test_slow_fault_delays_the_answer() -> None:
     engine = drill(told("slow", slow_s=0.05))
     began_s = asyncio.get_running_loop().time()
     assert await run(engine, body("slow")) == [200]
@@ -118,7 +118,7 @@ def settings(faults: str, kind: str = "simulated") -> EngineSettings:
     return EngineSettings.from_env({f"MILLRACE_ENGINE_{name}": env[name] for name in env})
 
 
-def test_faults_come_by_a_setting() -> None:
+def test_faults_are_configured_by_a_setting() -> None:
     faults = '[{"contains":"a","fault":"crash"},{"contains":"b","fault":"slow","slow_s":2}]'
     assert isinstance(open_engine(settings(faults)), FaultInjectionEngine)
     assert isinstance(open_engine(settings("[]")), SimulatedEngine)
@@ -136,11 +136,11 @@ def test_faults_come_by_a_setting() -> None:
         '[{"contains":"a","fault":"crash","often":1}]',
     ],
 )
-def test_what_is_no_fault_is_refused(faults: str) -> None:
+def test_invalid_fault_is_rejected(faults: str) -> None:
     with pytest.raises(SettingsError, match="SIMULATED_FAULTS"):
         settings(faults)
 
 
-def test_no_other_engine_has_drills() -> None:
+def test_other_engines_have_no_faults() -> None:
     with pytest.raises(SettingsError, match="simulated_faults belongs to simulated"):
         settings('[{"contains":"a","fault":"crash"}]', kind="openai_http")

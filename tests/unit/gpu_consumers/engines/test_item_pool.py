@@ -37,7 +37,7 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def test_the_limit_is_shared_by_all_calls_oldest_first() -> None:
+async def test_concurrency_limit_is_shared_oldest_call_first() -> None:
     runner = Runner()
     pool = ItemPool(runner, EngineSlots(3))
     calls = [
@@ -51,7 +51,7 @@ async def test_the_limit_is_shared_by_all_calls_oldest_first() -> None:
     assert runner.running_max == 3
 
 
-async def test_a_cancelled_call_stops_its_items_and_only_its_own() -> None:
+async def test_cancelled_call_cancels_only_its_items() -> None:
     runner = Runner()
     pool = ItemPool(runner, EngineSlots(4))
     reported: list[bytes] = []
@@ -68,7 +68,7 @@ async def test_a_cancelled_call_stops_its_items_and_only_its_own() -> None:
     assert reported == [b"b"] * 3
 
 
-async def test_a_call_that_is_cancelled_twice_leaves_its_places_to_others() -> None:
+async def test_call_cancelled_twice_releases_its_slots() -> None:
     may_let_go = asyncio.Event()
 
     async def run(endpoint: str, body: bytes) -> EngineAnswer:
@@ -93,7 +93,7 @@ async def test_a_call_that_is_cancelled_twice_leaves_its_places_to_others() -> N
     assert slots.counts == SlotCounts(0, 0, 0)
 
 
-async def test_items_that_wait_for_room_are_not_idle() -> None:
+async def test_items_waiting_for_slots_are_not_idle() -> None:
     slots = EngineSlots(2)
     pool = ItemPool(Runner(), slots)
     call = asyncio.create_task(pool.execute("/", [b"x"] * 3, lambda *_: None))
@@ -106,7 +106,7 @@ async def test_items_that_wait_for_room_are_not_idle() -> None:
     await asyncio.wait([call])
 
 
-async def test_a_failure_ends_its_call_and_cancels_the_rest_of_it() -> None:
+async def test_failure_ends_its_call_and_cancels_the_rest() -> None:
     runner = Runner()
     pool = ItemPool(runner, EngineSlots(2))
     reported: list[int] = []
@@ -121,7 +121,7 @@ async def test_a_failure_ends_its_call_and_cancels_the_rest_of_it() -> None:
     assert len(reported) == count + 5
 
 
-async def test_one_place_serves_calls_without_end() -> None:
+async def test_one_slot_serves_many_calls() -> None:
     runner = Runner()
     runner.gate.set()
     pool = ItemPool(runner, EngineSlots(1))
@@ -129,7 +129,7 @@ async def test_one_place_serves_calls_without_end() -> None:
         await asyncio.wait_for(pool.execute("/", [b"x"], lambda *_: None), 1)
 
 
-async def test_a_callback_that_fails_fails_its_call() -> None:
+async def test_failing_callback_fails_its_call() -> None:
     runner = Runner()
     runner.gate.set()
 

@@ -47,7 +47,7 @@ def ends() -> list[Work]:
     return [Work(None), Work("Client disconnected"), Work(ValueError("disconnected"))]
 
 
-async def test_what_ends_in_time_is_passed_on() -> None:
+async def test_result_in_time_is_returned() -> None:
     limit = ItemTimeout(LONG_S, frozen)
 
     async def good() -> str:
@@ -61,7 +61,7 @@ async def test_what_ends_in_time_is_passed_on() -> None:
         await limit.run(bad())
 
 
-async def test_a_cancelled_caller_hears_no_answer() -> None:
+async def test_cancelled_caller_gets_no_answer() -> None:
     for work in ends():
         call = asyncio.create_task(ItemTimeout(LONG_S, frozen).run(work()))
         await work.began.wait()
@@ -71,21 +71,21 @@ async def test_a_cancelled_caller_hears_no_answer() -> None:
         assert work.ended
 
 
-async def test_what_takes_too_long_is_late_whatever_it_says_then() -> None:
+async def test_late_result_is_a_timeout() -> None:
     for work in ends():
         with pytest.raises(TimeoutError):
             await ItemTimeout(0.01, alive).run(work())
         assert work.ended
 
 
-async def test_a_late_item_of_a_frozen_engine_is_not_the_items_fault() -> None:
+async def test_timeout_of_an_unresponsive_engine_raises_engine_stalled() -> None:
     for work in ends():
         with pytest.raises(EngineStalledError):
             await ItemTimeout(0.01, frozen, liveness_timeout_s=0.01).run(work())
         assert work.ended
 
 
-async def test_a_late_item_waits_for_a_sign_of_life() -> None:
+async def test_timeout_waits_for_the_liveness_check() -> None:
     asked, reacts = asyncio.Event(), asyncio.Event()
 
     async def sign() -> None:

@@ -27,7 +27,7 @@ def said(caplog: pytest.LogCaptureFixture) -> str:
     return record.getMessage()
 
 
-def test_a_parser_that_fails_is_named_with_the_class_of_its_error(
+def test_parser_record_names_place_and_error_class(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     try:
@@ -35,30 +35,30 @@ def test_a_parser_that_fails_is_named_with_the_class_of_its_error(
     except ValueError as failure:
         logging.getLogger(PARSER).exception(f"Error: {failure}")  # noqa: TRY401 - as vLLM does
     text = said(caplog)
-    assert text.startswith("A parser complains in test_a_parser_that_fails")
+    assert text.startswith(
+        "A parser complains in test_parser_record_names_place_and_error_class, line "
+    )
     assert text.endswith(": ValueError.")
 
 
 @pytest.mark.parametrize("name", [PARSER, "vllm.parser.x", "vllm.reasoning.x"])
-def test_a_sentence_of_a_parser_is_not_told(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_parser_message_is_redacted(name: str, caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger(name).error("It wrote " + SECRET)
     assert said(caplog).startswith("A parser complains in ")
 
 
 @pytest.mark.parametrize("name", [CORE, "vllm"])
-def test_what_fills_another_sentence_is_not_told(
-    name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_arguments_are_redacted(name: str, caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger(name).error("The grammar refused %s of %s.", SECRET, {"a": 1})
     assert said(caplog) == "The grammar refused %s of %s."
 
 
-def test_what_vllm_only_notes_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_info_records_are_suppressed(caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger(CORE).warning("Loading took 2 s.")
     assert caplog.records == []
 
 
-def test_others_say_what_they_say(caplog: pytest.LogCaptureFixture) -> None:
+def test_other_loggers_are_unchanged(caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger("vllmish").error("%d of %s", 1, "x")
     assert said(caplog) == "1 of x"
     assert logging.makeLogRecord({}).getMessage() == ""

@@ -22,19 +22,19 @@ NAN, INFINITY = math.nan, math.inf
 
 
 @pytest.mark.parametrize("wrong", [NAN, INFINITY, -INFINITY])
-def test_a_vector_with_one_such_number_is_found(wrong: float) -> None:
+def test_vector_with_one_non_finite_number_is_rejected(wrong: float) -> None:
     good = {"embedding": [1e38] * 4096}
     check_vectors([good, {"embedding": "AACAfw=="}, {"embedding": []}])
     with pytest.raises(NotFiniteError):
         check_vectors([good, {"embedding": [0.5, wrong, -0.5]}])
 
 
-def test_both_infinities_do_not_cancel_out() -> None:
+def test_opposite_infinities_are_rejected() -> None:
     with pytest.raises(NotFiniteError):
         check_vectors([{"embedding": [INFINITY, -INFINITY]}])
 
 
-def test_the_refusal_of_the_standard_library_is_known() -> None:
+def test_standard_library_error_is_recognised() -> None:
     with pytest.raises(ValueError, match="not JSON") as refused:
         json.dumps({"score": NAN}, allow_nan=False)  # as vLLM's own responses are rendered
     assert is_not_finite(refused.value)
@@ -43,12 +43,12 @@ def test_the_refusal_of_the_standard_library_is_known() -> None:
     assert not is_not_finite(RuntimeError("not JSON compliant"))
 
 
-def test_the_failure_has_a_code_and_may_pass() -> None:
+def test_non_finite_answer_is_transient() -> None:
     assert error_code_of(NOT_FINITE.body) == "answer_not_finite"
     assert is_transient(NOT_FINITE)
 
 
-def test_log_probabilities_become_null() -> None:
+def test_non_finite_log_probabilities_become_null() -> None:
     """As vLLM's answers are rendered: what is below all others is clamped, NaN is not."""
 
     class Logprob(BaseModel):
@@ -63,7 +63,9 @@ def test_log_probabilities_become_null() -> None:
 
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"nan", b"-inf"])
 @pytest.mark.parametrize("status", [200, 400, 500])
-def test_such_a_number_in_an_upstreams_answer_is_no_json(number: bytes, status: int) -> None:
+def test_non_finite_number_in_an_upstream_answer_is_invalid_json(
+    number: bytes, status: int
+) -> None:
     content = b'{"choices":[{"logprobs":{"content":[{"logprob":%b}]}}]}' % number
     answer = upstream_answer(status, content)
     assert number not in answer.body

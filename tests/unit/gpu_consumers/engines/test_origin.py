@@ -20,7 +20,7 @@ from gpu_consumers.engines.openai_http.origin import Origin
         ("http://h/\u00e9 x%20y", "h", 80, b"POST /%C3%A9%20x%20y/v1/x HTTP/1.1\r\nHost: h\r\n"),
     ],
 )
-def test_the_head_follows_the_url(url: str, host: str, port: int, head: bytes | None) -> None:
+def test_head_is_built_from_the_url(url: str, host: str, port: int, head: bytes | None) -> None:
     origin = Origin(url)
     assert (origin.host, origin.port) == (host, port)
     assert (origin.tls is not None) == url.startswith("https")
@@ -28,7 +28,7 @@ def test_the_head_follows_the_url(url: str, host: str, port: int, head: bytes | 
         assert origin.head("POST", "/v1/x", {"A": "b"}) == head + b"A: b\r\n"
 
 
-def test_an_endpoint_cannot_add_lines() -> None:
+def test_endpoint_cannot_inject_lines() -> None:
     head = Origin("http://h").head("POST", "/v1/x HTTP/1.1\r\nEvil: 1\r\n", {})
     assert head.count(b"\r\n") == 2
     assert b"\r\nEvil" not in head
@@ -48,13 +48,13 @@ def test_an_endpoint_cannot_add_lines() -> None:
         "http://h/#part",
     ],
 )
-def test_a_url_that_cannot_be_called_is_refused(url: str) -> None:
+def test_unusable_url_is_rejected(url: str) -> None:
     with pytest.raises(SettingsError) as raised:
         Origin(url)
     assert "secret" not in str(raised.value)
 
 
-async def test_a_burst_is_one_look_up_and_starts_at_every_address(
+async def test_concurrent_lookups_share_one_query_and_rotate_addresses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = []

@@ -31,7 +31,7 @@ from gpu_consumers.engines.request_errors import (
         (500, "input_tokens", None),
     ],
 )
-def test_codes(status: int, param: str | None, code: str | None) -> None:
+def test_refusals_have_openai_codes(status: int, param: str | None, code: str | None) -> None:
     answer = refusal_answer(status, "No.", param)
     assert (answer.status_code, error_code_of(answer.body)) == (status, code)
     assert is_transient(answer) is (status == 500)
@@ -52,9 +52,7 @@ def test_codes(status: int, param: str | None, code: str | None) -> None:
         ([], 8, None),
     ],
 )
-def test_a_body_asks_for_so_many_sequences_at_most(
-    prompt: object, n: int | None, param: str | None
-) -> None:
+def test_number_of_sequences_is_limited(prompt: object, n: int | None, param: str | None) -> None:
     refusal = sequence_limit_answer(prompt, n, 8)
     assert (None if refusal is None else refusal.status_code) == (param and 400)
     if refusal is not None:
@@ -78,7 +76,7 @@ class Talk(BaseModel):
     ("body", "param"),
     [("{}", "input"), ('{"messages":7}', "messages"), ('{"input":7}', "input"), ("7", None)],
 )
-def test_what_is_there_tells_which_of_two_bodies_was_meant(body: str, param: str | None) -> None:
+def test_errors_about_present_fields_come_first(body: str, param: str | None) -> None:
     with pytest.raises(ValidationError) as raised:
         TypeAdapter(Texts | Talk).validate_json(body)
     answer = invalid_body_answer(raised.value)

@@ -41,7 +41,7 @@ def bytewise(content: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("answer", [SIZED, WHOLE, CONTINUED + SIZED, HINTED + CONTINUED + WHOLE])
-def test_every_cut_gives_the_same_answer(answer: bytes) -> None:
+def test_response_is_independent_of_segmentation(answer: bytes) -> None:
     assert read(reading(), *bytewise(answer)) == (200, b"hello")
     for cut in range(1, len(answer)):
         reader = reading()
@@ -49,7 +49,7 @@ def test_every_cut_gives_the_same_answer(answer: bytes) -> None:
         assert reader.leaves_connection_usable
 
 
-def test_one_connection_reads_many_answers() -> None:
+def test_one_reader_reads_consecutive_responses() -> None:
     reader = ResponseReader(100)
     for answer in (SIZED, WHOLE, b"HTTP/1.1 204 No Content\r\n\r\n", CONTINUED + SIZED):
         reader.expect(())
@@ -59,7 +59,7 @@ def test_one_connection_reads_many_answers() -> None:
 
 
 @pytest.mark.parametrize("before", [b"", CONTINUED, HINTED])
-def test_the_close_ends_an_answer_without_length(before: bytes) -> None:
+def test_close_ends_a_response_without_length(before: bytes) -> None:
     for pieces in ([before + UNSIZED], bytewise(before + UNSIZED)):
         reader = reading()
         assert read(reader, *pieces) is None
@@ -68,7 +68,7 @@ def test_the_close_ends_an_answer_without_length(before: bytes) -> None:
 
 
 @pytest.mark.parametrize("answer", [SIZED, WHOLE, HINTED + SIZED])
-def test_a_close_inside_an_answer_is_a_disconnect(answer: bytes) -> None:
+def test_close_within_a_response_is_a_disconnect(answer: bytes) -> None:
     for cut in range(len(answer)):
         reader = reading()
         assert reader.feed(answer[:cut]) is None
@@ -87,7 +87,7 @@ def test_a_close_inside_an_answer_is_a_disconnect(answer: bytes) -> None:
         OK + b"Connection: close\r\nContent-Length: 5\r\n\r\nhello and more",
     ],
 )
-def test_what_follows_ends_the_connection_and_not_the_answer(answer: bytes) -> None:
+def test_trailing_bytes_end_the_connection_but_not_the_response(answer: bytes) -> None:
     reader = reading()
     assert reader.feed(answer) == (200, b"hello")
     assert not reader.leaves_connection_usable
@@ -119,7 +119,7 @@ def test_what_follows_ends_the_connection_and_not_the_answer(answer: bytes) -> N
     ],
     ids=lambda answer: answer[:48].decode("latin-1").encode("unicode_escape").decode(),
 )
-def test_bytes_that_are_not_an_answer(answer: bytes) -> None:
+def test_malformed_responses_are_rejected(answer: bytes) -> None:
     with pytest.raises(NotHttpError):
         reading().feed(answer)
     with pytest.raises(NotHttpError):
@@ -136,7 +136,7 @@ def test_bytes_that_are_not_an_answer(answer: bytes) -> None:
         CHUNKED + b"ffff\r\n" + b"x" * 101,
     ],
 )
-def test_content_has_a_limit(answer: bytes) -> None:
+def test_content_is_limited(answer: bytes) -> None:
     with pytest.raises(ResponseTooLargeError):
         reading().feed(answer)
     with pytest.raises(ResponseTooLargeError):
@@ -147,7 +147,7 @@ def test_content_has_a_limit(answer: bytes) -> None:
 @pytest.mark.parametrize(
     "rest", [b"Content-Length: 5\r\n\r\n", b"\r\n", b"Transfer-Encoding: chunked\r\n\r\nzz"]
 )
-def test_content_that_nobody_reads_is_not_awaited(rest: bytes) -> None:
+def test_unread_content_is_not_awaited(rest: bytes) -> None:
     reader = reading(unread=(503,))
     head = b"HTTP/1.1 503 Busy\r\nRETRY-AFTER: 7 \r\n"
     answer = reader.feed(head + rest)
@@ -156,7 +156,7 @@ def test_content_that_nobody_reads_is_not_awaited(rest: bytes) -> None:
     assert not reader.leaves_connection_usable
 
 
-def test_content_that_nobody_reads_may_be_there_already() -> None:
+def test_unread_content_may_have_arrived() -> None:
     reader = reading(unread=(503,))
     refusal = SIZED.replace(b"200", b"503")
     assert reader.feed(refusal) == (503, refusal)

@@ -13,17 +13,12 @@ from gpu_consumers.engines.error_answers import error_answer
 from gpu_consumers.engines.simulated.generated_answers import chat_answer, unit_vector
 from gpu_consumers.engines.simulated.request_parsing import ChatBody
 from gpu_consumers.engines.simulated.simulated_engine import InjectFault, SimulatedEngine
+from tests.support.clock import ManualClock
 
 CHAT = "/v1/chat/completions"
 BODY = b'{"messages":[{"role":"user","content":"Hello."}],"max_tokens":32}'
 
-
-class StillClock:
-    def monotonic_s(self) -> float:
-        return 0.0
-
-    def wall_s(self) -> float:
-        return 1_700_000_000.0
+CLOCK = ManualClock(wall_time_s=1_700_000_000.0)
 
 
 def engine(
@@ -33,7 +28,7 @@ def engine(
         "m",
         latency_ms=latency_ms,
         slots=EngineSlots(concurrency),
-        clock=StillClock(),
+        clock=CLOCK,
         inject_fault=inject_fault,
     )
 
@@ -44,14 +39,14 @@ async def run(one: SimulatedEngine, bodies: list[bytes]) -> dict[int, EngineAnsw
     return answers
 
 
-async def test_an_answer_says_that_it_is_simulated() -> None:
+async def test_answers_state_that_they_are_simulated() -> None:
     content = msgspec.json.decode((await run(engine(), [BODY]))[0].body)
     assert content["model"] == "simulated/m"
     assert content["choices"][0]["message"]["content"].startswith("Simulated ")
     assert content["created"] == 1_700_000_000
 
 
-async def test_equal_bodies_get_equal_answers_from_any_engine() -> None:
+async def test_equal_bodies_get_equal_answers() -> None:
     first, second = await run(engine(), [BODY]), await run(engine(latency_ms=1), [BODY])
     assert first == second
     assert first[0] != (await run(engine(), [BODY.replace(b"Hello", b"Ciao!")]))[0]
@@ -69,7 +64,7 @@ async def test_equal_bodies_get_equal_answers_from_any_engine() -> None:
         (b'"max_tokens":1000000', 4096, "stop"),
     ],
 )
-def test_a_reply_is_as_long_as_asked(
+def test_reply_has_the_requested_length(
     field: bytes, tokens: int, finish: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = b'{"messages":[{"role":"user","content":"x"}],' + field + b"}"
@@ -85,7 +80,7 @@ def test_a_reply_is_as_long_as_asked(
 
 
 @pytest.mark.parametrize("n", [1, 128])
-async def test_no_body_makes_an_answer_that_fills_the_memory(n: int) -> None:
+async def test_answer_size_is_limited(n: int) -> None:
     body = {"prompt": ["a"] * 2048, "n": n, "max_tokens": 4096 // n}
     answers: dict[int, EngineAnswer] = {}
     await engine().execute("/v1/completions", [msgspec.json.encode(body)], answers.__setitem__)
@@ -93,19 +88,19 @@ async def test_no_body_makes_an_answer_that_fills_the_memory(n: int) -> None:
     assert msgspec.json.decode(answers[0].body)["error"]["param"] == "prompt"
 
 
-def test_a_vector_depends_on_its_input_alone() -> None:
+def test_vector_depends_only_on_its_input() -> None:
     assert unit_vector("a", 8) == unit_vector("a", 8) != unit_vector("b", 8)
     assert math.hypot(*unit_vector([1, 2], 100)) == pytest.approx(1, abs=1e-6)
 
 
-async def test_items_take_their_latency_in_rounds() -> None:
+async def test_items_take_the_latency_in_rounds() -> None:
     loop = asyncio.get_running_loop()
     start_s = loop.time()
     await run(engine(latency_ms=10, concurrency=4), [BODY] * 10)
     assert loop.time() - start_s >= 0.029  # three rounds
 
 
-async def test_a_cancel_frees_the_slots() -> None:
+async def test_cancel_releases_the_slots() -> None:
     slow = engine(latency_ms=3_600_000, concurrency=1)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(run(slow, [BODY] * 3), 0.01)
@@ -113,7 +108,7 @@ async def test_a_cancel_frees_the_slots() -> None:
 
 
 @pytest.mark.parametrize("latency_ms", [0, 1])
-async def test_a_drill_can_fail_an_item_or_the_pool(latency_ms: float) -> None:
+async def test_injected_fault_fails_an_item_or_the_pool(latency_ms: float) -> None:
     refused = error_answer(500, "A drill.", type_="server_error")
 
     def fault(body: bytes) -> EngineAnswer | None:
@@ -129,10 +124,14 @@ async def test_a_drill_can_fail_an_item_or_the_pool(latency_ms: float) -> None:
     assert len(await run(drilled, [BODY] * 9)) == 9
 
 
-async def test_streams_keep_their_pace_together() -> None:
+async def test_streams_advance_together() -> None:
     loop = asyncio.get_running_loop()
     paced = SimulatedEngine(
-        "m", latency_ms=0, token_ms=10, slots=EngineSlots(500), clock=StillClock()
+        "m",
+        latency_ms=0,
+        token_ms=10,
+        slots=EngineSlots(500),
+        clock=CLOCK,
     )
     body = BODY.replace(b"}]", b'}],"stream":true').replace(b"32", b"10")
     times: list[float] = []
@@ -146,8 +145,14 @@ async def test_streams_keep_their_pace_together() -> None:
     assert times[-1] - start_s >= 0.08  # nine steps, the first perhaps short
 
 
-async def test_a_stream_that_is_cut_has_spent_what_it_emitted() -> None:
-    paced = SimulatedEngine("m", latency_ms=0, token_ms=1, slots=EngineSlots(2), clock=StillClock())
+async def test_aborted_stream_is_charged_for_emitted_tokens() -> None:
+    paced = SimulatedEngine(
+        "m",
+        latency_ms=0,
+        token_ms=1,
+        slots=EngineSlots(2),
+        clock=CLOCK,
+    )
     body = BODY.replace(b"}]", b'}],"stream":true')
     meter, pieces, third = UsageMeter(), list[bytes](), asyncio.Event()
 
@@ -164,8 +169,8 @@ async def test_a_stream_that_is_cut_has_spent_what_it_emitted() -> None:
     assert (spent.input_tokens > 0, spent.output_tokens) == (True, len(pieces) - 1)
 
 
-async def test_a_call_begins_when_it_has_a_place() -> None:
-    full = SimulatedEngine("m", latency_ms=1, slots=EngineSlots(1), clock=StillClock())
+async def test_call_starts_when_it_has_a_slot() -> None:
+    full = SimulatedEngine("m", latency_ms=1, slots=EngineSlots(1), clock=CLOCK)
     events = list[str]()
 
     async def run(name: str) -> None:
@@ -176,7 +181,7 @@ async def test_a_call_begins_when_it_has_a_place() -> None:
     assert events == ["first began", "first ended", "second began", "second ended"]
 
 
-async def test_a_listener_that_fails_fails_its_own_stream() -> None:
+async def test_failing_listener_fails_only_its_stream() -> None:
     body = BODY.replace(b"}]", b'}],"stream":true')
     one = engine()
 
@@ -191,7 +196,7 @@ async def test_a_listener_that_fails_fails_its_own_stream() -> None:
     assert one.slots == SlotCounts(0, 0, 0)
 
 
-async def test_the_pools_failure_is_no_answer_to_a_call() -> None:
+async def test_pool_failure_is_raised_to_a_call() -> None:
     def fault(_: bytes) -> EngineAnswer | None:
         raise PoolUnavailableError
 

@@ -27,7 +27,7 @@ class Taken(list[bytes]):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-def test_the_cuts_of_the_network_do_not_matter(size: int) -> None:
+def test_events_are_independent_of_segmentation(size: int) -> None:
     taken = Taken()
     lines = SseParser(taken)
     for start in range(0, len(TEXT), size):
@@ -37,7 +37,7 @@ def test_the_cuts_of_the_network_do_not_matter(size: int) -> None:
 
 
 @pytest.mark.parametrize("text", [b"data: ", b"data: 1\n", b": ", b""])
-def test_an_event_has_a_bound(text: bytes) -> None:
+def test_event_size_is_limited(text: bytes) -> None:
     lines = SseParser(Taken(), event_bytes_max=100)
     for _ in range(100 // max(1, len(text)) - 2):
         lines.feed(text or b"x")
@@ -46,20 +46,20 @@ def test_an_event_has_a_bound(text: bytes) -> None:
 
 
 @pytest.mark.parametrize("line", [b"data:\n", b"data: \r\n"])
-def test_an_event_of_empty_lines_has_the_bound(line: bytes) -> None:
+def test_event_of_empty_lines_is_limited(line: bytes) -> None:
     lines = SseParser(Taken(), event_bytes_max=100)
     with pytest.raises(ResponseTooLargeError):
         lines.feed(line * 101)
 
 
-def test_many_events_in_one_part_have_none() -> None:
+def test_many_events_in_one_part_are_not_limited() -> None:
     taken = Taken()
     SseParser(taken, event_bytes_max=100).feed(b"data: 1\n\n" * 1000)
     assert len(taken) == 1000
 
 
 @pytest.mark.parametrize("size", [1, 5, 10_000])
-def test_a_stream_is_read_as_it_comes(size: int) -> None:
+def test_events_are_passed_on_as_they_arrive(size: int) -> None:
     taken = Taken()
     reader = SseReader(10, taken)
     reader.expect(())
@@ -71,7 +71,7 @@ def test_a_stream_is_read_as_it_comes(size: int) -> None:
     assert reader.leaves_connection_usable
 
 
-def test_after_the_last_event_the_end_may_be_missing() -> None:
+def test_end_may_be_missing_after_the_last_event() -> None:
     reader = SseReader(10, Taken())
     reader.expect(())
     assert reader.feed(HEAD + chunked(b"data: last\n\n")) is None
@@ -79,7 +79,7 @@ def test_after_the_last_event_the_end_may_be_missing() -> None:
     assert reader.end() == (200, b"")
 
 
-def test_another_kind_of_answer_is_returned_whole() -> None:
+def test_other_content_is_returned() -> None:
     taken = Taken()
     reader = SseReader(10, taken)
     reader.expect(())
@@ -88,7 +88,7 @@ def test_another_kind_of_answer_is_returned_whole() -> None:
     assert taken == []
 
 
-def test_an_unread_status_has_no_events() -> None:
+def test_unread_status_has_no_events() -> None:
     taken = Taken()
     reader = SseReader(10, taken)
     reader.expect({200})
@@ -97,14 +97,14 @@ def test_an_unread_status_has_no_events() -> None:
     assert taken == []
 
 
-def test_one_event_may_not_be_too_large() -> None:
+def test_too_large_event_is_rejected() -> None:
     reader = SseReader(10, Taken())
     reader.expect(())
     with pytest.raises(ResponseTooLargeError):
         reader.feed(HEAD + chunked(b"x" * 600_000))
 
 
-def test_a_stream_that_stops_being_http_is_noticed() -> None:
+def test_malformed_stream_is_rejected() -> None:
     reader = SseReader(10, Taken())
     reader.expect(())
     with pytest.raises(NotHttpError):

@@ -25,7 +25,7 @@ def told(*payloads: bytes, **options: bool) -> tuple[StreamEvents, list[bytes]]:
     return events, emitted
 
 
-def test_chunks_pass_byte_for_byte_and_usage_stays_with_us() -> None:
+def test_chunks_pass_unchanged_and_unrequested_usage_is_kept() -> None:
     events, emitted = told(ROLE, TOKEN, USAGE, DONE)
     assert emitted == [ROLE, TOKEN]
     answer = events.end()
@@ -33,11 +33,11 @@ def test_chunks_pass_byte_for_byte_and_usage_stays_with_us() -> None:
     assert (answer.input_tokens, answer.output_tokens, answer.cached_tokens) == (5, 9, 4)
 
 
-def test_usage_passes_to_those_who_want_it() -> None:
+def test_requested_usage_is_emitted() -> None:
     assert told(TOKEN, USAGE, DONE, include_usage=True)[1] == [TOKEN, USAGE]
 
 
-def test_counts_that_we_asked_for_are_null_for_who_wants_them_at_the_end() -> None:
+def test_running_usage_is_null_if_requested_at_the_end() -> None:
     chunk = b'{"choices":[{"index":0}],"usage":{"prompt_tokens":5,"completion_tokens":1}}'
     shown = {}
     for wanted in (False, True):
@@ -60,14 +60,12 @@ def test_counts_that_we_asked_for_are_null_for_who_wants_them_at_the_end() -> No
         (b'"logprobs":7', 1),
     ],
 )
-def test_a_stream_without_usage_is_counted_by_the_tokens_that_it_names(
-    fields: bytes, tokens: int
-) -> None:
+def test_stream_without_usage_is_counted_by_named_tokens(fields: bytes, tokens: int) -> None:
     chunk = b'{"choices":[{"index":0,"delta":{"content":"ab"},%b}]}' % fields
     assert told(ROLE, chunk, chunk, DONE)[0].end().output_tokens == 2 * tokens
 
 
-def test_a_meter_tells_what_was_emitted_until_now() -> None:
+def test_meter_reports_emitted_tokens() -> None:
     meter, emitted = UsageMeter(), list[bytes]()
     events = StreamEvents(emitted.append, StreamOptions(), meter, choices_per_prompt=2)
     assert meter.with_usage(NOTHING) == NOTHING
@@ -78,13 +76,13 @@ def test_a_meter_tells_what_was_emitted_until_now() -> None:
     assert (spent.input_tokens, spent.output_tokens) == (5, 5)
 
 
-def test_a_stream_without_usage_is_counted_by_its_chunks() -> None:
+def test_stream_without_usage_is_counted_by_chunks() -> None:
     events, _ = told(ROLE, TOKEN, TOKEN, TOKEN, DONE)
     assert events.end().output_tokens == 3
 
 
 @pytest.mark.parametrize(("choices_per_prompt", "input_tokens"), [(1, 21), (2, 14), (3, 7)])
-def test_running_counts_add_up_over_choices_and_prompts(
+def test_running_usage_is_summed_over_choices_and_prompts(
     choices_per_prompt: int, input_tokens: int
 ) -> None:
     events = StreamEvents(lambda _: None, StreamOptions(), choices_per_prompt=choices_per_prompt)
@@ -97,7 +95,7 @@ def test_running_counts_add_up_over_choices_and_prompts(
 
 
 @pytest.mark.parametrize("ends", [(), (TOKEN,)])
-def test_a_stream_without_its_last_event_broke_off(ends: tuple[bytes, ...]) -> None:
+def test_stream_without_last_event_is_interrupted(ends: tuple[bytes, ...]) -> None:
     events, _ = told(*ends)
     assert events.end().status_code == 502
 
@@ -113,7 +111,7 @@ def test_a_stream_without_its_last_event_broke_off(ends: tuple[bytes, ...]) -> N
         ("odd", 502, "stream_interrupted"),
     ],
 )
-def test_an_error_event_ends_the_stream(error: object, status: int, code: str | None) -> None:
+def test_error_event_ends_the_stream(error: object, status: int, code: str | None) -> None:
     events, emitted = told(TOKEN, msgspec.json.encode({"error": error}), TOKEN)
     answer = events.end()
     assert emitted == [TOKEN]
@@ -123,7 +121,7 @@ def test_an_error_event_ends_the_stream(error: object, status: int, code: str | 
     assert envelope["code"] == code
 
 
-def test_an_error_beside_the_last_choice_ends_the_stream_behind_it() -> None:
+def test_error_with_the_last_choice_ends_the_stream_after_it() -> None:
     error = {"message": "Provider disconnected", "code": "server_error"}
     choice = {"index": 0, "delta": {"content": "b"}, "finish_reason": "error"}
     last = msgspec.json.encode({"error": error, "choices": [choice]})
@@ -135,13 +133,13 @@ def test_an_error_beside_the_last_choice_ends_the_stream_behind_it() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"{", b"7", b'"text"', b'{"a":"\xff"}', b"[" * 100_000])
-def test_what_is_no_object_never_reaches_the_client(payload: bytes) -> None:
+def test_event_that_is_no_object_is_not_emitted(payload: bytes) -> None:
     events, emitted = told(payload)
     assert emitted == []
     assert msgspec.json.decode(events.end().body)["error"]["code"] == "answer_not_json"
 
 
-def test_an_object_of_another_shape_passes() -> None:
+def test_object_of_another_shape_is_emitted() -> None:
     odd = b'{"choices":7}'
     assert told(odd)[1] == [odd]
 
@@ -159,5 +157,5 @@ def test_an_object_of_another_shape_passes() -> None:
         (b'{"a":1,"usage":null}', b'{"a":1,"usage":null}'),
     ],
 )
-def test_usage_is_cut_out_of_a_chunk(payload: bytes, kept: bytes) -> None:
+def test_usage_is_removed_from_a_chunk(payload: bytes, kept: bytes) -> None:
     assert without_usage(payload) == kept
