@@ -1,4 +1,4 @@
-"""Goal: a batch respects every limit, and nothing waits longer than the wait cap allows."""
+"""Goal: a batch respects every limit and waits no longer than the maximum."""
 
 from hypothesis import given
 from hypothesis import strategies as st

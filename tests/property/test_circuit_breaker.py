@@ -1,4 +1,4 @@
-"""Goal: an upstream that fails everything charges few items; items that fail alone are charged."""
+"""Goal: a failing upstream charges few items; items that fail on their own are charged."""
 
 from hypothesis import given
 from hypothesis import strategies as st

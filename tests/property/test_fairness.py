@@ -1,4 +1,4 @@
-"""Goal: clients that always have work are served alike by weight, and absence earns no credit."""
+"""Goal: backlogged clients are served in proportion to weight, and idle time earns no credit."""
 
 from hypothesis import given
 from hypothesis import strategies as st

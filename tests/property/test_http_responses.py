@@ -1,4 +1,4 @@
-"""Goal: how the network cuts an answer never changes what is read; no bytes break the reader."""
+"""Goal: segmentation never changes a response, and arbitrary bytes raise only known errors."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Goal: the lowest comes first whatever moves, and what has left is not kept in memory."""
+"""Goal: the lowest priority comes first after any change, and removed keys are freed."""
 
 import weakref
 

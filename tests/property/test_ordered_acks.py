@@ -1,4 +1,4 @@
-"""Goal: only the settled prefix of a partition is ever acknowledged, once and in order."""
+"""Goal: only the settled prefix of a partition is acknowledged, once and in order."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Goal: nothing held is lost, doubled or reordered within its job, whatever is taken."""
+"""Goal: no buffered item is lost, duplicated or reordered within its job."""
 
 import weakref
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""What surrounds a batcher in its tests: requests in, a replica that grants, and the process."""
+"""Harness of batcher tests: a writer of requests, a replica that grants credit, the process."""
 
 import os
 import signal
@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -15,6 +14,7 @@ import msgspec
 import psutil
 
 from batcher.faust_app.app import group_of
+from tests.support.until import until
 from topics.clients.admin import LogAdmin
 from topics.clients.producer import LogProducer
 from topics.errors import LogUnavailableError
@@ -48,22 +48,14 @@ ROOT = Path(__file__).parents[3]
 POOL = "pool"
 
 
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 40.0) -> None:
-    """Poll `condition` until it is true."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        time.sleep(0.02)
-
-
 def create_topics(kafka: KafkaSettings, *pools: str) -> None:
-    """Create what a batcher needs."""
+    """Create the topics of a batcher."""
     batches = [batches_topic(pool, kind) for pool in pools for kind in ("bulk", "interactive")]
     LogAdmin(kafka).create([*SHARED_TOPICS, *batches])
 
 
 def job_ref(number: int, *, tenant: int | None = None, pool: str = POOL) -> JobRef:
-    """Return a job of its own tenant, unless one is named."""
+    """Return a job, of its own tenant by default."""
     return JobRef(
         job_id=UUID(int=number),
         day=20_000,
@@ -85,7 +77,7 @@ def call_ref(
     deadline_s: float | None = None,
     begin_by_s: float = 0.0,
 ) -> JobRef:
-    """Return an online call of a tenant of its own, with an hour to live unless told otherwise."""
+    """Return an online call of its own tenant, by default with an hour to its deadline."""
     return msgspec.structs.replace(
         job_ref(number),
         call=CallRef(caller_id, 0, durable=durable, begin_by_s=begin_by_s),
@@ -99,7 +91,7 @@ def expected(job: JobRef, count: int) -> Counter[tuple[UUID, int]]:
 
 
 def lag(kafka: KafkaSettings, job_class: str = "bulk") -> int:
-    """Return the records that the batchers have not committed; -1 while nobody knows."""
+    """Return the uncommitted records of the batchers; -1 while unknown."""
     try:
         return sum(LogAdmin(kafka).lag(group_of(job_class), REQUESTS[job_class]).values())
     except LogUnavailableError:  # for a moment after a topic's creation
@@ -140,13 +132,13 @@ class Requests:
         self.producer.flush(20)
 
     def send_raw(self, value: bytes | None, headers: list[tuple[str, bytes]]) -> None:
-        """Send a record that no intake would."""
+        """Send an arbitrary record."""
         self.producer.send(self._topic.name, value, partition=0, headers=headers)
         self.producer.flush(20)
 
 
 class Caller:
-    """Says every half second that it lives, as an API replica does."""
+    """Publishes the heartbeat of an API replica."""
 
     def __init__(self, kafka: KafkaSettings, caller_id: str) -> None:
         self.caller_id = caller_id
@@ -156,20 +148,20 @@ class Caller:
         self._thread.start()
 
     def abort(self, *jobs: JobRef) -> None:
-        """Say that nobody waits for these any more."""
-        self._say([job.job_id for job in jobs])
+        """Abort these calls."""
+        self._publish([job.job_id for job in jobs])
 
     def stop(self) -> None:
-        """Go silent, without a last word."""
+        """Stop without a farewell record."""
         self._stopping.set()
         self._thread.join(10)
         self._producer.close()
 
     def _beat(self) -> None:
         while not self._stopping.wait(BEAT_S):
-            self._say([])
+            self._publish([])
 
-    def _say(self, aborted: list[UUID]) -> None:
+    def _publish(self, aborted: list[UUID]) -> None:
         self._producer.send(
             CALLERS.name,
             encode(CallerNews(self.caller_id, time.time(), aborted=aborted)),
@@ -180,7 +172,7 @@ class Caller:
 
 
 class Replica:
-    """Grants a window to every batcher that it hears of, and finishes batches as they come."""
+    """Grants a window to every batcher that publishes demand, and finishes batches in order."""
 
     def __init__(
         self,
@@ -199,14 +191,14 @@ class Replica:
         self._demand = TopicTail(kafka, DEMAND, client_id="test-demand")
         self._items_per_s = items_per_s
         self._ran_s, self._budget = time.monotonic(), 0.0
-        self._came: list[tuple[str, int]] = []  # batches that run: whose, and how many items
+        self._running: list[tuple[str, int]] = []  # batcher and item count of each batch
         self._finished: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
         self.waiting: dict[str, int] = {}
         self.batches: list[Batch] = []
         self.partitions: set[int] = set()
         self.over_granted = False
-        self.first_heard_s = 0.0
+        self.first_demand_s = 0.0
         self._granted: dict[str, int] = {}
         self._epoch = int(time.time() * 1000)
         self._stopping = threading.Event()
@@ -214,16 +206,16 @@ class Replica:
         self._thread.start()
 
     def stop(self) -> None:
-        """Go silent."""
+        """Stop publishing."""
         self._stopping.set()
         self._thread.join(10)
         for closing in (self._batches, self._demand, self._producer):
             closing.close()
 
     @property
-    def heard_for_s(self) -> float:
+    def demand_age_s(self) -> float:
         """Seconds since the first demand."""
-        return time.monotonic() - self.first_heard_s if self.first_heard_s else 0.0
+        return time.monotonic() - self.first_demand_s if self.first_demand_s else 0.0
 
     def items(self) -> Counter[tuple[UUID, int]]:
         """Return how often each item came."""
@@ -235,20 +227,20 @@ class Replica:
         )
 
     def _run(self) -> None:
-        said_s = 0.0
+        published_s = 0.0
         while not self._stopping.is_set():
-            heard = self._hear_demand()
+            heard = self._read_demand()
             finished = self._finish_batches()
-            if heard or finished or time.monotonic() - said_s > 0.2:
-                said_s = time.monotonic()
+            if heard or finished or time.monotonic() - published_s > 0.2:
+                published_s = time.monotonic()
                 self._publish()
 
-    def _hear_demand(self) -> bool:
+    def _read_demand(self) -> bool:
         news = False
         for record in self._demand.poll(0):
             demand = decode(Demand, record.value, record.headers)
             if demand.job_class == self._class:
-                self.first_heard_s = self.first_heard_s or time.monotonic()
+                self.first_demand_s = self.first_demand_s or time.monotonic()
                 news = news or demand.batcher_id not in self.waiting
                 self.waiting[demand.batcher_id] = demand.waiting.get(self._pool, 0)
         return news
@@ -263,22 +255,22 @@ class Replica:
             self.sent[batch.batcher_id] += count
             if self.sent[batch.batcher_id] > self._granted.get(batch.batcher_id, 0):
                 self.over_granted = True
-            self._came.append((batch.batcher_id, count))
+            self._running.append((batch.batcher_id, count))
             self.batches.append(batch)
         return self._run_batches()
 
     def _run_batches(self) -> bool:
-        """Finish what came, no faster than the rate and without bursts."""
+        """Finish batches no faster than the rate and without bursts."""
         now_s = time.monotonic()
         self._budget += min(0.1, now_s - self._ran_s) * self._items_per_s
         self._ran_s = now_s
         finished = False
-        while self._came and self._came[0][1] <= self._budget:
-            batcher_id, count = self._came.pop(0)
+        while self._running and self._running[0][1] <= self._budget:
+            batcher_id, count = self._running.pop(0)
             self._budget -= count
             self._finished[batcher_id] += count
             finished = True
-        if not self._came:
+        if not self._running:
             self._budget = 0.0
         return finished
 
@@ -327,7 +319,7 @@ class BatcherProcess:
 
     def ready(self) -> None:
         """Wait until it has partitions."""
-        wait_until(lambda: '"event":"ready"' in self.log.read_text(), "batcher ready")
+        until(lambda: '"event":"ready"' in self.log.read_text())
 
     def kill(self) -> None:
         """kill -9."""
@@ -340,7 +332,7 @@ class BatcherProcess:
         return self.process.wait(20)
 
     def end(self) -> None:
-        """Leave nothing behind."""
+        """Kill the process if it still runs."""
         if self.process.poll() is None:
             self.kill()
 

@@ -1,4 +1,4 @@
-"""Goal: online calls leave at once while somebody waits for them, and say what became of them."""
+"""Goal: online calls are dispatched at once while their caller lives, and marked if redelivered."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -11,13 +11,13 @@ from tests.integration.batcher.harness import (
     Requests,
     call_ref,
     lag,
-    wait_until,
 )
+from tests.support.until import until
 from topics.records.records import Chunk, JobRef
 from topics.settings import KafkaSettings
 
-HELD_S = 10.0
-"""What calls have until their time is over: all of them are held before."""
+CALL_S = 10.0
+"""Time to the deadline of calls: all of them are buffered before."""
 
 StartReplica = Callable[..., Replica]
 StartBatcher = Callable[..., BatcherProcess]
@@ -47,8 +47,8 @@ def test_only_backlogged_calls_are_marked_as_redelivered(
     batcher = start_batcher(job_class="interactive")
     batcher.ready()
     calls.send_calls(*calls_of(caller, 101, 200))
-    wait_until(lambda: len(parts(replica)) >= 250, "all calls on batches")
-    wait_until(lambda: lag(kafka, "interactive") == 0, "all offsets committed")
+    until(lambda: len(parts(replica)) >= 250)
+    until(lambda: lag(kafka, "interactive") == 0)
     assert batcher.stop() == 0
     came = parts(replica)
     assert numbers(came) == [*range(1, 51), *range(101, 301)]
@@ -68,10 +68,10 @@ def test_calls_without_a_live_caller_are_dropped(
     batcher = start_batcher(job_class="interactive")
     batcher.ready()
     kept, aborted = call_ref(1, caller.caller_id), call_ref(2, caller.caller_id)
-    expired = call_ref(3, caller.caller_id, deadline_s=time.time() + HELD_S)
+    expired = call_ref(3, caller.caller_id, deadline_s=time.time() + CALL_S)
     orphan, durable = call_ref(4, "gone"), call_ref(5, "gone", durable=True)
     # Of the one that has a row a replica has to say that it came too late.
-    begin_by_s = time.time() + HELD_S
+    begin_by_s = time.time() + CALL_S
     overdue, late = (
         call_ref(6 + is_late, caller.caller_id, durable=is_late, begin_by_s=begin_by_s)
         for is_late in (False, True)
@@ -79,15 +79,15 @@ def test_calls_without_a_live_caller_are_dropped(
     gone = Caller(kafka, "gone")
     try:
         calls.send_calls(kept, aborted, expired, orphan, durable, overdue, late)
-        wait_until(lambda: max(replica.waiting.values(), default=0) == 7, "seven calls held")
+        until(lambda: max(replica.waiting.values(), default=0) == 7)
     finally:
         gone.stop()
     caller.abort(aborted)
     # Nothing can leave, so what is not held any more was let go.
-    wait_until(lambda: max(replica.waiting.values()) == 3, "four calls let go")
+    until(lambda: max(replica.waiting.values()) == 3)
     replica.window = 100
-    wait_until(lambda: len(parts(replica)) == 3, "the others on batches")
-    wait_until(lambda: lag(kafka, "interactive") == 0, "all offsets committed")
+    until(lambda: len(parts(replica)) == 3)
+    until(lambda: lag(kafka, "interactive") == 0)
     assert batcher.stop() == 0
     assert numbers(parts(replica)) == [1, 5, 7]
 
@@ -103,16 +103,16 @@ def test_rebalances_and_kills_lose_no_call(
     first = start_batcher(job_class="interactive")
     first.ready()
     calls.send_calls(*calls_of(caller, 1, 500))
-    wait_until(lambda: len(parts(replica)) >= 100, "some calls on batches")
+    until(lambda: len(parts(replica)) >= 100)
     first.kill()
     second, third = (start_batcher(job_class="interactive") for _ in range(2))
     second.ready()
     third.ready()
     calls.send_calls(*calls_of(caller, 501, 500))
-    wait_until(lambda: len(parts(replica)) >= 700, "more calls on batches")
+    until(lambda: len(parts(replica)) >= 700)
     assert second.stop() == 0
-    wait_until(lambda: len({p.job.job_id for p in parts(replica)}) == 1000, "all on batches")
-    wait_until(lambda: lag(kafka, "interactive") == 0, "all offsets committed")
+    until(lambda: len({p.job.job_id for p in parts(replica)}) == 1000)
+    until(lambda: lag(kafka, "interactive") == 0)
     assert third.stop() == 0
     again = [job_id for job_id, count in _counts(replica).items() if count > 1]
     came_again = {p.job.job_id for p in parts(replica) if p.redelivered}

@@ -1,4 +1,4 @@
-"""Goal: a demo or a test finds its model complete, made once, and the same everywhere."""
+"""Goal: demo models are complete, made once, and reproducible."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Goal: whatever bytes an upstream sends or withholds, each item ends once; the engine goes on."""
+"""Goal: whatever an upstream sends or withholds, each item ends once and the engine continues."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Goal: an upstream's verdict on an item is the item's; everything else about it is the pool's."""
+"""Goal: an upstream's response to an item is the item's; everything else is the pool's failure."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Goal: an upstream that cannot be reached or trusted is the pool's failure and says why."""
+"""Goal: an upstream that cannot be reached or trusted is a pool failure with its cause."""
 
 import asyncio
 import datetime

@@ -1,4 +1,4 @@
-"""Goal: whatever an upstream does to a stream, its call ends once and leaves nothing behind."""
+"""Goal: whatever an upstream does to a stream, its call ends once and leaks nothing."""
 
 import asyncio
 import time

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -81,7 +82,7 @@ class Bench:
         assert since_s <= self.clock.now_s
         return job.job_id in self.dead_callers
 
-    def items(self, count: int, *, job: int = 1, **fields: object) -> None:
+    def items(self, count: int, *, job: int = 1, **fields: Any) -> None:
         self._add(job_ref(job, **fields), count)
 
     def call(self, number: int, *, deadline_s: float = 1e9) -> None:
@@ -93,9 +94,7 @@ class Bench:
         ticket = self.acks.track(("requests.bulk", 0), event, item_count=count, now_s=now_s)
         self.queues.add(buffered(job, range(count), ticket), now_s=now_s)
 
-    def grant(
-        self, count: int, *, rate: float = 1000.0, replica: str = "r", **fields: object
-    ) -> None:
+    def grant(self, count: int, *, rate: float = 1000.0, replica: str = "r", **fields: Any) -> None:
         granted = capacity(count, replica_id=replica, items_per_s=rate, **fields)
         self.ledger.record_capacity(granted, now_s=self.clock.now_s)
 

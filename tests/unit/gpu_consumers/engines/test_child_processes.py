@@ -1,4 +1,4 @@
-"""Goal: what vLLM starts ends with its role, which itself outlives the shell that started it."""
+"""Goal: processes that vLLM starts end with their role."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Goal: a busy upstream gets less at once until it refuses nothing, and all of it again later."""
+"""Goal: a busy upstream gets fewer requests until it refuses none, and all of them again later."""
 
 import asyncio
 

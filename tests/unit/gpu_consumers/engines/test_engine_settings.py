@@ -1,4 +1,4 @@
-"""Goal: a consumer with settings that contradict each other never starts."""
+"""Goal: contradicting engine settings are rejected, and vLLM gets the configured arguments."""
 
 from pathlib import Path
 

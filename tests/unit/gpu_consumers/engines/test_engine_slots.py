@@ -1,4 +1,4 @@
-"""Goal: online calls come first, bulk leaves them room, and no place is ever lost."""
+"""Goal: online calls come first, bulk leaves the headroom free, and no slot is lost."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Goal: which failures may pass is one table, whatever an upstream writes into its body."""
+"""Goal: one table decides which failures are transient, whatever is in the body."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Goal: an error under a good status is a failure, and an answer beside it stays an answer."""
+"""Goal: an error with status 200 is a failure unless the body has results."""
 
 import pytest
 

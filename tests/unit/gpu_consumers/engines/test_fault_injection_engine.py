@@ -1,4 +1,4 @@
-"""Goal: a drill does what it was told to the bodies that it was told, and to no other."""
+"""Goal: faults affect the configured bodies and no others."""
 
 import asyncio
 

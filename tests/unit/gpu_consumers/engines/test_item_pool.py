@@ -1,4 +1,4 @@
-"""Goal: calls share the places fairly, and none leaves a place or an item behind."""
+"""Goal: calls share the slots fairly, and none leaks a slot or an item."""
 
 import asyncio
 

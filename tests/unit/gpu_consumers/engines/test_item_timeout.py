@@ -1,4 +1,4 @@
-"""Goal: an item ends at its limit or with its caller, though its engine swallows cancellations."""
+"""Goal: an item ends at its timeout or with its caller, even if its engine ignores cancellation."""
 
 import asyncio
 from typing import NoReturn

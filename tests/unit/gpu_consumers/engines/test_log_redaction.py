@@ -1,4 +1,4 @@
-"""Goal: what vLLM logs says what happened and where, and never what it happened to."""
+"""Goal: vLLM's log records keep their messages and lose the clients' texts."""
 
 import logging
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Goal: a model's own files decide whether it writes text or makes vectors."""
+"""Goal: a model's files decide between generation and pooling."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Goal: NaN and infinity end as valid JSON or as a failure with its code, never in between."""
+"""Goal: NaN and infinity end as valid JSON or as a failure with its code."""
 
 import json
 import math

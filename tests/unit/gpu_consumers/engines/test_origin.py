@@ -1,4 +1,4 @@
-"""Goal: a base URL becomes the request head and the addresses that it stands for, or is refused."""
+"""Goal: a base URL becomes a request head and addresses, or is rejected."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Goal: what a device says of its memory is told from every other refusal."""
+"""Goal: a device's out-of-memory error is recognised among other exceptions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Goal: what vLLM refuses has the code that clients of OpenAI look for."""
+"""Goal: vLLM's refusals have the codes of OpenAI's API."""
 
 from typing import Self
 

@@ -1,4 +1,4 @@
-"""Goal: an answer is read the same however it is cut; hostile bytes end in one of two errors."""
+"""Goal: a response is read the same however it is segmented; invalid bytes raise known errors."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Goal: whatever clients ask for, calls go before items, and no call before another."""
+"""Goal: calls precede items, and no call precedes another."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Goal: simulated answers are honest, repeatable, and bounded by the set concurrency."""
+"""Goal: simulated answers say so, are repeatable, and respect the concurrency."""
 
 import asyncio
 import math

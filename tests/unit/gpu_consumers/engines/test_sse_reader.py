@@ -1,4 +1,4 @@
-"""Goal: events are found wherever the network cuts them, and none grows without bound."""
+"""Goal: events are found whatever the segmentation, and their size is limited."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Goal: a stream's events pass unchanged; its counts and its end are known whatever it says."""
+"""Goal: stream events pass unchanged; usage and end are known in every case."""
 
 import msgspec
 import pytest

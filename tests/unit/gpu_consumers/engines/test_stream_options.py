@@ -1,4 +1,4 @@
-"""Goal: who asks to stream is known, and is asked for counts without a change to anything else."""
+"""Goal: streaming bodies are recognised and get usage requested, with no other change."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Goal: whatever words an upstream refuses with, its client finds them in one envelope."""
+"""Goal: every upstream refusal reaches the client in one envelope."""
 
 import msgspec
 import pytest
