@@ -1,4 +1,4 @@
-"""Goal: nothing but a key that we made is ever one of ours, whatever a header holds.
+"""Goal: only an issued API key is well-formed, whatever a header contains.
 
 More than ten thousand tokens: made up, made of a real key, in the form of other systems'. Those
 that have a right checksum stand for nobody: the look-up is by the hash of all 256 bits.
@@ -61,7 +61,7 @@ forged_bodies = st.binary(min_size=32, max_size=32)
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(token=st.one_of(web_tokens, changed, texts))
 def test_hostile_tokens_are_malformed(token: str) -> None:
-    if token != REAL:  # a change may put back what it took
+    if token != REAL:  # changes may cancel out
         assert not is_well_formed(token)
 
 

@@ -1,4 +1,4 @@
-"""Goal: whatever arrives and in whatever order, a stream is whole pieces in order and one end."""
+"""Goal: for any arrival order a stream is complete pieces in order and one end."""
 
 import asyncio
 from dataclasses import dataclass, field

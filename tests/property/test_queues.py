@@ -36,7 +36,9 @@ def job_ref(
     )
 
 
-def held_chunk(job: JobRef, indexes: range, tokens: int = 10, body: bytes = b"{}") -> BufferedChunk:
+def buffered_chunk(
+    job: JobRef, indexes: range, tokens: int = 10, body: bytes = b"{}"
+) -> BufferedChunk:
     items = [Item(index, f"c{index}", body, tokens) for index in indexes]
     return BufferedChunk(job, items, AckTicket(("requests.bulk", 0), None, len(items), 0.0))
 
@@ -69,7 +71,7 @@ def test_every_item_is_popped_once_and_in_order(steps: list[tuple[str, int, int,
             first = next_index[choice]
             next_index[choice] += count
             put |= {(job.job_id, index) for index in range(first, first + count)}
-            queues.add(held_chunk(job, range(first, first + count), tokens), now_s=0.0)
+            queues.add(buffered_chunk(job, range(first, first + count), tokens), now_s=0.0)
         elif action == "take":
             for pool in queues.pools.values():
                 for lane in pool.by_fairness():
@@ -82,7 +84,7 @@ def test_every_item_is_popped_once_and_in_order(steps: list[tuple[str, int, int,
             for held in list(queues.snapshot())[:1]:
                 queues.remove(held)
                 gone += [(held.job.job_id, item.index) for item in held.items]
-                # Handed back: it comes again, behind what was read meanwhile.
+                # Requeued: it is delivered again, after records read meanwhile.
                 gone = gone[: -len(held.items)]
                 queues.add(BufferedChunk(held.job, held.items, held.ticket), now_s=0.0)
         assert queues.item_count == len(put) - len(gone)
@@ -104,7 +106,7 @@ def test_backlogged_tenants_get_equal_tokens(order: list[int], count: int) -> No
     def refill(tenant: int) -> None:
         first = next_index[tenant]
         next_index[tenant] += 100
-        queues.add(held_chunk(job_ref(tenant), range(first, first + 100)), now_s=0.0)
+        queues.add(buffered_chunk(job_ref(tenant), range(first, first + 100)), now_s=0.0)
 
     for tenant in (0, 1, 2, *order):
         refill(tenant)
@@ -122,7 +124,7 @@ def test_backlogged_tenants_get_equal_tokens(order: list[int], count: int) -> No
 def test_queues_are_work_conserving() -> None:
     queues = unbounded()
     for number in range(9):
-        queues.add(held_chunk(job_ref(number), range(1)), now_s=0.0)
+        queues.add(buffered_chunk(job_ref(number), range(1)), now_s=0.0)
     lane = queues.pools["p"].by_fairness()[0]
     assert len(queues.pop_batch(lane, item_count_max=100, token_count_max=1000)) == 9
     assert not queues.pools["p"].batch_keys
@@ -131,8 +133,8 @@ def test_queues_are_work_conserving() -> None:
 
 def test_only_the_first_chunk_of_a_batch_is_split() -> None:
     queues = unbounded()
-    queues.add(held_chunk(job_ref(0), range(60)), now_s=0.0)
-    queues.add(held_chunk(job_ref(1), range(100)), now_s=0.0)
+    queues.add(buffered_chunk(job_ref(0), range(60)), now_s=0.0)
+    queues.add(buffered_chunk(job_ref(1), range(100)), now_s=0.0)
     lane = queues.pools["p"].by_fairness()[0]
     sizes = []
     for limit in (100, 30, 100):
@@ -147,7 +149,7 @@ def test_only_the_first_chunk_of_a_batch_is_split() -> None:
 
 def test_item_above_the_token_limit_is_popped_alone() -> None:
     queues = unbounded()
-    queues.add(held_chunk(job_ref(0), range(3), tokens=5000), now_s=0.0)
+    queues.add(buffered_chunk(job_ref(0), range(3), tokens=5000), now_s=0.0)
     lane = queues.pools["p"].by_fairness()[0]
     assert [
         len(h.items) for h in queues.pop_batch(lane, item_count_max=100, token_count_max=100)
@@ -157,7 +159,7 @@ def test_item_above_the_token_limit_is_popped_alone() -> None:
 def test_batch_is_bounded_in_bytes() -> None:
     queues = unbounded()
     for number in range(9):
-        queues.add(held_chunk(job_ref(number), range(1), body=b"x" * 250_000), now_s=0.0)
+        queues.add(buffered_chunk(job_ref(number), range(1), body=b"x" * 250_000), now_s=0.0)
     lane = queues.pools["p"].by_fairness()[0]
     taken = queues.pop_batch(lane, item_count_max=100, token_count_max=10**6)
     assert len(taken) > 1
@@ -167,8 +169,8 @@ def test_batch_is_bounded_in_bytes() -> None:
 def test_lower_index_is_popped_first() -> None:
     queues = unbounded()
     job = job_ref(0)
-    queues.add(held_chunk(job, range(100, 200)), now_s=0.0)
-    queues.add(held_chunk(job, range(100)), now_s=0.0)
+    queues.add(buffered_chunk(job, range(100, 200)), now_s=0.0)
+    queues.add(buffered_chunk(job, range(100)), now_s=0.0)
     lane = queues.pools["p"].by_fairness()[0]
     first = queues.pop_batch(lane, item_count_max=100, token_count_max=10**6)
     assert [held.items[0].index for held in first] == [0]
@@ -177,14 +179,14 @@ def test_lower_index_is_popped_first() -> None:
 def test_batch_keys_are_separate_and_share_tenant_counters() -> None:
     queues = unbounded()
     tenant, other = TENANTS[:2]
-    queues.add(held_chunk(job_ref(0, tenant=tenant), range(10), tokens=100), now_s=0.0)
-    queues.add(held_chunk(job_ref(1, tenant=tenant, model="n"), range(10)), now_s=0.0)
+    queues.add(buffered_chunk(job_ref(0, tenant=tenant), range(10), tokens=100), now_s=0.0)
+    queues.add(buffered_chunk(job_ref(1, tenant=tenant, model="n"), range(10)), now_s=0.0)
     pool = queues.pools["p"]
     first, second = pool.by_fairness()
     assert first.key != second.key
     queues.pop_batch(first, item_count_max=10, token_count_max=10**6)
     # A newcomer starts level with the tenant that was served, so both may be next.
-    queues.add(held_chunk(job_ref(2, tenant=other, endpoint="/v1/chat"), range(10)), now_s=0.0)
+    queues.add(buffered_chunk(job_ref(2, tenant=other, endpoint="/v1/chat"), range(10)), now_s=0.0)
     assert len(pool.by_fairness()) == 2
     assert pool.counters.counter(other) == pool.counters.counter(tenant)
     assert batch_key_of(job_ref(2, endpoint="/v1/chat")) in pool.batch_keys
@@ -194,7 +196,7 @@ def test_queues_are_full_by_items_and_by_bytes() -> None:
     by_items, by_bytes = Queues(items_max=5, bytes_max=10**9), Queues(items_max=99, bytes_max=1000)
     for queues in (by_items, by_bytes):
         assert not queues.is_full
-        queues.add(held_chunk(job_ref(0), range(5)), now_s=0.0)
+        queues.add(buffered_chunk(job_ref(0), range(5)), now_s=0.0)
         assert queues.is_full
 
 
@@ -212,7 +214,7 @@ def lookups_of_a_batch(job_count: int) -> int:
     queues = unbounded()
     for number in range(job_count):
         job = replace(job_ref(0), job_id=CountedId(int=number + 1))
-        queues.add(held_chunk(job, range(1)), now_s=0.0)
+        queues.add(buffered_chunk(job, range(1)), now_s=0.0)
     lane = queues.pools["p"].by_fairness()[0]
     CountedId.lookups = 0
     assert len(queues.pop_batch(lane, item_count_max=50, token_count_max=10**6)) == 50
@@ -224,17 +226,17 @@ def test_cost_of_a_batch_is_independent_of_the_number_of_jobs() -> None:
 
 
 class Traced(BufferedChunk):
-    """A chunk that tells when it is free."""
+    """A chunk whose release can be observed."""
 
 
 def test_requeued_chunks_are_freed_while_their_pool_is_unavailable() -> None:
-    """Nobody asks for the next chunk of a pool without credit."""
+    """A pool without credit never pops a chunk."""
     queues = unbounded()
-    first = held_chunk(job_ref(0), range(10))
+    first = buffered_chunk(job_ref(0), range(10))
     queues.add(first, now_s=0.0)
     gone: list[weakref.ref[BufferedChunk]] = []
     for _ in range(100):
-        again = Traced(first.job, held_chunk(first.job, range(10, 20)).items, first.ticket)
+        again = Traced(first.job, buffered_chunk(first.job, range(10, 20)).items, first.ticket)
         queues.add(again, now_s=0.0)
         queues.remove(again)
         gone.append(weakref.ref(again))

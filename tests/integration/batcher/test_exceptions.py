@@ -49,7 +49,7 @@ def read(kafka: KafkaSettings, topic: Topic, count: int) -> list[Received]:
 
 
 def record_count(kafka: KafkaSettings) -> int:
-    """Return how many request records were ever written: all that nobody has committed."""
+    """Return the number of request records ever written: none is committed yet."""
     return sum(LogAdmin(kafka).lag("nobody", REQUESTS_BULK).values())
 
 
@@ -132,12 +132,12 @@ def test_record_that_pins_an_offset_is_requeued_and_dispatched_later(
 ) -> None:
     served = start_replica()
     batcher = start_batcher(hold_limit_s=1)
-    # One tenant, so that both pools' records share partitions; nobody serves the other pool.
+    # One tenant, so that both pools' records share partitions; the other pool has no replica.
     waiting, flowing = job_ref(1, tenant=7, pool="other"), job_ref(2, tenant=7)
     requests.send(waiting, 100)
     requests.send(flowing, 1000)
     until(lambda: len(served.items()) == 1000)
-    # Handed back once, it lies behind everything and pins nothing any more.
+    # After one requeue it is behind all other records and pins nothing.
     until(lambda: record_count(kafka) == 12)
     until(lambda: lag(kafka) == 1)
     other = start_replica(pool="other")

@@ -83,7 +83,7 @@ def test_calls_without_a_live_caller_are_dropped(
     finally:
         gone.stop()
     caller.abort(aborted)
-    # Nothing can leave, so what is not held any more was let go.
+    # Nothing can be dispatched, so calls that are not buffered any more were dropped.
     until(lambda: max(replica.waiting.values()) == 3)
     replica.window = 100
     until(lambda: len(parts(replica)) == 3)

@@ -74,7 +74,7 @@ async def test_every_item_runs_once_on_a_smaller_upstream(
     assert {answer.status_code for part in answers for answer in part} == {200}
     assert set(upstream.begun.values()) == {2}  # once in each of the two calls
     assert upstream.begun == upstream.ended
-    # 24 at first, and one or two in each round of 8 that looks for more room.
+    # 24 at first, and one or two in each growth round of 8.
     assert 24 <= upstream.refused < 150
 
 

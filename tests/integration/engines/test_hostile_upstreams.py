@@ -139,7 +139,7 @@ async def test_lost_connection_is_retried_once_on_a_new_one(content: bytes) -> N
 
 
 async def test_server_that_closes_after_every_response_loses_nothing() -> None:
-    """The retry must not take another kept connection: that one is as likely to be gone."""
+    """The retry must not use another kept-alive connection, which may be closed as well."""
 
     async def post(peer: Peer) -> bool:
         await peer.send(ANSWER)
@@ -172,7 +172,7 @@ async def test_retry_does_not_extend_the_item_timeout() -> None:
         if tries == 1:
             await asyncio.sleep(1.0)
             return False
-        await asyncio.sleep(1.5)  # in time for an item that had begun anew
+        await asyncio.sleep(1.5)  # in time if the timeout had restarted
         await peer.send(ANSWER)
         return False
 
@@ -261,7 +261,7 @@ async def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_large_body_is_sent_in_parts() -> None:
-    """An answer before the whole body ends the call, and the connection with it."""
+    """A response before the end of the body ends the call and its connection."""
 
     async def handle(peer: Peer) -> None:
         while (head := await peer.head()).startswith(b"GET"):

@@ -157,7 +157,7 @@ async def test_consecutive_failures_are_the_pools_until_a_success() -> None:
                 await engine.execute(CHAT, [chat_body()], lambda *_: pytest.fail("reported"))
         assert (
             await engine.serve(CHAT, chat_body(), None)
-        ).status_code == 500  # its caller is told
+        ).status_code == 500  # its caller gets the failure
         assert (await run(engine, CHAT, [chat_body()]))[0].status_code == 200
         answers += [500, 500]
         assert [a.status_code for a in await run(engine, CHAT, [chat_body()] * 2)] == [500, 500]
@@ -204,7 +204,7 @@ async def test_pool_failure_ends_the_call_and_keeps_answers() -> None:
 
     async def respond(_: web.Request, body: bytes) -> web.StreamResponse | None:
         if b"revoked" in body:
-            while not reported:  # noqa: ASYNC110 - until the first answer has come back
+            while not reported:  # noqa: ASYNC110 - until the first answer is reported
                 await asyncio.sleep(0.001)
             return web.Response(status=401)
         if b"slow" in body:

@@ -19,36 +19,36 @@ SEEN = Observation(
 )
 
 
-def stuck_after(seconds: int, **fields: object) -> bool:
-    """Whether a process that shows `fields` for so long is found stuck."""
+def is_stalled_after(seconds: int, **fields: object) -> bool:
+    """Whether a process with `fields` for so long is reported as stalled."""
     watchdog = Watchdog(60.0)
     seen = replace(SEEN, **fields)  # type: ignore[arg-type]
     return any(watchdog.is_stalled(replace(seen, at_s=float(s))) for s in range(0, seconds + 1, 5))
 
 
 def test_lag_without_records_is_a_stall_after_the_limit() -> None:
-    assert not stuck_after(60)
-    assert stuck_after(75)
+    assert not is_stalled_after(60)
+    assert is_stalled_after(75)
 
 
 def test_buffered_items_with_credit_are_a_stall() -> None:
-    assert stuck_after(75, buffered_count=3)
+    assert is_stalled_after(75, buffered_count=3)
 
 
 def test_buffered_items_without_credit_are_no_stall_once_all_is_read() -> None:
-    assert not stuck_after(600, buffered_count=3, has_credit=False, open_count=10)
+    assert not is_stalled_after(600, buffered_count=3, has_credit=False, open_count=10)
 
 
 def test_unread_records_are_a_stall_even_with_unavailable_pools() -> None:
-    assert stuck_after(75, buffered_count=3, has_credit=False, open_count=9)
+    assert is_stalled_after(75, buffered_count=3, has_credit=False, open_count=9)
 
 
 def test_full_queues_are_no_stall() -> None:
-    assert not stuck_after(600, buffered_count=3, has_credit=False, open_count=9, is_full=True)
+    assert not is_stalled_after(600, buffered_count=3, has_credit=False, open_count=9, is_full=True)
 
 
 def test_idle_process_is_no_stall() -> None:
-    assert not stuck_after(600, lag=0)
+    assert not is_stalled_after(600, lag=0)
 
 
 def test_any_progress_restarts_the_measure() -> None:
@@ -60,7 +60,7 @@ def test_any_progress_restarts_the_measure() -> None:
 
 def test_acknowledged_records_that_are_never_committed_are_a_stall() -> None:
     watchdog = Watchdog(60.0)
-    stuck = [
+    stalled = [
         watchdog.is_stalled(
             replace(
                 SEEN,
@@ -72,8 +72,8 @@ def test_acknowledged_records_that_are_never_committed_are_a_stall() -> None:
         )
         for second in range(0, 100, 5)
     ]
-    assert stuck[-1]
-    assert not any(stuck[:12])
+    assert stalled[-1]
+    assert not any(stalled[:12])
 
 
 def test_advancing_commits_are_no_stall() -> None:
@@ -99,7 +99,7 @@ def test_unknown_lag_hides_no_commit_stall() -> None:
 
 
 def test_acknowledged_records_of_a_revoked_partition_are_no_stall() -> None:
-    """They were acknowledged here, our sum of offsets never moves, and nothing lags."""
+    """They were acknowledged here, but their offsets are committed elsewhere, and nothing lags."""
     watchdog = Watchdog(60.0)
     assert not watchdog.is_stalled(SEEN)
     for second in range(5, 600, 5):
@@ -109,7 +109,7 @@ def test_acknowledged_records_of_a_revoked_partition_are_no_stall() -> None:
 
 
 def test_rebalance_restarts_the_commit_age() -> None:
-    """Every pool is away: what is held lags, and no acknowledgement makes the sum move again."""
+    """With every pool unavailable, buffered records lag and nothing more is committed."""
     watchdog = Watchdog(60.0)
     held = replace(SEEN, buffered_count=3, has_credit=False, open_count=10)
     assert not watchdog.is_stalled(held)

@@ -99,7 +99,7 @@ async def test_items_waiting_for_slots_are_not_idle() -> None:
     call = asyncio.create_task(pool.execute("/", [b"x"] * 3, lambda *_: None))
     await turns()
     assert slots.counts == SlotCounts(bulk=2, online=0, waiting=0, idle=0)
-    slots.release_bulk(1)  # and nobody heard of it
+    slots.release_bulk(1)  # without notification
     assert slots.counts.idle == 1
     slots.acquire_bulk(1)
     call.cancel()

@@ -23,7 +23,7 @@ def _stripped() -> Iterator[None]:
 
 def said(caplog: pytest.LogCaptureFixture) -> str:
     (record,) = caplog.records
-    assert SECRET not in caplog.text  # a handler that renders errors whole
+    assert SECRET not in caplog.text  # a handler that renders tracebacks
     return record.getMessage()
 
 
