@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -46,6 +47,9 @@ from topics.tail_readers.topic_tail import TopicTail
 
 ROOT = Path(__file__).parents[3]
 POOL = "pool"
+
+wait_until = partial(until, timeout_s=40.0)
+"""Waits longer than other tests: a process starts slowly on a busy machine."""
 
 
 def create_topics(kafka: KafkaSettings, *pools: str) -> None:
@@ -319,7 +323,7 @@ class BatcherProcess:
 
     def ready(self) -> None:
         """Wait until it has partitions."""
-        until(lambda: '"event":"ready"' in self.log.read_text())
+        wait_until(lambda: '"event":"ready"' in self.log.read_text())
 
     def kill(self) -> None:
         """kill -9."""

@@ -15,8 +15,8 @@ from tests.integration.batcher.harness import (
     job_ref,
     lag,
     memory_bytes,
+    wait_until,
 )
-from tests.support.until import until
 from topics.settings import KafkaSettings
 
 StartReplica = Callable[..., Replica]
@@ -39,9 +39,9 @@ def test_every_item_is_dispatched_once_and_every_offset_committed(
     for job in jobs:
         requests.send(job, 1000)
     wanted = sum((expected(job, 1000) for job in jobs), Counter[tuple[UUID, int]]())
-    until(lambda: len(replica.items()) == 5000)
+    wait_until(lambda: len(replica.items()) == 5000)
     assert replica.items() == wanted
-    until(lambda: lag(kafka) == 0)
+    wait_until(lambda: lag(kafka) == 0)
     assert batcher.stop() == 0
     assert replica.items() == wanted
     assert lag(kafka) == 0
@@ -55,7 +55,7 @@ def test_batcher_without_partitions_stops_on_sigterm(
 ) -> None:
     replica = start_replica()
     batcher = start_batcher(MILLRACE_KAFKA_SESSION_TIMEOUT_S=0.5)  # the broker refuses it
-    until(lambda: replica.waiting)
+    wait_until(lambda: replica.waiting)
     began_s = time.monotonic()
     assert batcher.stop() == 0
     assert time.monotonic() - began_s < 10
@@ -73,11 +73,11 @@ def test_killed_batcher_loses_nothing_and_repeats_little(
         requests.send(job, 3000)
     for goal in (4000, 9000):
         batcher = start_batcher()
-        until(partial(has_items, replica, goal))
+        wait_until(partial(has_items, replica, goal))
         batcher.kill()
     batcher = start_batcher()
-    until(lambda: len(replica.items()) == 15_000, timeout_s=50)
-    until(lambda: lag(kafka) == 0)
+    wait_until(lambda: len(replica.items()) == 15_000, timeout_s=50)
+    wait_until(lambda: lag(kafka) == 0)
     assert batcher.stop() == 0
     assert set(replica.items()) == {(job.job_id, n) for job in jobs for n in range(3000)}
     # A death repeats what left since the last commit, 0.2 s apart on an idle machine: half a
@@ -100,7 +100,7 @@ def test_successor_of_a_killed_batcher_does_not_wait_for_its_session(
     successor = start_batcher(**settings)
     successor.ready()
     requests.send(job_ref(1), 100)
-    until(lambda: len(replica.items()) == 100)
+    wait_until(lambda: len(replica.items()) == 100)
     assert successor.stop() == 0
 
 
@@ -120,10 +120,10 @@ def test_rebalances_lose_nothing(
     second.ready()
     for job in jobs:
         requests.send(job, 1000, first=1000)
-    until(lambda: len(replica.items()) >= 9000)
+    wait_until(lambda: len(replica.items()) >= 9000)
     assert first.stop() == 0
-    until(lambda: len(replica.items()) == 16_000)
-    until(lambda: lag(kafka) == 0)
+    wait_until(lambda: len(replica.items()) == 16_000)
+    wait_until(lambda: lag(kafka) == 0)
     assert second.stop() == 0
     assert set(replica.items()) == {(job.job_id, n) for job in jobs for n in range(2000)}
 
@@ -137,19 +137,19 @@ def test_without_capacity_nothing_is_dispatched_and_memory_is_bounded(
     replica = start_replica(window=0)
     batcher = start_batcher(held_items_max=2000, stall_limit_s=5)
     batcher.ready()
-    until(lambda: replica.waiting)
+    wait_until(lambda: replica.waiting)
     before = memory_bytes(batcher)
     for number in range(1, 9):
         requests.send(job_ref(number), 5000, size=2000)  # 80 MB in all
-    until(lambda: max(replica.waiting.values()) >= 2000)
+    wait_until(lambda: max(replica.waiting.values()) >= 2000)
     # Long enough for a watchdog that mistakes an empty pool for a standstill.
-    until(lambda: replica.demand_age_s > 8)
+    wait_until(lambda: replica.demand_age_s > 8)
     assert max(replica.waiting.values()) <= 2000 + 100
     assert replica.items() == Counter()
     assert memory_bytes(batcher) - before < 250_000_000
     replica.window = 2000
-    until(lambda: len(replica.items()) == 40_000)
-    until(lambda: lag(kafka) == 0)
+    wait_until(lambda: len(replica.items()) == 40_000)
+    wait_until(lambda: lag(kafka) == 0)
     assert batcher.stop() == 0
 
 
@@ -162,7 +162,7 @@ def test_two_tenants_share_fairly(
     for number in range(1, 11):
         requests.send(job_ref(number, tenant=1), 500)
     requests.send(job_ref(20, tenant=2), 1000)
-    until(lambda: len(replica.items()) == 6000)
+    wait_until(lambda: len(replica.items()) == 6000)
     assert batcher.stop() == 0
     order = [part.job.tenant_id for batch in replica.batches for part in batch.parts]
     began = order.index(UUID(int=2))

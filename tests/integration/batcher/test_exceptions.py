@@ -20,8 +20,8 @@ from tests.integration.batcher.harness import (
     expected,
     job_ref,
     lag,
+    wait_until,
 )
-from tests.support.until import until
 from topics.clients.admin import LogAdmin
 from topics.records.catalogue import CONTROL, DEAD_LETTERS, REQUESTS_BULK, RESULTS, Topic
 from topics.records.codec import decode, encode, kind_headers
@@ -66,8 +66,8 @@ def test_unreadable_record_fails_its_items_and_is_dead_lettered(
     requests.send_raw(encode(chunk)[:40], chunk_headers(chunk, "bulk"))
     requests.send_raw(b"nothing of ours", [])
     requests.send(good, 300)
-    until(lambda: len(replica.items()) == 300)
-    until(lambda: lag(kafka) == 0)
+    wait_until(lambda: len(replica.items()) == 300)
+    wait_until(lambda: lag(kafka) == 0)
     assert batcher.stop() == 0
 
     (result,) = read(kafka, RESULTS, 1)
@@ -89,7 +89,7 @@ def test_newer_schema_stops_the_role_with_its_offset_uncommitted(
     batcher = start_batcher()
     batcher.ready()
     requests.send_raw(b"from the future", [("kind", b"chunk"), ("schema", b"99")])
-    until(lambda: batcher.process.poll() is not None)
+    wait_until(lambda: batcher.process.poll() is not None)
     assert batcher.process.returncode == 1
     assert SchemaTooNewError.code in batcher.log.read_text()
     assert lag(kafka) == 1
@@ -106,7 +106,7 @@ def test_items_of_a_closed_job_are_dropped_buffered_or_arriving(
     closed, open_job = job_ref(1), job_ref(2)
     requests.send(closed, 500)
     requests.send(open_job, 500)
-    until(lambda: max(replica.waiting.values(), default=0) == 1000)
+    wait_until(lambda: max(replica.waiting.values(), default=0) == 1000)
     control = JobControl(closed.job_id, version=1, closed=CloseReason.CANCELLED)
     requests.producer.send(
         CONTROL.name,
@@ -116,10 +116,10 @@ def test_items_of_a_closed_job_are_dropped_buffered_or_arriving(
         headers=kind_headers(JobControl),
     )
     requests.producer.flush(10)
-    until(lambda: max(replica.waiting.values()) == 500)
+    wait_until(lambda: max(replica.waiting.values()) == 500)
     requests.send(closed, 100, first=500)
     replica.window = 400
-    until(lambda: lag(kafka) == 0)
+    wait_until(lambda: lag(kafka) == 0)
     assert batcher.stop() == 0
     assert replica.items() == expected(open_job, 500)
 
@@ -136,13 +136,13 @@ def test_record_that_pins_an_offset_is_requeued_and_dispatched_later(
     waiting, flowing = job_ref(1, tenant=7, pool="other"), job_ref(2, tenant=7)
     requests.send(waiting, 100)
     requests.send(flowing, 1000)
-    until(lambda: len(served.items()) == 1000)
+    wait_until(lambda: len(served.items()) == 1000)
     # After one requeue it is behind all other records and pins nothing.
-    until(lambda: record_count(kafka) == 12)
-    until(lambda: lag(kafka) == 1)
+    wait_until(lambda: record_count(kafka) == 12)
+    wait_until(lambda: lag(kafka) == 1)
     other = start_replica(pool="other")
-    until(lambda: len(other.items()) == 100)
-    until(lambda: lag(kafka) == 0)
+    wait_until(lambda: len(other.items()) == 100)
+    wait_until(lambda: lag(kafka) == 0)
     assert batcher.stop() == 0
     assert other.items() == expected(waiting, 100)
     assert record_count(kafka) == 12
@@ -181,6 +181,6 @@ def test_finished_redelivered_items_are_not_executed_again(
     requests.send(job, 400)  # before the assignment: it may have been dispatched before
     replica = start_replica()
     batcher = start_batcher()
-    until(lambda: lag(kafka) == 0)
+    wait_until(lambda: lag(kafka) == 0)
     assert batcher.stop() == 0
     assert set(replica.items()) == {(UUID(int=1), n) for n in range(400) if n not in set(ended)}

@@ -11,8 +11,8 @@ from tests.integration.batcher.harness import (
     Requests,
     call_ref,
     lag,
+    wait_until,
 )
-from tests.support.until import until
 from topics.records.records import Chunk, JobRef
 from topics.settings import KafkaSettings
 
@@ -47,8 +47,8 @@ def test_only_backlogged_calls_are_marked_as_redelivered(
     batcher = start_batcher(job_class="interactive")
     batcher.ready()
     calls.send_calls(*calls_of(caller, 101, 200))
-    until(lambda: len(parts(replica)) >= 250)
-    until(lambda: lag(kafka, "interactive") == 0)
+    wait_until(lambda: len(parts(replica)) >= 250)
+    wait_until(lambda: lag(kafka, "interactive") == 0)
     assert batcher.stop() == 0
     came = parts(replica)
     assert numbers(came) == [*range(1, 51), *range(101, 301)]
@@ -79,15 +79,15 @@ def test_calls_without_a_live_caller_are_dropped(
     gone = Caller(kafka, "gone")
     try:
         calls.send_calls(kept, aborted, expired, orphan, durable, overdue, late)
-        until(lambda: max(replica.waiting.values(), default=0) == 7)
+        wait_until(lambda: max(replica.waiting.values(), default=0) == 7)
     finally:
         gone.stop()
     caller.abort(aborted)
     # Nothing can be dispatched, so calls that are not buffered any more were dropped.
-    until(lambda: max(replica.waiting.values()) == 3)
+    wait_until(lambda: max(replica.waiting.values()) == 3)
     replica.window = 100
-    until(lambda: len(parts(replica)) == 3)
-    until(lambda: lag(kafka, "interactive") == 0)
+    wait_until(lambda: len(parts(replica)) == 3)
+    wait_until(lambda: lag(kafka, "interactive") == 0)
     assert batcher.stop() == 0
     assert numbers(parts(replica)) == [1, 5, 7]
 
@@ -103,16 +103,16 @@ def test_rebalances_and_kills_lose_no_call(
     first = start_batcher(job_class="interactive")
     first.ready()
     calls.send_calls(*calls_of(caller, 1, 500))
-    until(lambda: len(parts(replica)) >= 100)
+    wait_until(lambda: len(parts(replica)) >= 100)
     first.kill()
     second, third = (start_batcher(job_class="interactive") for _ in range(2))
     second.ready()
     third.ready()
     calls.send_calls(*calls_of(caller, 501, 500))
-    until(lambda: len(parts(replica)) >= 700)
+    wait_until(lambda: len(parts(replica)) >= 700)
     assert second.stop() == 0
-    until(lambda: len({p.job.job_id for p in parts(replica)}) == 1000)
-    until(lambda: lag(kafka, "interactive") == 0)
+    wait_until(lambda: len({p.job.job_id for p in parts(replica)}) == 1000)
+    wait_until(lambda: lag(kafka, "interactive") == 0)
     assert third.stop() == 0
     again = [job_id for job_id, count in _counts(replica).items() if count > 1]
     came_again = {p.job.job_id for p in parts(replica) if p.redelivered}
