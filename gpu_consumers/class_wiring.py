@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from core.clock import Clock
-from core.supervised_tasks import RunningTasks
+from core.supervised_tasks import SupervisedTasks
 from gpu_consumers.bulk.batch_execution import BatchExecution, ExecutionParts
 from gpu_consumers.cancellation.cutting import Cutting
 from gpu_consumers.cancellation.wanted import Wanted
@@ -49,7 +49,7 @@ class SharedParts:
     controls: JobControls
     wanted: Wanted
     pool: PoolHealth
-    tasks: RunningTasks
+    tasks: SupervisedTasks
     trials: Trials
     clock: Clock
     closing: contextlib.ExitStack
@@ -92,7 +92,7 @@ def wire_online_lane(
 
     def on_news(news: CallerNews) -> None:
         if news.aborted or news.permitted or news.leaving:
-            shared.tasks.step_soon(execution.heard, news)
+            shared.tasks.call_from_thread(execution.heard, news)
 
     callers = Callers(
         shared.kafka, client_id=shared.replica_id, clock=shared.clock, on_news=on_news

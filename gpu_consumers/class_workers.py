@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection
 from typing import Protocol
 
-from core.supervised_tasks import RunningTasks
+from core.supervised_tasks import SupervisedTasks
 from gpu_consumers.bulk.batch_execution import BatchExecution
 from gpu_consumers.consumer import BatchConsumer
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
@@ -57,7 +57,7 @@ class BulkLane:
         capacity: CapacityPublisher,
         execution: BatchExecution,
         isolation: Isolation,
-        parts: tuple[PoolHealth, RunningTasks],
+        parts: tuple[PoolHealth, SupervisedTasks],
     ) -> None:
         """Nothing runs."""
         self.consumer, self.capacity = consumer, capacity

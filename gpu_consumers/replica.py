@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from core.supervised_tasks import RunningTasks
+from core.supervised_tasks import SupervisedTasks
 from gpu_consumers import metrics
 from gpu_consumers.class_workers import LET_GO_S, Lane
 from gpu_consumers.flow_control.capacity_publisher import REPEAT_S, follow_demand
@@ -34,7 +34,7 @@ class ReplicaParts:
 
     lanes: Sequence[Lane]
     pool: PoolHealth
-    tasks: RunningTasks
+    tasks: SupervisedTasks
     demand: TopicTail
     watches: Sequence[Watch] = ()  # run beside; they never return
     failures: Sequence[asyncio.Future[None]] = field(default=())  # each ends the process
@@ -87,7 +87,7 @@ class Replica:
         finally:
             for task in (*beside, stopping):
                 task.cancel()
-            self._parts.tasks.cancel()
+            self._parts.tasks.cancel_all()
             self._leave.set()
             self._quiet.set()
             await asyncio.wait(threads, timeout=_LEAVE_S)
@@ -96,10 +96,10 @@ class Replica:
 
     def _poll(self, lane: Lane) -> None:
         def deliver(delivery: Delivery) -> None:
-            self._parts.tasks.step_soon(lane.begin, delivery)
+            self._parts.tasks.call_from_thread(lane.begin, delivery)
 
         def moved(partitions: list[Partition]) -> None:
-            self._parts.tasks.step_soon(lane.capacity.assigned, partitions)
+            self._parts.tasks.call_from_thread(lane.capacity.assigned, partitions)
 
         def let_go(partitions: list[Partition], lost: bool) -> None:
             going = lane.let_go(frozenset(partitions), lost=lost)
@@ -116,7 +116,7 @@ class Replica:
                 lane.capacity.demand(records)
 
         def deliver(records: list[Received]) -> None:
-            self._parts.tasks.step_soon(hear, records)
+            self._parts.tasks.call_from_thread(hear, records)
 
         follow_demand(self._parts.demand, deliver, self._quiet)
 
@@ -124,10 +124,10 @@ class Replica:
         for lane in self._parts.lanes:
             lane.drain()
         self._parts.pool.leave()
-        await self._parts.tasks.wait(self._grace_s)
+        await self._parts.tasks.wait_all(self._grace_s)
         for lane in self._parts.lanes:
             lane.hand_back()
-        await self._parts.tasks.wait(_LEAVE_S)
+        await self._parts.tasks.wait_all(_LEAVE_S)
 
     async def _observe(self) -> None:
         lanes = self._parts.lanes

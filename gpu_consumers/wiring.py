@@ -10,7 +10,7 @@ from typing import Final
 from core.clock import SystemClock
 from core.database_time import DatabaseTime
 from core.ids import new_uuid
-from core.supervised_tasks import RunningTasks
+from core.supervised_tasks import SupervisedTasks
 from gpu_consumers.cancellation.cutting import Cutting
 from gpu_consumers.cancellation.wanted import Wanted
 from gpu_consumers.class_wiring import START_S_MAX, SharedParts, wire_bulk_lane, wire_online_lane
@@ -82,7 +82,7 @@ def build(
         controls=controls,
         wanted=Wanted(controls, database_time, clock),
         pool=PoolHealth([*capacities.values()], backoff_s_max=settings.unavailable_backoff_s_max),
-        tasks=RunningTasks(asyncio.get_running_loop()),
+        tasks=SupervisedTasks(asyncio.get_running_loop()),
         trials=trials,
         clock=clock,
         closing=closing,

@@ -14,7 +14,7 @@ from uuid import UUID
 from core.clock import Clock
 from core.errors import PoolBusyError, PoolUnavailableError
 from core.ids import new_uuid
-from core.supervised_tasks import RunningTasks
+from core.supervised_tasks import SupervisedTasks
 from gpu_consumers import metrics
 from gpu_consumers.cancellation.wanted_calls import WantedCalls
 from gpu_consumers.engines.engine import Answer, Engine
@@ -54,7 +54,7 @@ class OnlineParts:
     controls: JobControls
     capacity: CapacityPublisher
     pool: PoolHealth
-    tasks: RunningTasks
+    tasks: SupervisedTasks
     suspects: SuspectCalls
     clock: Clock
 

@@ -14,7 +14,7 @@ from core.errors import (
     PoolUnavailableError,
 )
 from core.states import CloseReason
-from core.supervised_tasks import RunningTasks
+from core.supervised_tasks import SupervisedTasks
 from gpu_consumers.bulk.batch_execution import BatchExecution, ExecutionParts
 from gpu_consumers.cancellation.wanted import Wanted
 from gpu_consumers.class_workers import BulkLane
@@ -170,7 +170,7 @@ class Life:
         self.log, self.attempts, self.engine = log, attempts, engine
         self.closed, self.consumer = Open(), Finishes()
         self.time = DatabaseTime(max)
-        self.tasks = RunningTasks(loop)
+        self.tasks = SupervisedTasks(loop)
         identity = ReplicaIdentity(replica_id="r", pool="p", job_class="bulk", batch_items=100)
         producer = cast(LogProducer, log)
         turns, self.trials = Turns(), trials or Trials()
@@ -217,8 +217,8 @@ class Life:
         running = [run.task for run in self.execution.runs if run.task is not None]
         if running:
             await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
-        self.tasks.cancel()
-        await self.tasks.wait(5)
+        self.tasks.cancel_all()
+        await self.tasks.wait_all(5)
         return self.tasks.failed.exception() if self.tasks.failed.done() else None
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from core.clock import SystemClock
 from core.errors import EngineDeadError, PoolUnavailableError
-from core.supervised_tasks import RunningTasks
+from core.supervised_tasks import SupervisedTasks
 from gpu_consumers.class_workers import OnlineLane
 from gpu_consumers.consumer import BatchConsumer
 from gpu_consumers.engines.engine import Answer, Emit, Engine, Meter
@@ -182,7 +182,7 @@ class OnlineBench:
         )
         self.capacity = CapacityPublisher(identity, producer, lambda: 8, clock)
         self.pool = PoolHealth([self.capacity], backoff_s_max=1)
-        self.tasks = RunningTasks(loop)
+        self.tasks = SupervisedTasks(loop)
         self.execution = OnlineExecution(
             OnlineParts(
                 engine=cast(Engine, self.engine),
@@ -222,7 +222,7 @@ class OnlineBench:
             await asyncio.sleep(0)
 
     async def end(self) -> None:
-        await self.tasks.wait(5)
+        await self.tasks.wait_all(5)
         await self.settle()
         if self.tasks.failed.done():
             self.tasks.failed.result()

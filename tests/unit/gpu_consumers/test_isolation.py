@@ -6,7 +6,7 @@ import itertools
 import msgspec
 import pytest
 
-from core.errors import EngineDeadError
+from core.errors import EngineDeadError, SchemaTooNewError
 from core.outcomes import Outcome
 from gpu_consumers.inflight.batch_run import Cut
 from gpu_consumers.inflight.delivery import Delivery
@@ -60,6 +60,16 @@ async def test_a_first_delivery_writes_no_attempt_and_runs_with_others() -> None
     assert life.attempts.said == []
     assert life.engine.together_max == 2
     assert sorted(life.consumer.offsets) == [0, 1]
+
+
+async def test_a_batch_that_cannot_start_ends_the_process() -> None:
+    life = Life(Log(), Attempts(), TouchyEngine())
+    life.closed.ended = SchemaTooNewError()
+    life.tasks.call_from_thread(life.lane.begin, delivery(batch_of(b"{}")))
+
+    with pytest.raises(SchemaTooNewError):
+        await asyncio.wait_for(life.tasks.failed, 5)
+    assert life.consumer.offsets == []
 
 
 async def test_poison_fails_alone_after_three_deaths_each() -> None:

@@ -262,7 +262,7 @@ async def test_what_the_end_of_the_process_cancels_is_no_failure() -> None:
     bench = OnlineBench()
     bench.begin(call())
     await bench.settle()
-    bench.tasks.cancel()
+    bench.tasks.cancel_all()
     await bench.end()
     assert bench.finished == 0
 

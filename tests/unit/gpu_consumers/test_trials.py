@@ -25,7 +25,7 @@ async def on_trial(crashes: int, trials: Trials, body: bytes = b"hold") -> tuple
 async def death_charges(life: Life, batch: Batch) -> bool:
     """Whether an owner after the death of `life` charges the item without running it."""
     after = Life(Log(), life.attempts, TouchyEngine())
-    life.tasks.cancel()
+    life.tasks.cancel_all()
     after.lane.begin(delivery(batch, old=True))
     assert await after.end() is None
     return after.engine.runs == []
