@@ -9,7 +9,7 @@ from pathlib import Path
 from prometheus_client.metrics import MetricWrapperBase
 
 from batcher.policy.batch_closing import CloseReason
-from gpu_consumers.inflight.online_call import Cut
+from gpu_consumers.inflight.online_call import CallAbortReason
 from jobs.store.idempotency import Scope
 from registry.models import ENDPOINTS
 from storage.postgres.tenant_isolation import TENANT_ROLE
@@ -90,7 +90,9 @@ def test_values_of_labels_are_those_of_the_code() -> None:
     assert values_of("reason", "millrace_items_skipped_total") == over
     assert values_of("reason", "millrace_batches_isolated_total") == isolated
     assert values_of("reason", "millrace_items_charged_total") == charged
-    assert values_of("reason", "millrace_calls_aborted_total") == {cut.value for cut in Cut}
+    assert values_of("reason", "millrace_calls_aborted_total") == {
+        cut.value for cut in CallAbortReason
+    }
     assert values_of("reason", "millrace_batch_close_total") == {why.value for why in CloseReason}
     assert values_of("scope") == {scope.value for scope in Scope}
     assert values_of("endpoint") == set(ENDPOINTS)

@@ -15,18 +15,18 @@ from core.errors import (
 )
 from core.states import CloseReason
 from core.supervised_tasks import SupervisedTasks
+from gpu_consumers.batch_consumer import BatchConsumer
 from gpu_consumers.bulk.batch_execution import BatchExecution, ExecutionParts
-from gpu_consumers.cancellation.wanted import Wanted
+from gpu_consumers.cancellation.liveness import Wanted
 from gpu_consumers.class_workers import BulkLane
-from gpu_consumers.consumer import BatchConsumer
 from gpu_consumers.engines.engine import Answer, Engine, Finished
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, ReplicaIdentity
 from gpu_consumers.flow_control.pool_health import PoolHealth
-from gpu_consumers.inflight.delivery import Delivery
+from gpu_consumers.inflight.delivered_batch import Delivery
 from gpu_consumers.quarantine.attempt_log import AttemptLog
 from gpu_consumers.quarantine.crash_attribution import Trials
+from gpu_consumers.quarantine.locks import Turns
 from gpu_consumers.quarantine.quarantine import Isolation
-from gpu_consumers.quarantine.turns import Turns
 from storage.objects.object_store import ObjectStore
 from tests.unit.gpu_consumers.attempts import Attempts
 from topics.clients.producer import LogProducer, OnDelivery

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from core.clock import SystemClock
 from core.errors import EngineDeadError, PoolUnavailableError
 from core.supervised_tasks import SupervisedTasks
+from gpu_consumers.batch_consumer import BatchConsumer
 from gpu_consumers.class_workers import OnlineLane
-from gpu_consumers.consumer import BatchConsumer
 from gpu_consumers.engines.engine import Answer, Emit, Engine, Meter
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, ReplicaIdentity
 from gpu_consumers.flow_control.pool_health import PoolHealth
-from gpu_consumers.inflight.delivery import Delivery
+from gpu_consumers.inflight.delivered_batch import Delivery
 from gpu_consumers.inflight.replies import ReplyPublisher
 from gpu_consumers.online.call_execution import OnlineExecution, OnlineParts
 from gpu_consumers.quarantine.attempt_log import AttemptLog

@@ -8,8 +8,8 @@ from uuid import uuid4
 import pytest
 
 from core.clock import SystemClock
-from gpu_consumers.consumer import Assigned, BatchConsumer
-from gpu_consumers.inflight.delivery import Delivery
+from gpu_consumers.batch_consumer import Assigned, BatchConsumer
+from gpu_consumers.inflight.delivered_batch import Delivery
 from tests.unit.gpu_consumers.online_bench import call as online_call
 from topics.clients.consumer import LogConsumer
 from topics.clients.offsets import Partition

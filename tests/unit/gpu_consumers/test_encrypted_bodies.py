@@ -9,9 +9,8 @@ from core.clock import SystemClock
 from core.object_names import job_key_name
 from core.outcomes import Outcome
 from gpu_consumers.engines.error_answers import error_answer, item_timed_out
-from gpu_consumers.inflight.outcomes import outcome_of
-from gpu_consumers.payloads.bodies import ANSWER_BYTES_MAX
-from gpu_consumers.payloads.encrypted_bodies import EncryptedBodies
+from gpu_consumers.inflight.item_outcomes import outcome_of
+from gpu_consumers.payloads.bodies import ANSWER_BYTES_MAX, EncryptedBodies
 from jobs.expansion.emission import encrypted
 from storage.crypto.body_ciphers import BodyCipher, Place, Way
 from storage.crypto.data_keys import DataKeys

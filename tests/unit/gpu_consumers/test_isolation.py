@@ -9,7 +9,7 @@ import pytest
 from core.errors import EngineDeadError, SchemaTooNewError
 from core.outcomes import Outcome
 from gpu_consumers.inflight.batch_run import Cut
-from gpu_consumers.inflight.delivery import Delivery
+from gpu_consumers.inflight.delivered_batch import Delivery
 from gpu_consumers.quarantine.narrowing import PARTS, first_units
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.bulk_bench import (

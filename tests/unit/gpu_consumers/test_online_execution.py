@@ -8,7 +8,7 @@ import pytest
 
 from core.outcomes import Outcome
 from core.supervised_tasks import TaskCancelledError
-from gpu_consumers.cancellation import wanted_calls
+from gpu_consumers.cancellation import liveness
 from gpu_consumers.inflight.online_call import OnlineCall
 from gpu_consumers.inflight.replies import PIECE_BYTES_MAX
 from gpu_consumers.online import call_execution
@@ -195,7 +195,7 @@ async def test_a_caller_that_is_heard_a_little_late_has_its_call_run() -> None:
 async def test_a_call_is_begun_where_nobody_can_know_whether_its_caller_is_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(wanted_calls, "NEWS_WAIT_S", 0.01)
+    monkeypatch.setattr(liveness, "NEWS_WAIT_S", 0.01)
     bench = OnlineBench()
     bench.engine.go.set()
     bench.known.alive = False  # silent, and not known to be gone
@@ -235,7 +235,7 @@ async def test_a_look_leaves_a_call_alone_that_awaits_news_of_its_caller(
 async def test_a_call_that_is_cut_while_its_caller_is_heard_again_ends_as_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(wanted_calls, "_NEWS_LOOK_S", 0.0)
+    monkeypatch.setattr(liveness, "_NEWS_LOOK_S", 0.0)
     bench = OnlineBench()
     bench.known.gone, bench.known.alive = True, False
     bench.begin(call())

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gpu_consumers.quarantine.room import Room
+from gpu_consumers.quarantine.locks import Room
 
 
 class Visit:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gpu_consumers.quarantine.turns import Turns
+from gpu_consumers.quarantine.locks import Turns
 
 
 class Hall:

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from core.errors import EngineDeadError
-from gpu_consumers.cancellation.cutting import LOOK_S, Cutting
-from gpu_consumers.cancellation.wanted import LATE_S_MAX, Wanted
+from gpu_consumers.cancellation.liveness import LATE_S_MAX, LOOK_S, Cutting, Wanted
 from gpu_consumers.engines.engine import Finished
 from tests.unit.gpu_consumers.attempts import Attempts
 from tests.unit.gpu_consumers.bulk_bench import Life, Log, TouchyEngine, batch_of, delivery
@@ -140,7 +139,7 @@ async def test_a_deadline_cuts_what_runs_and_keeps_what_is_answered() -> None:
 
 async def test_a_close_cuts_what_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The news of it alone: the next look would come an hour later."""
-    monkeypatch.setattr("gpu_consumers.cancellation.cutting.LOOK_S", 3600.0)
+    monkeypatch.setattr("gpu_consumers.cancellation.liveness.LOOK_S", 3600.0)
     bench = Bench()
     await bench.hold(with_deadline(batch_of(b"a", b"hold", b"c"), 1_003_600.0))
     watching = asyncio.create_task(bench.cutting.watch())

@@ -5,7 +5,7 @@ import pytest
 from core.outcomes import Outcome
 from gpu_consumers.engines.engine import Answer
 from gpu_consumers.engines.error_answers import error_answer, item_timed_out, may_pass
-from gpu_consumers.inflight.outcomes import (
+from gpu_consumers.inflight.item_outcomes import (
     ANSWER_MISSING,
     INPUT_MISSING,
     last_outcome_of,

@@ -1,4 +1,4 @@
-"""One online call at the engine: its body goes in, its pieces come out as they are said."""
+"""Runs one online call on the engine: loads its body and sends the pieces of its stream."""
 
 import asyncio
 
@@ -10,36 +10,35 @@ from gpu_consumers import metrics
 from gpu_consumers.engines.engine import Answer, Emit, Engine
 from gpu_consumers.engines.error_answers import may_pass
 from gpu_consumers.flow_control.pool_health import PoolHealth
-from gpu_consumers.inflight.online_call import Cut, OnlineCall
-from gpu_consumers.inflight.outcomes import INPUT_MISSING
+from gpu_consumers.inflight.item_outcomes import INPUT_MISSING
+from gpu_consumers.inflight.online_call import CallAbortReason, OnlineCall
 from gpu_consumers.inflight.replies import PIECE_BYTES_MAX
 from gpu_consumers.online.call_answers import FIRST_ERROR_STATUS
-from gpu_consumers.payloads.bodies import load_body
-from gpu_consumers.payloads.encrypted_bodies import BODY_UNREADABLE, EncryptedBodies
+from gpu_consumers.payloads.bodies import BODY_UNREADABLE, EncryptedBodies, load_body
 from storage.crypto.body_ciphers import Place, Way
 from storage.objects.object_store import ObjectStore
 
 
-class CallServing:
-    """Asks the engine; used on the event loop."""
+class CallServer:
+    """Serves calls with the engine. Used on the event loop."""
 
     def __init__(
         self, engine: Engine, objects: ObjectStore, pool: PoolHealth, clock: Clock
     ) -> None:
-        """Know no key yet. `pool` is told when the engine answers."""
+        """An answer of the engine marks `pool` as available."""
         self._engine, self._objects, self._pool, self._clock = engine, objects, pool, clock
         self._encrypted = EncryptedBodies(objects, clock)
 
-    async def body(self, call: OnlineCall) -> bytes | Answer:
-        """Return what to ask, or the answer of a request whose object is not what was stored.
+    async def load_body(self, call: OnlineCall) -> bytes | Answer:
+        """Return the request body, or the answer to a call whose stored body is unreadable.
 
-        Raises PoolUnavailableError: the object store is part of the pool.
+        Raises PoolUnavailableError when the object store, which is part of the pool, is unavailable.
         """
         if not (call.item.length or call.job.key_name):
             return call.item.body
         try:
             if call.job.key_name:
-                return await self._encrypted.open_call(call)
+                return await self._encrypted.decrypt_call(call)
             return await asyncio.to_thread(load_body, self._objects, call.job, call.item)
         except MillraceError as failure:
             if failure.disposition is Disposition.REJECT:
@@ -48,38 +47,38 @@ class CallServing:
                 raise
             raise PoolUnavailableError(failure.code) from None
 
-    async def serve(self, call: OnlineCall, body: bytes) -> Answer:
+    async def serve_call(self, call: OnlineCall, body: bytes) -> Answer:
         """Return the engine's answer; cancelling aborts it. Raises what `Engine.serve` raises."""
         began_s = self._clock.monotonic_s()
         try:
-            emit = self._emit(call) if call.is_stream else None
+            emit = self._piece_sender(call) if call.is_stream else None
             answer = await self._engine.serve(call.job.endpoint, body, emit, call.meter)
         finally:
             call.execution_s = self._clock.monotonic_s() - began_s
-        if not may_pass(answer):  # such a failure may well be the pool's
-            self._pool.answered()
+        if not may_pass(answer):  # a failure that may pass may be one of the pool
+            self._pool.mark_available()
         if answer.body and answer.status_code < FIRST_ERROR_STATUS:
-            return msgspec.structs.replace(answer, body=call.stamp(answer.body))
+            return msgspec.structs.replace(answer, body=call.write_fingerprint(answer.body))
         return answer
 
-    def _emit(self, call: OnlineCall) -> Emit:
-        stamp = call.stamp
+    def _piece_sender(self, call: OnlineCall) -> Emit:
+        write_fingerprint = call.write_fingerprint
 
-        def emit(said: bytes) -> None:
-            if call.cut is not None:
+        def send_piece(event: bytes) -> None:
+            if call.abort_reason is not None:
                 return
-            piece = stamp(said)
+            piece = write_fingerprint(event)
             if call.cipher is not None:
                 place = Place(call.request_id, Way.OUT, call.piece_count)
                 piece = call.cipher.encrypt(piece, place)
             if len(piece) > PIECE_BYTES_MAX:
-                call.stop(Cut.PIECE_TOO_LARGE)
+                call.abort(CallAbortReason.PIECE_TOO_LARGE)
                 return
             if not call.piece_count:
                 metrics.FIRST_PIECE_SECONDS.observe(self._clock.monotonic_s() - call.arrived_s)
             call.piece_count += 1
-            call.replies.piece(piece)
+            call.replies.send_piece(piece)
             if call.is_durable:
-                call.kept.append(piece)
+                call.pieces.append(piece)
 
-        return emit
+        return send_piece

@@ -1,4 +1,4 @@
-"""From answers to outcomes. Pure but for the metrics."""
+"""Turns engine answers into item outcomes. Pure but for the metrics."""
 
 from collections.abc import Iterable
 
@@ -12,32 +12,32 @@ _FIRST_ERROR_STATUS = 400
 
 INPUT_MISSING = error_answer(
     500,
-    "The input file of this request is no longer stored.",
+    "The input of this request is no longer stored. Send the request again.",
     type_="server_error",
     code="input_missing",
 )
 ANSWER_MISSING = error_answer(
-    500, "The engine gave no answer.", type_="server_error", code="answer_missing"
+    500, "The engine returned no answer for this item.", type_="server_error", code="answer_missing"
 )
 
 CRASHES_ENGINE = error_answer(
     500,
-    "The engine ended each time it ran this item, at last alone.",
+    "The engine process crashed each time it ran this item, the last time alone.",
     type_="server_error",
     code="item_crashes_engine",
 )
 OUT_OF_MEMORY = error_answer(
     500,
-    "The engine's memory is not enough for this item, also when it runs alone.",
+    "This item exceeds the memory of the engine, even when it runs alone.",
     type_="server_error",
     code="item_out_of_memory",
 )
 
 
 def outcome_of(item: Item, answer: Answer) -> ItemOutcome:
-    """Return how an execution of the item ended; its body may still be too large for a record.
+    """Return the outcome of one execution; its body may still be too large for a record.
 
-    The judge may let a failure that may pass try again.
+    The results writer may retry an item whose failure is retryable.
     """
     if answer.status_code >= _FIRST_ERROR_STATUS:
         return _failure_of(item, answer, retryable=may_pass(answer))
@@ -57,8 +57,8 @@ def outcome_of(item: Item, answer: Answer) -> ItemOutcome:
     )
 
 
-def last_outcome_of(item: Item, answer: Answer) -> ItemOutcome:
-    """Return how the item ended for good: its caller was told, so that it is not tried again."""
+def final_outcome_of(item: Item, answer: Answer) -> ItemOutcome:
+    """Return the outcome of an item that is not retried, because its caller has the answer."""
     if answer.status_code >= _FIRST_ERROR_STATUS:
         return _failure_of(item, answer, retryable=False)
     return outcome_of(item, answer)
@@ -82,7 +82,7 @@ def _failure_of(item: Item, answer: Answer, *, retryable: bool) -> ItemOutcome:
 
 
 def count_outcomes(outcomes: list[ItemOutcome]) -> None:
-    """Tell Prometheus, once a batch and not once an item."""
+    """Add outcomes to the metrics: called once per batch, because once per item is slow."""
     succeeded = sum(outcome.outcome is Outcome.SUCCEEDED for outcome in outcomes)
     if succeeded:
         metrics.ITEMS_EXECUTED.labels(Outcome.SUCCEEDED.label).inc(succeeded)
@@ -90,15 +90,15 @@ def count_outcomes(outcomes: list[ItemOutcome]) -> None:
         metrics.ITEMS_EXECUTED.labels(Outcome.FAILED.label).inc(failed)
 
 
-def by_part(
+def group_by_job(
     items: list[tuple[JobRef, Item]], positions: Iterable[int]
 ) -> list[tuple[JobRef, list[int]]]:
-    """Return which of `positions` are of each part of a batch, in order.
+    """Group positions by the chunk of the batch that they belong to; the order is kept.
 
-    Parts of one job may be of different files, which what goes back must name.
+    Two chunks of one job may have different input files, which requeued items must name.
     """
-    grouped: dict[int, tuple[JobRef, list[int]]] = {}
+    groups: dict[int, tuple[JobRef, list[int]]] = {}
     for position in positions:
         job = items[position][0]
-        grouped.setdefault(id(job), (job, []))[1].append(position)
-    return list(grouped.values())
+        groups.setdefault(id(job), (job, []))[1].append(position)
+    return list(groups.values())
