@@ -32,7 +32,7 @@ class CallServer:
     async def load_body(self, call: OnlineCall) -> bytes | Answer:
         """Return the request body, or the answer to a call whose stored body is unreadable.
 
-        Raises PoolUnavailableError when the object store, which is part of the pool, is unavailable.
+        Raises PoolUnavailableError for an unavailable object store, which is part of the pool.
         """
         if not (call.item.length or call.job.key_name):
             return call.item.body
