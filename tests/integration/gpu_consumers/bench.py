@@ -16,7 +16,7 @@ from core.errors import EngineDeadError, PoolUnavailableError
 from gpu_consumers.engines.engine import Answer, Emit, Engine, Finished, Meter
 from gpu_consumers.engines.engine_slots import SlotCounts
 from gpu_consumers.settings import ReplicaSettings
-from gpu_consumers.wiring import build
+from gpu_consumers.wiring import build_replica
 from storage.objects.errors import ObjectStoreAwayError
 from storage.objects.local_objects import LocalObjects, LocalUpload
 from storage.objects.object_store import Blocks
@@ -183,7 +183,7 @@ class Bench:
             shutdown_grace_s=1.0,
             unavailable_backoff_s_max=1.0,
         )
-        self._replica, closing = build(settings, self.kafka, engine, self.objects)
+        self._replica, closing = build_replica(settings, self.kafka, engine, self.objects)
         self._started.set()
         try:
             with closing:

@@ -9,9 +9,9 @@ import pytest
 
 from core.outcomes import Outcome
 from gpu_consumers.online import call_execution
-from gpu_consumers.online.call_execution import LOOK_S
+from gpu_consumers.online.call_execution import ABORT_CHECK_S
 from gpu_consumers.payloads.bodies import ANSWER_BYTES_MAX
-from gpu_consumers.payloads.fingerprints import stamp_of
+from gpu_consumers.payloads.fingerprints import fingerprint_writer
 from gpu_consumers.quarantine import rerun_permission
 from tests.integration.gpu_consumers.bench import Bench, batch, items, job
 from tests.integration.gpu_consumers.caller import Caller, call_of
@@ -20,7 +20,7 @@ from topics.records.records import Batch, Capacity, Chunk
 from topics.settings import KafkaSettings
 from topics.tail_readers.known_callers import SILENCE_S_MAX
 
-STAMP = stamp_of("/v1/chat/completions", "m", "1")
+STAMP = fingerprint_writer("/v1/chat/completions", "m", "1")
 PIECES = [STAMP(b'{"n":%d}' % number) for number in range(5)]
 
 
@@ -85,7 +85,7 @@ def test_an_aborted_call_frees_its_place_at_once(
     online: Bench, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The news alone do that: nothing looks for it in the time of this test."""
-    monkeypatch.setattr(call_execution, "LOOK_S", 3600.0)
+    monkeypatch.setattr(call_execution, "ABORT_CHECK_S", 3600.0)
     start(online)
     online.call(online.engine.hold.clear)
     send(online, call_of(1, stream=True))
@@ -105,7 +105,7 @@ def test_calls_of_a_silent_caller_are_aborted(online: Bench, caller: Caller) -> 
     send(online, call_of(3, durable=True))
     await_running(online, 3)
     caller.fall_silent()
-    await_running(online, 1, 4 * (SILENCE_S_MAX + LOOK_S))
+    await_running(online, 1, 4 * (SILENCE_S_MAX + ABORT_CHECK_S))
     online.call(online.engine.hold.set)
     assert [o.outcome for o in online.outcomes(1)] == [Outcome.SUCCEEDED]
     online.await_lag(0, "interactive")
@@ -165,7 +165,7 @@ def test_a_durable_answer_goes_to_its_caller_and_to_its_judge(
 def test_an_old_call_runs_when_its_caller_permits_it_and_else_never(
     online: Bench, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rerun_permission, "ANSWER_S_MAX", 1.0)
+    monkeypatch.setattr(rerun_permission, "PERMISSION_S_MAX", 1.0)
     for number in (1, 2):
         send(online, call_of(number, stream=True))
     send(online, call_of(3, durable=True))
@@ -176,7 +176,7 @@ def test_an_old_call_runs_when_its_caller_permits_it_and_else_never(
     caller.await_replies(lambda c: c.end(1) and c.end(2))
     online.await_lag(0, "interactive")
     assert (caller.pieces(1), caller.pieces(2)) == ([], PIECES)
-    assert [q.int for q in caller.questions()].count(1) == rerun_permission.ASKS_MAX
+    assert [q.int for q in caller.questions()].count(1) == rerun_permission.REQUESTS_MAX
     end = caller.end(1)
     assert end is not None
     assert end.status_code == 502

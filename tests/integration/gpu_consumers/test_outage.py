@@ -17,7 +17,7 @@ from aiohttp import web
 
 from gpu_consumers.engines.openai_http.openai_http_engine import OpenAIHttpEngine
 from gpu_consumers.settings import ReplicaSettings
-from gpu_consumers.wiring import build
+from gpu_consumers.wiring import build_replica
 from jobs.expansion.job_loads import open_jobs
 from jobs.recovery.retry_policy import BudgetRules, RetryRules
 from jobs.store.days import job_day
@@ -113,7 +113,7 @@ class Site(Bench):
             )
             engine = OpenAIHttpEngine(settings)
             await engine.start()
-            self._replica, closing = build(replica, self.kafka, engine, self.objects)
+            self._replica, closing = build_replica(replica, self.kafka, engine, self.objects)
             self._started.set()
             try:
                 with closing:

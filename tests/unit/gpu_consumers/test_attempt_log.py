@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from gpu_consumers.quarantine.attempt_log import AttemptLog, newest
+from gpu_consumers.quarantine.attempt_log import AttemptLog, latest_attempts
 from topics.clients.producer import LogProducer
 from topics.errors import LogUnavailableError
 from topics.records.codec import encode, kind_headers
@@ -14,7 +14,7 @@ from topics.records.records import Attempt
 from topics.settings import KafkaSettings
 
 
-async def test_a_log_that_fails_at_once_is_asked_with_pauses(
+async def test_reads_of_an_unavailable_log_are_retried_with_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
@@ -30,22 +30,22 @@ async def test_a_log_that_fails_at_once_is_asked_with_pauses(
     async def sleep(_seconds: float) -> None:
         happened.append("pause")
 
-    monkeypatch.setattr(log, "_read", read)
+    monkeypatch.setattr(log, "_read_topic", read)
     monkeypatch.setattr("gpu_consumers.quarantine.attempt_log.asyncio.sleep", sleep)
 
-    assert await log.before(UUID(int=1), generation=1) is None
+    assert await log.read_attempt(UUID(int=1), generation=1) is None
     assert happened == ["read", "pause", "read", "pause", "read"]
 
 
-def test_a_tombstone_of_anybody_ends_only_what_it_names() -> None:
+def test_a_tombstone_deletes_only_the_attempt_of_its_key() -> None:
     attempt = Attempt(UUID(int=1), 1, [], False)
     kind = kind_headers(Attempt)
     said = Received("t", 0, 0, attempt.batch_id.bytes, kind, encode(attempt), 0)
     foreign = [Received("t", 0, 1, key, kind, None, 0) for key in (b"no id", b"", None)]
     ended = Received("t", 0, 2, attempt.batch_id.bytes, kind, None, 0)
 
-    assert newest([said, *foreign]) == {attempt.batch_id: attempt}
-    assert newest([said, *foreign, ended]) == {}
+    assert latest_attempts([said, *foreign]) == {attempt.batch_id: attempt}
+    assert latest_attempts([said, *foreign, ended]) == {}
 
 
 class SlowTail:
@@ -73,7 +73,7 @@ class SlowTail:
 
 
 @pytest.mark.parametrize("falls_silent", [False, True])
-async def test_a_long_log_is_read_whole_however_long_it_takes(
+async def test_a_long_log_is_read_until_it_stops_returning_records(
     monkeypatch: pytest.MonkeyPatch, falls_silent: bool
 ) -> None:
     now_s = [0.0]
@@ -83,6 +83,6 @@ async def test_a_long_log_is_read_whole_however_long_it_takes(
     log = AttemptLog(KafkaSettings(bootstrap_servers="-:1"), cast(LogProducer, None), client_id="t")
     if falls_silent:
         with pytest.raises(LogUnavailableError):
-            log._read()
+            log._read_topic()
     else:
-        assert len(log._read()) == 100
+        assert len(log._read_topic()) == 100

@@ -9,9 +9,9 @@ import pytest
 
 from gpu_consumers.flow_control import capacity_publisher as capacity_module
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
-from tests.unit.gpu_consumers.attempts import Attempts
-from tests.unit.gpu_consumers.bulk_bench import Life, Log, TouchyEngine, batch_of, delivery
-from tests.unit.gpu_consumers.online_bench import OnlineBench, call
+from tests.unit.gpu_consumers.bulk_replica import BulkReplica, batch_of
+from tests.unit.gpu_consumers.fakes import RecordingProducer
+from tests.unit.gpu_consumers.online_replica import OnlineReplica, call_chunk
 
 
 async def measured_rate(capacity: CapacityPublisher) -> float:
@@ -29,51 +29,51 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity_module, "IDLE_REPEAT_S", 0.0)
 
 
-async def test_items_that_were_answered_have_a_rate() -> None:
-    life = Life(Log(), Attempts(), TouchyEngine())
-    life.lane.begin(delivery(batch_of(b"a", b"b")))
-    await life.end()
-    assert await measured_rate(life.capacity) == 10.0
+async def test_answered_items_count_for_the_rate() -> None:
+    replica = BulkReplica()
+    replica.start_batch(batch_of(b"a", b"b"))
+    await replica.wait_ended()
+    assert await measured_rate(replica.capacity) == 10.0
 
 
-async def test_items_that_are_skipped_or_go_back_have_none() -> None:
-    life = Life(Log(), Attempts(), TouchyEngine())
-    life.engine.away = True
-    life.lane.begin(delivery(batch_of(b"a", b"b")))
-    await life.end()
-    life.closed.closed.add(UUID(int=1))
-    life.lane.begin(delivery(batch_of(b"c")))
-    await life.end()
-    assert life.capacity.ended_count == 3
-    assert await measured_rate(life.capacity) == 0.0
+async def test_dropped_and_requeued_items_do_not_count_for_the_rate() -> None:
+    replica = BulkReplica()
+    replica.engine.is_unavailable = True
+    replica.start_batch(batch_of(b"a", b"b"))
+    await replica.wait_ended()
+    replica.controls.closed_ids.add(UUID(int=1))
+    replica.start_batch(batch_of(b"c"))
+    await replica.wait_ended()
+    assert replica.capacity.ended_count == 3
+    assert await measured_rate(replica.capacity) == 0.0
 
 
-async def test_calls_that_were_answered_have_a_rate() -> None:
-    bench = OnlineBench()
-    bench.engine.go.set()
-    bench.begin(call(1), call(2))
-    await bench.end()
-    assert await measured_rate(bench.capacity) == 10.0
+async def test_answered_calls_count_for_the_rate() -> None:
+    replica = OnlineReplica()
+    replica.engine.gate.set()
+    replica.start_batch(call_chunk(1), call_chunk(2))
+    await replica.wait_ended()
+    assert await measured_rate(replica.capacity) == 10.0
 
 
-async def test_calls_that_nobody_waited_for_have_none() -> None:
-    bench = OnlineBench()
-    bench.known.gone = True
-    bench.begin(call(1), call(2))
-    await bench.end()
-    assert bench.capacity.ended_count == 2
-    assert await measured_rate(bench.capacity) == 0.0
+async def test_aborted_calls_do_not_count_for_the_rate() -> None:
+    replica = OnlineReplica()
+    replica.callers.gone = True
+    replica.start_batch(call_chunk(1), call_chunk(2))
+    await replica.wait_ended()
+    assert replica.capacity.ended_count == 2
+    assert await measured_rate(replica.capacity) == 0.0
 
 
-async def test_it_says_at_once_whether_something_here_may_end_the_process(
+async def test_suspects_are_published_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(capacity_module, "IDLE_REPEAT_S", 60.0)
-    log = Log()
-    life = Life(log, Attempts(), TouchyEngine())
-    publishing = asyncio.create_task(life.capacity.run())
+    log = RecordingProducer()
+    replica = BulkReplica(log)
+    publishing = asyncio.create_task(replica.capacity.run())
     await asyncio.sleep(0.01)
-    with life.trials.danger(), life.trials.danger():
+    with replica.attribution.suspect_present(), replica.attribution.suspect_present():
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.01)
     publishing.cancel()

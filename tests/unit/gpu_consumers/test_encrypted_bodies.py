@@ -15,8 +15,7 @@ from jobs.expansion.emission import encrypted
 from storage.crypto.body_ciphers import BodyCipher, Place, Way
 from storage.crypto.data_keys import DataKeys
 from tests.support.memory_objects import MemoryStore
-from tests.unit.gpu_consumers.attempts import Attempts
-from tests.unit.gpu_consumers.bulk_bench import Life, Log, TouchyEngine, batch_of, delivery
+from tests.unit.gpu_consumers.bulk_replica import BulkReplica, batch_of
 from topics.records.records import Batch, Chunk, ItemOutcome, JobRef
 
 BODY = b'{"prompt":"secret"}'
@@ -39,50 +38,50 @@ def job_of(batch: Batch) -> JobRef:
     return batch.parts[0].job
 
 
-async def run(batch: Batch, store: MemoryStore) -> Life:
-    life = Life(Log(), Attempts(), TouchyEngine(), store)
-    life.lane.begin(delivery(batch))
-    assert await life.end() is None
-    assert life.consumer.offsets == [0]
-    return life
+async def run(batch: Batch, store: MemoryStore) -> BulkReplica:
+    replica = BulkReplica(objects=store)
+    replica.start_batch(batch)
+    assert await replica.wait_ended() is None
+    assert replica.consumer.offsets == [0]
+    return replica
 
 
 def cipher_of(store: MemoryStore) -> BodyCipher:
     return DataKeys(store, SystemClock()).load(NAME)
 
 
-async def test_the_engine_sees_bodies_and_the_log_does_not() -> None:
+async def test_the_engine_gets_plain_bodies_and_the_log_does_not() -> None:
     store = MemoryStore()
     batch = hidden_batch(store, BODY, BODY)
     assert all(b"secret" not in item.body for item in batch.parts[0].items)
-    life = await run(batch, store)
-    assert life.engine.runs == [[BODY, BODY]]
+    replica = await run(batch, store)
+    assert replica.engine.executed == [[BODY, BODY]]
     assert store.read_count == 1  # the key, for all items
-    for index, outcome in enumerate(life.log.outcomes):
+    for index, outcome in enumerate(replica.log.outcomes):
         place = Place(JOB_ID, Way.OUT, index)
         assert outcome.custom_id is None
         assert cipher_of(store).decrypt(outcome.body, place) == b"{}"
 
 
-async def test_other_jobs_ask_the_store_nothing() -> None:
+async def test_jobs_without_a_key_do_not_need_the_store() -> None:
     store = MemoryStore()
     store.is_away = True
-    life = await run(batch_of(BODY), store)
-    assert [outcome.body for outcome in life.log.outcomes] == [b"{}"]
+    replica = await run(batch_of(BODY), store)
+    assert [outcome.body for outcome in replica.log.outcomes] == [b"{}"]
 
 
-async def test_without_its_key_an_item_is_over_and_the_replica_is_not() -> None:
+async def test_an_item_without_its_key_fails() -> None:
     store = MemoryStore()
     batch = hidden_batch(store, BODY)
     store.objects.clear()
-    life = await run(batch, store)
-    (outcome,) = life.log.outcomes
-    assert life.engine.runs == []
+    replica = await run(batch, store)
+    (outcome,) = replica.log.outcomes
+    assert replica.engine.executed == []
     assert (outcome.outcome, outcome.status_code, outcome.body) == (Outcome.FAILED, 0, b"")
     assert (outcome.error_code, outcome.retryable) == ("key_gone", False)
 
 
-async def test_a_body_in_another_place_fails_alone() -> None:
+async def test_a_body_encrypted_for_another_place_fails_alone() -> None:
     store = MemoryStore()
     batch = hidden_batch(store, BODY, BODY, BODY)
     job, items = batch.parts[0].job, batch.parts[0].items
@@ -91,28 +90,28 @@ async def test_a_body_in_another_place_fails_alone() -> None:
         items[1],
         msgspec.structs.replace(items[2], body=BODY),  # in clear where it must not be
     ]
-    life = await run(msgspec.structs.replace(batch, parts=[Chunk(job, swapped)]), store)
-    assert life.engine.runs == [[BODY]]
-    ends = {o.index: (o.outcome, o.error_code) for o in life.log.outcomes}
+    replica = await run(msgspec.structs.replace(batch, parts=[Chunk(job, swapped)]), store)
+    assert replica.engine.executed == [[BODY]]
+    ends = {o.index: (o.outcome, o.error_code) for o in replica.log.outcomes}
     failed = (Outcome.FAILED, "body_unreadable")
     assert ends == {0: failed, 1: (Outcome.SUCCEEDED, None), 2: failed}
 
 
-async def test_a_store_that_is_away_sends_items_back_as_they_came() -> None:
+async def test_an_unavailable_store_requeues_encrypted_items() -> None:
     store = MemoryStore()
     batch = hidden_batch(store, BODY, BODY)
     store.is_away = True
-    life = await run(batch, store)
-    assert life.log.outcomes == []
-    assert life.log.put_back == [0, 1]
-    assert life.engine.runs == []
+    replica = await run(batch, store)
+    assert replica.log.outcomes == []
+    assert replica.log.requeued_indexes == [0, 1]
+    assert replica.engine.executed == []
 
 
 @pytest.mark.parametrize(
     ("status_code", "code", "shown"),
     [(504, "item_timeout", "item_timeout"), (400, "my_secret_words", None), (500, None, None)],
 )
-async def test_beside_a_failure_stands_only_a_code_of_ours(
+async def test_only_our_error_codes_are_stored_in_the_clear(
     status_code: int, code: str | None, shown: str | None
 ) -> None:
     store = MemoryStore()
@@ -121,7 +120,9 @@ async def test_beside_a_failure_stands_only_a_code_of_ours(
     if code == "item_timeout":
         answer = item_timed_out(1)
     outcome = outcome_of(batch.parts[0].items[0], answer)
-    (hidden,) = await EncryptedBodies(store, SystemClock()).hidden(job_of(batch), [outcome])
+    (hidden,) = await EncryptedBodies(store, SystemClock()).encrypt_outcomes(
+        job_of(batch), [outcome]
+    )
     assert hidden.error_code == shown
     assert hidden.retryable == outcome.retryable
     assert b"secret" not in msgspec.msgpack.encode(hidden)
@@ -129,11 +130,13 @@ async def test_beside_a_failure_stands_only_a_code_of_ours(
     assert cipher_of(store).decrypt(hidden.body, place) == outcome.body
 
 
-async def test_a_large_answer_is_encrypted_before_it_is_an_object() -> None:
+async def test_a_large_answer_is_encrypted_before_it_is_stored() -> None:
     store = MemoryStore()
     batch = hidden_batch(store, BODY)
     body = b'"secret%b"' % (b"x" * ANSWER_BYTES_MAX)
     outcome = ItemOutcome(0, "c0", Outcome.SUCCEEDED, 200, body)
-    (hidden,) = await EncryptedBodies(store, SystemClock()).hidden(job_of(batch), [outcome])
+    (hidden,) = await EncryptedBodies(store, SystemClock()).encrypt_outcomes(
+        job_of(batch), [outcome]
+    )
     assert len(hidden.body) > ANSWER_BYTES_MAX
     assert b"secret" not in hidden.body

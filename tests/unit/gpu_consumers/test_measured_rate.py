@@ -16,19 +16,19 @@ class World:
 
     def arrive(self, count: int) -> None:
         self.in_flight += count
-        self.rate.runs(self.in_flight, now_s=self.now_s)
+        self.rate.mark_busy(self.in_flight, now_s=self.now_s)
 
     def end(self, count: int, *, answered: bool = True) -> None:
         if answered:
-            self.rate.answered(count)
+            self.rate.add_answered(count)
         self.in_flight -= count
         if not self.in_flight:
-            self.rate.rests(now_s=self.now_s)
+            self.rate.mark_idle(now_s=self.now_s)
 
     def wait(self, seconds: float) -> None:
         for _ in range(round(seconds / TICK_S)):
             self.now_s += TICK_S
-            self.rate.look(self.in_flight, concurrency=self.concurrency, now_s=self.now_s)
+            self.rate.update(self.in_flight, concurrency=self.concurrency, now_s=self.now_s)
 
     def serve(self, count: int) -> None:
         """End some and let as many come."""
@@ -36,7 +36,7 @@ class World:
         self.arrive(count)
 
 
-def test_an_engine_slower_than_a_look_is_measured_as_slow_as_it_is() -> None:
+def test_an_engine_slower_than_the_update_interval_is_measured() -> None:
     world = World(concurrency=8)
     world.arrive(8)
     for _ in range(10):
@@ -45,7 +45,7 @@ def test_an_engine_slower_than_a_look_is_measured_as_slow_as_it_is() -> None:
     assert world.rate.items_per_s == pytest.approx(8 / 30, rel=0.05)
 
 
-def test_a_round_that_ends_over_two_looks_is_one_round() -> None:
+def test_items_that_end_across_two_updates_are_one_window() -> None:
     world = World(concurrency=8)
     world.arrive(16)
     for _ in range(10):
@@ -57,7 +57,7 @@ def test_a_round_that_ends_over_two_looks_is_one_round() -> None:
     assert world.rate.items_per_s == pytest.approx(8 / 20, rel=0.1)
 
 
-def test_a_fast_engine_is_measured_each_look() -> None:
+def test_a_fast_engine_is_measured_at_each_update() -> None:
     world = World(concurrency=64)
     world.arrive(300)
     for _ in range(30):
@@ -66,7 +66,7 @@ def test_a_fast_engine_is_measured_each_look() -> None:
     assert world.rate.items_per_s == pytest.approx(1000)
 
 
-def test_an_engine_that_gets_slower_is_noticed_before_anything_ends() -> None:
+def test_a_slowdown_lowers_the_rate_before_an_item_ends() -> None:
     world = World(concurrency=8)
     world.arrive(100)
     for _ in range(10):
@@ -77,7 +77,7 @@ def test_an_engine_that_gets_slower_is_noticed_before_anything_ends() -> None:
     assert world.rate.items_per_s == pytest.approx(8 / 20, rel=0.1)
 
 
-def test_what_was_handed_back_is_no_throughput() -> None:
+def test_requeued_items_are_no_throughput() -> None:
     world = World(concurrency=8)
     world.arrive(100)
     world.end(100, answered=False)
@@ -85,7 +85,7 @@ def test_what_was_handed_back_is_no_throughput() -> None:
     assert world.rate.items_per_s == 0.0
 
 
-def test_idle_time_does_not_slow_an_engine() -> None:
+def test_idle_time_does_not_lower_the_rate() -> None:
     world = World(concurrency=8)
     for _ in range(10):
         world.arrive(8)
@@ -95,7 +95,7 @@ def test_idle_time_does_not_slow_an_engine() -> None:
     assert world.rate.items_per_s == pytest.approx(8.0)
 
 
-def test_a_window_that_waits_for_a_round_ends_in_time() -> None:
+def test_a_window_has_a_maximum_length() -> None:
     world = World(concurrency=8)
     world.arrive(8)
     world.end(7, answered=False)
@@ -106,7 +106,7 @@ def test_a_window_that_waits_for_a_round_ends_in_time() -> None:
     assert world.rate.items_per_s == pytest.approx(1 / WINDOW_S_MAX, rel=0.01)
 
 
-def test_little_work_is_not_taken_for_great_speed() -> None:
+def test_a_short_window_does_not_raise_the_rate() -> None:
     world = World(concurrency=8)
     world.arrive(1)
     world.now_s += 0.001

@@ -5,23 +5,24 @@ from prometheus_client import REGISTRY
 
 from gpu_consumers.engines.engine import Answer
 from gpu_consumers.flow_control import pool_health
-from tests.unit.gpu_consumers.online_bench import OnlineBench, call
+from tests.unit.gpu_consumers.fakes import run_loop
+from tests.unit.gpu_consumers.online_replica import OnlineReplica, call_chunk
 
 
 @pytest.mark.parametrize(
     ("status", "is_there"), [(200, 1.0), (400, 1.0), (500, 0.0), (502, 0.0), (409, 0.0)]
 )
-async def test_only_work_that_was_done_proves_that_the_pool_is_there(
+async def test_only_executed_requests_prove_that_the_pool_is_available(
     monkeypatch: pytest.MonkeyPatch, status: int, is_there: float
 ) -> None:
     monkeypatch.setattr(pool_health, "_BACKOFF_S_MIN", 0.0)
-    bench = OnlineBench()
-    bench.pool.away()
-    while bench.pool._retry is not None:
-        await bench.settle()
-    bench.engine.answer = Answer(status, b"")
-    bench.engine.go.set()
-    bench.begin(call(stream=False))
-    await bench.end()
-    assert bench.log.statuses() == [status]
+    replica = OnlineReplica()
+    replica.pool.mark_unavailable()
+    while replica.pool._probe is not None:
+        await run_loop()
+    replica.engine.answer = Answer(status, b"")
+    replica.engine.gate.set()
+    replica.start_batch(call_chunk(stream=False))
+    await replica.wait_ended()
+    assert replica.log.statuses == [status]
     assert REGISTRY.get_sample_value("millrace_pool_available") == is_there

@@ -8,7 +8,7 @@ from gpu_consumers.engines.error_answers import error_answer, item_timed_out, ma
 from gpu_consumers.inflight.item_outcomes import (
     ANSWER_MISSING,
     INPUT_MISSING,
-    last_outcome_of,
+    final_outcome_of,
     outcome_of,
 )
 from topics.records.records import Item
@@ -49,10 +49,10 @@ def test_what_may_pass(answer: Answer, may: bool) -> None:
     outcome = outcome_of(ITEM, answer)
     assert (outcome.outcome, outcome.retryable) == (Outcome.FAILED, may)
     assert (outcome.index, outcome.attempt, outcome.offset) == (7, 2, 700)
-    assert not last_outcome_of(ITEM, answer).retryable
+    assert not final_outcome_of(ITEM, answer).retryable
 
 
 def test_a_success_is_final_and_names_no_line() -> None:
     outcome = outcome_of(ITEM, Answer(200, b"{}", 1, 2, 3, 4))
     assert (outcome.outcome, outcome.retryable, outcome.offset) == (Outcome.SUCCEEDED, False, 0)
-    assert outcome == last_outcome_of(ITEM, Answer(200, b"{}", 1, 2, 3, 4))
+    assert outcome == final_outcome_of(ITEM, Answer(200, b"{}", 1, 2, 3, 4))

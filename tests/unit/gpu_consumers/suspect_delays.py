@@ -1,26 +1,26 @@
-"""A rest of the lane of batches that a test holds in its hands."""
+"""A suspect delay of the quarantine whose end a test decides."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 
-class Rest:
-    """The rest of what may end its process: it lasts until the test ends it."""
+class SuspectDelay:
+    """Replaces the sleep of `DELAY_S` seconds by an event."""
 
-    LASTS_S = 77.0
+    DELAY_S = 77.0
 
     def __init__(self, sleep: Callable[[float], Awaitable[None]]) -> None:
-        self.begun, self._over, self._sleep = asyncio.Event(), asyncio.Event(), sleep
+        self.has_started, self._end, self._sleep = asyncio.Event(), asyncio.Event(), sleep
 
     async def sleep(self, seconds: float) -> None:
-        if seconds != self.LASTS_S:
+        if seconds != self.DELAY_S:
             return await self._sleep(seconds)
-        self.begun.set()
-        await self._over.wait()
+        self.has_started.set()
+        await self._end.wait()
         return None
 
     async def end_when(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(5):
             while not condition():
                 await self._sleep(0)
-        self._over.set()
+        self._end.set()

@@ -15,9 +15,9 @@ from gpu_consumers.engines.engine_slots import SlotCounts
 
 STUCK = """
 import asyncio, sys, time
-from gpu_consumers.engine_watchdog import ending_when_stuck
+from gpu_consumers.engine_watchdog import exit_when_stuck
 async def main():
-    async with ending_when_stuck(float(sys.argv[1])):
+    async with exit_when_stuck(float(sys.argv[1])):
         await asyncio.sleep(0)
         if sys.argv[2] == "stuck":
             time.sleep(30)
@@ -57,17 +57,17 @@ async def watch(bulk: int, *, ends_every_s: int, idle: int = 0, looks: int = 60)
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_watchdog, "LOOK_S", 0)
+    monkeypatch.setattr(engine_watchdog, "CHECK_S", 0)
 
 
 @pytest.mark.parametrize(("bulk", "idle"), [(3, 0), (0, 3)])
-async def test_items_that_run_or_could_and_never_end_are_noticed(bulk: int, idle: int) -> None:
+async def test_an_engine_without_progress_raises(bulk: int, idle: int) -> None:
     with pytest.raises(EngineStalledError) as failure:
         await watch(bulk, idle=idle, ends_every_s=1000)
     assert isinstance(failure.value, EngineDeadError)
 
 
-async def test_an_upstream_that_refuses_everything_lives() -> None:
+async def test_an_upstream_that_refuses_items_makes_progress() -> None:
     engine, clock = Engines(), Steps(60)
 
     def ended_count() -> int:
@@ -79,7 +79,7 @@ async def test_an_upstream_that_refuses_everything_lives() -> None:
 
 
 @pytest.mark.parametrize(("bulk", "ends_every_s"), [(3, 8), (0, 1000)])
-async def test_who_makes_progress_or_has_nothing_to_do_is_left_alone(
+async def test_an_engine_with_progress_or_without_items_does_not_raise(
     bulk: int, ends_every_s: int
 ) -> None:
     with pytest.raises(asyncio.CancelledError):
@@ -89,9 +89,7 @@ async def test_who_makes_progress_or_has_nothing_to_do_is_left_alone(
 @pytest.mark.parametrize(
     ("stuck_s_max", "state", "code"), [("0.2", "stuck", 1), ("0.5", "well", 0)]
 )
-def test_a_stuck_loop_ends_its_process_and_shows_where(
-    stuck_s_max: str, state: str, code: int
-) -> None:
+def test_a_stuck_event_loop_exits_with_its_stacks(stuck_s_max: str, state: str, code: int) -> None:
     done = subprocess.run(
         [sys.executable, "-c", STUCK, stuck_s_max, state],
         check=False,

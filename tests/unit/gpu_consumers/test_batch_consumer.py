@@ -8,9 +8,9 @@ from uuid import uuid4
 import pytest
 
 from core.clock import SystemClock
-from gpu_consumers.batch_consumer import Assigned, BatchConsumer
-from gpu_consumers.inflight.delivered_batch import Delivery
-from tests.unit.gpu_consumers.online_bench import call as online_call
+from gpu_consumers.batch_consumer import BatchConsumer, OnPartitions
+from gpu_consumers.inflight.delivered_batch import DeliveredBatch
+from tests.unit.gpu_consumers.online_replica import call_chunk
 from topics.clients.consumer import LogConsumer
 from topics.clients.offsets import Partition
 from topics.clients.producer import OnDelivery
@@ -20,7 +20,7 @@ from topics.records.received import Received
 from topics.records.records import Batch
 
 TOPIC = "batches.p.bulk"
-PLACE: Partition = (TOPIC, 0)
+PARTITION: Partition = (TOPIC, 0)
 Step = Callable[["Group"], list[Received]]
 
 
@@ -38,20 +38,20 @@ class Group:
         self.is_losing = False
         self.away = 0  # questions for ends that the broker does not answer
 
-    def connect(self, on_assign: Assigned, on_revoke: Assigned) -> LogConsumer:
+    def connect(self, on_assign: OnPartitions, on_revoke: OnPartitions) -> LogConsumer:
         self._on_assign, self._on_revoke = on_assign, on_revoke
         return cast(LogConsumer, self)
 
     def assign(self) -> None:
-        self.paused.discard(PLACE)  # as the real member does, whose client kept it until now
-        self.assigned.add(PLACE)
-        self._on_assign([PLACE])
+        self.paused.discard(PARTITION)  # as the real member does, whose client kept it until now
+        self.assigned.add(PARTITION)
+        self._on_assign([PARTITION])
 
     def revoke(self, *, lost: bool = False) -> None:
         self.is_losing = lost
-        self._on_revoke([PLACE])
+        self._on_revoke([PARTITION])
         self.is_losing = False
-        self.assigned.discard(PLACE)
+        self.assigned.discard(PARTITION)
 
     def poll(self, count_max: int, timeout_s: float) -> list[Received]:
         if not self._steps:
@@ -117,9 +117,9 @@ def run(group: Group, letters: Letters, *, in_flight_max: int = 10) -> tuple[lis
     delivered: list[int] = []
     epochs: list[list[Partition]] = []
 
-    def deliver(delivery: Delivery) -> None:
+    def deliver(delivery: DeliveredBatch) -> None:
         delivered.append(delivery.record.offset)
-        consumer.finished(delivery.record, delivery.generation)
+        consumer.mark_finished(delivery.record, delivery.generation)
 
     consumer.run(deliver, epochs.append, group.stop)
     return delivered, len(epochs)
@@ -133,7 +133,7 @@ def assigned(*records: Received) -> Step:
     return step
 
 
-def test_a_record_that_its_own_poll_revoked_pins_nothing_later() -> None:
+def test_a_record_revoked_by_its_own_poll_blocks_no_later_offset() -> None:
     def lost(group: Group) -> list[Received]:
         group.revoke()
         return [record(5)]
@@ -142,20 +142,20 @@ def test_a_record_that_its_own_poll_revoked_pins_nothing_later() -> None:
     delivered, _ = run(group, Letters(), in_flight_max=1)
 
     assert delivered == [4, 3, 6]
-    assert group.committed == {PLACE: 7}
+    assert group.committed == {PARTITION: 7}
     assert group.paused == set()
 
 
-def test_a_full_partition_that_moves_away_and_back_is_read_and_throttled_anew() -> None:
+def test_a_full_partition_that_returns_is_read_and_paused_again() -> None:
     seen: list[bool] = []
 
     def look(group: Group) -> list[Received]:
-        seen.append(PLACE in group.paused)
+        seen.append(PARTITION in group.paused)
         return []
 
     def moved(group: Group) -> list[Received]:
         group.revoke()
-        seen.append(PLACE in group.paused)
+        seen.append(PARTITION in group.paused)
         return []
 
     full = assigned(record(4), record(5))
@@ -168,7 +168,7 @@ def test_a_full_partition_that_moves_away_and_back_is_read_and_throttled_anew() 
     assert seen == [True, True, False, True]
 
 
-def test_a_record_is_committed_when_the_group_has_its_offset_and_not_when_it_comes_anew() -> None:
+def test_is_committed_is_reset_by_a_new_assignment() -> None:
     seen: list[list[bool]] = []
 
     def look(group: Group) -> list[Received]:
@@ -179,20 +179,22 @@ def test_a_record_is_committed_when_the_group_has_its_offset_and_not_when_it_com
     consumer = BatchConsumer(
         group.connect, Letters(), in_flight_max=10, commit_interval_s=0, clock=SystemClock()
     )
-    consumer.run(lambda d: consumer.finished(d.record, d.generation), lambda _: None, group.stop)
+    consumer.run(
+        lambda d: consumer.mark_finished(d.record, d.generation), lambda _: None, group.stop
+    )
 
     assert seen == [[True, True, False]] * 2 + [[False] * 3]
 
 
-def test_an_unreadable_batch_begins_a_new_epoch_so_that_its_credit_is_not_lost() -> None:
+def test_an_unreadable_batch_starts_a_new_epoch() -> None:
     group, letters = Group([assigned(record(0)), lambda _: [record(1, b"\xc1")]]), Letters()
     delivered, epochs = run(group, letters)
 
     assert (delivered, letters.count, epochs) == ([0], 1, 2)
-    assert group.committed == {PLACE: 2}
+    assert group.committed == {PARTITION: 2}
 
 
-def test_a_dead_letter_that_is_not_acknowledged_ends_the_role() -> None:
+def test_a_lost_dead_letter_ends_the_process() -> None:
     group = Group([assigned(record(0, b"\xc1")), lambda _: []])
     with pytest.raises(DeliveryError):
         run(group, Letters(DeliveryError()))
@@ -200,24 +202,24 @@ def test_a_dead_letter_that_is_not_acknowledged_ends_the_role() -> None:
     assert group.committed == {}
 
 
-@pytest.mark.parametrize(("durable", "committed"), [(False, {PLACE: 6}), (True, {PLACE: 5})])
-def test_running_calls_go_on_when_their_partition_moves_but_durable_ones_run_again(
-    durable: bool, committed: dict[Partition, int]
+@pytest.mark.parametrize(("durable", "next_offset"), [(False, 6), (True, 5)])
+def test_revoked_calls_are_committed_unless_they_are_durable(
+    durable: bool, next_offset: int
 ) -> None:
     def moved(group: Group) -> list[Received]:
         group.revoke()
         return []
 
-    call = Batch(uuid4(), "b", [online_call(durable=durable)])
-    first = Batch(uuid4(), "b", [online_call(durable=False)])
+    call = Batch(uuid4(), "b", [call_chunk(durable=durable)])
+    first = Batch(uuid4(), "b", [call_chunk(durable=False)])
     group = Group([assigned(record(4, encode(first)), record(5, encode(call))), moved])
     consumer = online_consumer(group)
     consumer.run(lambda _: None, lambda _: None, group.stop)
 
-    assert group.committed == committed
+    assert group.committed == {PARTITION: next_offset}
 
 
-def test_calls_of_a_partition_that_was_lost_are_not_committed_past_when_it_comes_back() -> None:
+def test_calls_of_a_lost_partition_are_not_committed_when_it_returns() -> None:
     def taken(group: Group) -> list[Received]:
         group.revoke(lost=True)
         return []
@@ -227,7 +229,7 @@ def test_calls_of_a_partition_that_was_lost_are_not_committed_past_when_it_comes
         return []
 
     call, durable = (
-        encode(Batch(uuid4(), "b", [online_call(durable=is_durable)]))
+        encode(Batch(uuid4(), "b", [call_chunk(durable=is_durable)]))
         for is_durable in (False, True)
     )
     again = assigned(record(4, durable))
@@ -237,8 +239,8 @@ def test_calls_of_a_partition_that_was_lost_are_not_committed_past_when_it_comes
     assert group.committed == {}
 
 
-def test_a_member_that_leaves_commits_past_nothing_that_runs() -> None:
-    value = encode(Batch(uuid4(), "b", [online_call(durable=False)]))
+def test_a_leaving_member_does_not_commit_running_calls() -> None:
+    value = encode(Batch(uuid4(), "b", [call_chunk(durable=False)]))
     group = Group([assigned(record(4, value))])
     group.revokes_at_close = True
     online_consumer(group).run(lambda _: None, lambda _: None, group.stop)
@@ -257,36 +259,36 @@ def online_consumer(group: Group) -> BatchConsumer:
     )
 
 
-def test_what_lay_on_a_partition_when_it_was_assigned_may_have_run() -> None:
+def test_records_from_before_the_assignment_are_redelivered() -> None:
     group = Group([assigned(record(4), record(5)), lambda _: [record(6)]])
     group.end = 5
-    assert old_offsets(group) == [4]
+    assert redelivered_offsets(group) == [4]
 
 
-def test_while_ends_are_unknown_everything_may_have_run_and_nobody_is_told_of_partitions() -> None:
+def test_while_ends_are_unknown_every_record_is_redelivered() -> None:
     group = Group([assigned(record(4)), lambda _: [record(5)], lambda _: [record(6)]])
     group.away = 1
-    assert old_offsets(group) == [4]
+    assert redelivered_offsets(group) == [4]
 
 
-def old_offsets(group: Group) -> list[int]:
-    """Return what may have run; every delivery after the news of partitions is new."""
+def redelivered_offsets(group: Group) -> list[int]:
+    """Return the offsets that are delivered as redelivered."""
     consumer = online_consumer(group)
-    old: list[int] = []
-    told: list[list[Partition]] = []
+    redelivered: list[int] = []
+    assignments: list[list[Partition]] = []
 
-    def deliver(delivery: Delivery) -> None:
-        assert delivery.may_have_run or told
-        if delivery.may_have_run:
-            old.append(delivery.record.offset)
-        consumer.finished(delivery.record, delivery.generation)
+    def deliver(delivery: DeliveredBatch) -> None:
+        assert delivery.is_redelivered or assignments
+        if delivery.is_redelivered:
+            redelivered.append(delivery.record.offset)
+        consumer.mark_finished(delivery.record, delivery.generation)
 
-    consumer.run(deliver, told.append, group.stop)
-    return old
+    consumer.run(deliver, assignments.append, group.stop)
+    return redelivered
 
 
-@pytest.mark.parametrize(("lost", "committed"), [(False, {PLACE: 5}), (True, {})])
-def test_a_batch_that_is_put_down_in_time_is_not_seen_by_the_next_owner(
+@pytest.mark.parametrize(("lost", "committed"), [(False, {PARTITION: 5}), (True, {})])
+def test_a_batch_finished_during_a_revocation_is_committed_unless_lost(
     lost: bool, committed: dict[Partition, int]
 ) -> None:
     """A member that was taken its partitions from commits nothing: others have them already."""
@@ -299,15 +301,15 @@ def test_a_batch_that_is_put_down_in_time_is_not_seen_by_the_next_owner(
     consumer = BatchConsumer(
         group.connect, Letters(), in_flight_max=10, commit_interval_s=60, clock=SystemClock()
     )
-    running: list[Delivery] = []
-    told: list[bool] = []
+    running: list[DeliveredBatch] = []
+    assignments: list[bool] = []
 
     def let_go(partitions: list[Partition], is_lost: bool) -> None:
-        assert partitions == [PLACE]
-        told.append(is_lost)
-        consumer.finished(running[0].record, running[0].generation)
+        assert partitions == [PARTITION]
+        assignments.append(is_lost)
+        consumer.mark_finished(running[0].record, running[0].generation)
 
     consumer.run(running.append, lambda _: None, group.stop, let_go)
 
-    assert told == [lost]
+    assert assignments == [lost]
     assert group.committed == committed
