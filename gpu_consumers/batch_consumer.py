@@ -29,7 +29,7 @@ _UNKNOWN_END = sys.maxsize
 
 Deliver = Callable[[DeliveredBatch], None]
 
-OnPartitions = Callable[[list[Partition]], None]
+PartitionsCallback = Callable[[list[Partition]], None]
 
 OnRevoke = Callable[[list[Partition], bool], None]
 """Stops the work of partitions; True when they are lost, so that others own them already."""
@@ -44,7 +44,7 @@ class BatchConsumer:
 
     def __init__(
         self,
-        connect: Callable[[OnPartitions, OnPartitions], LogConsumer],
+        connect: Callable[[PartitionsCallback, PartitionsCallback], LogConsumer],
         producer: Sender,
         *,
         in_flight_max: int,
@@ -94,7 +94,7 @@ class BatchConsumer:
     def run(
         self,
         deliver: Deliver,
-        on_assignment: OnPartitions,
+        on_assignment: PartitionsCallback,
         stop: threading.Event,
         on_revoke: OnRevoke = _ignore_revoke,
     ) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from core.clock import Clock
 from core.supervised_tasks import SupervisedTasks
-from gpu_consumers.batch_consumer import BatchConsumer, OnPartitions
+from gpu_consumers.batch_consumer import BatchConsumer, PartitionsCallback
 from gpu_consumers.bulk.batch_execution import BatchExecution, BatchExecutionDeps
 from gpu_consumers.cancellation.liveness import BatchLiveness, CallLiveness
 from gpu_consumers.class_workers import BulkWorker, OnlineWorker
@@ -138,7 +138,7 @@ def build_online_worker(
 def _consumer(shared: SharedDeps, job_class: str) -> BatchConsumer:
     settings, is_online = shared.settings, job_class == "interactive"
 
-    def connect(on_assign: OnPartitions, on_revoke: OnPartitions) -> LogConsumer:
+    def connect(on_assign: PartitionsCallback, on_revoke: PartitionsCallback) -> LogConsumer:
         return LogConsumer(
             shared.kafka,
             group=f"gpu-{settings.pool}-{job_class}",

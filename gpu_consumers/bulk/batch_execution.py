@@ -64,7 +64,7 @@ class BatchExecution:
         """The batches in flight."""
 
     def accept_batch(self, delivered: DeliveredBatch) -> BatchRun:
-        """Count the batch as in flight and drop the items of jobs that are over.
+        """Count the batch as in flight and drop items of closed, paused and expired jobs.
 
         Nothing is dropped of a redelivered batch: its attempts name positions in the record.
         """
@@ -98,7 +98,7 @@ class BatchExecution:
             run.abort(BatchAbortReason.REQUEUE)
 
     def open_positions(self, run: BatchRun, unit: Unit) -> list[int]:
-        """Return the positions of a unit that have no answer and whose job is not over."""
+        """Return the positions of a unit whose items have no answer and are not to be dropped."""
         return [
             position
             for position in range(unit.first, unit.first + unit.count)
@@ -142,8 +142,8 @@ class BatchExecution:
         """Publish the outcomes of items; return when every record is acknowledged.
 
         An item whose answer the object store cannot take is requeued. With `requeues`, so are items
-        without an answer. Items of jobs that are over are not published: the close of the job
-        writes their rows, or its resume emits them again. Raises DeliveryError.
+        without an answer, unless they are dropped: the close of their job writes their rows, or its
+        resume emits them again. Raises DeliveryError.
         """
         sends = PendingSends(self._deps.producer)
         for job, of_job in group_by_job(run.items, positions):
@@ -210,7 +210,7 @@ class BatchExecution:
                 await self._deps.engine.execute(job.endpoint, list(bodies.values()), finished)
             except PoolBusyError:
                 return  # items without an answer are requeued; other jobs go on
-            # An engine that returns has reported every item: a repetition might never end.
+            # Without an answer the item would be requeued, possibly for ever.
             for index, position in enumerate(executed):
                 if position not in answers:
                     _LOG.error("an engine returned without an answer")

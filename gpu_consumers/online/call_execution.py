@@ -116,7 +116,9 @@ class CallExecution:
                 if number % _CHECKED_COUNT == 0:
                     await asyncio.sleep(0)
 
-    def calls_of_moved(self, partitions: Collection[Partition], *, lost: bool) -> list[OnlineCall]:
+    def calls_to_release(
+        self, partitions: Collection[Partition], *, lost: bool
+    ) -> list[OnlineCall]:
         """Return the calls of moved partitions that the next owner may run, too.
 
         Those are durable calls, and all calls of `lost` partitions; the offsets of other calls are

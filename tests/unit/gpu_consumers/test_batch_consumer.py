@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from core.clock import SystemClock
-from gpu_consumers.batch_consumer import BatchConsumer, OnPartitions
+from gpu_consumers.batch_consumer import BatchConsumer, PartitionsCallback
 from gpu_consumers.inflight.delivered_batch import DeliveredBatch
 from tests.unit.gpu_consumers.online_replica import call_chunk
 from topics.clients.consumer import LogConsumer
@@ -38,7 +38,7 @@ class Group:
         self.is_losing = False
         self.away = 0  # questions for ends that the broker does not answer
 
-    def connect(self, on_assign: OnPartitions, on_revoke: OnPartitions) -> LogConsumer:
+    def connect(self, on_assign: PartitionsCallback, on_revoke: PartitionsCallback) -> LogConsumer:
         self._on_assign, self._on_revoke = on_assign, on_revoke
         return cast(LogConsumer, self)
 
