@@ -1,4 +1,4 @@
-"""Goal: a log of attempts that cannot be read is asked again after a pause, never in a hot loop."""
+"""Goal: the log of attempts is read to its end, and an unavailable log is retried with pauses."""
 
 from typing import cast
 from uuid import UUID
@@ -19,22 +19,22 @@ async def test_reads_of_an_unavailable_log_are_retried_with_pauses(
 ) -> None:
     kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
     log = AttemptLog(kafka, cast(LogProducer, None), client_id="test")
-    happened: list[str] = []
+    events: list[str] = []
 
     def read() -> dict[UUID, object]:
-        happened.append("read")
-        if happened.count("read") < 3:
+        events.append("read")
+        if events.count("read") < 3:
             raise LogUnavailableError
         return {}
 
     async def sleep(_seconds: float) -> None:
-        happened.append("pause")
+        events.append("pause")
 
     monkeypatch.setattr(log, "_read_topic", read)
     monkeypatch.setattr("gpu_consumers.quarantine.attempt_log.asyncio.sleep", sleep)
 
     assert await log.read_attempt(UUID(int=1), generation=1) is None
-    assert happened == ["read", "pause", "read", "pause", "read"]
+    assert events == ["read", "pause", "read", "pause", "read"]
 
 
 def test_a_tombstone_deletes_only_the_attempt_of_its_key() -> None:
@@ -49,10 +49,10 @@ def test_a_tombstone_deletes_only_the_attempt_of_its_key() -> None:
 
 
 class SlowTail:
-    """Gives one record each time; every one takes most of what silence may."""
+    """Returns one record per poll; each poll takes most of the silence limit."""
 
-    def __init__(self, clock: list[float], count: int, falls_silent: bool) -> None:
-        self._clock, self._left, self._falls_silent = clock, count, falls_silent
+    def __init__(self, clock: list[float], count: int, is_silent: bool) -> None:
+        self._clock, self._left, self._is_silent = clock, count, is_silent
 
     def ends(self, _timeout_s: float) -> dict[int, int]:
         return {0: self._left}
@@ -62,26 +62,26 @@ class SlowTail:
 
     def poll(self, _timeout_s: float) -> list[Received]:
         self._clock[0] += 4.0
-        if self._falls_silent:
+        if self._is_silent:
             return []
         self._left -= 1
         attempt = Attempt(UUID(int=self._left), 1, [], False)
         return [Received("t", 0, 0, None, kind_headers(Attempt), encode(attempt), 0)]
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Close nothing."""
 
 
-@pytest.mark.parametrize("falls_silent", [False, True])
+@pytest.mark.parametrize("is_silent", [False, True])
 async def test_a_long_log_is_read_until_it_stops_returning_records(
-    monkeypatch: pytest.MonkeyPatch, falls_silent: bool
+    monkeypatch: pytest.MonkeyPatch, is_silent: bool
 ) -> None:
     now_s = [0.0]
-    tail = SlowTail(now_s, 100, falls_silent)
+    tail = SlowTail(now_s, 100, is_silent)
     monkeypatch.setattr("gpu_consumers.quarantine.attempt_log.TopicTail", lambda *_, **__: tail)
     monkeypatch.setattr("gpu_consumers.quarantine.attempt_log.monotonic", lambda: now_s[0])
     log = AttemptLog(KafkaSettings(bootstrap_servers="-:1"), cast(LogProducer, None), client_id="t")
-    if falls_silent:
+    if is_silent:
         with pytest.raises(LogUnavailableError):
             log._read_topic()
     else:

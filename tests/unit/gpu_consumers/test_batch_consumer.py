@@ -1,4 +1,4 @@
-"""Goal: no record that is unreadable, or lost to a rebalance, stops a partition or leaks credit."""
+"""Goal: an unreadable or revoked record neither blocks a partition nor leaks credit."""
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +25,7 @@ Step = Callable[["Group"], list[Received]]
 
 
 class Group:
-    """Stands in for a member: each poll is one step of a script; the last one stops the loop."""
+    """A group member whose polls follow a script; after the last one it stops the consumer."""
 
     def __init__(self, steps: Iterable[Step]) -> None:
         self._steps = list(steps)
@@ -36,14 +36,14 @@ class Group:
         self.end = 0
         self.revokes_at_close = False
         self.is_losing = False
-        self.away = 0  # questions for ends that the broker does not answer
+        self.unanswered = 0  # requests for end offsets that fail
 
     def connect(self, on_assign: PartitionsCallback, on_revoke: PartitionsCallback) -> LogConsumer:
         self._on_assign, self._on_revoke = on_assign, on_revoke
         return cast(LogConsumer, self)
 
     def assign(self) -> None:
-        self.paused.discard(PARTITION)  # as the real member does, whose client kept it until now
+        self.paused.discard(PARTITION)  # as the real member does: its client keeps the pause
         self.assigned.add(PARTITION)
         self._on_assign([PARTITION])
 
@@ -60,8 +60,8 @@ class Group:
         return self._steps.pop(0)(self)
 
     def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        if self.away:
-            self.away -= 1
+        if self.unanswered:
+            self.unanswered -= 1
             raise LogUnavailableError
         return dict.fromkeys(partitions, self.end)
 
@@ -80,7 +80,7 @@ class Group:
             self.revoke()
 
 
-class Letters:
+class DeadLetters:
     def __init__(self, failure: BaseException | None = None) -> None:
         self._failure = failure
         self.count = 0
@@ -105,8 +105,8 @@ def record(offset: int, value: bytes | None = None) -> Received:
     return Received(TOPIC, 0, offset, None, kind_headers(Batch), written, 0)
 
 
-def run(group: Group, letters: Letters, *, in_flight_max: int = 10) -> tuple[list[int], int]:
-    """Finish every batch at once; return the offsets delivered and how often a new epoch began."""
+def run(group: Group, letters: DeadLetters, *, in_flight_max: int = 10) -> tuple[list[int], int]:
+    """Finish every batch at once; return the delivered offsets and the count of epochs."""
     consumer = BatchConsumer(
         group.connect,
         letters,
@@ -139,7 +139,7 @@ def test_a_record_revoked_by_its_own_poll_blocks_no_later_offset() -> None:
         return [record(5)]
 
     group = Group([assigned(record(4)), lost, assigned(record(3), record(6))])
-    delivered, _ = run(group, Letters(), in_flight_max=1)
+    delivered, _ = run(group, DeadLetters(), in_flight_max=1)
 
     assert delivered == [4, 3, 6]
     assert group.committed == {PARTITION: 7}
@@ -149,7 +149,7 @@ def test_a_record_revoked_by_its_own_poll_blocks_no_later_offset() -> None:
 def test_a_full_partition_that_returns_is_read_and_paused_again() -> None:
     seen: list[bool] = []
 
-    def look(group: Group) -> list[Received]:
+    def observe(group: Group) -> list[Received]:
         seen.append(PARTITION in group.paused)
         return []
 
@@ -159,9 +159,11 @@ def test_a_full_partition_that_returns_is_read_and_paused_again() -> None:
         return []
 
     full = assigned(record(4), record(5))
-    group = Group([full, look, moved, assigned(), look, lambda _: [record(4), record(5)], look])
+    group = Group(
+        [full, observe, moved, assigned(), observe, lambda _: [record(4), record(5)], observe]
+    )
     consumer = BatchConsumer(
-        group.connect, Letters(), in_flight_max=2, commit_interval_s=60, clock=SystemClock()
+        group.connect, DeadLetters(), in_flight_max=2, commit_interval_s=60, clock=SystemClock()
     )
     consumer.run(lambda _: None, lambda _: None, group.stop)
 
@@ -171,13 +173,13 @@ def test_a_full_partition_that_returns_is_read_and_paused_again() -> None:
 def test_is_committed_is_reset_by_a_new_assignment() -> None:
     seen: list[list[bool]] = []
 
-    def look(group: Group) -> list[Received]:
+    def observe(group: Group) -> list[Received]:
         seen.append([consumer.is_committed(record(offset)) for offset in (3, 4, 5)])
         return []
 
-    group = Group([assigned(record(4)), look, look, assigned(), look])
+    group = Group([assigned(record(4)), observe, observe, assigned(), observe])
     consumer = BatchConsumer(
-        group.connect, Letters(), in_flight_max=10, commit_interval_s=0, clock=SystemClock()
+        group.connect, DeadLetters(), in_flight_max=10, commit_interval_s=0, clock=SystemClock()
     )
     consumer.run(
         lambda d: consumer.mark_finished(d.record, d.generation), lambda _: None, group.stop
@@ -187,7 +189,7 @@ def test_is_committed_is_reset_by_a_new_assignment() -> None:
 
 
 def test_an_unreadable_batch_starts_a_new_epoch() -> None:
-    group, letters = Group([assigned(record(0)), lambda _: [record(1, b"\xc1")]]), Letters()
+    group, letters = Group([assigned(record(0)), lambda _: [record(1, b"\xc1")]]), DeadLetters()
     delivered, epochs = run(group, letters)
 
     assert (delivered, letters.count, epochs) == ([0], 1, 2)
@@ -197,7 +199,7 @@ def test_an_unreadable_batch_starts_a_new_epoch() -> None:
 def test_a_lost_dead_letter_ends_the_process() -> None:
     group = Group([assigned(record(0, b"\xc1")), lambda _: []])
     with pytest.raises(DeliveryError):
-        run(group, Letters(DeliveryError()))
+        run(group, DeadLetters(DeliveryError()))
 
     assert group.committed == {}
 
@@ -251,7 +253,7 @@ def test_a_leaving_member_does_not_commit_running_calls() -> None:
 def online_consumer(group: Group) -> BatchConsumer:
     return BatchConsumer(
         group.connect,
-        Letters(),
+        DeadLetters(),
         in_flight_max=10,
         commit_interval_s=60,
         clock=SystemClock(),
@@ -267,7 +269,7 @@ def test_records_from_before_the_assignment_are_redelivered() -> None:
 
 def test_while_ends_are_unknown_every_record_is_redelivered() -> None:
     group = Group([assigned(record(4)), lambda _: [record(5)], lambda _: [record(6)]])
-    group.away = 1
+    group.unanswered = 1
     assert redelivered_offsets(group) == [4]
 
 
@@ -291,7 +293,7 @@ def redelivered_offsets(group: Group) -> list[int]:
 def test_a_batch_finished_during_a_revocation_is_committed_unless_lost(
     lost: bool, committed: dict[Partition, int]
 ) -> None:
-    """A member that was taken its partitions from commits nothing: others have them already."""
+    """A member commits nothing of lost partitions: they have another owner already."""
 
     def moved(group: Group) -> list[Received]:
         group.revoke(lost=lost)
@@ -299,17 +301,17 @@ def test_a_batch_finished_during_a_revocation_is_committed_unless_lost(
 
     group = Group([assigned(record(4)), moved])
     consumer = BatchConsumer(
-        group.connect, Letters(), in_flight_max=10, commit_interval_s=60, clock=SystemClock()
+        group.connect, DeadLetters(), in_flight_max=10, commit_interval_s=60, clock=SystemClock()
     )
     running: list[DeliveredBatch] = []
     assignments: list[bool] = []
 
-    def let_go(partitions: list[Partition], is_lost: bool) -> None:
+    def on_revoke(partitions: list[Partition], is_lost: bool) -> None:
         assert partitions == [PARTITION]
         assignments.append(is_lost)
         consumer.mark_finished(running[0].record, running[0].generation)
 
-    consumer.run(running.append, lambda _: None, group.stop, let_go)
+    consumer.run(running.append, lambda _: None, group.stop, on_revoke)
 
     assert assignments == [lost]
     assert group.committed == committed

@@ -1,4 +1,4 @@
-"""Goal: an item that a busy pool does not take goes back alone; its pool stays open."""
+"""Goal: only the items that a busy pool refuses are requeued; the pool stays available."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Goal: every call ends once: answered, told why not, put back, or dropped with its caller."""
+"""Goal: every call ends once: with an answer, an error, a requeue, or without its caller."""
 
 import asyncio
 import gc
@@ -118,7 +118,9 @@ async def test_the_start_timeout_does_not_abort_a_started_call() -> None:
     replica = OnlineReplica()
     replica.callers.patience = 0.01
     replica.start_batch(call_chunk())
-    await asyncio.sleep(0.05)
+    await run_loop()
+    (call,) = replica.execution._running.values()
+    assert call._start_timeout is None
     replica.engine.gate.set()
     await replica.wait_ended()
     assert replica.log.statuses == [200]
@@ -134,12 +136,12 @@ async def test_a_requeued_call_that_had_started_has_no_start_limit() -> None:
     replica.worker.requeue_all()
     replica.start_batch(call_chunk(3, begin_by_s=5.0))
     await replica.wait_ended()
-    moments = {
+    start_limits = {
         c.job.job_id.int: c.job.call.begin_by_s
         for c in replica.log.requeued
         if c.job.call is not None
     }
-    assert moments == {1: 0.0, 2: 0.0, 3: 5.0}
+    assert start_limits == {1: 0.0, 2: 0.0, 3: 5.0}
 
 
 async def test_a_redelivered_call_has_no_start_limit() -> None:
@@ -177,10 +179,10 @@ async def test_a_call_of_a_silent_caller_is_aborted_by_the_periodic_check() -> N
     replica.start_batch(call_chunk())
     await run_loop()
     replica.callers.gone, replica.callers.alive = True, False
-    watching = asyncio.create_task(replica.execution.abort_obsolete_calls())
+    checking = asyncio.create_task(replica.execution.abort_obsolete_calls())
     while replica.engine.running:
         await run_loop()
-    watching.cancel()
+    checking.cancel()
     await replica.wait_ended()
     assert (replica.finished_count, replica.log.statuses) == (1, [502])
 
@@ -203,7 +205,7 @@ async def test_a_call_starts_when_its_silent_caller_is_not_known_to_be_dead(
     monkeypatch.setattr(liveness, "HEARTBEAT_WAIT_S", 0.01)
     replica = OnlineReplica()
     replica.engine.gate.set()
-    replica.callers.alive = False  # silent, and not known to be gone
+    replica.callers.alive = False  # silent, but not known to be dead
     replica.start_batch(call_chunk())
     await run_loop()
     assert replica.engine.served == 0
@@ -229,11 +231,11 @@ async def test_the_periodic_check_spares_a_call_that_awaits_a_heartbeat(
     replica.engine.gate.set()
     replica.callers.gone, replica.callers.alive = True, False
     replica.start_batch(call_chunk())
-    watching = asyncio.create_task(replica.execution.abort_obsolete_calls())
-    await run_loop()  # many looks
+    checking = asyncio.create_task(replica.execution.abort_obsolete_calls())
+    await run_loop()  # many checks
     replica.callers.gone, replica.callers.alive = False, True
     await replica.wait_ended()
-    watching.cancel()
+    checking.cancel()
     assert replica.log.statuses == [200]
 
 
@@ -245,7 +247,7 @@ async def test_a_call_aborted_while_its_heartbeat_arrives_ends_as_aborted(
     replica.callers.gone, replica.callers.alive = True, False
     replica.start_batch(call_chunk())
     for _ in range(3):
-        await asyncio.sleep(0)  # from here on each turn has a step of the call
+        await asyncio.sleep(0)  # now each iteration runs one poll of the call
     replica.callers.gone, replica.callers.alive = False, True
     replica.receive_caller_record(aborted=[UUID(int=1)])
     await replica.wait_ended()
@@ -279,7 +281,7 @@ async def test_a_durable_answer_is_sent_after_its_outcome_is_acknowledged(durabl
     replica.engine.gate.set()
     replica.start_batch(call_chunk(durable=durable))
     await run_loop()
-    assert replica.log.pieces == [b"1", b"2"]  # these wait for nothing
+    assert replica.log.pieces == [b"1", b"2"]  # pieces wait for no acknowledgement
     assert replica.log.statuses == ([] if durable else [200])
     assert replica.finished_count == 0
     replica.log.acknowledge()

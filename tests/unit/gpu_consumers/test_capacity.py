@@ -1,6 +1,4 @@
-"""Goal: the published rate counts what the engine answered, and nothing that went back; danger is
-told at once.
-"""
+"""Goal: only items that the engine answered count for the rate; suspects are published at once."""
 
 import asyncio
 from uuid import UUID
@@ -9,16 +7,16 @@ import pytest
 
 from gpu_consumers.flow_control import capacity_publisher as capacity_module
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
+from tests.support.until import until_true
 from tests.unit.gpu_consumers.bulk_replica import BulkReplica, batch_of
-from tests.unit.gpu_consumers.fakes import RecordingProducer
+from tests.unit.gpu_consumers.fakes import RecordingProducer, run_loop
 from tests.unit.gpu_consumers.online_replica import OnlineReplica, call_chunk
 
 
 async def measured_rate(capacity: CapacityPublisher) -> float:
-    """Let it look at once, and say what it measured."""
+    """Publish at once and return the measured rate."""
     publishing = asyncio.create_task(capacity.run())
-    for _ in range(50):
-        await asyncio.sleep(0)
+    await run_loop(50)
     publishing.cancel()
     return capacity.items_per_s
 
@@ -72,9 +70,9 @@ async def test_suspects_are_published_at_once(
     log = RecordingProducer()
     replica = BulkReplica(log)
     publishing = asyncio.create_task(replica.capacity.run())
-    await asyncio.sleep(0.01)
+    await run_loop()
     with replica.attribution.suspect_present(), replica.attribution.suspect_present():
-        await asyncio.sleep(0.01)
-    await asyncio.sleep(0.01)
+        await until_true(lambda: len(log.capacities) == 1)
+    await until_true(lambda: len(log.capacities) == 2)
     publishing.cancel()
     assert [capacity.in_danger for capacity in log.capacities] == [True, False]

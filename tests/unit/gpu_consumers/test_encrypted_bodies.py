@@ -1,4 +1,4 @@
-"""Goal: a replica decrypts for its engine alone; nothing of a body leaves it in clear."""
+"""Goal: only the engine of a replica gets plain bodies; none leaves the replica."""
 
 from uuid import UUID
 
@@ -23,8 +23,8 @@ JOB_ID = UUID(int=1)
 NAME = job_key_name(JOB_ID)
 
 
-def hidden_batch(store: MemoryStore, *bodies: bytes) -> Batch:
-    """A batch as intake's encryption and the batcher leave it."""
+def encrypted_batch(store: MemoryStore, *bodies: bytes) -> Batch:
+    """Return a batch that intake has encrypted."""
     batch = batch_of(*bodies)
     (part,) = batch.parts
     job = msgspec.structs.replace(part.job, key_name=NAME)
@@ -52,11 +52,11 @@ def cipher_of(store: MemoryStore) -> BodyCipher:
 
 async def test_the_engine_gets_plain_bodies_and_the_log_does_not() -> None:
     store = MemoryStore()
-    batch = hidden_batch(store, BODY, BODY)
+    batch = encrypted_batch(store, BODY, BODY)
     assert all(b"secret" not in item.body for item in batch.parts[0].items)
     replica = await run(batch, store)
     assert replica.engine.executed == [[BODY, BODY]]
-    assert store.read_count == 1  # the key, for all items
+    assert store.read_count == 1  # the key, once
     for index, outcome in enumerate(replica.log.outcomes):
         place = Place(JOB_ID, Way.OUT, index)
         assert outcome.custom_id is None
@@ -72,7 +72,7 @@ async def test_jobs_without_a_key_do_not_need_the_store() -> None:
 
 async def test_an_item_without_its_key_fails() -> None:
     store = MemoryStore()
-    batch = hidden_batch(store, BODY)
+    batch = encrypted_batch(store, BODY)
     store.objects.clear()
     replica = await run(batch, store)
     (outcome,) = replica.log.outcomes
@@ -83,12 +83,12 @@ async def test_an_item_without_its_key_fails() -> None:
 
 async def test_a_body_encrypted_for_another_place_fails_alone() -> None:
     store = MemoryStore()
-    batch = hidden_batch(store, BODY, BODY, BODY)
+    batch = encrypted_batch(store, BODY, BODY, BODY)
     job, items = batch.parts[0].job, batch.parts[0].items
     swapped = [
         msgspec.structs.replace(items[0], body=items[1].body),
         items[1],
-        msgspec.structs.replace(items[2], body=BODY),  # in clear where it must not be
+        msgspec.structs.replace(items[2], body=BODY),  # not encrypted
     ]
     replica = await run(msgspec.structs.replace(batch, parts=[Chunk(job, swapped)]), store)
     assert replica.engine.executed == [[BODY]]
@@ -99,7 +99,7 @@ async def test_a_body_encrypted_for_another_place_fails_alone() -> None:
 
 async def test_an_unavailable_store_requeues_encrypted_items() -> None:
     store = MemoryStore()
-    batch = hidden_batch(store, BODY, BODY)
+    batch = encrypted_batch(store, BODY, BODY)
     store.is_away = True
     replica = await run(batch, store)
     assert replica.log.outcomes == []
@@ -115,28 +115,28 @@ async def test_only_our_error_codes_are_stored_in_the_clear(
     status_code: int, code: str | None, shown: str | None
 ) -> None:
     store = MemoryStore()
-    batch = hidden_batch(store, BODY)
+    batch = encrypted_batch(store, BODY)
     answer = error_answer(status_code, "no secret here", code=code)
     if code == "item_timeout":
         answer = item_timed_out(1)
     outcome = outcome_of(batch.parts[0].items[0], answer)
-    (hidden,) = await EncryptedBodies(store, SystemClock()).encrypt_outcomes(
+    (encrypted_outcome,) = await EncryptedBodies(store, SystemClock()).encrypt_outcomes(
         job_of(batch), [outcome]
     )
-    assert hidden.error_code == shown
-    assert hidden.retryable == outcome.retryable
-    assert b"secret" not in msgspec.msgpack.encode(hidden)
+    assert encrypted_outcome.error_code == shown
+    assert encrypted_outcome.retryable == outcome.retryable
+    assert b"secret" not in msgspec.msgpack.encode(encrypted_outcome)
     place = Place(JOB_ID, Way.OUT, 0)
-    assert cipher_of(store).decrypt(hidden.body, place) == outcome.body
+    assert cipher_of(store).decrypt(encrypted_outcome.body, place) == outcome.body
 
 
 async def test_a_large_answer_is_encrypted_before_it_is_stored() -> None:
     store = MemoryStore()
-    batch = hidden_batch(store, BODY)
+    batch = encrypted_batch(store, BODY)
     body = b'"secret%b"' % (b"x" * ANSWER_BYTES_MAX)
     outcome = ItemOutcome(0, "c0", Outcome.SUCCEEDED, 200, body)
-    (hidden,) = await EncryptedBodies(store, SystemClock()).encrypt_outcomes(
+    (encrypted_outcome,) = await EncryptedBodies(store, SystemClock()).encrypt_outcomes(
         job_of(batch), [outcome]
     )
-    assert len(hidden.body) > ANSWER_BYTES_MAX
-    assert b"secret" not in hidden.body
+    assert len(encrypted_outcome.body) > ANSWER_BYTES_MAX
+    assert b"secret" not in encrypted_outcome.body

@@ -1,4 +1,4 @@
-"""Goal: what a replica says of a call that names a key can be read with that key alone."""
+"""Goal: the reply to a call that names a key can be read only with that key."""
 
 from uuid import UUID
 
@@ -17,8 +17,8 @@ ID = UUID(int=1)
 BODY = b'{"prompt":"secret"}'
 
 
-def hidden(store: MemoryStore, body: bytes = BODY) -> tuple[Chunk, BodyCipher]:
-    """A call as an API process sends it, and its cipher."""
+def encrypted_call(store: MemoryStore, body: bytes = BODY) -> tuple[Chunk, BodyCipher]:
+    """Return a call as an API process sends it, and its cipher."""
     cipher = DataKeys(store, SystemClock()).ensure(NAME)
     chunk = call_chunk()
     job = msgspec.structs.replace(chunk.job, key_name=NAME)
@@ -27,23 +27,23 @@ def hidden(store: MemoryStore, body: bytes = BODY) -> tuple[Chunk, BodyCipher]:
     return Chunk(job, [msgspec.structs.replace(item, body=encrypted)]), cipher
 
 
-async def begun(replica: OnlineReplica, chunk: Chunk) -> None:
-    """Let it reach the engine, by way of the thread that loads its key."""
+async def run_call(replica: OnlineReplica, chunk: Chunk) -> None:
+    """Run a call to its end; a thread loads its key."""
     replica.start_batch(chunk)
     await replica.wait_ended()
 
 
 async def test_pieces_and_ends_are_encrypted_for_their_place() -> None:
     store = MemoryStore()
-    replica, (chunk, cipher) = OnlineReplica(objects=store), hidden(store)
+    replica, (chunk, cipher) = OnlineReplica(objects=store), encrypted_call(store)
     replica.engine.gate.set()
     replica.engine.answer = Answer(400, b'{"error":"secret"}', 3, 2)
-    await begun(replica, chunk)
-    said = [
+    await run_call(replica, chunk)
+    decrypted = [
         cipher.decrypt(piece, Place(ID, Way.OUT, number))
         for number, piece in enumerate(replica.log.pieces)
     ]
-    assert said == [b"1", b"2"]
+    assert decrypted == [b"1", b"2"]
     (end,) = [r.end for r in replica.log.replies if r.end is not None]
     assert cipher.decrypt(end.body, Place(ID, Way.OUT, END)) == b'{"error":"secret"}'
     assert [bill.body for bill in replica.log.bills] == [b""]
@@ -52,9 +52,9 @@ async def test_pieces_and_ends_are_encrypted_for_their_place() -> None:
 
 async def test_a_call_without_its_key_fails_before_the_engine() -> None:
     store = MemoryStore()
-    replica, (chunk, _) = OnlineReplica(objects=store), hidden(store)
+    replica, (chunk, _) = OnlineReplica(objects=store), encrypted_call(store)
     store.objects.clear()
-    await begun(replica, chunk)
+    await run_call(replica, chunk)
     (end,) = [r.end for r in replica.log.replies if r.end is not None]
     assert end.status_code == 500
     assert b"body_unreadable" in end.body
@@ -63,10 +63,10 @@ async def test_a_call_without_its_key_fails_before_the_engine() -> None:
 
 async def test_an_unavailable_store_requeues_an_encrypted_call_unchanged() -> None:
     store = MemoryStore()
-    replica, (chunk, _) = OnlineReplica(objects=store), hidden(store)
+    replica, (chunk, _) = OnlineReplica(objects=store), encrypted_call(store)
     store.is_away = True
-    await begun(replica, chunk)
-    (back,) = replica.log.requeued
-    assert back.items == chunk.items
-    assert back.job.key_name == NAME
+    await run_call(replica, chunk)
+    (requeued,) = replica.log.requeued
+    assert requeued.items == chunk.items
+    assert requeued.job.key_name == NAME
     assert replica.engine.served == 0

@@ -1,4 +1,4 @@
-"""Goal: a process whose engine or loop is stuck ends by itself; one without work does not."""
+"""Goal: a process with a stuck engine or event loop exits; an idle process does not."""
 
 import asyncio
 import subprocess
@@ -22,26 +22,26 @@ async def main():
         if sys.argv[2] == "stuck":
             time.sleep(30)
         await asyncio.sleep(float(sys.argv[1]) * 2)
-    time.sleep(float(sys.argv[1]) * 2)  # the watch is over
+    time.sleep(float(sys.argv[1]) * 2)  # the watchdog is off
 asyncio.run(main())
 """
 
 
-class Engines:
-    """An engine whose places are set by hand."""
+class SlotsOnly:
+    """An engine whose slot counts are set by a test."""
 
     slots = SlotCounts(0, 0, 0)
 
 
-class Steps:
-    """A clock that moves a second a look, and stops the watch after some."""
+class CheckClock:
+    """A clock that advances a second per check, and cancels the watch after some checks."""
 
-    def __init__(self, looks: int) -> None:
-        self.now_s, self._looks = 0.0, looks
+    def __init__(self, checks: int) -> None:
+        self.now_s, self._checks = 0.0, checks
 
     def monotonic_s(self) -> float:
         self.now_s += 1
-        if self.now_s > self._looks:
+        if self.now_s > self._checks:
             raise asyncio.CancelledError
         return self.now_s
 
@@ -49,8 +49,8 @@ class Steps:
         return 0.0
 
 
-async def watch(bulk: int, *, ends_every_s: int, idle: int = 0, looks: int = 60) -> None:
-    engine, clock = Engines(), Steps(looks)
+async def watch(bulk: int, *, ends_every_s: int, idle: int = 0, checks: int = 60) -> None:
+    engine, clock = SlotsOnly(), CheckClock(checks)
     engine.slots = SlotCounts(bulk, 0, 0, idle)
     await watch_progress(cast(Engine, engine), lambda: int(clock.now_s) // ends_every_s, 10, clock)
 
@@ -68,7 +68,7 @@ async def test_an_engine_without_progress_raises(bulk: int, idle: int) -> None:
 
 
 async def test_an_upstream_that_refuses_items_makes_progress() -> None:
-    engine, clock = Engines(), Steps(60)
+    engine, clock = SlotsOnly(), CheckClock(60)
 
     def ended_count() -> int:
         engine.slots = SlotCounts(3, 0, 0, refused=int(clock.now_s) // 8)

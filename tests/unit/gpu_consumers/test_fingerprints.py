@@ -1,4 +1,4 @@
-"""Goal: every chunk and answer names the version that wrote it, and nothing else changes."""
+"""Goal: every chunk and answer names its model version, and nothing else changes."""
 
 import json
 

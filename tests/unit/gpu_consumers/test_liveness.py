@@ -177,8 +177,8 @@ async def test_other_jobs_of_the_batch_run_on(is_redelivered: bool) -> None:
     replica.clock.advance(1.0)
     replica.aborter.run_once()
     await run_loop(2)
-    assert replica.engine.running == 1  # that of the other job
-    assert replica.capacity.in_flight == 2  # its items: dropped ones have released their credit
+    assert replica.engine.running == 1  # the item of the other job
+    assert replica.capacity.in_flight == 2  # dropped items have released their credit
     replica.engine.gate.set()
     answered, requeued, offsets = await replica.results()
     assert ([*answered[:1], *sorted(answered[1:])], requeued, offsets) == ([0, 0, 1], [], [0])

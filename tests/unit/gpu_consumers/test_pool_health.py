@@ -1,4 +1,4 @@
-"""Goal: a pool that was away is taken for there when it has done work, and not before."""
+"""Goal: a pool counts as available again only after it has executed a request."""
 
 import pytest
 from prometheus_client import REGISTRY
@@ -10,10 +10,10 @@ from tests.unit.gpu_consumers.online_replica import OnlineReplica, call_chunk
 
 
 @pytest.mark.parametrize(
-    ("status", "is_there"), [(200, 1.0), (400, 1.0), (500, 0.0), (502, 0.0), (409, 0.0)]
+    ("status", "is_available"), [(200, 1.0), (400, 1.0), (500, 0.0), (502, 0.0), (409, 0.0)]
 )
 async def test_only_executed_requests_prove_that_the_pool_is_available(
-    monkeypatch: pytest.MonkeyPatch, status: int, is_there: float
+    monkeypatch: pytest.MonkeyPatch, status: int, is_available: float
 ) -> None:
     monkeypatch.setattr(pool_health, "_BACKOFF_S_MIN", 0.0)
     replica = OnlineReplica()
@@ -25,4 +25,4 @@ async def test_only_executed_requests_prove_that_the_pool_is_available(
     replica.start_batch(call_chunk(stream=False))
     await replica.wait_ended()
     assert replica.log.statuses == [status]
-    assert REGISTRY.get_sample_value("millrace_pool_available") == is_there
+    assert REGISTRY.get_sample_value("millrace_pool_available") == is_available

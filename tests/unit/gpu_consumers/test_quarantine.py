@@ -1,4 +1,4 @@
-"""Goal: what ends a process or fits no memory fails alone, and a first delivery pays nothing."""
+"""Goal: only poison and too large items fail; a first delivery records no attempt."""
 
 import asyncio
 import itertools
@@ -10,10 +10,11 @@ from core.errors import EngineDeadError, SchemaTooNewError
 from core.outcomes import Outcome
 from gpu_consumers.inflight.batch_run import BatchAbortReason
 from gpu_consumers.quarantine.narrowing import SPLIT_COUNT, initial_units
+from tests.support.memory_objects import MemoryStore
 from tests.unit.gpu_consumers.bulk_replica import PARTITION, BulkReplica, batch_of
 from tests.unit.gpu_consumers.fakes import FaultyEngine, MemoryAttemptLog, RecordingProducer
 from tests.unit.gpu_consumers.suspect_delays import SuspectDelay
-from topics.records.records import Attempt, Batch, ItemOutcome, Unit
+from topics.records.records import Attempt, Batch, Item, ItemOutcome, Unit
 
 
 def code_of(outcome: ItemOutcome) -> str:
@@ -22,7 +23,7 @@ def code_of(outcome: ItemOutcome) -> str:
 
 
 def results(log: RecordingProducer) -> dict[int, tuple[Outcome, int]]:
-    """Return how each item ended first, and in which attempt."""
+    """Return the first outcome and attempt of each item."""
     found: dict[int, tuple[Outcome, int]] = {}
     for outcome in log.outcomes:
         found.setdefault(outcome.index, (outcome.outcome, outcome.attempt))
@@ -33,15 +34,17 @@ def item_count(units: list[Unit]) -> int:
     return sum(unit.count for unit in units)
 
 
-async def lives_of(batch: Batch, log: RecordingProducer, attempts: MemoryAttemptLog) -> int:
-    """Deliver a batch to one replica after the other until it is finished; count the deaths."""
-    for deaths in itertools.count():
+async def crashes_until_finished(
+    batch: Batch, log: RecordingProducer, attempts: MemoryAttemptLog
+) -> int:
+    """Deliver a batch to new replicas until one finishes it; return the count of crashes."""
+    for crashes in itertools.count():
         replica = BulkReplica(log, attempts)
-        replica.start_batch(batch, is_redelivered=deaths > 0)
+        replica.start_batch(batch, is_redelivered=crashes > 0)
         failure = await replica.wait_ended()
         if failure is None:
             assert replica.consumer.offsets == [0]
-            return deaths
+            return crashes
         assert isinstance(failure, EngineDeadError)
         assert replica.consumer.offsets == []
     raise AssertionError
@@ -70,27 +73,27 @@ async def test_a_batch_that_cannot_start_ends_the_process() -> None:
 
 async def test_each_poison_item_fails_alone_after_three_crashes() -> None:
     bodies = [b"{}"] * 100
-    for place in (17, 18, 55):
-        bodies[place] = b"crash"
+    for index in (17, 18, 55):
+        bodies[index] = b"crash"
     log, attempts = RecordingProducer(), MemoryAttemptLog()
-    deaths = await lives_of(batch_of(*bodies), log, attempts)
+    crashes = await crashes_until_finished(batch_of(*bodies), log, attempts)
 
-    ends = results(log)
-    assert {index for index, (end, _) in ends.items() if end is Outcome.FAILED} == {17, 18, 55}
-    assert {index for index, (end, _) in ends.items() if end is Outcome.SUCCEEDED} == set(
+    outcomes = results(log)
+    assert {index for index, (end, _) in outcomes.items() if end is Outcome.FAILED} == {17, 18, 55}
+    assert {index for index, (end, _) in outcomes.items() if end is Outcome.SUCCEEDED} == set(
         range(100)
     ) - {17, 18, 55}
-    assert deaths == 1 + 2 + 3  # in company, two tenths, each alone
+    assert crashes == 1 + 2 + 3  # the batch, two tenths, each item alone
     failed = [o for o in log.outcomes if o.outcome is Outcome.FAILED]
     assert {(code_of(o), o.retryable) for o in failed} == {("item_crashes_engine", False)}
     assert {o.attempt for o in failed} == {3}
     assert [attempt.units for attempt in attempts.latest.values()] == [[]]
-    assert len(log.outcomes) == 100  # what ended before a death is not run again
+    assert len(log.outcomes) == 100  # items that ended before a crash do not run again
 
 
 async def test_a_single_item_runs_three_times_before_it_fails() -> None:
     log = RecordingProducer()
-    assert await lives_of(batch_of(b"crash"), log, MemoryAttemptLog()) == 3
+    assert await crashes_until_finished(batch_of(b"crash"), log, MemoryAttemptLog()) == 3
     assert results(log) == {0: (Outcome.FAILED, 3)}
 
 
@@ -102,25 +105,27 @@ async def test_redelivered_batches_run_in_tenths_one_after_the_other() -> None:
 
     assert await replica.wait_ended() is None
     assert replica.engine.running_max == 1
-    # What is new does not wait while the log of attempts is asked.
+    # A new batch does not wait while the log of attempts is read.
     assert [len(run) for run in replica.engine.executed] == [1] + [10] * 20
     for batch_id in {attempt.batch_id for attempt in replica.attempts.recorded}:
-        its = [attempt for attempt in replica.attempts.recorded if attempt.batch_id == batch_id]
-        runs = [item_count(attempt.units) for attempt in its if attempt.is_running]
-        rests = [item_count(attempt.units) for attempt in its if not attempt.is_running]
-        assert (runs, rests) == ([*range(100, 0, -10)], [*range(90, -1, -10)])
+        attempts = [
+            attempt for attempt in replica.attempts.recorded if attempt.batch_id == batch_id
+        ]
+        runs = [item_count(attempt.units) for attempt in attempts if attempt.is_running]
+        pauses = [item_count(attempt.units) for attempt in attempts if not attempt.is_running]
+        assert (runs, pauses) == ([*range(100, 0, -10)], [*range(90, -1, -10)])
     await replica.quarantine.delete_attempts(replica.consumer.is_committed)
     assert replica.attempts.latest == {}
     assert len(replica.log.outcomes) == 201
 
 
 async def test_a_batch_that_was_running_at_a_crash_runs_last() -> None:
-    poison, beside, new = batch_of(b"crash"), batch_of(b"{}", b"{}"), batch_of(b"{}", b"{}", b"{}")
+    poison, suspect, new = batch_of(b"crash"), batch_of(b"{}", b"{}"), batch_of(b"{}", b"{}", b"{}")
     log, attempts = RecordingProducer(), MemoryAttemptLog()
     attempts.latest[poison.batch_id] = Attempt(poison.batch_id, 1, initial_units(1), True)
     replica = BulkReplica(log, attempts, suspect_delay_s=0.05)
     replica.start_batch(poison, is_redelivered=True)
-    replica.start_batch(beside, is_redelivered=True, offset=1)
+    replica.start_batch(suspect, is_redelivered=True, offset=1)
     replica.start_batch(new, offset=2)
 
     assert isinstance(await replica.wait_ended(), EngineDeadError)
@@ -166,11 +171,11 @@ async def test_suspects_wait_for_new_batches_while_a_crashed_batch_is_present(
     suspect_delay: SuspectDelay,
 ) -> None:
     attempts = MemoryAttemptLog()
-    poison, beside, new = batch_of(b"crash"), batch_of(b"{}", b"{}"), batch_of(b"{}")
+    poison, suspect, new = batch_of(b"crash"), batch_of(b"{}", b"{}"), batch_of(b"{}")
     attempts.latest[poison.batch_id] = Attempt(poison.batch_id, 1, initial_units(1), True)
     replica = BulkReplica(attempts=attempts, suspect_delay_s=SuspectDelay.DELAY_S)
     replica.start_batch(poison, is_redelivered=True)
-    replica.start_batch(beside, is_redelivered=True, offset=1)
+    replica.start_batch(suspect, is_redelivered=True, offset=1)
     await suspect_delay.has_started.wait()
     replica.start_batch(new, offset=2)
     await suspect_delay.end_when(lambda: bool(replica.engine.executed))
@@ -235,7 +240,7 @@ async def test_a_batch_completed_alongside_a_suspect_does_not_run_again(
     replica.start_batch(new, offset=1)
     await suspect_delay.end_when(lambda: replica.consumer.offsets == [1])
     assert isinstance(await replica.wait_ended(), EngineDeadError)
-    assert replica.consumer.offsets == [1]  # and it cannot be committed before the other
+    assert replica.consumer.offsets == [1]  # not committed: the offset before it is unfinished
 
     replica = BulkReplica(log, attempts)
     replica.start_batch(new, is_redelivered=True, offset=1)
@@ -265,9 +270,9 @@ async def test_an_item_that_exceeds_the_memory_fails_alone_without_a_crash(poiso
     replica.start_batch(batch_of(*bodies))
 
     assert await replica.wait_ended() is None
-    ends = results(replica.log)
-    assert {index for index, (end, _) in ends.items() if end is Outcome.FAILED} == {42}
-    assert len(ends) == len(replica.log.outcomes) == 100
+    outcomes = results(replica.log)
+    assert {index for index, (end, _) in outcomes.items() if end is Outcome.FAILED} == {42}
+    assert len(outcomes) == len(replica.log.outcomes) == 100
     (failed,) = (o for o in replica.log.outcomes if o.index == 42)
     assert (code_of(failed), failed.retryable) == ("item_out_of_memory", False)
     assert replica.attempts.recorded == []
@@ -282,6 +287,21 @@ async def test_a_batch_that_exceeds_the_memory_is_split() -> None:
     assert await replica.wait_ended() is None
     assert results(replica.log) == dict.fromkeys(range(100), (Outcome.SUCCEEDED, 1))
     assert [len(run) for run in replica.engine.executed] == [100] + [10] * 10
+
+
+async def test_a_batch_that_exceeds_the_memory_is_split_while_the_store_is_unavailable() -> None:
+    store = MemoryStore()
+    store.is_away = True
+    replica = BulkReplica(engine=FaultyEngine(items_max=2), objects=store)
+    batch = batch_of(*[b"{}"] * 4)
+    (part,) = batch.parts
+    stored = Item(4, "c4", b"", 1, length=10)
+    parts = [msgspec.structs.replace(part, items=[*part.items, stored])]
+    replica.start_batch(msgspec.structs.replace(batch, parts=parts))
+
+    assert await replica.wait_ended() is None
+    assert results(replica.log) == dict.fromkeys(range(4), (Outcome.SUCCEEDED, 1))
+    assert (replica.log.requeued_indexes, replica.consumer.offsets) == ([4], [0])
 
 
 async def held(*, is_redelivered: bool) -> tuple[BulkReplica, Batch]:
@@ -357,11 +377,11 @@ async def test_an_unavailable_pool_requeues_the_whole_quarantined_batch() -> Non
 async def test_a_crash_before_the_commit_does_not_run_completed_items_again() -> None:
     log, attempts = RecordingProducer(), MemoryAttemptLog()
     batch = batch_of(*[b"{}"] * 12, b"crash")
-    deaths = await lives_of(batch, log, attempts)
-    assert deaths == 3
+    crashes = await crashes_until_finished(batch, log, attempts)
+    assert crashes == 3
     ended = [*log.outcomes]
 
-    after = BulkReplica(log, attempts)  # the offset was not committed: all of it again
+    after = BulkReplica(log, attempts)  # the offset was not committed
     after.start_batch(batch, is_redelivered=True)
     assert await after.wait_ended() is None
     assert (after.engine.executed, log.outcomes, log.requeued_indexes) == ([], ended, [])

@@ -1,4 +1,4 @@
-"""Goal: a call that comes again runs once more only where nobody had its end, and is permitted."""
+"""Goal: a redelivered call runs again only without a known end and with permission."""
 
 from uuid import UUID, uuid4
 

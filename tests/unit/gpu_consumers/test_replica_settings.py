@@ -1,4 +1,4 @@
-"""Goal: no setting breaks what is promised to items."""
+"""Goal: no setting allows to charge an item that never ran alone."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Goal: a call that ends its process is answered after three ends; others that came again run."""
+"""Goal: a poison call fails after three crashes; other redelivered calls run."""
 
 import asyncio
 from typing import Any
@@ -17,14 +17,14 @@ from topics.records.records import Attempt, Unit
 DURABLE = call_chunk(1, stream=False, durable=True)
 
 
-async def life(attempts: MemoryAttemptLog, *, dies: bool) -> OnlineReplica:
-    """Deliver a call a second time, to a replica whose engine dies of it or answers."""
+async def run_redelivered(attempts: MemoryAttemptLog, *, crashes: bool) -> OnlineReplica:
+    """Deliver the call again, to a replica whose engine crashes or answers."""
     replica = OnlineReplica(attempts)
 
-    replica.engine.is_dead = dies
+    replica.engine.is_dead = crashes
     replica.engine.gate.set()
     replica.start_batch(DURABLE, is_redelivered=True)
-    if dies:
+    if crashes:
         with pytest.raises(EngineDeadError):
             await replica.wait_ended()
     else:
@@ -34,10 +34,10 @@ async def life(attempts: MemoryAttemptLog, *, dies: bool) -> OnlineReplica:
 
 async def test_a_call_is_charged_after_three_crashes() -> None:
     attempts = MemoryAttemptLog()
-    for crashes in (1, 2):
-        await life(attempts, dies=True)
-        assert attempts.latest[UUID(int=1)].units[0].crashes == crashes
-    replica = await life(attempts, dies=False)  # it does not run
+    for crash_count in (1, 2):
+        await run_redelivered(attempts, crashes=True)
+        assert attempts.latest[UUID(int=1)].units[0].crashes == crash_count
+    replica = await run_redelivered(attempts, crashes=False)
 
     (outcome,) = replica.log.outcomes
     assert outcome.outcome is Outcome.FAILED
@@ -51,7 +51,7 @@ async def test_a_call_is_charged_after_three_crashes() -> None:
 async def test_the_attempt_of_a_charged_call_is_deleted_after_its_end_is_acknowledged() -> None:
     attempts = MemoryAttemptLog()
     for _ in range(2):
-        await life(attempts, dies=True)
+        await run_redelivered(attempts, crashes=True)
     replica = OnlineReplica(attempts)
     known: list[bool] = []
     send = replica.log.send
@@ -69,8 +69,8 @@ async def test_the_attempt_of_a_charged_call_is_deleted_after_its_end_is_acknowl
 
 async def test_a_redelivered_call_that_succeeds_deletes_its_attempt() -> None:
     attempts = MemoryAttemptLog()
-    await life(attempts, dies=True)
-    replica = await life(attempts, dies=False)
+    await run_redelivered(attempts, crashes=True)
+    replica = await run_redelivered(attempts, crashes=False)
 
     assert replica.log.statuses == [200]
     assert attempts.latest == {}
@@ -96,24 +96,24 @@ async def test_a_first_delivery_of_a_call_records_no_attempt() -> None:
 
 async def test_a_call_aborted_while_its_attempt_is_recorded_deletes_the_attempt() -> None:
     replica = OnlineReplica()
-    told, said = asyncio.Event(), replica.attempts.record_attempt
+    recorded, said = asyncio.Event(), replica.attempts.record_attempt
 
     async def say(attempt: Attempt) -> None:
         await said(attempt)
-        told.set()
+        recorded.set()
         await asyncio.Event().wait()
 
     replica.attempts.record_attempt = say  # type: ignore[method-assign]
     replica.start_batch(DURABLE, is_redelivered=True)
-    await asyncio.wait_for(told.wait(), 5)
+    await asyncio.wait_for(recorded.wait(), 5)
     replica.worker.requeue_all()
     await replica.wait_ended()
     assert len(replica.log.requeued) == 1
     assert replica.attempts.latest == {}
 
 
-async def owner(attempts: MemoryAttemptLog) -> OnlineReplica:
-    """Return a replica that runs the call, which came again."""
+async def start_redelivered(attempts: MemoryAttemptLog) -> OnlineReplica:
+    """Return a replica that runs the redelivered call."""
     replica = OnlineReplica(attempts)
     replica.start_batch(DURABLE, is_redelivered=True)
     await run_loop()
@@ -125,11 +125,11 @@ async def test_a_revoked_partition_charges_no_call() -> None:
     attempts = MemoryAttemptLog()
     owners = []
     for number in (1, 2, 3, 4):
-        owners.append(await owner(attempts))
+        owners.append(await start_redelivered(attempts))
         await owners[-1].worker.on_revoke({PARTITION}, lost=False)
-        told = Attempt(UUID(int=1), number, [Unit(0, 1, 1)], is_running=False)
-        assert attempts.latest == {UUID(int=1): told}
-    await life(attempts, dies=False)
+        recorded = Attempt(UUID(int=1), number, [Unit(0, 1, 1)], is_running=False)
+        assert attempts.latest == {UUID(int=1): recorded}
+    await run_redelivered(attempts, crashes=False)
     assert attempts.latest == {}
     for replica in owners:
         replica.engine.gate.set()
@@ -138,7 +138,7 @@ async def test_a_revoked_partition_charges_no_call() -> None:
 
 async def test_another_revoked_partition_changes_no_attempt() -> None:
     attempts = MemoryAttemptLog()
-    replica = await owner(attempts)
+    replica = await start_redelivered(attempts)
     await replica.worker.on_revoke({(PARTITION[0], 1)}, lost=False)
     assert attempts.latest[UUID(int=1)].is_running
     replica.engine.gate.set()
@@ -149,16 +149,16 @@ async def test_another_revoked_partition_changes_no_attempt() -> None:
 @pytest.mark.parametrize("lost", [False, True])
 async def test_a_previous_owner_does_not_delete_the_attempt_of_the_next_owner(lost: bool) -> None:
     attempts = MemoryAttemptLog()
-    before = await owner(attempts)
+    before = await start_redelivered(attempts)
     await before.worker.on_revoke({PARTITION}, lost=lost)
-    await life(attempts, dies=True)
-    told = attempts.latest[UUID(int=1)]
+    await run_redelivered(attempts, crashes=True)
+    recorded = attempts.latest[UUID(int=1)]
     before.engine.gate.set()
     await before.wait_ended()
 
     assert before.log.statuses == [200]
-    assert told.is_running
-    assert attempts.latest == {UUID(int=1): told}
+    assert recorded.is_running
+    assert attempts.latest == {UUID(int=1): recorded}
 
 
 async def test_a_call_that_starts_after_its_partition_moved_records_no_attempt() -> None:
@@ -200,7 +200,7 @@ async def test_calls_with_two_crashes_run_one_after_the_other() -> None:
 
 async def test_a_call_that_crashed_alongside_others_is_not_charged_and_runs_alone() -> None:
     attempts = MemoryAttemptLog()
-    await life(attempts, dies=True)
+    await run_redelivered(attempts, crashes=True)
     before = attempts.latest[UUID(int=1)]
     attribution = CrashAttribution()
     replica = OnlineReplica(attempts, attribution=attribution)
@@ -208,7 +208,7 @@ async def test_a_call_that_crashed_alongside_others_is_not_charged_and_runs_alon
     await run_loop()
     assert attribution.has_suspects()
     assert not attempts.latest[before.batch_id].in_company
-    replica.start_batch(call_chunk(2, stream=False))  # or a batch
+    replica.start_batch(call_chunk(2, stream=False))
     await run_loop()
     died = attempts.latest[before.batch_id]
     assert (replica.engine.running, died.in_company) == (2, True)
@@ -223,8 +223,8 @@ async def test_a_call_that_crashed_alongside_others_is_not_charged_and_runs_alon
         await run_loop()
         assert replica.engine.running == 0
     await run_loop()
-    told = attempts.latest[before.batch_id]
-    assert (replica.engine.running, told.units[0].crashes, told.in_company) == (1, 3, False)
+    recorded = attempts.latest[before.batch_id]
+    assert (replica.engine.running, recorded.units[0].crashes, recorded.in_company) == (1, 3, False)
     replica.engine.gate.set()
     await replica.wait_ended()
     assert (replica.log.statuses, attempts.latest) == ([200], {})
