@@ -1,18 +1,17 @@
-"""Replicas as processes of their own, for tests that stop, pause or poison them."""
+"""Replicas as processes, for tests that stop, pause or crash them."""
 
 import json
 import re
 import signal
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from cli.stack.processes.child import Child, spawn
-from tests.integration.gpu_consumers.bench import POOL
+from tests.integration.gpu_consumers.threaded_replica import POOL
 from tests.support.ports import free_port
 from topics.settings import KafkaSettings
 
@@ -20,7 +19,7 @@ SESSION_S = 2.0
 _GAUGE = re.compile(r"^(millrace_\w+) ([0-9.e+]+)$", re.M)
 
 
-class Replica:
+class ReplicaProcess:
     """A running `python -m gpu_consumers` with the simulated engine."""
 
     def __init__(self, kafka: KafkaSettings, folder: Path, name: str, **env: str) -> None:
@@ -30,7 +29,7 @@ class Replica:
         self.process = spawn(replica_child(kafka, folder, name, env), folder)
 
     def metrics(self) -> Mapping[str, float]:
-        """Return those without labels; none while it does not answer."""
+        """Return the metrics without labels; none while the process does not answer."""
         try:
             with urllib.request.urlopen(
                 f"http://127.0.0.1:{self.port}/metrics", timeout=2
@@ -46,8 +45,8 @@ class Replica:
     def resume(self) -> None:
         self.process.send(signal.SIGCONT)
 
-    def story(self) -> str:
-        """Return what a reader of a failure needs to know of this replica."""
+    def diagnosis(self) -> str:
+        """Return the metrics and the log, for the report of a failed test."""
         return f"{self.name}: {dict(self.metrics())}\n{self._log.read_text()}"
 
 
@@ -72,36 +71,27 @@ def replica_child(kafka: KafkaSettings, folder: Path, name: str, env: Mapping[st
     )
 
 
-def faults(*told: tuple[str, str], slow_s: float = 0) -> str:
-    """Return the setting for (text in the body, fault)."""
+def faults(*by_text: tuple[str, str], slow_s: float = 0) -> str:
+    """Return the setting that gives items with a text in their body a fault."""
     return json.dumps(
         [
             {"contains": text, "fault": fault} | ({"slow_s": slow_s} if fault == "slow" else {})
-            for text, fault in told
+            for text, fault in by_text
         ]
     )
 
 
 @contextmanager
-def running(*replicas: Replica) -> Iterator[None]:
-    """End the replicas after a block, paused or not; a failure tells what became of them."""
+def running(*replicas: ReplicaProcess) -> Iterator[None]:
+    """Kill the replicas after the block; add their diagnosis to a failure."""
     try:
         yield
     except AssertionError as failure:
         for replica in replicas:
-            failure.add_note(replica.story())
+            failure.add_note(replica.diagnosis())
         raise
     finally:
         for replica in replicas:
             replica.resume()
             replica.process.send(signal.SIGKILL)
             replica.process.bury()
-
-
-def await_that(check: Callable[[], bool], timeout_s: float, what: str) -> float:
-    """Poll until `check` holds; return the seconds it took."""
-    began_s = time.monotonic()
-    while not check():
-        assert time.monotonic() - began_s < timeout_s, f"waited {timeout_s:g} s for {what}"
-        time.sleep(0.05)
-    return time.monotonic() - began_s

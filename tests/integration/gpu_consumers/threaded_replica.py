@@ -1,4 +1,4 @@
-"""A replica on a thread of its own with a scripted engine, and the log around it."""
+"""A replica on a thread with a scripted engine, and access to the topics around it."""
 
 import asyncio
 import contextlib
@@ -20,6 +20,7 @@ from gpu_consumers.wiring import build_replica
 from storage.objects.errors import ObjectStoreAwayError
 from storage.objects.local_objects import LocalObjects, LocalUpload
 from storage.objects.object_store import Blocks
+from tests.support.until import until
 from topics.clients.admin import LogAdmin
 from topics.clients.producer import LogProducer
 from topics.errors import LogUnavailableError
@@ -35,20 +36,20 @@ BATCHES = batches_topic(POOL, "bulk")
 
 
 class ScriptedEngine:
-    """Answers at once, unless `away` or `dead` say otherwise."""
+    """Answers at once, unless a test closes `gate`, makes it unavailable or kills it."""
 
     concurrency = 10
     headroom = 0
     slots = SlotCounts(0, 0, 0)
 
     def __init__(self) -> None:
-        self.away = False
-        self.dead = False
-        self.hold = asyncio.Event()
-        self.hold.set()
+        self.is_unavailable = False
+        self.is_dead = False
+        self.gate = asyncio.Event()
+        self.gate.set()
         self.bodies: list[bytes] = []
-        self.asked = threading.Event()
-        self.silent_count = 0  # items that it returns without an answer for
+        self.called = threading.Event()
+        self.silent_count = 0  # items that get no answer
         self.answer = b'{"a":1}'
         self.running = 0  # online calls
 
@@ -57,26 +58,26 @@ class ScriptedEngine:
     async def stop(self) -> None: ...
 
     async def execute(self, endpoint: str, bodies: Sequence[bytes], finished: Finished) -> None:
-        self.asked.set()
+        self.called.set()
         for index, body in enumerate(bodies[self.silent_count :], self.silent_count):
             if body == b"die":
                 raise EngineDeadError
-            await self.hold.wait()
-            if self.dead:
+            await self.gate.wait()
+            if self.is_dead:
                 raise EngineDeadError
-            if self.away and index >= len(bodies) // 2:
+            if self.is_unavailable and index >= len(bodies) // 2:
                 raise PoolUnavailableError
             self.bodies.append(body)
             status = 400 if b"bad" in body else 200
             finished(index, Answer(status, self.answer, input_tokens=3, output_tokens=2))
-            finished(index, Answer(status, b"again"))  # a repeat changes nothing
+            finished(index, Answer(status, b"again"))  # a repetition, which is ignored
 
     async def serve(
         self, endpoint: str, body: bytes, emit: Emit | None, meter: Meter | None = None
     ) -> Answer:
-        """Stream five pieces, the last four once `hold` is open; or answer whole."""
-        self.asked.set()
-        if self.away:
+        """Stream five pieces, the last four after `gate` opens; or return one answer."""
+        self.called.set()
+        if self.is_unavailable:
             raise PoolUnavailableError
         assert meter is not None
         meter.began()
@@ -85,8 +86,8 @@ class ScriptedEngine:
             if emit is not None:
                 emit(b'{"n":0}')
                 meter.counted = lambda answer: replace(answer, input_tokens=3, output_tokens=1)
-            await self.hold.wait()
-            if self.dead:
+            await self.gate.wait()
+            if self.is_dead:
                 raise EngineDeadError
             for number in range(1, 5 if emit is not None else 0):
                 assert emit is not None
@@ -99,8 +100,8 @@ class ScriptedEngine:
         return Answer(status, answer, input_tokens=3, output_tokens=5)
 
 
-class AilingObjects(LocalObjects):
-    """A folder that may be away, or slow."""
+class FaultyObjects(LocalObjects):
+    """A folder that may be unavailable or slow."""
 
     is_away = False
 
@@ -121,12 +122,12 @@ class AilingObjects(LocalObjects):
         return super().begin(key)
 
 
-class Bench:
-    """A replica on a thread of its own, and the log around it."""
+class ThreadedReplica:
+    """A replica on a thread, and the topics around it."""
 
     def __init__(self, kafka: KafkaSettings, folder: Path, job_class: JobClass = "bulk") -> None:
         self.kafka, self._job_class = kafka, job_class
-        self.objects = AilingObjects(folder, clock=SystemClock())
+        self.objects = FaultyObjects(folder, clock=SystemClock())
         self.producer = LogProducer(kafka, client_id="test", linger_ms=0)
         self.engine: ScriptedEngine
         self.stop = threading.Event()
@@ -136,7 +137,7 @@ class Bench:
         self._thread = threading.Thread(target=self._main)
 
     def start(self) -> None:
-        """Return when it reads every partition: what is sent from now on is new to it."""
+        """Start; return when every partition is assigned, so that records from now on are new."""
         self._thread.start()
         assert self._started.wait(20)
         self.await_owner(JOB_CLASSES if self._job_class == "both" else (self._job_class,))
@@ -155,7 +156,7 @@ class Bench:
         return self._replica.in_flight
 
     def await_owner(self, job_classes: Sequence[str] = ("bulk",)) -> None:
-        """Wait until one replica reads every partition of these classes."""
+        """Wait until one replica owns every partition of these classes."""
 
         def owns_all(told: list[object]) -> bool:
             owned = {c.job_class for c in cast(list[Capacity], told) if len(c.partitions) == 8}
@@ -169,7 +170,7 @@ class Bench:
     def _main(self) -> None:
         try:
             asyncio.run(self._run())
-        except BaseException as failure:  # noqa: BLE001  the test looks at it
+        except BaseException as failure:  # noqa: BLE001  the test checks it
             self.failure = failure
 
     async def _run(self) -> None:
@@ -201,7 +202,7 @@ class Bench:
         self.producer.flush(10)
 
     def read(self, topic: Topic, enough: Callable[[list[object]], bool]) -> list[object]:
-        """Return every record of `topic`, decoded, once there are enough."""
+        """Read `topic` until `enough` holds; return its decoded records."""
         tail = TopicTail(self.kafka, topic, client_id="test-reader")
         found: list[object] = []
         deadline = time.monotonic() + 25
@@ -213,7 +214,7 @@ class Bench:
         return found
 
     def outcomes(self, count: int, *, bills: bool = False) -> list[ItemOutcome]:
-        """Return outcomes of jobs, or else the `bills` of connection-bound calls."""
+        """Wait for `count` outcomes of jobs, or `bills` of bound calls, and return them."""
 
         def items(found: list[object]) -> list[ItemOutcome]:
             records = [cast(Outcomes, record) for record in found]
@@ -225,15 +226,13 @@ class Bench:
         topic = batches_topic(POOL, job_class)
         return sum(LogAdmin(self.kafka).lag(f"gpu-{POOL}-{job_class}", topic).values())
 
-    def has_lag(self, wanted: int, job_class: str = "bulk") -> bool:
-        with contextlib.suppress(LogUnavailableError):  # a topic that is new has no leader yet
-            return self.lag(job_class) == wanted
+    def has_lag(self, expected: int, job_class: str = "bulk") -> bool:
+        with contextlib.suppress(LogUnavailableError):  # a new topic has no leader yet
+            return self.lag(job_class) == expected
         return False
 
-    def await_lag(self, wanted: int, job_class: str = "bulk") -> None:
-        deadline = time.monotonic() + 15
-        while not self.has_lag(wanted, job_class):
-            assert time.monotonic() < deadline, self.lag(job_class)
+    def await_lag(self, expected: int, job_class: str = "bulk") -> None:
+        until(lambda: self.has_lag(expected, job_class), timeout_s=15)
 
 
 def _is_bill(record: Outcomes) -> bool:
