@@ -125,10 +125,6 @@ class BatchConsumer:
         self._commit_offsets()
         self._consumer.close()
 
-    def lag(self) -> dict[Partition, int]:
-        """Return the records behind the end of each assigned partition."""
-        return self._consumer.lag()
-
     def _deliver_record(self, record: Received, deliver: Deliver) -> None:
         partition = (record.topic, record.partition)
         generation = self._generations.get(partition)

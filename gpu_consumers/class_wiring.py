@@ -8,7 +8,7 @@ from typing import Final
 from core.clock import Clock
 from core.supervised_tasks import SupervisedTasks
 from gpu_consumers.batch_consumer import BatchConsumer, PartitionsCallback
-from gpu_consumers.bulk.batch_execution import BatchExecution, BatchExecutionDeps
+from gpu_consumers.bulk.batch_execution import BatchExecution
 from gpu_consumers.cancellation.liveness import BatchLiveness, CallLiveness
 from gpu_consumers.class_workers import BulkWorker, OnlineWorker
 from gpu_consumers.engines.engine import Engine
@@ -16,13 +16,14 @@ from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher
 from gpu_consumers.flow_control.pool_health import PoolHealth
 from gpu_consumers.inflight.replies import ReplyPublisher
 from gpu_consumers.online.call_completion import CallCompletion
-from gpu_consumers.online.call_execution import CallExecution, CallExecutionDeps
+from gpu_consumers.online.call_execution import CallExecution
 from gpu_consumers.online.call_server import CallServer
 from gpu_consumers.payloads.bodies import BatchBodies
 from gpu_consumers.quarantine.attempt_log import AttemptLog
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
 from gpu_consumers.quarantine.locks import SharedExclusiveLock
 from gpu_consumers.quarantine.quarantine import Quarantine
+from gpu_consumers.quarantine.rerun_permission import RerunPermissions
 from gpu_consumers.quarantine.suspect_calls import SuspectCalls
 from gpu_consumers.settings import ReplicaSettings
 from storage.objects.object_store import ObjectStore
@@ -61,16 +62,14 @@ def build_bulk_worker(shared: SharedDeps, capacity: CapacityPublisher) -> BulkWo
     """Return the worker of class bulk, whose consumer has joined its group."""
     lock = SharedExclusiveLock()
     execution = BatchExecution(
-        BatchExecutionDeps(
-            engine=shared.engine,
-            producer=shared.producer,
-            bodies=BatchBodies(shared.objects, shared.clock),
-            liveness=shared.liveness,
-            capacity=capacity,
-            lock=lock,
-            attribution=shared.attribution,
-            job_class="bulk",
-        )
+        engine=shared.engine,
+        producer=shared.producer,
+        bodies=BatchBodies(shared.objects, shared.clock),
+        liveness=shared.liveness,
+        capacity=capacity,
+        lock=lock,
+        attribution=shared.attribution,
+        job_class="bulk",
     )
     log = AttemptLog(shared.kafka, shared.producer, client_id=shared.replica_id)
     crashes_max = shared.settings.crashes_max
@@ -112,16 +111,15 @@ def build_online_worker(
         crashes_max=shared.settings.crashes_max,
     )
     execution = CallExecution(
-        CallExecutionDeps(
-            server=CallServer(shared.engine, shared.objects, shared.pool, shared.clock),
-            completion=CallCompletion(shared.producer, shared.objects, shared.pool),
-            replies=replies,
-            liveness=CallLiveness(callers, shared.controls, shared.clock),
-            capacity=capacity,
-            pool=shared.pool,
-            suspects=suspects,
-            clock=shared.clock,
-        )
+        server=CallServer(shared.engine, shared.objects, shared.pool, shared.clock),
+        completion=CallCompletion(shared.producer, shared.objects, shared.pool),
+        replies=replies,
+        permissions=RerunPermissions(replies.request_permission),
+        liveness=CallLiveness(callers, shared.controls, shared.clock),
+        capacity=capacity,
+        pool=shared.pool,
+        suspects=suspects,
+        clock=shared.clock,
     )
     callers.start(START_S_MAX)
     shared.closing.callback(callers.stop)

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from core.supervised_tasks import SupervisedTasks
@@ -28,9 +28,9 @@ _STOP_POLL_S = 0.1
 BackgroundWork = Callable[[], Coroutine[Any, Any, None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaDeps:
-    """The dependencies of a replica."""
+@dataclass(kw_only=True, eq=False)
+class Replica:
+    """Runs until stopped, or raises the failure that must end the process."""
 
     workers: Sequence[ClassWorker]
     pool: PoolHealth
@@ -38,21 +38,14 @@ class ReplicaDeps:
     demand: TopicTail
     background: Sequence[BackgroundWork] = ()  # each runs until cancelled
     failures: Sequence[asyncio.Future[None]] = ()  # each ends the process
-
-
-class Replica:
-    """Runs until stopped, or raises the failure that must end the process."""
-
-    def __init__(self, deps: ReplicaDeps, *, shutdown_grace_s: float) -> None:
-        """Start nothing until `run`."""
-        self._deps, self._grace_s = deps, shutdown_grace_s
-        self._stop_consumers = threading.Event()
-        self._stop_demand = threading.Event()
+    shutdown_grace_s: float
+    _stop_consumers: threading.Event = field(default_factory=threading.Event)
+    _stop_demand: threading.Event = field(default_factory=threading.Event)
 
     @property
     def in_flight(self) -> int:
         """Items of all classes that have arrived and not ended."""
-        return sum(worker.capacity.in_flight for worker in self._deps.workers)
+        return sum(worker.capacity.in_flight for worker in self.workers)
 
     async def run(self, stop: threading.Event) -> None:
         """Serve until `stop`; then finish what the grace period allows and requeue the rest.
@@ -61,19 +54,18 @@ class Replica:
         that run then are not committed, and are redelivered.
         """
         self._loop = asyncio.get_running_loop()
-        workers = self._deps.workers
         background = [
             asyncio.create_task(work())
             for work in (
-                *(worker.capacity.run for worker in workers),
-                *self._deps.background,
+                *(worker.capacity.run for worker in self.workers),
+                *self.background,
                 self._update_metrics,
             )
         ]
-        threads = [asyncio.create_task(asyncio.to_thread(self._consume, w)) for w in workers]
+        threads = [asyncio.create_task(asyncio.to_thread(self._consume, w)) for w in self.workers]
         threads.append(asyncio.create_task(asyncio.to_thread(self._read_demand)))
         stopping = asyncio.create_task(_wait_for(stop))
-        failures = [self._deps.tasks.failed, *self._deps.failures]
+        failures = [self.tasks.failed, *self.failures]
         running: list[asyncio.Future[None]] = [*failures, *background, *threads]
         try:
             await asyncio.wait([*running, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -87,21 +79,21 @@ class Replica:
         finally:
             for task in (*background, stopping):
                 task.cancel()
-            self._deps.tasks.cancel_all()
+            self.tasks.cancel_all()
             self._stop_consumers.set()
             self._stop_demand.set()
             await asyncio.wait(threads, timeout=_LEAVE_S)
-        for worker in workers:
+        for worker in self.workers:
             worker.capacity.publish_withdrawal()
 
     def _consume(self, worker: ClassWorker) -> None:
         """Thread body of a class: its consumer, whose callbacks run on the event loop."""
 
         def deliver(delivered: DeliveredBatch) -> None:
-            self._deps.tasks.call_from_thread(worker.start_batch, delivered)
+            self.tasks.call_from_thread(worker.start_batch, delivered)
 
         def on_assignment(partitions: list[Partition]) -> None:
-            self._deps.tasks.call_from_thread(worker.capacity.start_epoch, partitions)
+            self.tasks.call_from_thread(worker.capacity.start_epoch, partitions)
 
         def on_revoke(partitions: list[Partition], lost: bool) -> None:
             revoking = worker.on_revoke(frozenset(partitions), lost=lost)
@@ -114,28 +106,29 @@ class Replica:
 
     def _read_demand(self) -> None:
         def apply_demand(records: list[Received]) -> None:
-            for worker in self._deps.workers:
+            for worker in self.workers:
                 worker.capacity.apply_demand(records)
 
         def deliver(records: list[Received]) -> None:
-            self._deps.tasks.call_from_thread(apply_demand, records)
+            self.tasks.call_from_thread(apply_demand, records)
 
-        read_demand(self._deps.demand, deliver, self._stop_demand)
+        read_demand(self.demand, deliver, self._stop_demand)
 
     async def _drain(self) -> None:
-        for worker in self._deps.workers:
+        for worker in self.workers:
             worker.drain()
-        self._deps.pool.close()
-        await self._deps.tasks.wait_all(self._grace_s)
-        for worker in self._deps.workers:
+        self.pool.close()
+        await self.tasks.wait_all(self.shutdown_grace_s)
+        for worker in self.workers:
             worker.requeue_all()
-        await self._deps.tasks.wait_all(_LEAVE_S)
+        await self.tasks.wait_all(_LEAVE_S)
 
     async def _update_metrics(self) -> None:
-        workers = self._deps.workers
         while True:
             metrics.IN_FLIGHT.set(self.in_flight)
-            metrics.ITEMS_PER_SECOND.set(sum(worker.capacity.items_per_s for worker in workers))
+            metrics.ITEMS_PER_SECOND.set(
+                sum(worker.capacity.items_per_s for worker in self.workers)
+            )
             await asyncio.sleep(REPEAT_S)
 
 

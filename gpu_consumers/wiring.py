@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import math
 import socket
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -25,7 +26,7 @@ from gpu_consumers.engines.settings import EngineSettings
 from gpu_consumers.flow_control.capacity_publisher import CapacityPublisher, ReplicaIdentity
 from gpu_consumers.flow_control.pool_health import PoolHealth
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
-from gpu_consumers.replica import BackgroundWork, Replica, ReplicaDeps
+from gpu_consumers.replica import BackgroundWork, Replica
 from gpu_consumers.settings import ReplicaSettings
 from storage.objects.object_store import ObjectStore
 from topics.clients.producer import LogProducer
@@ -72,10 +73,20 @@ def build_replica(
     classes = JOB_CLASSES if settings.job_class == "both" else (settings.job_class,)
     attribution = CrashAttribution()
     capacities = {
-        name: _capacity(
-            _identity(name, replica_id, settings), engine, producer, database_time, attribution
+        job_class: CapacityPublisher(
+            ReplicaIdentity(
+                replica_id=replica_id,
+                pool=settings.pool,
+                job_class=job_class,
+                batch_items=settings.batch_items,
+            ),
+            producer,
+            partial(_concurrency, engine, job_class),
+            clock,
+            database_time=database_time,
+            has_suspects=attribution.has_suspects,
         )
-        for name in classes
+        for job_class in classes
     }
     attribution.on_suspects_changed += [capacity.publish_soon for capacity in capacities.values()]
     shared = SharedDeps(
@@ -93,30 +104,43 @@ def build_replica(
         clock=clock,
         closing=closing,
     )
+    return _replica(shared, capacities, control_changes, silence_s_max), closing
+
+
+def _replica(
+    shared: SharedDeps,
+    capacities: Mapping[str, CapacityPublisher],
+    control_changes: "_ControlChanges",
+    silence_s_max: float,
+) -> Replica:
+    """Build the worker of each class, with the background work that belongs to it."""
     workers: list[ClassWorker] = []
-    background: list[BackgroundWork] = [partial(_check_controls, controls)]
+    background: list[BackgroundWork] = [partial(_check_controls, shared.controls)]
     failures = []
     if bulk := capacities.get("bulk"):
         worker = build_bulk_worker(shared, bulk)
         aborter = ObsoleteBatchAborter(lambda: worker.execution.runs, shared.liveness)
         control_changes.aborter = aborter
         workers.append(worker)
-        background += [aborter.run, worker.delete_attempts]
-        background.append(partial(_watch_bulk, engine, bulk, silence_s_max))
+        watch = partial(
+            watch_progress, shared.engine, lambda: bulk.ended_count, silence_s_max, shared.clock
+        )
+        background += [aborter.run, worker.delete_attempts, watch]
     if online := capacities.get("interactive"):
         online_worker, replies = build_online_worker(shared, online)
         workers.append(online_worker)
         background.append(online_worker.execution.abort_obsolete_calls)
         failures.append(replies.failed)
-    deps = ReplicaDeps(
+    client_id = f"{shared.replica_id}-demand"
+    return Replica(
         workers=workers,
         pool=shared.pool,
         tasks=shared.tasks,
-        demand=TopicTail(kafka, DEMAND, client_id=f"{replica_id}-demand", past_counts=False),
+        demand=TopicTail(shared.kafka, DEMAND, client_id=client_id, past_counts=False),
         background=background,
         failures=failures,
+        shutdown_grace_s=shared.settings.shutdown_grace_s,
     )
-    return Replica(deps, shutdown_grace_s=settings.shutdown_grace_s), closing
 
 
 class _ControlChanges:
@@ -132,33 +156,8 @@ class _ControlChanges:
                 self._loop.call_soon_threadsafe(self.aborter.check_soon)
 
 
-def _identity(job_class: str, replica_id: str, settings: ReplicaSettings) -> ReplicaIdentity:
-    return ReplicaIdentity(
-        replica_id=replica_id,
-        pool=settings.pool,
-        job_class=job_class,
-        batch_items=settings.batch_items,
-    )
-
-
-def _capacity(
-    identity: ReplicaIdentity,
-    engine: Engine,
-    producer: LogProducer,
-    database_time: DatabaseTime,
-    attribution: CrashAttribution,
-) -> CapacityPublisher:
-    def concurrency() -> int:
-        return engine.concurrency - (engine.headroom if identity.job_class == "bulk" else 0)
-
-    return CapacityPublisher(
-        identity,
-        producer,
-        concurrency,
-        SystemClock(),
-        database_time=database_time,
-        has_suspects=attribution.has_suspects,
-    )
+def _concurrency(engine: Engine, job_class: str) -> int:
+    return engine.concurrency - (engine.headroom if job_class == "bulk" else 0)
 
 
 async def _check_controls(controls: JobControls) -> None:
@@ -166,7 +165,3 @@ async def _check_controls(controls: JobControls) -> None:
     while True:
         controls.check()
         await asyncio.sleep(_CONTROLS_CHECK_S)
-
-
-async def _watch_bulk(engine: Engine, bulk: CapacityPublisher, silence_s_max: float) -> None:
-    await watch_progress(engine, lambda: bulk.ended_count, silence_s_max, SystemClock())

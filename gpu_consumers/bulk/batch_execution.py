@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from core.errors import PoolBusyError
@@ -38,9 +38,9 @@ from topics.records.records import JobRef, Unit
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchExecutionDeps:
-    """The dependencies of BatchExecution."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class BatchExecution:
+    """Executes several batches at once. All methods are called on the event loop."""
 
     engine: Engine
     producer: LogProducer
@@ -50,18 +50,8 @@ class BatchExecutionDeps:
     lock: SharedExclusiveLock  # quarantined units take it exclusively
     attribution: CrashAttribution
     job_class: str
-
-
-class BatchExecution:
-    """Executes several batches at once. All methods are called on the event loop."""
-
-    def __init__(self, deps: BatchExecutionDeps) -> None:
-        """Create it without batches."""
-        self._deps = deps
-        self._liveness, self._capacity = deps.liveness, deps.capacity
-        self._requeues_new_runs = False
-        self.runs: set[BatchRun] = set()
-        """The batches in flight."""
+    runs: set[BatchRun] = field(default_factory=set)  # the batches in flight
+    _requeues_new_runs: bool = False
 
     def accept_batch(self, delivered: DeliveredBatch) -> BatchRun:
         """Count the batch as in flight and drop items of closed, paused and expired jobs.
@@ -77,8 +67,8 @@ class BatchExecution:
         ]
         total = sum(len(part.items) for part in batch.parts)
         metrics.BATCH_ITEMS.observe(total)
-        self._capacity.record_arrival(batch, total)
-        self._capacity.record_end(batch, total - len(items))
+        self.capacity.record_arrival(batch, total)
+        self.capacity.record_end(batch, total - len(items))
         run = BatchRun(delivered, items)
         if self._requeues_new_runs:
             run.abort_reason = BatchAbortReason.REQUEUE
@@ -88,7 +78,7 @@ class BatchExecution:
     def remove_batch(self, run: BatchRun) -> None:
         """Count the batch as ended: none of its items runs here any more."""
         open_count = len(run.items) - len(run.answers) - len(run.released)
-        self._capacity.record_end(run.delivered.batch, open_count)
+        self.capacity.record_end(run.delivered.batch, open_count)
         self.runs.discard(run)
 
     def requeue_all(self) -> None:
@@ -103,7 +93,7 @@ class BatchExecution:
             position
             for position in range(unit.first, unit.first + unit.count)
             if position not in run.answers
-            and self._liveness.drop_reason(run.items[position][0]) is None
+            and self.liveness.drop_reason(run.items[position][0]) is None
         ]
 
     async def execute_items(
@@ -117,12 +107,12 @@ class BatchExecution:
         """
         async with contextlib.nullcontext() if has_lock else self._run_alongside():
             try:
-                bodies = await self._deps.bodies.load_bodies(
+                bodies = await self.bodies.load_bodies(
                     run, positions, partial(self.set_answer, run)
                 )
                 # Each job in a task of its own, so that it can be aborted alone.
                 for job, of_job in group_by_job(run.items, bodies):
-                    if self._liveness.drop_reason(job) is None:
+                    if self.liveness.drop_reason(job) is None:
                         work = self._execute_job(run, {p: bodies[p] for p in of_job})
                         run.job_tasks.append((job, asyncio.create_task(work)))
                     else:
@@ -145,16 +135,16 @@ class BatchExecution:
         without an answer, unless they are dropped: the close of their job writes their rows, or its
         resume emits them again. Raises DeliveryError.
         """
-        sends = PendingSends(self._deps.producer)
+        sends = PendingSends(self.producer)
         for job, of_job in group_by_job(run.items, positions):
             outcomes = [
                 outcome_of(run.items[p][1], run.answers[p]) for p in of_job if p in run.answers
             ]
-            outcomes = await self._deps.bodies.prepare_outcomes(run, job, outcomes)
+            outcomes = await self.bodies.prepare_outcomes(run, job, outcomes)
             if outcomes:
                 count_outcomes(outcomes)
                 sends.send_outcomes(job, outcomes)
-            if len(outcomes) < len(of_job) and self._liveness.drop_reason(job) is None:
+            if len(outcomes) < len(of_job) and self.liveness.drop_reason(job) is None:
                 published = {outcome.index for outcome in outcomes}
                 requeued = [
                     run.items[p][1]
@@ -162,11 +152,11 @@ class BatchExecution:
                     if run.items[p][1].index not in published and (requeues or p in run.answers)
                 ]
                 metrics.ITEMS_HANDED_BACK.inc(len(requeued))
-                sends.requeue_items(job, requeued, self._deps.job_class)
+                sends.requeue_items(job, requeued, self.job_class)
         await sends.wait_acknowledged()
 
     def _drop_items(self, job: JobRef, item_count: int) -> bool:
-        reason = self._liveness.drop_reason(job)
+        reason = self.liveness.drop_reason(job)
         if reason is None:
             return False
         metrics.ITEMS_SKIPPED.labels(reason).inc(item_count)
@@ -174,12 +164,12 @@ class BatchExecution:
 
     @contextlib.asynccontextmanager
     async def _run_alongside(self) -> AsyncIterator[None]:
-        await self._deps.lock.acquire_shared()
+        await self.lock.acquire_shared()
         try:
-            async with self._deps.attribution.run_alongside():
+            async with self.attribution.run_alongside():
                 yield
         finally:
-            self._deps.lock.release_shared()
+            self.lock.release_shared()
 
     async def _execute_job(self, run: BatchRun, bodies: Mapping[int, bytes]) -> None:
         """Execute the items of one job and release their credit as answers arrive."""
@@ -200,14 +190,14 @@ class BatchExecution:
 
         def release_credit() -> None:
             if new_answers:
-                self._capacity.record_answers(len(new_answers))
+                self.capacity.record_answers(len(new_answers))
                 self._release_credit(run, new_answers)
                 new_answers.clear()
 
         job = run.items[executed[0]][0]
         try:
             try:
-                await self._deps.engine.execute(job.endpoint, list(bodies.values()), finished)
+                await self.engine.execute(job.endpoint, list(bodies.values()), finished)
             except PoolBusyError:
                 return  # items without an answer are requeued; other jobs go on
             # Without an answer the item would be requeued, possibly for ever.
@@ -216,7 +206,7 @@ class BatchExecution:
                     _LOG.error("an engine returned without an answer")
                     finished(index, ANSWER_MISSING)
         except asyncio.CancelledError:
-            if self._liveness.drop_reason(job) is not None:
+            if self.liveness.drop_reason(job) is not None:
                 self._release_unanswered(run, [p for p in executed if p not in answers])
             raise
         finally:
@@ -227,7 +217,7 @@ class BatchExecution:
         """Release the credit of dropped items: the rest of their batch may run for long."""
         new = set(positions) - run.released
         run.released |= new
-        self._capacity.record_end(run.delivered.batch, len(new))
+        self.capacity.record_end(run.delivered.batch, len(new))
 
     def _release_credit(self, run: BatchRun, positions: Sequence[int]) -> None:
         """Release the credit of answered items, except those released before."""
@@ -235,7 +225,7 @@ class BatchExecution:
         if run.released:
             count -= len(run.released.intersection(positions))
             run.released.difference_update(positions)
-        self._capacity.record_end(run.delivered.batch, count)
+        self.capacity.record_end(run.delivered.batch, count)
 
 
 async def _wait_for_all(tasks: Sequence[asyncio.Task[None]]) -> None:

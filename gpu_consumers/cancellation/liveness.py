@@ -68,7 +68,6 @@ class ObsoleteBatchAborter:
     """
 
     def __init__(self, runs: Callable[[], Iterable[BatchRun]], liveness: BatchLiveness) -> None:
-        """`runs` returns the batches in flight."""
         self._runs, self._liveness = runs, liveness
         self._changed = asyncio.Event()
 
@@ -111,7 +110,6 @@ class CallLiveness:
     """Decides whether the caller, the deadline and the job of a call still allow it."""
 
     def __init__(self, callers: Callers, controls: JobControls, clock: Clock) -> None:
-        """The owner starts and stops both tail readers."""
         self._callers, self._controls, self._clock = callers, controls, clock
 
     def abort_reason(self, call: OnlineCall) -> CallAbortReason | None:

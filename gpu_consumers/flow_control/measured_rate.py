@@ -22,7 +22,6 @@ class MeasuredRate:
     """The smoothed rate and the open window."""
 
     def __init__(self) -> None:
-        """Create it with an unknown rate."""
         self.items_per_s = 0.0
         """0 while unknown."""
         self._answered = 0

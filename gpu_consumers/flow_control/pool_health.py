@@ -16,7 +16,6 @@ class PoolHealth:
     """Withdraws the credit of every class while the pool is unavailable, and probes the pool."""
 
     def __init__(self, capacities: Sequence[CapacityPublisher], *, backoff_s_max: float) -> None:
-        """The pool counts as available at first."""
         self._capacities, self._backoff_s_max = capacities, backoff_s_max
         self._backoff_s = _BACKOFF_S_MIN
         self._is_available = True

@@ -34,17 +34,17 @@ OUT_OF_MEMORY = error_answer(
 )
 
 
-def outcome_of(item: Item, answer: Answer) -> ItemOutcome:
+def outcome_of(item: Item, answer: Answer, *, is_final: bool = False) -> ItemOutcome:
     """Return the outcome of one execution; its body may still be too large for a record.
 
-    The results writer may retry an item whose failure is retryable.
+    The results writer may retry an item whose failure is retryable. A final outcome is not: the
+    caller has its answer.
     """
-    if answer.status_code >= _FIRST_ERROR_STATUS:
-        return _failure_of(item, answer, retryable=may_pass(answer))
-    return ItemOutcome(
+    is_failure = answer.status_code >= _FIRST_ERROR_STATUS
+    return ItemOutcome(  # without keywords, which would cost as much as the rest
         item.index,
         item.custom_id,
-        Outcome.SUCCEEDED,
+        Outcome.FAILED if is_failure else Outcome.SUCCEEDED,
         answer.status_code,
         answer.body,
         None,
@@ -54,31 +54,15 @@ def outcome_of(item: Item, answer: Answer) -> ItemOutcome:
         answer.cached_tokens,
         answer.reasoning_tokens,
         item.attempt,
+        None,
+        is_failure and not is_final and may_pass(answer),
+        item.offset if is_failure else 0,
     )
 
 
 def final_outcome_of(item: Item, answer: Answer) -> ItemOutcome:
     """Return the outcome of an item that is not retried, because its caller has the answer."""
-    if answer.status_code >= _FIRST_ERROR_STATUS:
-        return _failure_of(item, answer, retryable=False)
-    return outcome_of(item, answer)
-
-
-def _failure_of(item: Item, answer: Answer, *, retryable: bool) -> ItemOutcome:
-    return ItemOutcome(
-        item.index,
-        item.custom_id,
-        Outcome.FAILED,
-        answer.status_code,
-        answer.body,
-        input_tokens=answer.input_tokens,
-        output_tokens=answer.output_tokens,
-        cached_tokens=answer.cached_tokens,
-        reasoning_tokens=answer.reasoning_tokens,
-        attempt=item.attempt,
-        retryable=retryable,
-        offset=item.offset,
-    )
+    return outcome_of(item, answer, is_final=True)
 
 
 def count_outcomes(outcomes: list[ItemOutcome]) -> None:

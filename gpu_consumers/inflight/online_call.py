@@ -63,7 +63,6 @@ class OnlineCall:
     pieces: list[bytes] = field(default_factory=list)  # of a durable stream, for its outcome
 
     def __post_init__(self) -> None:
-        """Have the engine report the start."""
         self.meter = Meter(self._on_start)
 
     @property

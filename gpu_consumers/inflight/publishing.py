@@ -21,7 +21,6 @@ class PendingSends:
     """Sends records and waits for the acknowledgement of all. Used on the event loop."""
 
     def __init__(self, producer: LogProducer) -> None:
-        """Create it without records, on the running event loop."""
         self._producer = producer
         self._loop = asyncio.get_running_loop()
         self._unacknowledged = 0

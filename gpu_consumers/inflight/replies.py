@@ -46,7 +46,6 @@ class ReplyStream:
         request_id: UUID,
         execution_id: UUID,
     ) -> None:
-        """Create an empty stream."""
         self._publisher, self._call = publisher, call
         self._id, self._execution_id = request_id, execution_id
         self._pieces: list[bytes] = []

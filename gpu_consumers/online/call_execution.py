@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
@@ -32,41 +32,32 @@ ABORT_CHECK_S: Final = 0.5
 _CHECKED_COUNT: Final = 500  # calls checked in one iteration of the event loop
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallExecutionDeps:
-    """The dependencies of CallExecution."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class CallExecution:
+    """Executes the calls of class interactive. All methods are called on the event loop."""
 
     server: CallServer
     completion: CallCompletion
     replies: ReplyPublisher
+    permissions: RerunPermissions
     liveness: CallLiveness
     capacity: CapacityPublisher
     pool: PoolHealth
     suspects: SuspectCalls
     clock: Clock
-
-
-class CallExecution:
-    """Executes the calls of class interactive. All methods are called on the event loop."""
-
-    def __init__(self, deps: CallExecutionDeps) -> None:
-        """Create it without calls."""
-        self._deps = deps
-        self._liveness, self._capacity = deps.liveness, deps.capacity
-        self._permissions = RerunPermissions(deps.replies.request_permission)
-        self._running: dict[UUID, OnlineCall] = {}
-        self._completed = CompletedCalls()
-        self._is_draining = False
+    _running: dict[UUID, OnlineCall] = field(default_factory=dict)
+    _completed: CompletedCalls = field(default_factory=CompletedCalls)
+    _is_draining: bool = False
 
     def accept_batch(self, delivered: DeliveredBatch) -> list[OnlineCall]:
         """Count the batch as in flight and return its calls."""
-        arrived_s = self._deps.clock.monotonic_s()
+        arrived_s = self.clock.monotonic_s()
         calls = [
             self._new_call(delivered, part, item, arrived_s)
             for part in delivered.batch.parts
             for item in part.items
         ]
-        self._capacity.record_arrival(delivered.batch, len(calls))
+        self.capacity.record_arrival(delivered.batch, len(calls))
         return calls
 
     async def run_call(self, call: OnlineCall) -> None:
@@ -80,14 +71,14 @@ class CallExecution:
             assert first.task is not None
             await asyncio.wait([first.task])
         if call.request_id in self._completed:
-            self._capacity.record_end(call.batch, 1)
+            self.capacity.record_end(call.batch, 1)
             return
         self._running[call.request_id] = call
         try:
             answer = await self._execute_call(call)
-            if await self._deps.completion.publish_end(call, answer):
+            if await self.completion.publish_end(call, answer):
                 self._completed.add(call.request_id)
-            await self._deps.suspects.delete_charge(call)
+            await self.suspects.delete_charge(call)
         finally:
             del self._running[call.request_id]
 
@@ -97,11 +88,11 @@ class CallExecution:
             call = self._running.get(request_id)
             if call is not None:
                 call.abort(CallAbortReason.CALLER)
-        self._permissions.grant(record.permitted)
+        self.permissions.grant(record.permitted)
         if record.leaving:
             for call in self._running.values():
                 if call.job.call is not None and call.job.call.caller_id == record.caller_id:
-                    self._liveness.abort_if_obsolete(call)
+                    self.liveness.abort_if_obsolete(call)
 
     async def abort_obsolete_calls(self) -> None:
         """Abort calls of silent callers and past deadlines, repeatedly until cancelled.
@@ -112,7 +103,7 @@ class CallExecution:
             await asyncio.sleep(ABORT_CHECK_S)
             metrics.CALLS_RUNNING.set(len(self._running))
             for number, call in enumerate([*self._running.values()], 1):
-                self._liveness.abort_if_obsolete(call)
+                self.liveness.abort_if_obsolete(call)
                 if number % _CHECKED_COUNT == 0:
                     await asyncio.sleep(0)
 
@@ -145,7 +136,7 @@ class CallExecution:
             batch=delivered.batch,
             job=job,
             item=item,
-            replies=self._deps.replies.open_stream(job.call, job.job_id, new_uuid()),
+            replies=self.replies.open_stream(job.call, job.job_id, new_uuid()),
             arrived_s=arrived_s,
             is_redelivered=delivered.is_redelivered or part.redelivered,
             waited_s=part.waited_s,
@@ -155,23 +146,23 @@ class CallExecution:
 
     async def _execute_call(self, call: OnlineCall) -> Answer | None:
         """Return the answer of the engine; None when the call was aborted."""
-        server, suspects, is_suspect = self._deps.server, self._deps.suspects, call.is_redelivered
+        is_suspect = call.is_redelivered
         try:
             if not await self._admit_call(call):
                 return None
-            body = await server.load_body(call)
+            body = await self.server.load_body(call)
             if isinstance(body, Answer):
                 answer = body
             elif not is_suspect:
-                async with suspects.run_new_call():
-                    answer = await server.serve_call(call, body)
+                async with self.suspects.run_new_call():
+                    answer = await self.server.serve_call(call, body)
             else:
-                async with suspects.run_redelivered_call(call) as may_run:
-                    answer = await server.serve_call(call, body) if may_run else CRASHES_ENGINE
+                async with self.suspects.run_redelivered_call(call) as may_run:
+                    answer = await self.server.serve_call(call, body) if may_run else CRASHES_ENGINE
             if call.abort_reason is CallAbortReason.PIECE_TOO_LARGE:
                 return None
             call.abort_reason = None  # the answer was faster than the abort
-            self._capacity.record_answers(1)
+            self.capacity.record_answers(1)
             return answer
         except asyncio.CancelledError:
             if call.abort_reason is None:
@@ -182,16 +173,16 @@ class CallExecution:
             return None
         except PoolUnavailableError as failure:
             if not isinstance(failure, PoolBusyError):
-                self._deps.pool.mark_unavailable()
-            call.abort_reason = self._liveness.abort_reason(call) or CallAbortReason.POOL
+                self.pool.mark_unavailable()
+            call.abort_reason = self.liveness.abort_reason(call) or CallAbortReason.POOL
             return None
         finally:
             call.end_execution()
-            self._capacity.record_end(call.batch, 1)
+            self.capacity.record_end(call.batch, 1)
 
     async def _admit_call(self, call: OnlineCall) -> bool:
         """Steps 1 and 2; return False, with `call.abort_reason` set, when it must not run."""
-        reason = await self._liveness.reason_not_to_start(call)
+        reason = await self.liveness.reason_not_to_start(call)
         if call.abort_reason is None:  # else it was aborted meanwhile, and that reason counts
             is_drained = reason is None and self._is_draining
             call.abort_reason = CallAbortReason.DRAIN if is_drained else reason
@@ -199,7 +190,7 @@ class CallExecution:
             return False
         caller = call.job.call
         if call.is_redelivered and caller is not None and not caller.durable:
-            if not await self._permissions.request_rerun(caller, call.request_id):
+            if not await self.permissions.request_rerun(caller, call.request_id):
                 call.abort_reason = CallAbortReason.UNPERMITTED
                 return False
             call.is_redelivered = False

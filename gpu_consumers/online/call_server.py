@@ -25,7 +25,6 @@ class CallServer:
     def __init__(
         self, engine: Engine, objects: ObjectStore, pool: PoolHealth, clock: Clock
     ) -> None:
-        """An answer of the engine marks `pool` as available."""
         self._engine, self._objects, self._pool, self._clock = engine, objects, pool, clock
         self._encrypted = EncryptedBodies(objects, clock)
 

@@ -11,7 +11,6 @@ class CompletedCalls:
     """The newest ids of calls whose end is acknowledged."""
 
     def __init__(self, count_max: int = COMPLETED_MAX) -> None:
-        """Create an empty set that holds `count_max` ids."""
         self._count_max = count_max
         self._ids: OrderedDict[UUID, None] = OrderedDict()
 

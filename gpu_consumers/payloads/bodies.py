@@ -92,7 +92,6 @@ class EncryptedBodies:
     """Decrypts requests and encrypts outcomes of jobs that name a data key."""
 
     def __init__(self, objects: ObjectStore, clock: Clock) -> None:
-        """Keys are loaded from `objects` when they are needed first."""
         self._objects, self._keys = objects, DataKeys(objects, clock)
 
     async def decrypt_item(self, job: JobRef, item: Item) -> bytes:
@@ -171,7 +170,6 @@ class BatchBodies:
     """Loads the request bodies of batches and prepares their outcomes for the log."""
 
     def __init__(self, objects: ObjectStore, clock: Clock) -> None:
-        """Keys are loaded from `objects` when they are needed first."""
         self._objects = objects
         self._encrypted = EncryptedBodies(objects, clock)
 

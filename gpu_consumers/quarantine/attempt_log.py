@@ -31,7 +31,6 @@ class AttemptLog:
     """Reads and writes attempts. Used on the event loop."""
 
     def __init__(self, kafka: KafkaSettings, producer: LogProducer, *, client_id: str) -> None:
-        """Connect to nothing until the first read."""
         self._kafka, self._producer = kafka, producer
         self._client_id = f"{client_id}-attempts"
         self._read_lock = asyncio.Lock()

@@ -39,7 +39,6 @@ class CrashAttribution:
     """Coordinates executions of all classes of a replica. For one event loop."""
 
     def __init__(self, exclusive_s_max: float = EXCLUSIVE_S_MAX) -> None:
-        """Create the coordinator of an idle engine."""
         self._exclusive_s_max = exclusive_s_max
         self._suspect_slot = asyncio.Lock()
         self._suspect_run: _SuspectRun | None = None

@@ -12,7 +12,6 @@ class SharedExclusiveLock:
     """
 
     def __init__(self) -> None:
-        """Create the lock with no holder."""
         self._shared_count = 0
         self._no_shared = asyncio.Event()
         self._no_shared.set()
@@ -81,7 +80,6 @@ class ItemSemaphore:
     """
 
     def __init__(self, item_count_max: int) -> None:
-        """Create the semaphore with everything free."""
         self._limit = self._free = item_count_max
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
@@ -123,7 +121,6 @@ class CrashCountOrder:
     """
 
     def __init__(self) -> None:
-        """Create the order without batches."""
         self._crash_counts: dict[object, int] = {}
         self._changed = asyncio.Event()
 

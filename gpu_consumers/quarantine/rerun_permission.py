@@ -21,7 +21,6 @@ class RerunPermissions:
     """Open requests for permission. Used on the event loop."""
 
     def __init__(self, send_request: SendRequest) -> None:
-        """Create the table without open requests."""
         self._send_request = send_request
         self._open: dict[UUID, asyncio.Future[None]] = {}
 

@@ -28,7 +28,6 @@ class SuspectCalls:
     """Runs redelivered calls and records each of their executions on the `attempts` topic."""
 
     def __init__(self, log: AttemptLog, attribution: CrashAttribution, *, crashes_max: int) -> None:
-        """`attribution` is shared by all classes of the replica."""
         self._log, self._attribution, self._crashes_max = log, attribution, crashes_max
 
     def run_new_call(self) -> AbstractAsyncContextManager[None]:

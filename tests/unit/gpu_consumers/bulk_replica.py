@@ -9,7 +9,7 @@ from core.database_time import DatabaseTime
 from core.states import CloseReason
 from core.supervised_tasks import SupervisedTasks
 from gpu_consumers.batch_consumer import BatchConsumer
-from gpu_consumers.bulk.batch_execution import BatchExecution, BatchExecutionDeps
+from gpu_consumers.bulk.batch_execution import BatchExecution
 from gpu_consumers.cancellation.liveness import BatchLiveness
 from gpu_consumers.class_workers import BulkWorker
 from gpu_consumers.engines.engine import Engine
@@ -81,18 +81,15 @@ class BulkReplica:
             has_suspects=self.attribution.has_suspects,
         )
         self.attribution.on_suspects_changed.append(self.capacity.publish_soon)
-        self.liveness = BatchLiveness(cast(JobControls, self.controls), self.time, clock)
         self.execution = BatchExecution(
-            BatchExecutionDeps(
-                engine=cast(Engine, self.engine),
-                producer=producer,
-                bodies=BatchBodies(cast(ObjectStore, objects), clock),
-                liveness=self.liveness,
-                capacity=self.capacity,
-                lock=lock,
-                attribution=self.attribution,
-                job_class="bulk",
-            )
+            engine=cast(Engine, self.engine),
+            producer=producer,
+            bodies=BatchBodies(cast(ObjectStore, objects), clock),
+            liveness=BatchLiveness(cast(JobControls, self.controls), self.time, clock),
+            capacity=self.capacity,
+            lock=lock,
+            attribution=self.attribution,
+            job_class="bulk",
         )
         self.quarantine = Quarantine(
             self.execution,

@@ -15,10 +15,11 @@ from gpu_consumers.flow_control.pool_health import PoolHealth
 from gpu_consumers.inflight.delivered_batch import DeliveredBatch
 from gpu_consumers.inflight.replies import ReplyPublisher
 from gpu_consumers.online.call_completion import CallCompletion
-from gpu_consumers.online.call_execution import CallExecution, CallExecutionDeps
+from gpu_consumers.online.call_execution import CallExecution
 from gpu_consumers.online.call_server import CallServer
 from gpu_consumers.quarantine.attempt_log import AttemptLog
 from gpu_consumers.quarantine.crash_attribution import CrashAttribution
+from gpu_consumers.quarantine.rerun_permission import RerunPermissions
 from gpu_consumers.quarantine.suspect_calls import SuspectCalls
 from storage.objects.object_store import ObjectStore
 from tests.unit.gpu_consumers.fakes import (
@@ -88,17 +89,17 @@ class OnlineReplica:
         attempt_log = cast(AttemptLog, self.attempts)
         suspects = SuspectCalls(attempt_log, self.attribution, crashes_max=3)
         callers, controls = cast(Callers, self.callers), cast(JobControls, self.callers)
+        replies = ReplyPublisher(self.log, "r1", loop)
         self.execution = CallExecution(
-            CallExecutionDeps(
-                server=CallServer(cast(Engine, self.engine), store, self.pool, clock),
-                completion=CallCompletion(producer, store, self.pool),
-                replies=ReplyPublisher(self.log, "r1", loop),
-                liveness=CallLiveness(callers, controls, clock),
-                capacity=self.capacity,
-                pool=self.pool,
-                suspects=suspects,
-                clock=clock,
-            )
+            server=CallServer(cast(Engine, self.engine), store, self.pool, clock),
+            completion=CallCompletion(producer, store, self.pool),
+            replies=replies,
+            permissions=RerunPermissions(replies.request_permission),
+            liveness=CallLiveness(callers, controls, clock),
+            capacity=self.capacity,
+            pool=self.pool,
+            suspects=suspects,
+            clock=clock,
         )
         self.worker = OnlineWorker(
             consumer=cast(BatchConsumer, self.consumer),

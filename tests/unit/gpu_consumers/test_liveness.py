@@ -56,8 +56,8 @@ class TimedReplica(BulkReplica):
         self.clock = ManualClock(now_s=100.0, wall_time_s=1e12)
         self.time.heard(NOW_S, monotonic_s=100.0)
         controls = cast(JobControls, self.controls)
-        self.execution._liveness = BatchLiveness(controls, self.time, self.clock)
-        self.aborter = ObsoleteBatchAborter(lambda: self.execution.runs, self.execution._liveness)
+        self.execution.liveness = BatchLiveness(controls, self.time, self.clock)
+        self.aborter = ObsoleteBatchAborter(lambda: self.execution.runs, self.execution.liveness)
 
     async def hold(self, batch: Batch, *, is_redelivered: bool = False) -> None:
         """Start a batch and return when its engine holds an item."""
