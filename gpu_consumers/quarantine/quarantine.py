@@ -6,8 +6,8 @@ After a crash the next owner reads which unit was running, splits it, and runs t
 nothing alongside. A completed batch stays recorded without units until its offset is committed.
 (Kafka users often dead-letter such records; here only the poison item fails.)
 
-In its first quarantine a batch runs alongside new ones: new batches in flight are redelivered
-after a crash anyway, whether they run or wait. `ItemSemaphore` keeps the running suspects few.
+In its first quarantine a batch runs alongside new ones: after a crash, batches in flight are
+redelivered whether they ran or waited. `ItemSemaphore` keeps the number of running suspects small.
 
 An engine that runs out of memory survives, so its batch is split at once and not recorded.
 """
@@ -77,7 +77,7 @@ class _QuarantinedBatch:
 
 
 class Quarantine:
-    """Runs few suspect items at a time; units with two crashes or more run alone in their class."""
+    """Runs few suspect items at a time, and units with two or more crashes alone in their class."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class Quarantine:
         if is_too_large and len(positions) == 1:
             metrics.ITEMS_CHARGED.labels("out_of_memory").inc()
             self._execution.set_answer(run, positions[0], OUT_OF_MEMORY)
-        # An answered unit is complete here: an item without an answer needs the object store.
+        # An item of an answered unit lacks its answer only if it needs the object store: requeue.
         requeues = status is ExecutionStatus.ANSWERED
         await self._execution.publish_outcomes(run, positions, requeues=requeues)
         if status not in _STOPPED:
