@@ -18,7 +18,7 @@ from core.settings import read_all
 from core.shutdown import stop_on_signals
 from jobs import metrics
 from jobs.expansion.expander import Expander
-from jobs.expansion.intake import Intake, IntakeParts
+from jobs.expansion.intake_loop import Intake, IntakeParts
 from jobs.expansion.job_loads import ROLE
 from jobs.expansion.leased_jobs import HeldJobs
 from jobs.expansion.pool_capacity import PoolCapacities, follow

@@ -10,11 +10,11 @@ import sqlalchemy as sa
 from core.clock import Clock
 from jobs import metrics
 from jobs.expansion.pool_capacity import PoolCapacities
-from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.active_leases import HeldLeases
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.recovery.copy_sweep import CopySweep
-from jobs.recovery.emitting_again import EmittingAgain
 from jobs.recovery.expiry import ExpirySweep
+from jobs.recovery.re_emit import EmittingAgain
 from jobs.recovery.resume import Resuming
 from jobs.recovery.retry_emission import Retrying
 from jobs.recovery.retry_policy import BudgetRules

@@ -16,7 +16,7 @@ from core.metrics_server import serve_metrics
 from core.role_life import run_role, say_ready
 from core.settings import read_all
 from core.shutdown import stop_on_signals
-from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.active_leases import HeldLeases
 from jobs.recovery.retry_policy import RetryRules
 from jobs.supervised_threads import Background
 from results.finaliser.finaliser import CHANNEL, ROLE, Finaliser

@@ -27,7 +27,7 @@ from jobs.errors import JobMissingError
 from jobs.store.batches import NewJob, cancel_job, create_job, find_whole_job, list_jobs
 from jobs.store.idempotency import Answer
 from jobs.store.job_budgets import Budget
-from jobs.store.job_keys import destroy_key
+from jobs.store.job_key import destroy_key
 from jobs.store.job_options import JobOptions
 from jobs.store.keyset_pages import Cursor
 from results.retention.deletion import delete_batch

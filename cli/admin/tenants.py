@@ -8,7 +8,7 @@ import typer
 from cli.admin.services import DataOption, transaction
 from cli.tables import Form, FormOption, write_json, write_table
 from core.ids import TENANT, public_id
-from tenancy.cached_answers import TTL_S_MAX, set_response_cache
+from tenancy.response_cache import TTL_S_MAX, set_response_cache
 from tenancy.tables import tenants
 from tenancy.tenants import create_tenant, find_tenant, set_call_timeout, set_zero_retention
 

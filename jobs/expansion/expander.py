@@ -14,7 +14,7 @@ from core.errors import LeaseLostError, MillraceError
 from jobs import metrics
 from jobs.expansion.cursors import Cursor, advance
 from jobs.expansion.emission import InputChangedError, ItemReader, send_items
-from jobs.expansion.failure_scope import is_of_one_job
+from jobs.expansion.job_failures import is_of_one_job
 from jobs.expansion.job_loads import OpenJob
 from jobs.expansion.leased_jobs import HeldJob, HeldJobs
 from jobs.store.copies import copies_between

@@ -12,7 +12,7 @@ from jobs.expansion.cursors import Cursor
 from jobs.expansion.emission import ItemReader
 from jobs.expansion.job_loads import EXPANSION_DUE, OpenJob, open_jobs
 from jobs.expansion.windows import JobLoad
-from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.active_leases import HeldLeases
 from jobs.leasing.leases import Lease
 from jobs.tables.jobs import jobs
 

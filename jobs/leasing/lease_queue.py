@@ -14,7 +14,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.clock import Clock
-from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.active_leases import HeldLeases
 from jobs.leasing.leases import Lease, unheld
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_leases

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from core.states import CloseReason, JobState
 from jobs import metrics
 from jobs.expansion.cursors import mark_repaired
-from jobs.store.closes import close_values, drop_files
 from jobs.store.days import job_day
+from jobs.store.job_closing import close_values, drop_files
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_counters, job_cursors

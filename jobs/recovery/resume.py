@@ -18,7 +18,7 @@ from core.errors import MillraceError
 from jobs import metrics
 from jobs.expansion.job_loads import OPEN, job_loads
 from jobs.expansion.windows import JobLoad, Pair
-from jobs.recovery.emitting_again import EmittingAgain, tell
+from jobs.recovery.re_emit import EmittingAgain, tell
 from jobs.recovery.retry_policy import RetryRules, backoff_s
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_cursors

@@ -8,6 +8,7 @@ import random
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -18,12 +19,13 @@ import sqlalchemy as sa
 from core.clock import Clock
 from core.errors import MillraceError
 from jobs import metrics
-from jobs.expansion.emission import InputChangedError, send_items
-from jobs.expansion.failure_scope import is_of_one_job
+from jobs.expansion.emission import InputChangedError, item_of, send_items
+from jobs.expansion.job_failures import is_of_one_job
 from jobs.expansion.job_loads import OpenJob, open_jobs
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.input.input_files import InputFile
-from jobs.recovery.retried_items import retried_items
+from jobs.input.line_lookup import lines_at
+from jobs.recovery.re_emit import lines_of
 from jobs.recovery.retry_policy import BudgetRules, shared
 from jobs.recovery.retry_queue import (
     DueJob,
@@ -43,7 +45,7 @@ from storage.crypto.data_keys import DataKeys
 from storage.objects.errors import ObjectStoreAwayError
 from storage.objects.object_store import ObjectStore
 from topics.clients.producer import LogProducer
-from topics.records.records import JobRef
+from topics.records.records import Item, JobRef
 
 _LOG = logging.getLogger(__name__)
 
@@ -221,3 +223,32 @@ def _in_turn(job_ids: Collection[UUID], last: UUID | None) -> list[UUID]:
     ordered = sorted(job_ids)
     first = bisect_right(ordered, last) if last else 0
     return ordered[first:] + ordered[:first]
+
+
+def retried_items(
+    objects: ObjectStore,
+    file: InputFile,
+    retries: Sequence[Retry],
+    endpoint: str,
+    is_over: Callable[[], bool],
+) -> dict[int, Item]:
+    """Return the items of `retries`, which are in the order of their indexes, by index.
+
+    Asked before each read, `is_over` ends it: what was read by then is returned.
+    Lines whose offset is not known are looked for from the start of the file. What has no line
+    that validation would have taken is left out. Raises what a store raises.
+    """
+    items: dict[int, Item] = {}
+    known = {r.item_index: r.line_offset for r in retries if r.line_offset is not None}
+    lines = lines_at(objects, file.key, list(known.values()), is_over)
+    for (index, offset), line in zip(known.items(), lines, strict=False):
+        with suppress(InputChangedError):
+            items[index] = item_of(index, offset, line, endpoint)
+    # A set: one item may wait for two attempts, the later one scheduled before the row of the
+    # earlier one was deleted.
+    unknown = sorted({r.item_index for r in retries} - known.keys())
+    if unknown and not is_over():
+        for index, offset, line in lines_of(objects, file, unknown, is_over):
+            with suppress(InputChangedError):
+                items[index] = item_of(index, offset, line, endpoint)
+    return items

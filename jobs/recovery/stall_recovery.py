@@ -12,9 +12,8 @@ from core.errors import MillraceError
 from jobs import metrics
 from jobs.expansion.job_loads import job_loads, request_counts, request_loads
 from jobs.expansion.pool_capacity import PoolCapacities
-from jobs.leasing.lease_heartbeat import HeldLeases
-from jobs.recovery.emitting_again import EmittingAgain, tell
-from jobs.recovery.repair import repair_due
+from jobs.leasing.active_leases import HeldLeases
+from jobs.recovery.re_emit import EmittingAgain, repair_due, tell
 from jobs.recovery.stall_watch import StallWatch
 from jobs.tables.jobs import jobs
 from storage.objects.object_store import ObjectStore

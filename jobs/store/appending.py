@@ -7,10 +7,10 @@ import sqlalchemy as sa
 
 from jobs.errors import FieldRefusedError, JobSealedError
 from jobs.store.batches import find_job
-from jobs.store.control_rows import lock_open
+from jobs.store.control_state import lock_open
 from jobs.store.files import INPUT_PURPOSE, find_input
+from jobs.store.job_closing import lock_counters, settle_if_whole
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX
-from jobs.store.settlement import lock_counters, settle_if_whole
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.jobs import jobs
 

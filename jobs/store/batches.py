@@ -19,9 +19,9 @@ from core.limits import (
 )
 from core.states import TERMINAL_STATES, JobKind, JobState
 from jobs.errors import FieldRefusedError, JobEndedError, JobMissingError
-from jobs.store.cancelling import cancel
 from jobs.store.completion_window import window_seconds
 from jobs.store.files import EXPIRES_AFTER_S_MAX, EXPIRES_AFTER_S_MIN, INPUT_PURPOSE, find_input
+from jobs.store.job_closing import cancel
 from jobs.store.job_options import JobOptions
 from jobs.store.keyset_pages import Cursor, Page, read_page, unknown_cursor
 from jobs.store.open_batches import require_room

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from jobs.errors import FieldRefusedError
 from jobs.store.batches import find_job
 from jobs.store.completion_window import WINDOW_S_MAX, WINDOW_S_MIN, window_seconds
-from jobs.store.control_rows import change, lock_open, next_version
+from jobs.store.control_state import change, lock_open, next_version
 from jobs.store.job_options import check_priority
 
 NEAR_DEADLINE_S: Final = 60.0

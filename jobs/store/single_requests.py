@@ -17,7 +17,7 @@ from core.outcomes import Outcome
 from core.states import TERMINAL_STATES, JobKind, JobState
 from jobs.errors import RequestEndedError, RequestMissingError
 from jobs.store.batches import with_counters
-from jobs.store.cancelling import cancel
+from jobs.store.job_closing import cancel
 from jobs.tables.jobs import jobs
 
 _IS_REQUEST: Final = jobs.c.kind == JobKind.REQUEST.value

@@ -19,7 +19,7 @@ from jobs.expansion.emission import InputChangedError
 from jobs.input.input_files import InputFile, InputFiles, appended_files
 from jobs.input.line_checks import ErrorCode, LineError
 from jobs.input.line_reader import Line, custom_id_of, input_lines
-from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.active_leases import HeldLeases
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.leasing.leases import Lease
 from jobs.settings import LINE_BYTES_CEILING, IntakeSettings

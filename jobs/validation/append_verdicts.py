@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from jobs.leasing import leases
 from jobs.leasing.leases import Lease
 from jobs.store.appending import has_unvalidated
+from jobs.store.job_closing import lock_counters, settle_if_whole
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, copies_insert
-from jobs.store.settlement import lock_counters, settle_if_whole
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.jobs import jobs
 from jobs.validation.file_validation import Verdict

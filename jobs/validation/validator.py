@@ -16,7 +16,7 @@ from jobs import metrics
 from jobs.input.input_files import InputFile
 from jobs.input.line_checks import ErrorCode, LineError
 from jobs.input.line_reader import Line, input_lines
-from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.active_leases import HeldLeases
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.leasing.leases import Lease
 from jobs.settings import IntakeSettings

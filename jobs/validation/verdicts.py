@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from core.states import CloseReason, JobState
 from jobs.leasing import leases
 from jobs.leasing.leases import Lease
-from jobs.store.closes import close_values, drop_files
 from jobs.store.days import job_day
+from jobs.store.job_closing import close_values, drop_files
 from jobs.store.outbox import NOTIFY_JOBS, NOTIFY_OUTBOX, close_inserts, event_insert
 from jobs.tables.jobs import jobs
 from jobs.validation.file_validation import Verdict

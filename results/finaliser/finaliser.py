@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from core.clock import Clock
 from core.errors import Disposition, LeaseLostError, MillraceError
-from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.active_leases import HeldLeases
 from jobs.leasing.lease_queue import LeaseQueue
 from jobs.leasing.leases import Lease
 from jobs.supervised_threads import Background

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from core.errors import Disposition, MillraceError
 from core.object_names import ANSWERS
 from core.states import TERMINAL_STATES, CloseReason, JobKind, JobState
-from jobs.store.orphans import keys_by_job
+from jobs.store.orphaned_objects import keys_by_job
 from jobs.store.outbox import NOTIFY_OUTBOX, event_insert
 from jobs.store.single_requests import JOB_DAY
 from jobs.tables.jobs import jobs

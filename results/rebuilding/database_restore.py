@@ -1,7 +1,7 @@
 """What makes an installation whole after Postgres was restored to an earlier moment.
 
 1. Nobody writes results: the group has no member.
-2. Unfinished jobs become newer than anything the log holds of them (`jobs.recovery.job_renewal`).
+2. Unfinished jobs become newer than anything the log holds of them (`jobs.recovery.restore_fencing`).
 3. The results writer's group goes back to before the first of them began, and to before the last
    bill that the database knows: reports of calls are of no job.
 
@@ -17,11 +17,11 @@ from typing import Final
 import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
-from jobs.recovery.job_renewal import Place, renew
+from jobs.recovery.restore_fencing import Place, renew
 from results.audit.log_extent import CLOCKS_DIFFER_S_MAX
 from results.call_tables import billed_calls
 from results.writer.writer import GROUP
-from tenancy.cached_answers import NO_JOB
+from tenancy.response_cache import NO_JOB
 from tenancy.tables import usage_ledger
 from topics.clients.groups import GroupOffsets
 from topics.records.catalogue import RESULTS

@@ -17,7 +17,7 @@ from core.errors import MillraceError
 from core.object_names import answer_prefix
 from jobs.store.days import job_day
 from jobs.store.file_removal import mark_removed, removable
-from jobs.store.job_keys import destroy_key
+from jobs.store.job_key import destroy_key
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.copies import item_copies
 from jobs.tables.jobs import jobs

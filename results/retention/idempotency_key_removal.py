@@ -7,7 +7,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from core.errors import MillraceError
-from jobs.store.expired_keys import ExpiredKey, expired_keys, forget
+from jobs.store.idempotency_expiry import ExpiredKey, expired_keys, forget
 from results.finaliser.refused_objects import Refusals
 from results.retention.metrics import REMOVED
 from storage.objects.object_store import ObjectStore

@@ -9,7 +9,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.errors import Disposition, MillraceError
-from jobs.store.job_keys import destroy_key
+from jobs.store.job_key import destroy_key
 from jobs.tables.jobs import jobs
 from storage.objects.object_store import ObjectStore
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from core.errors import MillraceError
 from core.object_names import ANSWERS, CALL_KEYS, FILES, KEYED_ANSWERS, KEYS, REQUESTS, RESULTS
-from jobs.store.orphans import (
+from jobs.store.orphaned_objects import (
     FindOrphans,
     of_calls,
     of_ended_batches,

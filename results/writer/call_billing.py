@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from results import metrics
 from storage.postgres.engines import raw_cursor
 from storage.postgres.refused_statements import DATA_REFUSED
-from tenancy.cached_answers import NO_JOB
+from tenancy.response_cache import NO_JOB
 from topics.records.catalogue import RETENTION_DAYS, SEGMENT_DAYS
 from topics.records.records import ItemOutcome, JobRef, Outcomes
 

@@ -10,8 +10,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from core.states import JobState
-from jobs.store.closes import stop
 from jobs.store.job_budgets import close_due
+from jobs.store.job_closing import stop
 from jobs.tables.jobs import jobs
 from results.writer.counter_locks import LockedJob
 from results.writer.sums import JobSum

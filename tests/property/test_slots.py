@@ -6,7 +6,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.expansion.job_slots import wanted_jobs
+from jobs.expansion.job_selection import wanted_jobs
 from jobs.expansion.windows import JobLoad, Pair
 
 WINDOW = 1000

@@ -19,7 +19,7 @@ from api.online import metrics
 from api.online.calls import Finished, PlannedCall
 from api.runtime.database import Database, DatabaseAwayError
 from core.clock import Clock
-from tenancy.cached_answers import (
+from tenancy.response_cache import (
     BilledHits,
     CacheHits,
     add_cache_hits,

@@ -5,7 +5,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from core.ids import new_uuid
-from tenancy.cached_answers import CacheHits, add_cache_hits, set_response_cache, to_bill
+from tenancy.response_cache import CacheHits, add_cache_hits, set_response_cache, to_bill
 from tenancy.tables import usage_ledger
 from tests.integration.api.answers import ok
 from tests.integration.api.durable_site import ASK, ENDPOINT, opened, until

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from core.clock import SystemClock
 from jobs.expansion.pool_capacity import PoolCapacities
-from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.active_leases import HeldLeases
 from jobs.periodic import PRODUCERS, Means, start_beside
 from jobs.settings import IntakeSettings
 from jobs.supervised_threads import Background

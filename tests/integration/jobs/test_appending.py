@@ -18,9 +18,9 @@ from jobs.expansion.expander import Expander
 from jobs.expansion.job_loads import OPEN, job_loads
 from jobs.expansion.leased_jobs import HeldJobs
 from jobs.input.input_files import appended_files
-from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.active_leases import HeldLeases
 from jobs.leasing.lease_queue import LeaseQueue
-from jobs.recovery.emitting_again import EmittingAgain
+from jobs.recovery.re_emit import EmittingAgain
 from jobs.settings import IntakeSettings
 from jobs.store.appending import APPENDED_MAX, append_file, seal_job
 from jobs.store.batches import cancel_job, find_job, find_whole_job

@@ -18,10 +18,10 @@ from jobs.expansion.leased_jobs import HeldJobs
 from jobs.input.input_files import InputFile
 from jobs.input.line_reader import Line, input_lines
 from jobs.leasing import leases
-from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.active_leases import HeldLeases
 from jobs.leasing.leases import Lease
 from jobs.recovery.copy_sweep import CopySweep
-from jobs.recovery.emitting_again import EmittingAgain
+from jobs.recovery.re_emit import EmittingAgain
 from jobs.store.copies import keep_copies
 from jobs.tables.copies import item_copies
 from jobs.tables.jobs import jobs

@@ -23,7 +23,7 @@ from jobs.expansion.job_loads import (
 from jobs.expansion.leased_jobs import HeldJobs
 from jobs.expansion.windows import JobLoad, allowances
 from jobs.leasing import leases
-from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.active_leases import HeldLeases
 from jobs.leasing.leases import Lease
 from jobs.tables.jobs import jobs
 from jobs.tables.progress import job_cursors

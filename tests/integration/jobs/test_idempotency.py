@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from core.ids import new_uuid
 from jobs.errors import KeyInFlightError, KeyReusedError
 from jobs.store import idempotency
-from jobs.store.expired_keys import expired_keys, forget
 from jobs.store.idempotency import Answer, Claim, Scope
+from jobs.store.idempotency_expiry import expired_keys, forget
 from jobs.store.single_requests import NewRequest, create_request
 from jobs.tables.idempotency import idempotency_keys
 from jobs.tables.jobs import jobs

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.active_leases import HeldLeases
 from jobs.leasing.lease_queue import PLAN_AGE_S_MAX, LeaseQueue, turns
 from jobs.leasing.leases import Lease, claimable
 from jobs.tables.jobs import jobs

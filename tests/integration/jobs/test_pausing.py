@@ -12,10 +12,10 @@ from jobs.expansion.cursors import Cursor, advance, fence
 from jobs.expansion.expander import Expander
 from jobs.expansion.job_loads import job_loads
 from jobs.expansion.leased_jobs import HeldJobs
-from jobs.leasing.lease_heartbeat import HeldLeases
-from jobs.recovery.emitting_again import EmittingAgain
+from jobs.leasing.active_leases import HeldLeases
+from jobs.recovery.re_emit import EmittingAgain
 from jobs.recovery.resume import Resuming, resume_query
-from jobs.store.control_rows import lock_open
+from jobs.store.control_state import lock_open
 from jobs.store.controls import JobChange, change_job, pause_job, resume_job
 from jobs.tables.jobs import jobs
 from jobs.tables.outbox import outbox

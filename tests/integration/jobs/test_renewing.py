@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from core.states import CloseReason
 from jobs.leasing.leases import claim
-from jobs.recovery import job_renewal
-from jobs.recovery.job_renewal import JUMP, Place, renew, unvalidated_count
+from jobs.recovery import restore_fencing
+from jobs.recovery.restore_fencing import JUMP, Place, renew, unvalidated_count
 from jobs.tables.appended_files import job_inputs
 from jobs.tables.jobs import jobs
 from jobs.tables.outbox import outbox
@@ -130,7 +130,7 @@ def test_unfinished_jobs_are_renewed_and_others_left_alone(database_url: str) ->
 def test_no_statement_grows_with_the_jobs_that_are_done(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_renewal, "SLICE", 2)
+    monkeypatch.setattr(restore_fencing, "SLICE", 2)
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     with engine.begin() as connection:
         tenant_id = add_tenant(connection)

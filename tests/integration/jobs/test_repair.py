@@ -10,9 +10,9 @@ from sqlalchemy.exc import OperationalError
 from jobs.expansion.job_loads import OpenJob, request_loads
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.leasing import leases
-from jobs.leasing.lease_heartbeat import HeldLeases
-from jobs.recovery import repair
-from jobs.recovery.repair import MISSING, repair_due
+from jobs.leasing.active_leases import HeldLeases
+from jobs.recovery import re_emit
+from jobs.recovery.re_emit import MISSING, repair_due
 from jobs.recovery.stall_recovery import Repairs
 from jobs.recovery.stall_watch import StallWatch
 from jobs.store.days import job_day
@@ -242,7 +242,7 @@ def test_a_repair_that_loses_its_database_keeps_the_job_from_nobody(
         raise OperationalError("the database is away", {}, Exception())
 
     looks.look(0)
-    monkeypatch.setattr("jobs.recovery.emitting_again.missing_indexes", away)
+    monkeypatch.setattr("jobs.recovery.re_emit.missing_indexes", away)
     with pytest.raises(OperationalError):
         looks.look(STALL_S)
     assert looks.leases.count == 0
@@ -252,11 +252,11 @@ def during_looks(monkeypatch: pytest.MonkeyPatch, happens: Callable[[range], Non
     """Let something happen while the rows of a span are looked for."""
 
     def look(connection: sa.Connection, job: OpenJob, span: range) -> list[int]:
-        found = repair.missing_indexes(connection, job, span)
+        found = re_emit.missing_indexes(connection, job, span)
         happens(span)
         return found
 
-    monkeypatch.setattr("jobs.recovery.emitting_again.missing_indexes", look)
+    monkeypatch.setattr("jobs.recovery.re_emit.missing_indexes", look)
 
 
 def test_a_large_job_is_looked_through_in_spans_and_heartbeats_pass(
@@ -277,7 +277,7 @@ def test_a_large_job_is_looked_through_in_spans_and_heartbeats_pass(
             leases.require(connection, lease)  # nobody has it locked: a heartbeat passes it over
             assert leases.extend(connection, [lease], 60) == {job_id}
 
-    monkeypatch.setattr(repair, "LOOK_ITEMS", 110)
+    monkeypatch.setattr(re_emit, "LOOK_ITEMS", 110)
     during_looks(monkeypatch, beat)
     looks.look(0)
     looks.look(STALL_S)

@@ -11,7 +11,7 @@ from core.outcomes import Outcome
 from results.call_tables import billed_calls
 from results.writer.call_billing import CallBill, bills_of, write_bills
 from results.writer.groups import is_bill
-from tenancy.cached_answers import NO_JOB
+from tenancy.response_cache import NO_JOB
 from tenancy.tables import usage_ledger
 from tests.integration.results.outcomes import job_ref, outcome
 from topics.records.records import CallRef, Outcomes

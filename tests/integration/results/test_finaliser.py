@@ -16,7 +16,7 @@ from core.errors import LeaseLostError, MillraceError
 from core.ids import new_uuid
 from core.object_names import answer_prefix
 from core.states import JobState
-from jobs.leasing.lease_heartbeat import HeldLeases
+from jobs.leasing.active_leases import HeldLeases
 from jobs.leasing.leases import Lease
 from jobs.store.files import NewFile, delete_file, insert_file
 from jobs.supervised_threads import Background

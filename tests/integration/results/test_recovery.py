@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from core.ids import new_uuid
 from results.call_tables import billed_calls
 from results.rebuilding.database_restore import recover
-from tenancy.cached_answers import NO_JOB
+from tenancy.response_cache import NO_JOB
 from tenancy.tables import usage_ledger
 from tests.integration.results.outcomes import add_running_job, job_ref, outcome
 from tests.integration.results.test_writer import lag, running, send, until

@@ -19,7 +19,7 @@ from jobs.expansion.emission import item_of
 from jobs.expansion.job_loads import open_jobs
 from jobs.input.line_reader import input_lines
 from jobs.recovery.expiry import close_expired
-from jobs.recovery.repair import missing_indexes
+from jobs.recovery.re_emit import missing_indexes
 from jobs.store.batches import find_job, list_jobs
 from jobs.store.idempotency import Answer, Claim, Scope, save
 from jobs.store.keyset_pages import Cursor

@@ -10,8 +10,8 @@ from storage.postgres.engines import create_engine
 from storage.postgres.settings import DatabaseSettings
 from tenancy.audit_log import Action
 from tenancy.audit_tables import audit_log
-from tenancy.cached_answers import response_cache_ttls, set_response_cache
 from tenancy.errors import AnswersNotKeptError
+from tenancy.response_cache import response_cache_ttls, set_response_cache
 from tenancy.tenants import create_tenant, set_zero_retention
 
 

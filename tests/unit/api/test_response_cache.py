@@ -14,7 +14,7 @@ from api.online.calls import Finished, ParsedCall, PlannedCall
 from api.runtime.database import Database, DatabaseAwayError
 from registry.models import ModelVersion
 from tenancy.api_keys import Principal
-from tenancy.cached_answers import BilledHits
+from tenancy.response_cache import BilledHits
 from topics.records.records import CallRef, JobRef
 
 CHAT = "/v1/chat/completions"

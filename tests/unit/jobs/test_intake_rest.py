@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.expansion.intake import rest_s
+from jobs.expansion.intake_loop import rest_s
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import pytest
 from core.errors import MillraceError
 from core.ids import new_uuid
 from jobs.expansion.emission import InputChangedError
-from jobs.expansion.failure_scope import is_of_one_job
-from jobs.recovery.emitting_again import tell
+from jobs.expansion.job_failures import is_of_one_job
+from jobs.recovery.re_emit import tell
 from storage.crypto.data_keys import KeyGoneError
 from storage.objects.errors import (
     ObjectKeyError,

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from core.states import TERMINAL_STATES, CloseReason, JobKind
-from jobs.store.control_rows import change
+from jobs.store.control_state import change
 from jobs.store.outbox import CONTROL_CLOSED_VERSION, NOTIFY_OUTBOX, outbox_insert
 from jobs.tables.jobs import jobs
 from jobs.tables.outbox import outbox

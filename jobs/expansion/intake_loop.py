@@ -11,7 +11,7 @@ from core.clock import Clock
 from jobs import metrics
 from jobs.expansion.expander import ROUND_ITEMS_MAX, Expander
 from jobs.expansion.job_loads import job_loads
-from jobs.expansion.job_slots import wanted_jobs
+from jobs.expansion.job_selection import wanted_jobs
 from jobs.expansion.leased_jobs import HeldJobs
 from jobs.expansion.pool_capacity import PoolCapacities
 from jobs.expansion.windows import JobLoad, Pair, WindowLimits, allowances, pair_windows
